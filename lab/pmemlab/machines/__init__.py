@@ -1,0 +1,34 @@
+"""Machines of three kinds behind one protocol."""
+
+from __future__ import annotations
+
+from pmemlab.machines.protocol import Accelerator, Kind, Machine, Result
+from pmemlab.topology import Topology, load_topology
+
+__all__ = ["KINDS", "Accelerator", "Kind", "Machine", "Result", "open_machine"]
+
+KINDS: tuple[Kind, ...] = ("process", "guest", "container")
+
+
+def open_machine(topology: Topology | str, kind: Kind) -> Machine:
+    """Start a machine and prove it.
+
+    topology: one, or the name of one of the lab's own, or the path of a file.
+    Raises `LabError` where it can't be started or isn't what its topology says.
+    """
+    if isinstance(topology, str):
+        topology = load_topology(topology)
+    # A kind's own requirements (QEMU, Docker) are imported only where that kind is asked for.
+    if kind == "process":
+        from pmemlab.machines.process import open_process_machine
+
+        return open_process_machine(topology)
+    if kind == "guest":
+        from pmemlab.machines.guest import open_guest_machine
+
+        return open_guest_machine(topology)
+    if kind == "container":
+        from pmemlab.machines.container import open_container_machine
+
+        return open_container_machine(topology)
+    raise ValueError(f"kind: {kind!r} is none of {', '.join(KINDS)}")

@@ -1,0 +1,69 @@
+"""Where memory really lies: the evidence that a table is in the memory it was asked for.
+
+Both functions look at the process that calls them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections import Counter
+from pathlib import Path
+
+__all__ = ["backing_file", "page_nodes"]
+
+_SYS_MOVE_PAGES = {"x86_64": 279, "aarch64": 239}
+_BATCH_PAGES = 65_536
+
+
+def page_nodes(address: int, length: int) -> dict[int, int]:
+    """NUMA node -> number of pages of [address, address + length) that lie on it.
+
+    Asked of the kernel by move_pages(2) without a target, which moves nothing. Pages that were
+    never touched lie nowhere and are not counted, nor are those that the kernel does not tell
+    about (pages of a file on a DAX mount have no node of their own: ask `backing_file`).
+
+    Raises ValueError for an empty range, OSError where the kernel refuses.
+    """
+    if address <= 0 or length <= 0:
+        raise ValueError(f"address {address:#x}, length {length}: must both be above 0")
+    page = mmap.PAGESIZE
+    first = address // page * page
+    pages = range(first, address + length, page)
+    counts: Counter[int] = Counter()
+    for start in range(0, len(pages), _BATCH_PAGES):
+        counts.update(s for s in _query(pages[start : start + _BATCH_PAGES]) if s >= 0)
+    return dict(sorted(counts.items()))
+
+
+def _query(pages: range) -> list[int]:
+    """Each page's node, or minus an errno (-ENOENT: not present)."""
+    number = _SYS_MOVE_PAGES.get(os.uname().machine)
+    if number is None:
+        raise OSError(f"move_pages(2) is not known for {os.uname().machine}")
+    libc = ctypes.CDLL(None, use_errno=True)
+    count = len(pages)
+    addresses = (ctypes.c_void_p * count)(*pages)
+    status = (ctypes.c_int * count)()
+    failed = libc.syscall(
+        ctypes.c_long(number), ctypes.c_long(0), ctypes.c_ulong(count), addresses, None, status, 0
+    )
+    if failed:
+        error = ctypes.get_errno()
+        raise OSError(error, f"move_pages: {os.strerror(error)}")
+    return list(status)
+
+
+def backing_file(address: int) -> str | None:
+    """Path of the file that is mapped at address, or None where the memory is anonymous.
+
+    Raises ValueError where nothing is mapped at address.
+    """
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+        bounds, _, rest = line.partition(" ")
+        low, high = (int(bound, 16) for bound in bounds.split("-"))
+        if low <= address < high:
+            path = rest.split(maxsplit=4)[4:]
+            return path[0] if path and path[0].startswith("/") else None
+    raise ValueError(f"address {address:#x}: nothing is mapped there")
