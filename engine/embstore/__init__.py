@@ -1,0 +1,52 @@
+"""Embedding variables on DRAM and persistent memory.
+
+    import embstore as es
+
+    with es.get_embedding_variable(
+        "var_0",
+        embedding_dim=3,
+        initializer=es.initializers.Ones(),
+        optimizer=es.optimizers.Adagrad(learning_rate=0.1),
+    ) as var:
+        rows = var.lookup(ids, train=True)
+        var.apply_gradients(ids, gradients_of_rows)
+
+`embstore.torch` has the same as PyTorch modules; it is imported on first use and needs torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from embstore import errors, initializers, optimizers
+from embstore.options import (
+    CacheStrategy,
+    EmbeddingVariableOption,
+    InitializerOption,
+    StorageOption,
+    StorageType,
+)
+from embstore.variable import EmbeddingVariable, get_embedding_variable
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__all__ = [
+    "CacheStrategy",
+    "EmbeddingVariable",
+    "EmbeddingVariableOption",
+    "InitializerOption",
+    "StorageOption",
+    "StorageType",
+    "errors",
+    "get_embedding_variable",
+    "initializers",
+    "optimizers",
+]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name == "torch":  # not imported above: it takes seconds, and torch is optional
+        return importlib.import_module("embstore.torch")
+    raise AttributeError(f"module 'embstore' has no attribute {name!r}")

@@ -1,0 +1,111 @@
+"""Checks of arguments; each failure names the argument, what was got and what to do."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore.errors import InvalidArgumentError
+
+Ids: TypeAlias = "NDArray[np.int64] | Sequence[int] | Sequence[Sequence[int]] | int"
+Rows: TypeAlias = "NDArray[np.float32] | Sequence[float] | Sequence[Sequence[float]]"
+
+INT64_MAX = 2**63 - 1
+
+
+def integer(
+    name: str, value: object, *, at_least: int, at_most: int = INT64_MAX, unit: str = ""
+) -> int:
+    """`value` as an int within [at_least, at_most]; numpy's integers are welcome, bools aren't."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
+        raise InvalidArgumentError(
+            f"{name} must be an integer{unit and f' ({unit})'}, "
+            f"got {value!r} ({type(value).__name__})"
+        )
+    if not at_least <= int(value) <= at_most:
+        limit = f"at least {at_least}" if int(value) < at_least else f"at most {at_most}"
+        raise InvalidArgumentError(f"{name} must be {limit}{unit and f' {unit}'}, got {value}")
+    return int(value)
+
+
+def real(
+    name: str,
+    value: object,
+    *,
+    above: float = -math.inf,
+    at_least: float = -math.inf,
+    below: float = math.inf,
+    at_most: float = math.inf,
+) -> float:
+    """`value` as a finite float within the given bounds."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise InvalidArgumentError(
+            f"{name} must be a number, got {value!r} ({type(value).__name__})"
+        )
+    number = float(value)
+    if not math.isfinite(number):
+        raise InvalidArgumentError(f"{name} must be finite, got {number}")
+    for holds, bound in (
+        (number > above, f"greater than {above:g}"),
+        (number >= at_least, f"at least {at_least:g}"),
+        (number < below, f"less than {below:g}"),
+        (number <= at_most, f"at most {at_most:g}"),
+    ):
+        if not holds:
+            raise InvalidArgumentError(f"{name} must be {bound}, got {number:g}")
+    return number
+
+
+def ids(value: object) -> NDArray[np.int64]:
+    """`value` as a C-contiguous int64 array of its own shape.
+
+    An array must already be int64: a silent cast of float or unsigned ids could turn one key
+    into another. Python lists of ints are converted.
+    """
+    array = np.asarray(value)
+    if array.dtype != np.int64:
+        if array.size == 0 and isinstance(value, (list, tuple)):
+            return np.zeros(array.shape, np.int64)
+        raise InvalidArgumentError(
+            f"ids must be int64, got {array.dtype}; "
+            "convert them first, for example ids.astype(numpy.int64)"
+        )
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def grads(value: object, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """`value` as a C-contiguous float32 array of `shape`; lists of floats are converted."""
+    array = np.asarray(value)
+    if not isinstance(value, np.ndarray) and isinstance(value, (list, tuple)):
+        try:
+            array = array.astype(np.float32)
+        except (TypeError, ValueError):
+            raise InvalidArgumentError(f"grads must be numbers, got {array.dtype}") from None
+    if array.dtype != np.float32:
+        raise InvalidArgumentError(
+            f"grads must be float32, got {array.dtype}; "
+            "convert them first, for example grads.astype(numpy.float32)"
+        )
+    if array.shape != shape:
+        raise InvalidArgumentError(
+            f"grads must have the shape ids.shape + (dim,) = {shape}, got {array.shape}"
+        )
+    return np.ascontiguousarray(array)
+
+
+def out(array: NDArray[np.float32], shape: tuple[int, ...]) -> None:
+    """Raises InvalidArgumentError where rows of `shape` can't be written into `array`."""
+    if not isinstance(array, np.ndarray) or array.dtype != np.float32 or array.shape != shape:
+        got = (
+            f"{array.dtype} of {array.shape}"
+            if isinstance(array, np.ndarray)
+            else type(array).__name__
+        )
+        raise InvalidArgumentError(f"out must be a float32 array of {shape}, got {got}")
+    if not array.flags.c_contiguous or not array.flags.writeable:
+        raise InvalidArgumentError("out must be C-contiguous and writeable")

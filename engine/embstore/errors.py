@@ -1,0 +1,47 @@
+"""Every error that embstore raises on purpose; all of them are an `EmbStoreError`.
+
+The native core raises these classes too: the binding maps each native kind to one of them.
+"""
+
+__all__ = [
+    "ClosedError",
+    "EmbStoreError",
+    "InvalidArgumentError",
+    "MissingDeviceError",
+    "MissingLibraryError",
+    "StorageError",
+    "StoreFullError",
+    "UnsupportedError",
+]
+
+
+class EmbStoreError(Exception):
+    """Anything that embstore refuses or can't do."""
+
+
+class InvalidArgumentError(EmbStoreError, ValueError):
+    """An argument can't be used as given; the message names it and says what would do."""
+
+
+class UnsupportedError(EmbStoreError, NotImplementedError):
+    """A legal request that this version can't serve yet."""
+
+
+class StoreFullError(EmbStoreError):
+    """No tier has room for the new rows; nothing was changed."""
+
+
+class MissingLibraryError(EmbStoreError, ImportError):
+    """A library that the request needs isn't installed."""
+
+
+class MissingDeviceError(EmbStoreError):
+    """The machine has no device or memory node of the kind that the request needs."""
+
+
+class StorageError(EmbStoreError, OSError):
+    """The operating system refused a file or a mapping; the message names the path."""
+
+
+class ClosedError(EmbStoreError):
+    """The variable was used after `close()`."""

@@ -1,0 +1,250 @@
+"""What rows hold before they are trained; names and arguments are those of Keras.
+
+An initializer is any callable that takes a shape (rows, dim) and returns that many float32
+values. A variable calls it once, with `InitializerOption.default_value_dim` rows.
+
+The random ones draw from `numpy.random.RandomState(seed)`: NumPy promises that its streams never
+change, unlike those of `numpy.random.Generator`, so a seed means the same rows for good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from embstore import _checks
+from embstore.errors import InvalidArgumentError
+
+__all__ = [
+    "Constant",
+    "GlorotNormal",
+    "GlorotUniform",
+    "HeNormal",
+    "HeUniform",
+    "Initializer",
+    "LecunNormal",
+    "LecunUniform",
+    "Ones",
+    "RandomNormal",
+    "RandomUniform",
+    "TruncatedNormal",
+    "Zeros",
+]
+
+Shape = tuple[int, int]
+
+_SEED_MAX = 2**32 - 1  # what RandomState takes
+
+
+@runtime_checkable
+class Initializer(Protocol):
+    """Anything that makes rows: `(rows, dim) -> float32 array of that shape`."""
+
+    def __call__(self, shape: Shape, /) -> NDArray[np.float32]: ...
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """Every value is 0."""
+
+    def __call__(self, shape: Shape, /) -> NDArray[np.float32]:
+        return np.zeros(shape, np.float32)
+
+
+@dataclass(frozen=True)
+class Ones:
+    """Every value is 1."""
+
+    def __call__(self, shape: Shape, /) -> NDArray[np.float32]:
+        return np.ones(shape, np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """Given values: one number, one row of (dim,), or the whole table of (rows, dim).
+
+    A whole table needs `InitializerOption(default_value_dim=rows)`.
+    """
+
+    value: ArrayLike
+
+    def __call__(self, shape: Shape, /) -> NDArray[np.float32]:
+        try:
+            values = np.asarray(self.value, np.float32)
+        except (TypeError, ValueError):
+            raise InvalidArgumentError(
+                "Constant: value must be numbers in a regular array"
+            ) from None
+        rows, dim = shape
+        if values.shape not in ((), (dim,), shape):
+            raise InvalidArgumentError(
+                f"Constant: value has the shape {values.shape}, but embedding_dim={dim} and "
+                f"default_value_dim={rows} need (), ({dim},) or ({rows}, {dim})"
+            )
+        return np.array(np.broadcast_to(values, shape))
+
+
+@dataclass(frozen=True)
+class RandomUniform:
+    """Uniform over [minval, maxval)."""
+
+    minval: float = -0.05
+    maxval: float = 0.05
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _checks.real("minval", self.minval)
+        _checks.real("maxval", self.maxval, at_least=self.minval)
+        _checks.integer("seed", self.seed, at_least=0, at_most=_SEED_MAX)
+
+    def __call__(self, shape: Shape, /) -> NDArray[np.float32]:
+        values = np.random.RandomState(self.seed).uniform(self.minval, self.maxval, shape)
+        return values.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class RandomNormal:
+    """Normal with the given mean and standard deviation."""
+
+    mean: float = 0.0
+    stddev: float = 0.05
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_normal(self.mean, self.stddev, self.seed)
+
+    def __call__(self, shape: Shape, /) -> NDArray[np.float32]:
+        values = np.random.RandomState(self.seed).normal(self.mean, self.stddev, shape)
+        return values.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class TruncatedNormal:
+    """Normal, but values further than two standard deviations from the mean are drawn again."""
+
+    mean: float = 0.0
+    stddev: float = 0.05
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_normal(self.mean, self.stddev, self.seed)
+
+    def __call__(self, shape: Shape, /) -> NDArray[np.float32]:
+        values = self.mean + self.stddev * _truncated_standard_normal(shape, self.seed)
+        return values.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class _VarianceScaling:
+    """Values of variance scale / n, where n is fan_in = rows, or the mean of rows and dim.
+
+    Formulas: Glorot & Bengio 2010, He et al. 2015, LeCun et al. 1998, as Keras has them. The
+    table of initial rows counts as the weight matrix, as it does in DeepRec.
+    """
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _checks.integer("seed", self.seed, at_least=0, at_most=_SEED_MAX)
+
+    def _uniform(self, shape: Shape, variance: float) -> NDArray[np.float32]:
+        limit = np.sqrt(3.0 * variance)
+        return RandomUniform(-limit, limit, self.seed)(shape)
+
+    def _normal(self, shape: Shape, variance: float) -> NDArray[np.float32]:
+        # Truncation at two standard deviations takes this much of the spread away.
+        stddev = np.sqrt(variance) / 0.87962566103423978
+        return TruncatedNormal(0.0, stddev, self.seed)(shape)
+
+
+@dataclass(frozen=True)
+class GlorotUniform(_VarianceScaling):
+    """Uniform of variance 2 / (rows + dim)."""
+
+    def __call__(self, shape: Shape, /) -> NDArray[np.float32]:
+        return self._uniform(shape, 2.0 / sum(shape))
+
+
+@dataclass(frozen=True)
+class GlorotNormal(_VarianceScaling):
+    """Truncated normal of variance 2 / (rows + dim)."""
+
+    def __call__(self, shape: Shape, /) -> NDArray[np.float32]:
+        return self._normal(shape, 2.0 / sum(shape))
+
+
+@dataclass(frozen=True)
+class HeUniform(_VarianceScaling):
+    """Uniform of variance 2 / rows."""
+
+    def __call__(self, shape: Shape, /) -> NDArray[np.float32]:
+        return self._uniform(shape, 2.0 / shape[0])
+
+
+@dataclass(frozen=True)
+class HeNormal(_VarianceScaling):
+    """Truncated normal of variance 2 / rows."""
+
+    def __call__(self, shape: Shape, /) -> NDArray[np.float32]:
+        return self._normal(shape, 2.0 / shape[0])
+
+
+@dataclass(frozen=True)
+class LecunUniform(_VarianceScaling):
+    """Uniform of variance 1 / rows."""
+
+    def __call__(self, shape: Shape, /) -> NDArray[np.float32]:
+        return self._uniform(shape, 1.0 / shape[0])
+
+
+@dataclass(frozen=True)
+class LecunNormal(_VarianceScaling):
+    """Truncated normal of variance 1 / rows."""
+
+    def __call__(self, shape: Shape, /) -> NDArray[np.float32]:
+        return self._normal(shape, 1.0 / shape[0])
+
+
+def check_initializer(initializer: object) -> None:
+    """Raises InvalidArgumentError where `initializer` can't be one."""
+    if isinstance(initializer, type):
+        raise InvalidArgumentError(
+            f"initializer is the class {initializer.__name__}; make one: {initializer.__name__}()"
+        )
+    if not callable(initializer):
+        raise InvalidArgumentError(
+            "initializer must be one of embstore.initializers or a callable of the shape "
+            f"(rows, dim), got {type(initializer).__name__}; given values go into "
+            "initializers.Constant(values)"
+        )
+
+
+def initial_rows(initializer: Initializer, shape: Shape) -> NDArray[np.float32]:
+    """The table that `initializer` makes, checked: float32, C-contiguous, of `shape`."""
+    rows = np.asarray(initializer(shape))
+    if rows.shape != shape or rows.dtype.kind not in "fiu":
+        raise InvalidArgumentError(
+            f"initializer must return numbers of the shape {shape}, "
+            f"got {rows.dtype} of the shape {rows.shape}"
+        )
+    return np.ascontiguousarray(rows, np.float32)
+
+
+def _check_normal(mean: float, stddev: float, seed: int) -> None:
+    _checks.real("mean", mean)
+    _checks.real("stddev", stddev, at_least=0)
+    _checks.integer("seed", seed, at_least=0, at_most=_SEED_MAX)
+
+
+def _truncated_standard_normal(shape: Shape, seed: int) -> NDArray[np.float64]:
+    stream = np.random.RandomState(seed)
+    wanted = shape[0] * shape[1]
+    kept = np.empty(0)
+    while kept.size < wanted:
+        # In stream order, so that a value doesn't depend on how many are drawn at once.
+        drawn = stream.standard_normal(wanted)
+        kept = np.concatenate((kept, drawn[np.abs(drawn) <= 2.0]))
+    return kept[:wanted].reshape(shape)

@@ -1,0 +1,280 @@
+"""Where and how a variable keeps its rows; names and defaults are DeepRec's."""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeAlias, TypeVar
+
+from embstore import _checks
+from embstore.errors import InvalidArgumentError, UnsupportedError
+from embstore.initializers import Initializer, check_initializer
+
+__all__ = [
+    "CacheStrategy",
+    "EmbeddingVariableOption",
+    "InitializerOption",
+    "StorageOption",
+    "StorageType",
+    "Tier",
+    "TierKind",
+]
+
+Path: TypeAlias = "str | os.PathLike[str]"
+
+DEFAULT_TIER_BYTES = 1 << 30
+
+
+class StorageType(enum.IntEnum):
+    """A name for an ordered list of tiers (see `TIER_KINDS`), fastest first."""
+
+    DRAM = 1
+    PMEM_MEMKIND = 2
+    PMEM_LIBPMEM = 3
+    SSDHASH = 4
+    LEVELDB = 5
+    HBM = 6
+    DRAM_PMEM = 11
+    DRAM_SSDHASH = 12
+    HBM_DRAM = 13
+    DRAM_LEVELDB = 14
+    DRAM_PMEM_SSDHASH = 101
+    HBM_DRAM_SSDHASH = 102
+    DRAM_PMEM_LEVELDB = 103
+    HBM_DRAM_LEVELDB = 104
+    HBM_DRAM_PMEM = 105
+    HBM_DRAM_PMEM_LEVELDB = 106
+    HBM_DRAM_PMEM_SSDHASH = 107
+
+
+class CacheStrategy(enum.IntEnum):
+    """Which row leaves a full tier for the next one: the least recent or least frequent."""
+
+    LRU = 0
+    LFU = 1
+
+
+class TierKind(enum.Enum):
+    """One level of storage."""
+
+    HBM = "HBM"
+    DRAM = "DRAM"
+    PMEM = "PMEM"  # libpmem where the tier has a path, else memkind
+    PMEM_LIBPMEM = "PMEM_LIBPMEM"
+    PMEM_MEMKIND = "PMEM_MEMKIND"
+    SSDHASH = "SSDHASH"
+    LEVELDB = "LEVELDB"
+
+
+_HBM, _DRAM, _PMEM = TierKind.HBM, TierKind.DRAM, TierKind.PMEM
+_SSDHASH, _LEVELDB = TierKind.SSDHASH, TierKind.LEVELDB
+
+TIER_KINDS: Mapping[StorageType, tuple[TierKind, ...]] = MappingProxyType(
+    {
+        StorageType.DRAM: (_DRAM,),
+        StorageType.PMEM_MEMKIND: (TierKind.PMEM_MEMKIND,),
+        StorageType.PMEM_LIBPMEM: (TierKind.PMEM_LIBPMEM,),
+        StorageType.SSDHASH: (_DRAM, _SSDHASH),
+        StorageType.LEVELDB: (_DRAM, _LEVELDB),
+        StorageType.HBM: (_HBM,),
+        StorageType.DRAM_PMEM: (_DRAM, _PMEM),
+        StorageType.DRAM_SSDHASH: (_DRAM, _SSDHASH),
+        StorageType.HBM_DRAM: (_HBM, _DRAM),
+        StorageType.DRAM_LEVELDB: (_DRAM, _LEVELDB),
+        StorageType.DRAM_PMEM_SSDHASH: (_DRAM, _PMEM, _SSDHASH),
+        StorageType.HBM_DRAM_SSDHASH: (_HBM, _DRAM, _SSDHASH),
+        StorageType.DRAM_PMEM_LEVELDB: (_DRAM, _PMEM, _LEVELDB),
+        StorageType.HBM_DRAM_LEVELDB: (_HBM, _DRAM, _LEVELDB),
+        StorageType.HBM_DRAM_PMEM: (_HBM, _DRAM, _PMEM),
+        StorageType.HBM_DRAM_PMEM_LEVELDB: (_HBM, _DRAM, _PMEM, _LEVELDB),
+        StorageType.HBM_DRAM_PMEM_SSDHASH: (_HBM, _DRAM, _PMEM, _SSDHASH),
+    }
+)
+
+RUNNABLE = (StorageType.DRAM, StorageType.PMEM_LIBPMEM, StorageType.PMEM_MEMKIND)
+_NEEDS_PATH = frozenset({TierKind.PMEM_LIBPMEM, _SSDHASH, _LEVELDB})
+_TAKES_PATH = _NEEDS_PATH | {_PMEM}
+_UNLIMITED = frozenset({_SSDHASH, _LEVELDB})  # as the last tier, where no size is given
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One tier as the core is asked for it."""
+
+    kind: TierKind
+    path: str | None
+    size_bytes: int | None  # None: unlimited
+
+
+@dataclass(frozen=True)
+class StorageOption:
+    """A storage type and, for its tiers, where they lie and how large they may become.
+
+    storage_path: a directory, for every tier that keeps files; or a list with an entry, or
+        None, a tier. A directory that doesn't exist is made, its parents aren't.
+    storage_size: bytes a tier, first tier first; 1 GiB where the list is short, but a last tier
+        on SSD is then unlimited. A tier holds bytes // row_bytes rows, where row_bytes =
+        (1 + optimizer slots) * round_up(4 * dim, 16).
+    """
+
+    storage_type: StorageType = StorageType.DRAM
+    storage_path: Path | Sequence[Path | None] | None = None
+    storage_size: Sequence[int] | None = None
+    cache_strategy: CacheStrategy = CacheStrategy.LFU
+
+    def __post_init__(self) -> None:
+        _set(self, "storage_type", _member(StorageType, "storage_type", self.storage_type))
+        _set(self, "cache_strategy", _member(CacheStrategy, "cache_strategy", self.cache_strategy))
+        self._all_tiers()
+
+    def tiers(self) -> tuple[Tier, ...]:
+        """The tiers asked for, fastest first.
+
+        Raises UnsupportedError for a storage type that this version doesn't run yet.
+        """
+        if self.storage_type not in RUNNABLE:
+            raise UnsupportedError(
+                f"storage_type {self.storage_type.name} doesn't run in this version; "
+                f"the ones that do: {', '.join(kind.name for kind in RUNNABLE)}"
+            )
+        return self._all_tiers()
+
+    def _all_tiers(self) -> tuple[Tier, ...]:
+        kinds = TIER_KINDS[self.storage_type]
+        paths = _tier_paths(self.storage_type, kinds, self.storage_path)
+        sizes = _tier_sizes(self.storage_type, kinds, self.storage_size)
+        return tuple(map(Tier, map(_resolve, kinds, paths), paths, sizes))
+
+
+@dataclass(frozen=True)
+class InitializerOption:
+    """Initial rows: key k starts as row k % default_value_dim (floor modulo) of one table.
+
+    initializer: beats the `initializer=` of `get_embedding_variable`.
+    default_value_no_permission: what a key reads while a filter keeps it out.
+    """
+
+    initializer: Initializer | None = None
+    default_value_dim: int = 4096
+    default_value_no_permission: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.initializer is not None:
+            check_initializer(self.initializer)
+        _checks.integer("default_value_dim", self.default_value_dim, at_least=1, unit="rows")
+        _checks.real("default_value_no_permission", self.default_value_no_permission)
+
+
+@dataclass(frozen=True)
+class EmbeddingVariableOption:
+    """Everything about a variable but its name, dim and optimizer."""
+
+    storage_option: StorageOption = field(default_factory=StorageOption)
+    init_option: InitializerOption = field(default_factory=InitializerOption)
+
+    def __post_init__(self) -> None:
+        for name, kind in (("storage_option", StorageOption), ("init_option", InitializerOption)):
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise InvalidArgumentError(
+                    f"{name} must be an embstore.{kind.__name__}, got {type(value).__name__}"
+                )
+
+
+def _set(option: object, name: str, value: object) -> None:
+    object.__setattr__(option, name, value)  # the dataclasses are frozen for everyone else
+
+
+_EnumT = TypeVar("_EnumT", bound=enum.IntEnum)
+
+
+def _member(kind: type[_EnumT], name: str, value: object) -> _EnumT:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(member.name for member in kind)
+        raise InvalidArgumentError(
+            f"{name} must be an embstore.{kind.__name__} ({known}), got {value!r}"
+        ) from None
+
+
+def _resolve(kind: TierKind, path: str | None) -> TierKind:
+    if kind is not _PMEM:
+        return kind
+    return TierKind.PMEM_MEMKIND if path is None else TierKind.PMEM_LIBPMEM
+
+
+def _tier_paths(
+    storage_type: StorageType, kinds: Sequence[TierKind], storage_path: object
+) -> tuple[str | None, ...]:
+    if storage_path is None or isinstance(storage_path, (str, os.PathLike)):
+        path = _path_text(storage_path)
+        paths = tuple(path if kind in _TAKES_PATH else None for kind in kinds)
+    elif isinstance(storage_path, Sequence):
+        if len(storage_path) != len(kinds):
+            raise InvalidArgumentError(
+                f"storage_path must have one entry, or None, for each of the {len(kinds)} tiers of "
+                f"{storage_type.name} ({_names(kinds)}), got {len(storage_path)}"
+            )
+        paths = tuple(map(_path_text, storage_path))
+    else:
+        raise InvalidArgumentError(
+            f"storage_path must be a path or a list of paths, got {type(storage_path).__name__}"
+        )
+    for kind, path in zip(kinds, paths, strict=True):
+        if path is None and kind in _NEEDS_PATH:
+            raise InvalidArgumentError(
+                f"storage_path is missing: the {kind.value} tier of {storage_type.name} keeps its "
+                "rows in a file; give the directory to make it in"
+            )
+        if path is not None and kind not in _TAKES_PATH:
+            raise InvalidArgumentError(
+                f"storage_path: the {kind.value} tier of {storage_type.name} keeps no file; "
+                f"put None in place of {path!r}"
+            )
+    return paths
+
+
+def _path_text(path: object) -> str | None:
+    if path is None:
+        return None
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidArgumentError(
+            f"storage_path must hold paths or None, got {type(path).__name__}"
+        )
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidArgumentError(f"storage_path must name a directory, got {text!r}")
+    return text
+
+
+def _tier_sizes(
+    storage_type: StorageType, kinds: Sequence[TierKind], storage_size: object
+) -> tuple[int | None, ...]:
+    if storage_size is None:
+        storage_size = ()
+    if not isinstance(storage_size, Sequence) or isinstance(storage_size, (str, bytes)):
+        raise InvalidArgumentError(
+            f"storage_size must be a list of bytes, one a tier, got {storage_size!r}"
+        )
+    if len(storage_size) > len(kinds):
+        raise InvalidArgumentError(
+            f"storage_size has {len(storage_size)} entries, but {storage_type.name} has "
+            f"{len(kinds)} tiers ({_names(kinds)})"
+        )
+    given = [
+        _checks.integer(f"storage_size[{i}]", size, at_least=1, unit="bytes")
+        for i, size in enumerate(storage_size)
+    ]
+    default = [
+        None if i == len(kinds) - 1 and kind in _UNLIMITED else DEFAULT_TIER_BYTES
+        for i, kind in enumerate(kinds)
+    ]
+    return (*given, *default[len(given) :])
+
+
+def _names(kinds: Sequence[TierKind]) -> str:
+    return ", ".join(kind.value for kind in kinds)

@@ -1,0 +1,347 @@
+"""Embedding variables: tables of rows by int64 key, looked up and trained in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore import _checks
+from embstore._core import Table
+from embstore.errors import InvalidArgumentError, StorageError
+from embstore.initializers import Initializer, TruncatedNormal, check_initializer, initial_rows
+from embstore.optimizers import SGD, Optimizer, check_optimizer
+from embstore.options import EmbeddingVariableOption, Tier
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["EmbeddingVariable", "get_embedding_variable"]
+
+_ScalarT = TypeVar("_ScalarT", bound=np.generic)
+
+MAX_DIM = 1 << 16
+MAX_PARTITIONS = 1 << 12
+
+
+def get_embedding_variable(
+    name: str,
+    embedding_dim: int,
+    *,
+    initializer: Initializer | None = None,
+    optimizer: Optimizer | None = None,
+    ev_option: EmbeddingVariableOption | None = None,
+    partition_num: int = 1,
+) -> EmbeddingVariable:
+    """Makes an empty variable.
+
+    name: names the variable in messages and its files.
+    embedding_dim: values a row.
+    initializer: what rows start as; TruncatedNormal() where neither this nor
+        `ev_option.init_option.initializer`, which wins, is given.
+    optimizer: one of `embstore.optimizers`; without one the variable can't be trained.
+    ev_option: where rows are kept, and how they start; DRAM where it isn't given.
+    partition_num: tables that the keys are spread over, by key % partition_num; each has tiers
+        of its own, of the full storage_size.
+
+    Raises InvalidArgumentError, UnsupportedError, MissingLibraryError, MissingDeviceError,
+    StoreFullError (memkind's node has less room than storage_size) or StorageError.
+    """
+    return EmbeddingVariable(
+        name,
+        embedding_dim,
+        initializer=initializer,
+        optimizer=optimizer,
+        ev_option=ev_option,
+        partition_num=partition_num,
+    )
+
+
+class EmbeddingVariable:
+    """Rows of `dim` float32 values by int64 key; every int64 is a legal key.
+
+    ids: int64, of any shape; an array must be int64 already, lists of ints are converted.
+    Every method may be called from any thread. Use it as a context manager, or `close()` it, to
+    give its memory and files back. Made by `get_embedding_variable`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        embedding_dim: int,
+        *,
+        initializer: Initializer | None = None,
+        optimizer: Optimizer | None = None,
+        ev_option: EmbeddingVariableOption | None = None,
+        partition_num: int = 1,
+    ) -> None:
+        if not isinstance(name, str) or not name or "\0" in name:
+            raise InvalidArgumentError(f"name must be a string that isn't empty, got {name!r}")
+        dim = _checks.integer("embedding_dim", embedding_dim, at_least=1, at_most=MAX_DIM)
+        partitions = _checks.integer(
+            "partition_num", partition_num, at_least=1, at_most=MAX_PARTITIONS
+        )
+        if initializer is not None:
+            check_initializer(initializer)
+        if optimizer is not None:
+            check_optimizer(optimizer)
+        if ev_option is None:
+            ev_option = EmbeddingVariableOption()
+        elif not isinstance(ev_option, EmbeddingVariableOption):
+            raise InvalidArgumentError(
+                "ev_option must be an embstore.EmbeddingVariableOption, "
+                f"got {type(ev_option).__name__}"
+            )
+        self._name = name
+        self._dim = dim
+        self._optimizer = optimizer
+        self._option = ev_option
+        self._tables = _make_tables(
+            name, dim, initializer or TruncatedNormal(), optimizer, ev_option, partitions
+        )
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def dim(self) -> int:
+        """Values a row."""
+        return self._dim
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        return self._optimizer
+
+    @property
+    def ev_option(self) -> EmbeddingVariableOption:
+        return self._option
+
+    @property
+    def partition_num(self) -> int:
+        return len(self._tables)
+
+    def lookup(
+        self,
+        ids: _checks.Ids,
+        *,
+        train: bool = False,
+        out: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:
+        """The rows of `ids`, float32 of ids.shape + (dim,); unknown keys read their initial row.
+
+        train: a lookup that `apply_gradients` will follow; it leaves the counting to that.
+            Otherwise a serving lookup, which counts for the cache. Neither inserts rows.
+        out: C-contiguous float32 of that shape to write into and return, in place of a new array.
+        """
+        keys = _checks.ids(ids)
+        shape = (*keys.shape, self._dim)
+        if out is None:
+            out = np.empty(shape, np.float32)
+        else:
+            _checks.out(out, shape)
+        keys, rows = keys.reshape(-1), out.reshape(-1, self._dim)
+        if len(self._tables) == 1:
+            self._tables[0].lookup(keys, rows, train)
+            return out
+        for table, where in zip(self._tables, self._route(keys), strict=True):
+            part = np.empty((where.size, self._dim), np.float32)
+            table.lookup(keys[where], part, train)
+            rows[where] = part
+        return out
+
+    def apply_gradients(
+        self, ids: _checks.Ids, grads: _checks.Rows, global_step: int | None = None
+    ) -> None:
+        """Trains the rows of `ids`, inserting those that are new, with one optimizer step.
+
+        grads: float32 of ids.shape + (dim,); those of a key that occurs more than once are
+            summed, in order.
+        global_step: becomes the rows' version; by default the number of applies so far, from 0.
+
+        Raises StoreFullError, before anything is changed, where the new rows have no room.
+        """
+        if self._optimizer is None:
+            raise InvalidArgumentError(
+                f"{self._name} was made without an optimizer and can't be trained; "
+                "give get_embedding_variable an optimizer="
+            )
+        keys = _checks.ids(ids)
+        values = _checks.grads(grads, (*keys.shape, self._dim))
+        if global_step is not None:
+            global_step = _checks.integer("global_step", global_step, at_least=0)
+        keys, values = keys.reshape(-1), values.reshape(-1, self._dim)
+        if len(self._tables) == 1:
+            self._tables[0].apply_gradients(keys, values, global_step)
+            return
+        # Every table takes part, if only with an empty batch: each counts the applies itself.
+        for table, where in zip(self._tables, self._route(keys), strict=True):
+            table.apply_gradients(keys[where], values[where], global_step)
+
+    def lookup_tier(self, ids: _checks.Ids) -> NDArray[np.int32]:
+        """The tier that each row lies in, from 0, or -1 where there is no row; of ids.shape."""
+        return self._gather(ids, Table.lookup_tier, np.int32)
+
+    def get_frequency(self, ids: _checks.Ids) -> NDArray[np.int64]:
+        """How often each key occurred in `apply_gradients`; 0 for unknown keys; of ids.shape."""
+        return self._gather(ids, Table.frequency, np.int64)
+
+    def get_version(self, ids: _checks.Ids) -> NDArray[np.int64]:
+        """The global step of each key's last apply; -1 for unknown keys; of ids.shape."""
+        return self._gather(ids, Table.version, np.int64)
+
+    def total_count(self) -> tuple[int, int]:
+        """(rows, dim)."""
+        return sum(table.size() for table in self._tables), self._dim
+
+    def export(self) -> dict[str, NDArray[Any]]:
+        """Every row, in ascending order of keys.
+
+        keys int64 (n,), values float32 (n, dim), freqs int64 (n,), versions int64 (n,), and for
+        each of the optimizer's slots, by its name, float32 (n, dim).
+        """
+        parts = [table.export() for table in self._tables]
+        keys = np.concatenate([part[0] for part in parts])
+        order = np.argsort(keys, kind="stable") if len(parts) > 1 else slice(None)
+        slots = self._optimizer.slots if self._optimizer is not None else ()
+        columns = {
+            "values": [part[1] for part in parts],
+            "freqs": [part[2] for part in parts],
+            "versions": [part[3] for part in parts],
+            **{slot: [part[4][i] for part in parts] for i, slot in enumerate(slots)},
+        }
+        return {
+            "keys": keys[order],
+            **{name: np.concatenate(column)[order] for name, column in columns.items()},
+        }
+
+    def drain(self) -> None:
+        """Returns when every tier is within its capacity and no row is being moved."""
+        for table in self._tables:
+            table.drain()
+
+    def stats(self) -> dict[str, Any]:
+        """Counters since the start, and the tiers.
+
+        hits, misses (of the first tier), promotions, demotions, waiting_keys; and "tiers", a list
+        of one dict a tier: name, rows, capacity_rows, bytes (of its rows), row_bytes, address (of
+        the first row; 0 if none), mapped_bytes, path, is_pmem (None where nothing can tell). With
+        partitions, the tiers of each follow those of the one before and have a "partition".
+        """
+        parts = [table.stats() for table in self._tables]
+        if len(parts) == 1:
+            return parts[0]
+        counters = {name: sum(part[name] for part in parts) for name in parts[0] if name != "tiers"}
+        tiers = [{**tier, "partition": i} for i, part in enumerate(parts) for tier in part["tiers"]]
+        return {**counters, "tiers": tiers}
+
+    def close(self) -> None:
+        """Gives memory and files back; later calls but this one raise ClosedError."""
+        for table in self._tables:
+            table.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        storage_type = self._option.storage_option.storage_type.name
+        return f"EmbeddingVariable({self._name!r}, dim={self._dim}, storage_type={storage_type})"
+
+    def _route(self, keys: NDArray[np.int64]) -> list[NDArray[np.intp]]:
+        """Where in `keys` each partition's keys are, in order, so that sums stay the same."""
+        partition = keys % len(self._tables)  # numpy's % is floor modulo: never negative
+        order = np.argsort(partition, kind="stable")
+        counts = np.bincount(partition, minlength=len(self._tables))
+        return np.split(order, np.cumsum(counts)[:-1])
+
+    def _gather(
+        self,
+        ids: _checks.Ids,
+        read: Callable[[Table, NDArray[np.int64]], NDArray[_ScalarT]],
+        dtype: type[_ScalarT],
+    ) -> NDArray[_ScalarT]:
+        keys = _checks.ids(ids)
+        flat = keys.reshape(-1)
+        if len(self._tables) == 1:
+            return read(self._tables[0], flat).reshape(keys.shape)
+        result = np.empty(flat.shape, dtype)
+        for table, where in zip(self._tables, self._route(flat), strict=True):
+            result[where] = read(table, flat[where])
+        return result.reshape(keys.shape)
+
+
+def _make_tables(
+    name: str,
+    dim: int,
+    initializer: Initializer,
+    optimizer: Optimizer | None,
+    option: EmbeddingVariableOption,
+    partitions: int,
+) -> list[Table]:
+    init = option.init_option
+    if init.initializer is not None:
+        initializer = init.initializer
+    default_values = initial_rows(initializer, (init.default_value_dim, dim))
+    # A variable that is never trained still needs rows without slots: those of SGD.
+    core_optimizer = optimizer if optimizer is not None else SGD(learning_rate=0.0)
+    tiers = option.storage_option.tiers()
+    for tier in tiers:
+        if tier.path is not None:
+            _make_directory(tier.path)
+    tables: list[Table] = []
+    try:
+        for i in range(partitions):
+            table_name = f"{name}.part{i}" if partitions > 1 else name
+            tables.append(
+                Table(
+                    dim=dim,
+                    default_values=default_values,
+                    no_permission_value=init.default_value_no_permission,
+                    optimizer=core_optimizer.name,
+                    optimizer_params=core_optimizer.params(),
+                    tiers=[
+                        (tier.kind.value, _tier_file(tier, table_name), tier.size_bytes)
+                        for tier in tiers
+                    ],
+                    name=table_name,
+                )
+            )
+    except BaseException:
+        for table in tables:
+            table.close()
+        raise
+    return tables
+
+
+def _tier_file(tier: Tier, table_name: str) -> str | None:
+    if tier.path is None:
+        return None
+    return str(Path(tier.path) / f"{quote(table_name, safe='')}.{tier.kind.value.lower()}")
+
+
+def _make_directory(path: str) -> None:
+    # Only the last part of the path: making the rest too would turn a mistyped or unmounted
+    # device into an ordinary directory without a word.
+    try:
+        Path(path).mkdir(exist_ok=True)
+    except FileNotFoundError:
+        raise StorageError(
+            f"storage_path: {path} can't be made, because {Path(path).parent} doesn't exist"
+        ) from None
+    except FileExistsError:
+        raise StorageError(f"storage_path: {path} is a file; give a directory") from None
+    except OSError as error:
+        raise StorageError(f"storage_path: {path} can't be made: {error.strerror}") from error
