@@ -1,0 +1,71 @@
+"""The clone that a lab belongs to: its sources, and the names that keep its lab to itself."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pmemlab.errors import LabError
+
+__all__ = ["Clone", "find_clone"]
+
+# What the image of a machine is made of. Keep in step with .dockerignore.
+_IMAGE_SOURCES = (
+    ".dockerignore",
+    "constraints.txt",
+    "docker/Dockerfile",
+    "docker/extra-ca",
+    "engine/CMakeLists.txt",
+    "engine/core",
+    "engine/embstore",
+    "lab/pmemlab",
+    "pyproject.toml",
+)
+_BUILD_PRODUCTS = (".pyc", ".so")
+
+
+@dataclass(frozen=True)
+class Clone:
+    """A clone of the repository. root: its top folder, resolved."""
+
+    root: Path
+
+    @property
+    def project(self) -> str:
+        """Name of the clone's Compose project: no two clones on a computer share one."""
+        return f"pmemlab-{hashlib.sha256(str(self.root).encode()).hexdigest()[:8]}"
+
+    @property
+    def compose_file(self) -> Path:
+        return self.root / "compose.yaml"
+
+    def sources_digest(self) -> str:
+        """SHA-256 over what an image is made of, so that a stale image is recognised."""
+        digest = hashlib.sha256()
+        for path in self._image_files():
+            content = path.read_bytes()
+            name = path.relative_to(self.root).as_posix()
+            digest.update(f"{name}\0{len(content)}\0".encode() + content)
+        return digest.hexdigest()
+
+    def _image_files(self) -> Iterator[Path]:
+        for name in _IMAGE_SOURCES:
+            source = self.root / name
+            files = sorted(source.rglob("*")) if source.is_dir() else [source]
+            yield from (
+                path for path in files if path.is_file() and path.suffix not in _BUILD_PRODUCTS
+            )
+
+
+def find_clone(start: Path | None = None) -> Clone:
+    """The clone that holds start (the working folder, if None).
+
+    Raises `LabError` where there is none, because Compose and the image need the clone's files.
+    """
+    start = (start or Path.cwd()).resolve()
+    for folder in (start, *start.parents):
+        if (folder / "compose.yaml").is_file() and (folder / "lab/pmemlab").is_dir():
+            return Clone(folder)
+    raise LabError(f"{start}: not inside a clone of pmemlab; run this in a clone's folder")

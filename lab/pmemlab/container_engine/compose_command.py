@@ -1,0 +1,74 @@
+"""Which Compose there is: the second version is a plugin of `docker`, the first a program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from pmemlab.clone import Clone
+from pmemlab.errors import LabError, MissingRequirementError
+
+__all__ = ["Compose", "find_compose"]
+
+_CANDIDATES = (("docker", "compose"), ("docker-compose",))
+
+
+class Compose:
+    """Compose, as it is called for one clone's lab."""
+
+    def __init__(self, command: Sequence[str], clone: Clone, image: str, files: Sequence[Path]):
+        self._command = [*command]
+        for file in files:
+            self._command += ["--file", str(file)]
+        self._clone = clone
+        self._environment = {
+            **os.environ,
+            "COMPOSE_PROJECT_NAME": clone.project,
+            "PMEMLAB_IMAGE": image,
+        }
+
+    def run(self, *arguments: str) -> None:
+        """Raises `LabError` with what Compose wrote, where it fails."""
+        done = subprocess.run(
+            [*self._command, *arguments],
+            cwd=self._clone.root,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode:
+            command = " ".join((*self._command, *arguments))
+            raise LabError(f"{command} failed (exit status {done.returncode}):\n{done.stdout}")
+
+
+def find_compose(clone: Clone, image: str, *overrides: Path) -> Compose:
+    """Compose of either version, for the clone's lab.
+
+    image: what PMEMLAB_IMAGE stands for in compose.yaml.
+    overrides: Compose files beside compose.yaml.
+    Raises `MissingRequirementError` where there is no Compose.
+    """
+    for command in _CANDIDATES:
+        if _answers(command):
+            return Compose(command, clone, image, (clone.compose_file, *overrides))
+    raise MissingRequirementError("there is no Docker Compose here", "make docker")
+
+
+def _answers(command: Sequence[str]) -> bool:
+    try:
+        done = subprocess.run(
+            [*command, "version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+    except OSError:
+        return False
+    return done.returncode == 0

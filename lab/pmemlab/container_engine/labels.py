@@ -1,0 +1,17 @@
+"""Labels on everything that the lab makes in a Docker engine, so that it is found again."""
+
+from __future__ import annotations
+
+__all__ = ["CLONE", "MACHINE", "OWNER", "SOURCES"]
+
+CLONE = "pmemlab.clone"
+"""On containers, networks, volumes and images: the clone's Compose project."""
+
+MACHINE = "pmemlab.machine"
+"""On containers: the topology's name."""
+
+OWNER = "pmemlab.owner"
+"""On throwaway containers only: the process that is to remove it."""
+
+SOURCES = "pmemlab.sources"
+"""On images: digest of the sources they were built from."""
