@@ -1,0 +1,240 @@
+// The Python module: converts arguments and results, releases the GIL, maps errors. Nothing else.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bench/hand_written_table.h"
+#include "error.h"
+#include "table.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace embstore {
+namespace {
+
+template <class T, int kDimensions>
+using Array = nb::ndarray<T, nb::ndim<kDimensions>, nb::c_contig, nb::device::cpu>;
+using Ids = Array<const int64_t, 1>;
+using Rows = Array<const float, 2>;
+using MutableRows = Array<float, 2>;
+
+std::span<const int64_t> span_of(const Ids& ids) { return {ids.data(), ids.shape(0)}; }
+
+// Rows go through raw pointers from here on, so their shape is settled here.
+template <class RowArray>
+void check_rows(const char* argument, const RowArray& rows, const Ids& ids, int dim) {
+  if (rows.shape(0) == ids.shape(0) && rows.shape(1) == static_cast<size_t>(dim)) return;
+  throw Error(ErrorKind::kInvalidArgument,
+              std::string(argument) + ": shape (" + std::to_string(rows.shape(0)) + ", " +
+                  std::to_string(rows.shape(1)) + ") doesn't fit " + std::to_string(ids.shape(0)) +
+                  " ids of dim " + std::to_string(dim));
+}
+
+// Hands a vector's memory to numpy.
+template <class T>
+nb::object to_numpy(std::vector<T>&& values, std::vector<size_t> shape) {
+  auto owned = std::make_unique<std::vector<T>>(std::move(values));
+  T* data = owned->data();
+  const nb::capsule owner(owned.get(),
+                          [](void* vector) noexcept { delete static_cast<std::vector<T>*>(vector); });
+  owned.release();
+  return nb::ndarray<nb::numpy, T>(data, shape.size(), shape.data(), owner).cast();
+}
+
+template <class T, class Read>
+nb::object read_per_id(const Ids& ids, Read read) {
+  std::vector<T> values(ids.shape(0));
+  {
+    const nb::gil_scoped_release release;
+    read(span_of(ids), values.data());
+  }
+  const size_t count = values.size();
+  return to_numpy(std::move(values), {count});
+}
+
+nb::tuple export_rows(const Table& table) {
+  ExportedRows rows = [&table] {
+    const nb::gil_scoped_release release;
+    return table.export_rows();
+  }();
+  const size_t count = rows.keys.size();
+  const size_t dim = static_cast<size_t>(table.dim());
+  nb::list slots;
+  for (auto& slot : rows.slots) slots.append(to_numpy(std::move(slot), {count, dim}));
+  return nb::make_tuple(to_numpy(std::move(rows.keys), {count}),
+                        to_numpy(std::move(rows.values), {count, dim}),
+                        to_numpy(std::move(rows.frequencies), {count}),
+                        to_numpy(std::move(rows.versions), {count}), slots);
+}
+
+nb::dict to_dict(const TierStats& tier) {
+  nb::dict dict;
+  dict["name"] = tier.name;
+  dict["rows"] = tier.rows;
+  dict["capacity_rows"] = tier.capacity_rows;
+  dict["bytes"] = tier.rows * tier.row_bytes;
+  dict["row_bytes"] = tier.row_bytes;
+  dict["address"] = tier.address;
+  dict["mapped_bytes"] = tier.mapped_bytes;
+  dict["path"] = tier.path;
+  dict["is_pmem"] = tier.is_pmem;
+  return dict;
+}
+
+nb::dict stats(const Table& table) {
+  const TableStats stats = [&table] {
+    const nb::gil_scoped_release release;
+    return table.stats();
+  }();
+  nb::list tiers;
+  for (const TierStats& tier : stats.tiers) tiers.append(to_dict(tier));
+  nb::dict dict;
+  dict["hits"] = stats.hits;
+  dict["misses"] = stats.misses;
+  dict["index_bytes"] = stats.index_bytes;
+  dict["tiers"] = tiers;
+  return dict;
+}
+
+// The one place where native errors become Python's: ErrorKind -> class in embstore.errors.
+const char* python_class(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kInvalidArgument: return "InvalidArgumentError";
+    case ErrorKind::kStoreFull: return "StoreFullError";
+    case ErrorKind::kMissingLibrary: return "MissingLibraryError";
+    case ErrorKind::kMissingDevice: return "MissingDeviceError";
+    case ErrorKind::kStorage: return "StorageError";
+    case ErrorKind::kClosed: return "ClosedError";
+  }
+  return "EmbStoreError";
+}
+
+void translate_error(const std::exception_ptr& exception, void*) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Error& error) {
+    const nb::object type = nb::module_::import_("embstore.errors").attr(python_class(error.kind()));
+    PyErr_SetString(type.ptr(), error.what());
+  }
+}
+
+using TierTuple = std::tuple<std::string, std::optional<std::string>, uint64_t>;
+
+void construct_table(Table* self, std::string name, int dim, const Rows& default_values,
+                     std::string optimizer, OptimizerParams optimizer_params,
+                     const std::vector<TierTuple>& tiers) {
+  if (dim <= 0) {
+    throw Error(ErrorKind::kInvalidArgument, "dim: must be positive, got " + std::to_string(dim));
+  }
+  if (default_values.shape(0) == 0 || default_values.shape(1) != static_cast<size_t>(dim)) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "default_values: needs at least one row of dim " + std::to_string(dim));
+  }
+  TableSpec spec{
+      .name = std::move(name),
+      .dim = dim,
+      .default_values = {default_values.data(), default_values.data() + default_values.size()},
+      .optimizer = std::move(optimizer),
+      .optimizer_params = std::move(optimizer_params),
+      .tiers = {},
+  };
+  for (const auto& [kind, path, size_bytes] : tiers) spec.tiers.push_back({kind, path, size_bytes});
+  const nb::gil_scoped_release release;
+  new (self) Table(spec);
+}
+
+void bind_table(nb::module_& module) {
+  nb::class_<Table>(module, "Table")
+      .def("__init__", &construct_table, nb::kw_only(), "name"_a, "dim"_a,
+           "default_values"_a.noconvert(), "optimizer"_a, "optimizer_params"_a, "tiers"_a)
+      .def(
+          "lookup",
+          [](const Table& table, const Ids& ids, const MutableRows& out) {
+            check_rows("out", out, ids, table.dim());
+            const nb::gil_scoped_release release;
+            table.lookup(span_of(ids), out.data());
+          },
+          "ids"_a.noconvert(), "out"_a.noconvert())
+      .def(
+          "apply_gradients",
+          [](Table& table, const Ids& ids, const Rows& grads, std::optional<int64_t> global_step) {
+            check_rows("grads", grads, ids, table.dim());
+            const nb::gil_scoped_release release;
+            table.apply_gradients(span_of(ids), grads.data(), global_step);
+          },
+          "ids"_a.noconvert(), "grads"_a.noconvert(), "global_step"_a = nb::none())
+      .def(
+          "lookup_tier",
+          [](const Table& table, const Ids& ids) {
+            return read_per_id<int32_t>(ids, [&](auto keys, int32_t* out) { table.lookup_tier(keys, out); });
+          },
+          "ids"_a.noconvert())
+      .def(
+          "frequency",
+          [](const Table& table, const Ids& ids) {
+            return read_per_id<int64_t>(ids, [&](auto keys, int64_t* out) { table.frequencies(keys, out); });
+          },
+          "ids"_a.noconvert())
+      .def(
+          "version",
+          [](const Table& table, const Ids& ids) {
+            return read_per_id<int64_t>(ids, [&](auto keys, int64_t* out) { table.versions(keys, out); });
+          },
+          "ids"_a.noconvert())
+      .def("size", &Table::row_count, nb::call_guard<nb::gil_scoped_release>())
+      .def("export", &export_rows)
+      .def("stats", &stats)
+      .def("close", &Table::close, nb::call_guard<nb::gil_scoped_release>());
+}
+
+void bind_hand_written_table(nb::module_& module) {
+  nb::class_<HandWrittenTable>(module, "HandWrittenTable")
+      .def(nb::init<size_t, int>(), "capacity_rows"_a, "dim"_a)
+      .def(
+          "insert",
+          [](HandWrittenTable& table, const Ids& ids, const Rows& rows) {
+            check_rows("rows", rows, ids, table.dim());
+            const nb::gil_scoped_release release;
+            table.insert(span_of(ids), rows.data());
+          },
+          "ids"_a.noconvert(), "rows"_a.noconvert())
+      .def(
+          "lookup",
+          [](const HandWrittenTable& table, const Ids& ids, const MutableRows& out) {
+            check_rows("out", out, ids, table.dim());
+            const nb::gil_scoped_release release;
+            table.lookup(span_of(ids), out.data());
+          },
+          "ids"_a.noconvert(), "out"_a.noconvert())
+      .def(
+          "adagrad",
+          [](HandWrittenTable& table, const Ids& ids, const Rows& grads, float learning_rate) {
+            check_rows("grads", grads, ids, table.dim());
+            const nb::gil_scoped_release release;
+            table.adagrad(span_of(ids), grads.data(), learning_rate);
+          },
+          "ids"_a.noconvert(), "grads"_a.noconvert(), "learning_rate"_a);
+}
+
+}  // namespace
+}  // namespace embstore
+
+NB_MODULE(_core, module) {
+  nb::register_exception_translator(embstore::translate_error);
+  embstore::bind_table(module);
+  embstore::bind_hand_written_table(module);
+}

@@ -1,0 +1,148 @@
+// The hash index of a table: key -> RowRef, in shards that are written independently and read without
+// locks. See bucket.h for how a reader knows that what it read is whole.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "index/bucket.h"
+#include "index/epochs.h"
+#include "memory/huge_pages.h"
+
+namespace embstore {
+
+using KeyHash = uint64_t;
+
+// The finalizer of MurmurHash3 (Austin Appleby, public domain): a bijection in which every input bit
+// reaches every output bit, so that consecutive ids spread over shards and buckets.
+inline KeyHash hash_key(int64_t key) {
+  uint64_t h = static_cast<uint64_t>(key);
+  h = (h ^ (h >> 33)) * 0xff51afd7ed558ccdULL;
+  h = (h ^ (h >> 33)) * 0xc4ceb9fe1a85ec53ULL;
+  return h ^ (h >> 33);
+}
+
+class BucketArray {
+ public:
+  explicit BucketArray(uint32_t count) : buckets_(count), count_(count) {}
+
+  uint32_t count() const { return count_; }
+  // The low half of the hash; the shard is chosen by the high bits.
+  uint32_t home(KeyHash hash) const {
+    return static_cast<uint32_t>((hash & 0xffffffffu) * count_ >> 32);
+  }
+  uint32_t next(uint32_t i) const { return i + 1 == count_ ? 0 : i + 1; }
+  Bucket& operator[](uint32_t i) const { return buckets_[i]; }
+
+ private:
+  PageArray<Bucket> buckets_;
+  uint32_t count_;
+};
+
+// What a reader found: a reference (empty: no such key) that holds while `bucket` is unchanged since
+// `state`.
+struct Found {
+  const Bucket* bucket;
+  uint32_t state;
+  RowRef ref;
+};
+
+// What a writer found; `bucket` is null where there is no such key.
+struct Entry {
+  Bucket* bucket = nullptr;
+  int position = -1;
+
+  explicit operator bool() const { return bucket != nullptr; }
+  RowRef ref() const { return bucket->ref(position); }
+};
+
+class alignas(64) IndexShard {
+ public:
+  explicit IndexShard(Epochs& epochs);
+  IndexShard(const IndexShard&) = delete;
+  IndexShard& operator=(const IndexShard&) = delete;
+
+  // Guards every change to the shard's entries and to the rows that they refer to.
+  std::mutex mutex;
+
+  // --- Readers. REQUIRES: a guard of the epochs is held.
+  void prefetch(KeyHash hash) const {
+    const BucketArray& buckets = *buckets_.load(std::memory_order_acquire);
+    __builtin_prefetch(&buckets[buckets.home(hash)]);
+  }
+  Found find(KeyHash hash, int64_t key) const {
+    for (;;) {
+      // Sequentially consistent, as Epochs::enter() asks; costs nothing more on x86.
+      const BucketArray& buckets = *buckets_.load();
+      const Found found = find_in(buckets, hash, key);
+      if (found.bucket != nullptr) return found;
+    }
+  }
+
+  // --- Writers. REQUIRES: `mutex` is held.
+  Entry entry(KeyHash hash, int64_t key) const;
+  // Makes room, so that the next `count` inserts leave every Bucket* valid.
+  void reserve(uint64_t count);
+  // REQUIRES: room was reserved, `key` is absent, and the row that `ref` names is whole.
+  Entry insert(KeyHash hash, int64_t key, RowRef ref);
+  uint64_t entries() const { return entries_; }
+  uint64_t size_bytes() const { return uint64_t{array_->count()} * sizeof(Bucket); }
+  template <class Visit>
+  void for_each(Visit visit) const {
+    for (uint32_t i = 0; i < array_->count(); ++i) {
+      const Bucket& bucket = (*array_)[i];
+      for (int e = 0; e < Bucket::kEntries; ++e) {
+        if (const RowRef ref = bucket.ref(e)) visit(bucket.keys[e].load(std::memory_order_relaxed), ref);
+      }
+    }
+  }
+
+ private:
+  // A null bucket means that the array was replaced meanwhile.
+  static Found find_in(const BucketArray& buckets, KeyHash hash, int64_t key) {
+    const uint32_t home = buckets.home(hash);
+    uint32_t i = home;
+    for (;;) {
+      const Bucket& bucket = buckets[i];
+      const uint32_t state = bucket.state.load(std::memory_order_acquire);
+      if ((state & (Bucket::kWriting | Bucket::kMoved)) != 0) [[unlikely]] {
+        if ((state & Bucket::kMoved) != 0) return {nullptr, 0, RowRef()};
+        __builtin_ia32_pause();
+        continue;
+      }
+      const int entry = bucket.find(key);
+      if (entry >= 0) [[likely]] return {&bucket, state, bucket.ref(entry)};
+      // A key that is inserted while we look may be missed: the look-up came before it.
+      if ((state & Bucket::kOverflowed) == 0) return {&bucket, state, RowRef()};
+      i = buckets.next(i);
+      if (i == home) return {&bucket, state, RowRef()};
+    }
+  }
+
+  void grow(uint32_t count);
+  static Entry place(const BucketArray& buckets, KeyHash hash, int64_t key, RowRef ref);
+
+  Epochs& epochs_;
+  std::shared_ptr<BucketArray> array_;         // guarded by mutex
+  uint64_t entries_ = 0;                       // guarded by mutex
+  std::atomic<const BucketArray*> buckets_;    // array_, for readers
+};
+
+class Index {
+ public:
+  static constexpr int kShardBits = 4;
+  static constexpr int kShards = 1 << kShardBits;
+
+  explicit Index(Epochs& epochs);
+
+  static int shard_of(KeyHash hash) { return static_cast<int>(hash >> (64 - kShardBits)); }
+  IndexShard& shard(int i) const { return *shards_[static_cast<size_t>(i)]; }
+
+ private:
+  std::array<std::unique_ptr<IndexShard>, kShards> shards_;
+};
+
+}  // namespace embstore

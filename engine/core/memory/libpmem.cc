@@ -1,0 +1,19 @@
+#include "memory/libpmem.h"
+
+#include "memory/shared_library.h"
+
+namespace embstore {
+
+const LibPmem& libpmem() {
+  static const LibPmem calls = [] {
+    const SharedLibrary library("libpmem.so.1", "libpmem1");
+    LibPmem loaded{};
+    library.load(loaded.map_file, "pmem_map_file");
+    library.load(loaded.unmap, "pmem_unmap");
+    library.load(loaded.errormsg, "pmem_errormsg");
+    return loaded;
+  }();
+  return calls;
+}
+
+}  // namespace embstore

@@ -1,0 +1,24 @@
+// The calls of libpmem that the engine makes, as a table: all use of persistent memory goes through it,
+// so a test can put a fault-injecting one in its place.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+
+namespace embstore {
+
+// Signatures and flags as in libpmem(7).
+struct LibPmem {
+  static constexpr int kFileCreate = 1 << 0;
+
+  void* (*map_file)(const char* path, size_t length, int flags, mode_t mode, size_t* mapped_length,
+                    int* is_pmem);
+  int (*unmap)(void* address, size_t length);
+  const char* (*errormsg)();
+};
+
+// Loads the library at the first call; throws Error(kMissingLibrary).
+const LibPmem& libpmem();
+
+}  // namespace embstore

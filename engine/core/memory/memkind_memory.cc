@@ -1,0 +1,167 @@
+#include <linux/mempolicy.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "error.h"
+#include "memory/huge_pages.h"
+#include "memory/memory.h"
+#include "memory/shared_library.h"
+
+namespace embstore {
+namespace {
+
+struct memkind;  // opaque, as in memkind(3)
+
+// The calls of memkind that the engine makes; signatures as in memkind(3).
+struct Memkind {
+  memkind** dax_kmem;
+  int (*check_available)(memkind* kind);
+  int (*posix_memalign)(memkind* kind, void** address, size_t alignment, size_t size);
+  void (*free)(memkind* kind, void* address);
+  void (*error_message)(int error, char* text, size_t size);
+};
+
+const Memkind& memkind_library() {
+  static const Memkind calls = [] {
+    const SharedLibrary library("libmemkind.so.0", "libmemkind0");
+    Memkind loaded{};
+    library.load(loaded.dax_kmem, "MEMKIND_DAX_KMEM");
+    library.load(loaded.check_available, "memkind_check_available");
+    library.load(loaded.posix_memalign, "memkind_posix_memalign");
+    library.load(loaded.free, "memkind_free");
+    library.load(loaded.error_message, "memkind_error_message");
+    return loaded;
+  }();
+  return calls;
+}
+
+std::string describe(const Memkind& calls, int error) {
+  std::array<char, 256> text{};
+  calls.error_message(error, text.data(), text.size());
+  return text.data();
+}
+
+// The nodes that `address` is bound to. Asked of the kernel rather than of the environment, because
+// memkind picks the nodes nearest to the calling CPU out of those that it is allowed.
+std::vector<int> bound_nodes(void* address) {
+  constexpr int kMaxNodes = 1024;
+  std::array<unsigned long, kMaxNodes / (8 * sizeof(unsigned long))> mask{};
+  int mode = 0;
+  if (syscall(SYS_get_mempolicy, &mode, mask.data(), static_cast<unsigned long>(kMaxNodes), address,
+              static_cast<unsigned long>(MPOL_F_ADDR)) != 0) {
+    return {};
+  }
+  std::vector<int> nodes;
+  for (int node = 0; node < kMaxNodes; ++node) {
+    if ((mask[node / 64] >> (node % 64) & 1) != 0) nodes.push_back(node);
+  }
+  return nodes;
+}
+
+uint64_t node_free_bytes(int node) {
+  std::ifstream meminfo("/sys/devices/system/node/node" + std::to_string(node) + "/meminfo");
+  std::string word;
+  while (meminfo >> word) {
+    uint64_t kilobytes = 0;
+    if (word == "MemFree:" && meminfo >> kilobytes) return kilobytes * 1024;
+  }
+  return 0;
+}
+
+// What this process has promised its tables of every set of nodes, against what was free there at the
+// first promise. Rows are backed only when they are written, so what is free now says too little.
+class NodeLedger {
+ public:
+  void reserve(const std::vector<int>& nodes, size_t size_bytes) {
+    const std::lock_guard lock(mutex_);
+    auto [entry, first] = accounts_.try_emplace(nodes);
+    Account& account = entry->second;
+    if (account.promised_bytes == 0) {
+      account.free_bytes = 0;
+      for (const int node : nodes) account.free_bytes += node_free_bytes(node);
+    }
+    if (account.promised_bytes + size_bytes > account.free_bytes) {
+      std::string names;
+      for (const int node : nodes) names.append(names.empty() ? "" : ",").append(std::to_string(node));
+      throw Error(ErrorKind::kStoreFull,
+                  "storage_size: " + std::to_string(size_bytes) + " bytes don't fit on NUMA node " +
+                      names + ", which has " +
+                      std::to_string(account.free_bytes - account.promised_bytes) +
+                      " bytes left; give a smaller storage_size or another node in "
+                      "MEMKIND_DAX_KMEM_NODES");
+    }
+    account.promised_bytes += size_bytes;
+  }
+  void release(const std::vector<int>& nodes, size_t size_bytes) {
+    const std::lock_guard lock(mutex_);
+    accounts_.at(nodes).promised_bytes -= size_bytes;
+  }
+
+ private:
+  struct Account {
+    uint64_t free_bytes = 0;
+    uint64_t promised_bytes = 0;
+  };
+  std::mutex mutex_;
+  std::map<std::vector<int>, Account> accounts_;  // guarded by mutex_
+};
+
+NodeLedger& node_ledger() {
+  static NodeLedger ledger;
+  return ledger;
+}
+
+class MemkindMemory final : public Memory {
+ public:
+  explicit MemkindMemory(size_t size_bytes) : calls_(memkind_library()), kind_(*calls_.dax_kmem) {
+    if (const int error = calls_.check_available(kind_); error != 0) {
+      throw Error(ErrorKind::kMissingDevice,
+                  "memkind finds no KMEM DAX node (" + describe(calls_, error) +
+                      "); make one with daxctl reconfigure-device --mode=system-ram, or name NUMA "
+                      "nodes in MEMKIND_DAX_KMEM_NODES before the process starts");
+    }
+    void* address = nullptr;
+    if (const int error = calls_.posix_memalign(kind_, &address, kHugePageBytes, size_bytes);
+        error != 0) {
+      throw Error(ErrorKind::kStorage, "memkind can't allocate " + std::to_string(size_bytes) +
+                                           " bytes of MEMKIND_DAX_KMEM: " + std::strerror(error));
+    }
+    nodes_ = bound_nodes(address);
+    try {
+      node_ledger().reserve(nodes_, size_bytes);
+    } catch (...) {
+      calls_.free(kind_, address);
+      throw;
+    }
+    madvise(address, size_bytes, MADV_HUGEPAGE);
+    data_ = static_cast<std::byte*>(address);
+    size_bytes_ = size_bytes;
+  }
+  ~MemkindMemory() override {
+    calls_.free(kind_, data_);
+    node_ledger().release(nodes_, size_bytes_);
+  }
+
+ private:
+  const Memkind& calls_;
+  memkind* const kind_;
+  std::vector<int> nodes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Memory> allocate_memkind_memory(size_t size_bytes) {
+  return std::make_unique<MemkindMemory>(size_bytes);
+}
+
+}  // namespace embstore

@@ -1,0 +1,45 @@
+// A contiguous range of bytes that a memory tier keeps its rows in. The three sources differ in how the
+// range is obtained and given back, and in nothing else: rows are read and written by plain loads and
+// stores through data(), so the tier has one code path for all of them.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace embstore {
+
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  std::byte* data() const { return data_; }
+  size_t size_bytes() const { return size_bytes_; }
+
+  // The file behind the range, if there is one.
+  virtual std::optional<std::string> path() const { return std::nullopt; }
+  // libpmem's word on whether the range is persistent memory; nothing where libpmem was not asked.
+  virtual std::optional<bool> is_pmem() const { return std::nullopt; }
+
+ protected:
+  Memory() = default;
+  std::byte* data_ = nullptr;
+  size_t size_bytes_ = 0;
+};
+
+// Anonymous memory, in huge pages where the kernel grants them.
+std::unique_ptr<Memory> allocate_heap_memory(size_t size_bytes);
+
+// A file of `size_bytes` at `path`, allocated in full and mapped by libpmem. The file goes with the
+// returned object. A file left there by a process that died is taken over; one in use is an error.
+std::unique_ptr<Memory> map_libpmem_memory(const std::string& path, size_t size_bytes);
+
+// An allocation of memkind's MEMKIND_DAX_KMEM kind: the node(s) of MEMKIND_DAX_KMEM_NODES, or those that
+// memkind finds. `size_bytes` must fit into what is free there, since the kernel kills a process that
+// touches more than a bound node has.
+std::unique_ptr<Memory> allocate_memkind_memory(size_t size_bytes);
+
+}  // namespace embstore

@@ -1,0 +1,28 @@
+// Libraries that only some storage types need are opened when the first such tier is made, so that the
+// engine imports on a machine without them, and an error can say which package is missing.
+#pragma once
+
+#include <string>
+
+namespace embstore {
+
+class SharedLibrary {
+ public:
+  // Throws Error(kMissingLibrary) which names `soname` and the Debian package that has it.
+  SharedLibrary(const char* soname, const char* debian_package);
+  SharedLibrary(const SharedLibrary&) = delete;
+  SharedLibrary& operator=(const SharedLibrary&) = delete;
+
+  template <class Function>
+  void load(Function*& function, const char* symbol) const {
+    function = reinterpret_cast<Function*>(find(symbol));
+  }
+
+ private:
+  void* find(const char* symbol) const;
+
+  std::string soname_;
+  void* handle_;  // never closed: libpmem and memkind keep process-wide state
+};
+
+}  // namespace embstore

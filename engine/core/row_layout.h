@@ -1,0 +1,34 @@
+// How a row's floats lie in memory: the weights, then one block a slot, every block padded to 16 bytes
+// so that each starts where a vector register can load it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace embstore {
+
+class RowLayout {
+ public:
+  // REQUIRES: dim > 0, slot_count >= 0.
+  RowLayout(int dim, int slot_count)
+      : dim_(dim), slot_count_(slot_count), block_floats_((static_cast<size_t>(dim) + 3) / 4 * 4) {}
+
+  int dim() const { return dim_; }
+  int slot_count() const { return slot_count_; }
+  size_t block_floats() const { return block_floats_; }
+  size_t row_floats() const { return (1 + static_cast<size_t>(slot_count_)) * block_floats_; }
+  size_t row_bytes() const { return row_floats() * sizeof(float); }
+
+ private:
+  int dim_;
+  int slot_count_;
+  size_t block_floats_;
+};
+
+// What is kept of a row beside its floats.
+struct RowMeta {
+  uint64_t frequency;
+  int64_t version;
+};
+
+}  // namespace embstore
