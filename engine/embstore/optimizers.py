@@ -10,19 +10,34 @@ engine/core/optimizers. `slots` names the arrays kept beside the weights, in the
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import ClassVar
 
 from embstore import _checks
 from embstore.errors import InvalidArgumentError
 
-__all__ = ["SGD", "Adagrad", "Adam", "Ftrl", "Optimizer"]
+__all__ = [
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "AdagradDecay",
+    "AdagradDecayV2",
+    "Adam",
+    "AdamAsync",
+    "AdamW",
+    "Adamax",
+    "Ftrl",
+    "Optimizer",
+    "RMSprop",
+]
 
 
 @dataclass(frozen=True)
 class Optimizer:
     """What every optimizer has: its slots' names, and its numbers as fields."""
 
-    slots: ClassVar[tuple[str, ...]]
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The names of what is kept beside a row's weights."""
+        raise NotImplementedError
 
     @property
     def name(self) -> str:
@@ -38,7 +53,9 @@ class Optimizer:
 class SGD(Optimizer):
     """w -= learning_rate * g."""
 
-    slots: ClassVar[tuple[str, ...]] = ()
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ()
 
     learning_rate: float
 
@@ -53,7 +70,9 @@ class Adagrad(Optimizer):
     Without an epsilon, as in TensorFlow 1: the accumulator starts above 0.
     """
 
-    slots: ClassVar[tuple[str, ...]] = ("accumulator",)
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("accumulator",)
 
     learning_rate: float
     initial_accumulator_value: float = 0.1
@@ -61,6 +80,38 @@ class Adagrad(Optimizer):
     def __post_init__(self) -> None:
         _checks.real("learning_rate", self.learning_rate, at_least=0)
         _checks.real("initial_accumulator_value", self.initial_accumulator_value, above=0)
+
+
+@dataclass(frozen=True)
+class AdagradDecay(Optimizer):
+    """Adagrad whose accumulator fades, as in DeepRec.
+
+    When global_step + 1 has passed another multiple of accumulator_decay_step since the row's
+    last decay, accumulator = max(accumulator * accumulator_decay_rate,
+    initial_accumulator_value), once an apply at most; then as Adagrad.
+    """
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("accumulator", "accumulator_decay_power")
+
+    learning_rate: float
+    initial_accumulator_value: float = 0.1
+    accumulator_decay_step: int = 100_000
+    accumulator_decay_rate: float = 0.9
+
+    def __post_init__(self) -> None:
+        _checks.real("learning_rate", self.learning_rate, at_least=0)
+        _checks.real("initial_accumulator_value", self.initial_accumulator_value, above=0)
+        _checks.integer(
+            "accumulator_decay_step", self.accumulator_decay_step, at_least=1, unit="steps"
+        )
+        _checks.real("accumulator_decay_rate", self.accumulator_decay_rate, above=0, below=1)
+
+
+@dataclass(frozen=True)
+class AdagradDecayV2(AdagradDecay):
+    """The same as AdagradDecay: DeepRec's two differ on dense variables only."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +125,9 @@ class Adam(Optimizer):
     row's. PyTorch's epsilon is added after the bias correction of v, so it weighs differently.
     """
 
-    slots: ClassVar[tuple[str, ...]] = ("m", "v")
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("m", "v")
 
     learning_rate: float = 0.001
     beta1: float = 0.9
@@ -82,10 +135,128 @@ class Adam(Optimizer):
     epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
+        _check_adam(self)
+
+
+@dataclass(frozen=True)
+class AdamAsync(Optimizer):
+    """Adam, or with apply_sparse_rmsprop an RMSprop with momentum, as in DeepRec.
+
+    v += (1 - beta2) * (g² - v); m = beta1 * m + learning_rate * g / sqrt(v + epsilon); w -= m.
+    """
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("m", "v")
+
+    learning_rate: float = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    apply_sparse_rmsprop: bool = False
+
+    def __post_init__(self) -> None:
+        _check_adam(self)
+        if not isinstance(self.apply_sparse_rmsprop, bool):
+            raise InvalidArgumentError(
+                f"apply_sparse_rmsprop must be True or False, got {self.apply_sparse_rmsprop!r}"
+            )
+
+
+@dataclass(frozen=True)
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2017), as in PyTorch.
+
+    m and v as in Adam; w -= learning_rate * (m^ / (sqrt(v^) + epsilon) + weight_decay * w), where
+    m^ = m / (1 - beta1^t) and v^ = v / (1 - beta2^t).
+    """
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("m", "v")
+
+    weight_decay: float
+    learning_rate: float = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        _checks.real("weight_decay", self.weight_decay, at_least=0)
+        _check_adam(self)
+
+
+@dataclass(frozen=True)
+class Adamax(Optimizer):
+    """Adamax (Kingma & Ba 2014, section 7.1), as in Keras.
+
+    m += (1 - beta1) * (g - m); u = max(beta2 * u, |g|);
+    w -= learning_rate / (1 - beta1^t) * m / (u + epsilon).
+    """
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("m", "u")
+
+    learning_rate: float = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-7
+
+    def __post_init__(self) -> None:
+        _check_adam(self)
+
+
+@dataclass(frozen=True)
+class Adadelta(Optimizer):
+    """Adadelta (Zeiler 2012), as in Keras.
+
+    accum += (1 - rho) * (g² - accum);
+    d = g * sqrt(accum_update + epsilon) / sqrt(accum + epsilon);
+    accum_update += (1 - rho) * (d² - accum_update); w -= learning_rate * d.
+    """
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("accum", "accum_update")
+
+    learning_rate: float = 0.001
+    rho: float = 0.95
+    epsilon: float = 1e-7
+
+    def __post_init__(self) -> None:
         _checks.real("learning_rate", self.learning_rate, at_least=0)
-        _checks.real("beta1", self.beta1, at_least=0, below=1)
-        _checks.real("beta2", self.beta2, at_least=0, below=1)
+        _checks.real("rho", self.rho, at_least=0, below=1)
         _checks.real("epsilon", self.epsilon, above=0)
+
+
+@dataclass(frozen=True)
+class RMSprop(Optimizer):
+    """RMSprop (Tieleman & Hinton 2012), as in Keras; the mean square starts at 0.
+
+    rms += (1 - rho) * (g² - rms); d = learning_rate * g / sqrt(rms + epsilon);
+    w -= d, or with momentum: momentum' = momentum * momentum' + d; w -= momentum'.
+    Without momentum a row has no slot for it.
+    """
+
+    learning_rate: float = 0.001
+    rho: float = 0.9
+    momentum: float = 0.0
+    epsilon: float = 1e-7
+
+    def __post_init__(self) -> None:
+        _checks.real("learning_rate", self.learning_rate, at_least=0)
+        _checks.real("rho", self.rho, at_least=0, below=1)
+        _checks.real("momentum", self.momentum, at_least=0, below=1)
+        _checks.real("epsilon", self.epsilon, above=0)
+
+    @property
+    def name(self) -> str:
+        return "RMSpropMomentum" if self.momentum > 0 else "RMSprop"
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("rms", "momentum") if self.momentum > 0 else ("rms",)
 
 
 @dataclass(frozen=True)
@@ -100,7 +271,9 @@ class Ftrl(Optimizer):
     TensorFlow's Ftrl differs in this: it holds l1 against each weight.
     """
 
-    slots: ClassVar[tuple[str, ...]] = ("accum", "linear")
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("accum", "linear")
 
     learning_rate: float
     learning_rate_power: float = -0.5
@@ -116,6 +289,16 @@ class Ftrl(Optimizer):
         _checks.real("l2_regularization_strength", self.l2_regularization_strength, at_least=0)
 
 
+_NAMES = ", ".join(name for name in __all__ if name != "Optimizer")
+
+
+def _check_adam(optimizer: Adam | AdamAsync | AdamW | Adamax) -> None:
+    _checks.real("learning_rate", optimizer.learning_rate, at_least=0)
+    _checks.real("beta1", optimizer.beta1, at_least=0, below=1)
+    _checks.real("beta2", optimizer.beta2, at_least=0, below=1)
+    _checks.real("epsilon", optimizer.epsilon, above=0)
+
+
 def check_optimizer(optimizer: object) -> None:
     """Raises InvalidArgumentError where `optimizer` isn't an instance of an Optimizer."""
     if isinstance(optimizer, type):
@@ -125,6 +308,6 @@ def check_optimizer(optimizer: object) -> None:
         )
     if not isinstance(optimizer, Optimizer):
         raise InvalidArgumentError(
-            f"optimizer must be one of embstore.optimizers ({', '.join(__all__[:-1])}), "
+            f"optimizer must be one of embstore.optimizers ({_NAMES}), "
             f"got {type(optimizer).__name__}"
         )

@@ -28,6 +28,9 @@ _ScalarT = TypeVar("_ScalarT", bound=np.generic)
 MAX_DIM = 1 << 16
 MAX_PARTITIONS = 1 << 12
 
+# What a variable with one tier and no filter counts.
+_NOTHING_MOVES = {"promotions": 0, "demotions": 0, "waiting_keys": 0}
+
 
 def get_embedding_variable(
     name: str,
@@ -130,13 +133,14 @@ class EmbeddingVariable:
         self,
         ids: _checks.Ids,
         *,
-        train: bool = False,
+        train: bool = False,  # noqa: ARG002 - tells reads apart once there are more tiers
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
         """The rows of `ids`, float32 of ids.shape + (dim,); unknown keys read their initial row.
 
-        train: a lookup that `apply_gradients` will follow; it leaves the counting to that.
-            Otherwise a serving lookup, which counts for the cache. Neither inserts rows.
+        train: a lookup that `apply_gradients` will follow. Neither this nor a serving lookup
+            inserts rows, and while a variable has a single tier, with no cache to rank rows for,
+            both do the same.
         out: C-contiguous float32 of that shape to write into and return, in place of a new array.
         """
         keys = _checks.ids(ids)
@@ -147,11 +151,11 @@ class EmbeddingVariable:
             _checks.out(out, shape)
         keys, rows = keys.reshape(-1), out.reshape(-1, self._dim)
         if len(self._tables) == 1:
-            self._tables[0].lookup(keys, rows, train)
+            self._tables[0].lookup(keys, rows)
             return out
         for table, where in zip(self._tables, self._route(keys), strict=True):
             part = np.empty((where.size, self._dim), np.float32)
-            table.lookup(keys[where], part, train)
+            table.lookup(keys[where], part)
             rows[where] = part
         return out
 
@@ -222,18 +226,18 @@ class EmbeddingVariable:
 
     def drain(self) -> None:
         """Returns when every tier is within its capacity and no row is being moved."""
-        for table in self._tables:
-            table.drain()
+        self.total_count()  # raises where closed; rows of a single tier never move
 
     def stats(self) -> dict[str, Any]:
         """Counters since the start, and the tiers.
 
-        hits, misses (of the first tier), promotions, demotions, waiting_keys; and "tiers", a list
-        of one dict a tier: name, rows, capacity_rows, bytes (of its rows), row_bytes, address (of
-        the first row; 0 if none), mapped_bytes, path, is_pmem (None where nothing can tell). With
-        partitions, the tiers of each follow those of the one before and have a "partition".
+        hits and misses (ids looked up that had a row or none), promotions, demotions,
+        waiting_keys, index_bytes; and "tiers", a list of one dict a tier: name, rows,
+        capacity_rows, bytes (of its rows), row_bytes, address (of the first row; 0 if none),
+        mapped_bytes, path, is_pmem (None where nothing can tell). With partitions, the tiers of
+        each follow those of the one before, and have its number as "partition".
         """
-        parts = [table.stats() for table in self._tables]
+        parts = [{**table.stats(), **_NOTHING_MOVES} for table in self._tables]
         if len(parts) == 1:
             return parts[0]
         counters = {name: sum(part[name] for part in parts) for name in parts[0] if name != "tiers"}
@@ -309,7 +313,6 @@ def _make_tables(
                 Table(
                     dim=dim,
                     default_values=default_values,
-                    no_permission_value=init.default_value_no_permission,
                     optimizer=core_optimizer.name,
                     optimizer_params=core_optimizer.params(),
                     tiers=[
