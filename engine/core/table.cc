@@ -111,61 +111,48 @@ void Table::lookup(std::span<const int64_t> ids, float* out) const {
   misses_.fetch_add(ids.size() - hits, std::memory_order_relaxed);
 }
 
-// Three stages, a block apart, so that no id waits for its own cache misses: the bucket's line is fetched
-// two blocks ahead of the copy, the row's lines one block ahead.
+// Three stages, so that no id waits for its own cache misses: an id's bucket is fetched kAhead ids before
+// it is probed, and its row as many before it is copied. Per id rather than in blocks: evenly spread, the
+// fetches of one id overlap with the work on others, and a long row's lines don't queue up.
 template <int kDim>
 uint64_t Table::lookup_rows(std::span<const int64_t> ids, float* out) const {
+  constexpr size_t kAhead = 16;
   const size_t dim = kDim != 0 ? kDim : static_cast<size_t>(layout_.dim());
-  std::array<KeyHash, kBlock> hashes;
-  std::array<Found, 2 * kBlock> found;
+  const size_t count = ids.size();
+  const MemoryTier& tier = *tier_;
+  IndexReader reader(*index_);
+  std::array<KeyHash, kAhead> hashes;
+  std::array<Found, kAhead> found;
   uint64_t hits = 0;
 
-  const auto hash_block = [&](size_t block) {
-    const size_t end = std::min(ids.size(), (block + 1) * kBlock);
-    for (size_t i = block * kBlock; i < end; ++i) {
-      const KeyHash hash = hash_key(ids[i]);
-      hashes[i % kBlock] = hash;
-      index_->shard(Index::shard_of(hash)).prefetch(hash);
-    }
-  };
-  const auto find_block = [&](size_t block) {
-    const size_t end = std::min(ids.size(), (block + 1) * kBlock);
-    for (size_t i = block * kBlock; i < end; ++i) {
-      const KeyHash hash = hashes[i % kBlock];
-      const Found& entry = found[i % (2 * kBlock)] =
-          index_->shard(Index::shard_of(hash)).find(hash, ids[i]);
-      if (entry.ref) prefetch_row(tier_->row(entry.ref.slot()), dim);
-    }
-  };
-  const auto copy_block = [&](size_t block) {
-    const size_t end = std::min(ids.size(), (block + 1) * kBlock);
-    for (size_t i = block * kBlock; i < end; ++i) {
-      Found entry = found[i % (2 * kBlock)];
-      float* const target = out + i * dim;
-      for (;;) {
-        if (!entry.ref) {
-          std::copy_n(default_row(ids[i]), dim, target);
-          break;
-        }
-        copy_row<kDim>(target, tier_->row(entry.ref.slot()), static_cast<int>(dim));
-        if (entry.bucket->unchanged_since(entry.state)) [[likely]] {
-          ++hits;
-          break;
-        }
-        const KeyHash hash = hash_key(ids[i]);
-        entry = index_->shard(Index::shard_of(hash)).find(hash, ids[i]);
+  const auto copy = [&](size_t i, Found entry) {
+    float* const target = out + i * dim;
+    for (;;) {
+      if (!entry.ref) {
+        std::copy_n(default_row(ids[i]), dim, target);
+        return;
       }
+      copy_row<kDim>(target, tier.row(entry.ref.slot()), static_cast<int>(dim));
+      if (entry.bucket->unchanged_since(entry.state)) [[likely]] {
+        ++hits;
+        return;
+      }
+      entry = reader.find(hash_key(ids[i]), ids[i]);
     }
   };
 
-  const size_t blocks = (ids.size() + kBlock - 1) / kBlock;
-  if (blocks != 0) hash_block(0);
-  for (size_t block = 0; block < blocks; ++block) {
-    find_block(block);
-    if (block + 1 < blocks) hash_block(block + 1);
-    if (block != 0) copy_block(block - 1);
+  for (size_t i = 0; i < count + 2 * kAhead; ++i) {
+    const size_t place = i % kAhead;
+    if (i >= 2 * kAhead) copy(i - 2 * kAhead, found[place]);
+    if (i >= kAhead && i - kAhead < count) {
+      found[place] = reader.find(hashes[place], ids[i - kAhead]);
+      if (found[place].ref) prefetch_row(tier.row(found[place].ref.slot()), dim);
+    }
+    if (i < count) {
+      hashes[place] = hash_key(ids[i]);
+      reader.prefetch(hashes[place]);
+    }
   }
-  if (blocks != 0) copy_block(blocks - 1);
   return hits;
 }
 
@@ -211,10 +198,9 @@ void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients
 uint64_t Table::reserve_rows(const GradientBatch& batch) {
   // As if every key were new: cheap, and nearly always to be had.
   if (tier_->reserve(batch.keys().size())) return batch.keys().size();
+  IndexReader reader(*index_);
   uint64_t absent = 0;
-  for (const KeyGradient& key : batch.keys()) {
-    absent += !index_->shard(Index::shard_of(key.hash)).find(key.hash, key.key).ref;
-  }
+  for (const KeyGradient& key : batch.keys()) absent += !reader.find(key.hash, key.key).ref;
   if (!tier_->reserve(absent)) {
     const TierStats stats = tier_->stats();
     throw Error(ErrorKind::kStoreFull,
@@ -245,7 +231,10 @@ uint64_t Table::apply_to_shard(IndexShard& shard, std::span<const KeyGradient> k
   for (size_t first = 0; first < keys.size(); first += kBlock) {
     const auto block = keys.subspan(first, std::min(kBlock, keys.size() - first));
     shard.reserve(block.size());
-    for (const KeyGradient& key : block) shard.prefetch(key.hash);
+    const BucketArray& buckets = shard.buckets();
+    for (const KeyGradient& key : block) {
+      __builtin_prefetch(buckets.data() + home_bucket(key.hash, buckets.count()));
+    }
 
     size_t absent = 0;
     for (size_t i = 0; i < block.size(); ++i) {
@@ -303,9 +292,9 @@ void Table::visit_meta(std::span<const int64_t> ids, Visit visit) const {
 
 void Table::lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const {
   const Operation operation(*this);
+  IndexReader reader(*index_);
   for (size_t i = 0; i < ids.size(); ++i) {
-    const KeyHash hash = hash_key(ids[i]);
-    const RowRef ref = index_->shard(Index::shard_of(hash)).find(hash, ids[i]).ref;
+    const RowRef ref = reader.find(hash_key(ids[i]), ids[i]).ref;
     tiers[i] = ref ? static_cast<int32_t>(ref.tier()) : -1;
   }
 }

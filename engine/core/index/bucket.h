@@ -51,10 +51,13 @@ struct alignas(64) Bucket {
 
   // The entry that has `key`, or -1. A removed entry keeps its key, hence the look at the reference.
   int find(int64_t key) const {
-    unsigned matches = 0;
-    for (int i = 0; i < kEntries; ++i) {
-      matches |= static_cast<unsigned>(keys[i].load(std::memory_order_relaxed) == key) << i;
-    }
+    const auto matches_at = [this, key](int i) {
+      return static_cast<unsigned>(keys[i].load(std::memory_order_relaxed) == key) << i;
+    };
+    // Without branches: which entry it will be can't be predicted.
+    static_assert(kEntries == 5);
+    unsigned matches =
+        matches_at(0) | matches_at(1) | matches_at(2) | matches_at(3) | matches_at(4);
     for (; matches != 0; matches &= matches - 1) {
       const int entry = std::countr_zero(matches);
       if (refs[entry].load(std::memory_order_relaxed) != 0) return entry;

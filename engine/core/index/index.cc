@@ -23,7 +23,7 @@ IndexShard::IndexShard(Epochs& epochs)
 
 Entry IndexShard::entry(KeyHash hash, int64_t key) const {
   const BucketArray& buckets = *array_;
-  const uint32_t home = buckets.home(hash);
+  const uint32_t home = home_bucket(hash, buckets.count());
   uint32_t i = home;
   do {
     Bucket& bucket = buckets[i];
@@ -47,7 +47,7 @@ Entry IndexShard::insert(KeyHash hash, int64_t key, RowRef ref) {
 }
 
 Entry IndexShard::place(const BucketArray& buckets, KeyHash hash, int64_t key, RowRef ref) {
-  for (uint32_t i = buckets.home(hash);; i = buckets.next(i)) {
+  for (uint32_t i = home_bucket(hash, buckets.count());; i = buckets.next(i)) {
     Bucket& bucket = buckets[i];
     const int position = bucket.find_empty();
     if (position < 0 && (bucket.state.load(std::memory_order_relaxed) & Bucket::kOverflowed) != 0) {

@@ -25,15 +25,17 @@ inline KeyHash hash_key(int64_t key) {
   return h ^ (h >> 33);
 }
 
+// The home of a hash among `count` buckets. By the low half of the hash; its top bits choose the shard.
+inline uint32_t home_bucket(KeyHash hash, uint64_t count) {
+  return static_cast<uint32_t>((hash & 0xffffffffu) * count >> 32);
+}
+
 class BucketArray {
  public:
   explicit BucketArray(uint32_t count) : buckets_(count), count_(count) {}
 
   uint32_t count() const { return count_; }
-  // The low half of the hash; the shard is chosen by the high bits.
-  uint32_t home(KeyHash hash) const {
-    return static_cast<uint32_t>((hash & 0xffffffffu) * count_ >> 32);
-  }
+  const Bucket* data() const { return buckets_.data(); }
   uint32_t next(uint32_t i) const { return i + 1 == count_ ? 0 : i + 1; }
   Bucket& operator[](uint32_t i) const { return buckets_[i]; }
 
@@ -68,19 +70,9 @@ class alignas(64) IndexShard {
   // Guards every change to the shard's entries and to the rows that they refer to.
   std::mutex mutex;
 
-  // --- Readers. REQUIRES: a guard of the epochs is held.
-  void prefetch(KeyHash hash) const {
-    const BucketArray& buckets = *buckets_.load(std::memory_order_acquire);
-    __builtin_prefetch(&buckets[buckets.home(hash)]);
-  }
-  Found find(KeyHash hash, int64_t key) const {
-    for (;;) {
-      // Sequentially consistent, as Epochs::enter() asks; costs nothing more on x86.
-      const BucketArray& buckets = *buckets_.load();
-      const Found found = find_in(buckets, hash, key);
-      if (found.bucket != nullptr) return found;
-    }
-  }
+  // What readers start from. REQUIRES: a guard of the epochs is held, for as long as the array is used.
+  // Sequentially consistent, as Epochs::enter() asks; costs nothing more on x86.
+  const BucketArray& buckets() const { return *buckets_.load(); }
 
   // --- Writers. REQUIRES: `mutex` is held.
   Entry entry(KeyHash hash, int64_t key) const;
@@ -101,27 +93,6 @@ class alignas(64) IndexShard {
   }
 
  private:
-  // A null bucket means that the array was replaced meanwhile.
-  static Found find_in(const BucketArray& buckets, KeyHash hash, int64_t key) {
-    const uint32_t home = buckets.home(hash);
-    uint32_t i = home;
-    for (;;) {
-      const Bucket& bucket = buckets[i];
-      const uint32_t state = bucket.state.load(std::memory_order_acquire);
-      if ((state & (Bucket::kWriting | Bucket::kMoved)) != 0) [[unlikely]] {
-        if ((state & Bucket::kMoved) != 0) return {nullptr, 0, RowRef()};
-        __builtin_ia32_pause();
-        continue;
-      }
-      const int entry = bucket.find(key);
-      if (entry >= 0) [[likely]] return {&bucket, state, bucket.ref(entry)};
-      // A key that is inserted while we look may be missed: the look-up came before it.
-      if ((state & Bucket::kOverflowed) == 0) return {&bucket, state, RowRef()};
-      i = buckets.next(i);
-      if (i == home) return {&bucket, state, RowRef()};
-    }
-  }
-
   void grow(uint32_t count);
   static Entry place(const BucketArray& buckets, KeyHash hash, int64_t key, RowRef ref);
 
@@ -143,6 +114,63 @@ class Index {
 
  private:
   std::array<std::unique_ptr<IndexShard>, kShards> shards_;
+};
+
+// A batch's view of the index: every shard's array, looked up once, so that an id costs one indexed load.
+// REQUIRES: a guard of the epochs is held as long as the view lives.
+class IndexReader {
+ public:
+  explicit IndexReader(const Index& index) : index_(index) {
+    for (int i = 0; i < Index::kShards; ++i) views_[static_cast<size_t>(i)] = view_of(i);
+  }
+
+  void prefetch(KeyHash hash) const {
+    const View& view = view_of_hash(hash);
+    __builtin_prefetch(view.buckets + home_bucket(hash, view.count));
+  }
+
+  Found find(KeyHash hash, int64_t key) {
+    for (;;) {
+      const View& view = view_of_hash(hash);
+      const uint64_t home = home_bucket(hash, view.count);
+      uint64_t i = home;
+      for (;;) {
+        const Bucket& bucket = view.buckets[i];
+        const uint32_t state = bucket.state.load(std::memory_order_acquire);
+        if ((state & (Bucket::kWriting | Bucket::kMoved)) != 0) [[unlikely]] {
+          if ((state & Bucket::kMoved) != 0) break;
+          __builtin_ia32_pause();
+          continue;
+        }
+        const int entry = bucket.find(key);
+        if (entry >= 0) [[likely]] return {&bucket, state, bucket.ref(entry)};
+        // A key that is inserted while we look may be missed: the look-up came before it.
+        if ((state & Bucket::kOverflowed) == 0) return {&bucket, state, RowRef()};
+        if (++i == view.count) i = 0;
+        if (i == home) return {&bucket, state, RowRef()};
+      }
+      // The array was replaced since the batch began.
+      const int shard = Index::shard_of(hash);
+      views_[static_cast<size_t>(shard)] = view_of(shard);
+    }
+  }
+
+ private:
+  struct View {
+    const Bucket* buckets;
+    uint64_t count;
+  };
+
+  View view_of(int shard) const {
+    const BucketArray& buckets = index_.shard(shard).buckets();
+    return {buckets.data(), buckets.count()};
+  }
+  const View& view_of_hash(KeyHash hash) const {
+    return views_[static_cast<size_t>(Index::shard_of(hash))];
+  }
+
+  const Index& index_;
+  std::array<View, Index::kShards> views_;
 };
 
 }  // namespace embstore
