@@ -1,0 +1,96 @@
+# Every target sets up what it needs: system packages (Debian and Ubuntu, as root or with sudo), then a
+# virtual environment in .venv with the engine built into it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# What the native core and the engine's memories need.
+ENGINE_PACKAGES := g++ python3-dev python3-venv libpmem1
+# In Debian 12 and Ubuntu, not in Debian 13; PMEM_MEMKIND says so where it is missing.
+OPTIONAL_PACKAGES := libmemkind0
+# What an emulated machine needs of the computer that it runs on.
+GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ndctl daxctl numactl e2fsprogs
+
+CORE_SOURCES := $(shell find engine/core engine/CMakeLists.txt -type f)
+
+# $(call install_packages,PACKAGES): installs those that are missing, or says how.
+define install_packages
+	@missing=""; for package in $(1); do \
+	  dpkg-query -W -f '$${db:Status-Status}' $$package 2>/dev/null | grep -qx installed || missing="$$missing $$package"; \
+	done; \
+	if [ -n "$$missing" ]; then \
+	  command -v apt-get >/dev/null || { echo "these Debian packages, or what your system calls them, are missing:$$missing" >&2; exit 1; }; \
+	  if [ "$$(id -u)" = 0 ]; then sudo=""; elif command -v sudo >/dev/null; then sudo=sudo; else \
+	    echo "run as root: apt-get update && apt-get install -y$$missing" >&2; exit 1; fi; \
+	  echo "installing$$missing"; \
+	  { $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing; } >/tmp/pmemlab-apt.$$$$.log 2>&1 \
+	    || { cat /tmp/pmemlab-apt.$$$$.log; rm -f /tmp/pmemlab-apt.$$$$.log; exit 1; }; \
+	  rm -f /tmp/pmemlab-apt.$$$$.log; \
+	fi
+endef
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+.PHONY: test
+test: setup ## run the tests that need neither Docker nor a guest
+	$(BIN)/python -m pytest tests $(ARGS)
+
+.PHONY: scenarios
+scenarios: setup guest-packages ## train in every storage mode on emulated machines, check, and print the table
+	$(BIN)/python -m pytest scenarios $(ARGS)
+
+.PHONY: lab-up
+lab-up: setup ## build and start every machine as a container, and wait until each is proved
+	$(BIN)/pmemlab up $(ARGS)
+
+.PHONY: lab-down
+lab-down: setup ## stop the machines and remove whatever they left
+	$(BIN)/pmemlab down $(ARGS)
+
+.PHONY: bench
+bench: setup ## measure the engine against PyTorch and a hand-written loop
+	$(BIN)/python -m embstore.bench $(ARGS)
+
+.PHONY: check
+check: setup ## lint, check types, and test the core under the address and thread sanitizers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/engine/sanitizers -m sanitizer $(ARGS)
+
+.PHONY: doctor
+doctor: setup ## say which machines run on this computer, and what the others need
+	$(BIN)/pmemlab doctor
+
+.PHONY: clean
+clean: ## remove what was built, installed and downloaded into this folder
+	rm -rf $(VENV) build dist .lab docker/wheels results
+	find . -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache engine/embstore/_core*.so
+
+# --- What the targets above need.
+
+.PHONY: setup
+setup: $(INSTALLED)
+
+# The core is compiled against the build tools in the environment, so a changed source costs seconds.
+$(INSTALLED): pyproject.toml constraints.txt $(CORE_SOURCES)
+	$(call install_packages,$(ENGINE_PACKAGES))
+	-@$(MAKE) --no-print-directory optional-packages
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt "scikit-build-core>=0.11" "nanobind>=2.7" cmake ninja
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[torch,lab,dev]'
+	touch $@
+
+.PHONY: optional-packages
+optional-packages:
+	$(call install_packages,$(OPTIONAL_PACKAGES))
+
+.PHONY: guest-packages
+guest-packages:
+	$(call install_packages,$(GUEST_PACKAGES))
