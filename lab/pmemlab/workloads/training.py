@@ -24,13 +24,7 @@ from pmemlab.placement import backing_file, page_nodes
 
 from .auc import roc_auc
 from .batches import Source
-from .wide_and_deep import (
-    DEEP_LEARNING_RATE,
-    INITIAL_ACCUMULATOR,
-    EmbeddingTables,
-    ModelOptions,
-    WideAndDeep,
-)
+from .wide_and_deep import DenseAdagrad, EmbeddingTables, ModelOptions, WideAndDeep
 
 _EVALUATION_BATCH: Final = 4096
 _FINAL_LOSS_STEPS: Final = 10
@@ -111,16 +105,11 @@ def train(
     make_reproducible(model.seed)
     with EmbeddingTables(storage, model) as tables:
         network = WideAndDeep(tables, model)
-        optimizer = torch.optim.Adagrad(
-            network.parameters(),
-            lr=DEEP_LEARNING_RATE,
-            initial_accumulator_value=INITIAL_ACCUMULATOR,
-        )
+        optimizer = DenseAdagrad(network)
         loss_of = nn.BCEWithLogitsLoss()
         losses: list[float] = []
         started = time.perf_counter()
         for batch in islice(source.train_batches(batch_size), steps):
-            optimizer.zero_grad(set_to_none=True)
             logits = network(torch.from_numpy(batch.dense), torch.from_numpy(batch.keys))
             loss = loss_of(logits, torch.from_numpy(batch.labels))
             loss.backward()
@@ -160,7 +149,8 @@ def make_reproducible(seed: int) -> None:
     """Make PyTorch give the same bits again: seeded, one thread, deterministic algorithms only."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    # As use_deterministic_algorithms(True), which imports PyTorch's compiler besides.
+    torch.set_deterministic_debug_mode("error")
 
 
 def state_sha256(tables: EmbeddingTables) -> str:

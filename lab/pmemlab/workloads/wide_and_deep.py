@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim.adagrad import adagrad
 
 from .batches import CATEGORICAL_COLUMNS, DENSE_COLUMNS, Batch
 
@@ -145,6 +146,37 @@ class WideAndDeep(nn.Module):
             logits = self(torch.from_numpy(batch.dense), torch.from_numpy(batch.keys))
             chances: NDArray[np.float32] = torch.sigmoid(logits).numpy()
         return chances
+
+
+class DenseAdagrad:
+    """Adagrad over a model's dense parameters, as TensorFlow has it: no epsilon, no decay.
+
+    It is PyTorch's own, by its functional form: the class around it imports PyTorch's compiler on
+    first use, which takes an emulated machine half a minute.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._parameters = list(model.parameters())
+        self._sums = [torch.full_like(p, INITIAL_ACCUMULATOR) for p in self._parameters]
+        self._steps = [torch.zeros(()) for _ in self._parameters]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Apply the gradients of the last backward pass, and clear them."""
+        adagrad(
+            self._parameters,
+            [parameter.grad for parameter in self._parameters if parameter.grad is not None],
+            self._sums,
+            self._steps,
+            foreach=False,
+            lr=DEEP_LEARNING_RATE,
+            weight_decay=0.0,
+            lr_decay=0.0,
+            eps=0.0,
+            maximize=False,
+        )
+        for parameter in self._parameters:
+            parameter.grad = None
 
 
 def _look_up(embeddings: nn.ModuleList, columns: Tensor) -> list[Tensor]:
