@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from pmemlab.workloads.batches import Batch, DataError
 from pmemlab.workloads.criteo import COLUMNS, CriteoSource
 from pmemlab.workloads.hashing import fnv1a_64

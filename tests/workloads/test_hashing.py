@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+
 from pmemlab.workloads.hashing import fnv1a_64, splitmix64
 
 

@@ -6,6 +6,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+
 from pmemlab.workloads.auc import roc_auc
 from pmemlab.workloads.batches import DataError
 from pmemlab.workloads.synthetic import ACCESS_SKEW, SyntheticSource, draw_ranks

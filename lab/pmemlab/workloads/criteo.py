@@ -21,8 +21,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .batches import CATEGORICAL_COLUMNS, DENSE_COLUMNS, Batch, DataError
-from .hashing import fnv1a_64
+from pmemlab.workloads.batches import CATEGORICAL_COLUMNS, DENSE_COLUMNS, Batch, DataError
+from pmemlab.workloads.hashing import fnv1a_64
 
 Form = Literal["raw", "label-encoded"]
 _Check = Callable[[str], bool]

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from .batches import CATEGORICAL_COLUMNS, DENSE_COLUMNS, Batch, DataError
-from .hashing import splitmix64
+from pmemlab.workloads.batches import CATEGORICAL_COLUMNS, DENSE_COLUMNS, Batch, DataError
+from pmemlab.workloads.hashing import splitmix64
 
 # (share of the keys, most popular first; share of the accesses they take)
 ACCESS_SKEW: Final = ((0.0005, 0.857), (0.001, 0.895), (0.01, 0.957), (1.0, 1.0))

@@ -15,16 +15,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-import embstore as es
 import numpy as np
 import torch
 from torch import nn
 
+import embstore as es
 from pmemlab.placement import backing_file, page_nodes
-
-from .auc import roc_auc
-from .batches import Source
-from .wide_and_deep import DenseAdagrad, EmbeddingTables, ModelOptions, WideAndDeep
+from pmemlab.workloads.auc import roc_auc
+from pmemlab.workloads.batches import Source
+from pmemlab.workloads.wide_and_deep import DenseAdagrad, EmbeddingTables, ModelOptions, WideAndDeep
 
 _EVALUATION_BATCH: Final = 4096
 _FINAL_LOSS_STEPS: Final = 10

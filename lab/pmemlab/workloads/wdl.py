@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from .batches import DataError, Source
-from .criteo import CriteoSource
-from .synthetic import MIN_KEYS_PER_COLUMN, SyntheticSource
+from pmemlab.workloads.batches import DataError, Source
+from pmemlab.workloads.criteo import CriteoSource
+from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN, SyntheticSource
 
 if TYPE_CHECKING:
     import embstore as es
-
-    from .training import Run
+    from pmemlab.workloads.training import Run
 
 SYNTHETIC: Final = "synthetic"
 TABLES: Final = 52
@@ -147,8 +146,8 @@ def _storage_option(
 
 
 def _train(storage: es.StorageOption, source: Source, arguments: argparse.Namespace) -> Run:
-    from .training import train
-    from .wide_and_deep import ModelOptions
+    from pmemlab.workloads.training import train
+    from pmemlab.workloads.wide_and_deep import ModelOptions
 
     options = ModelOptions(
         arguments.embedding_dim, tuple(arguments.hidden_units), seed=arguments.seed

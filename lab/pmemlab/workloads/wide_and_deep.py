@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-import embstore as es
-import embstore.torch as es_torch
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.adagrad import adagrad
 
-from .batches import CATEGORICAL_COLUMNS, DENSE_COLUMNS, Batch
+import embstore as es
+import embstore.torch as es_torch
+from pmemlab.workloads.batches import CATEGORICAL_COLUMNS, DENSE_COLUMNS, Batch
 
 DEEP_LEARNING_RATE: Final = 0.01
 LINEAR_LEARNING_RATE: Final = 0.2
@@ -156,7 +156,7 @@ class DenseAdagrad:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._parameters = list(model.parameters())
+        self._parameters: list[Tensor] = list(model.parameters())
         self._sums = [torch.full_like(p, INITIAL_ACCUMULATOR) for p in self._parameters]
         self._steps = [torch.zeros(()) for _ in self._parameters]
 
