@@ -1,0 +1,181 @@
+// Threads that read, train and export one table at random, checked against what must hold whatever the
+// schedule: made to be run under the thread, address and undefined-behaviour sanitizers.
+//
+// Every gradient is a small whole number, the same in all columns, and the rule is SGD with a rate of -1.
+// So float sums are exact in any order, a row that is not the same in all columns is torn, a row that
+// shrinks was stale, and the sum of all rows says whether an update was lost or doubled.
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "error.h"
+#include "table.h"
+
+namespace embstore {
+namespace {
+
+struct Options {
+  int threads = 4;
+  int batches = 400;
+  int64_t keys = 3000;  // few, so that threads meet; enough for the index to grow several times
+  size_t batch_size = 257;
+  uint64_t seed = 1;
+};
+
+constexpr int kDim = 24;
+
+[[noreturn]] void fail(const std::string& what) {
+  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+  std::exit(1);
+}
+
+void check(bool holds, const std::string& what) {
+  if (!holds) fail(what);
+}
+
+float checked_row(const float* row) {
+  for (int d = 1; d < kDim; ++d) check(row[d] == row[0], "a row is torn");
+  return row[0];
+}
+
+std::vector<int64_t> random_ids(std::mt19937_64& random, const Options& options) {
+  // Squared, so that some keys are hot; spread over all of int64.
+  std::vector<int64_t> ids(options.batch_size);
+  std::uniform_real_distribution<double> uniform(0.0, 1.0);
+  for (int64_t& id : ids) {
+    const double u = uniform(random);
+    const auto rank = static_cast<uint64_t>(u * u * static_cast<double>(options.keys));
+    id = static_cast<int64_t>(rank * 0x5851f42d4c957f2dULL);
+  }
+  return ids;
+}
+
+void train(Table& table, std::mt19937_64& random, const Options& options,
+           std::atomic<int64_t>& total) {
+  const std::vector<int64_t> ids = random_ids(random, options);
+  std::vector<float> gradients(ids.size() * kDim);
+  int64_t sum = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const auto value = static_cast<int64_t>(random() % 3);
+    sum += value;
+    for (size_t d = 0; d < kDim; ++d) gradients[i * kDim + d] = static_cast<float>(value);
+  }
+  table.apply_gradients(ids, gradients.data(), std::nullopt);
+  total += sum;
+}
+
+void read(const Table& table, std::mt19937_64& random, const Options& options) {
+  const std::vector<int64_t> ids = random_ids(random, options);
+  std::vector<float> rows(ids.size() * kDim);
+  table.lookup(ids, rows.data());
+  for (size_t i = 0; i < ids.size(); ++i) checked_row(&rows[i * kDim]);
+}
+
+void read_one_key(const Table& table, int64_t key, float& last_seen) {
+  const std::vector<int64_t> ids(8, key);
+  std::vector<float> rows(ids.size() * kDim);
+  table.lookup(ids, rows.data());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const float value = checked_row(&rows[i * kDim]);
+    check(value >= last_seen, "a row went back in time");
+    last_seen = value;
+  }
+}
+
+void inspect(const Table& table, std::mt19937_64& random, const Options& options) {
+  const std::vector<int64_t> ids = random_ids(random, options);
+  std::vector<int64_t> values(ids.size());
+  std::vector<int32_t> tiers(ids.size());
+  table.frequencies(ids, values.data());
+  table.versions(ids, values.data());
+  table.lookup_tier(ids, tiers.data());
+  const ExportedRows rows = table.export_rows();
+  for (size_t i = 0; i < rows.keys.size(); ++i) checked_row(&rows.values[i * kDim]);
+  for (size_t i = 1; i < rows.keys.size(); ++i) {
+    check(rows.keys[i - 1] < rows.keys[i], "a key is exported twice");
+  }
+}
+
+void run(const Options& options) {
+  const int64_t hot_key = 0;
+  Table table(TableSpec{
+      .name = "stress",
+      .dim = kDim,
+      .default_values = std::vector<float>(kDim, 0.0f),
+      .optimizer = "SGD",
+      .optimizer_params = {{"learning_rate", -1.0}},
+      .tiers = {{"DRAM", std::nullopt, uint64_t{8} << 20}},
+  });
+  std::atomic<int64_t> total{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < options.threads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(options.seed * 1000 + static_cast<uint64_t>(t));
+      float hot_value = 0.0f;
+      for (int batch = 0; batch < options.batches; ++batch) {
+        const uint64_t choice = random() % 16;
+        if (choice < 8) {
+          train(table, random, options, total);
+        } else if (choice < 15) {
+          read(table, random, options);
+          read_one_key(table, hot_key, hot_value);
+        } else {
+          inspect(table, random, options);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  const ExportedRows rows = table.export_rows();
+  check(rows.keys.size() == table.row_count(), "the count and the export disagree");
+  double sum = 0;
+  for (size_t i = 0; i < rows.keys.size(); ++i) sum += checked_row(&rows.values[i * kDim]);
+  check(static_cast<int64_t>(sum) == total.load(), "an update was lost or doubled");
+}
+
+// Operations that race with close() end, or are refused; nothing else.
+void run_close(const Options& options) {
+  Table table(TableSpec{
+      .name = "stress",
+      .dim = kDim,
+      .default_values = std::vector<float>(kDim, 0.0f),
+      .optimizer = "SGD",
+      .optimizer_params = {{"learning_rate", -1.0}},
+      .tiers = {{"DRAM", std::nullopt, uint64_t{8} << 20}},
+  });
+  std::atomic<int64_t> total{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < options.threads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(options.seed * 1000 + static_cast<uint64_t>(t));
+      try {
+        for (;;) train(table, random, options, total);
+      } catch (const Error& error) {
+        check(error.kind() == ErrorKind::kClosed, error.what());
+      }
+    });
+  }
+  while (total.load() == 0) std::this_thread::yield();
+  table.close();
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace embstore
+
+int main(int argc, char** argv) {
+  embstore::Options options;
+  if (argc > 1) options.seed = std::strtoull(argv[1], nullptr, 10);
+  if (argc > 2) options.batches = std::atoi(argv[2]);
+  embstore::run(options);
+  embstore::run_close(options);
+  std::printf("held: seed %llu, %d threads, %d batches each\n",
+              static_cast<unsigned long long>(options.seed), options.threads, options.batches);
+  return 0;
+}

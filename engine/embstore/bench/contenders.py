@@ -1,0 +1,141 @@
+"""What is compared: each keeps `rows` rows, reads batches of them, and trains on batches."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+import embstore as es
+from embstore._core import HandWrittenTable
+
+LEARNING_RATE = 0.05
+INITIAL_ACCUMULATOR = 0.1
+
+Ids = NDArray[np.int64]
+Rows = NDArray[np.float32]
+
+
+class Contender(Protocol):
+    """Ranks 0..rows-1 stand for keys; a contender maps them to keys of its own beforehand."""
+
+    name: str
+    trains_in_threads: bool  # whether two threads may train one table at a time
+
+    def ids_of(self, ranks: Ids) -> object: ...
+    def lookup(self, ids: object, out: Rows) -> None: ...
+    def train(self, ids: object, out: Rows, grads: Rows) -> None:
+        """A lookup, then one Adagrad step with `grads`."""
+
+    def close(self) -> None: ...
+
+
+def scrambled_keys(rows: int, seed: int) -> Ids:
+    """`rows` distinct int64 keys in no order: what hashed categorical values look like."""
+    random = np.random.default_rng(seed)
+    keys = np.unique(random.integers(-(2**63), 2**63 - 1, size=rows + rows // 8, dtype=np.int64))
+    return random.permutation(keys)[:rows]
+
+
+class Embstore:
+    name = "embstore"
+    trains_in_threads = True
+
+    def __init__(self, keys: Ids, dim: int) -> None:
+        row_bytes = 2 * 4 * ((dim + 3) // 4 * 4)
+        self._keys = keys
+        self._variable = es.get_embedding_variable(
+            "bench",
+            embedding_dim=dim,
+            initializer=es.initializers.Ones(),
+            optimizer=es.optimizers.Adagrad(
+                learning_rate=LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR
+            ),
+            ev_option=es.EmbeddingVariableOption(
+                storage_option=es.StorageOption(storage_size=[keys.size * row_bytes])
+            ),
+        )
+        for part in np.array_split(keys, max(1, keys.size // 100_000)):
+            self._variable.apply_gradients(part, np.zeros((part.size, dim), np.float32))
+
+    def ids_of(self, ranks: Ids) -> Ids:
+        return self._keys[ranks]
+
+    def lookup(self, ids: object, out: Rows) -> None:
+        self._variable.lookup(ids, out=out)  # type: ignore[arg-type]
+
+    def train(self, ids: object, out: Rows, grads: Rows) -> None:
+        self._variable.lookup(ids, train=True, out=out)  # type: ignore[arg-type]
+        self._variable.apply_gradients(ids, grads)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self._variable.close()
+
+
+class HandWritten:
+    """The loop that one would write for exactly this; see engine/core/bench/."""
+
+    name = "hand-written loop"
+    trains_in_threads = False  # it has no locks
+
+    def __init__(self, keys: Ids, dim: int) -> None:
+        self._keys = keys
+        self._table = HandWrittenTable(keys.size, dim)
+        for part in np.array_split(keys, max(1, keys.size // 100_000)):
+            self._table.insert(part, np.ones((part.size, dim), np.float32))
+
+    def ids_of(self, ranks: Ids) -> Ids:
+        return self._keys[ranks]
+
+    def lookup(self, ids: object, out: Rows) -> None:
+        self._table.lookup(ids, out)  # type: ignore[arg-type]
+
+    def train(self, ids: object, out: Rows, grads: Rows) -> None:
+        self._table.lookup(ids, out)  # type: ignore[arg-type]
+        self._table.adagrad(ids, grads, LEARNING_RATE)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        pass
+
+
+class TorchSparse:
+    """nn.Embedding(sparse=True) with torch.optim.Adagrad: dense ids, no hashing."""
+
+    name = "PyTorch"
+    trains_in_threads = False  # an optimizer belongs to one thread
+
+    def __init__(self, keys: Ids, dim: int) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        torch.sparse.check_sparse_tensor_invariants.disable()  # its default, chosen aloud
+        self._torch = torch
+        self._embedding = torch.nn.Embedding(keys.size, dim, sparse=True)
+        self._optimizer = torch.optim.Adagrad(
+            self._embedding.parameters(),
+            lr=LEARNING_RATE,
+            initial_accumulator_value=INITIAL_ACCUMULATOR,
+        )
+        # Rows in no order of popularity, as everywhere else.
+        self._places = np.random.default_rng(0).permutation(keys.size)
+
+    def ids_of(self, ranks: Ids) -> object:
+        return self._torch.from_numpy(self._places[ranks])
+
+    def lookup(self, ids: object, out: Rows) -> None:
+        with self._torch.no_grad():
+            self._torch.index_select(
+                self._embedding.weight,
+                0,
+                ids,  # type: ignore[arg-type]
+                out=self._torch.from_numpy(out),
+            )
+
+    def train(self, ids: object, out: Rows, grads: Rows) -> None:  # noqa: ARG002 - autograd's own
+        self._optimizer.zero_grad()
+        self._embedding(ids).backward(self._torch.from_numpy(grads))
+        self._optimizer.step()
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,84 @@
+"""Paired timing: in every round each contender runs once, so that a ratio compares neighbours."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+Work = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Rates of one contender over the rounds, in items/s, and their ratio to the yardstick's."""
+
+    median: float
+    minimum: float
+    maximum: float
+    ratio: float | None  # median over the rounds; None where the yardstick doesn't do this
+
+
+def run_in_threads(work: Sequence[Work]) -> float:
+    """Runs each in a thread of its own, all at once; seconds until the last is done."""
+    if len(work) == 1:
+        start = time.perf_counter()
+        work[0]()
+        return time.perf_counter() - start
+    errors: list[BaseException] = []
+    gate = threading.Barrier(len(work) + 1)
+
+    def run(job: Work) -> None:
+        gate.wait()
+        try:
+            job()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(job,)) for job in work]
+    for thread in threads:
+        thread.start()
+    gate.wait()
+    start = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - start
+    if errors:
+        raise errors[0]
+    return seconds
+
+
+def compare(
+    work: Mapping[str, Sequence[Work]],
+    items: int,
+    *,
+    yardstick: str,
+    rounds: int,
+    on_round: Callable[[], None],
+) -> dict[str, Figure]:
+    """Times each contender's work `rounds` times, in turn, after one round that isn't counted.
+
+    work: for each contender, what its threads do. items: how many items all its threads process.
+    """
+    rates: dict[str, list[float]] = {name: [] for name in work}
+    for counted in [False] + [True] * rounds:
+        for name, jobs in work.items():
+            rate = items / run_in_threads(jobs)
+            if counted:
+                rates[name].append(rate)
+        on_round()
+    return {
+        name: Figure(
+            median=statistics.median(own),
+            minimum=min(own),
+            maximum=max(own),
+            ratio=statistics.median(
+                rate / other for rate, other in zip(own, rates[yardstick], strict=True)
+            )
+            if yardstick in rates
+            else None,
+        )
+        for name, own in rates.items()
+    }
