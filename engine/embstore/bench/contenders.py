@@ -109,7 +109,8 @@ class TorchSparse:
         import torch
 
         torch.set_num_threads(1)
-        torch.sparse.check_sparse_tensor_invariants.disable()  # its default, chosen aloud
+        # Its default, chosen aloud: else it warns.
+        torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
         self._torch = torch
         self._embedding = torch.nn.Embedding(keys.size, dim, sparse=True)
         self._optimizer = torch.optim.Adagrad(
