@@ -1,0 +1,224 @@
+"""The pytest plugin that runs scenarios: `pytest scenarios/`.
+
+A file is a scenario where its folder is listed in the ini option `pmemlab_scenarios`; elsewhere
+the plugin does nothing. A scenario's run belongs to its test's setup and the judgement on it to the
+call: so a lab that breaks is an ERROR, and only what ran on a sound machine can be FAILED.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    # Everything of the lab is imported on use only: pytest loads this module in every run of
+    # everybody who has the package installed.
+    from rich.status import Status
+
+    from pmemlab.runner import Outcome
+    from pmemlab.scenario import Scenario
+    from pmemlab.scenario_session import ScenarioSession
+
+_INI_FOLDERS = "pmemlab_scenarios"
+_MACHINES = ("auto", "process", "guest", "container")
+_SESSION: pytest.StashKey[ScenarioSession] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("pmemlab", "scenarios on emulated machines")
+    group.addoption(
+        "--storage-type",
+        action="append",
+        dest="pmemlab_storage_types",
+        metavar="TYPE",
+        help="run scenarios on this storage type only; may be given more than once",
+    )
+    group.addoption(
+        "--topology",
+        action="append",
+        dest="pmemlab_topologies",
+        metavar="NAME",
+        help="run scenarios of this topology only; may be given more than once",
+    )
+    group.addoption(
+        "--machine",
+        choices=_MACHINES,
+        default="auto",
+        dest="pmemlab_machine",
+        help="kind of machine to run scenarios on; auto: the running lab's containers, else "
+        "throwaway containers, else guests, else this computer itself",
+    )
+    parser.addini(_INI_FOLDERS, "folders whose .yaml files are scenarios", "paths", default=[])
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> ScenarioFile | None:
+    if file_path.suffix == ".yaml" and file_path.parent in parent.config.getini(_INI_FOLDERS):
+        file: ScenarioFile = ScenarioFile.from_parent(parent, path=file_path)
+        return file
+    return None
+
+
+class ScenarioFile(pytest.File):
+    """A scenario: a test for each of its storage types."""
+
+    def collect(self) -> Iterator[ScenarioItem]:
+        from pmemlab.scenario import ScenarioError, load_scenario
+
+        try:
+            scenario = load_scenario(self.path)
+        except ScenarioError as error:
+            raise self.CollectError(str(error)) from error
+        for storage_type in scenario.storage_types:
+            yield ScenarioItem.from_parent(
+                self, name=storage_type, scenario=scenario, storage_type=storage_type
+            )
+
+
+class ScenarioItem(pytest.Item):
+    """A scenario on one storage type."""
+
+    def __init__(self, *, scenario: Scenario, storage_type: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.scenario = scenario
+        self.storage_type = storage_type
+        self._outcome: Outcome | None = None
+
+    def setup(self) -> None:
+        session = self.config.stash[_SESSION]
+        reason = session.reason_to_skip(self.scenario)
+        if reason:
+            pytest.skip(reason)
+        from pmemlab.errors import LabError
+
+        try:
+            with _ActivityLine(self.config) as line:
+                self._outcome = session.wait_for(self.scenario, self.storage_type, line.show)
+        except LabError as error:
+            # In setup this is an ERROR; and where the lab broke, our own stack tells nothing.
+            pytest.fail(f"{type(error).__name__}, the lab's fault: {error}", pytrace=False)
+
+    def runtest(self) -> None:
+        assert self._outcome is not None, "setup gives an outcome, raises or skips"
+        self.config.stash[_SESSION].judge(self.scenario, self.storage_type, self._outcome)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        from pmemlab.verdict import ExpectationError
+
+        if isinstance(excinfo.value, ExpectationError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        return self.path, None, f"{self.scenario.name} on {self.storage_type}"
+
+
+class _ActivityLine:
+    """What the machines do, on a line of the terminal that goes away again."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._stack = contextlib.ExitStack()
+        self._status: Status | None = None
+
+    def show(self, activities: Sequence[str]) -> None:
+        if self._status is not None:
+            self._status.update(" · ".join(activities))
+
+    def __enter__(self) -> _ActivityLine:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and reporter.isatty():
+            from rich.console import Console
+
+            capture = self._config.pluginmanager.get_plugin("capturemanager")
+            if capture is not None:
+                self._stack.enter_context(capture.global_and_fixture_disabled())
+            # After the dots of the tests so far, which the line would else overwrite.
+            reporter.ensure_newline()
+            self._status = self._stack.enter_context(Console(stderr=True).status(""))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    scenarios = _scenario_items(items)
+    if not scenarios:
+        return
+    wanted = _wanted(
+        scenarios, config.getoption("pmemlab_topologies"), "--topology", _topology_name
+    )
+    wanted &= _wanted(
+        scenarios, config.getoption("pmemlab_storage_types"), "--storage-type", _storage_type
+    )
+    deselected = [item for item in scenarios if item not in wanted]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if item not in set(deselected)]
+
+
+def _wanted(
+    items: Sequence[ScenarioItem], names: Sequence[str] | None, option: str, name_of: Any
+) -> set[ScenarioItem]:
+    """Return the items that an option asks for. Raises `pytest.UsageError` for a name of none."""
+    there_are = {name_of(item) for item in items}
+    for name in names or ():
+        if name not in there_are:
+            raise pytest.UsageError(
+                f"{option} {name}: no scenario has it; there are {', '.join(sorted(there_are))}"
+            )
+    return {item for item in items if not names or name_of(item) in names}
+
+
+def _topology_name(item: ScenarioItem) -> str:
+    return item.scenario.topology.name
+
+
+def _storage_type(item: ScenarioItem) -> str:
+    return item.storage_type
+
+
+def _scenario_items(items: Sequence[pytest.Item]) -> list[ScenarioItem]:
+    return [item for item in items if isinstance(item, ScenarioItem)]
+
+
+@pytest.hookimpl(tryfirst=True)  # before the terminal asks what to say of it
+def pytest_collection_finish(session: pytest.Session) -> None:
+    scenarios = _scenario_items(session.items)
+    if not scenarios or session.config.option.collectonly:
+        return
+    from pmemlab.scenario_session import ScenarioSession
+
+    session.config.stash[_SESSION] = ScenarioSession(
+        [(item.scenario, item.storage_type) for item in scenarios],
+        machine=session.config.getoption("pmemlab_machine"),
+        root=session.config.rootpath,
+    )
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    session = config.stash.get(_SESSION, None)
+    return session.choices_for_people() if session is not None else []
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    scenarios = session.config.stash.get(_SESSION, None)
+    if scenarios is not None:
+        scenarios.close()
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    scenarios = config.stash.get(_SESSION, None)
+    if scenarios is None or not scenarios.metrics:
+        return
+    terminalreporter.section("scenarios")
+    terminalreporter.write_line(scenarios.table(terminalreporter._tw.fullwidth))
+    terminalreporter.write_line("")
+    for path in scenarios.written_files():
+        terminalreporter.write_line(f"written: {path}")

@@ -1,0 +1,155 @@
+"""Runs scenarios on machines: one machine a topology, few of them at a time.
+
+Runs are started ahead of those who ask for their outcome, so that a machine boots while another
+one works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pmemlab.errors import LabError
+from pmemlab.machines.protocol import Accelerator, Kind, Machine, Result
+from pmemlab.scenario import Scenario
+from pmemlab.topology import Topology
+
+__all__ = ["Job", "OpenMachine", "Outcome", "ScenarioRunner"]
+
+OpenMachine = Callable[[Topology, Kind], Machine]
+"""Gives a started and proved machine, or raises LabError: see `pmemlab.machines.open_machine`."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One scenario on one storage type, on a machine of the kind chosen for it."""
+
+    scenario: Scenario
+    storage_type: str
+    kind: Kind
+
+    def __hash__(self) -> int:
+        return hash((self.scenario.path, self.storage_type))
+
+    @property
+    def label(self) -> str:
+        return f"{self.scenario.name} on {self.storage_type}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job's command ended, and on what. Whether that is good is for `verdict` to say."""
+
+    result: Result
+    machine: Kind
+    accelerator: Accelerator
+    facts: Mapping[str, object]
+
+
+class ScenarioRunner:
+    """Runs jobs in the background. A context manager; leaving it stops every machine.
+
+    A machine that breaks costs the job that ran on it; the next job of that topology gets a fresh
+    one. All methods are for one thread, the one that made the runner.
+    """
+
+    def __init__(self, open_machine: OpenMachine, machines_at_a_time: int) -> None:
+        self._open_machine = open_machine
+        self._pool = ThreadPoolExecutor(machines_at_a_time, thread_name_prefix="pmemlab-machine")
+        self._futures: dict[Job, Future[Outcome]] = {}
+        # Guards the fields below, which the pool's threads change.
+        self._lock = threading.Lock()
+        self._closed = False
+        self._machines: dict[int, Machine] = {}  # by id: a machine need not be hashable
+        self._activities: dict[str, str] = {}
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Start the jobs, those of one topology and kind after one another on one machine."""
+        groups: dict[tuple[str, Kind], list[Job]] = {}
+        for job in jobs:
+            self._futures[job] = Future()
+            groups.setdefault((job.scenario.topology.name, job.kind), []).append(job)
+        for group in groups.values():
+            self._pool.submit(self._run_group, group)
+
+    def outcome(self, job: Job, timeout_s: float | None = None) -> Outcome:
+        """Wait for a started job's outcome.
+
+        Raises LabError where the lab broke, TimeoutError after `timeout_s`.
+        """
+        return self._futures[job].result(timeout_s)
+
+    def activities(self) -> list[str]:
+        """What is being done now, for people."""
+        with self._lock:
+            return list(self._activities.values())
+
+    def close(self) -> None:
+        """Stop what runs and every machine. Idempotent."""
+        with self._lock:
+            self._closed = True
+            machines = list(self._machines.values())
+        for machine in machines:
+            with contextlib.suppress(LabError):
+                machine.stop()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for future in self._futures.values():
+            if not future.done():
+                future.set_exception(LabError("the run was ended before its turn"))
+
+    def __enter__(self) -> ScenarioRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run_group(self, jobs: Sequence[Job]) -> None:
+        machine: Machine | None = None
+        for job in jobs:
+            try:
+                if machine is None:
+                    machine = self._open(job)
+                self._note(job, f"{job.label}: runs on a {machine.kind}")
+                self._futures[job].set_result(_run(job, machine))
+            except BaseException as error:
+                self._futures[job].set_exception(error)
+                self._stop(machine)
+                machine = None
+        self._stop(machine)
+        self._note(jobs[0], None)
+
+    def _open(self, job: Job) -> Machine:
+        self._note(job, f"{job.scenario.topology.name}: {job.kind} is being started")
+        machine = self._open_machine(job.scenario.topology, job.kind)
+        with self._lock:
+            closed = self._closed
+            self._machines[id(machine)] = machine
+        if closed:
+            self._stop(machine)
+            raise LabError("the run was ended while its machine started")
+        return machine
+
+    def _stop(self, machine: Machine | None) -> None:
+        if machine is None:
+            return
+        with self._lock:
+            self._machines.pop(id(machine), None)
+        # What it ran has an outcome by now, and that is what counts.
+        with contextlib.suppress(LabError):
+            machine.stop()
+
+    def _note(self, job: Job, activity: str | None) -> None:
+        with self._lock:
+            if activity is None:
+                self._activities.pop(job.scenario.topology.name, None)
+            else:
+                self._activities[job.scenario.topology.name] = activity
+
+
+def _run(job: Job, machine: Machine) -> Outcome:
+    argv = job.scenario.argv(job.storage_type, machine.python)
+    result = machine.run(argv, timeout=job.scenario.timeout_s)
+    return Outcome(result, machine.kind, machine.accelerator, machine.facts())

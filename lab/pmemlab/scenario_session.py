@@ -1,0 +1,136 @@
+"""One run of scenarios, from the choice of machines to the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from pmemlab import machines
+from pmemlab.machine_choice import Choice, KindOrAuto, MachineChooser, unprovable
+from pmemlab.metrics import Metric, MetricKind, ResultsFile, commit_of, timing_kind
+from pmemlab.report import AUC, LOOKUPS_PER_S, SAMPLES_PER_S, chart_svg, result_rows, table
+from pmemlab.runner import Job, Outcome, ScenarioRunner
+from pmemlab.scenario import Scenario
+from pmemlab.verdict import judge, parse_document
+
+__all__ = ["ScenarioSession"]
+
+_POLL_S = 0.5
+
+Waiting = Callable[[Sequence[str]], None]
+"""Called about twice a second while an outcome is waited for, with what is being done."""
+
+
+class ScenarioSession:
+    """REQUIRES: `close` is called in the end."""
+
+    def __init__(
+        self, selected: Sequence[tuple[Scenario, str]], machine: KindOrAuto, root: Path
+    ) -> None:
+        """Choose a machine for each of the selected scenarios and storage types; start none yet.
+
+        root: the project's folder; results go to its folder `results`.
+        """
+        chooser = MachineChooser(machine, root)
+        self._choices: dict[str, Choice] = {}
+        for scenario, _ in selected:
+            name = scenario.topology.name
+            if name not in self._choices:
+                self._choices[name] = chooser.choose(scenario.topology)
+        self._jobs = {
+            (scenario.path, storage_type): Job(
+                scenario, storage_type, self._choices[scenario.topology.name].kind
+            )
+            for scenario, storage_type in selected
+            if self.reason_to_skip(scenario) is None
+        }
+        self._runner = ScenarioRunner(machines.open_machine, chooser.machines_at_a_time())
+        self._started = False
+        self._commit = commit_of(root)
+        self._results = ResultsFile(root / "results")
+        self.metrics: list[Metric] = []
+
+    def choices_for_people(self) -> list[str]:
+        """Lines that say which machine each topology gets, and why."""
+        by_choice: dict[Choice, list[str]] = {}
+        for name, choice in self._choices.items():
+            by_choice.setdefault(choice, []).append(name)
+        return [
+            f"machines: {choice.kind} for {', '.join(names)}: {choice.why}"
+            for choice, names in by_choice.items()
+        ]
+
+    def reason_to_skip(self, scenario: Scenario) -> str | None:
+        """Say what the chosen machine can't prove, or None where it can prove all."""
+        return unprovable(scenario, self._choices[scenario.topology.name].kind)
+
+    def wait_for(self, scenario: Scenario, storage_type: str, waiting: Waiting) -> Outcome:
+        """Return how a run ended; the first call starts all of them. Raises LabError."""
+        if not self._started:
+            self._started = True
+            self._runner.start(list(self._jobs.values()))
+        job = self._jobs[scenario.path, storage_type]
+        while True:
+            try:
+                return self._runner.outcome(job, timeout_s=_POLL_S)
+            except TimeoutError:
+                waiting(self._runner.activities())
+
+    def judge(self, scenario: Scenario, storage_type: str, outcome: Outcome) -> None:
+        """Raise ExpectationError where something does not hold, else record the metrics."""
+        document = parse_document(outcome.result)
+        judge(scenario, storage_type, document)
+        metrics = _metrics(scenario, storage_type, outcome, document, self._commit)
+        self._results.append(metrics)
+        self.metrics += metrics
+
+    def table(self, width: int) -> str:
+        return table(result_rows(self.metrics), width)
+
+    def written_files(self) -> list[Path]:
+        """Write the picture beside the results, and return the paths of both."""
+        picture = self._results.path.with_suffix(".svg")
+        picture.write_text(chart_svg(result_rows(self.metrics)), encoding="utf-8")
+        return [self._results.path, picture]
+
+    def close(self) -> None:
+        """Stop everything. Idempotent."""
+        self._runner.close()
+        self._results.close()
+
+
+def _metrics(
+    scenario: Scenario,
+    storage_type: str,
+    outcome: Outcome,
+    document: Mapping[str, Any],
+    commit: str,
+) -> list[Metric]:
+    run = document["run"]
+    rate_kind = timing_kind(outcome.accelerator)
+
+    def metric(name: str, unit: str, kind: MetricKind) -> Metric:
+        return Metric(
+            name=name,
+            value=run[name],
+            unit=unit,
+            kind=kind,
+            scenario=scenario.name,
+            storage_type=storage_type,
+            topology=scenario.topology.name,
+            machine=outcome.machine,
+            accelerator=outcome.accelerator,
+            facts=outcome.facts,
+            commit=commit,
+            time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        )
+
+    return [
+        metric(SAMPLES_PER_S, "samples/s", rate_kind),
+        metric(LOOKUPS_PER_S, "lookups/s", rate_kind),
+        # What was learnt does not depend on how fast it went.
+        metric(AUC, "1", "measured"),
+        metric("loss", "nat", "measured"),
+    ]

@@ -1,0 +1,117 @@
+"""What a workload's document must show for its scenario to pass."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pmemlab.machines.protocol import Result
+from pmemlab.scenario import RowPlacement, Scenario
+
+__all__ = ["ExpectationError", "judge", "parse_document"]
+
+_SHOWN_OUTPUT_LINES = 30
+_SHOWN_TABLES = 5
+
+
+class ExpectationError(AssertionError):
+    """The machine was what it says, and what ran on it did not do what it must."""
+
+
+def parse_document(result: Result) -> dict[str, Any]:
+    """Return what a workload printed. Raises `ExpectationError` where that is no document."""
+    if result.returncode != 0:
+        raise ExpectationError(
+            f"the workload ended with status {result.returncode}:\n{_tail(result.stderr)}"
+        )
+    try:
+        document = json.loads(result.stdout)
+        if document["workload"] and document["run"] and document["reference"]:
+            return dict(document)
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise ExpectationError(
+        "the workload ended well but printed no document:\n" + _tail(result.stdout + result.stderr)
+    )
+
+
+def judge(scenario: Scenario, storage_type: str, document: Mapping[str, Any]) -> None:
+    """Raise `ExpectationError` with everything in `document` that does not hold."""
+    run, reference = document["run"], document["reference"]
+    problems = [
+        *_other_storage_type(run, storage_type),
+        *_other_storage_type(reference, scenario.expect.identical_to),
+        *_differences(reference, run),
+        *_low_auc(scenario.expect.auc_above, run["auc"]),
+        *_misplaced_tables(scenario.expect.rows, run["tables"]),
+    ]
+    if problems:
+        raise ExpectationError("\n".join(problems))
+
+
+def _other_storage_type(run: Mapping[str, Any], expected: str) -> Iterator[str]:
+    if run["storage_type"] != expected:
+        yield f"the run was on {run['storage_type']}, not on {expected}"
+
+
+def _differences(reference: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[str]:
+    names = reference["storage_type"], run["storage_type"]
+    ours, theirs = run["losses"], reference["losses"]
+    if not ours:
+        yield "no step was trained"
+    if len(ours) != len(theirs):
+        yield f"{len(theirs)} steps on {names[0]}, but {len(ours)} on {names[1]}"
+    for step, (expected, found) in enumerate(zip(theirs, ours, strict=False), start=1):
+        if expected != found:
+            yield f"step {step}: the loss is {expected} on {names[0]}, but {found} on {names[1]}"
+            break  # the steps that follow differ as a consequence
+    if run["state_sha256"] != reference["state_sha256"]:
+        yield f"the tables' rows after training differ between {names[0]} and {names[1]}"
+
+
+def _low_auc(threshold: float | None, auc: float | None) -> Iterator[str]:
+    if threshold is not None and (auc is None or auc <= threshold):
+        yield f"the AUC on held-out rows is {auc}; it must exceed {threshold}"
+
+
+def _misplaced_tables(
+    placement: RowPlacement, tables: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    if not tables:
+        yield "the run had no tables"
+    problems = [
+        f"table {table['name']}, tier {tier['name']}: {problem}"
+        for table in tables
+        for tier in table["tiers"]
+        for problem in _misplacements(placement, tier)
+    ]
+    yield from problems[:_SHOWN_TABLES]
+    if len(problems) > _SHOWN_TABLES:
+        yield f"... and {len(problems) - _SHOWN_TABLES} more of that kind"
+
+
+def _misplacements(placement: RowPlacement, tier: Mapping[str, Any]) -> Iterator[str]:
+    if tier["rows"] == 0:
+        yield "has no rows, so nothing can be said of where they lie"
+        return
+    if placement.nodes is not None:
+        pages = {int(node): count for node, count in tier["nodes"].items()}
+        allowed = ", ".join(map(str, placement.nodes))
+        if not pages:
+            yield f"move_pages knows no page of it; they must lie on node {allowed}"
+        for node, count in pages.items():
+            if node not in placement.nodes:
+                yield f"{count} pages lie on node {node}; they must lie on node {allowed}"
+    if placement.file_under is not None:
+        folder = placement.file_under.rstrip("/") + "/"
+        if tier["file"] is None or not tier["file"].startswith(folder):
+            yield f"is mapped from {tier['file'] or 'no file'}; it must be a file under {folder}"
+    if placement.is_pmem is not None and tier["is_pmem"] is not placement.is_pmem:
+        yield f"is_pmem is {tier['is_pmem']}; it must be {placement.is_pmem}"
+
+
+def _tail(text: str) -> str:
+    lines = text.strip().splitlines()
+    shown = lines[-_SHOWN_OUTPUT_LINES:]
+    return "\n".join(["..."] * (len(shown) < len(lines)) + shown) or "(it wrote nothing)"

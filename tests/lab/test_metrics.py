@@ -1,0 +1,77 @@
+"""Metrics, and the files that they are kept in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pmemlab.metrics import Metric, ResultsFile, commit_of, read_results, timing_kind
+
+METRIC = Metric(
+    name="samples_per_s",
+    value=12.5,
+    unit="samples/s",
+    kind="functional-only",
+    scenario="fsdax",
+    storage_type="PMEM_LIBPMEM",
+    topology="fsdax",
+    machine="guest",
+    accelerator="tcg",
+    facts={"mount": {"dax": True}},
+    commit="0123456789ab",
+    time="2026-01-01T00:00:00+00:00",
+)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    other = replace(METRIC, name="auc", value=None)
+    with ResultsFile(tmp_path / "results") as results:
+        results.append([METRIC])
+        results.append([other])
+        assert list(read_results(results.path)) == [METRIC, other]  # while it is open too
+
+
+def test_two_runs_have_two_files(tmp_path: Path) -> None:
+    for _ in range(2):
+        with ResultsFile(tmp_path) as results:
+            results.append([METRIC])
+    assert len(list(tmp_path.glob("*.jsonl"))) == 2
+
+
+def test_a_run_without_results_leaves_no_file(tmp_path: Path) -> None:
+    with ResultsFile(tmp_path / "results"):
+        pass
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_broken_line_is_named_by_file_and_number(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text(json.dumps(METRIC.as_json()) + '\n{"name": "auc"')
+    with pytest.raises(ValueError, match=r"run\.jsonl:2: not a metric"):
+        list(read_results(path))
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="kind is 'guessed'; it must be one of measured"):
+        replace(METRIC, kind="guessed")  # type: ignore[arg-type]
+
+
+def test_timings_under_tcg_are_functional_only() -> None:
+    assert timing_kind("tcg") == "functional-only"
+    assert timing_kind("kvm") == timing_kind("none") == "measured"
+
+
+def test_the_commit_says_where_the_tree_differs(tmp_path: Path) -> None:
+    assert commit_of(tmp_path) == "unknown"
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org", "-C", str(tmp_path)]
+    (tmp_path / "file").write_text("1")
+    for command in (["init", "-q"], ["add", "file"], ["commit", "-qm", "First"]):
+        subprocess.run([*git, *command], check=True)
+    clean = commit_of(tmp_path)
+    assert len(clean) == 12
+    (tmp_path / "file").write_text("2")
+    assert commit_of(tmp_path) == f"{clean}+changes"

@@ -1,0 +1,126 @@
+"""Scenario files: what they mean, and what is said of bad ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from pmemlab.scenario import Expectations, RowPlacement, Scenario, ScenarioError, load_scenario
+
+TOPOLOGY = """
+name: lab-fsdax
+summary: a machine with a DAX mount and a node of persistent memory
+proof: {nodes: 2}
+pmem: {path: /mnt/pmem, nodes: [1, 2], size: 52M}
+"""
+
+SCENARIO = """
+summary: rows in a file on the DAX mount
+topology: lab-fsdax.yaml
+storage_types: [PMEM_LIBPMEM]
+expect:
+  rows: {file_under: pmem, is_pmem: true}
+"""
+
+
+def load(folder: Path, text: str) -> Scenario:
+    (folder / "lab-fsdax.yaml").write_text(TOPOLOGY)
+    path = folder / "fsdax.yaml"
+    path.write_text(dedent(text))
+    return load_scenario(path)
+
+
+def test_a_short_file_says_it_all(tmp_path: Path) -> None:
+    scenario = load(tmp_path, SCENARIO)
+    assert scenario.name == "fsdax"
+    assert scenario.topology.name == "lab-fsdax"
+    assert scenario.storage_types == ("PMEM_LIBPMEM",)
+    placement = RowPlacement(nodes=None, file_under="/mnt/pmem", is_pmem=True)
+    assert scenario.expect == Expectations(placement, identical_to="DRAM", auc_above=None)
+    assert scenario.timeout_s == 600
+
+
+def test_storage_is_where_the_topology_has_its_persistent_memory(tmp_path: Path) -> None:
+    argv = load(tmp_path, SCENARIO).argv("PMEM_LIBPMEM", "python3")
+    assert argv[:4] == ["python3", "-m", "pmemlab.workloads.wdl", "--json"]
+    assert option(argv, "--storage-type") == "PMEM_LIBPMEM"
+    assert option(argv, "--storage-path") == "/mnt/pmem"
+    assert option(argv, "--storage-size") == str(1 << 20)  # 52 tables share 52 MiB
+    assert option(argv, "--reference") == "DRAM"
+
+
+def test_memkind_takes_no_path_and_dram_takes_the_engines_own_size(tmp_path: Path) -> None:
+    scenario = load(tmp_path, SCENARIO)
+    assert "--storage-path" not in scenario.argv("PMEM_MEMKIND", "python3")
+    assert "--storage-size" not in scenario.argv("DRAM", "python3")
+
+
+def test_what_a_file_says_beats_the_topology(tmp_path: Path) -> None:
+    scenario = load(tmp_path, SCENARIO + "storage: {path: /mnt/other, size: 2M}\n")
+    argv = scenario.argv("PMEM_LIBPMEM", "python3")
+    assert option(argv, "--storage-path") == "/mnt/other"
+    assert option(argv, "--storage-size") == str(2 << 20)
+
+
+def test_workload_arguments_go_to_its_command_line(tmp_path: Path) -> None:
+    text = SCENARIO + "workload: {arguments: {steps: 7, hidden-units: [8, 4]}}\n"
+    argv = load(tmp_path, text).argv("PMEM_LIBPMEM", "python3")
+    assert argv[-5:] == ["--steps", "7", "--hidden-units", "8", "4"]
+
+
+def test_rows_may_have_to_lie_on_the_nodes_of_persistent_memory(tmp_path: Path) -> None:
+    text = SCENARIO.replace("{file_under: pmem, is_pmem: true}", "{nodes: pmem}")
+    assert load(tmp_path, text).expect.rows.nodes == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("summary: rows", "sumary: rows", "summary: is missing"),
+        ("summary: rows in a file on the DAX mount", "summary: 3", "summary: must be text"),
+        ("lab-fsdax.yaml", "nowhere", "topology: .*there is no 'nowhere'"),
+        ("lab-fsdax.yaml", "absent.yaml", "topology: .*absent.yaml: can't be read"),
+        ("[PMEM_LIBPMEM]", "[PMEM]", "storage_types: 'PMEM' is no storage type; there are DRAM"),
+        ("[PMEM_LIBPMEM]", "[]", "storage_types: must be a list"),
+        ("[PMEM_LIBPMEM]", "[DRAM, DRAM]", "storage_types: names one twice"),
+        ("is_pmem: true", "is_pmem: maybe", "expect.rows.is_pmem: must be true or false"),
+        ("file_under: pmem", "file_under: mnt", "expect.rows.file_under: must be pmem or an abs"),
+        ("file_under: pmem", "nodes: [one]", "expect.rows.nodes: must be pmem or a list"),
+        ("{file_under: pmem, is_pmem: true}", "{}", "expect.rows.nodes: say where rows must lie"),
+        ("rows:", "row:", "expect.rows: is missing"),
+        ("rows: {", "auc_above: 2\n  rows: {", "expect.auc_above: must be a number in"),
+        ("rows: {", "identical_to: RAM\n  rows: {", "expect.identical_to: 'RAM' is no storage"),
+        ("expect:", "timeout_s: 0\nexpect:", "timeout_s: must be a number above 0"),
+        ("expect:", "machine: guest\nexpect:", "machine: is no field here; there are topology"),
+        ("expect:", "storage: {size: 1X}\nexpect:", "storage.size: '1X' is no size"),
+        ("expect:", "storage: {path: here}\nexpect:", "storage.path: must be an absolute path"),
+        ("expect:", "workload: {name: dlrm}\nexpect:", "workload.name: 'dlrm' is no workload"),
+        ("expect:", "workload: {arguments: {steps: 0}}\nexpect:", "argument --steps: 0 is not"),
+        ("expect:", "workload: {arguments: {stepz: 1}}\nexpect:", "wdl does not take --stepz 1"),
+        (
+            "expect:",
+            "workload: {arguments: {storage-path: /x}}\nexpect:",
+            "workload.arguments.storage-path: is set by the runner",
+        ),
+        ("expect:", "- expect:", "not YAML"),
+    ],
+)
+def test_a_bad_field_is_named_with_its_file(
+    tmp_path: Path, old: str, new: str, complaint: str
+) -> None:
+    assert old in SCENARIO
+    with pytest.raises(ScenarioError, match=rf"fsdax\.yaml: .*{complaint}"):
+        load(tmp_path, SCENARIO.replace(old, new, 1))
+
+
+def test_a_topology_without_a_mount_has_no_path_to_expect(tmp_path: Path) -> None:
+    text = SCENARIO.replace("lab-fsdax.yaml", "plain.yaml")
+    (tmp_path / "plain.yaml").write_text("name: plain\nsummary: plain\nproof: {nodes: 1}\n")
+    with pytest.raises(ScenarioError, match=r"expect\.rows\.file_under: topology plain has no"):
+        load(tmp_path, text)
+
+
+def option(argv: list[str], name: str) -> str:
+    return argv[argv.index(name) + 1]

@@ -1,0 +1,329 @@
+"""The pytest plugin, on machines that are not there."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+import pmemlab.machines
+import pmemlab.scenario_session  # pytester forgets modules that only a run inside it imports
+from pmemlab.errors import LabError, MachineDiedError
+from pmemlab.machines.protocol import Accelerator, Kind, Result
+from pmemlab.topology import Topology
+
+pytest_plugins = ["pytester"]
+
+TOPOLOGY = """
+name: {name}
+summary: a machine with a node of persistent memory
+proof: {{nodes: 2}}
+qemu: ["-m 1G"]
+pmem: {{nodes: [1], size: 52M}}
+"""
+
+SCENARIO = """
+summary: rows on the node of persistent memory
+topology: ../topologies/{topology}.yaml
+storage_types: {storage_types}
+expect: {{rows: {{nodes: pmem}}}}
+"""
+
+RunWorkload = Callable[[str], Result]
+"""Called with a storage type; stands for what the workload does in a machine."""
+
+
+@dataclass(eq=False)
+class FakeMachine:
+    """A machine whose workload is a function."""
+
+    topology: Topology
+    kind: Kind
+    workload: RunWorkload
+    log: list[str]
+    accelerator: Accelerator = "tcg"
+    python: str = "python3"
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Result:
+        del env, timeout
+        storage_type = argv[argv.index("--storage-type") + 1]
+        self.log.append(f"run {self.topology.name} {storage_type}")
+        return self.workload(storage_type)
+
+    def facts(self) -> Mapping[str, object]:
+        return {"nodes": 2}
+
+    def power_cut(self) -> None:
+        raise AssertionError("no scenario cuts the power yet")
+
+    def stop(self) -> None:
+        if not self.stopped.is_set():
+            self.stopped.set()
+            self.log.append(f"stop {self.topology.name}")
+
+    def __enter__(self) -> FakeMachine:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def document(storage_type: str, **changed: Any) -> Result:
+    """What a good workload prints, but for what is changed in its run."""
+    tier = {"name": storage_type, "rows": 1, "nodes": {"1": 1}, "file": None, "is_pmem": None}
+    run = {
+        "storage_type": storage_type,
+        "losses": ["0x1p-1"],
+        "loss": 0.5,
+        "state_sha256": "aa",
+        "auc": 0.625,
+        "samples_per_s": 1234.0,
+        "lookups_per_s": 56789.0,
+        "tables": [{"name": "deep_C1", "tiers": [tier]}],
+    }
+    reference = {**run, "storage_type": "DRAM"}
+    whole = {"workload": "wdl", "run": {**run, **changed}, "reference": reference}
+    return Result(0, json.dumps(whole), "")
+
+
+@dataclass
+class Lab:
+    """A project with scenarios, and the machines that they get."""
+
+    pytester: pytest.Pytester
+    log: list[str] = field(default_factory=list)
+    workload: RunWorkload = document
+
+    def add(self, name: str, topology: str = "pmem-node", storage_types: str = "[DRAM]") -> None:
+        root = self.pytester.path
+        (root / "scenarios").mkdir(exist_ok=True)
+        (root / "topologies").mkdir(exist_ok=True)
+        (root / f"topologies/{topology}.yaml").write_text(TOPOLOGY.format(name=topology))
+        text = SCENARIO.format(topology=topology, storage_types=storage_types)
+        (root / f"scenarios/{name}.yaml").write_text(text)
+
+    def open_machine(self, topology: Topology, kind: Kind) -> FakeMachine:
+        self.log.append(f"start {topology.name}")
+        return FakeMachine(topology, kind, self.workload, self.log)
+
+    def run(self, *arguments: str, machine: str = "guest") -> pytest.RunResult:
+        return self.pytester.runpytest_inprocess(
+            *("-p", "pmemlab.pytest_plugin", "scenarios", "--machine", machine),
+            *arguments,
+            no_reraise_ctrlc=True,
+        )
+
+
+@pytest.fixture
+def lab(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    pytester.makepyprojecttoml("""
+        [tool.pytest.ini_options]
+        pmemlab_scenarios = ["scenarios"]
+    """)
+    lab = Lab(pytester)
+    monkeypatch.setattr(pmemlab.machines, "open_machine", lab.open_machine)
+    # The plugin by its module, installed or not; and no other, which would only take time.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    return lab
+
+
+def test_a_scenario_is_a_test_for_each_storage_type(lab: Lab) -> None:
+    lab.add("numa", storage_types="[DRAM, PMEM_MEMKIND]")
+    result = lab.run("-v")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "machines: guest for pmem-node: asked for by --machine",
+            "*numa.yaml::DRAM PASSED*",
+            "*numa.yaml::PMEM_MEMKIND PASSED*",
+        ]
+    )
+
+
+def test_the_table_and_the_results_are_written(lab: Lab) -> None:
+    lab.add("numa", storage_types="[PMEM_MEMKIND]")
+    result = lab.run()
+    result.stdout.fnmatch_lines(
+        [
+            "*scenario*storage type*machine*samples/s*lookups/s*AUC*rates are",
+            "*numa*PMEM_MEMKIND*guest (tcg)*1,234*56,789*0.625*functional-only*",
+            "written: *results*.jsonl",
+        ]
+    )
+    (results,) = (lab.pytester.path / "results").glob("*.jsonl")
+    records = {record["name"]: record for record in map(json.loads, results.open())}
+    assert set(records) == {"samples_per_s", "lookups_per_s", "auc", "loss"}
+    rate = records["samples_per_s"]
+    assert rate["value"] == 1234.0
+    assert rate["kind"] == "functional-only"
+    assert rate["facts"] == {"nodes": 2}
+    assert records["auc"]["kind"] == "measured"
+    assert results.with_suffix(".svg").read_text().startswith("<svg")
+
+
+def test_rows_that_differ_from_dram_fail(lab: Lab) -> None:
+    lab.add("numa")
+    lab.workload = lambda storage_type: document(storage_type, losses=["0x1.8p-1"])
+    result = lab.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["step 1: the loss is 0x1p-1 on DRAM, but 0x1.8p-1 on DRAM"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+    assert not (lab.pytester.path / "results").exists()
+
+
+def test_a_guest_that_dies_is_an_error_of_the_lab(lab: Lab) -> None:
+    lab.add("numa")
+
+    def die(storage_type: str) -> Result:
+        raise MachineDiedError(f"guest died under {storage_type}", console="Kernel panic")
+
+    lab.workload = die
+    result = lab.run()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["MachineDiedError, the lab's fault: guest died under DRAM", "Kernel panic"]
+    )
+
+
+def test_a_machine_that_dies_costs_one_run_only(lab: Lab) -> None:
+    lab.add("numa", storage_types="[DRAM, PMEM_MEMKIND]")
+
+    def die_on_dram(storage_type: str) -> Result:
+        if storage_type == "DRAM":
+            raise MachineDiedError("guest died")
+        return document(storage_type)
+
+    lab.workload = die_on_dram
+    lab.run().assert_outcomes(errors=1, passed=1)
+    assert lab.log.count("start pmem-node") == lab.log.count("stop pmem-node") == 2
+
+
+def test_a_machine_that_does_not_start_is_an_error_of_the_lab(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.add("numa")
+
+    def refuse(topology: Topology, kind: Kind) -> FakeMachine:
+        raise LabError(f"no {kind} for {topology.name}")
+
+    monkeypatch.setattr(pmemlab.machines, "open_machine", refuse)
+    result = lab.run()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["LabError, the lab's fault: no guest for pmem-node"])
+
+
+def test_a_workload_that_fails_is_a_failure_and_shows_why(lab: Lab) -> None:
+    lab.add("numa")
+    lab.workload = lambda _: Result(2, "", "wdl: the store is full")
+    result = lab.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["the workload ended with status 2:", "wdl: the store is full"])
+
+
+def test_one_machine_serves_all_scenarios_of_its_topology(lab: Lab) -> None:
+    lab.add("a", topology="one")
+    lab.add("b", topology="two")
+    lab.add("c", topology="one", storage_types="[PMEM_MEMKIND]")
+    lab.run().assert_outcomes(passed=3)
+    assert lab.log == [
+        *("start one", "run one DRAM", "run one PMEM_MEMKIND", "stop one"),
+        *("start two", "run two DRAM", "stop two"),
+    ]
+
+
+def test_what_a_machine_cannot_prove_is_skipped_with_the_reason(lab: Lab) -> None:
+    lab.add("numa")
+    result = lab.run("-rs", machine="process")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*a process can't prove what pmem-node says*"])
+    assert lab.log == []
+
+
+def test_options_select_by_topology_and_storage_type(lab: Lab) -> None:
+    lab.add("a", topology="one", storage_types="[DRAM, PMEM_MEMKIND]")
+    lab.add("b", topology="two")
+    lab.run("--topology", "one").assert_outcomes(passed=2, deselected=1)
+    lab.run("--storage-type", "DRAM").assert_outcomes(passed=2, deselected=1)
+    lab.run("--topology", "one", "--storage-type", "DRAM").assert_outcomes(passed=1, deselected=2)
+
+
+def test_a_selection_that_no_scenario_has_is_a_usage_error(lab: Lab) -> None:
+    lab.add("a", topology="one")
+    result = lab.run("--topology", "won")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--topology won: no scenario has it; there are one"])
+
+
+def test_a_malformed_file_is_named(lab: Lab) -> None:
+    lab.add("a")
+    (lab.pytester.path / "scenarios/a.yaml").write_text("summary: only\n")
+    result = lab.run()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*a.yaml: topology: is missing"])
+
+
+def test_yaml_files_of_other_projects_are_left_alone(lab: Lab, pytester: pytest.Pytester) -> None:
+    lab.add("a")
+    pytester.makepyprojecttoml("[tool.pytest.ini_options]")
+    assert lab.run().ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_collecting_starts_no_machine(lab: Lab) -> None:
+    lab.add("a")
+    result = lab.run("--collect-only", "-q")
+    result.stdout.fnmatch_lines(["*a.yaml::DRAM"])
+    assert lab.log == []
+
+
+def test_an_interrupted_run_stops_the_machines_at_once(lab: Lab) -> None:
+    lab.add("a")
+    lab.add("b", topology="other")
+    machines: list[FakeMachine] = []
+
+    def hang_until_stopped(_: str) -> Result:
+        # As a guest does: a command in it ends, with an error, when its machine is stopped.
+        assert machines[-1].stopped.wait(10), "the machine was not stopped"
+        raise MachineDiedError("guest was stopped")
+
+    open_fake = lab.open_machine
+
+    def open_machine(topology: Topology, kind: Kind) -> FakeMachine:
+        machines.append(open_fake(topology, kind))
+        return machines[-1]
+
+    lab.workload = hang_until_stopped
+    lab.pytester.makeconftest("""
+        import pytest
+        from pmemlab import scenario_session
+
+        def interrupt(self, *arguments):
+            self._runner.start(list(self._jobs.values()))
+            raise KeyboardInterrupt
+
+        scenario_session.ScenarioSession.wait_for = interrupt
+    """)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pmemlab.machines, "open_machine", open_machine)
+        started = time.monotonic()
+        result = lab.run()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert time.monotonic() - started < 5
+    assert all(machine.stopped.is_set() for machine in machines)

@@ -1,0 +1,147 @@
+"""What a workload's document must show for a scenario to pass."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pmemlab.machines.protocol import Result
+from pmemlab.scenario import Expectations, RowPlacement, Scenario
+from pmemlab.topology import Topology
+from pmemlab.verdict import ExpectationError, judge, parse_document
+
+ON_NODE_1 = RowPlacement(nodes=(1,))
+ON_DAX = RowPlacement(file_under="/mnt/pmem", is_pmem=True)
+
+
+def scenario(rows: RowPlacement, auc_above: float | None = None) -> Scenario:
+    return Scenario(
+        path=Path("fsdax.yaml"),
+        name="fsdax",
+        summary="",
+        topology=Topology(name="fsdax", summary="", proof={}),
+        storage_types=("PMEM_LIBPMEM",),
+        expect=Expectations(rows, auc_above=auc_above),
+    )
+
+
+def run(storage_type: str) -> dict[str, Any]:
+    return {
+        "storage_type": storage_type,
+        "losses": ["0x1.6p-1", "0x1.5p-1"],
+        "state_sha256": "aa",
+        "auc": 0.7,
+        "tables": [table()],
+    }
+
+
+def table(**changed: Any) -> dict[str, Any]:
+    tier = {
+        "name": "PMEM_LIBPMEM",
+        "rows": 3,
+        "nodes": {"1": 4},
+        "file": "/mnt/pmem/deep_C1",
+        "is_pmem": True,
+        **changed,
+    }
+    return {"name": "deep_C1", "tiers": [tier]}
+
+
+def verdict(
+    rows: RowPlacement = ON_DAX, auc_above: float | None = None, **changed: Any
+) -> str | None:
+    """Judge a good document, but for what is changed in its run; returns the complaint."""
+    document = {
+        "workload": "wdl",
+        "reference": run("DRAM"),
+        "run": run("PMEM_LIBPMEM") | changed,
+    }
+    try:
+        judge(scenario(rows, auc_above), "PMEM_LIBPMEM", document)
+    except ExpectationError as error:
+        return str(error)
+    return None
+
+
+def test_a_run_as_it_should_be_passes() -> None:
+    assert verdict(ON_DAX, auc_above=0.5) is None
+    assert verdict(ON_NODE_1) is None
+
+
+def test_the_first_different_loss_is_named() -> None:
+    complaint = verdict(losses=["0x1.6p-1", "0x1.4p-1"])
+    assert complaint == "step 2: the loss is 0x1.5p-1 on DRAM, but 0x1.4p-1 on PMEM_LIBPMEM"
+
+
+def test_rows_that_differ_fail_even_where_losses_agree() -> None:
+    assert "rows after training differ" in str(verdict(state_sha256="bb"))
+
+
+def test_fewer_steps_fail() -> None:
+    assert "2 steps on DRAM, but 1 on PMEM_LIBPMEM" in str(verdict(losses=["0x1.6p-1"]))
+
+
+def test_a_run_on_another_storage_type_fails() -> None:
+    assert "the run was on DRAM, not on PMEM_LIBPMEM" in str(verdict(storage_type="DRAM"))
+
+
+@pytest.mark.parametrize("auc", [0.5, 0.3, None])
+def test_an_auc_that_is_not_above_the_threshold_fails(auc: float | None) -> None:
+    assert f"the AUC on held-out rows is {auc}" in str(verdict(auc_above=0.5, auc=auc))
+    assert verdict(auc_above=None, auc=auc) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "tier", "complaint"),
+    [
+        (ON_NODE_1, {"nodes": {"0": 2, "1": 9}}, "2 pages lie on node 0; they must lie on node 1"),
+        (ON_NODE_1, {"nodes": {}}, "move_pages knows no page of it"),
+        (ON_DAX, {"file": None}, "is mapped from no file; it must be a file under /mnt/pmem/"),
+        (ON_DAX, {"file": "/mnt/pmem2/x"}, "is mapped from /mnt/pmem2/x"),
+        (ON_DAX, {"is_pmem": False}, "is_pmem is False; it must be True"),
+        (ON_DAX, {"is_pmem": None}, "is_pmem is None; it must be True"),
+        (ON_DAX, {"rows": 0}, "has no rows"),
+    ],
+)
+def test_rows_that_lie_elsewhere_fail(
+    rows: RowPlacement, tier: dict[str, Any], complaint: str
+) -> None:
+    shown = str(verdict(rows, tables=[table(**tier)]))
+    assert shown.startswith("table deep_C1, tier PMEM_LIBPMEM: ")
+    assert complaint in shown
+
+
+def test_one_table_that_lies_elsewhere_is_enough() -> None:
+    assert "node 0" in str(verdict(ON_NODE_1, tables=[table(), table(nodes={"0": 1})]))
+
+
+def test_no_table_at_all_fails() -> None:
+    assert verdict(tables=[]) == "the run had no tables"
+
+
+def test_many_misplaced_tables_are_summed_up() -> None:
+    shown = str(verdict(tables=[table(file=None)] * 52))
+    assert shown.count("\n") == 5
+    assert shown.endswith("... and 47 more of that kind")
+
+
+def test_a_workload_that_fails_shows_the_end_of_what_it_wrote() -> None:
+    stderr = "\n".join(f"line {number}" for number in range(100))
+    with pytest.raises(ExpectationError, match="ended with status 2") as raised:
+        parse_document(Result(2, "", stderr))
+    assert "line 99" in str(raised.value)
+    assert "line 10\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("stdout", ["", "hello", "[]", "{}", '{"workload": "wdl", "run": {}}'])
+def test_a_workload_that_prints_no_document_fails(stdout: str) -> None:
+    with pytest.raises(ExpectationError, match="printed no document"):
+        parse_document(Result(0, stdout, ""))
+
+
+def test_a_document_is_parsed() -> None:
+    document = {"workload": "wdl", "run": run("DRAM"), "reference": run("DRAM")}
+    assert parse_document(Result(0, json.dumps(document), "")) == document
