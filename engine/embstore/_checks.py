@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,13 +61,20 @@ def real(
     return number
 
 
+def _array(name: str, value: object) -> NDArray[Any]:
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise InvalidArgumentError(f"{name} must be a regular array, got a ragged one") from None
+
+
 def ids(value: object) -> NDArray[np.int64]:
     """`value` as a C-contiguous int64 array of its own shape.
 
     An array must already be int64: a silent cast of float or unsigned ids could turn one key
     into another. Python lists of ints are converted.
     """
-    array = np.asarray(value)
+    array = _array("ids", value)
     if array.dtype != np.int64:
         if array.size == 0 and isinstance(value, (list, tuple)):
             return np.zeros(array.shape, np.int64)
@@ -80,8 +87,8 @@ def ids(value: object) -> NDArray[np.int64]:
 
 def grads(value: object, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """`value` as a C-contiguous float32 array of `shape`; lists of floats are converted."""
-    array = np.asarray(value)
-    if not isinstance(value, np.ndarray) and isinstance(value, (list, tuple)):
+    array = _array("grads", value)
+    if isinstance(value, (list, tuple)):
         try:
             array = array.astype(np.float32)
         except (TypeError, ValueError):

@@ -26,6 +26,7 @@ __all__ = [
 Path: TypeAlias = "str | os.PathLike[str]"
 
 DEFAULT_TIER_BYTES = 1 << 30
+UNLIMITED_BYTES = (1 << 63) - 1
 
 
 class StorageType(enum.IntEnum):
@@ -95,9 +96,9 @@ TIER_KINDS: Mapping[StorageType, tuple[TierKind, ...]] = MappingProxyType(
 )
 
 RUNNABLE = (StorageType.DRAM, StorageType.PMEM_LIBPMEM, StorageType.PMEM_MEMKIND)
-_NEEDS_PATH = frozenset({TierKind.PMEM_LIBPMEM, _SSDHASH, _LEVELDB})
+_ON_SSD = frozenset({_SSDHASH, _LEVELDB})
+_NEEDS_PATH = _ON_SSD | {TierKind.PMEM_LIBPMEM}
 _TAKES_PATH = _NEEDS_PATH | {_PMEM}
-_UNLIMITED = frozenset({_SSDHASH, _LEVELDB})  # as the last tier, where no size is given
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Tier:
 
     kind: TierKind
     path: str | None
-    size_bytes: int | None  # None: unlimited
+    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -128,21 +129,10 @@ class StorageOption:
     def __post_init__(self) -> None:
         _set(self, "storage_type", _member(StorageType, "storage_type", self.storage_type))
         _set(self, "cache_strategy", _member(CacheStrategy, "cache_strategy", self.cache_strategy))
-        self._all_tiers()
+        self.tiers()  # raises where path and size don't fit the storage type
 
     def tiers(self) -> tuple[Tier, ...]:
-        """The tiers asked for, fastest first.
-
-        Raises UnsupportedError for a storage type that this version doesn't run yet.
-        """
-        if self.storage_type not in RUNNABLE:
-            raise UnsupportedError(
-                f"storage_type {self.storage_type.name} doesn't run in this version; "
-                f"the ones that do: {', '.join(kind.name for kind in RUNNABLE)}"
-            )
-        return self._all_tiers()
-
-    def _all_tiers(self) -> tuple[Tier, ...]:
+        """The tiers asked for, fastest first."""
         kinds = TIER_KINDS[self.storage_type]
         paths = _tier_paths(self.storage_type, kinds, self.storage_path)
         sizes = _tier_sizes(self.storage_type, kinds, self.storage_size)
@@ -184,6 +174,15 @@ class EmbeddingVariableOption:
                 )
 
 
+def check_runs(storage_type: StorageType) -> None:
+    """Raises UnsupportedError for a storage type that this version doesn't run yet."""
+    if storage_type not in RUNNABLE:
+        raise UnsupportedError(
+            f"storage_type {storage_type.name} doesn't run in this version; "
+            f"the ones that do: {', '.join(kind.name for kind in RUNNABLE)}"
+        )
+
+
 def _set(option: object, name: str, value: object) -> None:
     object.__setattr__(option, name, value)  # the dataclasses are frozen for everyone else
 
@@ -191,7 +190,7 @@ def _set(option: object, name: str, value: object) -> None:
 _EnumT = TypeVar("_EnumT", bound=enum.IntEnum)
 
 
-def _member(kind: type[_EnumT], name: str, value: object) -> _EnumT:
+def _member(kind: type[_EnumT], name: str, value: int) -> _EnumT:
     try:
         return kind(value)
     except ValueError:
@@ -253,7 +252,7 @@ def _path_text(path: object) -> str | None:
 
 def _tier_sizes(
     storage_type: StorageType, kinds: Sequence[TierKind], storage_size: object
-) -> tuple[int | None, ...]:
+) -> tuple[int, ...]:
     if storage_size is None:
         storage_size = ()
     if not isinstance(storage_size, Sequence) or isinstance(storage_size, (str, bytes)):
@@ -270,7 +269,7 @@ def _tier_sizes(
         for i, size in enumerate(storage_size)
     ]
     default = [
-        None if i == len(kinds) - 1 and kind in _UNLIMITED else DEFAULT_TIER_BYTES
+        UNLIMITED_BYTES if i == len(kinds) - 1 and kind in _ON_SSD else DEFAULT_TIER_BYTES
         for i, kind in enumerate(kinds)
     ]
     return (*given, *default[len(given) :])

@@ -154,7 +154,9 @@ def _lookup(variable: EmbeddingVariable, ids: Tensor, training: bool) -> Tensor:
     if training and torch.is_grad_enabled():
         # Autograd calls backward only where some input wants a gradient; the ids can't.
         anchor = torch.empty(0, requires_grad=True)
-        rows: Tensor = _Lookup.apply(anchor, variable, ids.detach().cpu().clone())
+        rows: Tensor = _Lookup.apply(  # type: ignore[no-untyped-call]
+            anchor, variable, ids.detach().cpu().clone()
+        )
     else:
         rows = _read(variable, ids.detach().cpu(), train=False)
     return rows.to(ids.device)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,10 +14,10 @@ from numpy.typing import NDArray
 
 from embstore import _checks
 from embstore._core import Table
-from embstore.errors import InvalidArgumentError, StorageError
+from embstore.errors import InvalidArgumentError, StorageError, StoreFullError
 from embstore.initializers import Initializer, TruncatedNormal, check_initializer, initial_rows
 from embstore.optimizers import SGD, Optimizer, check_optimizer
-from embstore.options import EmbeddingVariableOption, Tier
+from embstore.options import EmbeddingVariableOption, Tier, check_runs
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -104,6 +105,9 @@ class EmbeddingVariable:
         self._dim = dim
         self._optimizer = optimizer
         self._option = ev_option
+        # Held while a batch goes to the partitions: that all have room is settled before the first
+        # changes, and must stay so.
+        self._partitions_lock = threading.Lock()
         self._tables = _make_tables(
             name, dim, initializer or TruncatedNormal(), optimizer, ev_option, partitions
         )
@@ -153,7 +157,7 @@ class EmbeddingVariable:
         if len(self._tables) == 1:
             self._tables[0].lookup(keys, rows)
             return out
-        for table, where in zip(self._tables, self._route(keys), strict=True):
+        for table, where in self._routed(keys):
             part = np.empty((where.size, self._dim), np.float32)
             table.lookup(keys[where], part)
             rows[where] = part
@@ -183,9 +187,13 @@ class EmbeddingVariable:
         if len(self._tables) == 1:
             self._tables[0].apply_gradients(keys, values, global_step)
             return
-        # Every table takes part, if only with an empty batch: each counts the applies itself.
-        for table, where in zip(self._tables, self._route(keys), strict=True):
-            table.apply_gradients(keys[where], values[where], global_step)
+        parts = [(table, keys[where], where) for table, where in self._routed(keys)]
+        with self._partitions_lock:
+            for table, part, _ in parts:
+                _check_room(table, part)
+            # Every table takes part, if only with an empty batch: each counts the applies itself.
+            for table, part, where in parts:
+                table.apply_gradients(part, values[where], global_step)
 
     def lookup_tier(self, ids: _checks.Ids) -> NDArray[np.int32]:
         """The tier that each row lies in, from 0, or -1 where there is no row; of ids.shape."""
@@ -209,20 +217,14 @@ class EmbeddingVariable:
         keys int64 (n,), values float32 (n, dim), freqs int64 (n,), versions int64 (n,), and for
         each of the optimizer's slots, by its name, float32 (n, dim).
         """
-        parts = [table.export() for table in self._tables]
-        keys = np.concatenate([part[0] for part in parts])
-        order = np.argsort(keys, kind="stable") if len(parts) > 1 else slice(None)
         slots = self._optimizer.slots if self._optimizer is not None else ()
-        columns = {
-            "values": [part[1] for part in parts],
-            "freqs": [part[2] for part in parts],
-            "versions": [part[3] for part in parts],
-            **{slot: [part[4][i] for part in parts] for i, slot in enumerate(slots)},
-        }
-        return {
-            "keys": keys[order],
-            **{name: np.concatenate(column)[order] for name, column in columns.items()},
-        }
+        names = ("keys", "values", "freqs", "versions", *slots)
+        parts = [_columns(table) for table in self._tables]
+        columns = parts[0]
+        if len(parts) > 1:
+            order = np.argsort(np.concatenate([part[0] for part in parts]))
+            columns = [np.concatenate(column)[order] for column in zip(*parts, strict=True)]
+        return dict(zip(names, columns, strict=True))
 
     def drain(self) -> None:
         """Returns when every tier is within its capacity and no row is being moved."""
@@ -264,12 +266,12 @@ class EmbeddingVariable:
         storage_type = self._option.storage_option.storage_type.name
         return f"EmbeddingVariable({self._name!r}, dim={self._dim}, storage_type={storage_type})"
 
-    def _route(self, keys: NDArray[np.int64]) -> list[NDArray[np.intp]]:
-        """Where in `keys` each partition's keys are, in order, so that sums stay the same."""
+    def _routed(self, keys: NDArray[np.int64]) -> Iterator[tuple[Table, NDArray[np.intp]]]:
+        """Each partition with where in `keys` its own are, in order, so that sums stay the same."""
         partition = keys % len(self._tables)  # numpy's % is floor modulo: never negative
         order = np.argsort(partition, kind="stable")
         counts = np.bincount(partition, minlength=len(self._tables))
-        return np.split(order, np.cumsum(counts)[:-1])
+        return zip(self._tables, np.split(order, np.cumsum(counts)[:-1]), strict=True)
 
     def _gather(
         self,
@@ -282,7 +284,7 @@ class EmbeddingVariable:
         if len(self._tables) == 1:
             return read(self._tables[0], flat).reshape(keys.shape)
         result = np.empty(flat.shape, dtype)
-        for table, where in zip(self._tables, self._route(flat), strict=True):
+        for table, where in self._routed(flat):
             result[where] = read(table, flat[where])
         return result.reshape(keys.shape)
 
@@ -301,6 +303,7 @@ def _make_tables(
     default_values = initial_rows(initializer, (init.default_value_dim, dim))
     # A variable that is never trained still needs rows without slots: those of SGD.
     core_optimizer = optimizer if optimizer is not None else SGD(learning_rate=0.0)
+    check_runs(option.storage_option.storage_type)
     tiers = option.storage_option.tiers()
     for tier in tiers:
         if tier.path is not None:
@@ -327,6 +330,25 @@ def _make_tables(
             table.close()
         raise
     return tables
+
+
+def _columns(table: Table) -> Sequence[NDArray[Any]]:
+    keys, values, freqs, versions, slots = table.export()
+    return [keys, values, freqs, versions, *slots]
+
+
+def _check_room(table: Table, keys: NDArray[np.int64]) -> None:
+    """Raises StoreFullError where the new ones of `keys` don't fit."""
+    (tier,) = table.stats()["tiers"]
+    room = tier["capacity_rows"] - tier["rows"]
+    if keys.size <= room:
+        return
+    absent = int((table.lookup_tier(np.unique(keys)) < 0).sum())
+    if absent > room:
+        raise StoreFullError(
+            f"the batch brings a partition {absent} new keys, but its {tier['name']} tier has room "
+            f"for {room} more rows of its {tier['capacity_rows']}; raise storage_size"
+        )
 
 
 def _tier_file(tier: Tier, table_name: str) -> str | None:

@@ -1,0 +1,256 @@
+"""Bad input names the argument and says what would do; nothing is lost by it."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import MakeVariable, skip_without_library
+
+import embstore as es
+from embstore.errors import (
+    EmbStoreError,
+    InvalidArgumentError,
+    StorageError,
+    UnsupportedError,
+)
+
+PMEM = es.StorageType.PMEM_LIBPMEM
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (np.array([1.0]), "ids must be int64, got float64"),
+        (np.array([1], np.int32), "ids must be int64, got int32"),
+        (np.array([1], np.uint64), "ids must be int64, got uint64"),
+        (np.array([1], ">i8"), "ids must be int64, got >i8"),
+        (np.array([True]), "ids must be int64, got bool"),
+        (np.array([], np.float32), "ids must be int64, got float32"),
+        (["1"], "ids must be int64"),
+        ([2**63], "ids must be int64, got uint64"),
+        ([1.5], "ids must be int64, got float64"),
+        ([[1], [2, 3]], "ids must be"),
+        (None, "ids must be int64"),
+    ],
+)
+def test_ids_of_another_kind_are_refused_everywhere(
+    make_variable: MakeVariable, ids: Any, message: str
+) -> None:
+    var = make_variable()
+    for read in (var.lookup, var.lookup_tier, var.get_frequency, var.get_version):
+        with pytest.raises(InvalidArgumentError, match=message):
+            read(ids)
+    with pytest.raises(InvalidArgumentError, match=message):
+        var.apply_gradients(ids, np.ones((1, 3), np.float32))
+    assert var.total_count() == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("grads", "message"),
+    [
+        (np.ones((2, 3)), "grads must be float32, got float64"),
+        (np.ones((2, 3), np.int64), "grads must be float32, got int64"),
+        (np.ones((3, 2), np.float32), r"grads must have the shape .* \(2, 3\), got \(3, 2\)"),
+        (np.ones((2,), np.float32), r"got \(2,\)"),
+        (np.ones((1, 3), np.float32), r"got \(1, 3\)"),
+        (np.float32(1), r"got \(\)"),
+        ([["a", "b", "c"]] * 2, "grads must be numbers"),
+        ([[1, 2, 3], [1]], "grads must be"),
+    ],
+)
+def test_gradients_that_dont_fit_are_refused(
+    make_variable: MakeVariable, grads: Any, message: str
+) -> None:
+    var = make_variable()
+    with pytest.raises(InvalidArgumentError, match=message):
+        var.apply_gradients([1, 2], grads)
+    assert var.total_count() == (0, 3)
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, "7", True, 2**63])
+def test_a_global_step_that_cant_be_one_is_refused(make_variable: MakeVariable, step: Any) -> None:
+    var = make_variable()
+    with pytest.raises(InvalidArgumentError, match="global_step must be"):
+        var.apply_gradients([1], np.ones((1, 3), np.float32), global_step=step)
+    assert var.total_count() == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        np.ones((2, 3)),
+        np.ones((3, 2), np.float32),
+        np.ones((3, 2), np.float32).T,
+        np.ones((2, 6), np.float32)[:, ::2],
+        [[0.0] * 3] * 2,
+    ],
+)
+def test_an_array_that_rows_cant_go_into_is_refused(make_variable: MakeVariable, out: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="out must be"):
+        make_variable().lookup([1, 2], out=out)
+
+
+def test_an_array_that_mustnt_be_written_is_refused(make_variable: MakeVariable) -> None:
+    out = np.ones((1, 3), np.float32)
+    out.flags.writeable = False
+    with pytest.raises(InvalidArgumentError, match="writeable"):
+        make_variable().lookup([1], out=out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dim": 0}, "embedding_dim must be at least 1, got 0"),
+        ({"dim": -3}, "embedding_dim must be at least 1, got -3"),
+        ({"dim": 2.0}, "embedding_dim must be an integer"),
+        ({"dim": 10**6}, "embedding_dim must be at most 65536"),
+        ({"name": ""}, "name must be a string"),
+        ({"name": 3}, "name must be a string"),
+        ({"partition_num": 0}, "partition_num must be at least 1"),
+        ({"optimizer": "adagrad"}, "optimizer must be one of .*Adagrad.*, got str"),
+        ({"optimizer": es.optimizers.Adagrad}, "optimizer is the class Adagrad"),
+        ({"storage": "DRAM"}, "storage_option must be an embstore.StorageOption, got str"),
+        ({"init": 7}, "init_option must be an embstore.InitializerOption"),
+    ],
+)
+def test_a_variable_that_cant_be_made_says_why(
+    make_variable: MakeVariable, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        make_variable(**arguments)
+
+
+def test_an_option_of_another_kind_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="ev_option must be"):
+        es.get_embedding_variable("var", 3, ev_option=es.StorageOption())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"storage_type": 99}, r"storage_type must be .*DRAM, PMEM_MEMKIND.*, got 99"),
+        ({"storage_type": "DRAM"}, "storage_type must be an embstore.StorageType"),
+        ({"cache_strategy": 7}, r"cache_strategy must be .*\(LRU, LFU\), got 7"),
+        ({"storage_size": [0]}, r"storage_size\[0\] must be at least 1 bytes, got 0"),
+        ({"storage_size": [-5]}, r"storage_size\[0\] must be at least 1 bytes, got -5"),
+        ({"storage_size": [1.5]}, r"storage_size\[0\] must be an integer"),
+        ({"storage_size": 1024}, "storage_size must be a list of bytes"),
+        ({"storage_size": [1, 2]}, "storage_size has 2 entries, but DRAM has 1 tiers"),
+        ({"storage_type": PMEM}, "storage_path is missing: the PMEM_LIBPMEM tier"),
+        ({"storage_type": PMEM, "storage_path": [None]}, "storage_path is missing"),
+        ({"storage_type": PMEM, "storage_path": ""}, "storage_path must name a directory"),
+        ({"storage_type": PMEM, "storage_path": 3}, "storage_path must be a path"),
+        ({"storage_type": PMEM, "storage_path": ["a", "b"]}, "one entry, or None, for each"),
+        ({"storage_path": ["a"]}, "the DRAM tier of DRAM keeps no file"),
+        ({"storage_type": es.StorageType.DRAM_LEVELDB}, "storage_path is missing: the LEVELDB"),
+    ],
+)
+def test_a_storage_option_that_cant_work_says_why(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        es.StorageOption(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"default_value_dim": 0}, "default_value_dim must be at least 1"),
+        ({"default_value_dim": 1.5}, "default_value_dim must be an integer"),
+        ({"default_value_no_permission": "no"}, "default_value_no_permission must be a number"),
+        ({"initializer": es.initializers.Ones}, "initializer is the class Ones"),
+    ],
+)
+def test_an_initializer_option_that_cant_work_says_why(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        es.InitializerOption(**arguments)
+
+
+def test_a_size_that_holds_no_row_is_refused(make_variable: MakeVariable) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"storage_size: 31 bytes hold no row of 32"):
+        make_variable(storage=es.StorageOption(storage_size=[31]))
+
+
+@pytest.mark.parametrize("storage_type", sorted(set(es.StorageType) - {1, 2, 3}))
+def test_storage_types_that_dont_run_yet_are_refused_by_name(
+    make_variable: MakeVariable, storage_type: es.StorageType, tmp_path: Path
+) -> None:
+    storage = es.StorageOption(storage_type, storage_path=tmp_path)
+    with pytest.raises(UnsupportedError, match=f"{storage_type.name} .*DRAM, PMEM_LIBPMEM"):
+        make_variable(storage=storage)
+    assert list(tmp_path.iterdir()) == []
+
+
+def pmem(path: Path, size_bytes: int = 4096) -> es.StorageOption:
+    skip_without_library(PMEM)
+    return es.StorageOption(PMEM, storage_path=path, storage_size=[size_bytes])
+
+
+def test_a_directory_whose_parent_is_missing_is_an_error(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    path = tmp_path / "unmounted" / "rows"
+    with pytest.raises(StorageError, match=rf"storage_path: {path} .*unmounted doesn't exist"):
+        make_variable(storage=pmem(path))
+
+
+def test_a_path_that_is_a_file_is_an_error(make_variable: MakeVariable, tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    path.write_text("keep me")
+    with pytest.raises(StorageError, match=f"storage_path: {path} is a file"):
+        make_variable(storage=pmem(path))
+    assert path.read_text() == "keep me"
+
+
+def test_a_path_that_cant_be_written_is_an_error(make_variable: MakeVariable) -> None:
+    with pytest.raises(StorageError, match="/proc"):
+        make_variable(storage=pmem(Path("/proc")))
+    with pytest.raises(StorageError, match="/proc/rows can't be made"):
+        make_variable(storage=pmem(Path("/proc/rows")))
+
+
+@pytest.fixture
+def files_of_at_most_1_mib() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("files_of_at_most_1_mib")
+def test_a_file_that_there_is_no_room_for_is_an_error(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    with pytest.raises(StorageError, match=rf"{tmp_path}.*4194304 bytes.*File too large"):
+        make_variable(storage=pmem(tmp_path, 4 << 20))
+    assert list(tmp_path.iterdir()) == []
+    make_variable(storage=pmem(tmp_path, 1 << 20))
+
+
+def test_two_variables_of_one_name_cant_share_a_directory(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    first = make_variable(name="users", storage=pmem(tmp_path))
+    first.apply_gradients([1], np.ones((1, 3), np.float32))
+    before = first.lookup([1])
+    with pytest.raises(StorageError, match=r"users.*in use by another variable"):
+        make_variable(name="users", storage=pmem(tmp_path))
+    np.testing.assert_array_equal(first.lookup([1]), before)
+    make_variable(name="items", storage=pmem(tmp_path)).apply_gradients(
+        [1], np.zeros((1, 3), np.float32)
+    )
+    np.testing.assert_array_equal(first.lookup([1]), before)
+
+
+def test_every_error_is_an_embstore_error_and_a_builtin_where_one_fits() -> None:
+    errors = [getattr(es.errors, name) for name in es.errors.__all__]
+    assert all(issubclass(error, EmbStoreError) for error in errors)
+    assert issubclass(InvalidArgumentError, ValueError)
+    assert issubclass(UnsupportedError, NotImplementedError)
+    assert issubclass(StorageError, OSError)
+    assert issubclass(es.errors.MissingLibraryError, ImportError)

@@ -1,0 +1,142 @@
+"""Initial rows are a pure function of the initializer, its seed and the row."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from conftest import MakeVariable
+
+import embstore as es
+from embstore import initializers
+from embstore.errors import InvalidArgumentError
+
+RANDOM = [
+    initializers.RandomUniform,
+    initializers.RandomNormal,
+    initializers.TruncatedNormal,
+    initializers.GlorotUniform,
+    initializers.GlorotNormal,
+    initializers.HeUniform,
+    initializers.HeNormal,
+    initializers.LecunUniform,
+    initializers.LecunNormal,
+]
+# By name: mean 0 and this standard deviation at shape (4096, 16).
+SPREADS = {
+    "RandomUniform": 0.05 / np.sqrt(3),
+    "RandomNormal": 0.05,
+    "TruncatedNormal": 0.05 * 0.87962566,
+    "GlorotUniform": np.sqrt(2 / (4096 + 16)),
+    "GlorotNormal": np.sqrt(2 / (4096 + 16)),
+    "HeUniform": np.sqrt(2 / 4096),
+    "HeNormal": np.sqrt(2 / 4096),
+    "LecunUniform": np.sqrt(1 / 4096),
+    "LecunNormal": np.sqrt(1 / 4096),
+}
+
+Make = Callable[..., initializers.Initializer]
+
+
+@pytest.mark.parametrize("make", RANDOM)
+def test_a_seed_gives_the_same_rows_every_time(make: Make) -> None:
+    one, again, other = (make(seed=seed)((50, 7)) for seed in (3, 3, 4))
+    assert one.dtype == np.float32
+    np.testing.assert_array_equal(one, again)
+    assert (one != other).any()
+
+
+def test_a_seed_gives_the_same_rows_in_every_process() -> None:
+    program = (
+        "import embstore as es; "
+        "print(es.initializers.TruncatedNormal(seed=9)((2, 3)).tobytes().hex())"
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    here = initializers.TruncatedNormal(seed=9)((2, 3)).tobytes().hex()
+    assert there.stdout.strip() == here
+
+
+def test_the_rows_of_a_seed_are_these_for_good() -> None:
+    rows = initializers.RandomUniform(0.0, 1.0, seed=42)((1, 3))
+    np.testing.assert_array_equal(
+        rows, np.array([[0.3745401188473625, 0.9507143064099162, 0.7319939418114051]], np.float32)
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [initializers.RandomUniform, initializers.RandomNormal, initializers.TruncatedNormal],
+)
+def test_a_row_doesnt_depend_on_how_many_follow_it(make: Make) -> None:
+    np.testing.assert_array_equal(make(seed=1)((1000, 5))[:7], make(seed=1)((7, 5)))
+
+
+@pytest.mark.parametrize("make", RANDOM)
+def test_values_spread_as_their_name_says(make: Make) -> None:
+    values = make(seed=0)((4096, 16)).astype(np.float64)
+    spread = SPREADS[make.__name__]
+    assert abs(values.mean()) < 0.02 * spread
+    assert values.std() == pytest.approx(spread, rel=0.02)
+
+
+def test_a_truncated_normal_ends_at_two_standard_deviations() -> None:
+    values = initializers.TruncatedNormal(mean=1.0, stddev=2.0)((4096, 4))
+    assert -3.0 <= values.min() < -2.9
+    assert 4.9 < values.max() <= 5.0
+
+
+def test_constant_takes_a_number_a_row_or_a_table() -> None:
+    assert (initializers.Constant(2)((4, 3)) == 2).all()
+    np.testing.assert_array_equal(initializers.Constant([1, 2, 3])((2, 3)), [[1, 2, 3], [1, 2, 3]])
+    table = np.arange(12.0).reshape(4, 3)
+    np.testing.assert_array_equal(initializers.Constant(table)((4, 3)), table)
+
+
+def test_a_table_of_another_size_says_which_size_would_do(make_variable: MakeVariable) -> None:
+    table = initializers.Constant(np.ones((8, 3)))
+    with pytest.raises(InvalidArgumentError, match=r"default_value_dim=4096"):
+        make_variable(initializer=table)
+    with pytest.raises(InvalidArgumentError, match=r"embedding_dim=4 .*\(8, 4\)"):
+        make_variable(dim=4, init=es.InitializerOption(table, default_value_dim=8))
+
+
+def test_any_callable_of_a_shape_is_an_initializer(make_variable: MakeVariable) -> None:
+    var = make_variable(initializer=lambda shape: np.full(shape, 3))
+    assert (var.lookup([1]) == 3).all()
+
+
+@pytest.mark.parametrize(
+    ("initializer", "message"),
+    [
+        (initializers.Ones, "initializer is the class Ones"),
+        (np.ones((8, 3)), r"initializers\.Constant"),
+        (3.0, "initializer must be"),
+        (lambda shape: np.ones(shape[1]), r"initializer must return .*\(4096, 3\)"),
+        (lambda shape: np.full(shape, "one"), "initializer must return numbers"),
+        (initializers.Constant("one"), "value must be numbers"),
+    ],
+)
+def test_what_isnt_an_initializer_is_refused(
+    make_variable: MakeVariable, initializer: object, message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        make_variable(initializer=initializer)
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda: initializers.RandomUniform(1.0, 0.0), "maxval"),
+        (lambda: initializers.RandomNormal(stddev=-1.0), "stddev"),
+        (lambda: initializers.TruncatedNormal(seed=-1), "seed"),
+        (lambda: initializers.GlorotUniform(seed=1.5), "seed"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_argument_that_cant_work_is_named(make: Make, argument: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"^{argument} must be"):
+        make()

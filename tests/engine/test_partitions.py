@@ -1,0 +1,94 @@
+"""A variable over several partitions is the same variable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import MakeVariable, StorageOf, skip_without_library
+
+import embstore as es
+from embstore.errors import ClosedError, StoreFullError
+
+
+@pytest.mark.parametrize("optimizer", [es.optimizers.Adagrad(0.1), es.optimizers.Adam(0.1)])
+def test_partitions_change_no_bit(
+    make_variable: MakeVariable,
+    storage_type: es.StorageType,
+    storage_of: StorageOf,
+    optimizer: es.optimizers.Optimizer,
+) -> None:
+    variables = [
+        make_variable(storage=storage_of(storage_type), partition_num=n, optimizer=optimizer)
+        for n in (1, 2, 5)
+    ]
+    random = np.random.RandomState(1)
+    for _ in range(10):
+        ids = random.randint(-40, 40, (20, 3))
+        grads = random.standard_normal((20, 3, 3)).astype(np.float32)
+        for var in variables:
+            var.lookup(ids, train=True)
+            var.apply_gradients(ids, grads)
+    assert len({var.stats()["hits"] for var in variables}) == 1
+    ids = np.arange(-45, 45)
+    one, *others = variables
+    for var in others:
+        wanted, got = one.export(), var.export()
+        assert all(np.array_equal(got[column], wanted[column]) for column in wanted)
+        np.testing.assert_array_equal(var.lookup(ids), one.lookup(ids))
+        np.testing.assert_array_equal(var.get_frequency(ids), one.get_frequency(ids))
+        np.testing.assert_array_equal(var.get_version(ids), one.get_version(ids))
+        np.testing.assert_array_equal(var.lookup_tier(ids), one.lookup_tier(ids))
+        assert var.total_count() == one.total_count()
+        var.drain()
+
+
+def test_a_key_lies_in_partition_key_modulo_their_number(make_variable: MakeVariable) -> None:
+    var = make_variable(partition_num=3)
+    info = np.iinfo(np.int64)
+    keys = [-1, -2, 0, 3, 4, int(info.min), int(info.max)]
+    var.apply_gradients(keys, np.ones((len(keys), 3), np.float32))
+    tiers = var.stats()["tiers"]
+    assert [tier["partition"] for tier in tiers] == [0, 1, 2]
+    assert [tier["rows"] for tier in tiers] == [
+        sum(key % 3 == partition for key in keys) for partition in range(3)
+    ]
+
+
+def test_each_partition_has_a_file_of_its_own(make_variable: MakeVariable, tmp_path: Path) -> None:
+    skip_without_library(es.StorageType.PMEM_LIBPMEM)
+    storage = es.StorageOption(
+        es.StorageType.PMEM_LIBPMEM, storage_path=tmp_path, storage_size=[4096]
+    )
+    var = make_variable(storage=storage, partition_num=3)
+    paths = {Path(tier["path"]) for tier in var.stats()["tiers"]}
+    assert len(paths) == 3
+    assert paths == set(tmp_path.iterdir())
+    var.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_full_partition_refuses_the_batch_for_all(
+    make_variable: MakeVariable, storage_of: StorageOf
+) -> None:
+    var = make_variable(storage=storage_of(es.StorageType.DRAM, 4 * 32), partition_num=2)
+    var.apply_gradients([0, 2, 4], np.ones((3, 3), np.float32))
+    before = var.export()
+    grads = np.ones((5, 3), np.float32)
+    with pytest.raises(StoreFullError, match="storage_size"):
+        var.apply_gradients([1, 3, 0, 6, 8], grads)
+    after = var.export()
+    assert all(np.array_equal(after[column], before[column]) for column in before)
+    var.apply_gradients([1, 3, 0, 6, 6], grads)
+    assert var.total_count() == (6, 3)
+    assert var.get_version([6]) == [1]
+
+
+def test_a_closed_variable_refuses_all_of_its_partitions(make_variable: MakeVariable) -> None:
+    var = make_variable(partition_num=2)
+    var.close()
+    with pytest.raises(ClosedError):
+        var.lookup([1])
+    with pytest.raises(ClosedError):
+        var.apply_gradients([1], np.ones((1, 3), np.float32))

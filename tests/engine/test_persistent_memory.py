@@ -1,0 +1,127 @@
+"""What is particular to the two ways to persistent memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import MakeVariable, skip_without_library
+
+import embstore as es
+
+LIBPMEM, MEMKIND = es.StorageType.PMEM_LIBPMEM, es.StorageType.PMEM_MEMKIND
+TWOS = np.full((1, 3), 2.0, np.float32)
+
+
+def libpmem(path: Path) -> es.StorageOption:
+    skip_without_library(LIBPMEM)
+    return es.StorageOption(LIBPMEM, storage_path=path, storage_size=[4096])
+
+
+def test_the_directory_is_made_and_the_file_goes_with_the_variable(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    directory = tmp_path / "rows"
+    var = make_variable(name="users", storage=libpmem(directory))
+    (file,) = directory.iterdir()
+    assert file.stat().st_size == 4096
+    assert file.stat().st_blocks * 512 >= 4096
+    (tier,) = var.stats()["tiers"]
+    assert tier["path"] == str(file)
+    assert tier["is_pmem"] in (False, True)
+    var.close()
+    assert list(directory.iterdir()) == []
+
+
+def test_a_name_may_hold_what_a_file_s_name_cant(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    for name in ("deep/column 1", "deep_column 1", "..", "ü"):
+        make_variable(name=name, storage=libpmem(tmp_path)).apply_gradients([1], TWOS)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_forgotten_variable_leaves_no_file(tmp_path: Path) -> None:
+    option = es.EmbeddingVariableOption(storage_option=libpmem(tmp_path))
+    var = es.get_embedding_variable("users", 3, ev_option=option)
+    assert len(list(tmp_path.iterdir())) == 1
+    del var
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_of_a_process_that_was_killed_is_taken_over(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    storage = libpmem(tmp_path)
+    program = f"""
+import os, signal
+import numpy as np
+import embstore as es
+storage = es.StorageOption(es.StorageType.PMEM_LIBPMEM, {str(tmp_path)!r}, [4096 * 4])
+var = es.get_embedding_variable(
+    "users", 3, optimizer=es.optimizers.SGD(1.0),
+    ev_option=es.EmbeddingVariableOption(storage_option=storage))
+var.apply_gradients([1], np.ones((1, 3), np.float32))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    run = subprocess.run([sys.executable, "-c", program], check=False)
+    assert run.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    var = make_variable(name="users", storage=storage)
+    assert list(tmp_path.iterdir()) == [left]
+    assert var.total_count() == (0, 3)
+    assert left.stat().st_size == 4096
+
+
+def run_on_memkind(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    skip_without_library(MEMKIND)
+    header = """
+import embstore as es
+storage = es.StorageOption(es.StorageType.PMEM_MEMKIND, storage_size=[1 << 20])
+option = es.EmbeddingVariableOption(storage_option=storage)
+"""
+    inherited = {k: v for k, v in os.environ.items() if k != "MEMKIND_DAX_KMEM_NODES"}
+    return subprocess.run(
+        [sys.executable, "-c", header + program],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=inherited | environment,
+    )
+
+
+@pytest.mark.parametrize("nodes", [None, "63"])
+def test_without_a_memory_node_for_memkind_the_error_says_how_to_get_one(
+    nodes: str | None,
+) -> None:
+    program = """
+try:
+    es.get_embedding_variable("users", 3, ev_option=option)
+except es.errors.MissingDeviceError as error:
+    print(error)
+"""
+    if nodes is None and _has_node_without_cpus():
+        pytest.skip("this computer has a node without CPUs, which memkind takes for KMEM DAX")
+    run = run_on_memkind(program, **({} if nodes is None else {"MEMKIND_DAX_KMEM_NODES": nodes}))
+    assert run.returncode == 0, run.stderr
+    assert "daxctl reconfigure-device --mode=system-ram" in run.stdout
+    assert "MEMKIND_DAX_KMEM_NODES" in run.stdout
+
+
+def test_memkind_takes_the_nodes_that_the_environment_names() -> None:
+    program = """
+with es.get_embedding_variable("users", 3, ev_option=option) as var:
+    print(var.lookup([1]).shape, var.stats()["tiers"][0]["name"])
+"""
+    run = run_on_memkind(program, MEMKIND_DAX_KMEM_NODES="0")
+    assert run.stdout.strip() == "(1, 3) PMEM_MEMKIND", run.stderr
+
+
+def _has_node_without_cpus() -> bool:
+    nodes = Path("/sys/devices/system/node").glob("node*/cpulist")
+    return any(not cpus.read_text().strip() for cpus in nodes)

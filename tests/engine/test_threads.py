@@ -1,0 +1,158 @@
+"""Every method may be called from any thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from conftest import MakeVariable, StorageOf
+
+import embstore as es
+from embstore.errors import ClosedError, StoreFullError
+
+
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Runs work(0) .. work(count - 1), started together; the first error is raised."""
+    start = threading.Barrier(count)
+
+    def run(number: int) -> None:
+        start.wait()
+        work(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        for done in [pool.submit(run, number) for number in range(count)]:
+            done.result()
+
+
+@pytest.mark.parametrize("partition_num", [1, 2])
+def test_sixteen_threads_that_insert_the_same_keys_make_one_row_of_each(
+    make_variable: MakeVariable,
+    storage_type: es.StorageType,
+    storage_of: StorageOf,
+    partition_num: int,
+) -> None:
+    var = make_variable(storage=storage_of(storage_type), partition_num=partition_num)
+    in_threads(16, lambda _: var.apply_gradients([1, 2, 3, 4, 5], np.ones((5, 3), np.float32)))
+    assert var.total_count() == (5, 3)
+    assert (var.get_frequency([1, 2, 3, 4, 5]) == 16).all()
+
+
+def test_no_update_is_lost(
+    make_variable: MakeVariable, storage_type: es.StorageType, storage_of: StorageOf
+) -> None:
+    # Steps of 1 on small integers are exact, so their order doesn't show.
+    var = make_variable(
+        storage=storage_of(storage_type),
+        optimizer=es.optimizers.SGD(1.0),
+        initializer=es.initializers.Zeros(),
+    )
+    ids = np.arange(1000)
+
+    def work(number: int) -> None:
+        order = np.random.RandomState(number).permutation(ids)
+        for _ in range(20):
+            var.apply_gradients(order, np.full((1000, 3), -1, np.float32))
+
+    in_threads(4, work)
+    assert (var.lookup(ids) == 80).all()
+    assert (var.get_frequency(ids) == 80).all()
+    assert var.get_version(ids).max() == 79
+
+
+def test_a_reader_never_sees_half_an_update(
+    make_variable: MakeVariable, storage_type: es.StorageType, storage_of: StorageOf
+) -> None:
+    dim = 64
+    var = make_variable(
+        dim=dim,
+        storage=storage_of(storage_type),
+        optimizer=es.optimizers.SGD(1.0),
+        initializer=es.initializers.Zeros(),
+    )
+    ids = np.arange(200)
+    done = threading.Event()
+
+    def work(number: int) -> None:
+        if number == 0:
+            for _ in range(300):
+                var.apply_gradients(ids, np.full((200, dim), -1, np.float32))
+            done.set()
+            return
+        while not done.is_set():
+            rows = var.lookup(ids)
+            assert (rows == rows[:, :1]).all()
+            assert var.export()["keys"].size in (0, 200)
+
+    in_threads(3, work)
+    assert (var.lookup(ids) == 300).all()
+
+
+def test_rows_appear_while_others_read_and_the_index_grows(make_variable: MakeVariable) -> None:
+    var = make_variable(
+        optimizer=es.optimizers.SGD(1.0), initializer=es.initializers.Zeros(), dim=4
+    )
+    chunk, chunks = 2000, 20
+    written = 0
+
+    def work(number: int) -> None:
+        nonlocal written
+        if number == 0:
+            for i in range(chunks):
+                ids = np.arange(i * chunk, (i + 1) * chunk)
+                var.apply_gradients(ids, -np.repeat(ids[:, None] + 1.0, 4, 1).astype(np.float32))
+                written = (i + 1) * chunk
+            return
+        while written < chunk * chunks:
+            known = written
+            ids = np.arange(known)
+            assert (var.lookup(ids) == ids[:, None] + 1).all()
+            assert var.total_count()[0] >= known
+
+    in_threads(3, work)
+    assert var.total_count() == (chunk * chunks, 4)
+
+
+@pytest.mark.parametrize("partition_num", [1, 2])
+def test_a_store_that_threads_fill_up_is_never_overfilled(
+    make_variable: MakeVariable, storage_of: StorageOf, partition_num: int
+) -> None:
+    rows = 1000
+    var = make_variable(
+        storage=storage_of(es.StorageType.DRAM, rows * 32), partition_num=partition_num
+    )
+    refused = []
+
+    def work(number: int) -> None:
+        for i in range(100):
+            ids = np.arange(10) + 10 * (100 * number + i)
+            try:
+                var.apply_gradients(ids, np.ones((10, 3), np.float32))
+            except StoreFullError:
+                refused.append(ids)
+
+    in_threads(4, work)
+    assert var.total_count()[0] == rows * partition_num
+    assert len(refused) == 400 - 100 * partition_num
+    assert (var.lookup_tier(np.concatenate(refused)) == -1).all()
+
+
+def test_closing_waits_for_the_calls_under_way(make_variable: MakeVariable) -> None:
+    for _ in range(10):
+        var = make_variable(dim=16)
+        ids = np.arange(2000)
+        var.apply_gradients(ids, np.ones((2000, 16), np.float32))
+
+        def work(number: int, var: es.EmbeddingVariable = var) -> None:
+            if number == 0:
+                var.close()
+                return
+            try:
+                while True:
+                    var.lookup(np.arange(2000))
+            except ClosedError:
+                pass
+
+        in_threads(3, work)

@@ -1,0 +1,370 @@
+"""The PyTorch modules: what torch.nn's own give, with a variable in the weight's place."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import MakeVariable
+
+import embstore as es
+from embstore.errors import InvalidArgumentError, StoreFullError
+
+torch = pytest.importorskip("torch")
+
+KEYS = 20
+DIM = 5
+
+
+@pytest.fixture
+def table() -> Any:
+    return torch.from_numpy(es.initializers.RandomNormal(stddev=1.0, seed=2)((KEYS, DIM)))
+
+
+@pytest.fixture
+def var(make_variable: MakeVariable, table: Any) -> es.EmbeddingVariable:
+    return make_variable(
+        dim=DIM,
+        init=es.InitializerOption(es.initializers.Constant(table.numpy()), default_value_dim=KEYS),
+    )
+
+
+class Twin:
+    """A torch embedding trained as the variable should be: dense, Adagrad on the touched rows."""
+
+    def __init__(self, table: Any) -> None:
+        self.weight = torch.nn.Parameter(table.clone())
+        self._optimizer = torch.optim.Adagrad(
+            [self.weight], lr=0.1, initial_accumulator_value=0.1, eps=0.0
+        )
+
+    def __call__(self, ids: Any) -> Any:
+        return torch.nn.functional.embedding(ids, self.weight)
+
+    def step(self) -> None:
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+
+def assert_same_rows(var: es.EmbeddingVariable, twin: Twin) -> None:
+    np.testing.assert_allclose(
+        var.lookup(np.arange(KEYS)), twin.weight.detach().numpy(), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_an_embedding_gives_rows_of_the_ids_shape(var: es.EmbeddingVariable, table: Any) -> None:
+    layer = es.torch.Embedding(var)
+    for shape in [(), (0,), (4,), (2, 3)]:
+        ids = torch.randint(KEYS, shape)
+        rows = layer(ids)
+        assert rows.requires_grad
+        assert rows.dtype == torch.float32
+        assert torch.equal(rows.detach(), table[ids])
+
+
+def test_backward_trains_the_variable_as_torch_trains_a_weight(
+    var: es.EmbeddingVariable, table: Any
+) -> None:
+    layer, twin = es.torch.Embedding(var), Twin(table)
+    torch.manual_seed(0)
+    for _ in range(5):
+        ids = torch.randint(KEYS, (4, 3))  # some of them twice
+        weights = torch.randn(4, 3, DIM)
+        for embed in (layer, twin):
+            (embed(ids) * weights).pow(2).sum().backward()
+        twin.step()
+        assert_same_rows(var, twin)
+    assert var.get_version(np.arange(KEYS)).max() == 4
+
+
+def test_several_forwards_before_one_backward_are_one_step(
+    var: es.EmbeddingVariable, table: Any
+) -> None:
+    first, second, twin = es.torch.Embedding(var), es.torch.Embedding(var), Twin(table)
+    a, b = torch.tensor([1, 2, 3]), torch.tensor([[3, 3], [4, 1]])
+
+    def loss(one: Any, other: Any) -> Any:
+        return one(a).pow(2).sum() + other(b).exp().sum() + (one(b).sum(0) * one(a)[:2]).sum()
+
+    loss(first, second).backward()
+    loss(twin, twin).backward()
+    twin.step()
+    assert_same_rows(var, twin)
+    assert var.get_version([1, 3, 4, 5]).tolist() == [0, 0, 0, -1]
+    assert var.get_frequency([1, 2, 3, 4]).tolist() == [4, 2, 6, 2]
+
+
+def test_sums_are_in_the_order_of_the_forwards(make_variable: MakeVariable) -> None:
+    # 2^25 + 1 is no float32: the order of additions shows.
+    gradients = [2.0**25, 1.0, -(2.0**25)]
+    one_batch = make_variable(optimizer=es.optimizers.SGD(1.0))
+    one_batch.apply_gradients(
+        [7, 7, 7], np.repeat(np.array(gradients, np.float32)[:, None], 3, axis=1)
+    )
+    var = make_variable(optimizer=es.optimizers.SGD(1.0))
+    layer = es.torch.Embedding(var)
+    sum(layer(torch.tensor([7])).sum() * gradient for gradient in gradients).backward()
+    np.testing.assert_array_equal(var.lookup([7]), one_batch.lookup([7]))
+
+
+def test_every_backward_is_a_step_of_its_own(var: es.EmbeddingVariable, table: Any) -> None:
+    layer, twin = es.torch.Embedding(var), Twin(table)
+    ids = torch.tensor([1, 2])
+    for embed in (layer, twin):
+        loss = embed(ids).pow(2).sum()
+        loss.backward(retain_graph=True)
+        if embed is twin:
+            twin.step()
+        loss.backward()
+    twin.step()
+    assert var.get_version([1, 2, 3]).tolist() == [1, 1, -1]
+    assert_same_rows(var, twin)
+
+
+def test_dense_layers_around_it_get_their_gradients(var: es.EmbeddingVariable, table: Any) -> None:
+    torch.manual_seed(1)
+    linear = torch.nn.Linear(DIM, 1)
+    other = copy.deepcopy(linear)
+    layer, twin = es.torch.Embedding(var), Twin(table)
+    ids = torch.tensor([5, 6, 5])
+    linear(layer(ids)).sum().backward()
+    other(twin(ids)).sum().backward()
+    twin.step()
+    assert torch.equal(linear.weight.grad, other.weight.grad)
+    assert_same_rows(var, twin)
+
+
+def test_ids_may_be_changed_between_forward_and_backward(var: es.EmbeddingVariable) -> None:
+    ids = torch.tensor([1, 2])
+    rows = es.torch.Embedding(var)(ids)
+    ids.fill_(9)
+    rows.sum().backward()
+    assert var.get_frequency([1, 2, 9]).tolist() == [1, 1, 0]
+
+
+@pytest.mark.parametrize("how", ["eval", "no_grad", "inference_mode"])
+def test_serving_gives_rows_without_a_gradient(
+    var: es.EmbeddingVariable, table: Any, how: str
+) -> None:
+    layer = es.torch.Embedding(var)
+    ids = torch.tensor([1, 2])
+    if how == "eval":
+        rows = layer.eval()(ids)
+    else:
+        with getattr(torch, how)():
+            rows = layer(ids)
+    assert not rows.requires_grad
+    assert torch.equal(rows, table[ids])
+    assert var.total_count() == (0, DIM)
+
+
+def test_a_forward_alone_trains_nothing(var: es.EmbeddingVariable) -> None:
+    rows = es.torch.Embedding(var)(torch.tensor([1]))
+    del rows
+    assert var.total_count() == (0, DIM)
+
+
+def test_a_backward_that_fails_trains_nothing_then_or_later(var: es.EmbeddingVariable) -> None:
+    layer = es.torch.Embedding(var)
+
+    class Failing(torch.autograd.Function):  # type: ignore[misc,name-defined]
+        @staticmethod
+        def forward(ctx: Any, rows: Any) -> Any:
+            del ctx
+            return rows.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            del ctx, grad
+            raise RuntimeError("broken on purpose")
+
+    healthy = layer(torch.tensor([1]))
+    # Backward runs from the last forward to the first: `later` is gathered before the failure.
+    failing = Failing.apply(layer(torch.tensor([2])))
+    later = layer(torch.tensor([3]))
+    with pytest.raises(RuntimeError, match="broken on purpose"):
+        (healthy.sum() + failing.sum() + later.sum()).backward()
+    assert var.total_count() == (0, DIM)
+    gc.collect()
+    layer(torch.tensor([4])).sum().backward()
+    assert var.export()["keys"].tolist() == [4]
+
+
+def test_an_error_of_the_variable_comes_out_of_backward(make_variable: MakeVariable) -> None:
+    var = make_variable(storage=es.StorageOption(storage_size=[32]))
+    layer = es.torch.Embedding(var)
+    with pytest.raises(StoreFullError):
+        layer(torch.tensor([1, 2])).sum().backward()
+    assert var.total_count() == (0, 3)
+
+
+def test_gradients_of_something_else_train_nothing(var: es.EmbeddingVariable) -> None:
+    scale = torch.ones((), requires_grad=True)
+    rows = es.torch.Embedding(var)(torch.tensor([1]))
+    torch.autograd.grad((rows * scale).sum(), scale)
+    assert var.total_count() == (0, DIM)
+
+
+def test_gradients_of_half_precision_are_taken(var: es.EmbeddingVariable) -> None:
+    layer = es.torch.Embedding(var)
+    layer(torch.tensor([1])).to(torch.bfloat16).sum().backward()
+    assert var.total_count() == (1, DIM)
+
+
+def test_threads_train_one_variable(make_variable: MakeVariable) -> None:
+    var = make_variable(
+        optimizer=es.optimizers.SGD(1.0), initializer=es.initializers.Zeros(), dim=2
+    )
+    layer = es.torch.Embedding(var)
+
+    def work() -> None:
+        for _ in range(50):
+            (-layer(torch.tensor([1, 2])).sum()).backward()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (var.lookup([1, 2]) == 200).all()
+
+
+def test_a_module_has_no_parameters_and_no_state(var: es.EmbeddingVariable) -> None:
+    layer = es.torch.Embedding(var)
+    assert list(layer.parameters()) == []
+    assert layer.state_dict() == {}
+    assert repr(layer) == f"Embedding({var!r})"
+    assert repr(es.torch.EmbeddingBag(var, "sqrtn")).endswith("combiner='sqrtn')")
+
+
+COMBINERS = ("sum", "mean", "sqrtn")
+
+
+def combined(rows: Any, combiner: str) -> Any:
+    """One bag by hand."""
+    if len(rows) == 0:
+        return torch.zeros(DIM)
+    divisor = {"sum": 1.0, "mean": float(len(rows)), "sqrtn": len(rows) ** 0.5}[combiner]
+    return rows.sum(0) / divisor
+
+
+@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("offsets", [[0, 2, 2, 5], [0], [0, 0, 6], [0, 6, 6]])
+def test_bags_by_offsets(
+    var: es.EmbeddingVariable, table: Any, combiner: str, offsets: list[int]
+) -> None:
+    layer, twin = es.torch.EmbeddingBag(var, combiner), Twin(table)
+    ids = torch.tensor([1, 2, 3, 3, 4, 1])
+    bags = layer(ids, torch.tensor(offsets))
+    ends = [*offsets[1:], len(ids)]
+    by_hand = torch.stack(
+        [combined(twin(ids[a:b]), combiner) for a, b in zip(offsets, ends, strict=True)]
+    )
+    torch.testing.assert_close(bags, by_hand)
+    bags.pow(3).sum().backward()
+    by_hand.pow(3).sum().backward()
+    twin.step()
+    assert_same_rows(var, twin)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean"])
+def test_bags_are_those_of_torch(var: es.EmbeddingVariable, table: Any, combiner: str) -> None:
+    ids, offsets = torch.tensor([1, 2, 3, 3, 4, 1]), torch.tensor([0, 2, 2, 5])
+    layer = es.torch.EmbeddingBag(var, combiner)
+    for arguments in ((ids, offsets), (ids.view(2, 3),)):
+        theirs = torch.nn.functional.embedding_bag(
+            arguments[0], table, *arguments[1:], mode=combiner
+        )
+        torch.testing.assert_close(layer(*arguments), theirs)
+
+
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_bags_of_equal_length(var: es.EmbeddingVariable, table: Any, combiner: str) -> None:
+    layer, twin = es.torch.EmbeddingBag(var, combiner), Twin(table)
+    ids = torch.tensor([[1, 2, 2], [3, 4, 5]])
+    bags = layer(ids)
+    by_hand = torch.stack([combined(twin(bag), combiner) for bag in ids])
+    torch.testing.assert_close(bags, by_hand)
+    bags.pow(3).sum().backward()
+    by_hand.pow(3).sum().backward()
+    twin.step()
+    assert_same_rows(var, twin)
+
+
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_empty_bags_give_zeros(var: es.EmbeddingVariable, combiner: str) -> None:
+    layer = es.torch.EmbeddingBag(var, combiner)
+    none = torch.empty(0, dtype=torch.int64)
+    assert torch.equal(layer(none, torch.tensor([0, 0])), torch.zeros(2, DIM))
+    assert torch.equal(layer(none.view(3, 0)), torch.zeros(3, DIM))
+    assert layer(none, none).shape == (0, DIM)
+    layer(none, torch.tensor([0, 0])).sum().backward()
+    assert var.total_count() == (0, DIM)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((torch.tensor([1.0]),), "ids must be an int64 tensor, got torch.float32"),
+        ((torch.tensor([1], dtype=torch.int32),), "ids must be an int64 tensor, got torch.int32"),
+        (([1],), "ids must be an int64 tensor, got list"),
+        ((torch.tensor([1]),), "offsets must be a 1-D int64 tensor"),
+        ((torch.tensor([1]), torch.tensor([0.0])), "offsets must be a 1-D int64 tensor"),
+        ((torch.tensor([1]), torch.tensor([[0]])), "offsets must be a 1-D int64 tensor"),
+        ((torch.tensor([1]), torch.tensor([1])), "offsets must start at 0"),
+        ((torch.tensor([1, 2]), torch.tensor([0, 2, 1])), "offsets must start at 0 and ascend"),
+        ((torch.tensor([1, 2]), torch.tensor([0, 3])), "ascend to at most 2"),
+        ((torch.tensor([1]), torch.empty(0, dtype=torch.int64)), "offsets is empty"),
+        ((torch.tensor([[1]]), torch.tensor([0])), "offsets must be None where ids are 2-D"),
+        ((torch.tensor(1),), "ids must be 1-D or 2-D, got 0-D"),
+        ((torch.ones(1, 1, 1, dtype=torch.int64),), "ids must be 1-D or 2-D, got 3-D"),
+    ],
+)
+def test_bags_that_cant_be_are_refused(
+    var: es.EmbeddingVariable, arguments: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        es.torch.EmbeddingBag(var)(*arguments)
+
+
+def test_ids_of_another_kind_are_refused(var: es.EmbeddingVariable) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"got torch.float32; convert with ids.long\(\)"):
+        es.torch.Embedding(var)(torch.tensor([1.0]))
+
+
+def test_a_module_needs_a_variable_and_a_known_combiner(var: es.EmbeddingVariable) -> None:
+    with pytest.raises(InvalidArgumentError, match="variable must be"):
+        es.torch.Embedding(torch.nn.Embedding(3, 3))
+    with pytest.raises(InvalidArgumentError, match=r"combiner must be one of .*, got 'max'"):
+        es.torch.EmbeddingBag(var, "max")
+
+
+def test_the_engine_needs_no_torch_and_says_what_its_modules_need() -> None:
+    program = """
+import sys
+sys.modules["torch"] = None  # as if it weren't installed
+import embstore as es
+es.get_embedding_variable("var", 3).lookup([1])
+try:
+    es.torch.Embedding
+except es.errors.MissingLibraryError as error:
+    print(error)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert "embstore.torch needs PyTorch" in run.stdout
+
+
+def test_importing_the_engine_doesnt_import_torch() -> None:
+    program = "import embstore, sys; print('torch' in sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert run.stdout.strip() == "False"
