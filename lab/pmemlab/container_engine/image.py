@@ -37,15 +37,18 @@ def current_image(client: docker.DockerClient, clone: Clone) -> str | None:
     return name
 
 
-def ensure_image(client: docker.DockerClient, clone: Clone, report: Report) -> str:
+def ensure_image(
+    client: docker.DockerClient, clone: Clone, announce: Report, report: Report
+) -> str:
     """Name of an image of the clone's present sources; builds it where there is none.
 
+    announce: for what anyone should know. report: for what is going on right now.
     Raises `LabError` with the last lines of whatever failed.
     """
     name = current_image(client, clone)
     if name is not None:
         return name
-    base = _ensure_base(client, clone, report)
+    base = _ensure_base(client, clone, announce, report)
     prepare_wheels(clone, report)
     _build(clone, base, report)
     # What the name stood for before, if nothing runs of it.
@@ -60,7 +63,9 @@ def _image_labels(client: docker.DockerClient, name: str) -> dict[str, str] | No
         return None
 
 
-def _ensure_base(client: docker.DockerClient, clone: Clone, report: Report) -> str:
+def _ensure_base(
+    client: docker.DockerClient, clone: Clone, announce: Report, report: Report
+) -> str:
     """Debian's own image, or where that can't be pulled one that debootstrap makes."""
     for name in (_PULLED_BASE, _MADE_BASE):
         if _image_labels(client, name) is not None:
@@ -68,7 +73,7 @@ def _ensure_base(client: docker.DockerClient, clone: Clone, report: Report) -> s
     report(f"pulling {_PULLED_BASE}")
     if _pull(_PULLED_BASE):
         return _PULLED_BASE
-    report(f"{_PULLED_BASE} can't be pulled: making the base by debootstrap instead")
+    announce(f"{_PULLED_BASE} can't be pulled: making the base by debootstrap instead")
     run_long_command(["docker/base.sh", _SUITE, _MADE_BASE], report, clone.root)
     return _MADE_BASE
 

@@ -1,0 +1,214 @@
+"""The `container` machine: a Compose service, or a throwaway container, that runs a guest."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Literal
+
+import docker
+from docker.errors import APIError, ImageNotFound
+from docker.models.containers import Container
+
+from pmemlab.clone import Clone, find_clone
+from pmemlab.container_engine.connection import connect
+from pmemlab.container_engine.container_command import ContainerCommand
+from pmemlab.container_engine.health import (
+    STATE_FOLDER,
+    has_ended,
+    read_proof,
+    wait_until_proved,
+)
+from pmemlab.container_engine.image import current_image
+from pmemlab.container_engine.inventory import find_machines, remove, sweep_abandoned
+from pmemlab.container_engine.throwaway import start_throwaway
+from pmemlab.errors import CommandTimeoutError, LabError, MachineDiedError, MissingRequirementError
+from pmemlab.machines.protocol import Accelerator, Result
+from pmemlab.topology import Topology, load_topology
+
+__all__ = ["ContainerMachine", "open_container_machine", "require_image", "running_machines"]
+
+# Where the image has the virtual environment with both packages.
+_PYTHON = "/opt/pmemlab/bin/python"
+
+
+def running_machines(clone: Clone | None = None) -> frozenset[str]:
+    """Names of the topologies whose machine runs in the clone's lab.
+
+    Raises `MissingRequirementError` where no Docker engine answers.
+    """
+    machines = find_machines(connect(), clone or find_clone())
+    return frozenset(name for name, container in machines.items() if container.status == "running")
+
+
+def require_image(client: docker.DockerClient, clone: Clone) -> str:
+    """Name of the image of the clone's present sources.
+
+    Raises `MissingRequirementError` where there is none: then no machine can be started.
+    """
+    image = current_image(client, clone)
+    if image is None:
+        raise MissingRequirementError("there is no image of this clone's sources", "make lab-up")
+    return image
+
+
+def open_container_machine(topology: Topology) -> ContainerMachine:
+    """Attach to the machine of the clone's running lab, or start a throwaway container.
+
+    Raises `MissingRequirementError` where there is no engine or no image, `LabError` where the
+    machine can't be proved.
+    """
+    if topology != load_topology(topology.name):
+        raise LabError(
+            f"topology {topology.name}: containers run the lab's own topologies; "
+            "use --machine guest for others"
+        )
+    clone = find_clone()
+    client = connect()
+    sweep_abandoned(client, clone)
+    image = require_image(client, clone)
+    container = find_machines(client, clone).get(topology.name)
+    if container is None:
+        return _started(client, topology, start_throwaway(clone, topology.name, image), owned=True)
+    if not _is_of(container, client, image):
+        raise LabError(
+            f"container {container.name} runs older sources than this clone's: run `make lab-up`"
+        )
+    if has_ended(container):  # a power cut, or a death that was reported already
+        container.start()
+    return _started(client, topology, container, owned=False)
+
+
+def _started(
+    client: docker.DockerClient, topology: Topology, container: Container, owned: bool
+) -> ContainerMachine:
+    try:
+        wait_until_proved(container)
+        return ContainerMachine(client, topology, container, owned)
+    except BaseException:
+        if owned:
+            remove(container)
+        raise
+
+
+def _is_of(container: Container, client: docker.DockerClient, image: str) -> bool:
+    try:
+        return bool(container.attrs["Image"] == client.images.get(image).id)
+    except ImageNotFound:
+        return False
+
+
+class ContainerMachine:
+    """A machine in a container whose proof has passed.
+
+    owned: whether the container goes with the machine. One that belongs to a running lab stays.
+
+    `_lock` guards `_commands` and `_end`.
+    """
+
+    kind: Literal["container"] = "container"
+    python = _PYTHON
+
+    def __init__(
+        self, client: docker.DockerClient, topology: Topology, container: Container, owned: bool
+    ) -> None:
+        self.topology = topology
+        self._client = client
+        self._container = container
+        self._owned = owned
+        self._proof = read_proof(container)
+        self.accelerator: Accelerator = self._proof.accelerator
+        self._lock = threading.Lock()
+        self._commands: set[ContainerCommand] = set()
+        self._end = ""  # how it went down by our own hand
+
+    def run(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Result:
+        command = self._begin(argv, env or {})
+        try:
+            status = command.wait(timeout)
+        except TimeoutError:
+            command.kill()
+            raise CommandTimeoutError(
+                argv, timeout or 0.0, _text(command.stdout), _text(command.stderr)
+            ) from None
+        except BaseException:
+            command.kill()
+            self._check_up()
+            raise
+        finally:
+            with self._lock:
+                self._commands.discard(command)
+        self._check_up()
+        return Result(status, _text(command.stdout), _text(command.stderr))
+
+    def facts(self) -> Mapping[str, object]:
+        return self._proof.facts
+
+    def power_cut(self) -> None:
+        self._go_down("has had its power cut")
+        try:
+            self._container.kill()
+        except APIError as error:
+            if not has_ended(self._container):
+                raise LabError(f"container {self._container.name}: {error.explanation}") from None
+
+    def stop(self) -> None:
+        cut = bool(self._end)
+        self._go_down("is stopped")
+        for command in self._running():
+            command.kill()
+        if self._owned:
+            remove(self._container)
+        elif cut and has_ended(self._container):
+            self._container.start()  # the lab is as it was found, a moment from now
+        self._client.close()
+
+    def __enter__(self) -> ContainerMachine:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _begin(self, argv: Sequence[str], env: Mapping[str, str]) -> ContainerCommand:
+        settings = [f"--env={name}={value}" for name, value in env.items()]
+        with self._lock:
+            self._raise_if_down()
+            command = ContainerCommand(
+                self._client,
+                self._container,
+                ["pmemlab", "exec", "--state-dir", STATE_FOLDER, *settings, "--", *argv],
+            )
+            self._commands.add(command)
+        return command
+
+    def _running(self) -> list[ContainerCommand]:
+        with self._lock:
+            return list(self._commands)
+
+    def _go_down(self, how: str) -> None:
+        with self._lock:
+            self._end = self._end or how
+
+    def _check_up(self) -> None:
+        with self._lock:
+            self._raise_if_down()
+
+    def _raise_if_down(self) -> None:
+        """REQUIRES: `_lock` is held."""
+        if self._end:
+            raise MachineDiedError(f"container {self._container.name} {self._end}")
+
+
+def _text(output: bytearray) -> str:
+    return output.decode(errors="surrogateescape")
