@@ -44,8 +44,16 @@ test: setup ## run the tests that need neither Docker nor a guest
 scenarios: setup guest-packages ## train in every storage mode on emulated machines, check, and print the table
 	$(BIN)/python -m pytest scenarios $(ARGS)
 
+.PHONY: docker
+docker: ## install and start a Docker engine, where none answers (Debian and Ubuntu)
+	@docker/engine.sh up
+
+.PHONY: docker-stop
+docker-stop: ## end the Docker engine that `make docker` started
+	@docker/engine.sh down
+
 .PHONY: lab-up
-lab-up: setup ## build and start every machine as a container, and wait until each is proved
+lab-up: docker-answers setup ## build and start every machine as a container, and wait until each is proved
 	$(BIN)/pmemlab up $(ARGS)
 
 .PHONY: lab-down
@@ -86,6 +94,11 @@ $(INSTALLED): pyproject.toml constraints.txt $(CORE_SOURCES)
 	$(BIN)/python -m pip install -q -c constraints.txt "scikit-build-core>=0.11" "nanobind>=2.7" cmake ninja
 	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[torch,lab,dev]'
 	touch $@
+
+# First, because what follows takes minutes.
+.PHONY: docker-answers
+docker-answers:
+	@docker/engine.sh check
 
 .PHONY: optional-packages
 optional-packages:

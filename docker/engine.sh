@@ -3,6 +3,7 @@
 #
 #   docker/engine.sh up      install Docker and Compose if they are missing (Debian, Ubuntu),
 #                            start the engine and wait until it answers
+#   docker/engine.sh check   say in a line what to do where no engine answers
 #   docker/engine.sh down    end the engine that `up` started without systemd
 set -eu
 
@@ -63,14 +64,25 @@ wait_for_answer() {
     done
 }
 
+# An engine may run and refuse just this user.
+need_access() {
+    [ "$(id -u)" = 0 ] || [ ! -S /var/run/docker.sock ] || [ -w /var/run/docker.sock ] ||
+        fail "an engine runs, but $(id -un) may not use it:" \
+            "run 'sudo usermod -aG docker $(id -un)', and log in again"
+}
+
+check() {
+    answers || {
+        need_access
+        fail "no Docker engine answers; 'make docker' gets one"
+    }
+    has_compose || fail "there is no Docker Compose; 'make docker' gets it"
+}
+
 up() {
     install_packages
     if ! answers; then
-        # An engine may run and refuse just this user.
-        if [ "$(id -u)" != 0 ] && [ -S /var/run/docker.sock ] && [ ! -w /var/run/docker.sock ]; then
-            fail "an engine runs, but $(id -un) may not use it:" \
-                "run 'sudo usermod -aG docker $(id -un)', and log in again"
-        fi
+        need_access
         start
         wait_for_answer
     fi
@@ -95,6 +107,7 @@ down() {
 
 case "${1:-}" in
     up) up ;;
+    check) check ;;
     down) down ;;
-    *) fail "usage: docker/engine.sh up | down" ;;
+    *) fail "usage: docker/engine.sh up | check | down" ;;
 esac
