@@ -1,0 +1,64 @@
+// One level of storage below or at the top of a table, in batches.
+//
+// A tier stores whole rows and says where; it decides nothing. What lies where, how many rows a tier may
+// hold, and who may touch a row while it moves is the business of the index and the mover.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "row_batch.h"
+
+namespace embstore {
+
+using Slot = uint32_t;
+
+// Where a tier keeps a row.
+struct Place {
+  int64_t key;
+  Slot slot;
+};
+
+struct TierStats {
+  std::string name;
+  uint64_t rows;
+  uint64_t row_bytes;     // of a row's floats
+  uintptr_t address;      // of the first row; 0 where rows can't be addressed
+  uint64_t mapped_bytes;  // of address space or of files
+  std::optional<std::string> path;
+  std::optional<bool> is_pmem;
+};
+
+class Tier {
+ public:
+  virtual ~Tier() = default;
+
+  // Stores every row of `rows` and says where. All or nothing: on an error (Error(kStorage), naming the
+  // file) no place is taken. A row of a key that the tier has already is a new row; the old place stays
+  // until it's erased.
+  virtual void write(const RowBatch& rows, std::span<Slot> slots) = 0;
+
+  // Fills `rows` (resized to places.size()) with the rows at `places`, in order. A place that was erased
+  // meanwhile yields an unspecified row: the caller checks against the index afterwards. A place that
+  // was not erased yields its row, or an error: never a damaged row.
+  virtual void read(std::span<const Place> places, RowBatch& rows) const = 0;
+
+  // REQUIRES: nothing refers to the places any more. Readers of them may still be under way.
+  virtual void erase(std::span<const Place> places) = 0;
+
+  virtual TierStats stats() const = 0;
+};
+
+// Told by a tier that moves rows on its own accord (compaction).
+class Relocator {
+ public:
+  virtual ~Relocator() = default;
+  // Makes the index refer to `to` in place of `from`; false where `key` isn't at `from` any more, and
+  // then `to` is garbage. The tier holds no lock of its own while it calls this; erase() may be called
+  // by others meanwhile, with the index's locks held.
+  virtual bool relocate(int64_t key, Slot from, Slot to) = 0;
+};
+
+}  // namespace embstore
