@@ -14,8 +14,8 @@ struct RowHeader {
   int64_t key;
   uint64_t frequency;
   int64_t version;
-  uint64_t rank_count;  // by which the cache ranks rows: see ranking.h
-  uint64_t rank_stamp;
+  uint64_t served;  // this and the next: by which tiers rank rows, see ranking.h
+  uint64_t stamp;
 };
 static_assert(sizeof(RowHeader) == 40);
 

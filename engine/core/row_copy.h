@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "row_layout.h"
+
 namespace embstore {
 
 #if defined(__SANITIZE_THREAD__)
@@ -16,7 +18,14 @@ __attribute__((no_sanitize("thread"), noinline)) void copy_row(float* out, const
   for (int i = 0; i < dim; ++i) out[i] = source[i];
 }
 
+__attribute__((no_sanitize("thread"), noinline)) inline RowMeta copy_meta(const RowMeta& meta) {
+  const volatile RowMeta& source = meta;
+  return {.frequency = source.frequency, .version = source.version};
+}
+
 #else
+
+inline RowMeta copy_meta(const RowMeta& meta) { return meta; }
 
 // kDim is `dim` where the compiler may know it, else 0.
 template <int kDim>

@@ -1,35 +1,33 @@
-#include "memory_tier.h"
+#include "tiers/memory_tier.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "error.h"
+#include "row_copy.h"
 
 namespace embstore {
 
-MemoryTier::MemoryTier(std::string name, const RowLayout& layout, uint64_t capacity_rows,
-                       std::unique_ptr<Memory> memory)
+MemoryTier::MemoryTier(std::string name, const RowLayout& layout, uint64_t slot_count,
+                       std::unique_ptr<Memory> memory, bool ranked)
     : name_(std::move(name)),
       layout_(layout),
-      capacity_rows_(capacity_rows),
+      slot_count_(slot_count),
+      ranked_(ranked),
       memory_(std::move(memory)),
       rows_(reinterpret_cast<float*>(memory_->data())),
       row_floats_(layout.row_floats()),
-      meta_(capacity_rows),
-      unreserved_rows_(capacity_rows) {}
-
-bool MemoryTier::reserve(uint64_t count) {
-  uint64_t unreserved = unreserved_rows_.load(std::memory_order_relaxed);
-  do {
-    if (unreserved < count) return false;
-  } while (!unreserved_rows_.compare_exchange_weak(unreserved, unreserved - count,
-                                                   std::memory_order_relaxed));
-  return true;
-}
-
-void MemoryTier::release(uint64_t count) {
-  unreserved_rows_.fetch_add(count, std::memory_order_relaxed);
-}
+      meta_(slot_count),
+      ranks_(ranked ? slot_count : 1),
+      keys_(ranked ? slot_count : 1) {}
 
 void MemoryTier::take(std::span<Slot> slots) {
   const std::lock_guard lock(mutex_);
+  if (free_slots_.size() + (slot_count_ - untouched_from_) < slots.size()) {
+    throw Error(ErrorKind::kStoreFull, "the " + name_ + " tier has no " +
+                                           std::to_string(slots.size()) + " free slots of its " +
+                                           std::to_string(slot_count_));
+  }
   for (Slot& slot : slots) {
     if (free_slots_.empty()) {
       slot = static_cast<Slot>(untouched_from_++);
@@ -41,12 +39,86 @@ void MemoryTier::take(std::span<Slot> slots) {
 }
 
 void MemoryTier::give_back(std::span<const Slot> slots) {
+  const std::lock_guard lock(mutex_);
+  if (ranked_) {
+    for (const Slot slot : slots) ranks_[slot].stamp.store(0, std::memory_order_relaxed);
+  }
+  free_slots_.insert(free_slots_.end(), slots.begin(), slots.end());
+}
+
+void MemoryTier::put(Slot slot, const RowHeader& header, const float* source) {
+  std::copy_n(source, row_floats_, row(slot));
+  meta_[slot] = {.frequency = header.frequency, .version = header.version};
+  if (!ranked_) return;
+  set_key(slot, header.key);
+  ranks_[slot].served.store(header.served, std::memory_order_relaxed);
+  ranks_[slot].stamp.store(std::max(header.stamp, AccessClock::kFirstStamp),
+                           std::memory_order_relaxed);
+}
+
+void MemoryTier::write(const RowBatch& rows, std::span<Slot> slots) {
+  take(slots);
+  for (size_t i = 0; i < rows.size(); ++i) put(slots[i], rows.header(i), rows.row(i));
+}
+
+void MemoryTier::read(std::span<const Place> places, RowBatch& rows) const {
+  rows.resize(places.size());
+  for (size_t i = 0; i < places.size(); ++i) {
+    rows.header(i) = header(places[i].slot, places[i].key);
+    copy_row<0>(rows.row(i), row(places[i].slot), static_cast<int>(row_floats_));
+  }
+}
+
+void MemoryTier::erase(std::span<const Place> places) {
+  std::vector<Slot> slots(places.size());
+  std::transform(places.begin(), places.end(), slots.begin(), [](const Place& p) { return p.slot; });
+  give_back(slots);
+}
+
+RowHeader MemoryTier::header(Slot slot, int64_t key) const {
+  const RowMeta meta = copy_meta(meta_[slot]);
+  RowHeader header{.key = key,
+                   .frequency = meta.frequency,
+                   .version = meta.version,
+                   .served = 0,
+                   .stamp = 0};
+  if (ranked_) {
+    header.served = ranks_[slot].served.load(std::memory_order_relaxed);
+    header.stamp = ranks_[slot].stamp.load(std::memory_order_relaxed);
+  }
+  return header;
+}
+
+Rank MemoryTier::rank(Slot slot, CacheStrategy strategy) const {
+  const RowHeader row = header(slot, 0);
+  return Rank::of(strategy, row.frequency + row.served, row.stamp);
+}
+
+std::vector<MemoryTier::Candidate> MemoryTier::coldest(uint64_t count,
+                                                       CacheStrategy strategy) const {
+  uint64_t end = 0;
   {
     const std::lock_guard lock(mutex_);
-    free_slots_.insert(free_slots_.end(), slots.begin(), slots.end());
+    end = untouched_from_;
   }
-  // Only now: a reservation is a promise that take() finds a slot.
-  release(slots.size());
+  // The coldest so far, the hottest of them on top.
+  const auto colder = [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; };
+  std::vector<Candidate> heap;
+  for (uint64_t i = 0; i < end; ++i) {
+    const Slot slot = static_cast<Slot>(i);
+    if (ranks_[slot].stamp.load(std::memory_order_relaxed) == 0) continue;
+    const Candidate candidate{rank(slot, strategy),
+                              {keys_[slot].load(std::memory_order_relaxed), slot}};
+    if (heap.size() == count) {
+      if (!colder(candidate, heap.front())) continue;
+      std::pop_heap(heap.begin(), heap.end(), colder);
+      heap.pop_back();
+    }
+    heap.push_back(candidate);
+    std::push_heap(heap.begin(), heap.end(), colder);
+  }
+  std::sort_heap(heap.begin(), heap.end(), colder);
+  return heap;
 }
 
 TierStats MemoryTier::stats() const {
@@ -54,7 +126,6 @@ TierStats MemoryTier::stats() const {
   return TierStats{
       .name = name_,
       .rows = untouched_from_ - free_slots_.size(),
-      .capacity_rows = capacity_rows_,
       .row_bytes = layout_.row_bytes(),
       .address = reinterpret_cast<uintptr_t>(memory_->data()),
       .mapped_bytes = memory_->size_bytes(),

@@ -1,4 +1,5 @@
-// Rows in addressable memory: DRAM, a libpmem mapping, or memkind's nodes.
+// Rows in addressable memory: DRAM, a libpmem mapping, or memkind's nodes. As a table's first tier its rows
+// are read and updated in place.
 #pragma once
 
 #include <atomic>
@@ -8,37 +9,72 @@
 
 #include "memory/huge_pages.h"
 #include "memory/memory.h"
+#include "ranking.h"
 #include "row_layout.h"
-#include "tier.h"
+#include "tiers/tier.h"
 
 namespace embstore {
 
 class MemoryTier final : public Tier {
  public:
-  // `memory` holds capacity_rows rows of `layout`.
-  MemoryTier(std::string name, const RowLayout& layout, uint64_t capacity_rows,
-             std::unique_ptr<Memory> memory);
+  // `memory` holds slot_count rows of `layout`. Only a ranked tier can name its coldest rows.
+  MemoryTier(std::string name, const RowLayout& layout, uint64_t slot_count,
+             std::unique_ptr<Memory> memory, bool ranked);
 
-  bool reserve(uint64_t count) override;
-  void release(uint64_t count) override;
-  void take(std::span<Slot> slots) override;
-  void give_back(std::span<const Slot> slots) override;
+  void write(const RowBatch& rows, std::span<Slot> slots) override;
+  void read(std::span<const Place> places, RowBatch& rows) const override;
+  void erase(std::span<const Place> places) override;
   TierStats stats() const override;
+
+  uint64_t slot_count() const { return slot_count_; }
+
+  // Throws Error(kStoreFull) and takes none where there are fewer free slots. Slots that were taken hold
+  // unspecified rows and aren't among the coldest until put() or touch().
+  void take(std::span<Slot> slots);
+  void give_back(std::span<const Slot> slots);
+
+  // Fills a slot that was taken.
+  void put(Slot slot, const RowHeader& header, const float* row);
 
   // The hot path's view of a slot. Who may touch it is the index's business (see index/bucket.h).
   float* row(Slot slot) const { return rows_ + slot * row_floats_; }
   RowMeta& meta(Slot slot) const { return meta_[slot]; }
+  bool ranked() const { return ranked_; }
+
+  // --- Ranking. REQUIRES: ranked().
+  void set_key(Slot slot, int64_t key) { keys_[slot].store(key, std::memory_order_relaxed); }
+  // An access at `stamp`.
+  void touch(Slot slot, uint64_t stamp) {
+    std::atomic<uint64_t>& last = ranks_[slot].stamp;
+    if (last.load(std::memory_order_relaxed) < stamp) last.store(stamp, std::memory_order_relaxed);
+  }
+  // REQUIRES: the mover's mutex is held.
+  void count_served(Slot slot) {
+    std::atomic<uint64_t>& served = ranks_[slot].served;
+    served.store(served.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+  struct Candidate {
+    Rank rank;
+    Place place;
+  };
+  // The `count` rows that rank lowest, coldest first. Rows that are accessed meanwhile may be ranked by
+  // what they were before.
+  std::vector<Candidate> coldest(uint64_t count, CacheStrategy strategy) const;
+  Rank rank(Slot slot, CacheStrategy strategy) const;
+  RowHeader header(Slot slot, int64_t key) const;
 
  private:
   const std::string name_;
   const RowLayout layout_;
-  const uint64_t capacity_rows_;
+  const uint64_t slot_count_;
+  const bool ranked_;
   const std::unique_ptr<Memory> memory_;
   float* const rows_;
   const size_t row_floats_;
-  const PageArray<RowMeta> meta_;  // in DRAM for every kind of memory
-
-  std::atomic<uint64_t> unreserved_rows_;
+  // In DRAM for every kind of memory, and backed only where they are touched.
+  const PageArray<RowMeta> meta_;
+  const PageArray<RowRank> ranks_;               // one element where the tier isn't ranked
+  const PageArray<std::atomic<int64_t>> keys_;   // likewise
 
   mutable std::mutex mutex_;
   std::vector<Slot> free_slots_;  // guarded by mutex_

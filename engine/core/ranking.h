@@ -1,0 +1,41 @@
+// The order in which a tier gives up its rows.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace embstore {
+
+enum class CacheStrategy { kLfu, kLru };
+
+// What a ranked tier keeps of each row beside RowMeta. Both only grow while a row stays.
+struct RowRank {
+  std::atomic<uint64_t> served;  // occurrences in serving look-ups; guarded by the mover's mutex
+  std::atomic<uint64_t> stamp;   // of the last access of either kind; 0: the slot is free
+};
+
+// A point in the order. LFU: by count, then by the time of the last access, which is when the count was
+// reached. LRU: by that time alone. The coldest row is the least.
+struct Rank {
+  uint64_t count;
+  uint64_t stamp;
+
+  static Rank of(CacheStrategy strategy, uint64_t count, uint64_t stamp) {
+    return {strategy == CacheStrategy::kLfu ? count : 0, stamp};
+  }
+  auto operator<=>(const Rank&) const = default;
+};
+
+// Time as ranking knows it: batches in the order in which they began, then places within one.
+class AccessClock {
+ public:
+  // The stamp of a batch's first id; the next ids' follow.
+  uint64_t begin_batch() { return next_batch_.fetch_add(1, std::memory_order_relaxed) << 32; }
+  // Stamps of restored rows lie below those of every batch.
+  static constexpr uint64_t kFirstStamp = 1;
+
+ private:
+  std::atomic<uint64_t> next_batch_{1};
+};
+
+}  // namespace embstore
