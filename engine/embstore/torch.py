@@ -5,9 +5,10 @@
     loss.backward()          # applies var's own optimizer to the rows of ids
 
 A backward pass is one `apply_gradients` for each variable in it, however often and through
-however many modules the variable was used, as it would be for a dense parameter. It runs at the
-end of the pass; a pass that fails trains nothing. There is no parameter to hand to a torch
-optimizer, and `state_dict` holds no rows.
+however many modules the variable was used, as it would be for a dense parameter. It comes when
+autograd is through, so a pass that fails trains nothing. An error of a variable comes out of
+`backward`; variables that were trained before it stay trained. There is no parameter to hand to
+a torch optimizer, and `state_dict` holds no rows.
 
 In eval mode, or where autograd is off, a forward is a serving lookup, without a gradient.
 """

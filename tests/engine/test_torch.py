@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeVariable
+from engine_storage import MakeVariable
 
 import embstore as es
 from embstore.errors import InvalidArgumentError, StoreFullError

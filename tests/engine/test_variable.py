@@ -6,7 +6,7 @@ import ctypes
 
 import numpy as np
 import pytest
-from conftest import MakeVariable, StorageOf
+from engine_storage import MakeVariable, StorageOf
 
 import embstore as es
 from embstore.errors import ClosedError, InvalidArgumentError, StoreFullError
