@@ -26,6 +26,10 @@ import struct
 import subprocess
 import sys
 
+TYPE_CHECKING = False  # typing's own costs a guest time
+if TYPE_CHECKING:
+    from typing import Any
+
 HELLO, SPAWN, KILL, REFRESH, PING, PONG, STDOUT, STDERR, EXIT = range(1, 10)
 PORT_NAME = "pmemlab.agent"
 
@@ -116,10 +120,10 @@ class Agent:
         elif kind == PING:
             self._send(PONG, channel)
 
-    def _spawn(self, channel: int, request: dict[str, object]) -> None:
+    def _spawn(self, channel: int, request: dict[str, Any]) -> None:
         try:
             process = subprocess.Popen(
-                request["argv"],  # type: ignore[call-overload]
+                request["argv"],
                 env=request["env"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -128,7 +132,7 @@ class Agent:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            self._send(EXIT, channel, {"error": str(error)})
+            self._send(EXIT, channel, {"error": f"{request['argv'][:1]} can't be run: {error}"})
             return
         command = self._commands[channel] = _Command(channel, process)
         for pipe in command.pipes:

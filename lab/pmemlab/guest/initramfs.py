@@ -12,7 +12,7 @@ from pmemlab.errors import MissingRequirementError
 from pmemlab.guest.cache import build_once, cache_folder
 from pmemlab.guest.kernel import Kernel
 
-__all__ = ["get_initramfs", "write_cpio"]
+__all__ = ["find_busybox", "get_initramfs", "write_cpio"]
 
 _FOLDERS = ("bin", "dev", "proc", "sys", "lower", "overlay", "root")
 
@@ -23,7 +23,7 @@ def get_initramfs(kernel: Kernel, init: bytes | None = None, label: str = "guest
     init: the script that is run first. Default: the one that starts a guest's agent.
     Raises `MissingRequirementError` where there is no static busybox.
     """
-    busybox = _static_busybox().read_bytes()
+    busybox = find_busybox().read_bytes()
     script = init or (Path(__file__).parent / "init").read_bytes()
     digest = sha256(script + busybox + str(kernel.folder).encode()).hexdigest()[:16]
     path = cache_folder() / f"initramfs-{label}-{digest}.cpio"
@@ -67,7 +67,8 @@ def write_cpio(path: Path, entries: dict[str, tuple[int, bytes]]) -> None:
                 archive.write(b"\0" * (-(offset + len(block)) % 4))
 
 
-def _static_busybox() -> Path:
+def find_busybox() -> Path:
+    """A static busybox. Raises `MissingRequirementError`."""
     remedy = "apt-get install busybox-static"
     found = shutil.which("busybox", path=os.environ.get("PATH", "") + ":/bin:/usr/bin")
     if found is None:

@@ -77,7 +77,7 @@ class Link:
             self._channels[channel] = frames
         request = {"argv": list(argv), "env": dict(env)}
         self._send(agent.pack(agent.SPAWN, channel, json.dumps(request).encode()))
-        return Command(self, channel, argv, frames)
+        return Command(self, channel, frames)
 
     def run(
         self, argv: Sequence[str], env: Mapping[str, str], timeout: float | None = None
@@ -160,18 +160,19 @@ class Link:
 
 
 class Command:
-    """A command that runs in the guest. `returncode` is there once `output` has ended."""
+    """A command that runs in the guest. `returncode` is there once `output` has ended.
+
+    `output` is for one thread, `kill` for any.
+    """
 
     def __init__(
         self,
         link: Link,
         channel: int,
-        argv: Sequence[str],
         frames: queue.SimpleQueue[tuple[int, bytes] | None],
     ) -> None:
         self._link = link
         self._channel = channel
-        self._argv = argv
         self._frames = frames
         self.returncode = 0
 
@@ -190,18 +191,22 @@ class Command:
                     ended = True
                     end = json.loads(payload)
                     if "error" in end:
-                        raise LabError(f"{self._argv[0]}: can't be run: {end['error']}")
+                        raise LabError(end["error"])
                     self.returncode = end["returncode"]
                     return
                 yield kind, payload
         finally:
             if not ended and not self._link.wait_closed(0):
-                self._kill()
+                self._kill_and_wait()
             self._link._forget(self._channel)
 
-    def _kill(self) -> None:
-        """Kill it and see it end, so that no timeout leaves anything running."""
+    def kill(self) -> None:
+        """Kill it and its children. `output` then comes to its end."""
         self._link._send(agent.pack(agent.KILL, self._channel))
+
+    def _kill_and_wait(self) -> None:
+        """So that no timeout leaves anything running."""
+        self.kill()
         deadline = time.monotonic() + _KILL_GRACE_S
         try:
             while self._link._next(self._frames, deadline)[0] != agent.EXIT:

@@ -49,7 +49,10 @@ def read_facts(path: str | None, memkind: bool) -> dict[str, object]:
         "slow_nodes": _slow_nodes(with_cpus),
         "memory_side_cache": _memory_side_cache(),
         "regions": _regions(),
-        "system_ram_bytes": _system_ram_bytes(),
+        "ram_bytes": _physical_bytes("System RAM"),
+        "kmem_bytes": _physical_bytes("System RAM (kmem)"),
+        "persistent_bytes": _physical_bytes("Persistent Memory"),
+        "declared_persistent_bytes": _physical_bytes("Persistent Memory (legacy)"),  # by memmap=
     }
     if path is not None:
         facts["mount"] = _mount(path)
@@ -138,13 +141,13 @@ def _regions() -> list[dict[str, object]]:
     ]
 
 
-def _system_ram_bytes() -> int:
-    """Persistent memory that is used as RAM: "System RAM (kmem)" within a DAX device's range."""
+def _physical_bytes(name: str) -> int:
+    """Size of the physical address ranges of this name. 0 without the privilege to see them."""
     total = 0
     for line in Path("/proc/iomem").read_text().splitlines():
-        bounds, _, name = line.strip().partition(" : ")
-        if name.startswith("System RAM (kmem)"):
-            low, high = (int(bound, 16) for bound in bounds.split("-"))
+        bounds, _, found = line.strip().partition(" : ")
+        low, high = (int(bound, 16) for bound in bounds.split("-"))
+        if found == name and high:
             total += high - low + 1
     return total
 

@@ -17,7 +17,7 @@ from pmemlab.guest.kernel import Kernel
 from pmemlab.machines.protocol import Accelerator
 from pmemlab.topology import Topology
 
-__all__ = ["Qemu", "command_line", "find_qemu"]
+__all__ = ["Qemu", "command_line", "find_qemu", "find_setpriv"]
 
 _CONSOLE_TAIL_BYTES = 2_000
 _STOP_S = 10.0
@@ -36,6 +36,14 @@ def find_qemu() -> str:
         raise MissingRequirementError(
             "QEMU (qemu-system-x86_64)", "apt-get install qemu-system-x86"
         )
+    return found
+
+
+def find_setpriv() -> str:
+    """util-linux's setpriv, which ties a child's life to its parent's."""
+    found = shutil.which("setpriv")
+    if found is None:
+        raise MissingRequirementError("setpriv", "apt-get install util-linux")
     return found
 
 
@@ -101,8 +109,7 @@ class Qemu:
 
     def __init__(self, name: str, argv: Sequence[str], state: Path, port: socket.socket) -> None:
         """Start it. `port` is passed on to it and closed here."""
-        if shutil.which("setpriv") is None:
-            raise MissingRequirementError("setpriv", "apt-get install util-linux")
+        setpriv = find_setpriv()
         self._name = name
         self._console = state / "console.log"
         self._log = state / "qemu.log"
@@ -110,7 +117,7 @@ class Qemu:
         def start() -> subprocess.Popen[bytes]:
             with self._log.open("wb") as log:
                 return subprocess.Popen(
-                    ["setpriv", "--pdeathsig", "KILL", "--", *argv],
+                    [setpriv, "--pdeathsig", "KILL", "--", *argv],
                     pass_fds=[port.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=log,

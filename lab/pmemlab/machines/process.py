@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -27,6 +26,7 @@ from pmemlab.errors import (
     MissingRequirementError,
 )
 from pmemlab.machines.protocol import Accelerator, Result
+from pmemlab.machines.state_folder import StateFolder
 from pmemlab.proof import mismatches, probe_command
 from pmemlab.topology import Topology
 
@@ -63,12 +63,12 @@ class ProcessMachine:
 
     def __init__(self, topology: Topology) -> None:
         self.python = sys.executable
-        self._folder: Path | None = None
+        self._folder: StateFolder | None = None
         pmem = topology.pmem
         environment = dict(topology.environment)
         if pmem.path is not None:
             self._folder = _folder_for(topology)
-            pmem = replace(pmem, path=str(self._folder))
+            pmem = replace(pmem, path=str(self._folder.path))
         if pmem.nodes:
             pmem = replace(pmem, nodes=(0,))
             environment["MEMKIND_DAX_KMEM_NODES"] = "0"
@@ -139,7 +139,7 @@ class ProcessMachine:
     def stop(self) -> None:
         self._go_down("is stopped")
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.release()
 
     def __enter__(self) -> ProcessMachine:
         return self
@@ -158,7 +158,7 @@ class ProcessMachine:
             _kill(process)
 
 
-def _folder_for(topology: Topology) -> Path:
+def _folder_for(topology: Topology) -> StateFolder:
     """A folder of plain shared memory with room for the topology's persistent memory."""
     free = shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else 0
     if free < topology.pmem.size_bytes:
@@ -166,7 +166,7 @@ def _folder_for(topology: Topology) -> Path:
             f"topology {topology.name}: {_SHARED_MEMORY} has {free >> 20} MiB free, but "
             f"{topology.pmem.size_bytes >> 20} MiB are wanted; give it more, or use --machine guest"
         )
-    return Path(tempfile.mkdtemp(prefix="pmemlab-", dir=_SHARED_MEMORY))
+    return StateFolder.temporary(_SHARED_MEMORY)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
