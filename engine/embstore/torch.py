@@ -5,9 +5,10 @@
     loss.backward()          # applies var's own optimizer to the rows of ids
 
 A backward pass is one `apply_gradients` for each variable in it, however often and through
-however many modules the variable was used, as it would be for a dense parameter. It runs at the
-end of the pass; a pass that fails trains nothing. There is no parameter to hand to a torch
-optimizer, and `state_dict` holds no rows.
+however many modules the variable was used, as it would be for a dense parameter. It comes when
+autograd is through, so a pass that fails trains nothing. An error of a variable comes out of
+`backward`; variables that were trained before it stay trained. There is no parameter to hand to
+a torch optimizer, and `state_dict` holds no rows.
 
 In eval mode, or where autograd is off, a forward is a serving lookup, without a gradient.
 """
@@ -110,9 +111,9 @@ class _Pass:
     def apply(self) -> None:
         for variable, parts in self.gathered.items():
             parts.sort(key=lambda part: part[0])  # the order of the forwards, not autograd's
-            ids = torch.cat([ids for _, ids, _ in parts])
-            grads = torch.cat([grads for _, _, grads in parts])
-            variable.apply_gradients(ids.numpy(), grads.numpy())
+            ids = torch.cat([ids.reshape(-1) for _, ids, _ in parts])
+            grads = torch.cat([grad.detach().reshape(-1, variable.dim) for _, _, grad in parts])
+            variable.apply_gradients(ids.numpy(), grads.to("cpu", torch.float32).numpy())
 
 
 # By autograd's number of the backward pass. Only the callback that ends a pass owns its entry, so
@@ -143,9 +144,8 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None]:
-        ids = ctx.ids.reshape(-1)
-        grads = grad.detach().to("cpu", torch.float32).reshape(-1, ctx.variable.dim)
-        _current_pass().gathered.setdefault(ctx.variable, []).append((ctx.number, ids, grads))
+        # The tensor itself, not a view: autograd may write into one that nobody else holds.
+        _current_pass().gathered.setdefault(ctx.variable, []).append((ctx.number, ctx.ids, grad))
         return None, None, None
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 
 from embstore import _checks
 from embstore._core import Table
-from embstore.errors import InvalidArgumentError, StorageError, StoreFullError
+from embstore.errors import (
+    InvalidArgumentError,
+    StorageError,
+    StoreFullError,
+    UnsupportedError,
+)
 from embstore.initializers import Initializer, TruncatedNormal, check_initializer, initial_rows
 from embstore.optimizers import SGD, Optimizer, check_optimizer
 from embstore.options import EmbeddingVariableOption, Tier, check_runs
@@ -265,6 +270,12 @@ class EmbeddingVariable:
     def __repr__(self) -> str:
         storage_type = self._option.storage_option.storage_type.name
         return f"EmbeddingVariable({self._name!r}, dim={self._dim}, storage_type={storage_type})"
+
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedError(
+            f"{self._name} can't be copied or pickled, since its rows lie in the tiers of this "
+            "process; export() gives them"
+        )
 
     def _routed(self, keys: NDArray[np.int64]) -> Iterator[tuple[Table, NDArray[np.intp]]]:
         """Each partition with where in `keys` its own are, in order, so that sums stay the same."""

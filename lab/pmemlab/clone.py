@@ -41,6 +41,11 @@ class Clone:
     def compose_file(self) -> Path:
         return self.root / "compose.yaml"
 
+    @property
+    def kvm_override(self) -> Path:
+        """Compose file that gives the machines KVM."""
+        return self.root / "docker/compose.kvm.yaml"
+
     def sources_digest(self) -> str:
         """SHA-256 over what an image is made of, so that a stale image is recognised."""
         digest = hashlib.sha256()

@@ -17,6 +17,7 @@ from pmemlab.container_engine.connection import connect
 from pmemlab.container_engine.health import is_proved, read_proof
 from pmemlab.container_engine.image import ensure_image
 from pmemlab.container_engine.inventory import find_machines, sweep, sweep_abandoned
+from pmemlab.container_engine.kvm import kvm_works
 from pmemlab.container_engine.stages import Stage, Stages
 from pmemlab.errors import LabError, MissingRequirementError
 
@@ -53,7 +54,9 @@ def lab_up(topologies: Sequence[str] = (), console: Console | None = None) -> No
         building = stages.begin("image")
         image = ensure_image(client, clone, stages.announce, building.report)
         building.end("ready")
-        find_compose(clone, image).run("up", "--no-start", "--remove-orphans", *topologies)
+        overrides = [clone.kvm_override] if kvm_works(client, image) else []
+        compose = find_compose(clone, image, *overrides)
+        compose.run("up", "--no-start", "--remove-orphans", *topologies)
         machines = find_machines(client, clone)
         wanted = {name: machines[name] for name in topologies or machines}
         # More at a time than there are processors, and each takes longer to be ready.

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 __all__ = [
+    "EXEC_LAB_ERROR_STATUS",
     "CommandTimeoutError",
     "LabError",
     "MachineDiedError",
@@ -19,6 +20,9 @@ __all__ = [
     "ProvisionError",
     "TopologyError",
 ]
+
+EXEC_LAB_ERROR_STATUS = 125
+"""What `pmemlab exec` ends with where the lab broke, as `docker run` does."""
 
 
 class LabError(Exception):

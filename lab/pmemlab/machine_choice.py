@@ -7,9 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from pmemlab.clone import find_clone
+from pmemlab.errors import LabError
 from pmemlab.machines.protocol import Kind
 from pmemlab.scenario import Scenario
-from pmemlab.topology import Topology
+from pmemlab.topology import Topology, load_topology, topology_names
 
 __all__ = ["Choice", "KindOrAuto", "MachineChooser", "unprovable"]
 
@@ -24,16 +26,6 @@ class Choice:
     why: str
 
 
-@dataclass(frozen=True)
-class _Containers:
-    """What a Docker engine offers this clone: machines that run, and an image to start others."""
-
-    running: frozenset[str]
-    can_start: bool
-    why_not_running: str
-    why_not_started: str = ""
-
-
 class MachineChooser:
     """Looks around at most once for each kind of machine, and only where it has to."""
 
@@ -43,35 +35,53 @@ class MachineChooser:
         self._root = root
 
     def choose(self, topology: Topology) -> Choice:
-        """Return the first kind that runs here, best first; `process` always does."""
+        """Return the best kind that runs here; `process` always does.
+
+        Best first: the running lab's container, a throwaway container, a guest, a process.
+        """
         if self._requested != "auto":
             return Choice(self._requested, "asked for by --machine")
         containers = self._containers
-        if topology.name in containers.running:
-            return Choice("container", "the lab is running")
-        why = containers.why_not_running
-        if containers.can_start:
-            return Choice("container", f"{why}; Docker answers and has the image")
-        why += f"; no container either: {containers.why_not_started}"
+        if not _is_the_labs_own(topology):
+            why = f"{topology.name} is no topology of the lab's own, which containers run"
+        elif isinstance(containers, str):
+            why = f"no container: {containers}"
+        elif topology.name in containers:
+            return Choice("container", "it runs in this clone's lab")
+        else:
+            return Choice("container", "a throwaway one, since the lab is not up")
         if self._why_no_guest is None:
             return Choice("guest", why)
         return Choice("process", f"{why}; no guest: {self._why_no_guest}")
 
-    def machines_at_a_time(self) -> int:
-        """Two where machines are emulated on cores enough, else one.
-
-        What is measured must not share the computer. Under TCG nothing is measured, and a guest
-        keeps but one core busy.
-        """
-        return 1
-
     @cached_property
-    def _containers(self) -> _Containers:
-        raise NotImplementedError
+    def _containers(self) -> frozenset[str] | str:
+        """Topologies whose container runs; or why there can't be a container."""
+        try:
+            from pmemlab.container_engine.connection import connect
+            from pmemlab.machines.container import require_image, running_machines
+
+            clone = find_clone(self._root)
+            require_image(connect(), clone)
+            return running_machines(clone)
+        except (LabError, ImportError) as error:
+            return str(error)
 
     @cached_property
     def _why_no_guest(self) -> str | None:
-        raise NotImplementedError
+        from pmemlab.guest.kernel import kernel_source
+        from pmemlab.guest.qemu import find_qemu
+
+        try:
+            find_qemu()
+            kernel_source()
+        except LabError as error:
+            return str(error)
+        return None
+
+
+def _is_the_labs_own(topology: Topology) -> bool:
+    return topology.name in topology_names() and topology == load_topology(topology.name)
 
 
 def unprovable(scenario: Scenario, kind: Kind) -> str | None:

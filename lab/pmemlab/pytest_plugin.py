@@ -215,7 +215,11 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     scenarios = config.stash.get(_SESSION, None)
-    if scenarios is None or not scenarios.metrics:
+    if scenarios is None:
+        return
+    for leftover in scenarios.leftovers():
+        terminalreporter.write_line(f"could not be stopped: {leftover}", red=True)
+    if not scenarios.metrics:
         return
     terminalreporter.section("scenarios")
     terminalreporter.write_line(scenarios.table(terminalreporter._tw.fullwidth))

@@ -6,7 +6,6 @@ one works.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -52,19 +51,27 @@ class Outcome:
 class ScenarioRunner:
     """Runs jobs in the background. A context manager; leaving it stops every machine.
 
+    There is one machine at a time, so that nothing disturbs what is measured, until the first
+    one turns out to be emulated: then nothing is measured here, and `emulated_at_a_time` share
+    the cores, of which each keeps but one busy.
+
     A machine that breaks costs the job that ran on it; the next job of that topology gets a fresh
     one. All methods are for one thread, the one that made the runner.
     """
 
-    def __init__(self, open_machine: OpenMachine, machines_at_a_time: int) -> None:
+    def __init__(self, open_machine: OpenMachine, emulated_at_a_time: int) -> None:
         self._open_machine = open_machine
-        self._pool = ThreadPoolExecutor(machines_at_a_time, thread_name_prefix="pmemlab-machine")
+        self._pool = ThreadPoolExecutor(emulated_at_a_time, thread_name_prefix="pmemlab-machine")
+        self._slots = threading.Semaphore(1)
+        self._extra_slots = emulated_at_a_time - 1
         self._futures: dict[Job, Future[Outcome]] = {}
-        # Guards the fields below, which the pool's threads change.
+        # Guards `_extra_slots` and the fields below, which the pool's threads change.
         self._lock = threading.Lock()
         self._closed = False
         self._machines: dict[int, Machine] = {}  # by id: a machine need not be hashable
         self._activities: dict[str, str] = {}
+        # Machines that could not be stopped, and why; complete once `close` has returned.
+        self.leftovers: list[str] = []
 
     def start(self, jobs: Sequence[Job]) -> None:
         """Start the jobs, those of one topology and kind after one another on one machine."""
@@ -93,8 +100,7 @@ class ScenarioRunner:
             self._closed = True
             machines = list(self._machines.values())
         for machine in machines:
-            with contextlib.suppress(LabError):
-                machine.stop()
+            self._stop(machine)
         self._pool.shutdown(wait=True, cancel_futures=True)
         for future in self._futures.values():
             if not future.done():
@@ -107,9 +113,16 @@ class ScenarioRunner:
         self.close()
 
     def _run_group(self, jobs: Sequence[Job]) -> None:
+        with self._slots:
+            self._run_jobs(jobs)
+            self._note(jobs[0], None)
+
+    def _run_jobs(self, jobs: Sequence[Job]) -> None:
         machine: Machine | None = None
         for job in jobs:
             try:
+                if self._closed:
+                    raise LabError("the run was ended before its turn")
                 if machine is None:
                     machine = self._open(job)
                 self._note(job, f"{job.label}: runs on a {machine.kind}")
@@ -119,7 +132,6 @@ class ScenarioRunner:
                 self._stop(machine)
                 machine = None
         self._stop(machine)
-        self._note(jobs[0], None)
 
     def _open(self, job: Job) -> Machine:
         self._note(job, f"{job.scenario.topology.name}: {job.kind} is being started")
@@ -130,16 +142,27 @@ class ScenarioRunner:
         if closed:
             self._stop(machine)
             raise LabError("the run was ended while its machine started")
+        if machine.accelerator == "tcg":
+            self._use_every_slot()
         return machine
+
+    def _use_every_slot(self) -> None:
+        with self._lock:
+            for _ in range(self._extra_slots):
+                self._slots.release()
+            self._extra_slots = 0
 
     def _stop(self, machine: Machine | None) -> None:
         if machine is None:
             return
         with self._lock:
             self._machines.pop(id(machine), None)
-        # What it ran has an outcome by now, and that is what counts.
-        with contextlib.suppress(LabError):
+        try:
             machine.stop()
+        except Exception as error:
+            # What it ran has an outcome, and that is what counts; but nothing is hidden.
+            with self._lock:
+                self.leftovers.append(f"{machine.kind} {machine.topology.name}: {error}")
 
     def _note(self, job: Job, activity: str | None) -> None:
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,6 +19,7 @@ from pmemlab.verdict import judge, parse_document
 __all__ = ["ScenarioSession"]
 
 _POLL_S = 0.5
+_MOST_MACHINES = 4
 
 Waiting = Callable[[Sequence[str]], None]
 """Called about twice a second while an outcome is waited for, with what is being done."""
@@ -46,7 +48,7 @@ class ScenarioSession:
             for scenario, storage_type in selected
             if self.reason_to_skip(scenario) is None
         }
-        self._runner = ScenarioRunner(machines.open_machine, chooser.machines_at_a_time())
+        self._runner = ScenarioRunner(machines.open_machine, _emulated_at_a_time())
         self._started = False
         self._commit = commit_of(root)
         self._results = ResultsFile(root / "results")
@@ -95,10 +97,19 @@ class ScenarioSession:
         picture.write_text(chart_svg(result_rows(self.metrics)), encoding="utf-8")
         return [self._results.path, picture]
 
+    def leftovers(self) -> list[str]:
+        """Machines that could not be stopped, and why. REQUIRES: `close` was called."""
+        return self._runner.leftovers
+
     def close(self) -> None:
         """Stop everything. Idempotent."""
         self._runner.close()
         self._results.close()
+
+
+def _emulated_at_a_time() -> int:
+    """A core each, and no more than fit in a small computer's memory."""
+    return min(os.cpu_count() or 1, _MOST_MACHINES)
 
 
 def _metrics(

@@ -58,21 +58,21 @@ def adam(optimizer: es.optimizers.Adam) -> Update:
 
 def ftrl(optimizer: es.optimizers.Ftrl) -> Update:
     assert optimizer.learning_rate_power == -0.5, "numpy's power may round unlike the C library's"
-    rate = F32(optimizer.learning_rate)
-    l1 = float(F32(optimizer.l1_regularization_strength))
-    twice_l2 = F32(2.0 * optimizer.l2_regularization_strength)
+    rate = optimizer.learning_rate
+    l1 = optimizer.l1_regularization_strength
+    l2_term = F32(2.0 * optimizer.l2_regularization_strength * rate)
 
     def update(w: Row, slots: list[Row], g: Row, t: int) -> None:
         del t
         a, linear = slots
         raised = a + g * g
-        linear += g - (np.sqrt(raised) - np.sqrt(a)) / rate * w
+        linear += g - (np.sqrt(raised) - np.sqrt(a)) * F32(1.0 / rate) * w
         a[:] = raised
         norm = _norm(linear)
         if norm <= l1:
             w[:] = 0
         else:
-            w[:] = F32(l1 / norm - 1.0) * linear / (np.sqrt(a) / rate + twice_l2)
+            w[:] = F32((l1 / norm - 1.0) * rate) * linear / (np.sqrt(a) + l2_term)
 
     return update
 

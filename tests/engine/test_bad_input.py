@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeVariable, skip_without_library
+from engine_storage import MakeVariable, skip_without_library
 
 import embstore as es
 from embstore.errors import (

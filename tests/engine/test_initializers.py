@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from conftest import MakeVariable
+from engine_storage import MakeVariable
 
 import embstore as es
 from embstore import initializers

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeVariable
+from engine_storage import MakeVariable
 from numpy.typing import NDArray
 
 import embstore as es

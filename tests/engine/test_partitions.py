@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import MakeVariable, StorageOf, skip_without_library
+from engine_storage import MakeVariable, StorageOf, skip_without_library
 
 import embstore as es
 from embstore.errors import ClosedError, StoreFullError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import MakeVariable, skip_without_library
+from engine_storage import MakeVariable, skip_without_library
 
 import embstore as es
 

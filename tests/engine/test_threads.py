@@ -8,10 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from conftest import MakeVariable, StorageOf
+from engine_storage import MakeVariable, StorageOf
 
 import embstore as es
 from embstore.errors import ClosedError, StoreFullError
+
+pytestmark = pytest.mark.timeout(60)  # a lock that is never given back hangs
 
 
 def in_threads(count: int, work: Callable[[int], None]) -> None:

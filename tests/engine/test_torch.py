@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeVariable
+from engine_storage import MakeVariable
 
 import embstore as es
 from embstore.errors import InvalidArgumentError, StoreFullError
@@ -209,6 +209,37 @@ def test_gradients_of_something_else_train_nothing(var: es.EmbeddingVariable) ->
     rows = es.torch.Embedding(var)(torch.tensor([1]))
     torch.autograd.grad((rows * scale).sum(), scale)
     assert var.total_count() == (0, DIM)
+
+
+def test_a_gradient_that_is_changed_elsewhere_is_taken_as_it_was(
+    var: es.EmbeddingVariable, table: Any
+) -> None:
+    layer, twin = es.torch.Embedding(var), Twin(table)
+    ids = torch.tensor([[1, 2], [3, 1]])
+    for embed, factor in ((layer, 0.0), (twin, 1.0)):
+        bias = torch.nn.Parameter(torch.zeros(2, 2, DIM))
+
+        def scale(bias: Any, by: float = factor) -> None:
+            bias.grad.mul_(by)
+
+        bias.register_post_accumulate_grad_hook(scale)
+        rows = embed(ids)
+        # The sum hands one gradient to the rows and to the bias.
+        (rows + bias).pow(2).sum().backward()
+    twin.step()
+    assert_same_rows(var, twin)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
+def test_a_backward_that_makes_a_graph_trains_as_well(
+    var: es.EmbeddingVariable, table: Any
+) -> None:
+    layer, twin = es.torch.Embedding(var), Twin(table)
+    ids = torch.tensor([1, 2, 1])
+    layer(ids).pow(2).sum().backward(create_graph=True)
+    twin(ids).pow(2).sum().backward()
+    twin.step()
+    assert_same_rows(var, twin)
 
 
 def test_gradients_of_half_precision_are_taken(var: es.EmbeddingVariable) -> None:

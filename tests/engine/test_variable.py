@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
+import pickle
 
 import numpy as np
 import pytest
-from conftest import MakeVariable, StorageOf
+from engine_storage import MakeVariable, StorageOf
 
 import embstore as es
-from embstore.errors import ClosedError, InvalidArgumentError, StoreFullError
+from embstore.errors import ClosedError, InvalidArgumentError, StoreFullError, UnsupportedError
 
 TWOS = np.full((1, 3), 2.0, np.float32)
 
@@ -232,6 +234,13 @@ def test_a_closed_variable_refuses_everything_but_another_close(var: es.Embeddin
     ):
         with pytest.raises(ClosedError, match=var.name):
             use()
+
+
+def test_a_variable_cant_be_copied_and_says_so(make_variable: MakeVariable) -> None:
+    var = make_variable(name="users")
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(UnsupportedError, match=r"users can't be copied.*export\(\)"):
+            duplicate(var)
 
 
 def test_without_an_initializer_rows_start_as_a_truncated_normal(

@@ -8,14 +8,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import pmemlab.machines
-import pmemlab.scenario_session  # pytester forgets modules that only a run inside it imports
 from pmemlab.errors import LabError, MachineDiedError
 from pmemlab.machines.protocol import Accelerator, Kind, Result
+from pmemlab.runner import Outcome
+
+# Imported out here as well because pytester forgets modules that only a run inside it imports.
+from pmemlab.scenario_session import ScenarioSession
 from pmemlab.topology import Topology
 
 pytest_plugins = ["pytester"]
@@ -43,12 +46,13 @@ RunWorkload = Callable[[str], Result]
 class FakeMachine:
     """A machine whose workload is a function."""
 
+    accelerator: ClassVar[Accelerator] = "tcg"
+    python: ClassVar[str] = "python3"
+
     topology: Topology
     kind: Kind
     workload: RunWorkload
     log: list[str]
-    accelerator: Accelerator = "tcg"
-    python: str = "python3"
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(
@@ -243,8 +247,10 @@ def test_one_machine_serves_all_scenarios_of_its_topology(lab: Lab) -> None:
     lab.add("b", topology="two")
     lab.add("c", topology="one", storage_types="[PMEM_MEMKIND]")
     lab.run().assert_outcomes(passed=3)
-    assert lab.log == [
+    assert [entry for entry in lab.log if "one" in entry] == [
         *("start one", "run one DRAM", "run one PMEM_MEMKIND", "stop one"),
+    ]
+    assert [entry for entry in lab.log if "two" in entry] == [
         *("start two", "run two DRAM", "stop two"),
     ]
 
@@ -293,12 +299,16 @@ def test_collecting_starts_no_machine(lab: Lab) -> None:
     assert lab.log == []
 
 
-def test_an_interrupted_run_stops_the_machines_at_once(lab: Lab) -> None:
+def test_an_interrupted_run_stops_the_machines_at_once(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lab.add("a")
     lab.add("b", topology="other")
     machines: list[FakeMachine] = []
+    runs = threading.Event()
 
     def hang_until_stopped(_: str) -> Result:
+        runs.set()
         # As a guest does: a command in it ends, with an error, when its machine is stopped.
         assert machines[-1].stopped.wait(10), "the machine was not stopped"
         raise MachineDiedError("guest was stopped")
@@ -309,21 +319,62 @@ def test_an_interrupted_run_stops_the_machines_at_once(lab: Lab) -> None:
         machines.append(open_fake(topology, kind))
         return machines[-1]
 
+    def interrupt(self: ScenarioSession, *_: object) -> Outcome:
+        self._runner.start(list(self._jobs.values()))
+        assert runs.wait(10), "no workload was started"
+        raise KeyboardInterrupt
+
     lab.workload = hang_until_stopped
-    lab.pytester.makeconftest("""
-        import pytest
-        from pmemlab import scenario_session
-
-        def interrupt(self, *arguments):
-            self._runner.start(list(self._jobs.values()))
-            raise KeyboardInterrupt
-
-        scenario_session.ScenarioSession.wait_for = interrupt
-    """)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pmemlab.machines, "open_machine", open_machine)
-        started = time.monotonic()
-        result = lab.run()
+    monkeypatch.setattr(pmemlab.machines, "open_machine", open_machine)
+    monkeypatch.setattr(ScenarioSession, "wait_for", interrupt)
+    started = time.monotonic()
+    result = lab.run()
     assert result.ret == pytest.ExitCode.INTERRUPTED
     assert time.monotonic() - started < 5
+    assert machines
     assert all(machine.stopped.is_set() for machine in machines)
+
+
+def test_emulated_machines_run_at_the_same_time(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    together = threading.Barrier(2)
+
+    def wait_for_the_other(storage_type: str) -> Result:
+        together.wait(10)
+        return document(storage_type)
+
+    for name in ("a", "b"):
+        lab.add(name, topology=name)
+    lab.workload = wait_for_the_other
+    lab.run().assert_outcomes(passed=2)
+
+
+def test_nothing_runs_beside_what_is_measured(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(FakeMachine, "accelerator", "kvm")
+    alone = threading.Lock()
+
+    def insist_on_being_alone(storage_type: str) -> Result:
+        assert alone.acquire(blocking=False), "another workload is running"
+        time.sleep(0.05)
+        alone.release()
+        return document(storage_type)
+
+    for name in ("a", "b", "c"):
+        lab.add(name, topology=name)
+    lab.workload = insist_on_being_alone
+    lab.run().assert_outcomes(passed=3)
+    assert [entry.split()[0] for entry in lab.log] == ["start", "run", "stop"] * 3
+
+
+def test_a_machine_that_cannot_be_stopped_is_told_of(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(machine: FakeMachine) -> None:
+        raise LabError(f"{machine.topology.name} is stuck")
+
+    monkeypatch.setattr(FakeMachine, "stop", refuse)
+    lab.add("a")
+    result = lab.run()
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["could not be stopped: guest pmem-node: pmem-node is stuck"])

@@ -15,19 +15,19 @@ namespace embstore {
 struct Ftrl : StatelessRule {
   static constexpr int kSlots = 2;  // a, linear
 
-  float learning_rate;
+  double learning_rate;
   float power;
   float initial_accumulator_value;
-  float l1;
-  float twice_l2;
+  double l1;
+  double l2;
 
   explicit Ftrl(const OptimizerParams& params)
-      : learning_rate(static_cast<float>(parameter(params, "learning_rate"))),
+      : learning_rate(parameter(params, "learning_rate")),
         power(static_cast<float>(-parameter(params, "learning_rate_power"))),
         initial_accumulator_value(
             static_cast<float>(parameter(params, "initial_accumulator_value"))),
-        l1(static_cast<float>(parameter(params, "l1_regularization_strength"))),
-        twice_l2(static_cast<float>(2.0 * parameter(params, "l2_regularization_strength"))) {}
+        l1(parameter(params, "l1_regularization_strength")),
+        l2(parameter(params, "l2_regularization_strength")) {}
 
   float initial_slot_value(int slot) const { return slot == 0 ? initial_accumulator_value : 0.0f; }
 
@@ -44,9 +44,10 @@ struct Ftrl : StatelessRule {
   template <class Raise>
   void update_with(float* __restrict w, float* __restrict a, float* __restrict linear,
                    const float* __restrict g, int dim, Raise raise) const {
+    const auto inverse_rate = static_cast<float>(1.0 / learning_rate);
     for (int i = 0; i < dim; ++i) {
       const float raised = a[i] + g[i] * g[i];
-      linear[i] += g[i] - (raise(raised) - raise(a[i])) / learning_rate * w[i];
+      linear[i] += g[i] - (raise(raised) - raise(a[i])) * inverse_rate * w[i];
       a[i] = raised;
     }
     const double norm = row_norm(linear, dim);
@@ -54,9 +55,11 @@ struct Ftrl : StatelessRule {
       for (int i = 0; i < dim; ++i) w[i] = 0.0f;
       return;
     }
-    const auto shrink = static_cast<float>(l1 / norm - 1.0);
+    // Numerator and denominator times the learning rate, which saves a division an element.
+    const auto shrink = static_cast<float>((l1 / norm - 1.0) * learning_rate);
+    const auto l2_term = static_cast<float>(2.0 * l2 * learning_rate);
     for (int i = 0; i < dim; ++i) {
-      const float curvature = raise(a[i]) / learning_rate + twice_l2;
+      const float curvature = raise(a[i]) + l2_term;
       const float minimum = shrink * linear[i] / curvature;
       w[i] = curvature > 0.0f ? minimum : w[i];  // 0 before the first gradient, if `a` starts there
     }

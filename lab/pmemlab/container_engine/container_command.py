@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import docker
-from docker.errors import APIError, DockerException
+from docker.errors import DockerException
 from docker.models.containers import Container
+from requests import RequestException
 
 from pmemlab.container_engine.health import STATE_FOLDER, has_ended, last_log_lines
 from pmemlab.errors import MachineDiedError
@@ -19,7 +20,9 @@ from pmemlab.errors import MachineDiedError
 __all__ = ["ContainerCommand"]
 
 _LOOK_EVERY_S = 1.0
-_END_S = 5.0
+_LOOK_AGAIN_S = 0.1
+_END_S = 2.0
+_KILLED = 137
 
 
 class ContainerCommand:
@@ -85,23 +88,22 @@ class ContainerCommand:
         self._chunks.put(None)
 
     def _exit_status(self) -> int:
-        """Where the stream has ended: the engine may know of the end only a moment later."""
+        """Where the stream has ended: the engine may know more only a moment later."""
         deadline = time.monotonic() + _END_S
         while True:
             with self._death_explained():
                 state = self._api.exec_inspect(self._id)
-            if not state["Running"] and state["ExitCode"] is not None:
-                # A container that ends takes its commands with it, by a signal.
-                if state["ExitCode"] > 128:
-                    self._check_container()
-                return int(state["ExitCode"])
+            status = None if state["Running"] else state["ExitCode"]
             self._check_container()
+            # A container that ends kills its commands first.
+            if status is not None and (status != _KILLED or time.monotonic() > deadline):
+                return int(status)
             if time.monotonic() > deadline:
                 raise MachineDiedError(
                     f"container {self._container.name} has lost a command that ran",
                     last_log_lines(self._container),
                 )
-            time.sleep(0.05)
+            time.sleep(_LOOK_AGAIN_S)
 
     def _check_container(self) -> None:
         if has_ended(self._container):
@@ -115,8 +117,8 @@ class ContainerCommand:
         """The engine refuses to speak of commands in a container that does not run."""
         try:
             yield
-        except APIError as error:
+        except (DockerException, RequestException) as error:
             raise MachineDiedError(
-                f"container {self._container.name} does not run ({error.explanation})",
+                f"container {self._container.name} does not run ({error})",
                 last_log_lines(self._container),
             ) from None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import time
 
-from docker.errors import NotFound
+from docker.errors import DockerException, NotFound
 from docker.models.containers import Container
+from requests import RequestException
 
 from pmemlab.errors import LabError, MachineDiedError
 from pmemlab.proof import Proof
@@ -72,5 +73,5 @@ def read_proof(container: Container) -> Proof:
 def last_log_lines(container: Container) -> str:
     try:
         return container.logs(tail=_LOG_LINES).decode(errors="replace").rstrip()
-    except NotFound:
+    except (DockerException, RequestException):  # gone, and its log with it
         return ""

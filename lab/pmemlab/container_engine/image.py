@@ -98,8 +98,8 @@ def _build(clone: Clone, base: str, report: Report) -> None:
         if step:
             report(f"step {step[1] or step[2]}: {step[3]}")
 
-    command = ["docker", "build", "--file", "docker/Dockerfile", "--build-arg", f"BASE={base}"]
-    command += ["--tag", image_name(clone)]
+    command = ["docker", "build", "--force-rm", "--file", "docker/Dockerfile"]
+    command += ["--build-arg", f"BASE={base}", "--tag", image_name(clone)]
     command += ["--label", f"{labels.CLONE}={clone.project}"]
     command += ["--label", f"{labels.SOURCES}={clone.sources_digest()}"]
     # Docker declares the arguments of these names by itself.

@@ -22,7 +22,7 @@ def find_machines(client: docker.DockerClient, clone: Clone) -> dict[str, Contai
     found = {
         container.labels[labels.MACHINE]: container
         for container in _containers(client, clone)
-        if labels.OWNER not in container.labels
+        if labels.MACHINE in container.labels and labels.OWNER not in container.labels
     }
     return dict(sorted(found.items()))
 

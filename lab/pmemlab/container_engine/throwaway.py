@@ -14,6 +14,7 @@ from docker.models.containers import Container
 from pmemlab.clone import Clone
 from pmemlab.container_engine import labels
 from pmemlab.container_engine.inventory import owner_label
+from pmemlab.container_engine.kvm import KVM_DEVICE
 from pmemlab.errors import LabError
 
 __all__ = ["create_options", "start_throwaway"]
@@ -21,9 +22,10 @@ __all__ = ["create_options", "start_throwaway"]
 _NANOSECONDS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9}
 
 
-def start_throwaway(clone: Clone, topology: str, image: str) -> Container:
+def start_throwaway(clone: Clone, topology: str, image: str, kvm: bool) -> Container:
     """Start a container as compose.yaml describes the topology's service.
 
+    kvm: whether to give it KVM.
     It is the caller's to remove. If the caller dies first, the next one who looks removes it.
     """
     # testcontainers reads this once, when it is imported: its reaper needs an image of its own,
@@ -34,6 +36,8 @@ def start_throwaway(clone: Clone, topology: str, image: str) -> Container:
 
     service = _service(clone, topology)
     options = create_options(service)
+    if kvm:
+        options["devices"] = [KVM_DEVICE]
     own_labels = {
         labels.CLONE: clone.project,
         labels.MACHINE: topology,
@@ -93,7 +97,6 @@ def _mounts(mounts: list[str]) -> dict[str, str]:
 # Field of a service -> argument of the SDK, and how its value is put there.
 _TRANSLATIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "cap_drop": ("cap_drop", _unchanged),
-    "devices": ("devices", _unchanged),
     "healthcheck": ("healthcheck", _health_check),
     "mem_limit": ("mem_limit", _unchanged),
     "network_mode": ("network", _unchanged),

@@ -22,6 +22,7 @@ from pmemlab.container_engine.health import (
 )
 from pmemlab.container_engine.image import current_image
 from pmemlab.container_engine.inventory import find_machines, remove, sweep_abandoned
+from pmemlab.container_engine.kvm import kvm_works
 from pmemlab.container_engine.throwaway import start_throwaway
 from pmemlab.errors import CommandTimeoutError, LabError, MachineDiedError, MissingRequirementError
 from pmemlab.machines.protocol import Accelerator, Result
@@ -70,7 +71,9 @@ def open_container_machine(topology: Topology) -> ContainerMachine:
     image = require_image(client, clone)
     container = find_machines(client, clone).get(topology.name)
     if container is None:
-        return _started(client, topology, start_throwaway(clone, topology.name, image), owned=True)
+        kvm = kvm_works(client, image)
+        container = start_throwaway(clone, topology.name, image, kvm)
+        return _started(client, topology, container, owned=True)
     if not _is_of(container, client, image):
         raise LabError(
             f"container {container.name} runs older sources than this clone's: run `make lab-up`"

@@ -1,0 +1,7 @@
+"""`python -m pmemlab`, the same as `pmemlab`."""
+
+import sys
+
+from pmemlab.cli import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Everything about QEMU guests: boot image, agent, proof probe, the process itself."""

@@ -1,0 +1,208 @@
+"""The guest's first process: runs commands for the host, and speaks with it in frames.
+
+It is started by path, before anything of this package is importable in the guest, so it imports
+the standard library alone. The host imports the frame format from here: one place states it.
+
+A frame is a header (kind: u8, channel: u32, length: u32, big-endian) and `length` bytes. A channel
+is one command; its number is the host's choice.
+
+    host -> guest   SPAWN    JSON {"argv": [...], "env": {...}}
+                    KILL     nothing; SIGKILL to the command and its group
+                    REFRESH  nothing; forget what is cached of the host's files
+                    PING     nothing
+    guest -> host   HELLO    JSON {"kernel": ..., "uptime_s": ...}, once
+                    STDOUT, STDERR   bytes
+                    EXIT     JSON {"returncode": ...} or {"error": ...}; the channel's last frame
+                    PONG     nothing
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import struct
+import subprocess
+import sys
+
+TYPE_CHECKING = False  # typing's own costs a guest time
+if TYPE_CHECKING:
+    from typing import Any
+
+HELLO, SPAWN, KILL, REFRESH, PING, PONG, STDOUT, STDERR, EXIT = range(1, 10)
+PORT_NAME = "pmemlab.agent"
+
+_HEADER = struct.Struct("!BII")
+_READ_BYTES = 1 << 18
+
+
+def pack(kind: int, channel: int = 0, payload: bytes = b"") -> bytes:
+    """One frame."""
+    return _HEADER.pack(kind, channel, len(payload)) + payload
+
+
+class Unpacker:
+    """Cuts a stream of bytes into frames, however it is split."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
+        """Frames (kind, channel, payload) that are whole now."""
+        self._buffer += data
+        frames = []
+        start = 0
+        while len(self._buffer) - start >= _HEADER.size:
+            kind, channel, length = _HEADER.unpack_from(self._buffer, start)
+            end = start + _HEADER.size + length
+            if len(self._buffer) < end:
+                break
+            frames.append((kind, channel, bytes(self._buffer[start + _HEADER.size : end])))
+            start = end
+        del self._buffer[:start]
+        return frames
+
+
+class _Command:
+    def __init__(self, channel: int, process: subprocess.Popen[bytes]) -> None:
+        self.channel = channel
+        self.process = process
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.pipes = {process.stdout.fileno(): STDOUT, process.stderr.fileno(): STDERR}
+
+
+class Agent:
+    """Serves one host over one port, in one thread, for as long as the guest lives."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._unpacker = Unpacker()
+        self._commands: dict[int, _Command] = {}  # by channel
+        self._pipes: dict[int, _Command] = {}  # by file descriptor
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(port, selectors.EVENT_READ)
+        # A child's end must wake the loop even where a grandchild keeps its pipes open.
+        self._wakeup, write_end = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+
+    def serve(self) -> None:
+        with open("/proc/uptime") as file:  # noqa: PTH123 - pathlib's import costs a guest time
+            uptime_s = float(file.read().split()[0])
+        self._send(HELLO, 0, {"kernel": os.uname().release, "uptime_s": uptime_s})
+        while True:
+            for key, _ in self._selector.select():
+                if key.fd == self._port:
+                    data = os.read(self._port, _READ_BYTES)
+                    if not data:
+                        return
+                    for kind, channel, payload in self._unpacker.feed(data):
+                        self._handle(kind, channel, payload)
+                elif key.fd == self._wakeup:
+                    os.read(self._wakeup, 4096)
+                elif key.fd in self._pipes:
+                    self._pump(key.fd)
+            self._reap()
+
+    def _handle(self, kind: int, channel: int, payload: bytes) -> None:
+        if kind == SPAWN:
+            self._spawn(channel, json.loads(payload))
+        elif kind == KILL and channel in self._commands:
+            os.killpg(self._commands[channel].process.pid, signal.SIGKILL)
+        elif kind == REFRESH:
+            with open("/proc/sys/vm/drop_caches", "w") as file:  # noqa: PTH123
+                file.write("3")
+        elif kind == PING:
+            self._send(PONG, channel)
+
+    def _spawn(self, channel: int, request: dict[str, Any]) -> None:
+        try:
+            process = subprocess.Popen(
+                request["argv"],
+                env=request["env"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd="/",
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            self._send(EXIT, channel, {"error": f"{request['argv'][:1]} can't be run: {error}"})
+            return
+        command = self._commands[channel] = _Command(channel, process)
+        for pipe in command.pipes:
+            os.set_blocking(pipe, False)
+            self._pipes[pipe] = command
+            self._selector.register(pipe, selectors.EVENT_READ)
+
+    def _pump(self, pipe: int) -> bool:
+        """Send what a pipe has now. False where it has no more."""
+        command = self._pipes[pipe]
+        try:
+            data = os.read(pipe, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._selector.unregister(pipe)
+            del self._pipes[pipe]
+            return False
+        self._write(pack(command.pipes[pipe], command.channel, data))
+        return True
+
+    def _reap(self) -> None:
+        """Report the commands that have ended, and bury orphans: nobody else does in a guest."""
+        while True:
+            try:
+                # WNOWAIT: a command's status is its Popen's to collect
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            for command in self._commands.values():
+                if command.process.pid == ended.si_pid:
+                    self._finish(command)
+                    break
+            else:
+                os.waitpid(ended.si_pid, 0)
+
+    def _finish(self, command: _Command) -> None:
+        returncode = command.process.wait()
+        for pipe in command.pipes:  # all that it wrote is in the pipes by now
+            while pipe in self._pipes and self._pump(pipe):
+                pass
+            if self._pipes.pop(pipe, None):
+                self._selector.unregister(pipe)
+        for stream in (command.process.stdout, command.process.stderr):
+            if stream is not None:
+                stream.close()
+        del self._commands[command.channel]
+        self._send(EXIT, command.channel, {"returncode": returncode})
+
+    def _send(self, kind: int, channel: int, document: object = None) -> None:
+        payload = b"" if document is None else json.dumps(document).encode()
+        self._write(pack(kind, channel, payload))
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._port, view) :]
+
+
+def _open_port() -> int:
+    """The virtio-serial port that the host gave our name (there is no udev to link it)."""
+    folder = "/sys/class/virtio-ports"
+    for port in os.listdir(folder):  # noqa: PTH208
+        with open(f"{folder}/{port}/name") as file:  # noqa: PTH123
+            if file.read().strip() == PORT_NAME:
+                return os.open(f"/dev/{port}", os.O_RDWR | os.O_CLOEXEC)
+    sys.exit(f"no virtio-serial port is called {PORT_NAME}")
+
+
+if __name__ == "__main__":
+    Agent(_open_port()).serve()

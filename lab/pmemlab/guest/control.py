@@ -1,0 +1,192 @@
+"""How other processes run commands in a guest that `pmemlab serve` keeps.
+
+The serving process listens on a socket in the guest's state folder. What passes there are the
+agent's own frames: a client says SPAWN and KILL, and hears STDOUT, STDERR and EXIT.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from pmemlab.errors import CommandTimeoutError, LabError, MachineDiedError
+from pmemlab.guest import agent
+from pmemlab.guest.link import Command, Link
+
+__all__ = ["ControlServer", "attach"]
+
+_SOCKET = "control.sock"
+
+
+class Spawner(Protocol):
+    """Whatever starts commands in a guest."""
+
+    def spawn(self, argv: Sequence[str], env: Mapping[str, str]) -> Command: ...
+
+
+@contextmanager
+def attach(state: Path) -> Iterator[Link]:
+    """A link to the guest that is served with this state folder. Raises `LabError`."""
+
+    def died(how: str) -> LabError:
+        return MachineDiedError(f"the machine of {state} {how}")
+
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        with _short_path(state) as path:
+            connection.connect(path)
+    except OSError as error:
+        connection.close()
+        raise LabError(
+            f"state folder {state}: no machine is served there ({error.strerror}); "
+            f"`pmemlab serve TOPOLOGY --state-dir {state}` starts one"
+        ) from error
+    link = Link(connection, died)
+    try:
+        yield link
+    finally:
+        link.close()
+
+
+def run_attached(
+    state: Path, argv: Sequence[str], env: Mapping[str, str], timeout: float | None = None
+) -> int:
+    """Run a command in a served guest, its output becoming this process's as it comes.
+
+    Returns its exit status as shells give it: 128 + the number of the signal that ended it.
+    Raises `LabError` where the lab breaks, `CommandTimeoutError` past the timeout. Should this
+    process be killed, so is the command.
+    """
+    streams = {agent.STDOUT: sys.stdout.buffer, agent.STDERR: sys.stderr.buffer}
+    with attach(state) as link:
+        command = link.spawn(argv, env)
+        try:
+            for stream, data in command.output(timeout):
+                streams[stream].write(data)
+                streams[stream].flush()
+        except TimeoutError:
+            raise CommandTimeoutError(argv, timeout or 0.0, "", "") from None
+        return command.returncode if command.returncode >= 0 else 128 - command.returncode
+
+
+class ControlServer:
+    """Serves clients from threads of its own while it is entered."""
+
+    def __init__(self, state: Path, guest: Spawner) -> None:
+        self._state = state
+        self._guest = guest
+        self._listener = socket.socket(socket.AF_UNIX)
+
+    def __enter__(self) -> ControlServer:
+        with _short_path(self._state) as path:
+            Path(path).unlink(missing_ok=True)  # of one that was killed; the folder is ours now
+            self._listener.bind(path)
+        self._listener.listen(64)
+        threading.Thread(target=self._accept, name="control", daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listener.close()
+        (self._state / _SOCKET).unlink(missing_ok=True)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            client = _Client(connection, self._guest)
+            threading.Thread(target=client.serve, name="control client", daemon=True).start()
+
+
+class _Client:
+    """One connection. `_lock` guards sending and `_commands`."""
+
+    def __init__(self, connection: socket.socket, guest: Spawner) -> None:
+        self._socket = connection
+        self._guest = guest
+        self._lock = threading.Lock()
+        self._commands: dict[int, Command] = {}  # by the client's channel
+
+    def serve(self) -> None:
+        """Until the client hangs up; then what it started is killed."""
+        unpacker = agent.Unpacker()
+        with self._socket:
+            while True:
+                try:
+                    data = self._socket.recv(1 << 16)
+                except OSError:
+                    data = b""
+                if not data:
+                    break
+                for kind, channel, payload in unpacker.feed(data):
+                    self._handle(kind, channel, payload)
+            with self._lock:
+                commands = list(self._commands.values())
+            for command in commands:
+                with suppress(LabError):
+                    command.kill()
+
+    def _handle(self, kind: int, channel: int, payload: bytes) -> None:
+        if kind == agent.PING:
+            self._send(agent.PONG, channel)
+        elif kind == agent.SPAWN:
+            request = json.loads(payload)
+            try:
+                command = self._guest.spawn(request["argv"], request["env"])
+            except LabError as error:
+                self._send_end(channel, {"error": str(error)})
+                return
+            with self._lock:
+                self._commands[channel] = command
+            pump = threading.Thread(target=self._pump, args=(channel, command), daemon=True)
+            pump.start()
+        elif kind == agent.KILL:
+            with self._lock:
+                running = self._commands.get(channel)
+            if running is not None:
+                with suppress(LabError):
+                    running.kill()
+
+    def _pump(self, channel: int, command: Command) -> None:
+        try:
+            for stream, data in command.output():
+                self._send(stream, channel, data)
+        except LabError as error:
+            self._send_end(channel, {"error": str(error)})
+        else:
+            self._send_end(channel, {"returncode": command.returncode})
+        with self._lock:
+            del self._commands[channel]
+
+    def _send_end(self, channel: int, document: Mapping[str, object]) -> None:
+        self._send(agent.EXIT, channel, json.dumps(document).encode())
+
+    def _send(self, kind: int, channel: int, payload: bytes = b"") -> None:
+        with self._lock, suppress(OSError):  # a client that has gone needs nothing any more
+            self._socket.sendall(agent.pack(kind, channel, payload))
+
+
+@contextmanager
+def _short_path(state: Path) -> Iterator[str]:
+    """The socket's path, short enough for any folder: a socket's may have 107 bytes."""
+    folder = os.open(state, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{_SOCKET}"
+    finally:
+        os.close(folder)

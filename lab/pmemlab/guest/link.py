@@ -1,0 +1,215 @@
+"""The host's end of the port to a guest's agent.
+
+The same frames pass between `pmemlab serve` and those who attach to it, so one class does both.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from pmemlab.errors import CommandTimeoutError, LabError
+from pmemlab.guest import agent
+from pmemlab.machines.protocol import Result
+
+__all__ = ["Command", "Link"]
+
+_PING_EVERY_S = 10.0
+_KILL_GRACE_S = 10.0
+
+
+class Link:
+    """Runs commands through a connected socket.
+
+    died: makes the error for a guest that is gone; it is told how that showed.
+    silence_s: a guest that answers nothing for so long, pings included, is taken for dead.
+
+    Methods may be called from any thread. `_lock` guards `_channels`, `_closed` and sending.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        died: Callable[[str], LabError],
+        silence_s: float = 60.0,
+    ) -> None:
+        self._socket = connection
+        self._died = died
+        self._silence_s = silence_s
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._channels: dict[int, queue.SimpleQueue[tuple[int, bytes] | None]] = {
+            0: queue.SimpleQueue()
+        }
+        self._last_heard = time.monotonic()
+        self._closed = threading.Event()
+        self._reader = threading.Thread(target=self._read, name="guest link", daemon=True)
+        self._reader.start()
+
+    def wait_hello(self, timeout: float) -> Mapping[str, object]:
+        """What the agent says of its machine when it is up. Raises the guest's death."""
+        try:
+            frame = self._channels[0].get(timeout=timeout)
+        except queue.Empty:
+            raise self._died(f"was not up after {timeout:g} s") from None
+        if frame is None:
+            raise self._died("went down before it was up")
+        hello: Mapping[str, object] = json.loads(frame[1])
+        return hello
+
+    def wait_closed(self, timeout: float | None = None) -> bool:
+        """Wait until the other end is gone. False where it still is there after the timeout."""
+        return self._closed.wait(timeout)
+
+    def spawn(self, argv: Sequence[str], env: Mapping[str, str]) -> Command:
+        """Start a command. It is the caller's to read to its end, or to kill."""
+        channel = next(self._numbers)
+        frames: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        with self._lock:
+            if self._closed.is_set():
+                raise self._died("is down")
+            self._channels[channel] = frames
+        request = {"argv": list(argv), "env": dict(env)}
+        self._send(agent.pack(agent.SPAWN, channel, json.dumps(request).encode()))
+        return Command(self, channel, frames)
+
+    def run(
+        self, argv: Sequence[str], env: Mapping[str, str], timeout: float | None = None
+    ) -> Result:
+        """Run a command to its end; see `Machine.run`."""
+        output = {agent.STDOUT: bytearray(), agent.STDERR: bytearray()}
+        command = self.spawn(argv, env)
+        try:
+            for stream, data in command.output(timeout):
+                output[stream] += data
+        except TimeoutError:
+            out, err = (bytes(part).decode(errors="surrogateescape") for part in output.values())
+            raise CommandTimeoutError(argv, timeout or 0.0, out, err) from None
+        stdout, stderr = (bytes(part).decode(errors="surrogateescape") for part in output.values())
+        return Result(command.returncode, stdout, stderr)
+
+    def refresh(self) -> None:
+        """Make the guest forget what it has cached of the host's files."""
+        self._send(agent.pack(agent.REFRESH))
+
+    def close(self) -> None:
+        """Hang up. Commands that others wait for end with the guest's death."""
+        with suppress(OSError):  # the other end may have been faster
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._reader is not threading.current_thread():
+            self._reader.join()
+        self._socket.close()
+
+    def _send(self, data: bytes) -> None:
+        with self._lock:
+            try:
+                self._socket.sendall(data)
+            except OSError:
+                raise self._died("is down") from None
+
+    def _read(self) -> None:
+        unpacker = agent.Unpacker()
+        while True:
+            try:
+                data = self._socket.recv(1 << 18)
+            except OSError:
+                data = b""
+            if not data:
+                break
+            self._last_heard = time.monotonic()
+            for kind, channel, payload in unpacker.feed(data):
+                with self._lock:
+                    frames = self._channels.get(channel)
+                if frames is not None and kind != agent.PONG:
+                    frames.put((kind, payload))
+        with self._lock:
+            self._closed.set()
+            waiting = list(self._channels.values())
+        for frames in waiting:
+            frames.put(None)
+
+    def _next(
+        self, frames: queue.SimpleQueue[tuple[int, bytes] | None], deadline: float | None
+    ) -> tuple[int, bytes]:
+        """The channel's next frame. Raises TimeoutError, or the guest's death."""
+        while True:
+            left = _PING_EVERY_S if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            try:
+                frame = frames.get(timeout=min(left, _PING_EVERY_S, self._silence_s))
+            except queue.Empty:
+                if time.monotonic() - self._last_heard > self._silence_s:
+                    raise self._died(f"has not answered for {self._silence_s:g} s") from None
+                self._send(agent.pack(agent.PING))
+                continue
+            if frame is None:
+                frames.put(None)  # for whoever asks again
+                raise self._died("went down while a command ran")
+            return frame
+
+    def _forget(self, channel: int) -> None:
+        with self._lock:
+            self._channels.pop(channel, None)
+
+
+class Command:
+    """A command that runs in the guest. `returncode` is there once `output` has ended.
+
+    `output` is for one thread, `kill` for any.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        channel: int,
+        frames: queue.SimpleQueue[tuple[int, bytes] | None],
+    ) -> None:
+        self._link = link
+        self._channel = channel
+        self._frames = frames
+        self.returncode = 0
+
+    def output(self, timeout: float | None = None) -> Iterator[tuple[int, bytes]]:
+        """What it writes, as it comes: (agent.STDOUT or agent.STDERR, bytes).
+
+        Raises TimeoutError past the timeout, after the command was killed; the guest's death; and
+        `LabError` where the command can't be started. Left early, it kills the command.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        ended = False
+        try:
+            while True:
+                kind, payload = self._link._next(self._frames, deadline)
+                if kind == agent.EXIT:
+                    ended = True
+                    end = json.loads(payload)
+                    if "error" in end:
+                        raise LabError(end["error"])
+                    self.returncode = end["returncode"]
+                    return
+                yield kind, payload
+        finally:
+            if not ended and not self._link.wait_closed(0):
+                self._kill_and_wait()
+            self._link._forget(self._channel)
+
+    def kill(self) -> None:
+        """Kill it and its children. `output` then comes to its end."""
+        self._link._send(agent.pack(agent.KILL, self._channel))
+
+    def _kill_and_wait(self) -> None:
+        """So that no timeout leaves anything running."""
+        self.kill()
+        deadline = time.monotonic() + _KILL_GRACE_S
+        try:
+            while self._link._next(self._frames, deadline)[0] != agent.EXIT:
+                pass
+        except TimeoutError:
+            raise self._link._died("does not answer, not even to a kill") from None

@@ -1,0 +1,66 @@
+"""Folders that hold what a machine needs on this computer while it lives."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from pmemlab.errors import LabError
+
+__all__ = ["StateFolder"]
+
+_PREFIX = "pmemlab-machine-"
+_STALE_AFTER_S = 60.0  # one that is younger may not have been locked yet
+
+
+class StateFolder:
+    """A folder that is locked for as long as this process uses it.
+
+    Either a temporary one, which `release` removes, or one of the caller's.
+    """
+
+    def __init__(self, path: Path, is_temporary: bool) -> None:
+        self.path = path.absolute()
+        self._is_temporary = is_temporary
+        self._lock_file = self.path / "lock"
+        try:
+            self._lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise LabError(f"state folder {path}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise LabError(f"state folder {path}: another machine is using it") from None
+
+    @classmethod
+    def temporary(cls, parent: Path | None = None) -> StateFolder:
+        """A new one in `parent` (default: where temporary files go).
+
+        Those there whose owners were killed are removed first: nobody holds their locks.
+        """
+        parent = parent or Path(tempfile.gettempdir())
+        for folder in parent.glob(f"{_PREFIX}*"):
+            with suppress(OSError):
+                if time.time() - folder.stat().st_mtime > _STALE_AFTER_S:
+                    with (folder / "lock").open("r") as lock:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        shutil.rmtree(folder, ignore_errors=True)
+        return cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)), is_temporary=True)
+
+    def release(self, *names: str) -> None:
+        """Remove it, or these files in it if it is the caller's, and unlock it. Idempotent."""
+        if self._lock < 0:
+            return
+        if self._is_temporary:
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            for name in (*names, self._lock_file.name):
+                (self.path / name).unlink(missing_ok=True)
+        os.close(self._lock)
+        self._lock = -1

@@ -1,0 +1,120 @@
+"""Which Compose is called, and for whose lab."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from pmemlab.clone import Clone, find_clone
+from pmemlab.container_engine.compose_command import find_compose
+from pmemlab.errors import LabError, MissingRequirementError
+
+CLONE = Clone(Path(__file__).parents[2])
+
+
+class Programs:
+    """A PATH with only the programs that a test puts there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.calls = folder / "calls"
+
+    def add(self, name: str, script: str = "") -> None:
+        program = self.folder / name
+        log = f'echo "{name} $* ($COMPOSE_PROJECT_NAME $PMEMLAB_IMAGE)" >> {self.calls}'
+        program.write_text(f"#!/bin/sh\n{log}\n{script}\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+
+    def last_call(self) -> str:
+        return self.calls.read_text().splitlines()[-1]
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return Programs(tmp_path)
+
+
+def test_the_plugin_is_preferred(programs: Programs) -> None:
+    programs.add("docker")
+    programs.add("docker-compose")
+    find_compose(CLONE, "image").run("up")
+    assert programs.last_call().startswith("docker compose ")
+
+
+def test_the_first_version_will_do_where_docker_has_no_plugin(programs: Programs) -> None:
+    programs.add("docker", "exit 1")
+    programs.add("docker-compose")
+    find_compose(CLONE, "image").run("up")
+    assert programs.last_call().startswith("docker-compose ")
+
+
+def test_without_compose_the_error_names_the_command_that_gets_it(programs: Programs) -> None:
+    programs.add("docker", "exit 1")
+    with pytest.raises(MissingRequirementError, match="make docker"):
+        find_compose(CLONE, "image")
+
+
+def test_compose_is_told_the_clones_project_image_and_file(programs: Programs) -> None:
+    programs.add("docker-compose")
+    find_compose(CLONE, "image:tag").run("up", "--no-start")
+    call = programs.last_call()
+    assert f"({CLONE.project} image:tag)" in call
+    assert f"--file {CLONE.root}/compose.yaml up --no-start" in call
+
+
+def test_what_compose_says_is_in_the_error(programs: Programs) -> None:
+    programs.add("docker-compose", 'case "$*" in *up*) echo no space left; exit 3;; esac')
+    with pytest.raises(LabError, match=r"(?s)exit status 3.*no space left"):
+        find_compose(CLONE, "image").run("up")
+
+
+def test_two_clones_have_labs_of_different_names(tmp_path: Path) -> None:
+    assert Clone(tmp_path / "a").project != Clone(tmp_path / "b").project
+
+
+def test_a_clones_lab_keeps_its_name() -> None:
+    assert Clone(CLONE.root).project == CLONE.project
+
+
+def test_a_clone_is_found_from_the_folders_in_it() -> None:
+    assert find_clone(CLONE.root / "tests" / "lab") == CLONE
+
+
+def test_outside_of_a_clone_the_error_says_so(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="not inside a clone"):
+        find_clone(tmp_path)
+
+
+def _make_clone(root: Path) -> Clone:
+    for name in ("engine/core", "engine/embstore", "lab/pmemlab", "docker/extra-ca"):
+        (root / name).mkdir(parents=True)
+    for name in (".dockerignore", "constraints.txt", "docker/Dockerfile", "pyproject.toml"):
+        (root / name).write_text(name)
+    (root / "engine/CMakeLists.txt").touch()
+    return Clone(root)
+
+
+def test_a_changed_source_makes_another_digest(tmp_path: Path) -> None:
+    clone = _make_clone(tmp_path)
+    before = clone.sources_digest()
+    (tmp_path / "engine/core/table.cc").write_text("int table;")
+    assert clone.sources_digest() != before
+
+
+def test_a_moved_source_makes_another_digest(tmp_path: Path) -> None:
+    clone = _make_clone(tmp_path)
+    (tmp_path / "engine/core/a.cc").write_text("int table;")
+    before = clone.sources_digest()
+    (tmp_path / "engine/core/a.cc").rename(tmp_path / "engine/core/b.cc")
+    assert clone.sources_digest() != before
+
+
+def test_build_products_leave_the_digest_alone(tmp_path: Path) -> None:
+    clone = _make_clone(tmp_path)
+    before = clone.sources_digest()
+    (tmp_path / "engine/embstore/_core.so").write_text("built")
+    (tmp_path / "README.md").write_text("not part of an image")
+    assert clone.sources_digest() == before

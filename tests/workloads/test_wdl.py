@@ -1,0 +1,167 @@
+"""The Wide & Deep workload, as a command."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pmemlab.workloads import wdl
+from pmemlab.workloads.criteo import COLUMNS
+
+SMALL = [
+    *("--steps", "24", "--batch-size", "64", "--embedding-dim", "8", "--hidden-units", "32"),
+    *("--keys-per-column", "20000", "--held-out-rows", "1000"),
+]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    status = wdl.main([*SMALL, "--json", *arguments])
+    captured = capsys.readouterr()
+    assert status == 0, captured.err
+    document: dict[str, Any] = json.loads(captured.out)
+    return document
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert wdl.main(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def test_a_file_mapped_by_libpmem_gives_the_bits_of_dram(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    skip_without("libpmem.so.1", "libpmem1")
+    document = run(
+        capsys,
+        *("--storage-type", "PMEM_LIBPMEM", "--storage-path", str(tmp_path)),
+        *("--storage-size", "1000000", "--reference", "DRAM"),
+    )
+    reference, trained = document["reference"], document["run"]
+    assert trained["losses"] == reference["losses"]
+    assert len(trained["losses"]) == 24
+    assert trained["state_sha256"] == reference["state_sha256"]
+    assert trained["auc"] == reference["auc"]
+    files = {tier["file"] for table in trained["tables"] for tier in table["tiers"]}
+    assert len(files) == wdl.TABLES
+    assert all(file.startswith(f"{tmp_path}/") for file in files)
+    assert all(tier["file"] is None for t in reference["tables"] for tier in t["tiers"])
+
+
+def test_training_makes_the_auc_rise(capsys: pytest.CaptureFixture[str]) -> None:
+    barely = run(capsys, "--steps", "1")["run"]
+    longer = run(capsys, "--steps", "60")["run"]
+    assert barely["auc"] < 0.6 < longer["auc"]
+    assert longer["loss"] < barely["loss"]
+    assert longer["held_out_rows"] == 1000
+
+
+def test_another_seed_gives_other_bits(capsys: pytest.CaptureFixture[str]) -> None:
+    """Else the digests and losses that are compared would say nothing."""
+    first = run(capsys, "--seed", "1", "--steps", "2")["run"]
+    other = run(capsys, "--seed", "2", "--steps", "2")["run"]
+    assert first["losses"] != other["losses"]
+    assert first["state_sha256"] != other["state_sha256"]
+
+
+def test_the_evidence_says_what_each_table_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    trained = run(capsys, "--steps", "2")["run"]
+    names = {table["name"] for table in trained["tables"]}
+    assert names == {f"{part}_C{n}" for part in ("wide", "deep") for n in range(1, 27)}
+    for table in trained["tables"]:
+        (tier,) = table["tiers"]
+        assert 0 < tier["rows"] <= 128
+        assert tier["name"] == "DRAM"
+        assert sum(tier["nodes"].values()) > 0
+        assert table["stats"]["tiers"][0]["rows"] == tier["rows"]
+
+
+def test_rates_count_samples_and_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    trained = run(capsys)["run"]
+    assert trained["samples"] == 24 * 64
+    assert trained["samples_per_s"] == pytest.approx(23 * 64 / trained["train_seconds"])
+    # Lookups take a part of the time only, and there are 52 for each sample.
+    assert trained["lookups_per_s"] > 52 * trained["samples_per_s"]
+
+
+def test_a_criteo_file_is_trained_on(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "rows.tsv"
+    rng = np.random.default_rng(0)
+    rows = [
+        [str(rng.integers(2)), *["1"] * 13, *(f"{key:08x}" for key in rng.integers(9, size=26))]
+        for _ in range(200)
+    ]
+    path.write_text("\n".join("\t".join(row) for row in rows))
+    trained = run(capsys, "--data", str(path), "--steps", "5")["run"]
+    assert trained["held_out_rows"] == 20
+    assert max(tier["rows"] for table in trained["tables"] for tier in table["tiers"]) <= 9
+
+
+def test_people_get_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    assert wdl.main([*SMALL, "--steps", "2"]) == 0
+    shown = capsys.readouterr().out
+    for word in ("samples/s", "lookups/s", "loss", "AUC", "1,000 held-out rows"):
+        assert word in shown
+
+
+def test_bad_arguments_are_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "--steps: 0 is not above 0" in complaint(capsys, "--steps", "0")
+    assert "storage type 'PMEM' is unknown; there are DRAM" in complaint(
+        capsys, "--storage-type", "PMEM"
+    )
+    assert "storage_path is missing" in complaint(capsys, "--storage-type", "PMEM_LIBPMEM")
+    assert "keys_per_column is 5" in complaint(capsys, "--keys-per-column", "5")
+    absent = tmp_path / "absent.tsv"
+    assert f"{absent}: can't be read" in complaint(capsys, "--data", str(absent))
+
+
+def test_a_bad_row_met_while_training_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    good = ["1", *["1"] * 13, *["aa"] * 26]
+    path.write_text("\n".join(",".join(row) for row in (COLUMNS, good, good[:-1])))
+    assert "rows.csv:3: 39 columns" in complaint(capsys, "--data", str(path), "--steps", "2")
+
+
+def test_a_store_that_is_too_small_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = complaint(capsys, *SMALL, "--storage-size", "1024")
+    assert shown.startswith("wdl: ")
+    assert "raise storage_size" in shown
+
+
+def test_the_command_line_is_read_without_pytorch() -> None:
+    """A wrong option in an emulated machine should not cost half a minute of imports."""
+    script = (
+        "import sys; from pmemlab.workloads import wdl; wdl.argument_parser();"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_training_leaves_pytorchs_compiler_alone() -> None:
+    """It takes an emulated machine half a minute to import."""
+    script = (
+        "import sys; from pmemlab.workloads import wdl;"
+        "wdl.main(['--steps', '2', '--hidden-units', '4', '--held-out-rows', '10']);"
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def skip_without(library: str, package: str) -> None:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        pytest.skip(f"needs {library}; apt-get install {package}")
