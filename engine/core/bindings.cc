@@ -81,12 +81,15 @@ nb::tuple export_rows(const Table& table) {
                         to_numpy(std::move(rows.versions), {count}), slots);
 }
 
-nb::dict to_dict(const TierStats& tier) {
+nb::dict to_dict(const TableStats::Level& level) {
+  const TierStats& tier = level.tier;
   nb::dict dict;
   dict["name"] = tier.name;
-  dict["rows"] = tier.rows;
-  dict["capacity_rows"] = tier.capacity_rows;
-  dict["bytes"] = tier.rows * tier.row_bytes;
+  dict["rows"] = level.rows;
+  dict["capacity_rows"] = level.capacity_rows == TierStack::kUnlimited
+                              ? nb::object(nb::none())
+                              : nb::object(nb::int_(level.capacity_rows));
+  dict["bytes"] = level.rows * tier.row_bytes;
   dict["row_bytes"] = tier.row_bytes;
   dict["address"] = tier.address;
   dict["mapped_bytes"] = tier.mapped_bytes;
@@ -101,10 +104,12 @@ nb::dict stats(const Table& table) {
     return table.stats();
   }();
   nb::list tiers;
-  for (const TierStats& tier : stats.tiers) tiers.append(to_dict(tier));
+  for (const TableStats::Level& level : stats.tiers) tiers.append(to_dict(level));
   nb::dict dict;
   dict["hits"] = stats.hits;
   dict["misses"] = stats.misses;
+  dict["promotions"] = stats.promotions;
+  dict["demotions"] = stats.demotions;
   dict["index_bytes"] = stats.index_bytes;
   dict["tiers"] = tiers;
   return dict;
@@ -132,11 +137,15 @@ void translate_error(const std::exception_ptr& exception, void*) {
   }
 }
 
-using TierTuple = std::tuple<std::string, std::optional<std::string>, uint64_t>;
+using TierTuple = std::tuple<std::string, std::optional<std::string>, std::optional<uint64_t>>;
 
 void construct_table(Table* self, std::string name, int dim, const Rows& default_values,
                      std::string optimizer, OptimizerParams optimizer_params,
-                     const std::vector<TierTuple>& tiers) {
+                     const std::vector<TierTuple>& tiers, const std::string& cache_strategy) {
+  if (cache_strategy != "LFU" && cache_strategy != "LRU") {
+    throw Error(ErrorKind::kInvalidArgument,
+                "cache_strategy: must be LFU or LRU, got " + cache_strategy);
+  }
   if (dim <= 0) {
     throw Error(ErrorKind::kInvalidArgument, "dim: must be positive, got " + std::to_string(dim));
   }
@@ -151,6 +160,7 @@ void construct_table(Table* self, std::string name, int dim, const Rows& default
       .optimizer = std::move(optimizer),
       .optimizer_params = std::move(optimizer_params),
       .tiers = {},
+      .cache_strategy = cache_strategy == "LFU" ? CacheStrategy::kLfu : CacheStrategy::kLru,
   };
   for (const auto& [kind, path, size_bytes] : tiers) spec.tiers.push_back({kind, path, size_bytes});
   const nb::gil_scoped_release release;
@@ -160,15 +170,16 @@ void construct_table(Table* self, std::string name, int dim, const Rows& default
 void bind_table(nb::module_& module) {
   nb::class_<Table>(module, "Table")
       .def("__init__", &construct_table, nb::kw_only(), "name"_a, "dim"_a,
-           "default_values"_a.noconvert(), "optimizer"_a, "optimizer_params"_a, "tiers"_a)
+           "default_values"_a.noconvert(), "optimizer"_a, "optimizer_params"_a, "tiers"_a,
+           "cache_strategy"_a = "LFU")
       .def(
           "lookup",
-          [](const Table& table, const Ids& ids, const MutableRows& out) {
+          [](const Table& table, const Ids& ids, const MutableRows& out, bool train) {
             check_rows("out", out, ids, table.dim());
             const nb::gil_scoped_release release;
-            table.lookup(span_of(ids), out.data());
+            table.lookup(span_of(ids), out.data(), train);
           },
-          "ids"_a.noconvert(), "out"_a.noconvert())
+          "ids"_a.noconvert(), "out"_a.noconvert(), "train"_a = false)
       .def(
           "apply_gradients",
           [](Table& table, const Ids& ids, const Rows& grads, std::optional<int64_t> global_step) {
@@ -198,6 +209,7 @@ void bind_table(nb::module_& module) {
       .def("size", &Table::row_count, nb::call_guard<nb::gil_scoped_release>())
       .def("export", &export_rows)
       .def("stats", &stats)
+      .def("drain", &Table::drain, nb::call_guard<nb::gil_scoped_release>())
       .def("close", &Table::close, nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -59,11 +59,12 @@ void GradientBatch::group_shard(std::span<const Occurrence> occurrences, std::sp
     size_t probe = hash & (size - 1);
     while (table_[probe] != 0 && keys_[table_[probe] - 1].key != key) probe = (probe + 1) & (size - 1);
     if (table_[probe] == 0) {
-      keys_.push_back({key, hash, gradient, 1});
+      keys_.push_back({key, hash, gradient, 1, position});
       table_[probe] = static_cast<uint32_t>(keys_.size());
       continue;
     }
     KeyGradient& grouped = keys_[table_[probe] - 1];
+    grouped.last_position = position;
     if (grouped.occurrences++ == 1) {
       float* sum = new_sum(dim);
       std::copy_n(grouped.gradient, width, sum);

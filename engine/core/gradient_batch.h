@@ -16,6 +16,7 @@ struct KeyGradient {
   KeyHash hash;
   const float* gradient;  // the caller's row, or the sum of several, added in the batch's order
   uint64_t occurrences;
+  uint32_t last_position;  // in the batch
 };
 
 // Keeps its buffers from batch to batch; one a thread.

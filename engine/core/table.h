@@ -1,11 +1,12 @@
-// One embedding table: an index, the tier that holds its rows, and the optimizer that updates them.
+// One embedding table: an index, the tiers that hold its rows, and the optimizer that updates them.
 //
 // Locks, in the order in which they are taken:
-// - apply_gate_: shared by every apply, held alone by export_rows(), which so sees whole batches only. The
-//   turnstile before it keeps a stream of applies from starving an export.
+// - apply_gate_: shared by every operation that inserts or promotes, held alone by export_rows(), which so
+//   sees whole batches only. The turnstile before it keeps a stream of batches from starving an export.
+// - the mover's mutex (movement/mover.h): held while rows are moved down, and to hold moves off.
 // - a shard's mutex (index/index.h): guards its entries and their rows against other writers. Readers take
 //   no lock; they rely on the buckets' sequence locks. At most one shard's mutex is held at a time.
-// - state_mutex_: guards the step count and the optimizer's state; taken alone, for a moment.
+// - a tier's own, innermost; and state_mutex_, which guards the step count and the optimizer's state.
 #pragma once
 
 #include <atomic>
@@ -21,17 +22,14 @@
 #include "gradient_batch.h"
 #include "index/epochs.h"
 #include "index/index.h"
-#include "memory_tier.h"
+#include "movement/mover.h"
 #include "optimizers/optimizer.h"
+#include "ranking.h"
+#include "row_budget.h"
 #include "row_layout.h"
+#include "tier_stack.h"
 
 namespace embstore {
-
-struct TierSpec {
-  std::string kind;                 // "DRAM", "PMEM_LIBPMEM" or "PMEM_MEMKIND"
-  std::optional<std::string> path;  // the file of a PMEM_LIBPMEM tier
-  uint64_t size_bytes;
-};
 
 struct TableSpec {
   std::string name;
@@ -40,6 +38,7 @@ struct TableSpec {
   std::string optimizer;
   OptimizerParams optimizer_params;
   std::vector<TierSpec> tiers;
+  CacheStrategy cache_strategy = CacheStrategy::kLfu;
 };
 
 struct ExportedRows {
@@ -51,10 +50,17 @@ struct ExportedRows {
 };
 
 struct TableStats {
-  uint64_t hits;    // ids looked up that had a row
-  uint64_t misses;  // ids looked up that had none
+  struct Level {
+    TierStats tier;
+    uint64_t rows;           // that the index refers to
+    uint64_t capacity_rows;  // TierStack::kUnlimited: no limit
+  };
+  uint64_t hits;    // ids looked up whose row was in the first tier
+  uint64_t misses;  // the others
+  uint64_t promotions;
+  uint64_t demotions;
   uint64_t index_bytes;
-  std::vector<TierStats> tiers;
+  std::vector<Level> tiers;
 };
 
 // Every method may be called from any thread and throws Error(kClosed) after close().
@@ -71,40 +77,52 @@ class Table {
 
   // Copies the rows of `ids` to `out`, ids.size() * dim floats; keys without a row read their initial
   // value. A row that is being updated is read as it was before or as it is after, never in between.
-  void lookup(std::span<const int64_t> ids, float* out) const;
+  // A serving look-up counts for the ranking and promotes; one for training does neither.
+  void lookup(std::span<const int64_t> ids, float* out, bool train) const;
 
   // Sums the gradients of equal ids, gives new keys a row, and updates. `global_step` becomes the rows'
   // version; without one, the count of applies so far. Throws Error(kStoreFull) before anything changes.
   void apply_gradients(std::span<const int64_t> ids, const float* gradients,
                        std::optional<int64_t> global_step);
 
-  void lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const;      // -1: no row
+  void lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const;        // -1: no row
   void frequencies(std::span<const int64_t> ids, int64_t* frequencies) const;  // 0: no row
-  void versions(std::span<const int64_t> ids, int64_t* versions) const;      // -1: no row
+  void versions(std::span<const int64_t> ids, int64_t* versions) const;        // -1: no row
 
   uint64_t row_count() const;
   ExportedRows export_rows() const;
   TableStats stats() const;
 
-  // Waits for the operations under way and gives the memory back. May be called again.
+  // Returns when every tier is within its capacity and nothing is being moved.
+  void drain() const;
+
+  // Waits for the operations under way and gives memory and files back. May be called again.
   void close();
 
  private:
+  // Ids whose rows are in lower tiers, by their position in a batch.
+  using Positions = std::vector<uint32_t>;
+
   template <int kDim>
-  uint64_t lookup_rows(std::span<const int64_t> ids, float* out) const;
+  uint64_t lookup_rows(std::span<const int64_t> ids, float* out, Positions& lower) const;
+  void lookup_lower(std::span<const int64_t> ids, float* out, Positions& lower, bool promote) const;
   const float* default_row(int64_t key) const;
 
-  // Calls visit(i, meta) for every id, with null where there is no row.
+  // Calls visit(i, header) for every id, with null where there is no row.
   template <class Visit>
-  void visit_meta(std::span<const int64_t> ids, Visit visit) const;
+  void visit_headers(std::span<const int64_t> ids, Visit visit) const;
 
-  // Reserves a slot for every key of the batch that may need one; returns how many.
+  // Reserves rows for all keys of the batch that may need one; returns how many.
   uint64_t reserve_rows(const GradientBatch& batch);
   ApplyContext begin_apply(std::optional<int64_t> global_step);
-  // Returns how many reserved slots it used. REQUIRES: the shard's mutex is held.
-  uint64_t apply_to_shard(IndexShard& shard, std::span<const KeyGradient> keys,
-                          const ApplyContext& context);
+  struct ApplyScope;
+  // Both return how many rows they inserted.
+  uint64_t apply_keys(IndexShard& shard, std::span<const KeyGradient> keys, const ApplyScope& scope);
+  uint64_t apply_locked(IndexShard& shard, std::span<const KeyGradient> keys,
+                        const ApplyScope& scope, Mover::Claim* claim, const StagedRows* staged);
   Entry insert_row(IndexShard& shard, const KeyGradient& key, Slot slot);
+
+  std::shared_lock<std::shared_mutex> enter_gate() const;
 
   // The scope of one operation: keeps what it may look at alive, and holds close() off.
   class Operation {
@@ -122,15 +140,20 @@ class Table {
   const int64_t default_row_count_;
 
   mutable Epochs epochs_;
-  std::unique_ptr<MemoryTier> tier_;  // both reset by close()
+  // All reset by close(), in this order.
+  std::unique_ptr<Mover> mover_;  // null where there is one tier
   std::unique_ptr<Index> index_;
+  std::unique_ptr<TierStack> tiers_;
+
+  RowBudget budget_;
+  mutable AccessClock clock_;
 
   mutable std::mutex turnstile_;
   mutable std::shared_mutex apply_gate_;
 
   std::mutex state_mutex_;
-  int64_t apply_count_ = 0;          // guarded by state_mutex_
-  OptimizerState optimizer_state_;   // guarded by state_mutex_
+  int64_t apply_count_ = 0;         // guarded by state_mutex_
+  OptimizerState optimizer_state_;  // guarded by state_mutex_
 
   mutable std::atomic<uint64_t> hits_{0};
   mutable std::atomic<uint64_t> misses_{0};

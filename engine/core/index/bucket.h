@@ -30,6 +30,7 @@ class RowRef {
   uint32_t raw() const { return raw_; }
   uint32_t tier() const { return (raw_ - 1) >> 30; }
   uint32_t slot() const { return (raw_ - 1) & ((uint32_t{1} << 30) - 1); }
+  bool operator==(const RowRef&) const = default;
 
  private:
   uint32_t raw_ = 0;

@@ -50,6 +50,9 @@ struct Found {
   const Bucket* bucket;
   uint32_t state;
   RowRef ref;
+
+  // True if the row at `ref`, if it was read after this was found, is whole and still the key's.
+  bool holds() const { return bucket->unchanged_since(state); }
 };
 
 // What a writer found; `bucket` is null where there is no such key.
@@ -80,6 +83,15 @@ class alignas(64) IndexShard {
   void reserve(uint64_t count);
   // REQUIRES: room was reserved, `key` is absent, and the row that `ref` names is whole.
   Entry insert(KeyHash hash, int64_t key, RowRef ref);
+  // Lets the entry refer to another place, which readers see at once.
+  void set_ref(const Entry& entry, RowRef ref) {
+    const BucketWrite write(*entry.bucket);
+    entry.bucket->refs[entry.position].store(ref.raw(), std::memory_order_relaxed);
+  }
+  void erase(const Entry& entry) {
+    set_ref(entry, RowRef());
+    --entries_;
+  }
   uint64_t entries() const { return entries_; }
   uint64_t size_bytes() const { return uint64_t{array_->count()} * sizeof(Bucket); }
   template <class Visit>

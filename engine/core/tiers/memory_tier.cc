@@ -50,7 +50,7 @@ void MemoryTier::put(Slot slot, const RowHeader& header, const float* source) {
   std::copy_n(source, row_floats_, row(slot));
   meta_[slot] = {.frequency = header.frequency, .version = header.version};
   if (!ranked_) return;
-  set_key(slot, header.key);
+  keys_[slot].store(header.key, std::memory_order_relaxed);
   ranks_[slot].served.store(header.served, std::memory_order_relaxed);
   ranks_[slot].stamp.store(std::max(header.stamp, AccessClock::kFirstStamp),
                            std::memory_order_relaxed);

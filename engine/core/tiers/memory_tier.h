@@ -35,6 +35,14 @@ class MemoryTier final : public Tier {
 
   // Fills a slot that was taken.
   void put(Slot slot, const RowHeader& header, const float* row);
+  // The same for a new row whose floats the caller has written.
+  void start(Slot slot, int64_t key) {
+    meta_[slot] = {.frequency = 0, .version = -1};
+    if (!ranked_) return;
+    keys_[slot].store(key, std::memory_order_relaxed);
+    ranks_[slot].served.store(0, std::memory_order_relaxed);
+    ranks_[slot].stamp.store(AccessClock::kFirstStamp, std::memory_order_relaxed);
+  }
 
   // The hot path's view of a slot. Who may touch it is the index's business (see index/bucket.h).
   float* row(Slot slot) const { return rows_ + slot * row_floats_; }
@@ -42,7 +50,6 @@ class MemoryTier final : public Tier {
   bool ranked() const { return ranked_; }
 
   // --- Ranking. REQUIRES: ranked().
-  void set_key(Slot slot, int64_t key) { keys_[slot].store(key, std::memory_order_relaxed); }
   // An access at `stamp`.
   void touch(Slot slot, uint64_t stamp) {
     std::atomic<uint64_t>& last = ranks_[slot].stamp;

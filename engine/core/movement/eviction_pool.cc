@@ -1,0 +1,81 @@
+#include "movement/eviction_pool.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "error.h"
+
+namespace embstore {
+namespace {
+
+int thread_count() {
+  constexpr const char* kVariable = "TF_MULTI_TIER_EV_EVICTION_THREADS";
+  const char* value = std::getenv(kVariable);
+  if (value == nullptr || *value == '\0') return 1;
+  int threads = 0;
+  const char* end = value + std::strlen(value);
+  const auto [rest, error] = std::from_chars(value, end, threads);
+  if (error != std::errc() || rest != end || threads < 1 || threads > 256) {
+    throw Error(ErrorKind::kInvalidArgument,
+                std::string(kVariable) + " must be a number of threads from 1 to 256, got " + value);
+  }
+  return threads;
+}
+
+}  // namespace
+
+EvictionPool& EvictionPool::instance() {
+  // Never destroyed: its threads outlive main(), and jobs are cancelled by their tables.
+  static EvictionPool& pool = *new EvictionPool(thread_count());
+  return pool;
+}
+
+EvictionPool::EvictionPool(int threads) {
+  for (int t = 0; t < threads; ++t) std::thread([this] { work(); }).detach();
+}
+
+void EvictionPool::schedule(Job& job) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (job.queued_) return;
+    job.queued_ = true;
+    queue_.push_back(&job);
+  }
+  changed_.notify_all();
+}
+
+void EvictionPool::cancel(Job& job) {
+  std::unique_lock lock(mutex_);
+  if (job.queued_) {
+    std::erase(queue_, &job);
+    job.queued_ = false;
+  }
+  changed_.wait(lock, [&job] { return !job.running_; });
+}
+
+void EvictionPool::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    // A job that is running is left for the thread that runs it, or for later.
+    const auto next =
+        std::find_if(queue_.begin(), queue_.end(), [](const Job* job) { return !job->running_; });
+    if (next == queue_.end()) {
+      changed_.wait(lock);
+      continue;
+    }
+    Job& job = **next;
+    queue_.erase(next);
+    job.queued_ = false;
+    job.running_ = true;
+    lock.unlock();
+    job.run();
+    lock.lock();
+    job.running_ = false;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace embstore

@@ -1,0 +1,43 @@
+// The process's threads that move rows between tiers, one pool for all tables:
+// TF_MULTI_TIER_EV_EVICTION_THREADS of them, 1 where that isn't set.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace embstore {
+
+class EvictionPool {
+ public:
+  class Job {
+   public:
+    virtual ~Job() = default;
+    virtual void run() noexcept = 0;
+
+   private:
+    friend class EvictionPool;
+    bool queued_ = false;   // guarded by the pool's mutex
+    bool running_ = false;  // guarded by the pool's mutex
+  };
+
+  // Starts the threads at the first call. Throws Error(kInvalidArgument) for a bad variable.
+  static EvictionPool& instance();
+
+  // Runs the job soon, once, however often it's scheduled before it starts; never twice at a time.
+  void schedule(Job& job);
+  // Returns when the job is neither queued nor running. REQUIRES: nobody schedules it again.
+  void cancel(Job& job);
+
+ private:
+  explicit EvictionPool(int threads);
+  [[noreturn]] void work();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job*> queue_;  // guarded by mutex_
+};
+
+}  // namespace embstore

@@ -1,0 +1,288 @@
+#include "movement/mover.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "error.h"
+
+namespace embstore {
+namespace {
+
+// Ids that wait to be counted before a look-up stops to count them itself: 32 MiB.
+constexpr size_t kMostWaitingIds = size_t{4} << 20;
+
+}  // namespace
+
+Mover::Mover(TierStack& tiers, const Index& index, Epochs& epochs, const RowLayout& layout,
+             CacheStrategy strategy)
+    : tiers_(tiers),
+      index_(index),
+      epochs_(epochs),
+      layout_(layout),
+      strategy_(strategy),
+      largest_claim_(tiers.headroom_rows(0) / 2),
+      free_slots_(static_cast<int64_t>(tiers.first().slot_count())) {
+  EvictionPool::instance();  // a bad number of threads is told here rather than by a look-up
+}
+
+// --- Room
+
+Mover::Claim::~Claim() {
+  mover_.free_slots_.fetch_add(static_cast<int64_t>(unused_), std::memory_order_relaxed);
+}
+
+void Mover::Claim::take(std::span<Slot> slots) {
+  mover_.tiers_.first().take(slots);
+  unused_ -= slots.size();
+}
+
+std::optional<Mover::Claim> Mover::try_claim(uint64_t count) {
+  int64_t free = free_slots_.load(std::memory_order_relaxed);
+  do {
+    if (free < static_cast<int64_t>(count)) return std::nullopt;
+  } while (!free_slots_.compare_exchange_weak(free, free - static_cast<int64_t>(count)));
+  return Claim(*this, count);
+}
+
+Mover::Claim Mover::claim(uint64_t count) {
+  for (;;) {
+    if (std::optional<Claim> claim = try_claim(count)) return std::move(*claim);
+    settle();
+    if (std::optional<Claim> claim = try_claim(count)) return std::move(*claim);
+    // Others have claimed what is free; they need no room of ours to go on.
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+void Mover::rows_came() {
+  if (tiers_.excess_rows(0) != 0) EvictionPool::instance().schedule(*this);
+}
+
+// --- Counting
+
+void Mover::count_served(std::span<const int64_t> ids, uint64_t first_stamp) {
+  if (log_.append(first_stamp, ids) > kMostWaitingIds) {
+    settle();
+  } else {
+    EvictionPool::instance().schedule(*this);
+  }
+}
+
+void Mover::count_waiting() {
+  constexpr size_t kAhead = 16;
+  const Epochs::Guard guard = epochs_.enter();
+  MemoryTier& first = tiers_.first();
+  std::vector<AccessLog::Batch> batches = log_.take();
+  std::vector<Access> lower;
+  for (const AccessLog::Batch& batch : batches) {
+    IndexReader reader(index_);
+    for (size_t i = 0; i < batch.ids.size(); ++i) {
+      if (i + kAhead < batch.ids.size()) reader.prefetch(hash_key(batch.ids[i + kAhead]));
+      const RowRef ref = reader.find(hash_key(batch.ids[i]), batch.ids[i]).ref;
+      if (!ref) continue;
+      if (ref.tier() != 0) {
+        lower.push_back({batch.ids[i], batch.first_stamp + i});
+        continue;
+      }
+      // Only this mutex's holder takes rows out of the first tier, so the slot stays the key's.
+      first.count_served(ref.slot());
+      first.touch(ref.slot(), batch.first_stamp + i);
+    }
+  }
+  log_.recycle(std::move(batches));
+  if (!lower.empty()) count_lower(lower);
+}
+
+// Rows that were demoted between a look-up and its being counted: they were accessed, so they come back.
+void Mover::count_lower(std::vector<Access>& accesses) {
+  std::sort(accesses.begin(), accesses.end());
+  StagedRows staged(layout_);
+  for (size_t next = 0; next < accesses.size();) {
+    IndexReader reader(index_);
+    staged.clear();
+    size_t end = next;
+    for (; end < accesses.size() && staged.size() < largest_claim_; ++end) {
+      const int64_t key = accesses[end].key;
+      if (end != next && key == accesses[end - 1].key) continue;
+      const KeyHash hash = hash_key(key);
+      const Found found = reader.find(hash, key);
+      if (found.ref && found.ref.tier() != 0) staged.add(key, hash, found, end);
+    }
+    staged.read(tiers_);
+    Claim claim = [this, &staged] {
+      for (;;) {
+        if (std::optional<Claim> granted = try_claim(staged.size())) return std::move(*granted);
+        shrink_from(0);
+        std::this_thread::yield();
+      }
+    }();
+    if (!promote(staged, claim)) continue;  // some changed while they were read: once more
+    for (; next < end; ++next) {
+      const RowRef ref = reader.find(hash_key(accesses[next].key), accesses[next].key).ref;
+      if (!ref || ref.tier() != 0) continue;
+      tiers_.first().count_served(ref.slot());
+      tiers_.first().touch(ref.slot(), accesses[next].stamp);
+    }
+  }
+}
+
+// --- Up
+
+bool Mover::promote(const StagedRows& staged, Claim& claim) {
+  std::vector<size_t> order(staged.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&staged](size_t a, size_t b) {
+    return staged.entry(a).hash < staged.entry(b).hash;  // so by shard
+  });
+  bool all = true;
+  std::vector<std::pair<size_t, Entry>> held;
+  for (size_t first = 0; first < order.size();) {
+    const int shard_number = Index::shard_of(staged.entry(order[first]).hash);
+    IndexShard& shard = index_.shard(shard_number);
+    const std::lock_guard lock(shard.mutex);
+    held.clear();
+    for (; first < order.size(); ++first) {
+      const size_t i = order[first];
+      const StagedRows::Entry& wanted = staged.entry(i);
+      if (Index::shard_of(wanted.hash) != shard_number) break;
+      const Entry entry = shard.entry(wanted.hash, wanted.key);
+      if (!entry || entry.ref().tier() == 0) continue;  // removed, or promoted by another
+      if (entry.bucket == wanted.found.bucket && staged.holds(i)) {
+        held.emplace_back(i, entry);
+      } else {
+        all = false;
+      }
+    }
+    for (const auto& [i, entry] : held) {
+      Slot slot;
+      claim.take({&slot, 1});
+      promote_entry(shard, entry, staged.header(i), staged.row(i), slot);
+    }
+  }
+  return all;
+}
+
+void Mover::promote_entry(IndexShard& shard, const Entry& entry, const RowHeader& header,
+                          const float* row, Slot slot) {
+  const RowRef from = entry.ref();
+  tiers_.first().put(slot, header, row);
+  shard.set_ref(entry, RowRef(0, slot));
+  const Place left{header.key, from.slot()};
+  tiers_.tier(from.tier()).erase({&left, 1});
+  tiers_.add_rows(0, 1);
+  tiers_.add_rows(from.tier(), -1);
+  promotions_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// --- Down
+
+void Mover::run() noexcept {
+  try {
+    const std::lock_guard lock(move_mutex_);
+    settle_locked();
+  } catch (...) {
+    const std::lock_guard lock(error_mutex_);
+    error_ = std::current_exception();
+  }
+}
+
+void Mover::settle() {
+  {
+    const std::lock_guard lock(error_mutex_);
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+  const std::lock_guard lock(move_mutex_);
+  settle_locked();
+}
+
+void Mover::stop() { EvictionPool::instance().cancel(*this); }
+
+void Mover::settle_locked() {
+  do {
+    count_waiting();
+    shrink_from(0);
+  } while (!log_.empty());
+}
+
+void Mover::shrink_from(size_t t) {
+  if (t + 1 == tiers_.size()) return;
+  // From the bottom, so that there is room below for what comes down.
+  shrink_from(t + 1);
+  while (const uint64_t excess = tiers_.excess_rows(t)) {
+    uint64_t count = std::min(excess, tiers_.headroom_rows(t));
+    if (tiers_.memory(t + 1) != nullptr) count = std::min(count, tiers_.headroom_rows(t + 1));
+    // Rows that changed while they were copied stay; the next round finds colder ones.
+    if (demote(t, count) == 0) std::this_thread::yield();
+    shrink_from(t + 1);
+  }
+}
+
+uint64_t Mover::demote(size_t t, uint64_t count) {
+  struct Leaving {
+    Place place;
+    KeyHash hash;
+    Found found;
+  };
+  const Epochs::Guard guard = epochs_.enter();
+  MemoryTier& from = *tiers_.memory(t);
+  Tier& to = tiers_.tier(t + 1);
+
+  std::vector<Leaving> leaving;
+  RowBatch rows(layout_);
+  IndexReader reader(index_);
+  for (const auto& [rank, place] : from.coldest(count, strategy_)) {
+    const KeyHash hash = hash_key(place.key);
+    const Found found = reader.find(hash, place.key);
+    if (found.ref != RowRef(static_cast<uint32_t>(t), place.slot)) continue;
+    leaving.push_back({place, hash, found});
+  }
+  std::sort(leaving.begin(), leaving.end(),
+            [](const Leaving& a, const Leaving& b) { return a.hash < b.hash; });  // so by shard
+  std::vector<Place> places(leaving.size());
+  std::transform(leaving.begin(), leaving.end(), places.begin(),
+                 [](const Leaving& row) { return row.place; });
+  from.read(places, rows);
+  std::vector<Slot> slots(leaving.size());
+  to.write(rows, slots);
+
+  std::vector<Place> left;
+  std::vector<Place> written_in_vain;
+  std::vector<Entry> entries;
+  for (size_t first = 0; first < leaving.size();) {
+    const int shard_number = Index::shard_of(leaving[first].hash);
+    IndexShard& shard = index_.shard(shard_number);
+    const std::lock_guard lock(shard.mutex);
+    // First which rows are still what was copied, then the changes: they would look like others'.
+    entries.clear();
+    size_t end = first;
+    for (; end < leaving.size() && Index::shard_of(leaving[end].hash) == shard_number; ++end) {
+      const Leaving& row = leaving[end];
+      const Entry entry = shard.entry(row.hash, row.place.key);
+      const bool unchanged = entry && entry.bucket == row.found.bucket && row.found.holds();
+      entries.push_back(unchanged ? entry : Entry{});
+    }
+    for (size_t i = first; i < end; ++i) {
+      if (const Entry& entry = entries[i - first]) {
+        shard.set_ref(entry, RowRef(static_cast<uint32_t>(t + 1), slots[i]));
+        left.push_back(leaving[i].place);
+      } else {
+        written_in_vain.push_back({leaving[i].place.key, slots[i]});
+      }
+    }
+    first = end;
+  }
+
+  to.erase(written_in_vain);
+  from.erase(left);
+  const auto moved = static_cast<int64_t>(left.size());
+  tiers_.add_rows(t + 1, moved);
+  tiers_.add_rows(t, -moved);
+  if (t == 0) free_slots_.fetch_add(moved);
+  demotions_.fetch_add(left.size(), std::memory_order_relaxed);
+  return left.size();
+}
+
+}  // namespace embstore

@@ -1,0 +1,123 @@
+// Moves the rows of one table between its tiers, on the process's eviction threads and, when they fall
+// behind, on the thread that needs room.
+//
+// The rule that everything here keeps: when nothing moves any more, the first tier holds the rows that rank
+// highest, as many as fit, the second the next, and so on. A row enters the first tier when it is
+// accessed, and a tier over its capacity gives up the coldest of its rows; since ranks only grow by access,
+// the outcome doesn't depend on when that is done.
+//
+// How a row moves: it is copied without locks, written to the tier below, and then, under its shard's mutex
+// and if it didn't change meanwhile, the index is made to refer to the copy. So a row is never lost or
+// doubled: exactly one place is referred to at any time.
+//
+// Locks. move_mutex_ is held for a whole round of moves, and shard mutexes are taken under it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "index/epochs.h"
+#include "index/index.h"
+#include "movement/access_log.h"
+#include "movement/eviction_pool.h"
+#include "movement/staged_rows.h"
+#include "ranking.h"
+#include "tier_stack.h"
+
+namespace embstore {
+
+class Mover final : private EvictionPool::Job {
+ public:
+  Mover(TierStack& tiers, const Index& index, Epochs& epochs, const RowLayout& layout,
+        CacheStrategy strategy);
+
+  // The right to as many slots of the first tier, beyond its capacity if need be.
+  class Claim {
+   public:
+    Claim(Claim&& other) noexcept
+        : mover_(other.mover_), unused_(std::exchange(other.unused_, 0)) {}
+    ~Claim();
+    // REQUIRES: at most as many slots in all as were claimed.
+    void take(std::span<Slot> slots);
+
+   private:
+    friend class Mover;
+    Claim(Mover& mover, uint64_t count) : mover_(mover), unused_(count) {}
+
+    Mover& mover_;
+    uint64_t unused_;
+  };
+  // Waits for room, or makes it; throws what a tier threw. REQUIRES: count <= largest_claim(); the thread
+  // holds no other claim and no lock.
+  Claim claim(uint64_t count);
+  uint64_t largest_claim() const { return largest_claim_; }
+
+  // Ids that were served, to be counted soon.
+  void count_served(std::span<const int64_t> ids, uint64_t first_stamp);
+
+  // Moves staged rows to the first tier; false if some are not what was staged any more, and stayed.
+  // REQUIRES: a guard of the epochs is held since they were found; no shard's mutex is held.
+  bool promote(const StagedRows& staged, Claim& claim);
+  // The same for one row and a caller who found `entry` and holds the shard's mutex.
+  // REQUIRES: `row` is the row that entry.ref() refers to, in a lower tier.
+  void promote_entry(IndexShard& shard, const Entry& entry, const RowHeader& header,
+                     const float* row, Slot slot);
+
+  // To be called after rows came to the first tier: sets the eviction threads to work if it is over its
+  // capacity.
+  void rows_came();
+
+  // Counts what is to be counted and moves until every tier is within its capacity; throws what a tier
+  // threw.
+  void settle();
+  // Holds all moves off.
+  [[nodiscard]] std::unique_lock<std::mutex> pause() { return std::unique_lock(move_mutex_); }
+  // Ends moving for good. REQUIRES: no operation is under way.
+  void stop();
+
+  uint64_t promotions() const { return promotions_.load(std::memory_order_relaxed); }
+  uint64_t demotions() const { return demotions_.load(std::memory_order_relaxed); }
+
+ private:
+  void run() noexcept override;
+  std::optional<Claim> try_claim(uint64_t count);
+
+  // REQUIRES, all of them: move_mutex_ is held.
+  void settle_locked();
+  void count_waiting();
+  struct Access {
+    int64_t key;
+    uint64_t stamp;
+    auto operator<=>(const Access&) const = default;
+  };
+  void count_lower(std::vector<Access>& accesses);
+  // Moves rows down until tier t and those below it are within their capacities.
+  void shrink_from(size_t t);
+  // Moves up to `count` of tier t's coldest rows down; returns how many went.
+  uint64_t demote(size_t t, uint64_t count);
+
+  TierStack& tiers_;
+  const Index& index_;
+  Epochs& epochs_;
+  const RowLayout layout_;
+  const CacheStrategy strategy_;
+  const uint64_t largest_claim_;
+
+  AccessLog log_;
+  std::atomic<int64_t> free_slots_;  // of the first tier, less what is claimed
+  std::atomic<uint64_t> promotions_{0};
+  std::atomic<uint64_t> demotions_{0};
+
+  std::mutex move_mutex_;
+
+  std::mutex error_mutex_;
+  std::exception_ptr error_;  // guarded by error_mutex_; of the eviction threads, for the next who waits
+};
+
+}  // namespace embstore

@@ -1,0 +1,28 @@
+#include "movement/staged_rows.h"
+
+#include <algorithm>
+
+namespace embstore {
+
+void StagedRows::read(const TierStack& tiers) {
+  std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
+    return a.found.ref.tier() < b.found.ref.tier();
+  });
+  rows_.resize(entries_.size());
+  for (size_t first = 0; first < entries_.size();) {
+    const uint32_t tier = entries_[first].found.ref.tier();
+    size_t end = first;
+    places_.clear();
+    for (; end < entries_.size() && entries_[end].found.ref.tier() == tier; ++end) {
+      places_.push_back({entries_[end].key, entries_[end].found.ref.slot()});
+    }
+    tiers.tier(tier).read(places_, tier_rows_);
+    for (size_t i = first; i < end; ++i) {
+      rows_.header(i) = tier_rows_.header(i - first);
+      std::copy_n(tier_rows_.row(i - first), rows_.row_floats(), rows_.row(i));
+    }
+    first = end;
+  }
+}
+
+}  // namespace embstore

@@ -1,0 +1,54 @@
+// Rows of lower tiers that were read without any lock, each with what tells whether it is still true.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "index/index.h"
+#include "row_batch.h"
+#include "tier_stack.h"
+
+namespace embstore {
+
+class StagedRows {
+ public:
+  struct Entry {
+    int64_t key;
+    KeyHash hash;
+    Found found;
+    size_t tag;  // the caller's
+  };
+
+  explicit StagedRows(const RowLayout& layout) : rows_(layout), tier_rows_(layout) {}
+
+  void clear() {
+    entries_.clear();
+    rows_.clear();
+  }
+  bool empty() const { return entries_.empty(); }
+  size_t size() const { return entries_.size(); }
+
+  // REQUIRES: found.ref is in a lower tier.
+  void add(int64_t key, KeyHash hash, const Found& found, size_t tag) {
+    entries_.push_back({key, hash, found, tag});
+  }
+  // Reads all that was added, one batch a tier, and puts the entries in the order of their tiers.
+  // REQUIRES: a guard of the epochs was held since they were found, and is held on.
+  void read(const TierStack& tiers);
+
+  const Entry& entry(size_t i) const { return entries_[i]; }
+  // True if what was read of row i is whole and, while its shard's mutex is held, still the row.
+  // A change of a neighbour in the index makes this false too: settle it for all rows of a shard before
+  // any of them is changed.
+  bool holds(size_t i) const { return entries_[i].found.holds(); }
+  const RowHeader& header(size_t i) const { return rows_.header(i); }
+  const float* row(size_t i) const { return rows_.row(i); }
+
+ private:
+  std::vector<Entry> entries_;
+  RowBatch rows_;
+  RowBatch tier_rows_;
+  std::vector<Place> places_;
+};
+
+}  // namespace embstore

@@ -1,0 +1,190 @@
+// The write path of a table.
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "error.h"
+#include "prefetch.h"
+#include "table.h"
+
+namespace embstore {
+namespace {
+
+// Keys whose cache misses are in flight together. Enough to cover a miss's latency, few enough for the
+// core's outstanding-miss buffers.
+constexpr size_t kBlock = 16;
+
+}  // namespace
+
+struct Table::ApplyScope {
+  ApplyContext context;
+  uint64_t first_stamp;  // of the batch's first id
+};
+
+void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients,
+                            std::optional<int64_t> global_step) {
+  const Operation operation(*this);
+  thread_local GradientBatch batch;
+  batch.group(ids, gradients, layout_.dim());
+
+  const std::shared_lock gate = enter_gate();
+  uint64_t reserved = reserve_rows(batch);
+  const ApplyScope scope{begin_apply(global_step), clock_.begin_batch()};
+  // Threads start at different shards, so that they seldom want the same one.
+  const size_t start = std::hash<std::thread::id>{}(std::this_thread::get_id());
+  for (size_t i = 0; i < Index::kShards; ++i) {
+    const int shard = static_cast<int>((start + i) % Index::kShards);
+    reserved -= apply_keys(index_->shard(shard), batch.shard(shard), scope);
+  }
+  budget_.release(reserved);
+}
+
+uint64_t Table::reserve_rows(const GradientBatch& batch) {
+  // As if every key were new: cheap, and nearly always to be had.
+  if (budget_.reserve(batch.keys().size())) return batch.keys().size();
+  IndexReader reader(*index_);
+  uint64_t absent = 0;
+  for (const KeyGradient& key : batch.keys()) absent += !reader.find(key.hash, key.key).ref;
+  if (!budget_.reserve(absent)) {
+    throw Error(ErrorKind::kStoreFull,
+                name_ + ": the batch brings " + std::to_string(absent) +
+                    " new keys, but its tiers have room for " + std::to_string(budget_.left()) +
+                    " more rows of their " + std::to_string(tiers_->total_capacity_rows()) +
+                    "; raise storage_size");
+  }
+  return absent;
+}
+
+ApplyContext Table::begin_apply(std::optional<int64_t> global_step) {
+  const std::lock_guard lock(state_mutex_);
+  const ApplyContext context{global_step.value_or(apply_count_), optimizer_state_};
+  ++apply_count_;
+  optimizer_->advance(optimizer_state_);
+  return context;
+}
+
+uint64_t Table::apply_keys(IndexShard& shard, std::span<const KeyGradient> keys,
+                           const ApplyScope& scope) {
+  if (!mover_) {
+    const std::lock_guard lock(shard.mutex);
+    return apply_locked(shard, keys, scope, nullptr, nullptr);
+  }
+  // As many at a time as there is sure to be room for, however few rows the first tier has.
+  uint64_t inserted = 0;
+  StagedRows staged(layout_);
+  for (size_t first = 0; first < keys.size(); first += mover_->largest_claim()) {
+    const auto some = keys.subspan(first, std::min(mover_->largest_claim(), keys.size() - first));
+    IndexReader reader(*index_);
+    staged.clear();
+    for (size_t i = 0; i < some.size(); ++i) {
+      const Found found = reader.find(some[i].hash, some[i].key);
+      if (found.ref && found.ref.tier() != 0) staged.add(some[i].key, some[i].hash, found, i);
+    }
+    staged.read(*tiers_);  // the slow part, before the lock
+    Mover::Claim claim = mover_->claim(some.size());
+    {
+      const std::lock_guard lock(shard.mutex);
+      inserted += apply_locked(shard, some, scope, &claim, &staged);
+    }
+    mover_->rows_came();
+  }
+  return inserted;
+}
+
+uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> keys,
+                             const ApplyScope& scope, Mover::Claim* claim,
+                             const StagedRows* staged) {
+  MemoryTier& tier = tiers_->first();
+  std::array<Entry, kBlock> entries;
+  std::array<RowUpdate, kBlock> updates;
+  std::array<Slot, kBlock> slots;
+  uint64_t inserted = 0;
+
+  // Where each key's staged row is, if it still is what was staged: settled before anything changes.
+  std::vector<const float*> staged_rows;
+  std::vector<RowHeader> staged_headers;
+  if (staged != nullptr && !staged->empty()) {
+    staged_rows.resize(keys.size());
+    staged_headers.resize(keys.size());
+    for (size_t i = 0; i < staged->size(); ++i) {
+      if (!staged->holds(i)) continue;
+      staged_rows[staged->entry(i).tag] = staged->row(i);
+      staged_headers[staged->entry(i).tag] = staged->header(i);
+    }
+  }
+  RowBatch late(layout_);  // a row that moved down while this shard's lock was awaited
+
+  for (size_t first = 0; first < keys.size(); first += kBlock) {
+    const auto block = keys.subspan(first, std::min(kBlock, keys.size() - first));
+    shard.reserve(block.size());
+    const BucketArray& buckets = shard.buckets();
+    for (const KeyGradient& key : block) {
+      __builtin_prefetch(buckets.data() + home_bucket(key.hash, buckets.count()));
+    }
+
+    size_t slots_needed = 0;
+    for (size_t i = 0; i < block.size(); ++i) {
+      entries[i] = shard.entry(block[i].hash, block[i].key);
+      if (entries[i] && entries[i].ref().tier() == 0) {
+        const Slot slot = entries[i].ref().slot();
+        prefetch_row(tier.row(slot), layout_.row_floats());
+        __builtin_prefetch(&tier.meta(slot));
+      } else {
+        ++slots_needed;
+      }
+    }
+    if (slots_needed != 0) {
+      const std::span<Slot> taken(slots.data(), slots_needed);
+      if (claim != nullptr) {
+        claim->take(taken);
+      } else {
+        tier.take(taken);
+      }
+      const Slot* slot = slots.data();
+      for (size_t i = 0; i < block.size(); ++i) {
+        if (!entries[i]) {
+          entries[i] = insert_row(shard, block[i], *slot++);
+          ++inserted;
+          continue;
+        }
+        const RowRef ref = entries[i].ref();
+        if (ref.tier() == 0) continue;
+        if (!staged_rows.empty() && staged_rows[first + i] != nullptr) {
+          mover_->promote_entry(shard, entries[i], staged_headers[first + i],
+                                staged_rows[first + i], *slot++);
+          continue;
+        }
+        const Place place{block[i].key, ref.slot()};
+        tiers_->tier(ref.tier()).read({&place, 1}, late);
+        mover_->promote_entry(shard, entries[i], late.header(0), late.row(0), *slot++);
+      }
+    }
+    for (size_t i = 0; i < block.size(); ++i) {
+      const Slot slot = entries[i].ref().slot();
+      RowMeta& meta = tier.meta(slot);
+      meta.frequency += block[i].occurrences;
+      meta.version = scope.context.global_step;
+      if (tier.ranked()) tier.touch(slot, scope.first_stamp + block[i].last_position);
+      updates[i] = {entries[i].bucket, tier.row(slot), block[i].gradient};
+    }
+    optimizer_->update({updates.data(), block.size()}, layout_, scope.context);
+  }
+  tiers_->add_rows(0, static_cast<int64_t>(inserted));
+  return inserted;
+}
+
+Entry Table::insert_row(IndexShard& shard, const KeyGradient& key, Slot slot) {
+  MemoryTier& tier = tiers_->first();
+  float* const row = tier.row(slot);
+  const size_t block = layout_.block_floats();
+  std::copy_n(default_row(key.key), layout_.dim(), row);
+  for (int s = 0; s < layout_.slot_count(); ++s) {
+    std::fill_n(row + static_cast<size_t>(1 + s) * block, block, optimizer_->initial_slot_value(s));
+  }
+  tier.start(slot, key.key);
+  return shard.insert(key.hash, key.key, RowRef(/*tier=*/0, slot));
+}
+
+}  // namespace embstore
