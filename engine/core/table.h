@@ -100,11 +100,15 @@ class Table {
   void close();
 
  private:
-  // Ids whose rows are in lower tiers, by their position in a batch.
-  using Positions = std::vector<uint32_t>;
+  using Positions = std::vector<uint32_t>;  // in a batch
+  struct NotInFirstTier {
+    Positions lower;
+    Positions absent;
+  };
 
+  // Copies what the first tier has, and initial values; returns how many rows it had.
   template <int kDim>
-  uint64_t lookup_rows(std::span<const int64_t> ids, float* out, Positions& lower) const;
+  uint64_t lookup_rows(std::span<const int64_t> ids, float* out, NotInFirstTier& others) const;
   void lookup_lower(std::span<const int64_t> ids, float* out, Positions& lower, bool promote) const;
   const float* default_row(int64_t key) const;
 

@@ -16,31 +16,33 @@ const float* Table::default_row(int64_t key) const {
 
 void Table::lookup(std::span<const int64_t> ids, float* out, bool train) const {
   const Operation operation(*this);
-  thread_local Positions lower;
-  lower.clear();
+  thread_local NotInFirstTier others;
+  others.lower.clear();
+  others.absent.clear();
   uint64_t hits = 0;
   switch (layout_.dim()) {
-    case 4: hits = lookup_rows<4>(ids, out, lower); break;
-    case 8: hits = lookup_rows<8>(ids, out, lower); break;
-    case 16: hits = lookup_rows<16>(ids, out, lower); break;
-    case 32: hits = lookup_rows<32>(ids, out, lower); break;
-    case 64: hits = lookup_rows<64>(ids, out, lower); break;
-    case 128: hits = lookup_rows<128>(ids, out, lower); break;
-    default: hits = lookup_rows<0>(ids, out, lower); break;
+    case 4: hits = lookup_rows<4>(ids, out, others); break;
+    case 8: hits = lookup_rows<8>(ids, out, others); break;
+    case 16: hits = lookup_rows<16>(ids, out, others); break;
+    case 32: hits = lookup_rows<32>(ids, out, others); break;
+    case 64: hits = lookup_rows<64>(ids, out, others); break;
+    case 128: hits = lookup_rows<128>(ids, out, others); break;
+    default: hits = lookup_rows<0>(ids, out, others); break;
   }
   hits_.fetch_add(hits, std::memory_order_relaxed);
   misses_.fetch_add(ids.size() - hits, std::memory_order_relaxed);
   if (!mover_) return;
   const uint64_t stamp = train ? 0 : clock_.begin_batch();
-  if (!lower.empty()) lookup_lower(ids, out, lower, /*promote=*/!train);
-  if (!train) mover_->count_served(ids, stamp);
+  if (!others.lower.empty()) lookup_lower(ids, out, others.lower, /*promote=*/!train);
+  if (!train) mover_->count_served(ids, others.absent, stamp);
 }
 
 // Three stages, so that no id waits for its own cache misses: an id's bucket is fetched kAhead ids before
 // it is probed, and its row as many before it is copied. Per id rather than in blocks: evenly spread, the
 // fetches of one id overlap with the work on others, and a long row's lines don't queue up.
 template <int kDim>
-uint64_t Table::lookup_rows(std::span<const int64_t> ids, float* out, Positions& lower) const {
+uint64_t Table::lookup_rows(std::span<const int64_t> ids, float* out,
+                            NotInFirstTier& others) const {
   constexpr size_t kAhead = 16;
   const size_t dim = kDim != 0 ? kDim : static_cast<size_t>(layout_.dim());
   const size_t count = ids.size();
@@ -55,10 +57,11 @@ uint64_t Table::lookup_rows(std::span<const int64_t> ids, float* out, Positions&
     for (;;) {
       if (!entry.ref) {
         std::copy_n(default_row(ids[i]), dim, target);
+        others.absent.push_back(static_cast<uint32_t>(i));
         return;
       }
       if (entry.ref.tier() != 0) [[unlikely]] {
-        lower.push_back(static_cast<uint32_t>(i));
+        others.lower.push_back(static_cast<uint32_t>(i));
         return;
       }
       copy_row<kDim>(target, tier.row(entry.ref.slot()), static_cast<int>(dim));

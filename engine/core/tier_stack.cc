@@ -69,9 +69,9 @@ TierStack::TierStack(const std::vector<TierSpec>& specs, const RowLayout& layout
           std::clamp(level.capacity_rows / 8, kLeastHeadroomRows, kMostHeadroomRows);
     }
     const uint64_t slots = level.capacity_rows + level.headroom_rows;
-    const bool ranked = rows_move && t + 1 < specs.size();
     auto tier = std::make_unique<MemoryTier>(
-        spec.kind, layout, slots, make_memory(spec, slots * layout.row_bytes()), ranked);
+        spec.kind, layout, slots, make_memory(spec, slots * layout.row_bytes()),
+        /*ranked=*/rows_move);
     level.memory = tier.get();
     level.tier = std::move(tier);
   }

@@ -26,7 +26,6 @@ __all__ = [
 Path: TypeAlias = "str | os.PathLike[str]"
 
 DEFAULT_TIER_BYTES = 1 << 30
-UNLIMITED_BYTES = (1 << 63) - 1
 
 
 class StorageType(enum.IntEnum):
@@ -95,7 +94,12 @@ TIER_KINDS: Mapping[StorageType, tuple[TierKind, ...]] = MappingProxyType(
     }
 )
 
-RUNNABLE = (StorageType.DRAM, StorageType.PMEM_LIBPMEM, StorageType.PMEM_MEMKIND)
+RUNNABLE = (
+    StorageType.DRAM,
+    StorageType.PMEM_LIBPMEM,
+    StorageType.PMEM_MEMKIND,
+    StorageType.DRAM_PMEM,
+)
 _ON_SSD = frozenset({_SSDHASH, _LEVELDB})
 _NEEDS_PATH = _ON_SSD | {TierKind.PMEM_LIBPMEM}
 _TAKES_PATH = _NEEDS_PATH | {_PMEM}
@@ -107,7 +111,7 @@ class Tier:
 
     kind: TierKind
     path: str | None
-    size_bytes: int
+    size_bytes: int | None  # None: unlimited
 
 
 @dataclass(frozen=True)
@@ -252,7 +256,7 @@ def _path_text(path: object) -> str | None:
 
 def _tier_sizes(
     storage_type: StorageType, kinds: Sequence[TierKind], storage_size: object
-) -> tuple[int, ...]:
+) -> tuple[int | None, ...]:
     if storage_size is None:
         storage_size = ()
     if not isinstance(storage_size, Sequence) or isinstance(storage_size, (str, bytes)):
@@ -269,7 +273,7 @@ def _tier_sizes(
         for i, size in enumerate(storage_size)
     ]
     default = [
-        UNLIMITED_BYTES if i == len(kinds) - 1 and kind in _ON_SSD else DEFAULT_TIER_BYTES
+        None if i == len(kinds) - 1 and kind in _ON_SSD else DEFAULT_TIER_BYTES
         for i, kind in enumerate(kinds)
     ]
     return (*given, *default[len(given) :])

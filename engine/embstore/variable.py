@@ -34,9 +34,6 @@ _ScalarT = TypeVar("_ScalarT", bound=np.generic)
 MAX_DIM = 1 << 16
 MAX_PARTITIONS = 1 << 12
 
-# What a variable with one tier and no filter counts.
-_NOTHING_MOVES = {"promotions": 0, "demotions": 0, "waiting_keys": 0}
-
 
 def get_embedding_variable(
     name: str,
@@ -142,14 +139,13 @@ class EmbeddingVariable:
         self,
         ids: _checks.Ids,
         *,
-        train: bool = False,  # noqa: ARG002 - tells reads apart once there are more tiers
+        train: bool = False,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
         """The rows of `ids`, float32 of ids.shape + (dim,); unknown keys read their initial row.
 
-        train: a lookup that `apply_gradients` will follow. Neither this nor a serving lookup
-            inserts rows, and while a variable has a single tier, with no cache to rank rows for,
-            both do the same.
+        train: a lookup that `apply_gradients` will follow, which counts and promotes; so this one
+            doesn't. A serving lookup does both by itself. Neither inserts rows.
         out: C-contiguous float32 of that shape to write into and return, in place of a new array.
         """
         keys = _checks.ids(ids)
@@ -160,11 +156,11 @@ class EmbeddingVariable:
             _checks.out(out, shape)
         keys, rows = keys.reshape(-1), out.reshape(-1, self._dim)
         if len(self._tables) == 1:
-            self._tables[0].lookup(keys, rows)
+            self._tables[0].lookup(keys, rows, train)
             return out
         for table, where in self._routed(keys):
             part = np.empty((where.size, self._dim), np.float32)
-            table.lookup(keys[where], part)
+            table.lookup(keys[where], part, train)
             rows[where] = part
         return out
 
@@ -233,7 +229,8 @@ class EmbeddingVariable:
 
     def drain(self) -> None:
         """Returns when every tier is within its capacity and no row is being moved."""
-        self.total_count()  # raises where closed; rows of a single tier never move
+        for table in self._tables:
+            table.drain()
 
     def stats(self) -> dict[str, Any]:
         """Counters since the start, and the tiers.
@@ -244,7 +241,7 @@ class EmbeddingVariable:
         mapped_bytes, path, is_pmem (None where nothing can tell). With partitions, the tiers of
         each follow those of the one before, and have its number as "partition".
         """
-        parts = [{**table.stats(), **_NOTHING_MOVES} for table in self._tables]
+        parts = [{**table.stats(), "waiting_keys": 0} for table in self._tables]
         if len(parts) == 1:
             return parts[0]
         counters = {name: sum(part[name] for part in parts) for name in parts[0] if name != "tiers"}
@@ -334,6 +331,7 @@ def _make_tables(
                         for tier in tiers
                     ],
                     name=table_name,
+                    cache_strategy=option.storage_option.cache_strategy.name,
                 )
             )
     except BaseException:
@@ -350,15 +348,17 @@ def _columns(table: Table) -> Sequence[NDArray[Any]]:
 
 def _check_room(table: Table, keys: NDArray[np.int64]) -> None:
     """Raises StoreFullError where the new ones of `keys` don't fit."""
-    (tier,) = table.stats()["tiers"]
-    room = tier["capacity_rows"] - tier["rows"]
+    tiers = table.stats()["tiers"]
+    if tiers[-1]["capacity_rows"] is None:
+        return
+    room = sum(tier["capacity_rows"] - tier["rows"] for tier in tiers)
     if keys.size <= room:
         return
     absent = int((table.lookup_tier(np.unique(keys)) < 0).sum())
     if absent > room:
         raise StoreFullError(
-            f"the batch brings a partition {absent} new keys, but its {tier['name']} tier has room "
-            f"for {room} more rows of its {tier['capacity_rows']}; raise storage_size"
+            f"the batch brings a partition {absent} new keys, but its tiers have room for {room} "
+            "more rows; raise storage_size"
         )
 
 

@@ -63,8 +63,9 @@ void Mover::rows_came() {
 
 // --- Counting
 
-void Mover::count_served(std::span<const int64_t> ids, uint64_t first_stamp) {
-  if (log_.append(first_stamp, ids) > kMostWaitingIds) {
+void Mover::count_served(std::span<const int64_t> ids, std::span<const uint32_t> absent,
+                         uint64_t first_stamp) {
+  if (log_.append(first_stamp, ids, absent) > kMostWaitingIds) {
     settle();
   } else {
     EvictionPool::instance().schedule(*this);
@@ -79,7 +80,12 @@ void Mover::count_waiting() {
   std::vector<Access> lower;
   for (const AccessLog::Batch& batch : batches) {
     IndexReader reader(index_);
+    auto absent = batch.absent.begin();
     for (size_t i = 0; i < batch.ids.size(); ++i) {
+      if (absent != batch.absent.end() && *absent == i) {
+        ++absent;
+        continue;
+      }
       if (i + kAhead < batch.ids.size()) reader.prefetch(hash_key(batch.ids[i + kAhead]));
       const RowRef ref = reader.find(hash_key(batch.ids[i]), batch.ids[i]).ref;
       if (!ref) continue;

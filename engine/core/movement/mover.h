@@ -58,8 +58,10 @@ class Mover final : private EvictionPool::Job {
   Claim claim(uint64_t count);
   uint64_t largest_claim() const { return largest_claim_; }
 
-  // Ids that were served, to be counted soon.
-  void count_served(std::span<const int64_t> ids, uint64_t first_stamp);
+  // Ids that were served, to be counted soon; `absent` are the positions, ascending, of those that had no
+  // row.
+  void count_served(std::span<const int64_t> ids, std::span<const uint32_t> absent,
+                    uint64_t first_stamp);
 
   // Moves staged rows to the first tier; false if some are not what was staged any more, and stayed.
   // REQUIRES: a guard of the epochs is held since they were found; no shard's mutex is held.

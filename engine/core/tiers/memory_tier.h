@@ -17,7 +17,7 @@ namespace embstore {
 
 class MemoryTier final : public Tier {
  public:
-  // `memory` holds slot_count rows of `layout`. Only a ranked tier can name its coldest rows.
+  // `memory` holds slot_count rows of `layout`. Only a ranked tier keeps what rows are ranked by.
   MemoryTier(std::string name, const RowLayout& layout, uint64_t slot_count,
              std::unique_ptr<Memory> memory, bool ranked);
 
