@@ -101,16 +101,30 @@ void inspect(const Table& table, std::mt19937_64& random, const Options& options
   }
 }
 
-void run(const Options& options) {
-  const int64_t hot_key = 0;
-  Table table(TableSpec{
+TableSpec table_spec(const std::vector<TierSpec>& tiers) {
+  return TableSpec{
       .name = "stress",
       .dim = kDim,
       .default_values = std::vector<float>(kDim, 0.0f),
       .optimizer = "SGD",
       .optimizer_params = {{"learning_rate", -1.0}},
-      .tiers = {{"DRAM", std::nullopt, uint64_t{8} << 20}},
-  });
+      .tiers = tiers,
+  };
+}
+
+std::vector<TierSpec> one_tier() { return {{"DRAM", std::nullopt, uint64_t{8} << 20}}; }
+
+// Small upper tiers, so that rows move all the time.
+std::vector<TierSpec> three_tiers() {
+  constexpr uint64_t kRowBytes = kDim * sizeof(float);
+  return {{"DRAM", std::nullopt, 200 * kRowBytes},
+          {"DRAM", std::nullopt, 300 * kRowBytes},
+          {"DRAM", std::nullopt, uint64_t{8} << 20}};
+}
+
+void run(const Options& options, const std::vector<TierSpec>& tiers) {
+  const int64_t hot_key = 0;
+  Table table(table_spec(tiers));
   std::atomic<int64_t> total{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < options.threads; ++t) {
@@ -132,6 +146,13 @@ void run(const Options& options) {
   }
   for (std::thread& thread : threads) thread.join();
 
+  table.drain();
+  const TableStats stats = table.stats();
+  for (const TableStats::Level& level : stats.tiers) {
+    check(level.rows <= level.capacity_rows, "a drained tier is over its capacity");
+    check(level.rows == level.tier.rows, "a tier keeps rows that the index doesn't know");
+  }
+  check(tiers.size() == 1 || stats.demotions > 0, "nothing moved");
   const ExportedRows rows = table.export_rows();
   check(rows.keys.size() == table.row_count(), "the count and the export disagree");
   double sum = 0;
@@ -140,15 +161,8 @@ void run(const Options& options) {
 }
 
 // Operations that race with close() end, or are refused; nothing else.
-void run_close(const Options& options) {
-  Table table(TableSpec{
-      .name = "stress",
-      .dim = kDim,
-      .default_values = std::vector<float>(kDim, 0.0f),
-      .optimizer = "SGD",
-      .optimizer_params = {{"learning_rate", -1.0}},
-      .tiers = {{"DRAM", std::nullopt, uint64_t{8} << 20}},
-  });
+void run_close(const Options& options, const std::vector<TierSpec>& tiers) {
+  Table table(table_spec(tiers));
   std::atomic<int64_t> total{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < options.threads; ++t) {
@@ -173,8 +187,10 @@ int main(int argc, char** argv) {
   embstore::Options options;
   if (argc > 1) options.seed = std::strtoull(argv[1], nullptr, 10);
   if (argc > 2) options.batches = std::atoi(argv[2]);
-  embstore::run(options);
-  embstore::run_close(options);
+  for (const auto& tiers : {embstore::one_tier(), embstore::three_tiers()}) {
+    embstore::run(options, tiers);
+    embstore::run_close(options, tiers);
+  }
   std::printf("held: seed %llu, %d threads, %d batches each\n",
               static_cast<unsigned long long>(options.seed), options.threads, options.batches);
   return 0;
