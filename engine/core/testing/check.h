@@ -1,0 +1,56 @@
+// What the native tests have in common: a check that fails ends the test and says what didn't hold.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "error.h"
+
+namespace embstore {
+
+[[noreturn]] inline void fail(const std::string& what) {
+  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+  std::exit(1);
+}
+
+inline void check(bool holds, const std::string& what) {
+  if (!holds) fail(what);
+}
+
+// The message of the error of `kind` that `call` throws; fails where it throws none or another.
+template <class Call>
+std::string error_of(ErrorKind kind, Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    check(error.kind() == kind, std::string("an error of another kind: ") + error.what());
+    return error.what();
+  }
+  fail("there was no error");
+}
+
+// A directory of the test's own, empty at first and removed in the end.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    std::string name = (std::filesystem::temp_directory_path() / "embstore-XXXXXX").string();
+    check(mkdtemp(name.data()) != nullptr, "a temporary directory can't be made");
+    path_ = name;
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace embstore

@@ -1,0 +1,78 @@
+// The calls of LevelDB's C interface that the engine makes, as a table that is filled when the first
+// LevelDB tier is made: the engine imports on a machine without the library.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace embstore {
+
+// Signatures as in leveldb/c.h. A call that can fail sets *error to a message that free_text() takes back.
+struct LevelDbLibrary {
+  struct Database;
+  struct Options;
+  struct ReadOptions;
+  struct WriteOptions;
+  struct WriteBatch;
+  struct Iterator;
+  struct FilterPolicy;
+  struct Cache;
+
+  static constexpr int kNoCompression = 0;
+  static constexpr int kSnappyCompression = 1;
+
+  Database* (*open)(const Options*, const char* path, char** error);
+  void (*close)(Database*);
+  void (*destroy_db)(const Options*, const char* path, char** error);
+  void (*free_text)(char*);  // leveldb_free: takes a value or an error, or null
+
+  void (*write)(Database*, const WriteOptions*, WriteBatch*, char** error);
+  char* (*get)(Database*, const ReadOptions*, const char* key, size_t key_bytes, size_t* value_bytes,
+               char** error);
+
+  Iterator* (*create_iterator)(Database*, const ReadOptions*);
+  void (*iter_destroy)(Iterator*);
+  uint8_t (*iter_valid)(const Iterator*);
+  void (*iter_seek)(Iterator*, const char* key, size_t key_bytes);
+  void (*iter_next)(Iterator*);
+  const char* (*iter_key)(const Iterator*, size_t* key_bytes);
+  const char* (*iter_value)(const Iterator*, size_t* value_bytes);
+  void (*iter_get_error)(const Iterator*, char** error);
+
+  WriteBatch* (*writebatch_create)();
+  void (*writebatch_destroy)(WriteBatch*);
+  void (*writebatch_clear)(WriteBatch*);
+  void (*writebatch_put)(WriteBatch*, const char* key, size_t key_bytes, const char* value,
+                         size_t value_bytes);
+  void (*writebatch_delete)(WriteBatch*, const char* key, size_t key_bytes);
+  void (*writebatch_append)(WriteBatch* to, const WriteBatch* from);
+
+  Options* (*options_create)();
+  void (*options_destroy)(Options*);
+  void (*options_set_create_if_missing)(Options*, uint8_t);
+  void (*options_set_error_if_exists)(Options*, uint8_t);
+  void (*options_set_write_buffer_size)(Options*, size_t);
+  void (*options_set_block_size)(Options*, size_t);
+  void (*options_set_max_file_size)(Options*, size_t);
+  void (*options_set_compression)(Options*, int);
+  void (*options_set_filter_policy)(Options*, FilterPolicy*);
+  void (*options_set_cache)(Options*, Cache*);
+
+  FilterPolicy* (*filterpolicy_create_bloom)(int bits_per_key);
+  void (*filterpolicy_destroy)(FilterPolicy*);
+  Cache* (*cache_create_lru)(size_t size_bytes);
+  void (*cache_destroy)(Cache*);
+
+  ReadOptions* (*readoptions_create)();
+  void (*readoptions_destroy)(ReadOptions*);
+  void (*readoptions_set_verify_checksums)(ReadOptions*, uint8_t);
+  void (*readoptions_set_fill_cache)(ReadOptions*, uint8_t);
+  WriteOptions* (*writeoptions_create)();
+  void (*writeoptions_destroy)(WriteOptions*);
+  void (*writeoptions_set_sync)(WriteOptions*, uint8_t);
+};
+
+// Loads the library at the first call; throws Error(kMissingLibrary).
+const LevelDbLibrary& leveldb_library();
+
+}  // namespace embstore
