@@ -1,0 +1,33 @@
+#include "tiers/ssd_hash/batch_reader.h"
+
+#include "error.h"
+
+namespace embstore::ssd_hash {
+namespace {
+
+class PreadReader final : public BatchReader {
+ public:
+  void read(std::span<ReadRequest> requests) override {
+    for (ReadRequest& request : requests) {
+      request.bytes_read = request.file->read_at(request.data, request.bytes, request.offset);
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<BatchReader> make_pread_reader() { return std::make_unique<PreadReader>(); }
+
+const ResolvedIoScheme& resolve_auto_io_scheme() {
+  static const ResolvedIoScheme resolved = [] {
+    try {
+      make_io_uring_reader();
+      return ResolvedIoScheme{IoScheme::kIoUring, ""};
+    } catch (const Error& error) {
+      return ResolvedIoScheme{IoScheme::kPread, error.what()};
+    }
+  }();
+  return resolved;
+}
+
+}  // namespace embstore::ssd_hash

@@ -1,0 +1,49 @@
+// Several reads of files at once: by io_uring where the kernel has it, one after another elsewhere.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "tiers/ssd_hash/file.h"
+
+namespace embstore::ssd_hash {
+
+enum class IoScheme {
+  kAuto,     // io_uring where the kernel has it, else pread
+  kIoUring,  // or an error
+  kPread,
+};
+
+struct ReadRequest {
+  const File* file;
+  uint64_t offset;
+  std::byte* data;
+  size_t bytes;
+  size_t bytes_read;  // set by read(); less than `bytes` only where the file ends
+};
+
+// For one thread at a time.
+class BatchReader {
+ public:
+  virtual ~BatchReader() = default;
+  // Throws Error(kStorage), which names the file; no further calls then. No read is under way when it
+  // returns or throws.
+  virtual void read(std::span<ReadRequest> requests) = 0;
+};
+
+std::unique_ptr<BatchReader> make_pread_reader();
+
+// Throws Error(kStorage) that says why this process can't have io_uring.
+std::unique_ptr<BatchReader> make_io_uring_reader();
+
+// What kAuto comes to in this process, asked of the kernel once.
+struct ResolvedIoScheme {
+  IoScheme scheme;
+  std::string reason;  // why kAuto came to kPread; else empty
+};
+const ResolvedIoScheme& resolve_auto_io_scheme();
+
+}  // namespace embstore::ssd_hash

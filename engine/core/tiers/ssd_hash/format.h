@@ -1,0 +1,110 @@
+// The bytes of a record file. engine/FORMAT.md (section SSDHASH) says the same in words; whoever changes
+// one changes the other, and the version.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "row_batch.h"
+#include "row_layout.h"
+#include "tiers/ssd_hash/crc32c.h"
+
+namespace embstore::ssd_hash {
+
+static_assert(std::endian::native == std::endian::little, "the files are little-endian");
+
+inline constexpr char kMagic[8] = {'E', 'S', 'S', 'S', 'D', 'H', 'S', 'H'};
+inline constexpr uint32_t kFormatVersion = 1;
+
+// Every write begins and ends at a multiple of this, so that O_DIRECT takes it.
+inline constexpr size_t kBlockBytes = 4096;
+inline constexpr size_t kHeaderBytes = kBlockBytes;
+
+struct FileHeader {
+  char magic[8];
+  uint32_t format_version;
+  uint32_t header_bytes;
+  uint64_t file_number;      // of the order in which the files were begun, from 1
+  uint64_t variable_hash;    // FNV-1a of the variable's name
+  uint32_t dim;
+  uint32_t slot_count;
+  uint32_t row_bytes;        // of a row's floats, padding included
+  uint32_t record_bytes;
+  uint32_t record_capacity;  // records that the file may hold
+  uint32_t flags;            // kKept
+  uint32_t sealed;           // 1 once nothing is appended any more
+  uint32_t sealed_records;   // records that were appended; 0 until sealed
+  uint32_t reserved;         // 0
+  uint32_t checksum;         // CRC-32C of the bytes before it
+};
+static_assert(sizeof(FileHeader) == 72);
+
+inline constexpr uint32_t kKept = 1;  // the files are to outlive the process that writes them
+
+enum RecordKind : uint16_t {
+  kNothing = 0,     // never written: all bytes are zero
+  kRow = 1,         // header and floats of a row
+  kTombstones = 2,  // `count` keys in place of the floats: rows of lower sequence numbers are gone
+  kVoid = 3,        // says nothing
+};
+
+struct RecordHeader {
+  uint32_t checksum;  // CRC-32C of the record's bytes after it
+  uint16_t kind;
+  uint16_t count;     // keys of kTombstones, else 0
+  uint64_t sequence;  // of the order in which rows and tombstones were made, from 1
+  RowHeader row;      // zero where there is no row
+};
+static_assert(sizeof(RecordHeader) == 56);
+// A change there is a change of the format.
+static_assert(sizeof(RowHeader) == 40 && offsetof(RowHeader, key) == 0 &&
+              offsetof(RowHeader, frequency) == 8 && offsetof(RowHeader, version) == 16 &&
+              offsetof(RowHeader, served) == 24 && offsetof(RowHeader, stamp) == 32);
+
+inline size_t record_bytes(const RowLayout& layout) {
+  return sizeof(RecordHeader) + layout.row_bytes();
+}
+inline size_t tombstones_per_record(const RowLayout& layout) {
+  return layout.row_bytes() / sizeof(int64_t);
+}
+inline uint64_t record_offset(uint64_t record, size_t bytes_a_record) {
+  return kHeaderBytes + record * bytes_a_record;
+}
+
+inline uint32_t checksum_of_record(const std::byte* record, size_t bytes_a_record) {
+  return crc32c(record + sizeof(uint32_t), bytes_a_record - sizeof(uint32_t));
+}
+inline bool is_whole(const std::byte* record, size_t bytes_a_record) {
+  uint32_t checksum;
+  std::memcpy(&checksum, record, sizeof checksum);
+  return checksum == checksum_of_record(record, bytes_a_record);
+}
+inline void seal_record(std::byte* record, size_t bytes_a_record) {
+  const uint32_t checksum = checksum_of_record(record, bytes_a_record);
+  std::memcpy(record, &checksum, sizeof checksum);
+}
+inline RecordHeader header_of(const std::byte* record) {
+  RecordHeader header;
+  std::memcpy(&header, record, sizeof header);
+  return header;
+}
+
+inline uint32_t checksum_of_header(const FileHeader& header) {
+  return crc32c(&header, offsetof(FileHeader, checksum));
+}
+
+inline uint64_t hash_of_name(std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325ULL;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  return hash;
+}
+
+constexpr uint64_t round_down_to_block(uint64_t bytes) { return bytes / kBlockBytes * kBlockBytes; }
+constexpr uint64_t round_up_to_block(uint64_t bytes) {
+  return round_down_to_block(bytes + kBlockBytes - 1);
+}
+
+}  // namespace embstore::ssd_hash

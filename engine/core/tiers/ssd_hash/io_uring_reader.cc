@@ -1,0 +1,119 @@
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "error.h"
+#include "tiers/ssd_hash/batch_reader.h"
+
+#if defined(EMBSTORE_HAS_LIBURING)
+
+// liburing's inline functions answer to its own warnings, not to ours.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpedantic"
+#pragma GCC diagnostic ignored "-Wconversion"
+#pragma GCC diagnostic ignored "-Wshadow"
+#include <liburing.h>
+#pragma GCC diagnostic pop
+
+namespace embstore::ssd_hash {
+namespace {
+
+class IoUringReader final : public BatchReader {
+ public:
+  IoUringReader() {
+    const int result = io_uring_queue_init(kDepth, &ring_, 0);
+    if (result < 0) {
+      throw Error(ErrorKind::kStorage,
+                  "io_uring can't be had here (" + std::generic_category().message(-result) +
+                      "): the kernel is too old, kernel.io_uring_disabled is set, or a container's "
+                      "seccomp profile forbids it; choose the scheme auto or pread");
+    }
+  }
+  ~IoUringReader() override { io_uring_queue_exit(&ring_); }
+  IoUringReader(const IoUringReader&) = delete;
+  IoUringReader& operator=(const IoUringReader&) = delete;
+
+  void read(std::span<ReadRequest> requests) override {
+    for (size_t first = 0; first < requests.size(); first += kDepth) {
+      const auto some = requests.subspan(first, std::min<size_t>(kDepth, requests.size() - first));
+      read_some(some);
+      // What the ring left (the file's end, an error) is settled by pread, which names the file.
+      for (ReadRequest& request : some) {
+        if (request.bytes_read == request.bytes) continue;
+        request.bytes_read +=
+            request.file->read_at(request.data + request.bytes_read,
+                                  request.bytes - request.bytes_read,
+                                  request.offset + request.bytes_read);
+      }
+    }
+  }
+
+ private:
+  static constexpr unsigned kDepth = 128;
+
+  // REQUIRES: at most kDepth requests; none under way.
+  void read_some(std::span<ReadRequest> requests) {
+    for (ReadRequest& request : requests) {
+      request.bytes_read = 0;
+      io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+      io_uring_prep_read(entry, request.file->descriptor(), request.data,
+                         static_cast<unsigned>(request.bytes), request.offset);
+      io_uring_sqe_set_data(entry, &request);
+    }
+    // Until the last is done, whatever happens: the kernel writes to the requests' memory.
+    unsigned unsubmitted = static_cast<unsigned>(requests.size());
+    unsigned under_way = 0;
+    while (unsubmitted + under_way > 0) {
+      const int submitted = io_uring_submit_and_wait(&ring_, unsubmitted + under_way);
+      if (submitted >= 0) {
+        unsubmitted -= static_cast<unsigned>(submitted);
+        under_way += static_cast<unsigned>(submitted);
+      } else if (submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY) {
+        await(under_way);
+        throw Error(ErrorKind::kStorage, "io_uring takes no reads: " +
+                                             std::generic_category().message(-submitted));
+      }
+      under_way -= reap();
+    }
+  }
+
+  void await(unsigned under_way) {
+    while (under_way > 0) {
+      io_uring_cqe* entry = nullptr;
+      if (io_uring_wait_cqe(&ring_, &entry) == 0) under_way -= reap();
+    }
+  }
+
+  unsigned reap() {
+    io_uring_cqe* entries[kDepth];
+    const unsigned count = io_uring_peek_batch_cqe(&ring_, entries, kDepth);
+    for (unsigned i = 0; i < count; ++i) {
+      auto* request = static_cast<ReadRequest*>(io_uring_cqe_get_data(entries[i]));
+      if (entries[i]->res > 0) request->bytes_read = static_cast<size_t>(entries[i]->res);
+    }
+    io_uring_cq_advance(&ring_, count);
+    return count;
+  }
+
+  io_uring ring_;
+};
+
+}  // namespace
+
+std::unique_ptr<BatchReader> make_io_uring_reader() { return std::make_unique<IoUringReader>(); }
+
+}  // namespace embstore::ssd_hash
+
+#else
+
+namespace embstore::ssd_hash {
+
+std::unique_ptr<BatchReader> make_io_uring_reader() {
+  throw Error(ErrorKind::kStorage,
+              "io_uring can't be had here: the engine was built without liburing; install liburing-dev "
+              "and build it again, or choose the scheme auto or pread");
+}
+
+}  // namespace embstore::ssd_hash
+
+#endif
