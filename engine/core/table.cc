@@ -1,6 +1,7 @@
 #include "table.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "error.h"
@@ -14,7 +15,7 @@ Table::Table(const TableSpec& spec)
       default_values_(spec.default_values),
       default_row_count_(static_cast<int64_t>(default_values_.size()) / spec.dim),
       index_(std::make_unique<Index>(epochs_)),
-      tiers_(std::make_unique<TierStack>(spec.tiers, layout_)),
+      tiers_(std::make_unique<TierStack>(spec.name, spec.tiers, layout_)),
       budget_(tiers_->total_capacity_rows()),
       optimizer_state_(optimizer_->initial_state()) {
   if (tiers_->size() > 1) {
@@ -43,6 +44,7 @@ void Table::drain() const {
   if (!mover_) return;
   const std::shared_lock gate = enter_gate();
   mover_->settle();
+  tiers_->drain();
 }
 
 std::shared_lock<std::shared_mutex> Table::enter_gate() const {
@@ -107,6 +109,32 @@ uint64_t Table::row_count() const {
   return rows;
 }
 
+void Table::read_settled(std::span<const int64_t> keys, RowBatch& rows) const {
+  rows.resize(keys.size());
+  IndexReader reader(*index_);
+  StagedRows staged(layout_);
+  std::vector<size_t> pending(keys.size());
+  std::iota(pending.begin(), pending.end(), size_t{0});
+  while (!pending.empty()) {
+    staged.clear();
+    for (const size_t i : pending) {
+      const KeyHash hash = hash_key(keys[i]);
+      staged.add(keys[i], hash, reader.find(hash, keys[i]), i);
+    }
+    staged.read(*tiers_);
+    pending.clear();
+    for (size_t k = 0; k < staged.size(); ++k) {
+      const size_t i = staged.entry(k).tag;
+      if (!staged.holds(k)) {
+        pending.push_back(i);
+        continue;
+      }
+      rows.header(i) = staged.header(k);
+      std::copy_n(staged.row(k), layout_.row_floats(), rows.row(i));
+    }
+  }
+}
+
 ExportedRows Table::export_rows() const {
   constexpr size_t kRowsAtATime = 4096;
   const Operation operation(*this);
@@ -114,52 +142,37 @@ ExportedRows Table::export_rows() const {
   const std::unique_lock gate(apply_gate_);
   const std::unique_lock moves = mover_ ? mover_->pause() : std::unique_lock<std::mutex>();
 
-  struct Row {
-    int64_t key;
-    RowRef ref;
-  };
-  std::vector<Row> rows;
+  std::vector<int64_t> keys;
   for (int s = 0; s < Index::kShards; ++s) {
     const std::lock_guard lock(index_->shard(s).mutex);
-    index_->shard(s).for_each([&rows](int64_t key, RowRef ref) { rows.push_back({key, ref}); });
+    index_->shard(s).for_each([&keys](int64_t key, RowRef) { keys.push_back(key); });
   }
-  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.key < b.key; });
+  std::sort(keys.begin(), keys.end());
 
   const size_t dim = static_cast<size_t>(layout_.dim());
   ExportedRows exported;
-  exported.keys.resize(rows.size());
-  exported.frequencies.resize(rows.size());
-  exported.versions.resize(rows.size());
-  exported.values.resize(rows.size() * dim);
+  exported.frequencies.resize(keys.size());
+  exported.versions.resize(keys.size());
+  exported.values.resize(keys.size() * dim);
   exported.slots.assign(static_cast<size_t>(layout_.slot_count()),
-                        std::vector<float>(rows.size() * dim));
+                        std::vector<float>(keys.size() * dim));
   RowBatch batch(layout_);
-  std::vector<Place> places;
-  std::vector<size_t> positions;
-  for (size_t t = 0; t < tiers_->size(); ++t) {
-    for (size_t next = 0; next < rows.size();) {
-      places.clear();
-      positions.clear();
-      for (; next < rows.size() && places.size() < kRowsAtATime; ++next) {
-        if (rows[next].ref.tier() != t) continue;
-        places.push_back({rows[next].key, rows[next].ref.slot()});
-        positions.push_back(next);
-      }
-      tiers_->tier(t).read(places, batch);
-      for (size_t i = 0; i < places.size(); ++i) {
-        const size_t position = positions[i];
-        exported.keys[position] = batch.header(i).key;
-        exported.frequencies[position] = static_cast<int64_t>(batch.header(i).frequency);
-        exported.versions[position] = batch.header(i).version;
-        const float* const row = batch.row(i);
-        std::copy_n(row, dim, exported.values.data() + position * dim);
-        for (size_t s = 0; s < exported.slots.size(); ++s) {
-          std::copy_n(row + (1 + s) * layout_.block_floats(), dim,
-                      exported.slots[s].data() + position * dim);
-        }
+  for (size_t next = 0; next < keys.size(); next += kRowsAtATime) {
+    const auto some = std::span(keys).subspan(next, std::min(kRowsAtATime, keys.size() - next));
+    read_settled(some, batch);
+    for (size_t i = 0; i < some.size(); ++i) {
+      const size_t position = next + i;
+      exported.frequencies[position] = static_cast<int64_t>(batch.header(i).frequency);
+      exported.versions[position] = batch.header(i).version;
+      const float* const row = batch.row(i);
+      std::copy_n(row, dim, exported.values.data() + position * dim);
+      for (size_t s = 0; s < exported.slots.size(); ++s) {
+        std::copy_n(row + (1 + s) * layout_.block_floats(), dim,
+                    exported.slots[s].data() + position * dim);
       }
     }
   }
+  exported.keys = std::move(keys);
   return exported;
 }
 

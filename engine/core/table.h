@@ -116,6 +116,11 @@ class Table {
   template <class Visit>
   void visit_headers(std::span<const int64_t> ids, Visit visit) const;
 
+  // Fills `rows` with the rows of `keys`, in order.
+  // REQUIRES: all of them exist; the apply gate is held alone and moves are paused, so that rows change
+  // places only by a tier's own compaction.
+  void read_settled(std::span<const int64_t> keys, RowBatch& rows) const;
+
   // Reserves rows for all keys of the batch that may need one; returns how many.
   uint64_t reserve_rows(const GradientBatch& batch);
   ApplyContext begin_apply(std::optional<int64_t> global_step);

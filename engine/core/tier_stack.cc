@@ -1,11 +1,15 @@
 #include "tier_stack.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include "error.h"
 #include "index/bucket.h"
 #include "memory/memory.h"
+#include "tiers/leveldb_tier.h"
+#include "tiers/ssd_hash/ssd_hash_tier.h"
 
 namespace embstore {
 namespace {
@@ -15,13 +19,37 @@ namespace {
 constexpr uint64_t kLeastHeadroomRows = 256;
 constexpr uint64_t kMostHeadroomRows = 16384;
 
+const std::string& path_of(const TierSpec& spec) {
+  if (spec.path) return *spec.path;
+  throw Error(ErrorKind::kInvalidArgument, "storage_path: a " + spec.kind + " tier needs one");
+}
+
 std::unique_ptr<Memory> make_memory(const TierSpec& spec, size_t size_bytes) {
   if (spec.kind == "DRAM") return allocate_heap_memory(size_bytes);
   if (spec.kind == "PMEM_MEMKIND") return allocate_memkind_memory(size_bytes);
-  if (!spec.path) {
-    throw Error(ErrorKind::kInvalidArgument, "storage_path: a " + spec.kind + " tier needs one");
+  return map_libpmem_memory(path_of(spec), size_bytes);
+}
+
+CompactionMode compaction_mode() {
+  constexpr const char* kVariable = "TF_SSDHASH_ASYNC_COMPACTION";
+  const char* const value = std::getenv(kVariable);
+  const std::string_view mode = value != nullptr ? value : "";
+  if (mode.empty() || mode == "0") return CompactionMode::kWritingThread;
+  if (mode == "1") return CompactionMode::kOwnThread;
+  throw Error(ErrorKind::kInvalidArgument,
+              std::string(kVariable) + " must be 0 (the writing thread compacts) or 1 (a thread of its "
+                                       "own), got " + value);
+}
+
+std::unique_ptr<Tier> make_file_tier(const std::string& table_name, const TierSpec& spec,
+                                     const RowLayout& layout) {
+  if (spec.kind == "LEVELDB") return std::make_unique<LevelDbTier>(layout, path_of(spec));
+  if (spec.kind == "SSDHASH") {
+    SsdHashOptions options;
+    options.compaction = compaction_mode();
+    return std::make_unique<SsdHashTier>(table_name, layout, path_of(spec), options);
   }
-  return map_libpmem_memory(*spec.path, size_bytes);
+  throw Error(ErrorKind::kInvalidArgument, "tiers: there is no tier of kind " + spec.kind);
 }
 
 bool is_memory(const std::string& kind) {
@@ -48,10 +76,13 @@ uint64_t capacity_of(const TierSpec& spec, const RowLayout& layout) {
 
 }  // namespace
 
-TierStack::TierStack(const std::vector<TierSpec>& specs, const RowLayout& layout)
+TierStack::TierStack(const std::string& table_name, const std::vector<TierSpec>& specs,
+                     const RowLayout& layout)
     : levels_(specs.size()) {
-  if (specs.empty() || !is_memory(specs.front().kind)) {
-    throw Error(ErrorKind::kInvalidArgument, "tiers: the first must be one of memory");
+  if (specs.empty() || specs.size() > RowRef::kMaxTiers) {
+    throw Error(ErrorKind::kInvalidArgument, "tiers: a table has 1 to " +
+                                                 std::to_string(RowRef::kMaxTiers) + " tiers, got " +
+                                                 std::to_string(specs.size()));
   }
   const bool rows_move = specs.size() > 1;
   for (size_t t = 0; t < specs.size(); ++t) {
@@ -59,7 +90,12 @@ TierStack::TierStack(const std::vector<TierSpec>& specs, const RowLayout& layout
     Level& level = levels_[t];
     level.capacity_rows = capacity_of(spec, layout);
     if (!is_memory(spec.kind)) {
-      throw Error(ErrorKind::kInvalidArgument, "tiers: there is no tier of kind " + spec.kind);
+      if (t == 0 || t + 1 != specs.size()) {
+        throw Error(ErrorKind::kInvalidArgument,
+                    "tiers: " + spec.kind + " can only be the last of several");
+      }
+      level.tier = make_file_tier(table_name, spec, layout);
+      continue;
     }
     if (level.capacity_rows == kUnlimited) {
       throw Error(ErrorKind::kInvalidArgument, "storage_size: a " + spec.kind + " tier needs one");
@@ -76,6 +112,18 @@ TierStack::TierStack(const std::vector<TierSpec>& specs, const RowLayout& layout
     level.tier = std::move(tier);
   }
   first_ = levels_.front().memory;
+}
+
+void TierStack::start_compaction(Relocator& relocator) {
+  for (size_t t = 1; t < size(); ++t) tier(t).start_compaction(relocator);
+}
+
+void TierStack::compact() {
+  for (size_t t = 1; t < size(); ++t) tier(t).compact();
+}
+
+void TierStack::drain() {
+  for (size_t t = 1; t < size(); ++t) tier(t).drain();
 }
 
 uint64_t TierStack::total_capacity_rows() const {

@@ -16,7 +16,7 @@
 namespace embstore {
 
 struct TierSpec {
-  std::string kind;                    // "DRAM", "PMEM_LIBPMEM" or "PMEM_MEMKIND"
+  std::string kind;  // "DRAM", "PMEM_LIBPMEM", "PMEM_MEMKIND", "SSDHASH" or "LEVELDB"
   std::optional<std::string> path;     // of a tier that is kept in files
   std::optional<uint64_t> size_bytes;  // nothing: unlimited, which only a last tier in files may be
 };
@@ -25,9 +25,10 @@ class TierStack {
  public:
   static constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
 
-  // Throws Error(kInvalidArgument), or whatever a tier needs and can't have. The first tier is one of
-  // memory.
-  TierStack(const std::vector<TierSpec>& specs, const RowLayout& layout);
+  // Throws Error(kInvalidArgument), or whatever a tier needs and can't have. All tiers but the last are of
+  // memory, since rows are ranked there.
+  TierStack(const std::string& table_name, const std::vector<TierSpec>& specs,
+            const RowLayout& layout);
 
   size_t size() const { return levels_.size(); }
   MemoryTier& first() const { return *first_; }
@@ -39,6 +40,11 @@ class TierStack {
   uint64_t total_capacity_rows() const;  // kUnlimited if any tier is
   // Slots beyond the capacity, for rows on the move.
   uint64_t headroom_rows(size_t t) const { return levels_[t].headroom_rows; }
+
+  // Upkeep of the tiers below the first; see Tier.
+  void start_compaction(Relocator& relocator);
+  void compact();
+  void drain();
 
   // Rows that the index refers to. While a row moves, it may be counted in both tiers or in neither.
   uint64_t rows(size_t t) const {

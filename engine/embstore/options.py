@@ -94,12 +94,8 @@ TIER_KINDS: Mapping[StorageType, tuple[TierKind, ...]] = MappingProxyType(
     }
 )
 
-RUNNABLE = (
-    StorageType.DRAM,
-    StorageType.PMEM_LIBPMEM,
-    StorageType.PMEM_MEMKIND,
-    StorageType.DRAM_PMEM,
-)
+# Those with a tier of GPU memory are for later.
+RUNNABLE = tuple(kind for kind, tiers in TIER_KINDS.items() if _HBM not in tiers)
 _ON_SSD = frozenset({_SSDHASH, _LEVELDB})
 _NEEDS_PATH = _ON_SSD | {TierKind.PMEM_LIBPMEM}
 _TAKES_PATH = _NEEDS_PATH | {_PMEM}

@@ -16,6 +16,7 @@ namespace embstore {
 // memory is a valid, empty bucket.
 class RowRef {
  public:
+  static constexpr uint32_t kMaxTiers = 4;
   static constexpr uint32_t kMaxSlots = (uint32_t{1} << 30) - 2;
 
   RowRef() = default;

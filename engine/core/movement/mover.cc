@@ -25,6 +25,7 @@ Mover::Mover(TierStack& tiers, const Index& index, Epochs& epochs, const RowLayo
       strategy_(strategy),
       largest_claim_(tiers.headroom_rows(0) / 2),
       free_slots_(static_cast<int64_t>(tiers.first().slot_count())) {
+  tiers_.start_compaction(*this);
   EvictionPool::instance();  // a bad number of threads is told here rather than by a look-up
 }
 
@@ -59,6 +60,7 @@ Mover::Claim Mover::claim(uint64_t count) {
 
 void Mover::rows_came() {
   if (tiers_.excess_rows(0) != 0) EvictionPool::instance().schedule(*this);
+  tiers_.compact();
 }
 
 // --- Counting
@@ -211,6 +213,19 @@ void Mover::settle_locked() {
     count_waiting();
     shrink_from(0);
   } while (!log_.empty());
+  tiers_.compact();
+}
+
+// Only the last tier moves rows on its own accord.
+bool Mover::relocate(int64_t key, Slot from, Slot to) {
+  const auto tier = static_cast<uint32_t>(tiers_.size() - 1);
+  const KeyHash hash = hash_key(key);
+  IndexShard& shard = index_.shard(Index::shard_of(hash));
+  const std::lock_guard lock(shard.mutex);
+  const Entry entry = shard.entry(hash, key);
+  if (!entry || entry.ref() != RowRef(tier, from)) return false;
+  shard.set_ref(entry, RowRef(tier, to));
+  return true;
 }
 
 void Mover::shrink_from(size_t t) {

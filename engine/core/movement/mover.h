@@ -32,7 +32,7 @@
 
 namespace embstore {
 
-class Mover final : private EvictionPool::Job {
+class Mover final : private EvictionPool::Job, private Relocator {
  public:
   Mover(TierStack& tiers, const Index& index, Epochs& epochs, const RowLayout& layout,
         CacheStrategy strategy);
@@ -71,8 +71,8 @@ class Mover final : private EvictionPool::Job {
   void promote_entry(IndexShard& shard, const Entry& entry, const RowHeader& header,
                      const float* row, Slot slot);
 
-  // To be called after rows came to the first tier: sets the eviction threads to work if it is over its
-  // capacity.
+  // To be called, without locks, after rows came to the first tier: sets the eviction threads to work if it
+  // is over its capacity, and lets the tiers below get back what the rows left.
   void rows_came();
 
   // Counts what is to be counted and moves until every tier is within its capacity; throws what a tier
@@ -88,6 +88,7 @@ class Mover final : private EvictionPool::Job {
 
  private:
   void run() noexcept override;
+  bool relocate(int64_t key, Slot from, Slot to) override;
   std::optional<Claim> try_claim(uint64_t count);
 
   // REQUIRES, all of them: move_mutex_ is held.

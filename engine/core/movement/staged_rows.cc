@@ -1,6 +1,9 @@
 #include "movement/staged_rows.h"
 
 #include <algorithm>
+#include <string>
+
+#include "error.h"
 
 namespace embstore {
 
@@ -23,6 +26,13 @@ void StagedRows::read(const TierStack& tiers) {
     }
     first = end;
   }
+}
+
+bool StagedRows::holds(size_t i) const {
+  if (!entries_[i].found.holds()) return false;
+  if (rows_.header(i).key == entries_[i].key) return true;
+  throw Error(ErrorKind::kStorage, "tier " + std::to_string(entries_[i].found.ref.tier()) +
+                                       " lost the row of key " + std::to_string(entries_[i].key));
 }
 
 }  // namespace embstore

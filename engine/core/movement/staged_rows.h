@@ -28,7 +28,7 @@ class StagedRows {
   bool empty() const { return entries_.empty(); }
   size_t size() const { return entries_.size(); }
 
-  // REQUIRES: found.ref is in a lower tier.
+  // REQUIRES: found.ref refers to a row.
   void add(int64_t key, KeyHash hash, const Found& found, size_t tag) {
     entries_.push_back({key, hash, found, tag});
   }
@@ -40,7 +40,8 @@ class StagedRows {
   // True if what was read of row i is whole and, while its shard's mutex is held, still the row.
   // A change of a neighbour in the index makes this false too: settle it for all rows of a shard before
   // any of them is changed.
-  bool holds(size_t i) const { return entries_[i].found.holds(); }
+  // Throws Error(kStorage) where a tier lost the row.
+  bool holds(size_t i) const;
   const RowHeader& header(size_t i) const { return rows_.header(i); }
   const float* row(size_t i) const { return rows_.row(i); }
 

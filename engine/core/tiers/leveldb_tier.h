@@ -59,7 +59,7 @@ class LevelDbTier final : public Tier {
   TierStats stats() const override;
 
   // Deletes the records of every row erased so far.
-  void drain();
+  void drain() override;
   uint64_t waiting_erasures() const;
 
   // The rows as they were when the scan began, by ascending key. Lives no longer than the tier.

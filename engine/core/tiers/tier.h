@@ -31,6 +31,16 @@ struct TierStats {
   std::optional<bool> is_pmem;
 };
 
+// Told by a tier that moves rows on its own accord (compaction).
+class Relocator {
+ public:
+  virtual ~Relocator() = default;
+  // Makes the index refer to `to` in place of `from`; false where `key` isn't at `from` any more, and
+  // then `to` is garbage. The tier holds no lock of its own while it calls this; erase() may be called
+  // by others meanwhile, with the index's locks held.
+  virtual bool relocate(int64_t key, Slot from, Slot to) = 0;
+};
+
 class Tier {
  public:
   virtual ~Tier() = default;
@@ -49,16 +59,15 @@ class Tier {
   virtual void erase(std::span<const Place> places) = 0;
 
   virtual TierStats stats() const = 0;
-};
 
-// Told by a tier that moves rows on its own accord (compaction).
-class Relocator {
- public:
-  virtual ~Relocator() = default;
-  // Makes the index refer to `to` in place of `from`; false where `key` isn't at `from` any more, and
-  // then `to` is garbage. The tier holds no lock of its own while it calls this; erase() may be called
-  // by others meanwhile, with the index's locks held.
-  virtual bool relocate(int64_t key, Slot from, Slot to) = 0;
+  // --- Upkeep. To be called without locks, and free where there is nothing to do.
+
+  // Rows may be moved by the tier itself from now on. `relocator` outlives the tier's use.
+  virtual void start_compaction(Relocator&) {}
+  // After erasures: gets the space back that they leave.
+  virtual void compact() {}
+  // Returns when that is done.
+  virtual void drain() {}
 };
 
 }  // namespace embstore
