@@ -1,0 +1,108 @@
+// Admission: a key gets a row once it was seen often enough. A filter counts the keys that wait for one,
+// the keys of one shard of the index each, so that shards count independently.
+//
+// The calls that change a filter, and those that don't say otherwise, need the shard's mutex. They are
+// made for keys without a row only: a key that has one costs nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <variant>
+
+#include "index/index.h"
+
+namespace embstore {
+
+struct WaitingKey {
+  int64_t key;
+  uint64_t count;   // at least 1
+  int64_t version;  // global_step of its last batch; kNoVersion where that isn't known
+};
+
+// Which sketches can be merged.
+struct SketchShape {
+  uint64_t counters;
+  uint32_t hashes;        // counters a key
+  uint32_t counter_bits;  // 0: the filter keeps no sketch
+
+  bool operator==(const SketchShape&) const = default;
+};
+
+class AdmissionFilter {
+ public:
+  static constexpr int64_t kNoVersion = -1;
+
+  virtual ~AdmissionFilter() = default;
+
+  // A key is admitted when it has been seen this many times.
+  uint64_t threshold() const { return threshold_; }
+
+  // Brings what add() and count() will look at into the cache.
+  virtual void prefetch(KeyHash hash) const = 0;
+
+  // Counts `occurrences` (at least 1) of `key` in a batch of step `global_step`, and returns how often it
+  // was seen so far, these included. At the threshold or above the caller gives the key a row, whose
+  // frequency starts at the result, and calls remove().
+  virtual uint64_t add(int64_t key, KeyHash hash, uint64_t occurrences, int64_t global_step) = 0;
+  // Forgets a key that has got a row.
+  virtual void remove(int64_t key, KeyHash hash) = 0;
+
+  // How often a key without a row was seen; 0: never.
+  virtual uint64_t count(int64_t key, KeyHash hash) const = 0;
+  // The global_step of its last batch; kNoVersion: never seen, or not known.
+  virtual int64_t version(int64_t key, KeyHash hash) const = 0;
+
+  // Whether a key without a row is at the threshold already, so that it reads its initial value. Needs no
+  // mutex. Rare: admission and the row come in one step, but a checkpoint may have been made with a higher
+  // threshold, a row may have been evicted, and a sketch may overestimate.
+  virtual bool admits(int64_t key, KeyHash hash) const = 0;
+
+  virtual uint64_t waiting_keys() const = 0;
+  virtual uint64_t size_bytes() const = 0;
+
+  // --- Checkpoints. A filter either knows its keys or keeps a sketch.
+
+  // The keys that wait, in no order; none where there is a sketch.
+  virtual void for_each(const std::function<void(const WaitingKey&)>& visit) const = 0;
+  // Sets what is known of a key; in a sketch, at least that.
+  virtual void restore(const WaitingKey& waiting) = 0;
+
+  virtual SketchShape sketch_shape() const { return {}; }
+  virtual std::span<const std::byte> sketch() const { return {}; }
+  // Adds the keys of a sketch of the same shape, whose keys are others than this one's or the same ones
+  // earlier: no key's count is below what either knew. `waiting` is what waiting_keys() was there. Throws
+  // Error(kInvalidArgument) where the shapes differ.
+  virtual void merge_sketch(const SketchShape& shape, std::span<const std::byte> sketch,
+                            uint64_t waiting);
+
+ protected:
+  explicit AdmissionFilter(uint64_t threshold) : threshold_(threshold) {}
+
+ private:
+  const uint64_t threshold_;
+};
+
+// Every key from its first occurrence on.
+struct NoFilter {};
+
+struct CounterFilterSpec {
+  uint64_t filter_freq;
+};
+
+struct BloomFilterSpec {
+  uint64_t filter_freq;
+  uint64_t max_element_size;          // distinct keys of the table
+  double false_positive_probability;  // that a key never seen counts as seen, when there were that many
+  uint32_t counter_bits = 64;         // 8, 16, 32 or 64
+};
+
+using FilterSpec = std::variant<NoFilter, CounterFilterSpec, BloomFilterSpec>;
+
+// The filter of one of `shards` shards; null for NoFilter and for a filter_freq of 0, which admits at once.
+// Throws Error(kInvalidArgument) which names the field.
+std::unique_ptr<AdmissionFilter> make_filter(const FilterSpec& spec, int shards = Index::kShards);
+
+}  // namespace embstore

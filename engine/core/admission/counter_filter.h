@@ -1,0 +1,51 @@
+// Exact counts of the keys that wait: an open-addressing hash table of 24 bytes an entry, between three
+// eighths and three quarters full.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <unordered_set>
+#include <vector>
+
+#include "admission/admission_filter.h"
+
+namespace embstore {
+
+class CounterFilter final : public AdmissionFilter {
+ public:
+  // REQUIRES: filter_freq > 0.
+  explicit CounterFilter(uint64_t filter_freq) : AdmissionFilter(filter_freq) {}
+
+  void prefetch(KeyHash hash) const override {
+    if (!entries_.empty()) __builtin_prefetch(&entries_[home(hash)]);
+  }
+  uint64_t add(int64_t key, KeyHash hash, uint64_t occurrences, int64_t global_step) override;
+  void remove(int64_t key, KeyHash hash) override;
+  uint64_t count(int64_t key, KeyHash hash) const override;
+  int64_t version(int64_t key, KeyHash hash) const override;
+  bool admits(int64_t key, KeyHash hash) const override;
+  uint64_t waiting_keys() const override { return waiting_; }
+  uint64_t size_bytes() const override { return entries_.size() * sizeof(WaitingKey); }
+  void for_each(const std::function<void(const WaitingKey&)>& visit) const override;
+  void restore(const WaitingKey& waiting) override;
+
+ private:
+  static constexpr size_t kFirstEntries = 16;
+
+  size_t home(KeyHash hash) const { return hash & (entries_.size() - 1); }
+  size_t next(size_t i) const { return (i + 1) & (entries_.size() - 1); }
+  // The key's entry, or an empty one at which it may be put. REQUIRES: there are entries.
+  size_t find(int64_t key, KeyHash hash) const;
+  WaitingKey& entry_of(int64_t key, KeyHash hash);
+  void grow();
+
+  std::vector<WaitingKey> entries_;  // a power of two, or none; count 0: empty
+  size_t waiting_ = 0;
+
+  // Restored keys that are at the threshold: asked for without the shard's mutex.
+  mutable std::mutex admitted_mutex_;
+  std::unordered_set<int64_t> admitted_;  // guarded by admitted_mutex_
+  std::atomic<bool> has_admitted_{false};
+};
+
+}  // namespace embstore

@@ -1,0 +1,352 @@
+// The admission filters: what they count, admit, keep and refuse; against std::map, and from many threads.
+//   admission_test bench   prints what counting a key costs
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <ctime>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "admission/admission_filter.h"
+#include "admission/counting_bloom_filter.h"
+#include "testing/check.h"
+
+namespace embstore {
+namespace {
+
+// Filters as a table has them: one a shard, with the keys that have rows beside.
+class Admission {
+ public:
+  explicit Admission(const FilterSpec& spec) {
+    for (auto& filter : filters_) filter = make_filter(spec);
+  }
+
+  AdmissionFilter& filter(int64_t key) const { return *filters_[shard(key)]; }
+
+  // What the table does at an update; returns the frequency of the key's row, or 0 if it has none yet.
+  uint64_t apply(int64_t key, uint64_t occurrences, int64_t step) {
+    const auto row = frequencies_.find(key);
+    if (row != frequencies_.end()) return row->second += occurrences;
+    const uint64_t count = filter(key).add(key, hash_key(key), occurrences, step);
+    if (count < filter(key).threshold()) return 0;
+    filter(key).remove(key, hash_key(key));
+    return frequencies_[key] = count;
+  }
+  uint64_t count(int64_t key) const { return filter(key).count(key, hash_key(key)); }
+  int64_t version(int64_t key) const { return filter(key).version(key, hash_key(key)); }
+  bool admits(int64_t key) const { return filter(key).admits(key, hash_key(key)); }
+  uint64_t waiting_keys() const {
+    uint64_t sum = 0;
+    for (const auto& filter : filters_) sum += filter->waiting_keys();
+    return sum;
+  }
+  uint64_t size_bytes() const {
+    uint64_t sum = 0;
+    for (const auto& filter : filters_) sum += filter->size_bytes();
+    return sum;
+  }
+  const auto& filters() const { return filters_; }
+  std::mutex& mutex(int64_t key) { return mutexes_[shard(key)]; }
+
+ private:
+  static size_t shard(int64_t key) { return static_cast<size_t>(Index::shard_of(hash_key(key))); }
+
+  std::array<std::unique_ptr<AdmissionFilter>, Index::kShards> filters_;
+  std::array<std::mutex, Index::kShards> mutexes_;
+  std::map<int64_t, uint64_t> frequencies_;
+};
+
+constexpr uint32_t kCounterBits[] = {8, 16, 32, 64};
+
+std::vector<FilterSpec> every_kind(uint64_t filter_freq, uint64_t max_element_size, double p) {
+  std::vector<FilterSpec> specs = {CounterFilterSpec{filter_freq}};
+  for (const uint32_t bits : kCounterBits) {
+    specs.push_back(BloomFilterSpec{filter_freq, max_element_size, p, bits});
+  }
+  return specs;
+}
+
+void a_key_is_admitted_by_the_batch_that_reaches_the_threshold() {
+  for (const FilterSpec& spec : every_kind(3, 5, 0.01)) {
+    Admission admission(spec);
+    check(admission.apply(3, 1, 0) == 0 && admission.apply(3, 1, 1) == 0, "twice is too few");
+    check(admission.count(3) == 2 && admission.waiting_keys() == 1, "it waits");
+    check(admission.apply(3, 1, 2) == 3, "the third time admits it, with that frequency");
+    check(admission.waiting_keys() == 0, "and it waits no longer");
+  }
+}
+
+void occurrences_count_duplicates_too() {
+  for (const FilterSpec& spec : every_kind(3, 100, 1e-6)) {
+    Admission admission(spec);
+    uint64_t frequency_of_1 = 0, frequency_of_2 = 0;
+    for (int64_t step = 0; step < 2; ++step) {  // [1, 1, 1, 2, 2, 3] twice
+      frequency_of_1 = admission.apply(1, 3, step);
+      frequency_of_2 = admission.apply(2, 2, step);
+      check(admission.apply(3, 1, step) == 0, "3 has no row");
+    }
+    check(frequency_of_1 == 6 && frequency_of_2 == 4 && admission.count(3) == 2,
+          "frequencies are 6 and 4, and 3 was seen twice");
+    const bool is_exact = std::holds_alternative<CounterFilterSpec>(spec);
+    check(admission.version(3) == (is_exact ? 1 : -1), "only exact counts know versions");
+    check(admission.version(4) == -1 && admission.count(4) == 0, "an unknown key");
+  }
+}
+
+void exact_counts_are_a_map(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto filter = make_filter(CounterFilterSpec{1000});
+  std::map<int64_t, WaitingKey> model;
+  std::vector<int64_t> keys = {0, -1, 1, std::numeric_limits<int64_t>::min(),
+                               std::numeric_limits<int64_t>::max()};
+  // Of one shard, as a filter sees them; several homes are the last entry, so that probes wrap.
+  while (keys.size() < 300) {
+    const auto key = static_cast<int64_t>(random());
+    if (Index::shard_of(hash_key(key)) == 5) keys.push_back(key);
+  }
+  for (int64_t step = 0; step < 20000; ++step) {
+    const size_t range = step < 10000 ? keys.size() : 40;  // later, few keys come and go
+    const int64_t key = keys[random() % range];
+    const KeyHash hash = hash_key(key);
+    if (random() % 5 < 3) {
+      const uint64_t occurrences = 1 + random() % 4;
+      WaitingKey& expected = model.try_emplace(key, WaitingKey{key, 0, 0}).first->second;
+      expected.count += occurrences;
+      expected.version = step;
+      check(filter->add(key, hash, occurrences, step) == expected.count, "add() returns the count");
+    } else {
+      model.erase(key);
+      filter->remove(key, hash);
+    }
+    const int64_t other = keys[random() % keys.size()];
+    const auto found = model.find(other);
+    filter->prefetch(hash_key(other));
+    check(filter->count(other, hash_key(other)) == (found == model.end() ? 0 : found->second.count),
+          "count() is exact");
+    check(filter->version(other, hash_key(other)) == (found == model.end() ? -1 : found->second.version),
+          "version() is exact");
+    check(filter->waiting_keys() == model.size(), "waiting keys are counted");
+  }
+  const auto restored = make_filter(CounterFilterSpec{1000});
+  size_t visited = 0;
+  filter->for_each([&](const WaitingKey& waiting) {
+    ++visited;
+    const WaitingKey& expected = model.at(waiting.key);
+    check(waiting.count == expected.count && waiting.version == expected.version, "for_each() is exact");
+    restored->restore(waiting);
+  });
+  check(visited == model.size() && restored->waiting_keys() == model.size(), "every key is visited once");
+  for (const auto& [key, waiting] : model) {
+    check(restored->count(key, hash_key(key)) == waiting.count &&
+              restored->version(key, hash_key(key)) == waiting.version,
+          "restored counts go on");
+  }
+}
+
+void counts_end_at_the_greatest_number() {
+  const auto filter = make_filter(CounterFilterSpec{5});
+  filter->add(1, hash_key(1), std::numeric_limits<uint64_t>::max() - 1, 0);
+  check(filter->add(1, hash_key(1), 5, 1) == std::numeric_limits<uint64_t>::max(), "no wrap");
+}
+
+void a_restored_key_over_the_threshold_reads_its_initial_value() {
+  for (const FilterSpec& spec : every_kind(3, 5, 0.01)) {
+    Admission admission(spec);
+    admission.filter(8).restore({8, 2, 17});
+    check(!admission.admits(8) && admission.count(8) == 2, "below");
+    admission.filter(9).restore({9, 7, 17});
+    check(admission.admits(9) && !admission.admits(10), "at the threshold");
+    check(admission.apply(9, 1, 18) == 8, "its next update gives it a row");
+    if (std::holds_alternative<CounterFilterSpec>(spec)) check(!admission.admits(9), "then it's forgotten");
+  }
+}
+
+void estimates_are_never_below_the_count(uint64_t seed, uint32_t bits) {
+  std::mt19937_64 random(seed);
+  // Three times as many keys as the sketch was made for.
+  Admission admission(BloomFilterSpec{100, 1000, 0.05, bits});
+  std::map<int64_t, uint64_t> model;
+  const uint64_t most = bits == 8 ? 255 : std::numeric_limits<uint64_t>::max();
+  for (int64_t step = 0; step < 30000; ++step) {
+    const auto key = static_cast<int64_t>(hash_key(static_cast<int64_t>(random() % 3000)));
+    const uint64_t occurrences = 1 + random() % 3;
+    model[key] += occurrences;
+    const uint64_t estimate =
+        admission.filter(key).add(key, hash_key(key), occurrences, step);
+    check(estimate >= std::min(model[key], most), "add() returns no less than the count");
+    check(admission.count(key) == std::min(estimate, most), "count() agrees, as far as counters go");
+  }
+  for (const auto& [key, count] : model) {
+    check(admission.count(key) >= std::min(count, most), "no estimate is below the count");
+  }
+}
+
+void false_positives_stay_below_what_was_asked_for() {
+  constexpr int64_t kKeys = 100000;
+  for (const double p : {0.3, 0.1, 0.01, 0.001}) {
+    Admission admission(BloomFilterSpec{3, kKeys, p, 8});
+    for (int64_t key = 0; key < kKeys; ++key) admission.apply(key, 1, 0);
+    int64_t seen = 0;
+    constexpr int64_t kProbes = 1000000;
+    for (int64_t key = kKeys; key < kKeys + kProbes; ++key) seen += admission.count(key) > 0 ? 1 : 0;
+    const double rate = static_cast<double>(seen) / kProbes;
+    std::printf("  false positives: asked %g, measured %.5f, %.1f bytes a key\n", p, rate,
+                static_cast<double>(admission.size_bytes()) / kKeys);
+    check(rate <= p, "too many false positives");
+    check(rate > p / 4, "more memory than was asked for");
+    const double missed = static_cast<double>(kKeys) - static_cast<double>(admission.waiting_keys());
+    check(missed >= 0 && missed <= kKeys * p, "waiting keys are counted as far as the sketch can tell");
+  }
+}
+
+void sizes_are_those_of_the_literature() {
+  const BloomSize size = BloomSize::of(1e6, 0.01);
+  check(size.hashes == 7, "k = -log2 p");
+  check(size.counters >= 9585059 && size.counters < 9600000, "m = -n ln p / (ln 2)^2, and k's rounding");
+}
+
+void a_sketch_goes_on_where_it_was_saved() {
+  const BloomFilterSpec spec{3, 1000, 0.01, 16};
+  Admission first(spec), second(spec), merged(spec);
+  for (int64_t key = 0; key < 500; ++key) {
+    if (key % 2 == 0) first.apply(key, 2, 0);
+    if (key % 2 == 1) second.apply(key, 1, 0);
+  }
+  for (const Admission* saved : {&first, &second}) {
+    for (size_t shard = 0; shard < merged.filters().size(); ++shard) {
+      const AdmissionFilter& from = *saved->filters()[shard];
+      const std::vector<std::byte> bytes(from.sketch().begin(), from.sketch().end());
+      merged.filters()[shard]->merge_sketch(from.sketch_shape(), bytes, from.waiting_keys());
+    }
+  }
+  check(merged.waiting_keys() == first.waiting_keys() + second.waiting_keys(), "waiting keys add up");
+  for (int64_t key = 0; key < 500; ++key) {
+    check(merged.count(key) >= (key % 2 == 0 ? 2u : 1u), "counts of both are known");
+  }
+  Admission exact(CounterFilterSpec{3});
+  const AdmissionFilter& from = *first.filters()[0];
+  error_of(ErrorKind::kInvalidArgument,
+           [&] { exact.filters()[0]->merge_sketch(from.sketch_shape(), from.sketch(), 1); });
+  Admission wider(BloomFilterSpec{3, 1000, 0.01, 32});
+  const std::string message = error_of(ErrorKind::kInvalidArgument, [&] {
+    wider.filters()[0]->merge_sketch(from.sketch_shape(), from.sketch(), 1);
+  });
+  check(message.find("16 bits") != std::string::npos && message.find("32 bits") != std::string::npos,
+        message);
+}
+
+void options_that_cannot_work_are_refused() {
+  const auto refusal = [](const FilterSpec& spec, const std::string& names) {
+    const std::string message = error_of(ErrorKind::kInvalidArgument, [&] { make_filter(spec); });
+    check(message.find(names) != std::string::npos, message);
+  };
+  refusal(BloomFilterSpec{256, 10, 0.1, 8}, "filter_freq must be at most 255");
+  refusal(BloomFilterSpec{3, 0, 0.1, 8}, "max_element_size");
+  for (const double p : {0.0, 1.0, -1.0, std::nan("")}) {
+    refusal(BloomFilterSpec{3, 10, p, 8}, "false_positive_probability");
+  }
+  refusal(BloomFilterSpec{3, 10, 0.1, 12}, "counter_bits");
+  refusal(BloomFilterSpec{3, uint64_t{1} << 50, 0.01, 8}, "max_element_size");
+  check(make_filter(BloomFilterSpec{255, 10, 0.1, 8}) != nullptr, "255 fits in 8 bits");
+  check(make_filter(NoFilter{}) == nullptr && make_filter(CounterFilterSpec{0}) == nullptr,
+        "nothing to filter");
+}
+
+void threads_count_in_shards_and_ask_without_locks() {
+  const std::vector<FilterSpec> specs = {CounterFilterSpec{1000000},
+                                         BloomFilterSpec{1000000, 5000, 0.01, 32},
+                                         BloomFilterSpec{1000000, 5000, 0.01, 64}};
+  for (const FilterSpec& spec : specs) {
+    Admission admission(spec);
+    admission.filter(-7).restore({-7, 2000000, 0});
+    constexpr int kThreads = 3;
+    constexpr uint64_t kRounds = 2000;
+    constexpr int64_t kKeys = 50;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&] {
+        for (uint64_t round = 0; round < kRounds; ++round) {
+          const auto key = static_cast<int64_t>(round) % kKeys;
+          {
+            const std::lock_guard lock(admission.mutex(key));
+            admission.filter(key).add(key, hash_key(key), 1, 0);
+          }
+          check(admission.admits(-7) && !admission.admits(key), "admits() needs no mutex");
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (int64_t key = 0; key < kKeys; ++key) {
+      check(admission.count(key) == kThreads * kRounds / kKeys, "no count is lost");
+    }
+  }
+}
+
+double cpu_seconds() {
+  timespec time;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+void bench() {
+  constexpr uint64_t kKeys = 4000000;
+  for (const FilterSpec& spec : every_kind(200, kKeys, 0.01)) {
+    Admission admission(spec);
+    std::mt19937_64 random(1);
+    std::vector<int64_t> keys(2 * kKeys);
+    for (int64_t& key : keys) key = static_cast<int64_t>(random() % kKeys);
+    const auto ns_a_key = [&](const auto& work) {
+      const double start = cpu_seconds();
+      for (size_t i = 0; i < keys.size(); ++i) {
+        const int64_t ahead = keys[std::min(i + 8, keys.size() - 1)];
+        admission.filter(ahead).prefetch(hash_key(ahead));
+        work(keys[i]);
+      }
+      return 1e9 * (cpu_seconds() - start) / static_cast<double>(keys.size());
+    };
+    const double first = ns_a_key([&](int64_t key) { admission.filter(key).add(key, hash_key(key), 1, 0); });
+    const double again = ns_a_key([&](int64_t key) { admission.filter(key).add(key, hash_key(key), 1, 1); });
+    uint64_t sum = 0;
+    const double ask = ns_a_key([&](int64_t key) { sum += admission.count(key); });
+    const auto* bloom = std::get_if<BloomFilterSpec>(&spec);
+    std::printf("%-24s add %5.1f ns, again %5.1f ns, count %5.1f ns; %5.1f bytes a key (%llu)\n",
+                bloom == nullptr ? "CounterFilter"
+                                 : ("CBFFilter, " + std::to_string(bloom->counter_bits) + " bits").c_str(),
+                first, again, ask,
+                static_cast<double>(admission.size_bytes()) / static_cast<double>(kKeys),
+                static_cast<unsigned long long>(sum));
+  }
+}
+
+void run() {
+  a_key_is_admitted_by_the_batch_that_reaches_the_threshold();
+  occurrences_count_duplicates_too();
+  for (uint64_t seed = 1; seed <= 5; ++seed) exact_counts_are_a_map(seed);
+  counts_end_at_the_greatest_number();
+  a_restored_key_over_the_threshold_reads_its_initial_value();
+  for (const uint32_t bits : kCounterBits) estimates_are_never_below_the_count(bits, bits);
+  false_positives_stay_below_what_was_asked_for();
+  sizes_are_those_of_the_literature();
+  a_sketch_goes_on_where_it_was_saved();
+  options_that_cannot_work_are_refused();
+  threads_count_in_shards_and_ask_without_locks();
+}
+
+}  // namespace
+}  // namespace embstore
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == "bench") {
+    embstore::bench();
+    return 0;
+  }
+  embstore::run();
+  std::printf("held: admission\n");
+  return 0;
+}
