@@ -8,9 +8,9 @@
 #include <cstring>
 #include <string_view>
 
+#include "crc32c.h"
 #include "row_batch.h"
 #include "row_layout.h"
-#include "tiers/ssd_hash/crc32c.h"
 
 namespace embstore::ssd_hash {
 

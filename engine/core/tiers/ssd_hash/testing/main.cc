@@ -3,29 +3,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "testing.h"
 
 namespace embstore::ssd_hash::testing {
-
-void fail(const std::string& what) {
-  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
-  std::_Exit(1);
-}
-
-TemporaryDirectory::TemporaryDirectory() {
-  std::string name = (std::filesystem::temp_directory_path() / "ssd-hash-XXXXXX").string();
-  check(mkdtemp(name.data()) != nullptr, "a temporary directory can't be made");
-  path_ = name;
-}
-
-TemporaryDirectory::~TemporaryDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
 
 void fill_row(RowBatch& rows, size_t i, int64_t key, int64_t version) {
   const auto bits = static_cast<uint64_t>(key) * 0x9e3779b97f4a7c15ULL ^ static_cast<uint64_t>(version);
@@ -149,6 +133,8 @@ SsdHashOptions small_files() {
 
 int main(int argc, char** argv) {
   using namespace embstore::ssd_hash::testing;
+  using embstore::check;
+  using embstore::fail;
   std::vector<Test> tests;
   for (const auto group : {row_tests(), file_tests(), fault_tests(), random_tests(), thread_tests(),
                            kill_tests()}) {

@@ -1,5 +1,6 @@
 // Operations at random, in files so small that compaction never ends, against a plain map.
 #include <algorithm>
+#include <filesystem>
 #include <random>
 #include <string>
 

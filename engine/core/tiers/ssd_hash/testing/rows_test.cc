@@ -4,8 +4,8 @@
 #include <numeric>
 #include <string>
 
+#include "crc32c.h"
 #include "testing.h"
-#include "tiers/ssd_hash/crc32c.h"
 
 namespace embstore::ssd_hash::testing {
 namespace {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -12,40 +11,16 @@
 #include <vector>
 
 #include "error.h"
+#include "testing/check.h"
 #include "tiers/ssd_hash/ssd_hash_tier.h"
 
 namespace embstore::ssd_hash::testing {
 
-[[noreturn]] void fail(const std::string& what);
-inline void check(bool holds, const std::string& what) {
-  if (!holds) fail(what);
-}
-
-// A directory of the test's own, gone with it.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory();
-  ~TemporaryDirectory();
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
-
 // Fails unless `call` throws an Error of `kind` whose message has `part` in it.
 template <class Call>
 void check_throws(ErrorKind kind, const std::string& part, const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    check(error.kind() == kind, std::string("an error of another kind: ") + error.what());
-    check(std::string(error.what()).find(part) != std::string::npos,
-          "\"" + part + "\" is not in: " + error.what());
-    return;
-  }
-  fail("no error about \"" + part + "\"");
+  const std::string message = error_of(kind, call);
+  check(message.find(part) != std::string::npos, "\"" + part + "\" is not in: " + message);
 }
 
 // Every byte of a row follows from its key and version, so that a torn or stale one shows.
