@@ -110,6 +110,7 @@ nb::dict stats(const Table& table) {
   dict["misses"] = stats.misses;
   dict["promotions"] = stats.promotions;
   dict["demotions"] = stats.demotions;
+  dict["waiting_keys"] = stats.waiting_keys;
   dict["index_bytes"] = stats.index_bytes;
   dict["tiers"] = tiers;
   return dict;
@@ -123,6 +124,7 @@ const char* python_class(ErrorKind kind) {
     case ErrorKind::kMissingLibrary: return "MissingLibraryError";
     case ErrorKind::kMissingDevice: return "MissingDeviceError";
     case ErrorKind::kStorage: return "StorageError";
+    case ErrorKind::kCheckpoint: return "CheckpointError";
     case ErrorKind::kClosed: return "ClosedError";
   }
   return "EmbStoreError";
@@ -139,9 +141,21 @@ void translate_error(const std::exception_ptr& exception, void*) {
 
 using TierTuple = std::tuple<std::string, std::optional<std::string>, std::optional<uint64_t>>;
 
+// filter_freq; and of a sketch: max_element_size, false_positive_probability, counter_bits.
+using FilterTuple = std::tuple<uint64_t, std::optional<std::tuple<uint64_t, double, uint32_t>>>;
+
+FilterSpec to_filter_spec(const std::optional<FilterTuple>& filter) {
+  if (!filter) return NoFilter{};
+  const auto& [filter_freq, sketch] = *filter;
+  if (!sketch) return CounterFilterSpec{filter_freq};
+  const auto& [max_element_size, probability, counter_bits] = *sketch;
+  return BloomFilterSpec{filter_freq, max_element_size, probability, counter_bits};
+}
+
 void construct_table(Table* self, std::string name, int dim, const Rows& default_values,
                      std::string optimizer, OptimizerParams optimizer_params,
-                     const std::vector<TierTuple>& tiers, const std::string& cache_strategy) {
+                     const std::vector<TierTuple>& tiers, const std::string& cache_strategy,
+                     const std::optional<FilterTuple>& filter, float no_permission_value) {
   if (cache_strategy != "LFU" && cache_strategy != "LRU") {
     throw Error(ErrorKind::kInvalidArgument,
                 "cache_strategy: must be LFU or LRU, got " + cache_strategy);
@@ -161,6 +175,8 @@ void construct_table(Table* self, std::string name, int dim, const Rows& default
       .optimizer_params = std::move(optimizer_params),
       .tiers = {},
       .cache_strategy = cache_strategy == "LFU" ? CacheStrategy::kLfu : CacheStrategy::kLru,
+      .filter = to_filter_spec(filter),
+      .no_permission_value = no_permission_value,
   };
   for (const auto& [kind, path, size_bytes] : tiers) spec.tiers.push_back({kind, path, size_bytes});
   const nb::gil_scoped_release release;
@@ -171,7 +187,7 @@ void bind_table(nb::module_& module) {
   nb::class_<Table>(module, "Table")
       .def("__init__", &construct_table, nb::kw_only(), "name"_a, "dim"_a,
            "default_values"_a.noconvert(), "optimizer"_a, "optimizer_params"_a, "tiers"_a,
-           "cache_strategy"_a = "LFU")
+           "cache_strategy"_a = "LFU", "filter"_a = nb::none(), "no_permission_value"_a = 0.0f)
       .def(
           "lookup",
           [](const Table& table, const Ids& ids, const MutableRows& out, bool train) {

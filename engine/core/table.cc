@@ -14,10 +14,12 @@ Table::Table(const TableSpec& spec)
       layout_(spec.dim, optimizer_->slot_count()),
       default_values_(spec.default_values),
       default_row_count_(static_cast<int64_t>(default_values_.size()) / spec.dim),
+      no_permission_row_(static_cast<size_t>(spec.dim), spec.no_permission_value),
       index_(std::make_unique<Index>(epochs_)),
       tiers_(std::make_unique<TierStack>(spec.name, spec.tiers, layout_)),
       budget_(tiers_->total_capacity_rows()),
       optimizer_state_(optimizer_->initial_state()) {
+  for (auto& filter : filters_) filter = make_filter(spec.filter);
   if (tiers_->size() > 1) {
     mover_ = std::make_unique<Mover>(*tiers_, *index_, epochs_, layout_, spec.cache_strategy);
   }
@@ -53,7 +55,7 @@ std::shared_lock<std::shared_mutex> Table::enter_gate() const {
 }
 
 template <class Visit>
-void Table::visit_headers(std::span<const int64_t> ids, Visit visit) const {
+void Table::visit_facts(std::span<const int64_t> ids, Visit visit) const {
   const Operation operation(*this);
   RowBatch row(layout_);
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -61,19 +63,20 @@ void Table::visit_headers(std::span<const int64_t> ids, Visit visit) const {
     IndexShard& shard = index_->shard(Index::shard_of(hash));
     const std::lock_guard lock(shard.mutex);
     const Entry entry = shard.entry(hash, ids[i]);
+    KeyFacts facts;
     if (!entry) {
-      visit(i, nullptr);
-      continue;
-    }
-    const RowRef ref = entry.ref();
-    if (const MemoryTier* memory = tiers_->memory(ref.tier())) {
-      const RowHeader header = memory->header(ref.slot(), ids[i]);
-      visit(i, &header);
+      if (const AdmissionFilter* filter = filter_of(hash)) {
+        facts = {filter->count(ids[i], hash), filter->version(ids[i], hash)};
+      }
+    } else if (const MemoryTier* memory = tiers_->memory(entry.ref().tier())) {
+      const RowHeader header = memory->header(entry.ref().slot(), ids[i]);
+      facts = {header.frequency, header.version};
     } else {
-      const Place place{ids[i], ref.slot()};
-      tiers_->tier(ref.tier()).read({&place, 1}, row);
-      visit(i, &row.header(0));
+      const Place place{ids[i], entry.ref().slot()};
+      tiers_->tier(entry.ref().tier()).read({&place, 1}, row);
+      facts = {row.header(0).frequency, row.header(0).version};
     }
+    visit(i, facts);
   }
 }
 
@@ -87,15 +90,13 @@ void Table::lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const {
 }
 
 void Table::frequencies(std::span<const int64_t> ids, int64_t* frequencies) const {
-  visit_headers(ids, [frequencies](size_t i, const RowHeader* header) {
-    frequencies[i] = header != nullptr ? static_cast<int64_t>(header->frequency) : 0;
+  visit_facts(ids, [frequencies](size_t i, const KeyFacts& facts) {
+    frequencies[i] = static_cast<int64_t>(facts.frequency);
   });
 }
 
 void Table::versions(std::span<const int64_t> ids, int64_t* versions) const {
-  visit_headers(ids, [versions](size_t i, const RowHeader* header) {
-    versions[i] = header != nullptr ? header->version : -1;
-  });
+  visit_facts(ids, [versions](size_t i, const KeyFacts& facts) { versions[i] = facts.version; });
 }
 
 uint64_t Table::row_count() const {
@@ -183,6 +184,7 @@ TableStats Table::stats() const {
       .misses = misses_.load(std::memory_order_relaxed),
       .promotions = mover_ ? mover_->promotions() : 0,
       .demotions = mover_ ? mover_->demotions() : 0,
+      .waiting_keys = 0,
       .index_bytes = 0,
       .tiers = {},
   };
@@ -194,6 +196,9 @@ TableStats Table::stats() const {
     IndexShard& shard = index_->shard(s);
     const std::lock_guard lock(shard.mutex);
     stats.index_bytes += shard.size_bytes();
+    if (const auto& filter = filters_[static_cast<size_t>(s)]) {
+      stats.waiting_keys += filter->waiting_keys();
+    }
   }
   return stats;
 }

@@ -1,14 +1,16 @@
 // One embedding table: an index, the tiers that hold its rows, and the optimizer that updates them.
 //
 // Locks, in the order in which they are taken:
-// - apply_gate_: shared by every operation that inserts or promotes, held alone by export_rows(), which so
-//   sees whole batches only. The turnstile before it keeps a stream of batches from starving an export.
+// - apply_gate_: shared by every operation that inserts or promotes; held alone by export_rows(), which so
+//   sees whole batches only, and by an apply to a nearly full table, which must count on the room it sees.
+//   The turnstile before it keeps a stream of batches from starving them.
 // - the mover's mutex (movement/mover.h): held while rows are moved down, and to hold moves off.
 // - a shard's mutex (index/index.h): guards its entries and their rows against other writers. Readers take
 //   no lock; they rely on the buckets' sequence locks. At most one shard's mutex is held at a time.
 // - a tier's own, innermost; and state_mutex_, which guards the step count and the optimizer's state.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -19,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "admission/admission_filter.h"
 #include "gradient_batch.h"
 #include "index/epochs.h"
 #include "index/index.h"
@@ -39,6 +42,8 @@ struct TableSpec {
   OptimizerParams optimizer_params;
   std::vector<TierSpec> tiers;
   CacheStrategy cache_strategy = CacheStrategy::kLfu;
+  FilterSpec filter = NoFilter{};
+  float no_permission_value = 0.0f;  // what a key reads that waits for its row
 };
 
 struct ExportedRows {
@@ -59,6 +64,7 @@ struct TableStats {
   uint64_t misses;  // the others
   uint64_t promotions;
   uint64_t demotions;
+  uint64_t waiting_keys;  // that the filter keeps out
   uint64_t index_bytes;
   std::vector<Level> tiers;
 };
@@ -80,7 +86,7 @@ class Table {
   // A serving look-up counts for the ranking and promotes; one for training does neither.
   void lookup(std::span<const int64_t> ids, float* out, bool train) const;
 
-  // Sums the gradients of equal ids, gives new keys a row, and updates. `global_step` becomes the rows'
+  // Sums the gradients of equal ids, gives new keys a row if the filter admits them, and updates. `global_step` becomes the rows'
   // version; without one, the count of applies so far. Throws Error(kStoreFull) before anything changes.
   void apply_gradients(std::span<const int64_t> ids, const float* gradients,
                        std::optional<int64_t> global_step);
@@ -111,25 +117,38 @@ class Table {
   uint64_t lookup_rows(std::span<const int64_t> ids, float* out, NotInFirstTier& others) const;
   void lookup_lower(std::span<const int64_t> ids, float* out, Positions& lower, bool promote) const;
   const float* default_row(int64_t key) const;
+  // What a key without a row reads.
+  void copy_initial_value(KeyHash hash, int64_t key, float* out) const;
+  AdmissionFilter* filter_of(KeyHash hash) const {
+    return filters_[static_cast<size_t>(Index::shard_of(hash))].get();
+  }
 
-  // Calls visit(i, header) for every id, with null where there is no row.
+  struct KeyFacts {
+    uint64_t frequency = 0;
+    int64_t version = -1;
+  };
+  // Calls visit(i, facts) for every id, waiting keys included.
   template <class Visit>
-  void visit_headers(std::span<const int64_t> ids, Visit visit) const;
+  void visit_facts(std::span<const int64_t> ids, Visit visit) const;
 
   // Fills `rows` with the rows of `keys`, in order.
   // REQUIRES: all of them exist; the apply gate is held alone and moves are paused, so that rows change
   // places only by a tier's own compaction.
   void read_settled(std::span<const int64_t> keys, RowBatch& rows) const;
 
-  // Reserves rows for all keys of the batch that may need one; returns how many.
-  uint64_t reserve_rows(const GradientBatch& batch);
+  // Applies a batch for which so many rows were reserved, and releases those that it didn't need.
+  // REQUIRES: the apply gate is held.
+  void apply_batch(const GradientBatch& batch, uint64_t reserved,
+                   std::optional<int64_t> global_step);
+  // REQUIRES: the apply gate is held alone.
+  uint64_t count_new_rows(const GradientBatch& batch) const;
   ApplyContext begin_apply(std::optional<int64_t> global_step);
   struct ApplyScope;
   // Both return how many rows they inserted.
   uint64_t apply_keys(IndexShard& shard, std::span<const KeyGradient> keys, const ApplyScope& scope);
   uint64_t apply_locked(IndexShard& shard, std::span<const KeyGradient> keys,
                         const ApplyScope& scope, Mover::Claim* claim, const StagedRows* staged);
-  Entry insert_row(IndexShard& shard, const KeyGradient& key, Slot slot);
+  Entry insert_row(IndexShard& shard, const KeyGradient& key, Slot slot, uint64_t earlier_occurrences);
 
   std::shared_lock<std::shared_mutex> enter_gate() const;
 
@@ -147,6 +166,9 @@ class Table {
   const RowLayout layout_;
   const std::vector<float> default_values_;
   const int64_t default_row_count_;
+  const std::vector<float> no_permission_row_;
+  // One a shard, changed under the shard's mutex; all null where every key is admitted.
+  std::array<std::unique_ptr<AdmissionFilter>, Index::kShards> filters_;
 
   mutable Epochs epochs_;
   // All reset by close(), in this order.

@@ -29,8 +29,30 @@ void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients
   thread_local GradientBatch batch;
   batch.group(ids, gradients, layout_.dim());
 
-  const std::shared_lock gate = enter_gate();
-  uint64_t reserved = reserve_rows(batch);
+  {
+    const std::shared_lock gate = enter_gate();
+    // As if every key were new: cheap, and nearly always to be had.
+    if (budget_.reserve(batch.keys().size())) {
+      apply_batch(batch, batch.keys().size(), global_step);
+      return;
+    }
+  }
+  // Nearly full. What the batch needs exactly can only be told while no other brings rows.
+  const std::lock_guard queue(turnstile_);
+  const std::unique_lock gate(apply_gate_);
+  const uint64_t needed = count_new_rows(batch);
+  if (!budget_.reserve(needed)) {
+    throw Error(ErrorKind::kStoreFull,
+                name_ + ": the batch brings " + std::to_string(needed) +
+                    " new rows, but its tiers have room for " + std::to_string(budget_.left()) +
+                    " more of their " + std::to_string(tiers_->total_capacity_rows()) +
+                    "; raise storage_size");
+  }
+  apply_batch(batch, needed, global_step);
+}
+
+void Table::apply_batch(const GradientBatch& batch, uint64_t reserved,
+                        std::optional<int64_t> global_step) {
   const ApplyScope scope{begin_apply(global_step), clock_.begin_batch()};
   // Threads start at different shards, so that they seldom want the same one.
   const size_t start = std::hash<std::thread::id>{}(std::this_thread::get_id());
@@ -41,20 +63,16 @@ void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients
   budget_.release(reserved);
 }
 
-uint64_t Table::reserve_rows(const GradientBatch& batch) {
-  // As if every key were new: cheap, and nearly always to be had.
-  if (budget_.reserve(batch.keys().size())) return batch.keys().size();
+uint64_t Table::count_new_rows(const GradientBatch& batch) const {
   IndexReader reader(*index_);
-  uint64_t absent = 0;
-  for (const KeyGradient& key : batch.keys()) absent += !reader.find(key.hash, key.key).ref;
-  if (!budget_.reserve(absent)) {
-    throw Error(ErrorKind::kStoreFull,
-                name_ + ": the batch brings " + std::to_string(absent) +
-                    " new keys, but its tiers have room for " + std::to_string(budget_.left()) +
-                    " more rows of their " + std::to_string(tiers_->total_capacity_rows()) +
-                    "; raise storage_size");
+  uint64_t count = 0;
+  for (const KeyGradient& key : batch.keys()) {
+    if (reader.find(key.hash, key.key).ref) continue;
+    const AdmissionFilter* const filter = filter_of(key.hash);
+    count += filter == nullptr ||
+             filter->count(key.key, key.hash) + key.occurrences >= filter->threshold();
   }
-  return absent;
+  return count;
 }
 
 ApplyContext Table::begin_apply(std::optional<int64_t> global_step) {
@@ -124,16 +142,27 @@ uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> key
       __builtin_prefetch(buckets.data() + home_bucket(key.hash, buckets.count()));
     }
 
+    // Keys that wait for a row get no slot; those that are admitted bring the count they waited with.
     size_t slots_needed = 0;
+    std::array<uint64_t, kBlock> earlier_occurrences{};
+    std::array<bool, kBlock> waits{};
     for (size_t i = 0; i < block.size(); ++i) {
       entries[i] = shard.entry(block[i].hash, block[i].key);
       if (entries[i] && entries[i].ref().tier() == 0) {
         const Slot slot = entries[i].ref().slot();
         prefetch_row(tier.row(slot), layout_.row_floats());
         __builtin_prefetch(&tier.meta(slot));
-      } else {
-        ++slots_needed;
+        continue;
       }
+      if (AdmissionFilter* const filter = entries[i] ? nullptr : filter_of(block[i].hash)) {
+        const uint64_t count = filter->add(block[i].key, block[i].hash, block[i].occurrences,
+                                           scope.context.global_step);
+        waits[i] = count < filter->threshold();
+        if (waits[i]) continue;
+        filter->remove(block[i].key, block[i].hash);
+        earlier_occurrences[i] = count - block[i].occurrences;
+      }
+      ++slots_needed;
     }
     if (slots_needed != 0) {
       const std::span<Slot> taken(slots.data(), slots_needed);
@@ -144,8 +173,9 @@ uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> key
       }
       const Slot* slot = slots.data();
       for (size_t i = 0; i < block.size(); ++i) {
+        if (waits[i]) continue;
         if (!entries[i]) {
-          entries[i] = insert_row(shard, block[i], *slot++);
+          entries[i] = insert_row(shard, block[i], *slot++, earlier_occurrences[i]);
           ++inserted;
           continue;
         }
@@ -161,21 +191,24 @@ uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> key
         mover_->promote_entry(shard, entries[i], late.header(0), late.row(0), *slot++);
       }
     }
+    size_t count = 0;
     for (size_t i = 0; i < block.size(); ++i) {
+      if (waits[i]) continue;
       const Slot slot = entries[i].ref().slot();
       RowMeta& meta = tier.meta(slot);
       meta.frequency += block[i].occurrences;
       meta.version = scope.context.global_step;
       if (tier.ranked()) tier.touch(slot, scope.first_stamp + block[i].last_position);
-      updates[i] = {entries[i].bucket, tier.row(slot), block[i].gradient};
+      updates[count++] = {entries[i].bucket, tier.row(slot), block[i].gradient};
     }
-    optimizer_->update({updates.data(), block.size()}, layout_, scope.context);
+    optimizer_->update({updates.data(), count}, layout_, scope.context);
   }
   tiers_->add_rows(0, static_cast<int64_t>(inserted));
   return inserted;
 }
 
-Entry Table::insert_row(IndexShard& shard, const KeyGradient& key, Slot slot) {
+Entry Table::insert_row(IndexShard& shard, const KeyGradient& key, Slot slot,
+                        uint64_t earlier_occurrences) {
   MemoryTier& tier = tiers_->first();
   float* const row = tier.row(slot);
   const size_t block = layout_.block_floats();
@@ -183,7 +216,7 @@ Entry Table::insert_row(IndexShard& shard, const KeyGradient& key, Slot slot) {
   for (int s = 0; s < layout_.slot_count(); ++s) {
     std::fill_n(row + static_cast<size_t>(1 + s) * block, block, optimizer_->initial_slot_value(s));
   }
-  tier.start(slot, key.key);
+  tier.start(slot, key.key, earlier_occurrences);
   return shard.insert(key.hash, key.key, RowRef(/*tier=*/0, slot));
 }
 

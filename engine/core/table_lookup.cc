@@ -14,6 +14,12 @@ const float* Table::default_row(int64_t key) const {
   return default_values_.data() + row * layout_.dim();
 }
 
+void Table::copy_initial_value(KeyHash hash, int64_t key, float* out) const {
+  const AdmissionFilter* const filter = filter_of(hash);
+  const bool waits = filter != nullptr && !filter->admits(key, hash);
+  std::copy_n(waits ? no_permission_row_.data() : default_row(key), layout_.dim(), out);
+}
+
 void Table::lookup(std::span<const int64_t> ids, float* out, bool train) const {
   const Operation operation(*this);
   thread_local NotInFirstTier others;
@@ -56,7 +62,7 @@ uint64_t Table::lookup_rows(std::span<const int64_t> ids, float* out,
     float* const target = out + i * dim;
     for (;;) {
       if (!entry.ref) {
-        std::copy_n(default_row(ids[i]), dim, target);
+        copy_initial_value(hash_key(ids[i]), ids[i], target);
         others.absent.push_back(static_cast<uint32_t>(i));
         return;
       }
@@ -113,14 +119,13 @@ void Table::lookup_lower(std::span<const int64_t> ids, float* out, Positions& lo
           continue;
         }
         // It came to the first tier meanwhile, or is gone.
-        const float* row = default_row(key);
         float* const target = out + lower[end] * dim;
         while (found.ref && found.ref.tier() == 0) {
           copy_row<0>(target, tiers_->first().row(found.ref.slot()), static_cast<int>(dim));
           if (found.holds()) break;
           found = reader.find(hash, key);
         }
-        if (!found.ref) std::copy_n(row, dim, target);
+        if (!found.ref) copy_initial_value(hash, key, target);
         if (found.ref && found.ref.tier() != 0) {
           again.push_back(lower[end]);
           continue;

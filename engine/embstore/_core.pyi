@@ -20,6 +20,9 @@ class Table:
         optimizer_params: dict[str, float],
         tiers: list[tuple[str, str | None, int | None]],
         cache_strategy: str = "LFU",
+        # filter_freq; and of a sketch: max_element_size, false_positive_probability, counter_bits
+        filter: tuple[int, tuple[int, float, int] | None] | None = None,
+        no_permission_value: float = 0.0,
     ) -> None: ...
     def lookup(self, ids: _Ids, out: _Rows, train: bool = False) -> None: ...
     def apply_gradients(self, ids: _Ids, grads: _Rows, global_step: int | None = None) -> None: ...

@@ -36,8 +36,8 @@ class MemoryTier final : public Tier {
   // Fills a slot that was taken.
   void put(Slot slot, const RowHeader& header, const float* row);
   // The same for a new row whose floats the caller has written.
-  void start(Slot slot, int64_t key) {
-    meta_[slot] = {.frequency = 0, .version = -1};
+  void start(Slot slot, int64_t key, uint64_t frequency) {
+    meta_[slot] = RowMeta::of(frequency, /*version=*/-1, /*save_span=*/0);
     if (!ranked_) return;
     keys_[slot].store(key, std::memory_order_relaxed);
     ranks_[slot].served.store(0, std::memory_order_relaxed);
