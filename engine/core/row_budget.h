@@ -25,6 +25,21 @@ class RowBudget {
   void release(uint64_t count) {
     if (!unlimited_) rows_.fetch_add(count, std::memory_order_relaxed);
   }
+  // A reservation that is given back as far as it isn't used up, whatever happens.
+  class Reservation {
+   public:
+    // REQUIRES: `count` rows were reserved.
+    Reservation(RowBudget& budget, uint64_t count) : budget_(budget), unused_(count) {}
+    ~Reservation() { budget_.release(unused_); }
+    Reservation(const Reservation&) = delete;
+    Reservation& operator=(const Reservation&) = delete;
+    void use(uint64_t count) { unused_ -= count; }
+
+   private:
+    RowBudget& budget_;
+    uint64_t unused_;
+  };
+
   uint64_t left() const { return rows_.load(std::memory_order_relaxed); }
 
  private:

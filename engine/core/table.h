@@ -144,8 +144,9 @@ class Table {
   uint64_t count_new_rows(const GradientBatch& batch) const;
   ApplyContext begin_apply(std::optional<int64_t> global_step);
   struct ApplyScope;
-  // Both return how many rows they inserted.
-  uint64_t apply_keys(IndexShard& shard, std::span<const KeyGradient> keys, const ApplyScope& scope);
+  void apply_keys(IndexShard& shard, std::span<const KeyGradient> keys, const ApplyScope& scope,
+                  RowBudget::Reservation& reservation);
+  // Returns how many rows it inserted.
   uint64_t apply_locked(IndexShard& shard, std::span<const KeyGradient> keys,
                         const ApplyScope& scope, Mover::Claim* claim, const StagedRows* staged);
   Entry insert_row(IndexShard& shard, const KeyGradient& key, Slot slot, uint64_t earlier_occurrences);

@@ -53,14 +53,14 @@ void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients
 
 void Table::apply_batch(const GradientBatch& batch, uint64_t reserved,
                         std::optional<int64_t> global_step) {
+  RowBudget::Reservation reservation(budget_, reserved);
   const ApplyScope scope{begin_apply(global_step), clock_.begin_batch()};
   // Threads start at different shards, so that they seldom want the same one.
   const size_t start = std::hash<std::thread::id>{}(std::this_thread::get_id());
   for (size_t i = 0; i < Index::kShards; ++i) {
     const int shard = static_cast<int>((start + i) % Index::kShards);
-    reserved -= apply_keys(index_->shard(shard), batch.shard(shard), scope);
+    apply_keys(index_->shard(shard), batch.shard(shard), scope, reservation);
   }
-  budget_.release(reserved);
 }
 
 uint64_t Table::count_new_rows(const GradientBatch& batch) const {
@@ -83,14 +83,14 @@ ApplyContext Table::begin_apply(std::optional<int64_t> global_step) {
   return context;
 }
 
-uint64_t Table::apply_keys(IndexShard& shard, std::span<const KeyGradient> keys,
-                           const ApplyScope& scope) {
+void Table::apply_keys(IndexShard& shard, std::span<const KeyGradient> keys,
+                       const ApplyScope& scope, RowBudget::Reservation& reservation) {
   if (!mover_) {
     const std::lock_guard lock(shard.mutex);
-    return apply_locked(shard, keys, scope, nullptr, nullptr);
+    reservation.use(apply_locked(shard, keys, scope, nullptr, nullptr));
+    return;
   }
   // As many at a time as there is sure to be room for, however few rows the first tier has.
-  uint64_t inserted = 0;
   StagedRows staged(layout_);
   for (size_t first = 0; first < keys.size(); first += mover_->largest_claim()) {
     const auto some = keys.subspan(first, std::min(mover_->largest_claim(), keys.size() - first));
@@ -104,11 +104,10 @@ uint64_t Table::apply_keys(IndexShard& shard, std::span<const KeyGradient> keys,
     Mover::Claim claim = mover_->claim(some.size());
     {
       const std::lock_guard lock(shard.mutex);
-      inserted += apply_locked(shard, some, scope, &claim, &staged);
+      reservation.use(apply_locked(shard, some, scope, &claim, &staged));
     }
     mover_->rows_came();
   }
-  return inserted;
 }
 
 uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> keys,
