@@ -22,8 +22,12 @@ from typing import TYPE_CHECKING
 from embstore import errors, initializers, optimizers
 from embstore.options import (
     CacheStrategy,
+    CBFFilter,
+    CounterFilter,
     EmbeddingVariableOption,
+    GlobalStepEvict,
     InitializerOption,
+    L2WeightEvict,
     StorageOption,
     StorageType,
 )
@@ -33,10 +37,14 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 __all__ = [
+    "CBFFilter",
     "CacheStrategy",
+    "CounterFilter",
     "EmbeddingVariable",
     "EmbeddingVariableOption",
+    "GlobalStepEvict",
     "InitializerOption",
+    "L2WeightEvict",
     "StorageOption",
     "StorageType",
     "errors",

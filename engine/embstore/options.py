@@ -7,16 +7,23 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike
 
 from embstore import _checks
 from embstore.errors import InvalidArgumentError, UnsupportedError
 from embstore.initializers import Initializer, check_initializer
 
 __all__ = [
+    "CBFFilter",
     "CacheStrategy",
+    "CounterFilter",
     "EmbeddingVariableOption",
+    "GlobalStepEvict",
     "InitializerOption",
+    "L2WeightEvict",
     "StorageOption",
     "StorageType",
     "Tier",
@@ -159,19 +166,104 @@ class InitializerOption:
 
 
 @dataclass(frozen=True)
+class CounterFilter:
+    """Admits a key, which gives it a row, with the update in which it was seen often enough.
+
+    filter_freq: occurrences that a key needs; 0 switches the filter off. Every key that waits costs
+        32 to 64 bytes of memory.
+    """
+
+    filter_freq: int
+
+    def __post_init__(self) -> None:
+        _checks.integer("filter_freq", self.filter_freq, at_least=0, unit="occurrences")
+
+
+@dataclass(frozen=True)
+class CBFFilter:
+    """As CounterFilter, by a counting Bloom filter: its memory doesn't grow with the keys.
+
+    Counts may be too high, never too low; `get_version` doesn't know the keys that wait. A row that
+    is evicted comes back with its key's next update.
+
+    max_element_size: distinct keys a partition that the filter is made for.
+    false_positive_probability: of a key that was never seen to count as seen, when there are so
+        many.
+    counter_type: an integer type of numpy; a counter has its width and no sign, and ends at its
+        greatest value. There are about 1.44 * log2(1 / false_positive_probability) counters a key.
+    """
+
+    filter_freq: int
+    max_element_size: int
+    false_positive_probability: float
+    counter_type: DTypeLike = np.uint64
+
+    def __post_init__(self) -> None:
+        _checks.integer("filter_freq", self.filter_freq, at_least=0, unit="occurrences")
+        _checks.integer("max_element_size", self.max_element_size, at_least=1, unit="keys")
+        _checks.real(
+            "false_positive_probability", self.false_positive_probability, above=0.0, below=1.0
+        )
+        if self.filter_freq >= 1 << self.counter_bits:
+            raise InvalidArgumentError(
+                f"filter_freq must be below {1 << self.counter_bits}, where counters of "
+                f"{self.counter_bits} bits end, got {self.filter_freq}; take a larger counter_type"
+            )
+
+    @property
+    def counter_bits(self) -> int:
+        try:
+            dtype: np.dtype[Any] = np.dtype(self.counter_type)
+        except TypeError:
+            dtype = np.dtype(object)
+        if dtype.kind not in "ui":
+            raise InvalidArgumentError(
+                "counter_type must be an integer type of 8, 16, 32 or 64 bits, such as "
+                f"numpy.uint16, got {self.counter_type!r}"
+            )
+        return dtype.itemsize * 8
+
+
+@dataclass(frozen=True)
+class GlobalStepEvict:
+    """At a save, rows whose last update is more than `steps_to_live` steps ago are dropped."""
+
+    steps_to_live: int
+
+    def __post_init__(self) -> None:
+        _checks.integer("steps_to_live", self.steps_to_live, at_least=1, unit="steps")
+
+
+@dataclass(frozen=True)
+class L2WeightEvict:
+    """At a save, rows for which half the sum of the squared weights is less are dropped."""
+
+    l2_weight_threshold: float
+
+    def __post_init__(self) -> None:
+        _checks.real("l2_weight_threshold", self.l2_weight_threshold, above=0.0)
+
+
+@dataclass(frozen=True)
 class EmbeddingVariableOption:
-    """Everything about a variable but its name, dim and optimizer."""
+    """Everything about a variable but its name, dim and optimizer.
+
+    filter_option: which keys get a row; None: all that are updated.
+    evict_option: which rows a save drops; None: none.
+    """
 
     storage_option: StorageOption = field(default_factory=StorageOption)
     init_option: InitializerOption = field(default_factory=InitializerOption)
+    filter_option: CounterFilter | CBFFilter | None = None
+    evict_option: GlobalStepEvict | L2WeightEvict | None = None
 
     def __post_init__(self) -> None:
-        for name, kind in (("storage_option", StorageOption), ("init_option", InitializerOption)):
-            value = getattr(self, name)
-            if not isinstance(value, kind):
-                raise InvalidArgumentError(
-                    f"{name} must be an embstore.{kind.__name__}, got {type(value).__name__}"
-                )
+        _check_kind("storage_option", self.storage_option, StorageOption)
+        _check_kind("init_option", self.init_option, InitializerOption)
+        if self.filter_option is not None:
+            _check_kind("filter_option", self.filter_option, CounterFilter, CBFFilter)
+        if self.evict_option is not None:
+            _check_kind("evict_option", self.evict_option, GlobalStepEvict, L2WeightEvict)
 
 
 def check_runs(storage_type: StorageType) -> None:
@@ -185,6 +277,12 @@ def check_runs(storage_type: StorageType) -> None:
 
 def _set(option: object, name: str, value: object) -> None:
     object.__setattr__(option, name, value)  # the dataclasses are frozen for everyone else
+
+
+def _check_kind(name: str, value: object, *kinds: type) -> None:
+    if not isinstance(value, kinds):
+        wanted = " or ".join(f"an embstore.{kind.__name__}" for kind in kinds)
+        raise InvalidArgumentError(f"{name} must be {wanted}, got {type(value).__name__}")
 
 
 _EnumT = TypeVar("_EnumT", bound=enum.IntEnum)
