@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "bench/hand_written_table.h"
+#include "checkpoint/bindings.h"
 #include "error.h"
 #include "table.h"
 
@@ -264,5 +265,6 @@ void bind_hand_written_table(nb::module_& module) {
 NB_MODULE(_core, module) {
   nb::register_exception_translator(embstore::translate_error);
   embstore::bind_table(module);
+  embstore::checkpoint::bind(module);
   embstore::bind_hand_written_table(module);
 }

@@ -12,6 +12,7 @@ enum class ErrorKind {
   kMissingLibrary,   // a shared library is not installed
   kMissingDevice,    // this machine has no such memory
   kStorage,          // the operating system refused a file or a mapping
+  kCheckpoint,       // a file of a checkpoint isn't what a save finished
   kClosed,           // the table was closed
 };
 

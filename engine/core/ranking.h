@@ -31,7 +31,14 @@ class AccessClock {
  public:
   // The stamp of a batch's first id; the next ids' follow.
   uint64_t begin_batch() { return next_batch_.fetch_add(1, std::memory_order_relaxed) << 32; }
-  // Stamps of restored rows lie below those of every batch.
+  // The number of the next batch.
+  uint64_t next_batch() const { return next_batch_.load(std::memory_order_relaxed); }
+  // Batches from now on come after those of another table, whose rows are put in here.
+  void advance_to(uint64_t next_batch) {
+    if (next_batch_.load(std::memory_order_relaxed) < next_batch) next_batch_.store(next_batch);
+  }
+
+  // Of a row that was accessed before any time was kept.
   static constexpr uint64_t kFirstStamp = 1;
 
  private:

@@ -16,8 +16,9 @@ struct RowHeader {
   int64_t version;
   uint64_t served;  // this and the next: by which tiers rank rows, see ranking.h
   uint64_t stamp;
+  uint64_t save_span = 0;  // as in RowMeta
 };
-static_assert(sizeof(RowHeader) == 40);
+static_assert(sizeof(RowHeader) == 48);
 
 class RowBatch {
  public:

@@ -20,7 +20,8 @@ __attribute__((no_sanitize("thread"), noinline)) void copy_row(float* out, const
 
 __attribute__((no_sanitize("thread"), noinline)) inline RowMeta copy_meta(const RowMeta& meta) {
   const volatile RowMeta& source = meta;
-  return {.frequency = source.frequency, .version = source.version};
+  return {
+      .frequency = source.frequency, .save_span = source.save_span, .version = source.version};
 }
 
 #else

@@ -22,6 +22,8 @@
 #include <vector>
 
 #include "admission/admission_filter.h"
+#include "checkpoint/save_spans.h"
+#include "checkpoint/table_state.h"
 #include "gradient_batch.h"
 #include "index/epochs.h"
 #include "index/index.h"
@@ -33,6 +35,10 @@
 #include "tier_stack.h"
 
 namespace embstore {
+
+namespace checkpoint {
+class Writer;
+}
 
 struct TableSpec {
   std::string name;
@@ -102,6 +108,14 @@ class Table {
   // Returns when every tier is within its capacity and nothing is being moved.
   void drain() const;
 
+  // Writes every row, or for an incremental file those that were touched since the last save that
+  // succeeded, and the keys removed since; and with `waiting_keys` those that the filter keeps out.
+  // Drops what `eviction` says beforehand. Holds applies, promotions and moves off. On an error nothing is
+  // lost but the rows that were to be dropped, which the next save tells of.
+  SavedTable save(checkpoint::Writer& file, const EvictionRule& eviction, bool waiting_keys);
+  // What save() wrote is safe: the next incremental save may leave it out. Saves don't overlap.
+  void save_succeeded(uint16_t next_span);
+
   // Waits for the operations under way and gives memory and files back. May be called again.
   void close();
 
@@ -151,6 +165,15 @@ class Table {
                         const ApplyScope& scope, Mover::Claim* claim, const StagedRows* staged);
   Entry insert_row(IndexShard& shard, const KeyGradient& key, Slot slot, uint64_t earlier_occurrences);
 
+  // --- Saves and restores (table_save.cc, table_replacement.h).
+  friend class TableReplacement;
+  std::vector<int64_t> rows_of(IndexShard& shard, uint32_t tier) const;
+  // REQUIRES, these: the apply gate is held alone and moves are paused.
+  void save_rows(checkpoint::Writer& file, const EvictionRule& eviction,
+                 std::span<const int64_t> keys);
+  void save_waiting_keys(checkpoint::Writer& file) const;
+  void remove_rows(std::span<const int64_t> keys);
+
   std::shared_lock<std::shared_mutex> enter_gate() const;
 
   // The scope of one operation: keeps what it may look at alive, and holds close() off.
@@ -168,6 +191,7 @@ class Table {
   const std::vector<float> default_values_;
   const int64_t default_row_count_;
   const std::vector<float> no_permission_row_;
+  const FilterSpec filter_spec_;
   // One a shard, changed under the shard's mutex; all null where every key is admitted.
   std::array<std::unique_ptr<AdmissionFilter>, Index::kShards> filters_;
 
@@ -182,6 +206,9 @@ class Table {
 
   mutable std::mutex turnstile_;
   mutable std::shared_mutex apply_gate_;
+
+  SaveSpans spans_;                    // guarded by apply_gate_
+  std::vector<int64_t> removed_keys_;  // guarded by apply_gate_; since the last save that succeeded
 
   std::mutex state_mutex_;
   int64_t apply_count_ = 0;         // guarded by state_mutex_

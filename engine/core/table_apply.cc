@@ -21,6 +21,7 @@ constexpr size_t kBlock = 16;
 struct Table::ApplyScope {
   ApplyContext context;
   uint64_t first_stamp;  // of the batch's first id
+  uint16_t save_span;
 };
 
 void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients,
@@ -54,7 +55,7 @@ void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients
 void Table::apply_batch(const GradientBatch& batch, uint64_t reserved,
                         std::optional<int64_t> global_step) {
   RowBudget::Reservation reservation(budget_, reserved);
-  const ApplyScope scope{begin_apply(global_step), clock_.begin_batch()};
+  const ApplyScope scope{begin_apply(global_step), clock_.begin_batch(), spans_.current()};
   // Threads start at different shards, so that they seldom want the same one.
   const size_t start = std::hash<std::thread::id>{}(std::this_thread::get_id());
   for (size_t i = 0; i < Index::kShards; ++i) {
@@ -195,8 +196,7 @@ uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> key
       if (waits[i]) continue;
       const Slot slot = entries[i].ref().slot();
       RowMeta& meta = tier.meta(slot);
-      meta.frequency += block[i].occurrences;
-      meta.version = scope.context.global_step;
+      meta.count(block[i].occurrences, scope.context.global_step, scope.save_span);
       if (tier.ranked()) tier.touch(slot, scope.first_stamp + block[i].last_position);
       updates[count++] = {entries[i].bucket, tier.row(slot), block[i].gradient};
     }

@@ -4,6 +4,7 @@ The native core raises these classes too: the binding maps each native kind to o
 """
 
 __all__ = [
+    "CheckpointError",
     "ClosedError",
     "EmbStoreError",
     "InvalidArgumentError",
@@ -41,6 +42,10 @@ class MissingDeviceError(EmbStoreError):
 
 class StorageError(EmbStoreError, OSError):
     """The operating system refused a file or a mapping; the message names the path."""
+
+
+class CheckpointError(StorageError):
+    """A checkpoint can't be restored: a file is missing, damaged, or doesn't fit the variable."""
 
 
 class ClosedError(EmbStoreError):

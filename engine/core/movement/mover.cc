@@ -58,6 +58,13 @@ Mover::Claim Mover::claim(uint64_t count) {
   }
 }
 
+Mover::Claim Mover::claim_paused(uint64_t count) {
+  if (std::optional<Claim> claim = try_claim(count)) return std::move(*claim);
+  shrink_from(0);
+  std::optional<Claim> claim = try_claim(count);
+  return std::move(claim.value());  // nobody else claims
+}
+
 void Mover::rows_came() {
   if (tiers_.excess_rows(0) != 0) EvictionPool::instance().schedule(*this);
   tiers_.compact();
@@ -180,8 +187,9 @@ void Mover::promote_entry(IndexShard& shard, const Entry& entry, const RowHeader
   shard.set_ref(entry, RowRef(0, slot));
   const Place left{header.key, from.slot()};
   tiers_.tier(from.tier()).erase({&left, 1});
-  tiers_.add_rows(0, 1);
+  // In this order: a tier that looked fuller than it is would give up a row too many.
   tiers_.add_rows(from.tier(), -1);
+  tiers_.add_rows(0, 1);
   promotions_.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -258,6 +266,8 @@ uint64_t Mover::demote(size_t t, uint64_t count) {
     const KeyHash hash = hash_key(place.key);
     const Found found = reader.find(hash, place.key);
     if (found.ref != RowRef(static_cast<uint32_t>(t), place.slot)) continue;
+    // Accessed since it was ranked: not the coldest any more. An access from here on changes the bucket.
+    if (from.rank(place.slot, strategy_) != rank) continue;
     leaving.push_back({place, hash, found});
   }
   std::sort(leaving.begin(), leaving.end(),

@@ -80,6 +80,17 @@ class Mover final : private EvictionPool::Job, private Relocator {
   void settle();
   // Holds all moves off.
   [[nodiscard]] std::unique_lock<std::mutex> pause() { return std::unique_lock(move_mutex_); }
+  // --- For whoever holds what pause() gave, and the apply gate alone.
+  // Moves until every tier is within its capacity.
+  void shrink_paused() { shrink_from(0); }
+  // As claim().
+  Claim claim_paused(uint64_t count);
+  // So many rows of the first tier were erased, rather than moved.
+  void rows_left(uint64_t count) {
+    free_slots_.fetch_add(static_cast<int64_t>(count), std::memory_order_relaxed);
+  }
+  CacheStrategy strategy() const { return strategy_; }
+
   // Ends moving for good. REQUIRES: no operation is under way.
   void stop();
 

@@ -48,7 +48,8 @@ void MemoryTier::give_back(std::span<const Slot> slots) {
 
 void MemoryTier::put(Slot slot, const RowHeader& header, const float* source) {
   std::copy_n(source, row_floats_, row(slot));
-  meta_[slot] = {.frequency = header.frequency, .version = header.version};
+  meta_[slot] =
+      RowMeta::of(header.frequency, header.version, static_cast<uint16_t>(header.save_span));
   if (!ranked_) return;
   keys_[slot].store(header.key, std::memory_order_relaxed);
   ranks_[slot].served.store(header.served, std::memory_order_relaxed);
@@ -81,7 +82,8 @@ RowHeader MemoryTier::header(Slot slot, int64_t key) const {
                    .frequency = meta.frequency,
                    .version = meta.version,
                    .served = 0,
-                   .stamp = 0};
+                   .stamp = 0,
+                   .save_span = meta.save_span};
   if (ranked_) {
     header.served = ranks_[slot].served.load(std::memory_order_relaxed);
     header.stamp = ranks_[slot].stamp.load(std::memory_order_relaxed);

@@ -58,11 +58,12 @@ struct RecordHeader {
   uint64_t sequence;  // of the order in which rows and tombstones were made, from 1
   RowHeader row;      // zero where there is no row
 };
-static_assert(sizeof(RecordHeader) == 56);
+static_assert(sizeof(RecordHeader) == 64);
 // A change there is a change of the format.
-static_assert(sizeof(RowHeader) == 40 && offsetof(RowHeader, key) == 0 &&
+static_assert(sizeof(RowHeader) == 48 && offsetof(RowHeader, key) == 0 &&
               offsetof(RowHeader, frequency) == 8 && offsetof(RowHeader, version) == 16 &&
-              offsetof(RowHeader, served) == 24 && offsetof(RowHeader, stamp) == 32);
+              offsetof(RowHeader, served) == 24 && offsetof(RowHeader, stamp) == 32 &&
+              offsetof(RowHeader, save_span) == 40);
 
 inline size_t record_bytes(const RowLayout& layout) {
   return sizeof(RecordHeader) + layout.row_bytes();
