@@ -22,7 +22,13 @@ from embstore.errors import (
 )
 from embstore.initializers import Initializer, TruncatedNormal, check_initializer, initial_rows
 from embstore.optimizers import SGD, Optimizer, check_optimizer
-from embstore.options import EmbeddingVariableOption, Tier, check_runs
+from embstore.options import (
+    CBFFilter,
+    CounterFilter,
+    EmbeddingVariableOption,
+    Tier,
+    check_runs,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -241,7 +247,7 @@ class EmbeddingVariable:
         mapped_bytes, path, is_pmem (None where nothing can tell). With partitions, the tiers of
         each follow those of the one before, and have its number as "partition".
         """
-        parts = [{**table.stats(), "waiting_keys": 0} for table in self._tables]
+        parts = [table.stats() for table in self._tables]
         if len(parts) == 1:
             return parts[0]
         counters = {name: sum(part[name] for part in parts) for name in parts[0] if name != "tiers"}
@@ -332,6 +338,8 @@ def _make_tables(
                     ],
                     name=table_name,
                     cache_strategy=option.storage_option.cache_strategy.name,
+                    filter=_core_filter(option.filter_option),
+                    no_permission_value=init.default_value_no_permission,
                 )
             )
     except BaseException:
@@ -339,6 +347,21 @@ def _make_tables(
             table.close()
         raise
     return tables
+
+
+def _core_filter(
+    option: CounterFilter | CBFFilter | None,
+) -> tuple[int, tuple[int, float, int] | None] | None:
+    if option is None:
+        return None
+    if isinstance(option, CounterFilter):
+        return option.filter_freq, None
+    sketch = (
+        option.max_element_size,
+        option.false_positive_probability,
+        option.counter_bits,
+    )
+    return option.filter_freq, sketch
 
 
 def _columns(table: Table) -> Sequence[NDArray[Any]]:

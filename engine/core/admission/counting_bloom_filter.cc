@@ -4,12 +4,12 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <string>
 
 #include "error.h"
-#include "memory/huge_pages.h"
 
 namespace embstore {
 namespace {
@@ -41,6 +41,35 @@ class Probes {
   uint32_t step_;
   uint32_t round_ = 0;
   uint64_t counters_;
+};
+
+// Zeroed memory that is backed when it's touched, by pages of the usual size: keys touch single counters
+// all over it, so a sketch that is made for many more keys than come would fill huge pages at once.
+template <class Counter>
+class Counters {
+ public:
+  explicit Counters(size_t count)
+      : count_(count), data_(static_cast<Counter*>(std::calloc(count, sizeof(Counter)))) {
+    if (data_ == nullptr) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "max_element_size and false_positive_probability ask for " +
+                      std::to_string(count * sizeof(Counter)) +
+                      " bytes a shard, which this machine doesn't have; lower max_element_size or take "
+                      "a smaller counter_type");
+    }
+  }
+
+  size_t size() const { return count_; }
+  Counter* data() const { return data_.get(); }
+  Counter& operator[](size_t i) const { return data_.get()[i]; }
+
+ private:
+  struct Free {
+    void operator()(Counter* counters) const { std::free(counters); }
+  };
+
+  size_t count_;
+  std::unique_ptr<Counter, Free> data_;
 };
 
 template <class Counter>
@@ -137,7 +166,7 @@ class CountingBloomFilter final : public AdmissionFilter {
   }
 
   const uint32_t hashes_;
-  const PageArray<Counter> counters_;
+  const Counters<Counter> counters_;
   uint64_t waiting_ = 0;  // as far as the sketch can tell
 };
 
