@@ -74,14 +74,12 @@ void SsdHashTier::drain() {
 
 // Writers meet the error again where the bound can't be kept; until then stats() tells.
 void SsdHashTier::compact_noting_errors(uint64_t more_bytes, size_t max_files) {
-  std::string message;
   try {
     compact_while_over_soft_bound(more_bytes, max_files, /*wait=*/false);
   } catch (const std::exception& error) {
-    message = error.what();
+    const std::lock_guard lock(compaction_mutex_);
+    compaction_error_ = error.what();
   }
-  const std::lock_guard lock(compaction_mutex_);
-  compaction_error_ = std::move(message);
 }
 
 // Takes the files that there are now, from the oldest on, each once at most.
@@ -112,7 +110,7 @@ void SsdHashTier::compact_while_over_soft_bound(uint64_t more_bytes, size_t max_
   uint64_t after_number = 0;
   for (size_t files = 0; files < max_files && is_over_soft_bound(more_bytes); ++files) {
     const std::shared_ptr<LogFile> victim = next_to_compact(after_number, last_number);
-    if (victim == nullptr) return;
+    if (victim == nullptr) break;
     after_number = victim->number;
     move_live_rows(*victim, carry_tombstones);
     compacted_files_.fetch_add(1, std::memory_order_relaxed);
@@ -120,6 +118,8 @@ void SsdHashTier::compact_while_over_soft_bound(uint64_t more_bytes, size_t max_
     carry_tombstones = carry_tombstones || victim->has_stuck_row;
     remove_emptied_files();
   }
+  const std::lock_guard lock(compaction_mutex_);
+  compaction_error_.clear();
 }
 
 std::shared_ptr<LogFile> SsdHashTier::next_to_compact(uint64_t after_number, uint64_t last_number) {

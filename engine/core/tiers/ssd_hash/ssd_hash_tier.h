@@ -45,7 +45,7 @@ struct SsdHashStats {
   uint64_t compacted_files;
   uint64_t moved_rows;
   uint64_t damaged_records;      // seen by compaction
-  std::string compaction_error;  // of the latest compaction that had no caller to tell; or empty
+  std::string compaction_error;  // that had no caller to go to; empty once compaction went well
 };
 
 struct RecoveryReport {

@@ -1,4 +1,297 @@
+// System calls that fail: the error names the file, what was acknowledged stays readable, and the tier goes
+// on when the fault is gone.
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <numeric>
+#include <random>
+#include <string>
+
 #include "testing.h"
+
 namespace embstore::ssd_hash::testing {
-std::span<const Test> fault_tests() { return {}; }
+namespace {
+
+const RowLayout kLayout(8, 1);
+
+// Fails on order, or now and then at random.
+class FaultyCalls final : public FileCalls {
+ public:
+  std::atomic<int> pwrite_errno{0};
+  std::atomic<int> pread_errno{0};
+  std::atomic<int> open_errno{0};
+  std::atomic<int> unlink_errno{0};
+  std::atomic<int> rename_errno{0};
+  std::atomic<int> fdatasync_errno{0};
+  std::atomic<int64_t> bytes_left{INT64_MAX};  // on the device; then ENOSPC
+  std::atomic<bool> short_counts{false};       // reads and writes of a part of what was asked
+  std::atomic<bool> interrupts{false};
+  std::atomic<unsigned> calls{0};
+
+  int open(const char* path, int flags, mode_t mode) override {
+    return fails(open_errno) ? -1 : FileCalls::open(path, flags, mode);
+  }
+  ssize_t pread(int descriptor, void* data, size_t bytes, off_t offset) override {
+    if (fails(pread_errno) || is_interrupted()) return -1;
+    return FileCalls::pread(descriptor, data, shortened(bytes), offset);
+  }
+  ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t offset) override {
+    if (fails(pwrite_errno) || is_interrupted()) return -1;
+    const int64_t left = bytes_left;
+    if (left <= 0) {
+      errno = ENOSPC;
+      return -1;
+    }
+    const size_t some = std::min<size_t>(shortened(bytes), static_cast<size_t>(left));
+    if (left != INT64_MAX) bytes_left -= static_cast<int64_t>(some);
+    return FileCalls::pwrite(descriptor, data, some, offset);
+  }
+  int fdatasync(int descriptor) override {
+    return fails(fdatasync_errno) ? -1 : FileCalls::fdatasync(descriptor);
+  }
+  int unlink(const char* path) override { return fails(unlink_errno) ? -1 : FileCalls::unlink(path); }
+  int rename(const char* from, const char* to) override {
+    return fails(rename_errno) ? -1 : FileCalls::rename(from, to);
+  }
+
+ private:
+  static bool fails(const std::atomic<int>& reason) {
+    if (reason == 0) return false;
+    errno = reason;
+    return true;
+  }
+  bool is_interrupted() {
+    if (!interrupts || ++calls % 3 != 0) return false;
+    errno = EINTR;
+    return true;
+  }
+  size_t shortened(size_t bytes) { return short_counts ? (bytes + 1) / 2 : bytes; }
+};
+
+struct Fixture {
+  explicit Fixture(bool keep_files = false) {
+    options = small_files();
+    options.io_scheme = IoScheme::kPread;
+    options.file_calls = &calls;
+    options.keep_files = keep_files;
+    tier.emplace("var", kLayout, directory / "rows", options);
+    tier->start_compaction(index);
+  }
+  void write(int64_t first, int64_t count, int64_t version) {
+    std::vector<int64_t> keys(count);
+    std::iota(keys.begin(), keys.end(), first);
+    write_rows(*tier, index, kLayout, keys, version);
+  }
+
+  TemporaryDirectory directory;
+  FaultyCalls calls;
+  SsdHashOptions options;
+  PlainIndex index;
+  std::optional<SsdHashTier> tier;
+};
+
+void nothing_is_lost_on(std::atomic<int> FaultyCalls::*fault, int reason, const std::string& text) {
+  Fixture f;
+  f.write(0, 2000, 1);
+  const uint64_t rows = f.tier->stats().rows;
+  f.calls.*fault = reason;
+  for (int round = 0; round < 3; ++round) {
+    check_throws(ErrorKind::kStorage, text, [&] { f.write(1000, 2500, 2); });
+    check_throws(ErrorKind::kStorage, (f.directory / "rows") + "/rows-", [&] { f.write(1000, 2500, 2); });
+    check(f.tier->stats().rows == rows, "a write that failed took places");
+  }
+  f.calls.*fault = 0;
+  check_all(*f.tier, f.index, kLayout);
+  f.write(1000, 2500, 3);
+  check_all(*f.tier, f.index, kLayout);
 }
+
+void a_full_disk_loses_nothing() {
+  nothing_is_lost_on(&FaultyCalls::pwrite_errno, ENOSPC, "No space left on device");
+}
+void a_write_error_loses_nothing() {
+  nothing_is_lost_on(&FaultyCalls::pwrite_errno, EIO, "Input/output error");
+}
+void a_file_that_cannot_be_made_loses_nothing() {
+  nothing_is_lost_on(&FaultyCalls::open_errno, EMFILE, "can't be created: Too many open files");
+}
+void a_file_that_cannot_be_named_loses_nothing() {
+  nothing_is_lost_on(&FaultyCalls::rename_errno, EACCES, "can't be renamed");
+}
+
+void a_disk_that_fills_up_at_any_byte_loses_nothing() {
+  for (int64_t left = 0; left < 300000; left += 4093) {
+    Fixture f(/*keep_files=*/true);
+    f.write(0, 700, 1);
+    f.calls.bytes_left = left;
+    check_throws(ErrorKind::kStorage, "No space left", [&] {
+      for (int64_t version = 2; version < 100; ++version) f.write(version * 50, 700, version);
+    });
+    check_all(*f.tier, f.index, kLayout);
+    if (f.tier->detailed_stats().unwritten_records > 0) {
+      check_throws(ErrorKind::kStorage, "No space left", [&] { f.tier->close(); });
+    }
+    f.calls.bytes_left = INT64_MAX;
+    check_all(*f.tier, f.index, kLayout);
+    f.write(100, 900, 100);
+    check_all(*f.tier, f.index, kLayout);
+    const auto expected = f.index.all();
+    f.tier->close();
+    SsdHashTier again("var", kLayout, f.directory / "rows", f.options);
+    PlainIndex found;
+    const RecoveryReport report = again.recover([&](const RowBatch& rows, std::span<const Slot> slots) {
+      for (size_t i = 0; i < slots.size(); ++i) {
+        const int64_t key = rows.header(i).key;
+        found.put(key, slots[i], checked_version(rows, i, key));
+      }
+    });
+    check(report.torn + report.damaged == 0, report.first_damage);
+    for (const auto& [key, entry] : expected) {
+      check(found.find(key) && found.find(key)->version == entry.version, "a row is missing or stale");
+    }
+  }
+}
+
+void short_counts_and_interrupts_are_no_errors() {
+  Fixture f;
+  f.calls.short_counts = true;
+  f.calls.interrupts = true;
+  for (int64_t version = 0; version < 10; ++version) f.write(version * 100, 1500, version);
+  check_all(*f.tier, f.index, kLayout);
+  check(f.tier->detailed_stats().compacted_files > 0, "nothing was compacted");
+}
+
+void a_read_error_names_the_file_and_passes() {
+  Fixture f;
+  f.write(0, 3000, 1);
+  f.calls.pread_errno = EIO;
+  RowBatch rows(kLayout);
+  const std::vector<Place> places{{0, f.index.find(0)->slot}};
+  check_throws(ErrorKind::kStorage, "rows-0000000001.ssdhash: can't read", [&] { f.tier->read(places, rows); });
+  f.calls.pread_errno = 0;
+  check_all(*f.tier, f.index, kLayout);
+}
+
+void a_file_that_cannot_be_compacted_is_told_of() {
+  Fixture f;
+  f.write(0, 2000, 1);
+  f.calls.pread_errno = EIO;
+  std::string told;
+  // Goes on while there is room; then the error comes out.
+  check_throws(ErrorKind::kStorage, "can't read", [&] {
+    for (int64_t version = 2; version < 1000; ++version) {
+      f.write(version * 37 % 1900, 100, version);
+      if (told.empty()) told = f.tier->detailed_stats().compaction_error;
+    }
+  });
+  check(told.find("can't read") != std::string::npos, "stats() don't tell of it");
+  f.calls.pread_errno = 0;
+  check_all(*f.tier, f.index, kLayout);
+  for (int64_t version = 100; version < 110; ++version) f.write(0, 1900, version);
+  check_all(*f.tier, f.index, kLayout);
+  check(f.tier->detailed_stats().compaction_error.empty(), "stats() tell of what is over");
+  f.tier->drain();
+  const SsdHashStats stats = f.tier->detailed_stats();
+  check(stats.file_bytes <= 2 * stats.live_rows * stats.record_bytes + f.options.buffer_bytes,
+        "the files stay over their bound");
+}
+
+void a_file_that_cannot_be_removed_stays_readable() {
+  Fixture f;
+  f.write(0, 2000, 1);
+  f.calls.unlink_errno = EPERM;
+  check_throws(ErrorKind::kStorage, "can't be removed", [&] {
+    for (int64_t version = 2; version < 100; ++version) f.write(0, 1900, version);
+  });
+  check_all(*f.tier, f.index, kLayout);
+  f.calls.unlink_errno = 0;
+  f.write(0, 1900, 100);
+  f.tier->drain();
+  check_all(*f.tier, f.index, kLayout);
+}
+
+void io_uring_settles_what_it_cannot_read_by_pread() {
+  // A descriptor that the ring can't read: each of its requests fails, and pread tells why.
+  Fixture f;
+  f.write(0, 3000, 1);
+  const File file(f.calls, files_in(f.directory / "rows").front(), 0);
+  auto reader = make_io_uring_reader();
+  std::vector<std::byte> bytes(8192);
+  std::vector<ReadRequest> requests;
+  for (size_t i = 0; i < 300; ++i) {
+    requests.push_back({.file = &file,
+                        .offset = i % 8 * 1000 + (i == 17 ? file.size_bytes() - 4 : 0),
+                        .data = bytes.data() + i % 8 * 1000,
+                        .bytes = 1000,
+                        .bytes_read = 0});
+  }
+  f.calls.interrupts = true;
+  reader->read(requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (i == 17) {
+      check(requests[i].bytes_read == 0, "bytes beyond the end were read");
+    } else {
+      check(requests[i].bytes_read == 1000, "a read is short");
+    }
+  }
+}
+
+void operations_at_random_under_faults_at_random() {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    std::mt19937_64 random(seed);
+    Fixture f;
+    int failures = 0;
+    for (int step = 0; step < 300; ++step) {
+      f.calls.pwrite_errno = random() % 6 == 0 ? (random() % 2 == 0 ? ENOSPC : EIO) : 0;
+      f.calls.pread_errno = random() % 10 == 0 ? EIO : 0;
+      f.calls.unlink_errno = random() % 10 == 0 ? EPERM : 0;
+      f.calls.open_errno = random() % 10 == 0 ? EMFILE : 0;
+      f.calls.short_counts = random() % 2 == 0;
+      f.calls.interrupts = random() % 2 == 0;
+      try {
+        const auto first = static_cast<int64_t>(random() % 2000);
+        switch (random() % 4) {
+          case 0: f.tier->drain(); break;
+          case 1: {
+            std::vector<Place> gone;
+            for (int64_t key = first; key < first + 300; ++key) {
+              if (const auto entry = f.index.take(key)) gone.push_back({key, entry->slot});
+            }
+            f.tier->erase(gone);
+            break;
+          }
+          default: f.write(first, 1 + static_cast<int64_t>(random() % 800), step);
+        }
+      } catch (const Error& error) {
+        check(error.kind() == ErrorKind::kStorage, error.what());
+        ++failures;
+      }
+      f.calls.pread_errno = 0;
+      if (step % 10 == 0) check_all(*f.tier, f.index, kLayout);
+    }
+    check(failures > 10, "hardly anything failed");
+    f.calls.pwrite_errno = f.calls.pread_errno = f.calls.unlink_errno = f.calls.open_errno = 0;
+    f.tier->drain();
+    check_all(*f.tier, f.index, kLayout);
+  }
+}
+
+constexpr Test kTests[] = {
+    {"a_full_disk_loses_nothing", a_full_disk_loses_nothing},
+    {"a_write_error_loses_nothing", a_write_error_loses_nothing},
+    {"a_file_that_cannot_be_made_loses_nothing", a_file_that_cannot_be_made_loses_nothing},
+    {"a_file_that_cannot_be_named_loses_nothing", a_file_that_cannot_be_named_loses_nothing},
+    {"a_disk_that_fills_up_at_any_byte_loses_nothing", a_disk_that_fills_up_at_any_byte_loses_nothing},
+    {"short_counts_and_interrupts_are_no_errors", short_counts_and_interrupts_are_no_errors},
+    {"a_read_error_names_the_file_and_passes", a_read_error_names_the_file_and_passes},
+    {"a_file_that_cannot_be_compacted_is_told_of", a_file_that_cannot_be_compacted_is_told_of},
+    {"a_file_that_cannot_be_removed_stays_readable", a_file_that_cannot_be_removed_stays_readable},
+    {"io_uring_settles_what_it_cannot_read_by_pread", io_uring_settles_what_it_cannot_read_by_pread},
+    {"operations_at_random_under_faults_at_random", operations_at_random_under_faults_at_random},
+};
+
+}  // namespace
+
+std::span<const Test> fault_tests() { return kTests; }
+
+}  // namespace embstore::ssd_hash::testing

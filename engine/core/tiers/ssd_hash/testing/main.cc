@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "testing.h"
@@ -42,9 +43,11 @@ bool PlainIndex::relocate(int64_t key, Slot from, Slot to) {
   return true;
 }
 
-void PlainIndex::put(int64_t key, Slot slot, int64_t version) {
+std::optional<PlainIndex::Entry> PlainIndex::put(int64_t key, Slot slot, int64_t version) {
   const std::lock_guard lock(mutex_);
-  entries_[key] = {slot, version};
+  const auto [found, is_new] = entries_.try_emplace(key, Entry{slot, version});
+  if (is_new) return std::nullopt;
+  return std::exchange(found->second, Entry{slot, version});
 }
 
 std::optional<PlainIndex::Entry> PlainIndex::find(int64_t key) const {
@@ -80,7 +83,11 @@ void write_rows(SsdHashTier& tier, PlainIndex& index, const RowLayout& layout,
   for (size_t i = 0; i < keys.size(); ++i) fill_row(rows, i, keys[i], version);
   std::vector<Slot> slots(keys.size());
   tier.write(rows, slots);
-  for (size_t i = 0; i < keys.size(); ++i) index.put(keys[i], slots[i], version);
+  std::vector<Place> replaced;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (const auto old = index.put(keys[i], slots[i], version)) replaced.push_back({keys[i], old->slot});
+  }
+  tier.erase(replaced);
 }
 
 void check_all(const SsdHashTier& tier, const PlainIndex& index, const RowLayout& layout) {

@@ -37,7 +37,8 @@ class PlainIndex final : public Relocator {
   };
   bool relocate(int64_t key, Slot from, Slot to) override;
 
-  void put(int64_t key, Slot slot, int64_t version);
+  // Returns where the row was before.
+  std::optional<Entry> put(int64_t key, Slot slot, int64_t version);
   std::optional<Entry> find(int64_t key) const;
   std::optional<Entry> take(int64_t key);  // removes it
   // Everything, keys ascending.
@@ -49,6 +50,7 @@ class PlainIndex final : public Relocator {
   std::map<int64_t, Entry> entries_;  // guarded by mutex_
 };
 
+// Writes rows, refers to them, and erases those that they replace.
 void write_rows(SsdHashTier& tier, PlainIndex& index, const RowLayout& layout,
                 std::span<const int64_t> keys, int64_t version);
 // Every row of the index is in the tier, whole and of its version.
