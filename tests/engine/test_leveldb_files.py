@@ -66,11 +66,11 @@ def test_another_reader_finds_every_row_of_the_tier(tmp_path: Path, seed: int) -
             assert struct.unpack("<4I", record[8:24]) == (1, DIM, SLOTS, 0)
             continue
         prefix, unsigned, slot = struct.unpack(">cQI", record_key)
-        sequence, key, frequency, version, _, _ = struct.unpack_from("<QqQqQQ", record)
+        sequence, key, frequency, version, _, _, _ = struct.unpack_from("<QqQqQQQ", record)
         assert prefix == b"r"
         assert key == unsigned - (1 << 63)
         assert slot == sequence % ((1 << 30) - 1)
-        floats = np.frombuffer(record[48:-4], np.float32).reshape(1 + SLOTS, BLOCK_FLOATS)
+        floats = np.frombuffer(record[56:-4], np.float32).reshape(1 + SLOTS, BLOCK_FLOATS)
         if key not in records or sequence > records[key][0]:
             records[key] = (sequence, frequency, version, floats[:, :DIM])
     database.close()

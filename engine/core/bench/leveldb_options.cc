@@ -83,7 +83,7 @@ void measure(const Variant& variant, const std::string& directory, size_t row_co
   std::vector<Slot> slots(kBatchRows);
   const auto write = [&](std::span<const int64_t> batch) {
     rows.resize(batch.size());
-    for (size_t i = 0; i < batch.size(); ++i) rows.header(i) = {batch[i], 1, 1, 1, 1};
+    for (size_t i = 0; i < batch.size(); ++i) rows.header(i) = {batch[i], 1, 1, 1, 1, 1};
     tier.write(rows, std::span(slots).first(batch.size()));
     for (size_t i = 0; i < batch.size(); ++i) {
       places[static_cast<size_t>(batch[i])] = {batch[i], slots[i]};
@@ -147,8 +147,9 @@ int main(int argc, char** argv) {
   }
   const size_t rows = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1000000;
   const int dim = argc > 3 ? std::atoi(argv[3]) : 16;
-  std::printf("%zu rows of dim %d with one slot, batches of %zu; rows a CPU second\n%-24s %9s %9s %9s %9s %8s\n", rows,
-              dim, embstore::kBatchRows, "", "write", "read", "move", "read", "bytes/row");
+  std::printf("%zu rows of dim %d with one slot, batches of %zu; rows a CPU second\n", rows, dim,
+              embstore::kBatchRows);
+  std::printf("%-24s %9s %9s %9s %9s %8s\n", "", "write", "read", "move", "read", "bytes/row");
   try {
     for (const embstore::Variant& variant : embstore::variants()) {
       embstore::measure(variant, argv[1], rows, dim);

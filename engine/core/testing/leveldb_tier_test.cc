@@ -34,7 +34,7 @@ constexpr int64_t kGreatest = std::numeric_limits<int64_t>::max();
 const RowLayout kLayout(5, 2);
 
 void fill(RowBatch& rows, size_t i, int64_t key, uint64_t seed) {
-  rows.header(i) = {key, seed, static_cast<int64_t>(seed) - 7, seed + 1, seed + 2};
+  rows.header(i) = {key, seed, static_cast<int64_t>(seed) - 7, seed + 1, seed + 2, seed + 3};
   for (size_t f = 0; f < rows.row_floats(); ++f) {
     rows.row(i)[f] = static_cast<float>((hash_key(key) + seed * 1000 + f) >> 40);
   }
@@ -355,7 +355,7 @@ void keep(const std::string& path) {
   rows.resize(3);
   for (size_t i = 0; i < 3; ++i) {
     const auto n = static_cast<int64_t>(i);
-    rows.header(i) = {n - 1, i + 10, n + 20, i + 30, i + 40};
+    rows.header(i) = {n - 1, i + 10, n + 20, i + 30, i + 40, i + 50};
     for (size_t f = 0; f < layout.row_floats(); ++f) {
       rows.row(i)[f] = static_cast<float>(i) + static_cast<float>(f) / 8;
     }
