@@ -116,6 +116,11 @@ class Table {
   // What save() wrote is safe: the next incremental save may leave it out. Saves don't overlap.
   void save_succeeded(uint16_t next_span);
 
+  // Of the filter, where it keeps a sketch.
+  SketchShape sketch_shape() const {
+    return filters_.front() ? filters_.front()->sketch_shape() : SketchShape{};
+  }
+
   // Waits for the operations under way and gives memory and files back. May be called again.
   void close();
 

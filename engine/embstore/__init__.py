@@ -20,6 +20,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from embstore import errors, initializers, optimizers
+from embstore.checkpoint import restore, save, save_incremental
 from embstore.options import (
     CacheStrategy,
     CBFFilter,
@@ -51,6 +52,9 @@ __all__ = [
     "get_embedding_variable",
     "initializers",
     "optimizers",
+    "restore",
+    "save",
+    "save_incremental",
 ]
 
 

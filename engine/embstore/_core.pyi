@@ -37,6 +37,34 @@ class Table:
     def drain(self) -> None: ...
     def close(self) -> None: ...
 
+def save_table(
+    table: Table,
+    *,
+    path: str,
+    save_id: bytes,
+    partition: int,
+    partition_count: int,
+    incremental: bool,
+    least_version: int | None = None,
+    least_half_square: float | None = None,
+    waiting_keys: bool = True,
+) -> dict[str, Any]: ...
+def save_succeeded(table: Table, next_span: int) -> None: ...
+def sketch_shape(table: Table) -> tuple[int, int, int] | None: ...
+def verify_rows(path: str, partition_count: int) -> dict[str, Any]: ...
+def count_rows(chain: list[list[str]], partition_count: int) -> list[int]: ...
+def restore_tables(
+    tables: list[Table],
+    *,
+    chain: list[list[str]],
+    apply_count: int,
+    beta1_power: float,
+    beta2_power: float,
+    clock: int,
+    waiting_keys: bool,
+) -> None: ...
+def crc32c(data: bytes) -> int: ...
+
 class HandWrittenTable:
     """The benchmarks' yardstick. See engine/core/bench/hand_written_table.h."""
 

@@ -116,6 +116,10 @@ class EmbeddingVariable:
         # Held while a batch goes to the partitions: that all have room is settled before the first
         # changes, and must stay so.
         self._partitions_lock = threading.Lock()
+        # For embstore.checkpoint: held over a save or a restore; and the id of the last of either,
+        # which an incremental save goes on from.
+        self._checkpoint_lock = threading.Lock()
+        self._last_save: str | None = None
         self._tables = _make_tables(
             name, dim, initializer or TruncatedNormal(), optimizer, ev_option, partitions
         )

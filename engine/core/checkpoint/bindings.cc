@@ -65,6 +65,10 @@ nb::dict save_table(Table& table, std::string path, const nb::bytes& save_id, ui
   return dict;
 }
 
+nb::tuple to_tuple(const SketchShape& shape) {
+  return nb::make_tuple(shape.counters, shape.hashes, shape.counter_bits);
+}
+
 nb::dict verify(const std::string& path, size_t partition_count) {
   const VerifiedFile file = [&] {
     const nb::gil_scoped_release release;
@@ -79,6 +83,9 @@ nb::dict verify(const std::string& path, size_t partition_count) {
   dict["partition_count"] = file.header.partition_count;
   dict["incremental"] = (file.header.flags & kIncremental) != 0;
   dict["rows_by_partition"] = nb::cast(file.rows);
+  nb::list shapes;
+  for (const SketchShape& shape : file.sketch_shapes) shapes.append(to_tuple(shape));
+  dict["sketch_shapes"] = shapes;
   return dict;
 }
 
@@ -102,6 +109,13 @@ void bind(nb::module_& module) {
         table.save_succeeded(next_span);
       },
       "table"_a, "next_span"_a);
+  module.def(
+      "sketch_shape",
+      [](const Table& table) -> nb::object {
+        const SketchShape shape = table.sketch_shape();
+        return shape.counter_bits == 0 ? nb::none() : nb::object(to_tuple(shape));
+      },
+      "table"_a);
   module.def("verify_rows", &verify, "path"_a, "partition_count"_a);
   module.def(
       "count_rows",

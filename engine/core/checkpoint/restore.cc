@@ -5,6 +5,7 @@
 #include <memory>
 #include <unordered_set>
 
+#include "error.h"
 #include "table_replacement.h"
 
 namespace embstore::checkpoint {
@@ -129,12 +130,26 @@ void restore_files(std::span<const std::unique_ptr<TableReplacement>> tables, co
   }
 }
 
+void verify_sketch(const Reader& reader, const Reader::Block& block,
+                   std::vector<SketchShape>& shapes) {
+  const auto header = record_at<SketchHeader>(block, 0, 0);
+  const SketchShape shape{header.counters, header.hashes, header.counter_bits};
+  if (header.shard_count != Index::kShards || header.shard >= header.shard_count) {
+    throw Error(ErrorKind::kCheckpoint,
+                reader.path() + ": has a sketch of shard " + std::to_string(header.shard) + " of " +
+                    std::to_string(header.shard_count) + ", and this program has " +
+                    std::to_string(Index::kShards) + " shards");
+  }
+  if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
+}
+
 }  // namespace
 
 VerifiedFile verify_file(const std::string& path, size_t partition_count) {
   Reader reader(path);
-  VerifiedFile file{reader.header(), {}, std::vector<uint64_t>(partition_count)};
+  VerifiedFile file{reader.header(), {}, std::vector<uint64_t>(partition_count), {}};
   while (const auto block = reader.next()) {
+    if (block->kind == kSketch) verify_sketch(reader, *block, file.sketch_shapes);
     if (block->kind != kRows) continue;
     for (size_t i = 0; i < block->count; ++i) {
       ++file.rows[partition_of(key_at(*block, i, file.header.record_bytes), partition_count)];

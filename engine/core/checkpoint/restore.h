@@ -29,6 +29,7 @@ struct VerifiedFile {
   FileHeader header;
   FileSummary summary;
   std::vector<uint64_t> rows;  // by partition of `partition_count`
+  std::vector<SketchShape> sketch_shapes;  // each once
 };
 // Reads the whole file. Throws as Reader does.
 VerifiedFile verify_file(const std::string& path, size_t partition_count);

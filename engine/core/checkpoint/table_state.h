@@ -26,8 +26,8 @@ struct EvictionRule {
 
 struct SavedTable {
   TableState state;
-  uint64_t rows_left;  // in the table, whether saved now or before
-  uint16_t next_span;  // for Table::save_succeeded()
+  uint64_t rows_left = 0;  // in the table, whether saved now or before
+  uint16_t next_span = 0;  // for Table::save_succeeded()
 };
 
 }  // namespace embstore

@@ -1,0 +1,120 @@
+"""The manifest of a save: what it holds, as JSON that says whether it is whole."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from embstore._core import crc32c
+from embstore.errors import CheckpointError, StorageError
+
+__all__ = ["FileEntry", "Manifest", "OptimizerEntry", "VariableEntry"]
+
+FILE_NAME = "manifest.json"
+FORMAT = "embstore checkpoint"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """The rows of one partition."""
+
+    name: str
+    size: int
+    checksum: int
+    rows: int
+    removed_keys: int
+    waiting_keys: int
+    sketches: int
+
+
+@dataclass(frozen=True)
+class OptimizerEntry:
+    name: str
+    slots: tuple[str, ...]
+    params: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class VariableEntry:
+    name: str
+    dim: int
+    optimizer: OptimizerEntry | None
+    apply_count: int
+    beta1_power: float
+    beta2_power: float
+    clock: int
+    follows: str | None  # the save_id that an incremental save goes on from
+    total_rows: int  # that the variable had, whether in this save or one before
+    files: tuple[FileEntry, ...]  # one a partition, in order
+
+    @property
+    def partition_num(self) -> int:
+        return len(self.files)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    save_id: str
+    kind: str  # "full" or "incremental"
+    global_step: int
+    variables: tuple[VariableEntry, ...]
+
+    def write(self, directory: Path) -> None:
+        """Returns when the medium has it."""
+        with (directory / FILE_NAME).open("xb") as file:
+            file.write(_text({"format": FORMAT, "version": VERSION, **asdict(self)}))
+            file.flush()
+            os.fsync(file.fileno())
+
+    @staticmethod
+    def read(directory: Path) -> Manifest:
+        """CheckpointError where it's missing or isn't, to the byte, what was written."""
+        path = directory / FILE_NAME
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:
+            raise CheckpointError(f"{path}: is missing") from None
+        except OSError as error:
+            raise StorageError(f"{path}: can't be read: {error.strerror}") from error
+        try:
+            fields = json.loads(text)
+            version = fields.pop("version")
+            if fields.pop("format") == FORMAT and version != VERSION:
+                raise CheckpointError(
+                    f"{path}: its format has version {version}, and this program reads "
+                    f"version {VERSION}"
+                )
+            del fields["checksum"]
+            if text != _text({"format": FORMAT, "version": VERSION, **fields}):
+                raise ValueError
+            return _manifest(fields)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise CheckpointError(f"{path}: is truncated or damaged") from None
+
+
+def _text(fields: dict[str, Any]) -> bytes:
+    """One text for one content, so that a change of any byte shows."""
+    checksum = f"{crc32c(_json(fields)):08x}"
+    return _json({**fields, "checksum": checksum})
+
+
+def _json(fields: dict[str, Any]) -> bytes:
+    return (json.dumps(fields, indent=1, allow_nan=False) + "\n").encode("ascii")
+
+
+def _manifest(fields: dict[str, Any]) -> Manifest:
+    variables = tuple(_variable(entry) for entry in fields.pop("variables"))
+    return Manifest(variables=variables, **fields)
+
+
+def _variable(fields: dict[str, Any]) -> VariableEntry:
+    optimizer = fields.pop("optimizer")
+    if optimizer is not None:
+        optimizer = OptimizerEntry(**{**optimizer, "slots": tuple(optimizer["slots"])})
+    files = tuple(FileEntry(**entry) for entry in fields.pop("files"))
+    return VariableEntry(optimizer=optimizer, files=files, **fields)

@@ -1,0 +1,160 @@
+"""Directories that hold numbered saves, of which the newest is whole whatever happens.
+
+A save is written into a hidden directory beside the others, and gets its name when the medium has
+all of it. engine/FORMAT.md (section CHECKPOINT) says what lies where.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from embstore.errors import CheckpointError, InvalidArgumentError, StorageError
+
+__all__ = ["newest_full", "only_incremental", "publishing"]
+
+_FULL = re.compile(r"save-(\d{8,})")
+_INCREMENTAL = re.compile(r"increment-(\d{8,})")
+_UNFINISHED = re.compile(r"\.(save|increment)-\d{8,}\.unfinished")
+
+
+def newest_full(path: Path) -> Path:
+    """The directory of the newest full save; CheckpointError where `path` has none."""
+    saves = _numbered(path, _FULL)
+    if saves:
+        return saves[-1]
+    if _numbered(path, _INCREMENTAL):
+        raise CheckpointError(
+            f"{path}: holds an incremental save; restore the full one before it, and give this "
+            "one as incremental="
+        )
+    raise CheckpointError(f"{path}: holds no save")
+
+
+def only_incremental(path: Path) -> Path:
+    """The directory of the incremental save; CheckpointError where `path` has none."""
+    saves = _numbered(path, _INCREMENTAL)
+    if saves:
+        return saves[-1]
+    if _numbered(path, _FULL):
+        raise CheckpointError(f"{path}: holds a full save, not an incremental one")
+    raise CheckpointError(f"{path}: holds no save")
+
+
+@contextlib.contextmanager
+def publishing(path: Path, *, incremental: bool) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """An empty directory to write a save into, and what makes it the newest save of `path`.
+
+    When that was called, older saves are removed on leaving; otherwise what was written is.
+    """
+    try:
+        _make_directory(path)
+        with _locked(path):
+            _check_kind(path, incremental=incremental)
+            yield from _publish(path, "increment" if incremental else "save")
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(
+            f"{error.filename or path}: can't be saved to: {error.strerror}"
+        ) from error
+
+
+def _publish(path: Path, kind: str) -> Iterator[tuple[Path, Callable[[], None]]]:
+    for entry in path.iterdir():  # nobody else writes here while we hold the lock
+        if _UNFINISHED.fullmatch(entry.name):
+            shutil.rmtree(entry)
+    older = _numbered(path, _FULL)
+    number = int(older[-1].name.partition("-")[2]) + 1 if older else 1
+    unfinished = path / f".{kind}-{number:08}.unfinished"
+    finished = path / f"{kind}-{number:08}"
+    published = False
+
+    def publish() -> None:
+        nonlocal published
+        _sync(unfinished)
+        unfinished.rename(finished)
+        try:
+            _sync(path)
+        except OSError:
+            finished.rename(unfinished)
+            raise
+        published = True
+
+    unfinished.mkdir()
+    try:
+        yield unfinished, publish
+    finally:
+        if not published:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    for save in older:
+        shutil.rmtree(save, ignore_errors=True)  # what stays is removed by the next save
+
+
+def _check_kind(path: Path, *, incremental: bool) -> None:
+    increments = _numbered(path, _INCREMENTAL)
+    if increments or (incremental and _numbered(path, _FULL)):
+        held = "an incremental save" if increments else "a full save"
+        raise InvalidArgumentError(
+            f"path: {path} holds {held}, which must not be lost; give this save another directory"
+        )
+
+
+def _numbered(path: Path, pattern: re.Pattern[str]) -> list[Path]:
+    """The entries of that name, by number."""
+    try:
+        names = [entry.name for entry in path.iterdir()]
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: there is no such directory") from None
+    except NotADirectoryError:
+        raise CheckpointError(f"{path}: is a file, not a directory of saves") from None
+    except OSError as error:
+        raise StorageError(f"{path}: can't be read: {error.strerror}") from error
+    found = [(int(match[1]), name) for name in names if (match := pattern.fullmatch(name))]
+    return [path / name for _, name in sorted(found)]
+
+
+def _make_directory(path: Path) -> None:
+    # Only the last part of the path, as for storage_path: a mistyped one is told.
+    try:
+        path.mkdir()
+    except FileExistsError:
+        if not path.is_dir():
+            raise StorageError(f"path: {path} is a file; give a directory") from None
+    except FileNotFoundError:
+        raise StorageError(
+            f"path: {path} can't be made, because {path.parent} doesn't exist"
+        ) from None
+    else:
+        _sync(path.parent)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    # Of a file rather than the directory: network file systems lock only what is open for writing.
+    # The kernel lets go of it when the process ends, however it ends.
+    descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno != errno.EWOULDBLOCK:
+                raise
+            raise StorageError(f"{path}: another save to it is under way") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
