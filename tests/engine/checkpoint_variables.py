@@ -1,0 +1,71 @@
+"""Variables for the checkpoint tests, made without a fixture so that hypothesis can make many."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from engine_storage import Stack, row_bytes
+from numpy.typing import NDArray
+
+import embstore as es
+
+Export = dict[str, NDArray[Any]]
+
+DRAM = Stack(es.StorageType.DRAM)
+
+
+@contextlib.contextmanager
+def variable(
+    stack: Stack = DRAM,
+    *,
+    dim: int = 3,
+    name: str = "var",
+    optimizer: es.optimizers.Optimizer | None = None,
+    first_tier_rows: int = 8,
+    rows: int = 4096,
+    partition_num: int = 1,
+    initializer: es.initializers.Initializer | None = None,
+    **options: Any,
+) -> Iterator[es.EmbeddingVariable]:
+    """Small upper tiers of first_tier_rows, then one of `rows`; random initial rows; Adagrad."""
+    optimizer = optimizer or es.optimizers.Adagrad(0.1)
+    row = row_bytes(dim, optimizer)
+    sizes = [*[first_tier_rows * row] * (stack.tiers - 1), rows * row]
+    with tempfile.TemporaryDirectory() as directory:
+        option = es.EmbeddingVariableOption(
+            storage_option=stack.option(Path(directory), sizes), **options
+        )
+        with es.get_embedding_variable(
+            name,
+            dim,
+            initializer=initializer or es.initializers.RandomUniform(-1.0, 1.0, seed=7),
+            optimizer=optimizer,
+            ev_option=option,
+            partition_num=partition_num,
+        ) as made:
+            yield made
+
+
+def train(var: es.EmbeddingVariable, seed: int, batches: int = 5, keys: int = 60) -> None:
+    """Skewed batches, the same for the same seed."""
+    random = np.random.default_rng(seed)
+    for _ in range(batches):
+        ids = np.minimum(random.zipf(1.4, 24), keys).astype(np.int64) * 7919 - 40_000
+        grads = random.standard_normal((24, var.dim)).astype(np.float32)
+        var.apply_gradients(ids, grads)
+
+
+def assert_same(got: Export, wanted: Export) -> None:
+    assert got.keys() == wanted.keys()
+    for column, values in wanted.items():
+        np.testing.assert_array_equal(got[column], values, err_msg=column)
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files of the saves in a directory."""
+    return sorted(file for save in path.glob("[si]*-*") for file in save.iterdir())

@@ -1,0 +1,398 @@
+"""What comes back from a checkpoint is what was saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoint_variables import DRAM, assert_same, files_of, train, variable
+from engine_storage import STACKS, TIERED_STACKS, Stack
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import embstore as es
+from embstore.errors import CheckpointError, InvalidArgumentError, StorageError, StoreFullError
+
+OPTIMIZERS = (
+    es.optimizers.SGD(0.1),
+    es.optimizers.Adagrad(0.1),
+    es.optimizers.Adam(0.1),
+    es.optimizers.Adamax(0.1),
+    es.optimizers.Ftrl(0.1),
+)
+ANY_TMP_PATH = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=ANY_TMP_PATH)
+@given(
+    saved=st.sampled_from(STACKS),
+    restored=st.sampled_from(STACKS),
+    partitions=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    dim=st.integers(1, 9),
+    optimizer=st.sampled_from(OPTIMIZERS),
+    seed=st.integers(0, 1000),
+)
+def test_a_checkpoint_gives_the_same_bits_on_every_storage_type_and_partition_count(
+    tmp_path_factory: pytest.TempPathFactory,
+    saved: Stack,
+    restored: Stack,
+    partitions: tuple[int, int],
+    dim: int,
+    optimizer: es.optimizers.Optimizer,
+    seed: int,
+) -> None:
+    path = tmp_path_factory.mktemp("saved")
+    with (
+        variable(saved, dim=dim, optimizer=optimizer, partition_num=partitions[0]) as var,
+        variable(restored, dim=dim, optimizer=optimizer, partition_num=partitions[1]) as other,
+    ):
+        train(var, seed)
+        es.save(path, [var], global_step=5)
+        train(other, seed + 1)  # what it held before is gone afterwards
+        assert es.restore(path, [other]) == 5
+        assert_same(other.export(), var.export())
+        # Training goes on as if nothing had happened: the optimizer's own state came along.
+        for each in (var, other):
+            train(each, seed + 2, batches=2)
+        assert_same(other.export(), var.export())
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=ANY_TMP_PATH)
+@given(
+    stack=st.sampled_from(STACKS),
+    dims=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    partitions=st.integers(1, 3),
+    seed=st.integers(0, 1000),
+)
+def test_another_dim_cuts_columns_or_gives_new_ones_their_initial_values(
+    tmp_path_factory: pytest.TempPathFactory,
+    stack: Stack,
+    dims: tuple[int, int],
+    partitions: int,
+    seed: int,
+) -> None:
+    path = tmp_path_factory.mktemp("saved")
+    optimizer = es.optimizers.Ftrl(0.1, initial_accumulator_value=0.25)
+    with (
+        variable(dim=dims[0], optimizer=optimizer) as var,
+        variable(stack, dim=dims[1], optimizer=optimizer, partition_num=partitions) as other,
+    ):
+        train(var, seed)
+        es.save(path, [var], 5)
+        initial = other.lookup(var.export()["keys"], train=True)
+        es.restore(path, [other])
+        saved, restored = var.export(), other.export()
+        common = min(dims)
+        for column in ("keys", "freqs", "versions"):
+            np.testing.assert_array_equal(restored[column], saved[column])
+        for column in ("values", *optimizer.slots):
+            np.testing.assert_array_equal(restored[column][:, :common], saved[column][:, :common])
+        np.testing.assert_array_equal(restored["values"][:, common:], initial[:, common:])
+        assert (restored["accum"][:, common:] == 0.25).all()
+        assert (restored["linear"][:, common:] == 0).all()
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=ANY_TMP_PATH)
+@given(
+    stack=st.sampled_from(STACKS),
+    partitions=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    evict=st.sampled_from([None, es.GlobalStepEvict(6), es.L2WeightEvict(0.4)]),
+    increments=st.integers(1, 4),
+    seed=st.integers(0, 1000),
+)
+def test_a_chain_of_incremental_saves_is_as_good_as_a_full_one(
+    tmp_path_factory: pytest.TempPathFactory,
+    stack: Stack,
+    partitions: tuple[int, int],
+    evict: es.GlobalStepEvict | es.L2WeightEvict | None,
+    increments: int,
+    seed: int,
+) -> None:
+    path = tmp_path_factory.mktemp("saved")
+    optimizer = es.optimizers.Adam(0.3)
+    with (
+        variable(
+            stack, optimizer=optimizer, partition_num=partitions[0], evict_option=evict
+        ) as var,
+        variable(stack, optimizer=optimizer, partition_num=partitions[1]) as other,
+    ):
+        train(var, seed)
+        es.save(path / "full", [var], 5)
+        chain = []
+        for i in range(increments):
+            train(var, seed + i + 1, batches=3)
+            chain.append(path / f"increment {i}")
+            es.save_incremental(chain[-1], [var], global_step=8 + 3 * i)
+        assert es.restore(path / "full", [other], incremental=chain) == 8 + 3 * (increments - 1)
+        assert_same(other.export(), var.export())
+        for each in (var, other):
+            train(each, seed, batches=2)
+        assert_same(other.export(), var.export())
+
+
+def test_an_incremental_save_has_only_the_rows_that_were_trained_since(tmp_path: Path) -> None:
+    grads = np.ones((3, 3), np.float32)
+    with variable() as var, variable(partition_num=2) as other:
+        var.apply_gradients([1, 2, 3], grads)
+        es.save(tmp_path / "full", [var], 1)
+        var.apply_gradients([3, 4, 4], grads)
+        var.lookup([1, 2])
+        es.save_incremental(tmp_path / "a", [var], 2)
+        es.save_incremental(tmp_path / "b", [var], 3)
+        full, a, b = (files_of(tmp_path / name)[1].stat().st_size for name in ("full", "a", "b"))
+        row = 40 + 4 * 3 * 2
+        assert full - a == row
+        assert a - b == 2 * row + 32  # and the header of a block
+        # A variable goes on from what it was restored from, as from a save.
+        es.restore(tmp_path / "full", [other], incremental=[tmp_path / "a", tmp_path / "b"])
+        other.apply_gradients([5, 5, 5], grads)
+        es.save_incremental(tmp_path / "c", [other], 4)
+        chain = [tmp_path / name for name in "abc"]
+        es.restore(tmp_path / "full", [var], incremental=chain)
+        assert_same(var.export(), other.export())
+
+
+def test_a_save_that_failed_takes_nothing_from_the_next_increment(tmp_path: Path) -> None:
+    grads = np.ones((2, 3), np.float32)
+    with variable(evict_option=es.GlobalStepEvict(10)) as var, variable() as other:
+        var.apply_gradients([1, 2], grads, global_step=1)
+        es.save(tmp_path / "full", [var], 1)
+        var.apply_gradients([2, 3], grads, global_step=12)
+        with pytest.raises(StorageError, match="nowhere"):
+            es.save(tmp_path / "nowhere" / "else", [var], 12)
+        (tmp_path / "file").write_text("")
+        with pytest.raises(StorageError, match="file"):
+            es.save_incremental(tmp_path / "file", [var], 12)
+        es.save_incremental(tmp_path / "increment", [var], 12)
+        assert var.export()["keys"].tolist() == [2, 3]
+        es.restore(tmp_path / "full", [other], incremental=[tmp_path / "increment"])
+        assert_same(other.export(), var.export())
+
+
+@pytest.mark.parametrize("stack", TIERED_STACKS, ids=lambda stack: stack.name)
+@pytest.mark.parametrize("partition_num", [1, 2])
+def test_the_most_frequent_rows_come_back_into_the_upper_tiers(
+    tmp_path: Path, stack: Stack, partition_num: int
+) -> None:
+    keys = np.arange(600)
+    with variable(rows=2000) as var:
+        occurrences = np.random.default_rng(1).permutation(600) + 1
+        ids = np.repeat(keys, occurrences)
+        var.apply_gradients(ids, np.ones((ids.size, 3), np.float32))
+        es.save(tmp_path, [var], 1)
+    with variable(stack, first_tier_rows=20, rows=2000, partition_num=partition_num) as restored:
+        es.restore(tmp_path, [restored])
+        tiers = restored.lookup_tier(keys)
+        for partition in range(partition_num):
+            mine = keys % partition_num == partition
+            ranked = keys[mine][np.argsort(-occurrences[mine])]
+            wanted = np.repeat(np.arange(stack.tiers), [20] * (stack.tiers - 1) + [ranked.size])
+            np.testing.assert_array_equal(tiers[ranked], wanted[: ranked.size])
+
+
+@pytest.mark.parametrize("stack", TIERED_STACKS, ids=lambda stack: stack.name)
+def test_a_restored_cache_goes_on_ranking_as_before(tmp_path: Path, stack: Stack) -> None:
+    with variable(stack, first_tier_rows=4) as var, variable(stack, first_tier_rows=4) as other:
+        train(var, 3)
+        var.lookup(var.export()["keys"][:7])  # served look-ups rank too
+        var.drain()
+        es.save(tmp_path, [var], 5)
+        es.restore(tmp_path, [other])
+        keys = var.export()["keys"]
+        np.testing.assert_array_equal(other.lookup_tier(keys), var.lookup_tier(keys))
+        for each in (var, other):
+            train(each, 4)
+            each.drain()
+        keys = var.export()["keys"]
+        np.testing.assert_array_equal(other.lookup_tier(keys), var.lookup_tier(keys))
+
+
+def test_variables_are_matched_by_their_names(tmp_path: Path) -> None:
+    with variable(name="a/b c") as a, variable(name="é", dim=5) as b, variable(name="c") as c:
+        train(a, 1)
+        train(b, 2)
+        es.save(tmp_path, [a, b], 9)
+        wanted = a.export(), b.export()
+        train(a, 3)
+        train(b, 3)
+        es.restore(tmp_path, [b])
+        assert_same(b.export(), wanted[1])
+        es.restore(tmp_path, (b, a))
+        assert_same(a.export(), wanted[0])
+        with pytest.raises(CheckpointError, match="no variable c, only a/b c, é"):
+            es.restore(tmp_path, [a, c])
+        assert_same(a.export(), wanted[0])
+
+
+def test_a_new_save_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    with variable() as var:
+        for step in range(3):
+            train(var, step)
+            es.save(tmp_path, [var], step)
+            assert [save.name for save in tmp_path.iterdir() if save.is_dir()] == [
+                f"save-{step + 1:08}"
+            ]
+        wanted = var.export()
+        train(var, 4)
+        assert es.restore(tmp_path, [var]) == 2
+        assert_same(var.export(), wanted)
+
+
+def test_another_optimizer_is_refused_by_both_names(tmp_path: Path) -> None:
+    with variable(optimizer=es.optimizers.Adam(0.1)) as var, variable() as other:
+        train(var, 1)
+        train(other, 2)
+        before = other.export()
+        es.save(tmp_path, [var], 1)
+        with pytest.raises(CheckpointError, match=r"Adam \(slots: m, v\).*Adagrad \(slots: acc"):
+            es.restore(tmp_path, [other])
+        assert_same(other.export(), before)
+
+
+def test_the_same_optimizer_may_have_other_parameters(tmp_path: Path) -> None:
+    with variable() as var, variable(optimizer=es.optimizers.Adagrad(0.01)) as other:
+        train(var, 1)
+        es.save(tmp_path, [var], 1)
+        es.restore(tmp_path, [other])
+        assert_same(other.export(), var.export())
+
+
+def test_a_variable_that_only_serves_takes_the_weights_alone(tmp_path: Path) -> None:
+    with variable() as var, es.get_embedding_variable("var", 3) as serving:
+        train(var, 1)
+        es.save(tmp_path, [var], 1)
+        es.restore(tmp_path, [serving])
+        keys = var.export()["keys"]
+        np.testing.assert_array_equal(serving.lookup(keys), var.lookup(keys))
+
+
+def test_rows_that_dont_fit_are_refused_before_anything_changes(tmp_path: Path) -> None:
+    grads = np.ones((6, 3), np.float32)
+    with variable() as var, variable(rows=6) as other:
+        var.apply_gradients(np.arange(6), grads)
+        es.save(tmp_path / "full", [var], 1)
+        var.apply_gradients(np.arange(6), grads)
+        es.save_incremental(tmp_path / "same rows", [var], 2)
+        var.apply_gradients(np.arange(1, 7), grads)
+        es.save_incremental(tmp_path / "one more", [var], 3)
+        chain = [tmp_path / "same rows"]
+        es.restore(tmp_path / "full", [other], incremental=chain)
+        before = other.export()
+        with pytest.raises(StoreFullError, match="7 rows .* hold 6"):
+            es.restore(tmp_path / "full", [other], incremental=[*chain, tmp_path / "one more"])
+        assert_same(other.export(), before)
+
+
+def test_saves_that_dont_follow_one_another_are_refused(tmp_path: Path) -> None:
+    with variable() as var:
+        train(var, 1)
+        es.save(tmp_path / "full", [var], 1)
+        for name in "abc":
+            train(var, 2)
+            es.save_incremental(tmp_path / name, [var], 2)
+        before = var.export()
+        for chain in ("b", "ac", "ba", "aa"):
+            with pytest.raises(CheckpointError, match="doesn't follow"):
+                es.restore(tmp_path / "full", [var], [tmp_path / name for name in chain])
+        with pytest.raises(CheckpointError, match="holds an incremental save"):
+            es.restore(tmp_path / "a", [var])
+        with pytest.raises(CheckpointError, match="holds a full save"):
+            es.restore(tmp_path / "full", [var], incremental=[tmp_path / "full"])
+        assert_same(var.export(), before)
+        es.restore(tmp_path / "full", [var], [tmp_path / name for name in "abc"])
+        assert_same(var.export(), before)
+
+
+def test_no_save_takes_the_place_of_one_that_others_follow(tmp_path: Path) -> None:
+    with variable() as var:
+        es.save(tmp_path / "full", [var], 1)
+        es.save_incremental(tmp_path / "increment", [var], 2)
+        for path in ("full", "increment"):
+            with pytest.raises(InvalidArgumentError, match=path):
+                es.save_incremental(tmp_path / path, [var], 3)
+        with pytest.raises(InvalidArgumentError, match="increment"):
+            es.save(tmp_path / "increment", [var], 3)
+        es.restore(tmp_path / "full", [var], incremental=[tmp_path / "increment"])
+
+
+def test_wrong_arguments_are_named(tmp_path: Path) -> None:
+    with variable() as var, variable() as same_name:
+        es.save(tmp_path, [var], 1)
+        with pytest.raises(InvalidArgumentError, match=r"give \[var\]"):
+            es.save(tmp_path, var, 1)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgumentError, match="at least one variable"):
+            es.restore(tmp_path, [])
+        with pytest.raises(InvalidArgumentError, match="two of them are named var"):
+            es.save(tmp_path, [var, same_name], 1)
+        with pytest.raises(InvalidArgumentError, match="global_step"):
+            es.save(tmp_path, [var], -1)
+        with pytest.raises(InvalidArgumentError, match="path"):
+            es.save("", [var], 1)
+        with pytest.raises(InvalidArgumentError, match="incremental must be a list"):
+            es.restore(tmp_path, [var], incremental=str(tmp_path))
+        with pytest.raises(InvalidArgumentError, match="neither saved nor restored"):
+            es.save_incremental(tmp_path / "increment", [same_name], 1)
+        with pytest.raises(CheckpointError, match="no such directory"):
+            es.restore(tmp_path / "nothing", [var])
+
+
+# --- What goes at a save
+
+
+def test_the_l2_weight_evict_of_ftrl_drops_the_key_that_was_seen_once(tmp_path: Path) -> None:
+    optimizer = es.optimizers.Ftrl(
+        0.1, l1_regularization_strength=2.0, l2_regularization_strength=1e-5
+    )
+    with (
+        variable(
+            optimizer=optimizer,
+            initializer=es.initializers.Ones(),
+            evict_option=es.L2WeightEvict(0.9),
+        ) as var,
+        variable(optimizer=optimizer, initializer=es.initializers.Ones()) as other,
+    ):
+        ids = [0, 0, 0, 1, 1, 2]
+        var.lookup(ids, train=True)
+        var.apply_gradients(ids, np.full((6, 3), 2.0, np.float32))
+        es.save(tmp_path, [var], 0)
+        es.restore(tmp_path, [other])
+        wanted = np.array([0.8282884] * 3 + [0.7927219] * 2 + [1.0], np.float32)
+        for each in (var, other):
+            assert each.total_count() == (2, 3)
+            np.testing.assert_allclose(each.lookup(ids), np.tile(wanted[:, None], 3), rtol=2e-7)
+
+
+@pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
+def test_rows_of_little_weight_go_from_every_tier(tmp_path: Path, stack: Stack) -> None:
+    with variable(
+        stack,
+        optimizer=es.optimizers.SGD(1.0),
+        initializer=es.initializers.Ones(),
+        first_tier_rows=1,
+        evict_option=es.L2WeightEvict(14.0),
+    ) as var:
+        grads = np.repeat(-np.arange(5, dtype=np.float32)[:, None], 3, axis=1)
+        var.apply_gradients(np.arange(5), grads)  # rows of 1 + i
+        var.drain()
+        es.save(tmp_path, [var], 0)
+        assert var.export()["keys"].tolist() == [3, 4]
+        assert sum(tier["rows"] for tier in var.stats()["tiers"]) == 2
+
+
+@pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
+def test_rows_that_werent_trained_for_long_go_from_every_tier(tmp_path: Path, stack: Stack) -> None:
+    with variable(stack, first_tier_rows=4, rows=30, evict_option=es.GlobalStepEvict(5)) as var:
+        one = np.ones((1, 3), np.float32)
+        for step in range(30):
+            var.apply_gradients([step], one, global_step=step)
+        var.drain()
+        es.save(tmp_path, [var], global_step=30)
+        assert var.export()["keys"].tolist() == [25, 26, 27, 28, 29]
+        # Their places are free again, for all of them.
+        with variable(DRAM) as other:
+            es.restore(tmp_path, [other])
+            assert other.total_count() == (5, 3)
+        var.apply_gradients(np.arange(100, 125), np.ones((25, 3), np.float32))
+        var.drain()
+        assert var.total_count() == (30, 3)
