@@ -12,9 +12,9 @@
 namespace embstore::ssd_hash {
 
 enum class IoScheme {
-  kAuto,     // io_uring where the kernel has it, else pread
-  kIoUring,  // or an error
-  kPread,
+  kAuto,     // rows in the page cache from its pages; others by io_uring where the kernel has it, else pread
+  kIoUring,  // all rows, or an error
+  kPread,    // all rows
 };
 
 struct ReadRequest {

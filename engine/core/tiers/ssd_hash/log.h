@@ -13,6 +13,7 @@
 
 #include "tiers/ssd_hash/file.h"
 #include "tiers/ssd_hash/format.h"
+#include "tiers/ssd_hash/mapping.h"
 #include "tiers/tier.h"
 
 namespace embstore::ssd_hash {
@@ -89,16 +90,24 @@ struct LogFile {
     return true;
   }
 
+  // Once the file is sealed.
+  void map(uint64_t bytes) {
+    mapping_owner = std::make_unique<Mapping>(file, bytes);
+    mapping.store(mapping_owner.get(), std::memory_order_release);
+  }
+
   File file;
   const uint64_t number;
   const uint32_t index;
   const uint32_t capacity;  // records
   std::vector<std::atomic<uint64_t>> live_bits;
   std::atomic<uint32_t> live_rows{0};
+  std::atomic<const Mapping*> mapping{nullptr};  // null where rows aren't to be read from one
 
   // Guarded by the tier's log mutex:
   uint32_t records = 0;        // appended
   uint64_t written_bytes = 0;  // of the file, header included
+  std::unique_ptr<const Mapping> mapping_owner;
   bool sealed = false;         // nothing is appended any more, and the header says so
 
   // Of the one compaction at a time: a damaged row whose key can't be told. The file stays while it's live.

@@ -13,7 +13,7 @@ enum class CompactionMode {
 };
 
 struct SsdHashOptions {
-  // Default: io_uring where the kernel has it, else pread. stats() says which it came to, and why.
+  // Default: what is quickest. detailed_stats() says what it came to, and why.
   ssd_hash::IoScheme io_scheme = ssd_hash::IoScheme::kAuto;
 
   // Default false: through the page cache. True: O_DIRECT, an error where the file system has none.

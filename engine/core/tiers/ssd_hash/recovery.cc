@@ -280,6 +280,7 @@ RecoveryReport SsdHashTier::recover(const Found& found) {
       file->sealed = true;
       write_header(*file);
     }
+    if (maps_files()) file->map(file->file.size_bytes());
     file_bytes += file->written_bytes;
   }
   report.files = files.size();

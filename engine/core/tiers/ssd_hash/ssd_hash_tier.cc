@@ -44,6 +44,10 @@ constexpr uint64_t kMaxSpanBytes = 64 << 10;
 constexpr size_t kMaxRequests = 128;
 constexpr size_t kStagingBytes = 512 << 10;
 
+// Mapped rows are fetched from memory while others before them are copied.
+constexpr size_t kRowsAhead = 8;
+constexpr size_t kPrefetchBytes = 320;
+
 size_t flush_bytes_for(const SsdHashOptions& options, size_t record_bytes) {
   return std::max<size_t>(round_up_to_block(options.buffer_bytes / 8), round_up_to_block(record_bytes));
 }
@@ -63,7 +67,10 @@ struct SsdHashTier::ReadContext {
 
   std::unique_ptr<ssd_hash::BatchReader> reader;
   AlignedBytes staging;
-  std::vector<uint64_t> order;  // slot << 32 | number in the batch
+  enum Way : uint8_t { kUnknown, kMapped, kRead };
+  std::vector<Way> ways;                    // by file
+  std::vector<const std::byte*> addresses;  // of mapped records, by number in the batch; else null
+  std::vector<uint64_t> order;              // of the rest: slot << 32 | number in the batch
   std::vector<ReadRequest> requests;
   std::vector<Span> spans;
 };
@@ -271,6 +278,7 @@ void SsdHashTier::seal_active_file(std::unique_lock<std::mutex>& lock) {
     file->sealed = false;
     throw;
   }
+  if (maps_files()) file->map(file->written_bytes);
   active_ = nullptr;
   buffer_ = nullptr;
   publish_view();
@@ -456,6 +464,9 @@ void SsdHashTier::read(std::span<const Place> places, RowBatch& rows) const {
   std::unique_ptr<ReadContext> context = take_context();
   std::vector<uint64_t>& order = context->order;
   order.clear();
+  context->ways.assign(files.size(), ReadContext::kUnknown);
+  context->addresses.assign(places.size(), nullptr);
+  uint64_t mapped = 0;
   for (size_t i = 0; i < places.size(); ++i) {
     const Slot slot = places[i].slot;
     if (slot >= buffer_begin && slot < buffer_end) {
@@ -469,8 +480,36 @@ void SsdHashTier::read(std::span<const Place> places, RowBatch& rows) const {
       std::memcpy(rows.row(i), at + sizeof header, layout_.row_bytes());
     } else if (const uint64_t index = slot / records_per_file_;
                index < files.size() && files[index] != nullptr) {
-      order.push_back(uint64_t{slot} << 32 | i);
+      const ssd_hash::Mapping* mapping = files[index]->mapping.load(std::memory_order_acquire);
+      ReadContext::Way& way = context->ways[index];
+      if (way == ReadContext::kUnknown) {
+        way = mapping != nullptr && mapping->is_resident() ? ReadContext::kMapped : ReadContext::kRead;
+      }
+      const uint64_t record = slot % records_per_file_;
+      if (record >= files[index]->capacity) continue;  // erased
+      const uint64_t offset = record_offset(record, record_bytes_);
+      if (way == ReadContext::kMapped && offset + record_bytes_ <= mapping->size_bytes()) {
+        context->addresses[i] = mapping->data() + offset;
+        ++mapped;
+      } else {
+        order.push_back(uint64_t{slot} << 32 | i);
+      }
     }
+  }
+  if (mapped > 0) {
+    const auto& addresses = context->addresses;
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (i + kRowsAhead < places.size() && addresses[i + kRowsAhead] != nullptr) {
+        for (size_t byte = 0; byte < record_bytes_ && byte < kPrefetchBytes; byte += 64) {
+          __builtin_prefetch(addresses[i + kRowsAhead] + byte);
+        }
+      }
+      if (addresses[i] == nullptr) continue;
+      decode(*files[places[i].slot / records_per_file_],
+             static_cast<uint32_t>(places[i].slot % records_per_file_), addresses[i], record_bytes_,
+             places[i], rows, i);
+    }
+    mapped_rows_.fetch_add(mapped, std::memory_order_relaxed);
   }
   std::sort(order.begin(), order.end());
 
@@ -559,6 +598,7 @@ SsdHashStats SsdHashTier::detailed_stats() const {
   stats.file_bytes = file_bytes_.load(std::memory_order_relaxed);
   stats.file_bytes_peak = file_bytes_peak_.load(std::memory_order_relaxed);
   stats.bytes_written = bytes_written_.load(std::memory_order_relaxed);
+  stats.mapped_rows = mapped_rows_.load(std::memory_order_relaxed);
   stats.read_requests = read_requests_.load(std::memory_order_relaxed);
   stats.bytes_read = bytes_read_.load(std::memory_order_relaxed);
   stats.compacted_files = compacted_files_.load(std::memory_order_relaxed);

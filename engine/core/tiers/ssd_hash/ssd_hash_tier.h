@@ -40,6 +40,7 @@ struct SsdHashStats {
   uint64_t file_bytes;
   uint64_t file_bytes_peak;  // the most that the files ever took
   uint64_t bytes_written;    // to files, by whatever cause
+  uint64_t mapped_rows;      // read from the page cache's pages
   uint64_t read_requests;    // to files, neighbours being read at once
   uint64_t bytes_read;
   uint64_t compacted_files;
@@ -87,14 +88,14 @@ class SsdHashTier final : public Tier {
   bool is_ready() const { return unrecovered_.empty(); }
 
   // Rows may be moved from now on. Without it nothing is compacted. `relocator` must stay until close().
-  void start_compaction(Relocator& relocator);
+  void start_compaction(Relocator& relocator) override;
 
   // To be called after erasures, without locks: brings the files within their bound, or, with a thread of
   // its own, has that done. Costs two loads where there is nothing to do. write() does the same for itself.
-  void compact();
+  void compact() override;
 
   // Returns when the files are within their bound.
-  void drain();
+  void drain() override;
 
   // Writes out what is in the buffer. Survives a killed process then.
   void flush();
@@ -117,6 +118,8 @@ class SsdHashTier final : public Tier {
   // only to wait for relocations.
   std::string path_of(uint64_t number) const;
   int open_flags() const;
+  // O_DIRECT is there to spare the page cache, and who names a scheme means it.
+  bool maps_files() const { return options_.io_scheme == ssd_hash::IoScheme::kAuto && !options_.direct; }
   std::shared_ptr<const ssd_hash::View> view() const;
   void publish_view();   // after buffer_ changed
   void publish_files();  // after log_ changed
@@ -219,6 +222,7 @@ class SsdHashTier final : public Tier {
   mutable std::mutex contexts_mutex_;
   mutable std::vector<std::unique_ptr<ReadContext>> contexts_;  // guarded by contexts_mutex_; idle ones
 
+  mutable std::atomic<uint64_t> mapped_rows_{0};
   mutable std::atomic<uint64_t> read_requests_{0};
   mutable std::atomic<uint64_t> bytes_read_{0};
   std::atomic<uint64_t> bytes_written_{0};

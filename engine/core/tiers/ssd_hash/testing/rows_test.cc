@@ -77,17 +77,23 @@ void rows_of_262145_keys_read_back(IoScheme scheme, bool direct) {
     std::sort(places.begin(), places.end(), [](auto a, auto b) { return a.slot < b.slot; });
   }
   const SsdHashStats stats = tier.detailed_stats();
-  check(stats.io_scheme == (scheme == IoScheme::kPread ? "pread" : "io_uring"), "another I/O scheme");
+  const std::string expected =
+      scheme == IoScheme::kAuto
+          ? (resolve_auto_io_scheme().scheme == IoScheme::kIoUring ? "io_uring" : "pread")
+          : (scheme == IoScheme::kPread ? "pread" : "io_uring");
+  check(stats.io_scheme == expected, "another I/O scheme");
   check(stats.direct == direct, "another mode");
+  check((stats.mapped_rows > 0) == (scheme == IoScheme::kAuto), "rows came another way");
 }
 
+void rows_read_back_by_what_is_quickest() { rows_of_262145_keys_read_back(IoScheme::kAuto, false); }
 void rows_read_back_by_pread() { rows_of_262145_keys_read_back(IoScheme::kPread, false); }
 void rows_read_back_by_pread_direct() { rows_of_262145_keys_read_back(IoScheme::kPread, true); }
 void rows_read_back_by_io_uring() { rows_of_262145_keys_read_back(IoScheme::kIoUring, false); }
 void rows_read_back_by_io_uring_direct() { rows_of_262145_keys_read_back(IoScheme::kIoUring, true); }
 
 void rows_of_every_size_read_back() {
-  for (const auto& [dim, slots] : {std::pair{1, 0}, {3, 1}, {16, 1}, {64, 2}, {1000, 0}, {40000, 3}}) {
+  for (const auto& [dim, slots] : {std::pair{1, 0}, {3, 1}, {16, 1}, {64, 2}, {1000, 0}, {20000, 1}}) {
     for (const bool direct : {false, true}) {
       const RowLayout layout(dim, slots);
       const TemporaryDirectory directory;
@@ -125,7 +131,9 @@ void rows_in_the_buffer_are_readable_at_once() {
 void neighbours_are_read_at_once() {
   const RowLayout layout(16, 0);
   const TemporaryDirectory directory;
-  SsdHashTier tier("var", layout, directory / "rows");
+  SsdHashOptions options;
+  options.io_scheme = IoScheme::kPread;
+  SsdHashTier tier("var", layout, directory / "rows", options);
   PlainIndex index;
   std::vector<int64_t> keys(400);
   std::iota(keys.begin(), keys.end(), 0);
@@ -140,9 +148,8 @@ void neighbours_are_read_at_once() {
   RowBatch rows(layout);
   tier.read(places, rows);
   for (size_t i = 0; i < keys.size(); ++i) checked_version(rows, i, keys[i]);
-  check(tier.detailed_stats().read_requests <= 2, "400 neighbours took " +
-                                                      std::to_string(tier.detailed_stats().read_requests) +
-                                                      " reads");
+  const uint64_t requests = tier.detailed_stats().read_requests;
+  check(requests >= 1 && requests <= 2, "400 neighbours took " + std::to_string(requests) + " reads");
 }
 
 void rows_of_another_layout_are_refused() {
@@ -157,6 +164,7 @@ void rows_of_another_layout_are_refused() {
 constexpr Test kTests[] = {
     {"crc32c_gives_the_published_values", crc32c_gives_the_published_values},
     {"both_checksums_agree_on_every_length", both_checksums_agree_on_every_length},
+    {"rows_read_back_by_what_is_quickest", rows_read_back_by_what_is_quickest},
     {"rows_read_back_by_pread", rows_read_back_by_pread},
     {"rows_read_back_by_pread_direct", rows_read_back_by_pread_direct},
     {"rows_read_back_by_io_uring", rows_read_back_by_io_uring},

@@ -174,11 +174,13 @@ void run(IoScheme scheme, bool direct, CompactionMode mode) {
 }
 
 void threads_by_pread() { run(IoScheme::kPread, false, CompactionMode::kWritingThread); }
-void threads_by_io_uring() { run(IoScheme::kAuto, false, CompactionMode::kWritingThread); }
+void threads_by_what_is_quickest() { run(IoScheme::kAuto, false, CompactionMode::kWritingThread); }
+void threads_by_io_uring() { run(IoScheme::kIoUring, false, CompactionMode::kWritingThread); }
 void threads_direct() { run(IoScheme::kAuto, true, CompactionMode::kWritingThread); }
 void threads_with_a_compaction_thread() { run(IoScheme::kAuto, false, CompactionMode::kOwnThread); }
 
 constexpr Test kTests[] = {
+    {"threads_by_what_is_quickest", threads_by_what_is_quickest},
     {"threads_by_pread", threads_by_pread},
     {"threads_by_io_uring", threads_by_io_uring},
     {"threads_direct", threads_direct},
