@@ -298,13 +298,13 @@ def _verify(
     path = save.directory / file.name
     found = _core.verify_rows(str(path), partition_count)
     wanted = {
-        **{field: getattr(file, field) for field in _FILE_FACTS},
         "save_id": bytes.fromhex(save.manifest.save_id),
         "dim": entry.dim,
         "slot_count": len(entry.optimizer.slots) if entry.optimizer else 0,
         "partition": partition,
         "partition_count": entry.partition_num,
         "incremental": save.manifest.kind == "incremental",
+        **{field: getattr(file, field) for field in _FILE_FACTS},
     }
     for field, value in wanted.items():
         if found[field] != value:

@@ -279,7 +279,7 @@ def test_rows_that_dont_fit_are_refused_before_anything_changes(tmp_path: Path) 
         chain = [tmp_path / "same rows"]
         es.restore(tmp_path / "full", [other], incremental=chain)
         before = other.export()
-        with pytest.raises(StoreFullError, match="7 rows .* hold 6"):
+        with pytest.raises(StoreFullError, match=r"7 rows .* hold 6"):
             es.restore(tmp_path / "full", [other], incremental=[*chain, tmp_path / "one more"])
         assert_same(other.export(), before)
 

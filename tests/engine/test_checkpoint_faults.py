@@ -1,0 +1,219 @@
+"""Files that are damaged, saves that are killed, and disks that are full."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoint_variables import Export, assert_same, files_of, train, variable
+
+import embstore as es
+from embstore import _core
+from embstore.errors import CheckpointError, EmbStoreError, StorageError
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Iterator[tuple[es.EmbeddingVariable, Path, Path, Export]]:
+    """A small variable, its full save, the incremental one after it, and what it held before a
+    restore."""
+    with variable(partition_num=2, filter_option=es.CounterFilter(2)) as var:
+        train(var, 1, batches=1, keys=6)
+        es.save(tmp_path / "full", [var], 1)
+        train(var, 2, batches=1, keys=8)
+        es.save_incremental(tmp_path / "increment", [var], 2)
+        yield var, tmp_path / "full", tmp_path / "increment", var.export()
+
+
+def _damages(content: bytes) -> Iterator[tuple[str, bytes]]:
+    for i in range(len(content)):
+        flipped = bytearray(content)
+        flipped[i] ^= 1 << (i * 5 % 8)
+        yield f"bit {i * 5 % 8} of byte {i} flipped", bytes(flipped)
+    for size in range(0, len(content), 7):
+        yield f"cut to {size} bytes", content[:size]
+    yield "a byte more", content + b"\0"
+    yield "twice", content * 2
+
+
+def _overwrite(file: Path, content: bytes) -> None:
+    """In place: a file that is made anew is synced by some file systems, which takes long."""
+    with file.open("r+b") as opened:
+        opened.write(content)
+        opened.truncate()
+
+
+def _refusal(call: Callable[[], object]) -> StorageError | None:
+    """What the call raises."""
+    try:
+        call()
+    except StorageError as error:
+        return error
+    return None
+
+
+def test_every_damage_is_an_error_that_names_the_file_and_changes_nothing(
+    saved: tuple[es.EmbeddingVariable, Path, Path, Export],
+) -> None:
+    var, full, increment, before = saved
+    files = files_of(full) + files_of(increment)
+    assert len(files) == 6
+    for file in files:
+        content = file.read_bytes()
+        for what, damaged in _damages(content):
+            _overwrite(file, damaged)
+            refused = _refusal(lambda: es.restore(full, [var], incremental=[increment]))
+            assert isinstance(refused, CheckpointError), f"{file}: {what}: was restored"
+            assert str(file) in str(refused), what
+        file.unlink()
+        with pytest.raises(CheckpointError, match=re.escape(str(file))):
+            es.restore(full, [var], incremental=[increment])
+        file.write_bytes(content)
+    assert_same(var.export(), before)
+    es.restore(full, [var], incremental=[increment])
+    assert_same(var.export(), before)
+
+
+def test_files_of_two_saves_cant_be_mixed(tmp_path: Path) -> None:
+    with variable(partition_num=2) as var:
+        train(var, 1)
+        for name in ("a", "b"):
+            es.save(tmp_path / name, [var], 1)
+        before = var.export()
+        a, b = files_of(tmp_path / "a"), files_of(tmp_path / "b")
+        shutil.copy(a[1], b[1])
+        with pytest.raises(CheckpointError, match=re.escape(str(b[1])) + ".*save_id"):
+            es.restore(tmp_path / "b", [var])
+        shutil.copy(a[1], a[2])
+        with pytest.raises(CheckpointError, match=re.escape(str(a[2])) + ".*partition"):
+            es.restore(tmp_path / "a", [var])
+        assert_same(var.export(), before)
+
+
+def _with_version(offset: int) -> Callable[[bytes], bytes]:
+    def change(content: bytes) -> bytes:
+        header = bytearray(content[:64])
+        header[offset] += 1
+        header[60:] = _core.crc32c(bytes(header[:60])).to_bytes(4, "little")
+        return bytes(header) + content[64:]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "what"),
+    [
+        ("manifest.json", lambda text: text.replace(b'"version": 1', b'"version": 2'), "version 2"),
+        ("var-0.0.rows", _with_version(8), "version 2"),
+        ("var-0.0.rows", lambda _: b"something else entirely" * 10, "isn't a file of"),
+    ],
+)
+def test_another_format_is_told_from_damage(
+    tmp_path: Path, name: str, change: Callable[[bytes], bytes], what: str
+) -> None:
+    with variable() as var:
+        train(var, 1)
+        es.save(tmp_path, [var], 1)
+        (file,) = [file for file in files_of(tmp_path) if file.name == name]
+        file.write_bytes(change(file.read_bytes()))
+        with pytest.raises(CheckpointError, match=what):
+            es.restore(tmp_path, [var])
+
+
+def test_a_killed_save_leaves_the_last_one_good(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("killed_saves.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), "25", "1"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "25 kills" in done.stdout
+
+
+@pytest.fixture
+def file_size_limit() -> Iterator[Callable[[int], None]]:
+    """Files can't grow beyond a size: a full disk, as far as one process can tell."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size_bytes: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_file_that_cant_be_written_leaves_the_last_save_good(
+    tmp_path: Path, file_size_limit: Callable[[int], None]
+) -> None:
+    with variable(partition_num=2) as var, variable() as other:
+        train(var, 1)
+        es.save(tmp_path / "full", [var], 1)
+        wanted = var.export()
+        largest = max(file.stat().st_size for file in files_of(tmp_path / "full"))
+        train(var, 2)
+        for size in range(0, largest, 97):
+            file_size_limit(size)
+            refused = _refusal(lambda: es.save(tmp_path / "full", [var], 2))
+            file_size_limit(resource.RLIM_INFINITY)
+            assert str(tmp_path) in str(refused)
+            assert os.strerror(errno.EFBIG) in str(refused)
+            assert not list((tmp_path / "full").glob(".*.unfinished"))
+        es.restore(tmp_path / "full", [other])
+        assert_same(other.export(), wanted)
+        # And nothing that was to be saved was forgotten.
+        es.save_incremental(tmp_path / "increment", [var], 2)
+        es.restore(tmp_path / "full", [other], incremental=[tmp_path / "increment"])
+        assert_same(other.export(), var.export())
+
+
+def test_a_full_disk_leaves_the_last_save_good(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("only who may mount a file system can fill one")
+    try:
+        with variable(dim=16) as var, variable(dim=16) as other:
+            train(var, 1)
+            es.save(disk / "full", [var], 1)
+            wanted = var.export()
+            var.apply_gradients(np.arange(3000), np.ones((3000, 16), np.float32))
+            with pytest.raises(StorageError, match="No space left on device"):
+                es.save(disk / "full", [var], 2)
+            assert es.restore(disk / "full", [other]) == 1
+            assert_same(other.export(), wanted)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_two_saves_to_one_path_dont_mix(tmp_path: Path) -> None:
+    with variable() as var:
+        es.save(tmp_path, [var], 1)
+        with (tmp_path / ".lock").open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with pytest.raises(StorageError, match="another save to it is under way"):
+                es.save(tmp_path, [var], 2)
+        es.save(tmp_path, [var], 3)
+        assert es.restore(tmp_path, [var]) == 3
+
+
+def test_a_closed_variable_can_neither_be_saved_nor_restored(tmp_path: Path) -> None:
+    with variable() as var:
+        es.save(tmp_path, [var], 1)
+    for call in (lambda: es.save(tmp_path, [var], 2), lambda: es.restore(tmp_path, [var])):
+        with pytest.raises(EmbStoreError, match="closed"):
+            call()
+    with variable() as var:
+        assert es.restore(tmp_path, [var]) == 1
