@@ -58,7 +58,11 @@ __all__ = [
 ]
 
 
+# Imported on first use: torch takes seconds and is optional, and few programs need the others.
+_ON_FIRST_USE = frozenset({"deeprec", "feature_column", "graph", "torch"})
+
+
 def __getattr__(name: str) -> ModuleType:
-    if name == "torch":  # not imported above: it takes seconds, and torch is optional
-        return importlib.import_module("embstore.torch")
+    if name in _ON_FIRST_USE:
+        return importlib.import_module(f"embstore.{name}")
     raise AttributeError(f"module 'embstore' has no attribute {name!r}")
