@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/bindings.h"
 #include "bench/hand_written_table.h"
 #include "checkpoint/bindings.h"
 #include "error.h"
@@ -267,4 +268,5 @@ NB_MODULE(_core, module) {
   embstore::bind_table(module);
   embstore::checkpoint::bind(module);
   embstore::bind_hand_written_table(module);
+  embstore::bind_bench_stores(module);
 }

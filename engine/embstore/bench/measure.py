@@ -10,6 +10,13 @@ from dataclasses import dataclass
 
 Work = Callable[[], None]
 
+# What rates are by. The process's time, all threads together, tells what work costs on a machine
+# that others load too, but not what threads gain, nor waiting.
+CLOCKS: Mapping[str, Callable[[], float]] = {
+    "wall": time.perf_counter,
+    "process": time.process_time,
+}
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -69,6 +76,11 @@ def compare(
             if counted:
                 rates[name].append(rate)
         on_round()
+    return figures(rates, yardstick)
+
+
+def figures(rates: Mapping[str, Sequence[float]], yardstick: str) -> dict[str, Figure]:
+    """Sums up each contender's rates, one a round, beside the yardstick's of the same rounds."""
     return {
         name: Figure(
             median=statistics.median(own),

@@ -1,0 +1,52 @@
+// A tier in files by itself, without a table: what the benchmarks read and write to tell its share.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "row_batch.h"
+#include "row_layout.h"
+#include "tiers/tier.h"
+
+namespace embstore {
+
+// Rows of the ids 0 to row_count - 1. For one thread at a time, in which the tier compacts too.
+class TierAlone final : private Relocator {
+ public:
+  // kind: "SSDHASH" or "LEVELDB". direct: past the page cache, which only SSDHASH can.
+  // Throws Error(kInvalidArgument), Error(kMissingLibrary) or Error(kStorage).
+  TierAlone(const std::string& kind, std::string directory, int dim, int slot_count,
+            size_t row_count, bool direct);
+
+  size_t row_floats() const { return layout_.row_floats(); }
+
+  // What evicting does: rows that were here before, and then promoted, are erased, and all are written.
+  // REQUIRES, as below: distinct ids below row_count.
+  void write(std::span<const int64_t> ids, const float* rows);
+  // What a batch of misses does. REQUIRES: every id was written.
+  void read(std::span<const int64_t> ids, float* rows) const;
+  void drain() { tier_->drain(); }
+  uint64_t file_bytes() const { return tier_->stats().mapped_bytes; }
+  // Removes the files. REQUIRES, of the others: not closed.
+  void close() { tier_.reset(); }
+
+ private:
+  bool relocate(int64_t key, Slot from, Slot to) override;
+  void gather(std::span<const int64_t> ids) const;
+
+  static constexpr Slot kNowhere = ~Slot{0};
+
+  const RowLayout layout_;
+  std::vector<Slot> slots_;  // by id
+  std::unique_ptr<Tier> tier_;
+  // Kept from batch to batch.
+  mutable std::vector<Place> places_;
+  mutable RowBatch rows_;
+  std::vector<Slot> new_slots_;
+};
+
+}  // namespace embstore

@@ -1,0 +1,13 @@
+"""What a suite hands back: tables for the terminal, and the same figures for a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Report:
+    tables: list[Table]
+    document: dict[str, object]

@@ -1,0 +1,173 @@
+"""Rounds of look-ups and of training steps on a store, each beside the same round in DRAM."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore.bench.contenders import Ids, Rows
+from embstore.bench.measure import CLOCKS, figures
+from embstore.bench.stores import open_store
+from embstore.bench.tiers_figures import StoreResult, TiersOptions
+from embstore.bench.watcher import Watcher
+from embstore.bench.zipf import BoundedZipf
+
+OPERATIONS = ("lookup", "step")
+
+
+class Traffic:
+    """The same ranks for every store, and new ones in every round: else each cache would come to
+    hold just the ids that it's measured with."""
+
+    def __init__(self, options: TiersOptions) -> None:
+        zipf = BoundedZipf(options.rows, options.zipf_exponent, options.seed)
+
+        def batches(count: int) -> list[NDArray[np.int32]]:
+            return [zipf.draw(options.batch_size).astype(np.int32) for _ in range(count)]
+
+        self.warm_up = batches(options.warm_up_batches)
+        # The first round of each operation isn't counted.
+        self.rounds = {
+            operation: [batches(options.batches) for _ in range(options.rounds + 1)]
+            for operation in OPERATIONS
+        }
+
+
+class LoadedStore:
+    """A store with a row for each of `keys`, and what has been measured of it."""
+
+    def __init__(self, name: str, options: TiersOptions, dim: int, keys: Ids, folder: Path) -> None:
+        self.name = name
+        self.dim = dim
+        self._now = CLOCKS[options.clock]
+        self._keys = keys
+        self._folder = folder
+        before = _private_bytes()
+        self._store = open_store(name, options.sizes(dim), folder)
+        self._rates: dict[str, list[float]] = {operation: [] for operation in OPERATIONS}
+        self._hits = dict.fromkeys(OPERATIONS, 0)
+        self._misses = dict.fromkeys(OPERATIONS, 0)
+        try:
+            self._store.load(keys)
+            self._store.settle()
+        except BaseException:
+            self._store.close()
+            raise
+        self._memory_bytes = _private_bytes() - before
+
+    @property
+    def was_measured(self) -> bool:
+        return all(self._rates.values())
+
+    def warm_up(self, batches: list[NDArray[np.int32]], out: Rows, grads: Rows) -> None:
+        for ranks in batches:
+            self._store.step(self._store.prepare(self._keys[ranks]), out, grads)
+        self._store.settle()
+
+    def run_round(
+        self, operation: str, ranks: list[NDArray[np.int32]], out: Rows, grads: Rows, counts: bool
+    ) -> None:
+        """Every batch, and the moves of rows that they cause, to the end."""
+        batches: list[Any] = [self._store.prepare(self._keys[batch]) for batch in ranks]
+        before = self._store.counters()
+        start = self._now()
+        for batch in batches:
+            if operation == "lookup":
+                self._store.lookup(batch, out)
+            else:
+                self._store.step(batch, out, grads)
+        self._store.settle()
+        seconds = self._now() - start
+        after = self._store.counters()
+        if not counts:
+            return
+        items = len(batches) * (out.shape[0] if operation == "lookup" else 1)
+        self._rates[operation].append(items / seconds)
+        if before.hits is None or before.misses is None:
+            return
+        self._hits[operation] += (after.hits or 0) - before.hits
+        self._misses[operation] += (after.misses or 0) - before.misses
+
+    def result(self, beside: LoadedStore) -> StoreResult:
+        """REQUIRES: the latest rounds of `beside` were run in turn with all of these."""
+        paired = {
+            operation: figures(
+                # Itself last, so that it's whole where it is its own yardstick.
+                {beside.name: beside._rates[operation][-len(own) :], self.name: own},
+                yardstick=beside.name,
+            )[self.name]
+            for operation, own in self._rates.items()
+        }
+        index_bytes = self._store.counters().index_bytes
+        rows = self._keys.size
+        return StoreResult(
+            dim=self.dim,
+            store=self.name,
+            lookups_per_s=paired["lookup"],
+            steps_per_s=paired["step"],
+            lookup_hit_rate=self._hit_rate("lookup"),
+            step_hit_rate=self._hit_rate("step"),
+            memory_bytes=self._memory_bytes / rows,
+            index_bytes=None if index_bytes is None else index_bytes / rows,
+            file_bytes=folder_bytes(self._folder) / rows,
+        )
+
+    def _hit_rate(self, operation: str) -> float | None:
+        total = self._hits[operation] + self._misses[operation]
+        return self._hits[operation] / total if total else None
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def advance_count(options: TiersOptions) -> int:
+    """For one store, its loading included."""
+    return 1 + len(OPERATIONS) * (options.rounds + 1)
+
+
+def run(
+    stores: list[LoadedStore], options: TiersOptions, traffic: Traffic, watcher: Watcher
+) -> None:
+    """Every round on each of `stores` in turn; what was measured stays with them."""
+    dim = stores[0].dim
+    out = np.empty((options.batch_size, dim), np.float32)
+    random = np.random.default_rng(options.seed)
+    grads = random.standard_normal(out.shape, np.float32) * np.float32(0.01)
+    what = f"dim {dim}: {stores[-1].name}"
+    watcher.begin(f"{what}, warming up")
+    for store in stores:
+        store.warm_up(traffic.warm_up, out, grads)
+    for operation in OPERATIONS:
+        watcher.begin(f"{what}, {operation}s")
+        for number, ranks in enumerate(traffic.rounds[operation]):
+            for store in stores:
+                store.run_round(operation, ranks, out, grads, counts=number > 0)
+            watcher.advance()
+
+
+def folder_bytes(folder: Path) -> int:
+    """What its files take on the disk, holes left out."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(parent) / name).stat().st_blocks * 512
+            except FileNotFoundError:  # stores remove files at any time
+                continue
+    return total
+
+
+def _private_bytes() -> int:
+    """Memory of this process that isn't pages of files."""
+    with suppress(AttributeError):  # a C library other than glibc
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed before doesn't hide what is taken now
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status has no RssAnon")

@@ -1,0 +1,324 @@
+"""What the tiers' suite compares: variables of every storage type, and key-value stores beside.
+
+Each keeps a row a key, the weights and Adagrad's accumulators, and is driven in batches of ids.
+What a store's client needs of a batch (its distinct keys, as bytes) is prepared outside of the
+timing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+import embstore as es
+from embstore._core import LevelDbStore
+from embstore.bench.contenders import INITIAL_ACCUMULATOR, LEARNING_RATE, Ids, Rows
+from embstore.options import RUNNABLE, TIER_KINDS, TierKind
+
+YARDSTICK = es.StorageType.DRAM.name
+KEYS_A_LOAD = 100_000
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large the tiers of a variable are, in rows; a last tier in files is unlimited."""
+
+    rows: int
+    first_tier_rows: int
+    second_of_three_rows: int
+    dim: int
+
+    @property
+    def row_floats(self) -> int:
+        """Weights and accumulators, padded as a row of the engine is."""
+        return 2 * ((self.dim + 3) // 4 * 4)
+
+    @property
+    def row_bytes(self) -> int:
+        return 4 * self.row_floats
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What a store tells of itself; None where it doesn't."""
+
+    hits: int | None = None
+    misses: int | None = None
+    index_bytes: int | None = None
+
+
+class Store(Protocol):
+    def load(self, keys: Ids) -> None:
+        """Gives every key a row: ones, and Adagrad's initial accumulators."""
+
+    def prepare(self, ids: Ids) -> Any: ...
+    def lookup(self, batch: Any, out: Rows) -> None: ...
+    def step(self, batch: Any, out: Rows, grads: Rows) -> None:
+        """A lookup, then one Adagrad step with `grads`."""
+
+    def settle(self) -> None:
+        """Returns when the rows that have to move have moved, where the store can tell."""
+
+    def counters(self) -> Counters: ...
+    def close(self) -> None: ...
+
+
+class Variable:
+    """An embedding variable of one storage type."""
+
+    def __init__(self, storage_type: es.StorageType, sizes: Sizes, directory: Path) -> None:
+        tiers = TIER_KINDS[storage_type]
+        tier_rows = [sizes.rows]
+        if len(tiers) > 1:
+            tier_rows = [sizes.first_tier_rows]
+        if len(tiers) == 3:
+            tier_rows.append(sizes.second_of_three_rows)
+        if len(tiers) == 2 and tiers[-1] is TierKind.PMEM:
+            tier_rows.append(sizes.rows)
+        needs_path = any(kind not in (TierKind.DRAM, TierKind.PMEM_MEMKIND) for kind in tiers)
+        self._variable = es.get_embedding_variable(
+            "bench",
+            embedding_dim=sizes.dim,
+            initializer=es.initializers.Ones(),
+            optimizer=es.optimizers.Adagrad(
+                learning_rate=LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR
+            ),
+            ev_option=es.EmbeddingVariableOption(
+                storage_option=es.StorageOption(
+                    storage_type=storage_type,
+                    storage_path=directory if needs_path else None,
+                    storage_size=[rows * sizes.row_bytes for rows in tier_rows],
+                )
+            ),
+        )
+
+    def load(self, keys: Ids) -> None:
+        for part in _parts(keys):
+            self._variable.apply_gradients(part, np.zeros((part.size, self._variable.dim), "f4"))
+
+    def prepare(self, ids: Ids) -> Ids:
+        return ids
+
+    def lookup(self, batch: Ids, out: Rows) -> None:
+        self._variable.lookup(batch, out=out)
+
+    def step(self, batch: Ids, out: Rows, grads: Rows) -> None:
+        self._variable.lookup(batch, train=True, out=out)
+        self._variable.apply_gradients(batch, grads)
+
+    def settle(self) -> None:
+        self._variable.drain()
+
+    def counters(self) -> Counters:
+        stats = self._variable.stats()
+        return Counters(stats["hits"], stats["misses"], stats["index_bytes"])
+
+    def close(self) -> None:
+        self._variable.close()
+
+
+@dataclass(frozen=True)
+class KeyBatch:
+    """A batch as a key-value store is asked for it."""
+
+    keys: Ids  # distinct, ascending
+    encoded: Sequence[bytes]  # the same, where the store takes bytes
+    positions: NDArray[np.intp]  # of each id's key in `keys`
+    by_key: NDArray[np.intp]  # positions in the batch, those of a key side by side
+    key_starts: NDArray[np.intp]  # in `by_key`
+
+
+class KeyValueStore(ABC):
+    """The reads, sums and writes of a step on any store of whole rows: each key read once, and
+    written once."""
+
+    takes_bytes = True
+
+    def __init__(self, sizes: Sizes) -> None:
+        self._dim = sizes.dim
+
+    @abstractmethod
+    def read(self, batch: KeyBatch) -> Rows:
+        """(keys, 2 * dim); may be read-only."""
+
+    @abstractmethod
+    def write(self, batch: KeyBatch, rows: Rows) -> None: ...
+
+    def load(self, keys: Ids) -> None:
+        for part in _parts(keys):
+            rows = np.ones((part.size, 2 * self._dim), np.float32)
+            rows[:, self._dim :] = INITIAL_ACCUMULATOR
+            self.write(self.prepare(part), rows)
+
+    def prepare(self, ids: Ids) -> KeyBatch:
+        keys, positions = np.unique(ids, return_inverse=True)
+        by_key = np.argsort(positions, kind="stable")
+        return KeyBatch(
+            keys=keys,
+            encoded=_encode(keys) if self.takes_bytes else (),
+            positions=positions,
+            by_key=by_key,
+            key_starts=np.searchsorted(positions[by_key], np.arange(keys.size)),
+        )
+
+    def lookup(self, batch: KeyBatch, out: Rows) -> None:
+        self._gather(self.read(batch), batch, out)
+
+    def step(self, batch: KeyBatch, out: Rows, grads: Rows) -> None:
+        rows = self.read(batch)
+        self._gather(rows, batch, out)
+        sums = np.add.reduceat(grads[batch.by_key], batch.key_starts)
+        accumulators = rows[:, self._dim :] + sums * sums
+        weights = rows[:, : self._dim] - LEARNING_RATE * sums / np.sqrt(accumulators)
+        self.write(batch, np.hstack([weights, accumulators]))
+
+    def _gather(self, rows: Rows, batch: KeyBatch, out: Rows) -> None:
+        np.take(rows[:, : self._dim], batch.positions, axis=0, out=out, mode="clip")
+
+    def settle(self) -> None:
+        return  # none of them tells
+
+    def counters(self) -> Counters:
+        return Counters()
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class LevelDb(KeyValueStore):
+    """LevelDB by its C interface, from C++: no Python a row."""
+
+    takes_bytes = False
+
+    def __init__(self, sizes: Sizes, directory: Path) -> None:
+        super().__init__(sizes)
+        self._store = LevelDbStore(str(directory / "leveldb"), 2 * sizes.dim)
+
+    def read(self, batch: KeyBatch) -> Rows:
+        rows = np.empty((batch.keys.size, 2 * self._dim), np.float32)
+        self._store.read(batch.keys, rows)
+        return rows
+
+    def write(self, batch: KeyBatch, rows: Rows) -> None:
+        self._store.write(batch.keys, rows)
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class RocksDb(KeyValueStore):
+    """RocksDB by rocksdict: MultiGet, and a write batch without the log; Python objects a row."""
+
+    def __init__(self, sizes: Sizes, directory: Path) -> None:
+        super().__init__(sizes)
+        import rocksdict
+
+        self._module = rocksdict
+        table = rocksdict.BlockBasedOptions()
+        table.set_bloom_filter(10, block_based=False)
+        # As much as the variables have for their first tier.
+        table.set_block_cache(rocksdict.Cache(sizes.first_tier_rows * sizes.row_bytes))
+        options = rocksdict.Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_block_based_table_factory(table)
+        options.set_compression_type(rocksdict.DBCompressionType.none())
+        self._unlogged = rocksdict.WriteOptions()
+        # A property, which its stubs take for a method.
+        self._unlogged.disable_wal = True  # type: ignore[method-assign, assignment]
+        self._database: Any = rocksdict.Rdict(str(directory / "rocksdb"), options)
+
+    def read(self, batch: KeyBatch) -> Rows:
+        return _rows(self._database.get(list(batch.encoded)), self._dim)
+
+    def write(self, batch: KeyBatch, rows: Rows) -> None:
+        writes = self._module.WriteBatch(raw_mode=True)
+        for key, value in zip(batch.encoded, _values(rows), strict=True):
+            writes.put(key, value)
+        self._database.write(writes, self._unlogged)
+
+    def close(self) -> None:
+        self._database.close()
+
+
+class Lmdb(KeyValueStore):
+    """LMDB: multi-gets and multi-puts in one transaction a batch, never synced; its cache is the
+    page cache."""
+
+    def __init__(self, sizes: Sizes, directory: Path) -> None:
+        super().__init__(sizes)
+        import lmdb
+
+        # Address space, not memory: room for half-empty pages and what transactions copy.
+        map_bytes = (1 << 30) + 8 * sizes.rows * (sizes.row_bytes + 64)
+        self._database = lmdb.open(
+            str(directory / "lmdb"),
+            map_size=map_bytes,
+            sync=False,
+            metasync=False,
+            writemap=True,
+            readahead=False,
+        )
+
+    def read(self, batch: KeyBatch) -> Rows:
+        with self._database.begin() as transaction, transaction.cursor() as cursor:
+            return _rows((value for _, value in cursor.getmulti(batch.encoded)), self._dim)
+
+    def write(self, batch: KeyBatch, rows: Rows) -> None:
+        with self._database.begin(write=True) as transaction, transaction.cursor() as cursor:
+            cursor.putmulti(zip(batch.encoded, _values(rows), strict=True))
+
+    def close(self) -> None:
+        self._database.close()
+
+
+_KEY_VALUE_STORES: dict[str, type[LevelDb] | type[RocksDb] | type[Lmdb]] = {
+    "LevelDB": LevelDb,
+    "RocksDB": RocksDb,
+    "LMDB": Lmdb,
+}
+# Two names mean the same tiers as another; the longer one is measured.
+_SAME_TIERS = {es.StorageType.SSDHASH, es.StorageType.LEVELDB}
+STORE_NAMES: tuple[str, ...] = (
+    *(kind.name for kind in RUNNABLE if kind not in _SAME_TIERS),
+    *_KEY_VALUE_STORES,
+)
+
+
+class UnavailableError(Exception):
+    """This computer doesn't have what a store needs; says what."""
+
+
+def open_store(name: str, sizes: Sizes, directory: Path) -> Store:
+    """An empty store; raises UnavailableError."""
+    try:
+        if name in _KEY_VALUE_STORES:
+            return _KEY_VALUE_STORES[name](sizes, directory)
+        return Variable(es.StorageType[name], sizes, directory)
+    except (ImportError, es.errors.MissingDeviceError) as error:
+        raise UnavailableError(str(error)) from error
+
+
+def _parts(keys: Ids) -> Iterator[Ids]:
+    return iter(np.array_split(keys, max(1, keys.size // KEYS_A_LOAD)))
+
+
+def _encode(keys: Ids) -> list[bytes]:
+    """Eight bytes each, ordered as the keys are."""
+    text = (keys.view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8").tobytes()
+    return [text[i : i + 8] for i in range(0, len(text), 8)]
+
+
+def _values(rows: Rows) -> Iterator[bytes]:
+    text, size = rows.tobytes(), rows.shape[1] * rows.itemsize
+    return (text[i : i + size] for i in range(0, len(text), size))
+
+
+def _rows(values: Iterable[bytes | None], dim: int) -> Rows:
+    # A key without a value makes join() raise.
+    return np.frombuffer(b"".join(values), np.float32).reshape(-1, 2 * dim)  # type: ignore[arg-type]

@@ -1,0 +1,113 @@
+"""What the tiers' suite is asked for, and what it found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from embstore.bench.measure import Figure
+from embstore.bench.stores import STORE_NAMES, Sizes
+
+
+@dataclass(frozen=True)
+class TiersOptions:
+    """What the suite runs; the defaults are the ones to quote."""
+
+    rows: int = 2_000_000
+    dims: tuple[int, ...] = (16, 64)
+    first_tier: float = 0.1  # of the rows
+    second_of_three: float = 0.3  # of the rows, where there are three tiers
+    batch_size: int = 106_496  # 4096 samples of 26 categorical columns
+    zipf_exponent: float = 1.05
+    warm_up_batches: int = 20
+    batches: int = 10  # a round
+    rounds: int = 5
+    moved_rows: int = 16_384  # a batch of the tiers by themselves: as many as are evicted at once
+    stores: tuple[str, ...] = STORE_NAMES
+    path: Path | None = None  # where files are made; None: the system's temporary folder
+    direct: bool = False
+    clock: str = "wall"  # of measure.CLOCKS
+    seed: int = 1
+
+    def sizes(self, dim: int) -> Sizes:
+        return Sizes(
+            rows=self.rows,
+            first_tier_rows=max(1, round(self.first_tier * self.rows)),
+            second_of_three_rows=max(1, round(self.second_of_three * self.rows)),
+            dim=dim,
+        )
+
+
+@dataclass(frozen=True)
+class StoreResult:
+    """What one store did; the ratios of its figures are to DRAM in the same rounds."""
+
+    dim: int
+    store: str
+    lookups_per_s: Figure  # ids
+    steps_per_s: Figure  # batches
+    # Of the ids looked up, in the rounds of each operation; None where the store doesn't tell.
+    lookup_hit_rate: float | None
+    step_hit_rate: float | None
+    # Bytes a row: of the process beyond what it had before the store was loaded (without pages of
+    # files, so without PMem in files); of the index, which is a part of that; and on disk.
+    memory_bytes: float
+    index_bytes: float | None
+    file_bytes: float
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    dim: int
+    store: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class FileTierResult:
+    """A tier in files by itself; the figure's ratio is to plain LevelDB in the same rounds."""
+
+    dim: int
+    tier: str
+    operation: str  # "read": misses; "write": evictions of rows that came up before
+    rows_per_s: Figure
+    file_bytes: float  # a row, after all of it
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a figure is meant to reach."""
+
+    dim: int
+    what: str
+    at_least: float | None
+    at_most: float | None
+    value: float
+
+    @property
+    def reached(self) -> bool:
+        return (self.at_least is None or self.value >= self.at_least) and (
+            self.at_most is None or self.value <= self.at_most
+        )
+
+
+@dataclass(frozen=True)
+class TiersResults:
+    stores: list[StoreResult] = field(default_factory=list)
+    unavailable: list[Unavailable] = field(default_factory=list)
+    file_tiers: list[FileTierResult] = field(default_factory=list)
+
+    def goals(self) -> list[Goal]:
+        goals = []
+        for tier in self.file_tiers:
+            if tier.tier == "SSDHASH" and tier.rows_per_s.ratio is not None:
+                wanted = {"read": 5.0, "write": 3.0}[tier.operation]
+                what = f"rows that SSDHASH {tier.operation}s, to LevelDB"
+                goals.append(Goal(tier.dim, what, wanted, None, tier.rows_per_s.ratio))
+        for store in self.stores:
+            if store.store == "DRAM_SSDHASH" and store.lookups_per_s.ratio is not None:
+                what = "lookups of DRAM_SSDHASH, to DRAM"
+                goals.append(Goal(store.dim, what, 0.5, None, store.lookups_per_s.ratio))
+            if store.store == "DRAM_SSDHASH" and store.index_bytes is not None:
+                goals.append(Goal(store.dim, "index, bytes a row", None, 24.0, store.index_bytes))
+        return goals

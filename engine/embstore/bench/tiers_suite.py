@@ -1,0 +1,108 @@
+"""Tables larger than their first tier: every storage type beside DRAM, and key-value stores.
+
+Two parts a dim. First each store in turn, beside a variable in DRAM that does the same in the
+same rounds. Then the tiers in files by themselves, beside plain LevelDB: what a batch of misses
+reads, and what evictions write.
+
+Files are read and written through the page cache, so that, as long as they fit memory, the figures
+say what each store's own work costs and nothing of the device. `direct` changes that for SSDHASH by
+itself alone: the yardsticks have no such choice.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from embstore.bench import file_tier_rounds, store_rounds
+from embstore.bench.contenders import scrambled_keys
+from embstore.bench.store_rounds import LoadedStore
+from embstore.bench.stores import YARDSTICK, UnavailableError
+from embstore.bench.tiers_figures import TiersOptions, TiersResults, Unavailable
+from embstore.bench.watcher import Watcher
+
+
+def advance_count(options: TiersOptions) -> int:
+    """How often the watcher is told to advance, where every store is to be had."""
+    stores = max(len(_beside(options)), 1)
+    return len(options.dims) * (
+        1 + stores * store_rounds.advance_count(options) + file_tier_rounds.advance_count(options)
+    )
+
+
+def run(options: TiersOptions, watcher: Watcher) -> TiersResults:
+    """Leaves no file behind, however it ends."""
+    results = TiersResults()
+    traffic = store_rounds.Traffic(options)
+    for dim in options.dims:
+        _measure_stores(options, dim, traffic, results, watcher)
+        with _folder(options) as folder:
+            file_tiers, unavailable = file_tier_rounds.run(options, dim, folder, watcher)
+        results.file_tiers.extend(file_tiers)
+        results.unavailable.extend(unavailable)
+    return results
+
+
+def _measure_stores(
+    options: TiersOptions,
+    dim: int,
+    traffic: store_rounds.Traffic,
+    results: TiersResults,
+    watcher: Watcher,
+) -> None:
+    keys = scrambled_keys(options.rows, options.seed)
+
+    def load(name: str, folder: Path) -> LoadedStore:
+        watcher.begin(f"dim {dim}: {name}, loading")
+        store = LoadedStore(name, options, dim, keys, folder)
+        watcher.advance()
+        return store
+
+    with _folder(options) as dram_folder, closing(load(YARDSTICK, dram_folder)) as dram:
+        for name in _beside(options):
+            with _folder(options) as folder:
+                try:
+                    loaded = load(name, folder)
+                except UnavailableError as error:
+                    results.unavailable.append(Unavailable(dim, name, str(error)))
+                    continue
+                with closing(loaded) as store:
+                    store_rounds.run([dram, store], options, traffic, watcher)
+                    results.stores.append(store.result(beside=dram))
+        if options.stores == (YARDSTICK,):
+            store_rounds.run([dram], options, traffic, watcher)
+        if dram.was_measured and YARDSTICK in options.stores:
+            results.stores.append(dram.result(beside=dram))
+
+
+def _beside(options: TiersOptions) -> list[str]:
+    return [name for name in options.stores if name != YARDSTICK]
+
+
+@contextmanager
+def _folder(options: TiersOptions) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="embstore-bench-", dir=options.path) as folder:
+        yield Path(folder)
+
+
+def to_json(options: TiersOptions, results: TiersResults) -> dict[str, object]:
+    return {
+        "suite": "tiers",
+        "options": {**asdict(options), "path": None if options.path is None else str(options.path)},
+        "yardstick": YARDSTICK,
+        "file_yardstick": file_tier_rounds.YARDSTICK,
+        "file_system": _file_system(options),
+        **asdict(results),
+        "goals": [{**asdict(goal), "reached": goal.reached} for goal in results.goals()],
+    }
+
+
+def _file_system(options: TiersOptions) -> str:
+    """Type of the one that the files were on, as ext4 or tmpfs."""
+    folder = Path(options.path or tempfile.gettempdir()).resolve()
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    types = {Path(mount[1]): mount[2] for mount in mounts}
+    return next(types[parent] for parent in (folder, *folder.parents) if parent in types)

@@ -1,0 +1,94 @@
+"""The benchmarks run, if tiny, and say what they say in one shape."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embstore.bench.__main__ import main
+from embstore.bench.stores import STORE_NAMES
+
+TINY = ["--rows", "2000", "--batch-size", "500", "--batches", "2", "--rounds", "1"]
+
+
+def figures_of(arguments: list[str], folder: Path) -> dict[str, Any]:
+    written = folder / "figures.json"
+    main([*arguments, "--json", str(written)])
+    document: dict[str, Any] = json.loads(written.read_text())
+    assert document["machine"]["cpus"] >= 1
+    return document
+
+
+def positive(figure: dict[str, float]) -> bool:
+    return 0 < figure["minimum"] <= figure["median"] <= figure["maximum"]
+
+
+@pytest.mark.parametrize("suite", [[], ["rows"]])
+def test_rows_is_what_runs_without_a_suite(suite: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    document = figures_of([*suite, *TINY, "--dim", "5", "--threads", "1"], tmp_path)
+    assert document["suite"] == "rows"
+    assert {result["contender"] for result in document["results"]} == {
+        "embstore",
+        "hand-written loop",
+        "PyTorch",
+    }
+    assert all(positive(result["ids_per_s"]) for result in document["results"])
+
+
+def test_tiers_measures_every_store_or_says_why_not(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    document = figures_of(["tiers", *TINY, "--dim", "5", "--path", str(files)], tmp_path)
+
+    measured = {result["store"]: result for result in document["stores"]}
+    missing = {one["store"]: one["reason"] for one in document["unavailable"]}
+    assert measured.keys() | missing.keys() == set(STORE_NAMES)
+    assert not measured.keys() & missing.keys()
+    assert all(missing.values())
+    assert {"DRAM", "DRAM_SSDHASH"} <= measured.keys()
+
+    for result in measured.values():
+        assert positive(result["lookups_per_s"])
+        assert positive(result["steps_per_s"])
+        assert result["lookups_per_s"]["ratio"] > 0
+    assert measured["DRAM"]["lookups_per_s"]["ratio"] == 1
+    assert measured["DRAM"]["lookup_hit_rate"] == 1
+    assert 0 < measured["DRAM_SSDHASH"]["lookup_hit_rate"] < 1
+    assert measured["DRAM_SSDHASH"]["index_bytes"] > 0
+    assert measured["DRAM_SSDHASH"]["file_bytes"] > 0
+    assert not list(files.iterdir())
+
+
+def test_tiers_in_files_are_measured_beside_leveldb(tmp_path: Path) -> None:
+    document = figures_of(["tiers", *TINY, "--dim", "5", "--store", "DRAM"], tmp_path)
+    missing = {one["store"] for one in document["unavailable"]}
+    tiers = {(result["tier"], result["operation"]): result for result in document["file_tiers"]}
+    assert {tier for tier, _ in tiers} | missing == {"SSDHASH", "LEVELDB", "LevelDB"}
+    assert ("SSDHASH", "read") in tiers
+    assert ("SSDHASH", "write") in tiers
+    assert all(positive(result["rows_per_s"]) for result in tiers.values())
+    assert [result["store"] for result in document["stores"]] == ["DRAM"]
+
+
+def test_each_aim_says_whether_it_is_reached(tmp_path: Path) -> None:
+    document = figures_of(["tiers", *TINY, "--dim", "5", "--store", "DRAM_SSDHASH"], tmp_path)
+    assert {"lookups of DRAM_SSDHASH, to DRAM", "index, bytes a row"} <= {
+        goal["what"] for goal in document["goals"]
+    }
+    for goal in document["goals"]:
+        reached = goal["value"] >= (goal["at_least"] or 0) and goal["value"] <= (
+            goal["at_most"] or float("inf")
+        )
+        assert goal["reached"] == reached
+
+
+def test_a_folder_that_is_not_there_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["tiers", "--path", str(tmp_path / "none")])
+    assert "is no directory" in capsys.readouterr().err
