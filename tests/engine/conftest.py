@@ -6,11 +6,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from engine_storage import RUNNABLE, MakeVariable, StorageOf, skip_without_library
+from engine_storage import (
+    MIB,
+    STACKS,
+    STORAGE_TYPES,
+    TIERED_STACKS,
+    MakeVariable,
+    Stack,
+    StorageOf,
+    skip_without_library,
+)
 
 import embstore as es
-
-MIB = 1 << 20
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,20 +28,43 @@ def _memkind_may_use_node_0() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", params=RUNNABLE, ids=lambda storage_type: storage_type.name)
+@pytest.fixture(scope="session", params=STORAGE_TYPES, ids=lambda storage_type: storage_type.name)
 def storage_type(request: pytest.FixtureRequest) -> es.StorageType:
     skip_without_library(request.param)
     chosen: es.StorageType = request.param
     return chosen
 
 
+@pytest.fixture(scope="session", params=STACKS, ids=lambda stack: stack.name)
+def stack(request: pytest.FixtureRequest) -> Stack:
+    chosen: Stack = request.param
+    return chosen
+
+
+@pytest.fixture(scope="session", params=TIERED_STACKS, ids=lambda stack: stack.name)
+def tiered_stack(request: pytest.FixtureRequest) -> Stack:
+    chosen: Stack = request.param
+    return chosen
+
+
 @pytest.fixture(scope="session")
 def storage_of(tmp_path_factory: pytest.TempPathFactory) -> StorageOf:
-    """A storage option of a type, with a place of its own for files."""
+    """A storage option of a storage type or a stack, with a place of its own for files.
 
-    def make(storage_type: es.StorageType, size_bytes: int = MIB) -> es.StorageOption:
-        path = tmp_path_factory.mktemp("pmem") if storage_type.name == "PMEM_LIBPMEM" else None
-        return es.StorageOption(storage_type, storage_path=path, storage_size=[size_bytes])
+    size_bytes: of all tiers together; each but the last has `upper_bytes`, a quarter unless told.
+    """
+
+    def make(
+        of: es.StorageType | Stack,
+        size_bytes: int = MIB,
+        *,
+        upper_bytes: int | None = None,
+        cache_strategy: es.CacheStrategy = es.CacheStrategy.LFU,
+    ) -> es.StorageOption:
+        stack = of if isinstance(of, Stack) else Stack(of)
+        upper = [size_bytes // 4 if upper_bytes is None else upper_bytes] * (stack.tiers - 1)
+        directory = tmp_path_factory.mktemp("rows")
+        return stack.option(directory, [*upper, size_bytes - sum(upper)], cache_strategy)
 
     return make
 
@@ -49,12 +79,19 @@ def make_variable() -> Iterator[MakeVariable]:
         dim: int = 3,
         storage: es.StorageOption | None = None,
         init: es.InitializerOption | None = None,
+        filter: es.CounterFilter | es.CBFFilter | None = None,
+        evict: es.GlobalStepEvict | es.L2WeightEvict | None = None,
         **arguments: Any,
     ) -> es.EmbeddingVariable:
         arguments.setdefault("name", f"var_{len(made)}")
         arguments.setdefault("initializer", es.initializers.Ones())
         arguments.setdefault("optimizer", es.optimizers.Adagrad(0.1))
-        options: dict[str, Any] = {"storage_option": storage, "init_option": init}
+        options: dict[str, Any] = {
+            "storage_option": storage,
+            "init_option": init,
+            "filter_option": filter,
+            "evict_option": evict,
+        }
         made.append(
             es.get_embedding_variable(
                 arguments.pop("name"),

@@ -3,28 +3,92 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 import embstore as es
+from embstore.options import RUNNABLE, TIER_KINDS, TierKind
 
-RUNNABLE = (es.StorageType.DRAM, es.StorageType.PMEM_LIBPMEM, es.StorageType.PMEM_MEMKIND)
+MIB = 1 << 20
 
-# What Debian and Ubuntu call the library that a storage type needs.
+# SSDHASH and LEVELDB are further names of DRAM_SSDHASH and DRAM_LEVELDB.
+STORAGE_TYPES = tuple(kind for kind in RUNNABLE if kind.name not in ("SSDHASH", "LEVELDB"))
+TIERED = tuple(kind for kind in STORAGE_TYPES if len(TIER_KINDS[kind]) > 1)
+
+# What Debian and Ubuntu call the library that a tier needs.
 _LIBRARIES = {
-    es.StorageType.PMEM_LIBPMEM: ("libpmem.so.1", "libpmem1"),
-    es.StorageType.PMEM_MEMKIND: ("libmemkind.so.0", "libmemkind0"),
+    TierKind.PMEM_LIBPMEM: ("libpmem.so.1", "libpmem1"),
+    TierKind.PMEM_MEMKIND: ("libmemkind.so.0", "libmemkind0"),
+    TierKind.LEVELDB: ("libleveldb.so.1d", "libleveldb1d"),
 }
 
 StorageOf = Callable[..., es.StorageOption]
 MakeVariable = Callable[..., es.EmbeddingVariable]
 
 
+@dataclass(frozen=True)
+class Stack:
+    """A storage type and, where it leaves that open, the kind of its persistent memory."""
+
+    storage_type: es.StorageType
+    memkind: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.storage_type.name + ("-memkind" if self.memkind else "")
+
+    @property
+    def tiers(self) -> int:
+        return len(TIER_KINDS[self.storage_type])
+
+    def option(
+        self,
+        directory: Path,
+        storage_size: Sequence[int],
+        cache_strategy: es.CacheStrategy = es.CacheStrategy.LFU,
+    ) -> es.StorageOption:
+        """Sizes in bytes, a tier each; files are made in `directory`."""
+        paths = [
+            directory
+            if kind in (TierKind.PMEM_LIBPMEM, TierKind.SSDHASH, TierKind.LEVELDB)
+            or (kind is TierKind.PMEM and not self.memkind)
+            else None
+            for kind in TIER_KINDS[self.storage_type]
+        ]
+        option = es.StorageOption(self.storage_type, paths, storage_size, cache_strategy)
+        for tier in option.tiers():
+            _skip_without_library(tier.kind)
+        return option
+
+
+_PMEM = [kind for kind in TIERED if TierKind.PMEM in TIER_KINDS[kind]]
+STACKS = (*map(Stack, STORAGE_TYPES), *(Stack(kind, memkind=True) for kind in _PMEM))
+TIERED_STACKS = tuple(stack for stack in STACKS if stack.tiers > 1)
+
+
 def skip_without_library(storage_type: es.StorageType) -> None:
-    if storage_type in _LIBRARIES:
-        library, package = _LIBRARIES[storage_type]
+    for kind in TIER_KINDS[storage_type]:
+        _skip_without_library(TierKind.PMEM_LIBPMEM if kind is TierKind.PMEM else kind)
+
+
+def _skip_without_library(kind: TierKind) -> None:
+    if kind in _LIBRARIES:
+        library, package = _LIBRARIES[kind]
         try:
             ctypes.CDLL(library)
         except OSError:
-            pytest.skip(f"{storage_type.name} needs {library}; apt-get install {package}")
+            pytest.skip(f"{kind.value} needs {library}; apt-get install {package}")
+
+
+def row_bytes(dim: int, optimizer: es.optimizers.Optimizer) -> int:
+    return (1 + len(optimizer.slots)) * ((4 * dim + 15) // 16 * 16)
+
+
+def capacities_of(option: es.StorageOption, row_size: int) -> list[int | None]:
+    """Rows that each tier may hold; None: any number."""
+    return [
+        None if tier.size_bytes is None else tier.size_bytes // row_size for tier in option.tiers()
+    ]

@@ -4,8 +4,10 @@ rules, operation by operation, so that results can be compared bit for bit."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,23 +98,44 @@ def update_of(optimizer: es.optimizers.Optimizer) -> tuple[Update, list[float]]:
     return ftrl(optimizer), [optimizer.initial_accumulator_value, 0.0]
 
 
+class PlainStoreFullError(Exception):
+    """The batch's new rows have no room; nothing was changed."""
+
+
 @dataclass
 class PlainRow:
     w: Row
     slots: list[Row]
     freq: int = 0
     version: int = -1
+    served: int = 0  # occurrences in serving look-ups
+    last_access: int = 0
 
 
 class PlainTable:
-    """The same calls as EmbeddingVariable, on ids of shape (n,)."""
+    """The same calls as EmbeddingVariable, on ids of shape (n,).
 
-    def __init__(self, initial_rows: Row, optimizer: es.optimizers.Optimizer) -> None:
+    capacities: rows a tier of each partition, first tier first; None: any number.
+    """
+
+    def __init__(
+        self,
+        initial_rows: Row,
+        optimizer: es.optimizers.Optimizer,
+        *,
+        capacities: Sequence[int | None] = (None,),
+        cache_strategy: es.CacheStrategy = es.CacheStrategy.LFU,
+        partition_num: int = 1,
+    ) -> None:
         self._initial_rows = initial_rows
         self._update, self._slot_values = update_of(optimizer)
         self._slot_names = optimizer.slots
+        self._capacities = capacities
+        self._strategy = cache_strategy
+        self._partitions = partition_num
         self._rows: dict[int, PlainRow] = {}
         self._applies = 0
+        self._now = 0
 
     @property
     def dim(self) -> int:
@@ -122,11 +145,18 @@ class PlainTable:
         row: Row = self._initial_rows[key % len(self._initial_rows)]
         return row
 
-    def lookup(self, ids: list[int]) -> Row:
+    def lookup(self, ids: list[int], *, train: bool = False) -> Row:
         rows = [self._rows[key].w if key in self._rows else self._initial_row(key) for key in ids]
+        if not train:
+            for key in ids:
+                self._now += 1
+                if key in self._rows:
+                    self._rows[key].served += 1
+                    self._rows[key].last_access = self._now
         return np.array(rows, F32).reshape(len(ids), self.dim)
 
     def apply_gradients(self, ids: list[int], grads: Row, global_step: int | None) -> None:
+        self._check_room(ids)
         step = self._applies if global_step is None else global_step
         self._applies += 1
         sums: dict[int, Row] = {}
@@ -139,7 +169,24 @@ class PlainTable:
             row = self._rows[key]
             self._update(row.w, row.slots, grad, self._applies)
             row.version = step
-            row.freq += ids.count(key)
+        for key in ids:
+            self._now += 1
+            self._rows[key].freq += 1
+            self._rows[key].last_access = self._now
+
+    def _check_room(self, ids: list[int]) -> None:
+        if None in self._capacities:
+            return
+        room = sum(capacity or 0 for capacity in self._capacities)
+        for keys in self._by_partition({*self._rows, *ids}).values():
+            if len(keys) > room:
+                raise PlainStoreFullError
+
+    def _by_partition(self, keys: Iterable[int]) -> dict[int, list[int]]:
+        parts: dict[int, list[int]] = defaultdict(list)
+        for key in keys:
+            parts[key % self._partitions].append(key)
+        return parts
 
     def get_frequency(self, ids: list[int]) -> list[int]:
         return [self._rows[key].freq if key in self._rows else 0 for key in ids]
@@ -148,10 +195,26 @@ class PlainTable:
         return [self._rows[key].version if key in self._rows else -1 for key in ids]
 
     def lookup_tier(self, ids: list[int]) -> list[int]:
-        return [0 if key in self._rows else -1 for key in ids]
+        """Where rows lie when nothing moves any more: the highest ranks in the first tier."""
+        tiers = {}
+        for keys in self._by_partition(self._rows).values():
+            ranked = iter(sorted(keys, key=self._rank, reverse=True))
+            for tier, capacity in enumerate(self._capacities):
+                for key in islice(ranked, capacity):
+                    tiers[key] = tier
+        return [tiers.get(key, -1) for key in ids]
+
+    def _rank(self, key: int) -> tuple[int, int]:
+        row = self._rows[key]
+        count = row.freq + row.served if self._strategy is es.CacheStrategy.LFU else 0
+        return count, row.last_access
 
     def total_count(self) -> tuple[int, int]:
         return len(self._rows), self.dim
+
+    def rows_in_tiers(self) -> list[int]:
+        tiers = self.lookup_tier(list(self._rows))
+        return [tiers.count(tier) for tier in range(len(self._capacities))]
 
     def export(self) -> dict[str, NDArray[np.generic]]:
         rows = [self._rows[key] for key in sorted(self._rows)]

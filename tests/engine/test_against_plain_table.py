@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import StorageOf
+from engine_storage import STACKS, Stack, StorageOf, capacities_of, row_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from plain_table import PlainTable
+from plain_table import PlainStoreFullError, PlainTable
 
 import embstore as es
+from embstore.errors import StoreFullError
+
+# In all, spread over the stacks. A longer run, by hand:
+# EMBSTORE_TEST_SEQUENCES=100000 pytest tests/engine -k any_sequence
+SEQUENCES = int(os.environ.get("EMBSTORE_TEST_SEQUENCES", "2000"))
 
 INT64 = np.iinfo(np.int64)
 
@@ -44,7 +50,7 @@ def applies(draw: st.DrawFn, dim: int) -> tuple[str, Any]:
 
 def calls(dim: int) -> st.SearchStrategy[list[tuple[str, Any]]]:
     read = st.tuples(st.sampled_from(["lookup", "serve", "freq", "version", "tier"]), BATCHES)
-    whole = st.tuples(st.sampled_from(["export", "count"]), st.none())
+    whole = st.tuples(st.sampled_from(["export", "count", "drain"]), st.none())
     return st.lists(applies(dim) | applies(dim) | read | whole, max_size=12)
 
 
@@ -58,24 +64,53 @@ def same_bits(got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> bool:
 
 def check_call(var: es.EmbeddingVariable, plain: PlainTable, name: str, argument: Any) -> None:
     if name == "apply":
-        ids, grads, step = argument
-        var.apply_gradients(np.array(ids, np.int64), grads, step)
-        plain.apply_gradients(ids, grads, step)
+        check_apply(var, plain, *argument)
     elif name in ("lookup", "serve"):
         rows = var.lookup(np.array(argument, np.int64), train=name == "lookup")
-        assert same_bits(rows, plain.lookup(argument))
+        assert same_bits(rows, plain.lookup(argument, train=name == "lookup"))
     elif name == "export":
         check_export(var, plain)
     elif name == "count":
         assert var.total_count() == plain.total_count()
+    elif name == "drain":
+        check_tiers(var, plain)
+    elif name == "tier":
+        has_row = [tier >= 0 for tier in plain.lookup_tier(argument)]
+        assert (var.lookup_tier(np.array(argument, np.int64)) >= 0).tolist() == has_row
     else:
         readers: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
             "freq": (var.get_frequency, plain.get_frequency),
             "version": (var.get_version, plain.get_version),
-            "tier": (var.lookup_tier, plain.lookup_tier),
         }
         read, read_plain = readers[name]
         assert read(np.array(argument, np.int64)).tolist() == read_plain(argument)
+
+
+def check_apply(
+    var: es.EmbeddingVariable,
+    plain: PlainTable,
+    ids: list[int],
+    grads: np.ndarray[Any, Any],
+    step: int | None,
+) -> None:
+    try:
+        plain.apply_gradients(ids, grads, step)
+    except PlainStoreFullError:
+        with pytest.raises(StoreFullError):
+            var.apply_gradients(np.array(ids, np.int64), grads, step)
+    else:
+        var.apply_gradients(np.array(ids, np.int64), grads, step)
+
+
+def check_tiers(var: es.EmbeddingVariable, plain: PlainTable) -> None:
+    var.drain()
+    keys = plain.export()["keys"].tolist()
+    assert var.lookup_tier(keys).tolist() == plain.lookup_tier(keys)
+    tiers = var.stats()["tiers"]
+    wanted = plain.rows_in_tiers()
+    assert [
+        sum(tier["rows"] for tier in tiers[t :: len(wanted)]) for t in range(len(wanted))
+    ] == wanted
 
 
 def check_export(var: es.EmbeddingVariable, plain: PlainTable) -> None:
@@ -85,33 +120,52 @@ def check_export(var: es.EmbeddingVariable, plain: PlainTable) -> None:
         assert same_bits(got[column], wanted[column]), column
 
 
-@pytest.mark.parametrize("partition_num", [1, 3])
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=max(SEQUENCES // len(STACKS), 1),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_any_sequence_of_calls_gives_what_a_plain_table_gives(
-    data: st.DataObject,
-    storage_type: es.StorageType,
-    storage_of: StorageOf,
-    partition_num: int,
+    data: st.DataObject, stack: Stack, storage_of: StorageOf
 ) -> None:
     dim = data.draw(st.sampled_from([1, 2, 3, 4, 7, 8, 16, 17, 33]), label="dim")
     rows = data.draw(st.sampled_from([1, 2, 8, 4096]), label="default_value_dim")
     optimizer = data.draw(OPTIMIZERS, label="optimizer")
+    strategy = data.draw(st.sampled_from(es.CacheStrategy), label="cache_strategy")
+    partitions = data.draw(st.sampled_from([1, 1, 3]), label="partition_num")
+    # Mostly so few that rows move all the time, and sometimes too few in all.
+    upper_rows = data.draw(st.sampled_from([1, 2, 3, 5, 8, 300]), label="upper_rows")
+    last_rows = data.draw(st.sampled_from([600, 600, 600, 12]), label="last_rows")
+    row_size = row_bytes(dim, optimizer)
+    storage = storage_of(
+        stack,
+        ((stack.tiers - 1) * upper_rows + last_rows) * row_size,
+        upper_bytes=upper_rows * row_size,
+        cache_strategy=strategy,
+    )
     initializer = es.initializers.RandomNormal(stddev=1.0, seed=7)
     var = es.get_embedding_variable(
         "var",
         dim,
         optimizer=optimizer,
         ev_option=es.EmbeddingVariableOption(
-            storage_option=storage_of(storage_type, 1 << 18),
+            storage_option=storage,
             init_option=es.InitializerOption(initializer, default_value_dim=rows),
         ),
-        partition_num=partition_num,
+        partition_num=partitions,
     )
     with var:
-        plain = PlainTable(initializer((rows, dim)), optimizer)
+        plain = PlainTable(
+            initializer((rows, dim)),
+            optimizer,
+            capacities=capacities_of(storage, row_size),
+            cache_strategy=strategy,
+            partition_num=partitions,
+        )
         for name, argument in data.draw(calls(dim), label="calls"):
             check_call(var, plain, name, argument)
+        check_tiers(var, plain)
         check_export(var, plain)
 
 
@@ -127,26 +181,32 @@ def test_any_sequence_of_calls_gives_what_a_plain_table_gives(
 )
 @pytest.mark.parametrize("dim", [1, 16, 30])
 def test_a_long_training_with_skewed_keys_gives_what_a_plain_table_gives(
-    storage_type: es.StorageType,
+    stack: Stack,
     storage_of: StorageOf,
     optimizer: es.optimizers.Optimizer,
     dim: int,
 ) -> None:
     random = np.random.RandomState(5)
     initializer = es.initializers.TruncatedNormal(seed=3)
+    row_size = row_bytes(dim, optimizer)
+    storage = storage_of(stack, 3000 * row_size, upper_bytes=40 * row_size)
     var = es.get_embedding_variable(
         "var",
         dim,
         initializer=initializer,
         optimizer=optimizer,
-        ev_option=es.EmbeddingVariableOption(storage_option=storage_of(storage_type)),
+        ev_option=es.EmbeddingVariableOption(storage_option=storage),
     )
     with var:
-        plain = PlainTable(initializer((4096, dim)), optimizer)
-        for _ in range(30):
+        plain = PlainTable(
+            initializer((4096, dim)), optimizer, capacities=capacities_of(storage, row_size)
+        )
+        for step in range(30):
             ids = (random.zipf(1.3, 200) % 1500) * 2_654_435_761
             grads = random.standard_normal((len(ids), dim)).astype(np.float32)
-            assert same_bits(var.lookup(ids, train=True), plain.lookup(ids.tolist()))
+            train = step % 3 > 0
+            assert same_bits(var.lookup(ids, train=train), plain.lookup(ids.tolist(), train=train))
             var.apply_gradients(ids, grads)
             plain.apply_gradients(ids.tolist(), grads, None)
+        check_tiers(var, plain)
         check_export(var, plain)
