@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 # What the native core and the engine's memories need.
-ENGINE_PACKAGES := g++ python3-dev python3-venv libpmem1
+ENGINE_PACKAGES := g++ python3-dev python3-venv libleveldb1d libpmem1
 # In Debian 12 and Ubuntu, not in Debian 13; PMEM_MEMKIND says so where it is missing.
 OPTIONAL_PACKAGES := libmemkind0
 # What an emulated machine needs of the computer that it runs on.
