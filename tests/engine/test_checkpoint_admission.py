@@ -1,0 +1,152 @@
+"""Keys that wait at a filter go on waiting where they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoint_variables import assert_same, train, variable
+from engine_storage import STACKS, Stack
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import embstore as es
+from embstore.errors import CheckpointError, InvalidArgumentError
+
+COUNTER = es.CounterFilter(4)
+SKETCH = es.CBFFilter(4, 200, 0.001, np.uint16)
+KEYS = np.arange(1, 70) * 7919 - 40_000  # those of train()
+
+
+@settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    saved=st.sampled_from(STACKS),
+    restored=st.sampled_from(STACKS),
+    admission=st.sampled_from([COUNTER, SKETCH]),
+    partitions=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    incremental=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_waiting_keys_come_back_with_what_they_were_counted(
+    tmp_path_factory: pytest.TempPathFactory,
+    saved: Stack,
+    restored: Stack,
+    admission: es.CounterFilter | es.CBFFilter,
+    partitions: tuple[int, int],
+    incremental: bool,
+    seed: int,
+) -> None:
+    if admission is SKETCH:  # one that knows no keys can't tell them apart by partition
+        partitions = (partitions[0], partitions[0])
+    path = tmp_path_factory.mktemp("saved")
+    with (
+        variable(saved, filter_option=admission, partition_num=partitions[0]) as var,
+        variable(restored, filter_option=admission, partition_num=partitions[1]) as other,
+    ):
+        train(var, seed, batches=2)
+        es.save(path / "full", [var], 1)
+        chain = []
+        if incremental:
+            train(var, seed + 1, batches=1)
+            chain = [path / "increment"]
+            es.save_incremental(chain[0], [var], 2)
+        train(other, seed + 2, batches=1)
+        es.restore(path / "full", [other], incremental=chain)
+        for _ in range(2):
+            np.testing.assert_array_equal(other.get_frequency(KEYS), var.get_frequency(KEYS))
+            np.testing.assert_array_equal(other.get_version(KEYS), var.get_version(KEYS))
+            np.testing.assert_array_equal(other.lookup(KEYS), var.lookup(KEYS))
+            assert other.stats()["waiting_keys"] == var.stats()["waiting_keys"]
+            assert_same(other.export(), var.export())
+            for each in (var, other):
+                train(each, seed + 3, batches=2)
+
+
+def test_a_sketch_that_is_partitioned_anew_forgets_no_key(tmp_path: Path) -> None:
+    with (
+        variable(filter_option=SKETCH, partition_num=2) as var,
+        variable(filter_option=SKETCH, partition_num=3) as other,
+    ):
+        train(var, 1, batches=1)
+        es.save(tmp_path, [var], 1)
+        es.restore(tmp_path, [other])
+        assert (other.get_frequency(KEYS) >= var.get_frequency(KEYS)).all()
+
+
+def test_counts_of_a_counter_filter_may_go_on_in_a_sketch(tmp_path: Path) -> None:
+    with variable(filter_option=COUNTER) as var, variable(filter_option=SKETCH) as other:
+        train(var, 1, batches=1)
+        es.save(tmp_path, [var], 1)
+        es.restore(tmp_path, [other])
+        assert (other.get_frequency(KEYS) >= var.get_frequency(KEYS)).all()
+        assert_same(other.export(), var.export())
+
+
+@pytest.mark.parametrize(
+    "option", [COUNTER, es.CBFFilter(4, 5000, 0.001, np.uint16), es.CBFFilter(4, 200, 0.001)]
+)
+def test_a_sketch_that_the_filter_cant_go_on_with_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: es.CounterFilter | es.CBFFilter
+) -> None:
+    with variable(filter_option=SKETCH) as var, variable(filter_option=option) as other:
+        train(var, 1)
+        train(other, 2)
+        before = other.export()
+        es.save(tmp_path, [var], 1)
+        with pytest.raises(CheckpointError, match="TF_EV_SAVE_FILTERED_FEATURES=0"):
+            es.restore(tmp_path, [other])
+        assert_same(other.export(), before)
+        monkeypatch.setenv("TF_EV_SAVE_FILTERED_FEATURES", "0")
+        es.restore(tmp_path, [other])
+        assert_same(other.export(), var.export())
+        assert other.stats()["waiting_keys"] == 0
+
+
+def test_a_variable_without_a_filter_takes_the_rows(tmp_path: Path) -> None:
+    for option in (COUNTER, SKETCH):
+        with variable(filter_option=option) as var, variable() as other:
+            train(var, 1)
+            es.save(tmp_path, [var], 1)
+            es.restore(tmp_path, [other])
+            assert_same(other.export(), var.export())
+
+
+@pytest.mark.parametrize("value", ["0", "False", "false"])
+@pytest.mark.parametrize("option", [COUNTER, SKETCH], ids=["counter", "sketch"])
+def test_waiting_keys_are_left_out_where_the_environment_says_so(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    option: es.CounterFilter | es.CBFFilter,
+    value: str,
+) -> None:
+    with variable(filter_option=option) as var, variable(filter_option=option) as other:
+        train(var, 1)
+        assert var.stats()["waiting_keys"] > 0
+        monkeypatch.setenv("TF_EV_SAVE_FILTERED_FEATURES", value)
+        es.save(tmp_path, [var], 1)
+        monkeypatch.delenv("TF_EV_SAVE_FILTERED_FEATURES")
+        es.restore(tmp_path, [other])
+        assert other.stats()["waiting_keys"] == 0
+        assert_same(other.export(), var.export())
+        monkeypatch.setenv("TF_EV_SAVE_FILTERED_FEATURES", "perhaps")
+        with pytest.raises(InvalidArgumentError, match="TF_EV_SAVE_FILTERED_FEATURES"):
+            es.save(tmp_path, [var], 1)
+
+
+def test_rows_that_were_dropped_wait_anew(tmp_path: Path) -> None:
+    one = np.ones((1, 3), np.float32)
+    with variable(filter_option=es.CounterFilter(2), evict_option=es.GlobalStepEvict(5)) as var:
+        for _ in range(3):
+            var.apply_gradients([1], one, global_step=1)
+        es.save(tmp_path, [var], 10)
+        assert var.total_count() == (0, 3)
+        assert var.get_frequency([1]) == [0]
+        var.apply_gradients([1], one, global_step=11)
+        assert var.total_count() == (0, 3)
+        var.apply_gradients([1], one, global_step=12)
+        assert var.total_count() == (1, 3)

@@ -1,0 +1,38 @@
+"""A checkpoint needs no memory that grows with the table."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from engine_storage import skip_without_library
+
+import embstore as es
+
+
+@pytest.mark.parametrize(
+    "storage_type",
+    [es.StorageType.DRAM_SSDHASH, es.StorageType.DRAM_LEVELDB],
+    ids=lambda storage_type: storage_type.name,
+)
+def test_a_table_larger_than_memory_is_saved_and_restored_in_little_of_it(
+    tmp_path: Path, storage_type: es.StorageType
+) -> None:
+    skip_without_library(storage_type)
+    script = Path(__file__).with_name("saves_in_little_memory.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), storage_type.name, "150000"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    mib = json.loads(done.stdout)
+    assert mib["saved_mib"] > 75
+    assert mib["save_growth_mib"] < 16
+    # A restore fills the table meanwhile: its index, its first tier, and LevelDB's own 32 MiB.
+    assert mib["restore_growth_mib"] < 16 + mib["index_mib"] + mib["first_tier_mib"] + 32
