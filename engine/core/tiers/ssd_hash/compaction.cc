@@ -170,15 +170,15 @@ void SsdHashTier::move_live_rows(LogFile& victim, bool carry_tombstones) {
       records.insert(records.end(), at, at + record_bytes_);
       from.push_back(slot_of(victim, record));
     }
-    move_records(records, from);
+    move_records(victim, records, from);
   }
 }
 
-// Appends copies of `records`, sequence numbers included, and has the index refer to them. A copy that it
+// Appends copies of `records` of `victim`, sequence numbers included, and has the index refer to them. A copy that it
 // doesn't take is void before it goes out: on a medium it could outlive the newer record of its key.
-void SsdHashTier::move_records(const std::vector<std::byte>& records, std::span<const Slot> from) {
+void SsdHashTier::move_records(LogFile& victim, const std::vector<std::byte>& records,
+                               std::span<const Slot> from) {
   Relocator& relocator = *relocator_.load(std::memory_order_acquire);
-  const std::shared_ptr<const ssd_hash::View> seen = view();
   std::vector<std::pair<std::byte*, Slot>> refused;
   for (size_t done = 0; done < from.size();) {
     std::shared_ptr<Buffer> buffer;
@@ -197,8 +197,7 @@ void SsdHashTier::move_records(const std::vector<std::byte>& records, std::span<
       std::memcpy(copies, records.data() + done * record_bytes_, count * record_bytes_);
       for (uint32_t i = 0; i < count; ++i) {
         if (ssd_hash::header_of(copies + i * record_bytes_).kind == ssd_hash::kTombstones) continue;
-        active_->set_live(first + i);
-        live_rows_.fetch_add(1, std::memory_order_relaxed);
+        active_->set_live(first + i);  // not counted: the row is there already
       }
       active_->records += count;
       buffer->count.store(before + count, std::memory_order_release);
@@ -232,17 +231,16 @@ void SsdHashTier::move_records(const std::vector<std::byte>& records, std::span<
         if (!whole) damaged_records_.fetch_add(1, std::memory_order_relaxed);
         const Slot to = first_to + i;
         if (relocator.relocate(header.row.key, from[done + i], to)) {
-          drop(*seen, from[done + i]);
+          victim.clear_live(static_cast<uint32_t>(from[done + i] % records_per_file_));
           moved_rows_.fetch_add(1, std::memory_order_relaxed);
         } else {
           refused.emplace_back(copy, to);
-          if (!whole) (*seen->files)[from[done + i] / records_per_file_]->has_stuck_row = true;
+          if (!whole) victim.has_stuck_row = true;
         }
       }
     }
-    if (!refused.empty()) {
-      const std::shared_ptr<const ssd_hash::View> now = view();
-      for (const auto& [record, slot] : refused) drop(*now, slot);
+    for (const auto& [record, slot] : refused) {
+      buffer->file->clear_live(static_cast<uint32_t>(slot % records_per_file_));
     }
     done += count;
   }
@@ -256,30 +254,33 @@ void SsdHashTier::remove_emptied_files() {
   const auto is_empty = [](const LogFile& file) {
     return file.sealed && file.live_rows.load(std::memory_order_acquire) == 0;
   };
-  const auto find_next = [&] {
-    auto at = log_.begin();
-    while (at != log_.end() && (*at)->has_stuck_row && !is_empty(**at)) ++at;
-    return at != log_.end() && is_empty(**at) ? at : log_.end();
-  };
-  if (find_next() == log_.end()) return;
-  // Their rows' copies first.
+  std::vector<std::shared_ptr<LogFile>> emptied;
+  for (const auto& file : log_) {
+    if (is_empty(*file)) {
+      emptied.push_back(file);
+    } else if (!file->has_stuck_row) {
+      break;
+    }
+  }
+  if (emptied.empty()) return;
+  // What took the place of their rows first.
   flush_buffer(lock);
   if (options_.sync && active_ != nullptr) active_->file.sync();
-  bool removed = false;
   std::exception_ptr error;
-  for (auto at = find_next(); at != log_.end(); at = find_next()) {
+  size_t removed = 0;
+  for (; removed < emptied.size(); ++removed) {
+    LogFile& file = *emptied[removed];
     try {
-      (*at)->file.remove();
+      file.file.remove();
     } catch (...) {
       error = std::current_exception();
       break;
     }
-    file_bytes_.fetch_sub((*at)->written_bytes, std::memory_order_relaxed);
-    free_indexes_.push_back((*at)->index);
-    log_.erase(at);
-    removed = true;
+    file_bytes_.fetch_sub(file.written_bytes, std::memory_order_relaxed);
+    free_indexes_.push_back(file.index);
+    std::erase(log_, emptied[removed]);
   }
-  if (removed) publish_files();
+  if (removed > 0) publish_files();
   if (error != nullptr) std::rethrow_exception(error);
 }
 

@@ -155,7 +155,8 @@ class SsdHashTier final : public Tier {
   void compact_noting_errors(uint64_t more_bytes, size_t max_files);
   std::shared_ptr<ssd_hash::LogFile> next_to_compact(uint64_t after_number, uint64_t last_number);
   void move_live_rows(ssd_hash::LogFile& victim, bool carry_tombstones);
-  void move_records(const std::vector<std::byte>& records, std::span<const Slot> from);
+  void move_records(ssd_hash::LogFile& victim, const std::vector<std::byte>& records,
+                    std::span<const Slot> from);
   void remove_emptied_files();
   void wake_compaction_thread();
   void run_compaction_thread();
