@@ -4,15 +4,20 @@
 // Every gradient is a small whole number, the same in all columns, and the rule is SGD with a rate of -1.
 // So float sums are exact in any order, a row that is not the same in all columns is torn, a row that
 // shrinks was stale, and the sum of all rows says whether an update was lost or doubled.
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "checkpoint/restore.h"
+#include "checkpoint/writer.h"
 #include "error.h"
 #include "table.h"
 
@@ -101,6 +106,49 @@ void inspect(const Table& table, std::mt19937_64& random, const Options& options
   }
 }
 
+// Saves of a table that others train meanwhile: one in full, then increments, which together fill another
+// table, that others read meanwhile.
+class Checkpoints {
+ public:
+  explicit Checkpoints(const TableSpec& spec)
+      : copy_(spec),
+        directory_(std::filesystem::temp_directory_path() /
+                   ("table_stress-" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(directory_);
+  }
+  ~Checkpoints() { std::filesystem::remove_all(directory_); }
+  Checkpoints(const Checkpoints&) = delete;
+  Checkpoints& operator=(const Checkpoints&) = delete;
+
+  const Table& copy() const { return copy_; }
+
+  // By one thread at a time.
+  void save_and_restore(Table& table) {
+    constexpr size_t kMostIncrements = 6;
+    if (chain_.size() > kMostIncrements) chain_.clear();
+    const std::string path = directory_ / std::to_string(saves_++);
+    const bool incremental = !chain_.empty();
+    checkpoint::Writer file(path, RowLayout(table.dim(), table.slot_count()),
+                            {.save_id = {},
+                             .partition = 0,
+                             .partition_count = 1,
+                             .incremental = incremental});
+    const SavedTable saved = table.save(file, {}, /*waiting_keys=*/true);
+    file.finish();
+    table.save_succeeded(saved.next_span);
+    chain_.insert(chain_.begin(), {path});
+    Table* const tables[] = {&copy_};
+    checkpoint::restore_tables(tables, chain_, saved.state, /*waiting_keys=*/true);
+    check(copy_.row_count() == saved.rows_left, "a restore lost or doubled a row");
+  }
+
+ private:
+  Table copy_;
+  const std::filesystem::path directory_;
+  checkpoint::Chain chain_;
+  uint64_t saves_ = 0;
+};
+
 TableSpec table_spec(const std::vector<TierSpec>& tiers) {
   return TableSpec{
       .name = "stress",
@@ -122,11 +170,31 @@ std::vector<TierSpec> three_tiers() {
           {"DRAM", std::nullopt, uint64_t{8} << 20}};
 }
 
+// What holds of a table that nobody uses, whose updates add up to `total`.
+void check_settled(const Table& table, int64_t total) {
+  table.drain();
+  const TableStats stats = table.stats();
+  for (const TableStats::Level& level : stats.tiers) {
+    check(level.rows <= level.capacity_rows, "a drained tier is over its capacity");
+    check(level.rows == level.tier.rows, "a tier keeps rows that the index doesn't know");
+  }
+  check(stats.tiers.size() == 1 || stats.demotions > 0, "nothing moved");
+  const ExportedRows rows = table.export_rows();
+  check(rows.keys.size() == table.row_count(), "the count and the export disagree");
+  double sum = 0;
+  for (size_t i = 0; i < rows.keys.size(); ++i) sum += checked_row(&rows.values[i * kDim]);
+  check(static_cast<int64_t>(sum) == total, "an update was lost or doubled");
+}
+
 void run(const Options& options, const std::vector<TierSpec>& tiers) {
   const int64_t hot_key = 0;
   Table table(table_spec(tiers));
+  Checkpoints checkpoints(table_spec(tiers));
   std::atomic<int64_t> total{0};
   std::vector<std::thread> threads;
+  threads.emplace_back([&] {
+    for (int i = 0; i < options.batches / 16; ++i) checkpoints.save_and_restore(table);
+  });
   for (int t = 0; t < options.threads; ++t) {
     threads.emplace_back([&, t] {
       std::mt19937_64 random(options.seed * 1000 + static_cast<uint64_t>(t));
@@ -135,6 +203,8 @@ void run(const Options& options, const std::vector<TierSpec>& tiers) {
         const uint64_t choice = random() % 16;
         if (choice < 8) {
           train(table, random, options, total);
+        } else if (choice < 10) {
+          read(checkpoints.copy(), random, options);
         } else if (choice < 15) {
           read(table, random, options);
           read_one_key(table, hot_key, hot_value);
@@ -146,18 +216,9 @@ void run(const Options& options, const std::vector<TierSpec>& tiers) {
   }
   for (std::thread& thread : threads) thread.join();
 
-  table.drain();
-  const TableStats stats = table.stats();
-  for (const TableStats::Level& level : stats.tiers) {
-    check(level.rows <= level.capacity_rows, "a drained tier is over its capacity");
-    check(level.rows == level.tier.rows, "a tier keeps rows that the index doesn't know");
-  }
-  check(tiers.size() == 1 || stats.demotions > 0, "nothing moved");
-  const ExportedRows rows = table.export_rows();
-  check(rows.keys.size() == table.row_count(), "the count and the export disagree");
-  double sum = 0;
-  for (size_t i = 0; i < rows.keys.size(); ++i) sum += checked_row(&rows.values[i * kDim]);
-  check(static_cast<int64_t>(sum) == total.load(), "an update was lost or doubled");
+  checkpoints.save_and_restore(table);
+  check_settled(table, total.load());
+  check_settled(checkpoints.copy(), total.load());
 }
 
 // Operations that race with close() end, or are refused; nothing else.
