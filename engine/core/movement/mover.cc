@@ -72,9 +72,9 @@ void Mover::rows_came() {
 
 // --- Counting
 
-void Mover::count_served(std::span<const int64_t> ids, std::span<const uint32_t> absent,
+void Mover::count_served(std::span<const int64_t> ids, std::span<const uint32_t> excepted,
                          uint64_t first_stamp) {
-  if (log_.append(first_stamp, ids, absent) > kMostWaitingIds) {
+  if (log_.append(first_stamp, ids, excepted) > kMostWaitingIds) {
     settle();
   } else {
     EvictionPool::instance().schedule(*this);
@@ -89,10 +89,10 @@ void Mover::count_waiting() {
   std::vector<Access> lower;
   for (const AccessLog::Batch& batch : batches) {
     IndexReader reader(index_);
-    auto absent = batch.absent.begin();
+    auto excepted = batch.excepted.begin();
     for (size_t i = 0; i < batch.ids.size(); ++i) {
-      if (absent != batch.absent.end() && *absent == i) {
-        ++absent;
+      if (excepted != batch.excepted.end() && *excepted == i) {
+        ++excepted;
         continue;
       }
       if (i + kAhead < batch.ids.size()) reader.prefetch(hash_key(batch.ids[i + kAhead]));
@@ -146,7 +146,7 @@ void Mover::count_lower(std::vector<Access>& accesses) {
 
 // --- Up
 
-bool Mover::promote(const StagedRows& staged, Claim& claim) {
+bool Mover::promote(const StagedRows& staged, Claim& claim, std::vector<size_t>* promoted) {
   std::vector<size_t> order(staged.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&staged](size_t a, size_t b) {
@@ -175,6 +175,7 @@ bool Mover::promote(const StagedRows& staged, Claim& claim) {
       Slot slot;
       claim.take({&slot, 1});
       promote_entry(shard, entry, staged.header(i), staged.row(i), slot);
+      if (promoted != nullptr) promoted->push_back(i);
     }
   }
   return all;
@@ -183,12 +184,13 @@ bool Mover::promote(const StagedRows& staged, Claim& claim) {
 void Mover::promote_entry(IndexShard& shard, const Entry& entry, const RowHeader& header,
                           const float* row, Slot slot) {
   const RowRef from = entry.ref();
+  // Off one count first and on the other last: a tier that looked fuller than it is would give up a row
+  // that outranks one which is on its way through the first tier.
+  tiers_.add_rows(from.tier(), -1);
   tiers_.first().put(slot, header, row);
   shard.set_ref(entry, RowRef(0, slot));
   const Place left{header.key, from.slot()};
   tiers_.tier(from.tier()).erase({&left, 1});
-  // In this order: a tier that looked fuller than it is would give up a row too many.
-  tiers_.add_rows(from.tier(), -1);
   tiers_.add_rows(0, 1);
   promotions_.fetch_add(1, std::memory_order_relaxed);
 }
@@ -270,6 +272,8 @@ uint64_t Mover::demote(size_t t, uint64_t count) {
     if (from.rank(place.slot, strategy_) != rank) continue;
     leaving.push_back({place, hash, found});
   }
+  // As many as are still too many: rows may have been promoted from here since they were counted.
+  leaving.resize(std::min<uint64_t>(leaving.size(), tiers_.excess_rows(t)));
   std::sort(leaving.begin(), leaving.end(),
             [](const Leaving& a, const Leaving& b) { return a.hash < b.hash; });  // so by shard
   std::vector<Place> places(leaving.size());
