@@ -15,14 +15,15 @@ from docker.models.containers import Container
 from requests import RequestException
 
 from pmemlab.container_engine.health import STATE_FOLDER, has_ended, last_log_lines
-from pmemlab.errors import MachineDiedError
+from pmemlab.errors import EXEC_LAB_ERROR_STATUS, MachineDiedError
 
 __all__ = ["ContainerCommand"]
 
 _LOOK_EVERY_S = 1.0
 _LOOK_AGAIN_S = 0.1
 _END_S = 2.0
-_KILLED = 137
+# By SIGKILL; and of `pmemlab exec`, whose guest is gone.
+_SUSPICIOUS = (137, EXEC_LAB_ERROR_STATUS)
 
 
 class ContainerCommand:
@@ -41,6 +42,7 @@ class ContainerCommand:
         self.stderr = bytearray()
         self._api = client.api
         self._container = container
+        self._killed = False
         # `docker exec` can't end what it has started, so the command leaves its number behind.
         self._pid_file = f"{STATE_FOLDER}/exec-{uuid.uuid4().hex}.pid"
         self._chunks: queue.SimpleQueue[tuple[bytes | None, bytes | None] | None]
@@ -76,6 +78,7 @@ class ContainerCommand:
 
     def kill(self) -> None:
         """End it at once. Fine where it, or the container, has ended already."""
+        self._killed = True
         script = 'kill -KILL "$(cat "$0")"'
         with suppress(DockerException):
             self._container.exec_run(["sh", "-c", script, self._pid_file])
@@ -95,10 +98,11 @@ class ContainerCommand:
                 state = self._api.exec_inspect(self._id)
             status = None if state["Running"] else state["ExitCode"]
             self._check_container()
-            # A container that ends kills its commands first.
-            if status is not None and (status != _KILLED or time.monotonic() > deadline):
+            # What ends a container ends its commands first.
+            late = time.monotonic() > deadline
+            if status is not None and (late or self._killed or status not in _SUSPICIOUS):
                 return int(status)
-            if time.monotonic() > deadline:
+            if late:
                 raise MachineDiedError(
                     f"container {self._container.name} has lost a command that ran",
                     last_log_lines(self._container),
