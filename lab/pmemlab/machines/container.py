@@ -59,7 +59,9 @@ def require_image(client: docker.DockerClient, clone: Clone) -> str:
     """
     image = current_image(client, clone)
     if image is None:
-        raise MissingRequirementError("there is no image of this clone's present sources", "make lab-up")
+        raise MissingRequirementError(
+            "there is no image of this clone's present sources", "make lab-up"
+        )
     return image
 
 
