@@ -19,12 +19,17 @@ AUC = "auc"
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One storage type on one machine. `kind` is that of the two rates."""
+    """One storage type on one machine.
+
+    proved: whether the machine is of the scenario's topology; else it is this computer as it is.
+    kind: of the two rates.
+    """
 
     scenario: str
     storage_type: str
     machine: Kind
     accelerator: Accelerator
+    proved: bool
     kind: MetricKind
     samples_per_s: float
     lookups_per_s: float
@@ -32,8 +37,11 @@ class ResultRow:
 
     @property
     def machine_label(self) -> str:
-        without = self.accelerator == "none"
-        return self.machine if without else f"{self.machine} ({self.accelerator})"
+        if not self.proved:
+            return f"{self.machine}, unproved"
+        return (
+            f"{self.machine} ({self.accelerator})" if self.accelerator != "none" else self.machine
+        )
 
 
 def result_rows(metrics: Iterable[Metric]) -> list[ResultRow]:
@@ -52,6 +60,7 @@ def _row(metrics: Mapping[str, Metric]) -> ResultRow:
         storage_type=samples.storage_type,
         machine=samples.machine,
         accelerator=samples.accelerator,
+        proved=not samples.facts.get("unproved"),
         kind=samples.kind,
         samples_per_s=samples.value or 0.0,
         lookups_per_s=lookups.value or 0.0,

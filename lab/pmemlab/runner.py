@@ -40,9 +40,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job's command ended, and on what. Whether that is good is for `verdict` to say."""
+    """How a job's command ended, and on what. Whether that is good is for `verdict` to say.
+
+    topology: the machine's, which for a process has its persistent memory at other places.
+    """
 
     result: Result
+    topology: Topology
     machine: Kind
     accelerator: Accelerator
     facts: Mapping[str, object]
@@ -173,6 +177,6 @@ class ScenarioRunner:
 
 
 def _run(job: Job, machine: Machine) -> Outcome:
-    argv = job.scenario.argv(job.storage_type, machine.python)
+    argv = job.scenario.argv(job.storage_type, machine.python, machine.topology)
     result = machine.run(argv, timeout=job.scenario.timeout_s)
-    return Outcome(result, machine.kind, machine.accelerator, machine.facts())
+    return Outcome(result, machine.topology, machine.kind, machine.accelerator, machine.facts())
