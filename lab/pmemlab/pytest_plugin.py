@@ -99,7 +99,8 @@ class ScenarioItem(pytest.Item):
             if lacking and session.kind_for(self.scenario) == "process":
                 pytest.skip(str(error))  # a process has but what this computer has
             # In setup this is an ERROR; and where the lab broke, our own stack tells nothing.
-            pytest.fail(f"{type(error).__name__}, the lab's fault: {error}", pytrace=False)
+            message = f"{type(error).__name__}, the lab's fault: {error}"
+            raise pytest.fail.Exception(message, pytrace=False) from None
 
     def runtest(self) -> None:
         assert self._outcome is not None, "setup gives an outcome, raises or skips"

@@ -206,6 +206,7 @@ def test_a_guest_that_dies_is_an_error_of_the_lab(lab: Lab) -> None:
     result.stdout.fnmatch_lines(
         ["MachineDiedError, the lab's fault: guest died under DRAM", "Kernel panic"]
     )
+    result.stdout.no_fnmatch_line("*another exception*")
 
 
 def test_a_machine_that_dies_costs_one_run_only(lab: Lab) -> None:
