@@ -234,7 +234,7 @@ def test_a_machine_that_takes_too_long_is_a_lab_error(engine: Engine) -> None:
 
 def test_a_topology_that_is_not_the_labs_own_is_refused() -> None:
     with pytest.raises(LabError, match="--machine guest"):
-        open_container_machine(replace(load_topology("dram"), cpus=1))
+        open_container_machine(replace(load_topology("dram"), cpus=3))
 
 
 @pytest.mark.parametrize(
