@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _INI_FOLDERS = "pmemlab_scenarios"
 _MACHINES = ("auto", "process", "guest", "container")
+_LOG_WIDTH = 120
 _SESSION: pytest.StashKey[ScenarioSession] = pytest.StashKey()
 
 
@@ -229,7 +230,9 @@ def pytest_terminal_summary(
     if not scenarios.metrics:
         return
     terminalreporter.section("scenarios")
-    terminalreporter.write_line(scenarios.table(terminalreporter._tw.fullwidth))
+    # A log has no width of its own.
+    width = terminalreporter._tw.fullwidth if terminalreporter.isatty() else _LOG_WIDTH
+    terminalreporter.write_line(scenarios.table(width))
     terminalreporter.write_line("")
     for path in scenarios.written_files():
         terminalreporter.write_line(f"written: {path}")

@@ -74,13 +74,13 @@ def table(rows: Sequence[ResultRow], width: int) -> str:
     from rich.console import Console
     from rich.table import Table
 
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    grid = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, show_edge=False)
     for heading in ("scenario", "storage type"):
         grid.add_column(heading, no_wrap=True)
     grid.add_column("machine")
     for heading in ("samples/s", "lookups/s", "AUC"):
         grid.add_column(heading, justify="right", no_wrap=True)
-    grid.add_column("rates are", overflow="fold")
+    grid.add_column("rates are", min_width=len("functional-only"))
     for row in rows:
         grid.add_row(
             row.scenario,

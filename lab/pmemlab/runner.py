@@ -7,6 +7,7 @@ one works.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ class ScenarioRunner:
         self._lock = threading.Lock()
         self._closed = False
         self._machines: dict[int, Machine] = {}  # by id: a machine need not be hashable
-        self._activities: dict[str, str] = {}
+        self._activities: dict[str, tuple[str, float]] = {}  # by topology; and since when
         # Machines that could not be stopped, and why; complete once `close` has returned.
         self.leftovers: list[str] = []
 
@@ -94,9 +95,10 @@ class ScenarioRunner:
         return self._futures[job].result(timeout_s)
 
     def activities(self) -> list[str]:
-        """What is being done now, for people."""
+        """What is being done now and for how long, for people."""
+        now = time.monotonic()
         with self._lock:
-            return list(self._activities.values())
+            return [f"{what}, {now - since:.0f} s" for what, since in self._activities.values()]
 
     def close(self) -> None:
         """Stop what runs and every machine. Idempotent."""
@@ -173,7 +175,7 @@ class ScenarioRunner:
             if activity is None:
                 self._activities.pop(job.scenario.topology.name, None)
             else:
-                self._activities[job.scenario.topology.name] = activity
+                self._activities[job.scenario.topology.name] = activity, time.monotonic()
 
 
 def _run(job: Job, machine: Machine) -> Outcome:
