@@ -94,10 +94,6 @@ class Agent:
     def serve(self) -> None:
         with open("/proc/uptime") as file:  # noqa: PTH123 - pathlib's import costs a guest time
             uptime_s = float(file.read().split()[0])
-        print(f"agent up after {uptime_s} s", flush=True)
-        # The boot was quiet, since a console costs time; from now on the kernel's notices count.
-        with open("/proc/sys/kernel/printk", "w") as file:  # noqa: PTH123
-            file.write("6")
         self._send(HELLO, 0, {"kernel": os.uname().release, "uptime_s": uptime_s})
         while True:
             for key, _ in self._selector.select():
@@ -208,5 +204,13 @@ def _open_port() -> int:
     sys.exit(f"no virtio-serial port is called {PORT_NAME}")
 
 
-if __name__ == "__main__":
+def _main() -> None:
+    print("pmemlab: the agent is up", flush=True)  # on the console
+    # The boot was quiet, since a console costs time; from now on the kernel's notices count.
+    with open("/proc/sys/kernel/printk", "w") as file:  # noqa: PTH123
+        file.write("6")
     Agent(_open_port()).serve()
+
+
+if __name__ == "__main__":
+    _main()

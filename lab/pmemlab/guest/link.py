@@ -144,7 +144,7 @@ class Link:
             if left <= 0:
                 raise TimeoutError
             try:
-                frame = frames.get(timeout=min(left, _PING_EVERY_S, self._silence_s))
+                frame = frames.get(timeout=min(left, _PING_EVERY_S, self._silence_s / 3))
             except queue.Empty:
                 if time.monotonic() - max(asked, self._last_heard) > self._silence_s:
                     raise self._died(f"has not answered for {self._silence_s:g} s") from None
