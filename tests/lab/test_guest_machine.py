@@ -90,7 +90,7 @@ def test_a_program_that_is_not_there_is_named(machine: GuestMachine) -> None:
 
 
 def test_a_timeout_kills_the_command_and_keeps_what_it_wrote(machine: GuestMachine) -> None:
-    with pytest.raises(CommandTimeoutError, match="still running after 0.5 s") as caught:
+    with pytest.raises(CommandTimeoutError, match=r"still running after 0\.5 s") as caught:
         machine.run(["sh", "-c", "echo $$; sleep 60 & wait"], timeout=0.5)
     assert not played_qemu.is_running(int(caught.value.stdout))
     assert machine.run(["echo", "alive"]).stdout == "alive\n"
