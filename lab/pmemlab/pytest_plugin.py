@@ -8,6 +8,7 @@ call: so a lab that breaks is an ERROR, and only what ran on a sound machine can
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -199,13 +200,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     scenarios = _scenario_items(session.items)
     if not scenarios or session.config.option.collectonly:
         return
+    from pmemlab.scenario import ScenarioError
     from pmemlab.scenario_session import ScenarioSession
 
-    session.config.stash[_SESSION] = ScenarioSession(
-        [(item.scenario, item.storage_type) for item in scenarios],
-        machine=session.config.getoption("pmemlab_machine"),
-        root=session.config.rootpath,
-    )
+    try:
+        session.config.stash[_SESSION] = ScenarioSession(
+            [(item.scenario, item.storage_type) for item in scenarios],
+            machine=session.config.getoption("pmemlab_machine"),
+            root=session.config.rootpath,
+        )
+    except ScenarioError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -231,7 +236,8 @@ def pytest_terminal_summary(
         return
     terminalreporter.section("scenarios")
     # A log has no width of its own.
-    width = terminalreporter._tw.fullwidth if terminalreporter.isatty() else _LOG_WIDTH
+    is_log = not terminalreporter.isatty()
+    width = _LOG_WIDTH if is_log else shutil.get_terminal_size().columns
     terminalreporter.write_line(scenarios.table(width))
     terminalreporter.write_line("")
     for path in scenarios.written_files():

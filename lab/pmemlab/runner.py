@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from pmemlab.errors import LabError
@@ -87,12 +87,14 @@ class ScenarioRunner:
         for group in groups.values():
             self._pool.submit(self._run_group, group)
 
-    def outcome(self, job: Job, timeout_s: float | None = None) -> Outcome:
-        """Wait for a started job's outcome.
+    def outcome(self, job: Job, timeout_s: float | None = None) -> Outcome | None:
+        """Wait for a started job's outcome; None where there is none after `timeout_s`.
 
-        Raises LabError where the lab broke, TimeoutError after `timeout_s`.
+        Raises LabError where the lab broke.
         """
-        return self._futures[job].result(timeout_s)
+        future = self._futures[job]
+        wait([future], timeout_s)
+        return future.result() if future.done() else None
 
     def activities(self) -> list[str]:
         """What is being done now and for how long, for people."""

@@ -44,8 +44,7 @@ class Storage:
     """What the engine is given for every table.
 
     path: folder for a tier that keeps files. Default: the topology's `pmem.path`, for a storage
-    type
-        with a libpmem tier.
+        type with a libpmem tier.
     size_bytes: of each tier (`size` in the file). Default: the topology's `pmem.size`, shared out
         evenly among the tables, for a storage type with persistent memory; else the engine's.
     """
@@ -112,11 +111,14 @@ class Expectations:
 class Scenario:
     """One scenario.
 
-    name: the file's stem. summary: one line for people. Required. topology: the machine; in the
-    file, the name of one of the lab's or the path of a file. Required. storage_types: what the
-    tables are put on, a test each. Required. expect: what must hold. Required. storage: where and
-    how large. Default: as the topology says. workload: what is run. Default: wdl with its own
-    defaults. timeout_s: after so many seconds the run is stopped as stuck. Default: 600.
+    name: the file's stem.
+    summary: one line for people. Required.
+    topology: the machine (in the file: one of the lab's by name, or a file's path). Required.
+    storage_types: what the tables are put on, a test each. Required.
+    expect: what must hold. Required.
+    storage: where, and how large. Default: as the topology says.
+    workload: what is run. Default: wdl with its own defaults.
+    timeout_s: after so many seconds the run is stopped as stuck. Default: 600.
     """
 
     path: Path

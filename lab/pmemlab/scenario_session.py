@@ -14,7 +14,7 @@ from pmemlab.machines.protocol import Kind
 from pmemlab.metrics import Metric, MetricKind, ResultsFile, commit_of, timing_kind
 from pmemlab.report import AUC, LOOKUPS_PER_S, SAMPLES_PER_S, chart_svg, result_rows, table
 from pmemlab.runner import Job, Outcome, ScenarioRunner
-from pmemlab.scenario import Scenario
+from pmemlab.scenario import Scenario, ScenarioError
 from pmemlab.verdict import judge, judge_placement, parse_document
 
 __all__ = ["ScenarioSession"]
@@ -35,7 +35,10 @@ class ScenarioSession:
         """Choose a machine for each of the selected scenarios and storage types; start none yet.
 
         root: the project's folder; results go to its folder `results`.
+
+        Raises ScenarioError where two topologies have one name: a machine is known by it.
         """
+        _check_names([scenario for scenario, _ in selected])
         chooser = MachineChooser(machine, root)
         self._choices: dict[str, Choice] = {}
         for scenario, _ in selected:
@@ -74,11 +77,9 @@ class ScenarioSession:
             self._started = True
             self._runner.start(list(self._jobs.values()))
         job = self._jobs[scenario.path, storage_type]
-        while True:
-            try:
-                return self._runner.outcome(job, timeout_s=_POLL_S)
-            except TimeoutError:
-                waiting(self._runner.activities())
+        while (outcome := self._runner.outcome(job, timeout_s=_POLL_S)) is None:
+            waiting(self._runner.activities())
+        return outcome
 
     def judge(self, scenario: Scenario, storage_type: str, outcome: Outcome) -> list[str]:
         """Raise ExpectationError where something does not hold, else record the metrics.
@@ -114,6 +115,17 @@ class ScenarioSession:
         """Stop everything. Idempotent."""
         self._runner.close()
         self._results.close()
+
+
+def _check_names(scenarios: Sequence[Scenario]) -> None:
+    first: dict[str, Scenario] = {}
+    for scenario in scenarios:
+        other = first.setdefault(scenario.topology.name, scenario)
+        if other.topology != scenario.topology:
+            raise ScenarioError(
+                f"{scenario.path}: topology: {other.path} has another one that is called "
+                f"{scenario.topology.name} too; run them apart, or rename one"
+            )
 
 
 def _emulated_at_a_time() -> int:

@@ -306,6 +306,20 @@ def test_a_selection_that_no_scenario_has_is_a_usage_error(lab: Lab) -> None:
     result.stderr.fnmatch_lines(["*--topology won: no scenario has it; there are one"])
 
 
+def test_two_topologies_of_one_name_are_not_mixed_up(lab: Lab) -> None:
+    lab.add("a")
+    lab.add("b")
+    other = lab.pytester.path / "other"
+    other.mkdir()
+    text = TOPOLOGY.format(name="pmem-node").replace("52M", "104M")
+    (other / "pmem-node.yaml").write_text(text)
+    b = lab.pytester.path / "scenarios/b.yaml"
+    b.write_text(b.read_text().replace("../topologies/", "../other/"))
+    result = lab.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*b.yaml: topology: *a.yaml has another one that is called*"])
+
+
 def test_a_malformed_file_is_named(lab: Lab) -> None:
     lab.add("a")
     (lab.pytester.path / "scenarios/a.yaml").write_text("summary: only\n")
