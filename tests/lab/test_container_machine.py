@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import queue
+import socket
+import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +29,7 @@ from pmemlab.topology import load_topology
 
 PROOF = Proof("dram", "tcg", {"nodes": [0]}, {"nodes": [0]})
 
-Chunk = tuple[bytes | None, bytes | None]
+STDOUT, STDERR = 1, 2
 
 
 class Engine:
@@ -40,29 +41,40 @@ class Engine:
         self.exists = True
         self.removed = False
         self.commands: list[list[str]] = []
-        self.output: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
+        self._ours, self._theirs = socket.socketpair()
         self.exit_code: int | None = None
         self.container = cast(Container, _Container(self))
         self.client = cast(docker.DockerClient, SimpleNamespace(api=self, close=lambda: None))
 
+    def write(self, stream: int, data: bytes) -> None:
+        """What the command writes, framed as the engine does it."""
+        self._ours.sendall(struct.pack(">BxxxL", stream, len(data)) + data)
+
     def end_command(self, exit_code: int, stdout: bytes = b"", stderr: bytes = b"") -> None:
         self.exit_code = exit_code
-        self.output.put((stdout, stderr))
-        self.output.put(None)
+        self.write(STDOUT, stdout)
+        self.write(STDERR, stderr)
+        self._ours.close()
+
+    def has_hung_up(self) -> bool:
+        """Whether the command's user is gone, which ends it."""
+        self._ours.settimeout(5)
+        return self._ours.recv(1) == b""
 
     def die(self) -> None:
         """The container ends, and its command with it."""
         self.status = "exited"
         self.end_command(137)
 
-    def exec_create(self, _container: str, argv: Sequence[str]) -> dict[str, str]:
+    def exec_create(self, _container: str, argv: Sequence[str], stdin: bool) -> dict[str, str]:
+        assert stdin, "or a command would not notice that its user is gone"
         if self.status != "running":
             raise APIError("is not running")
         self.commands.append(list(argv))
         return {"Id": "1"}
 
-    def exec_start(self, _id: str, **_: bool) -> Iterator[Chunk]:
-        return iter(self.output.get, None)
+    def exec_start(self, _id: str, **_: bool) -> socket.socket:
+        return self._theirs
 
     def exec_inspect(self, _id: str) -> dict[str, object]:
         return {"Running": self.exit_code is None, "ExitCode": self.exit_code}
@@ -91,9 +103,7 @@ class _Container:
     def logs(self, tail: int) -> bytes:
         return f"the last {tail} lines".encode()
 
-    def exec_run(self, argv: Sequence[str]) -> SimpleNamespace:
-        if "kill" in argv[-2]:
-            self._engine.end_command(137)
+    def exec_run(self, _argv: Sequence[str]) -> SimpleNamespace:
         return SimpleNamespace(output=json.dumps(asdict(PROOF)).encode())
 
     def kill(self) -> None:
@@ -141,11 +151,11 @@ def test_bytes_that_are_no_text_come_through(engine: Engine) -> None:
 
 
 def test_a_command_past_its_timeout_is_killed(engine: Engine) -> None:
-    engine.output.put((b"so far", None))
+    engine.write(STDOUT, b"so far")
     with pytest.raises(CommandTimeoutError, match=r"still running after 0\.2 s") as caught:
         machine_of(engine).run(["sleep", "60"], timeout=0.2)
     assert caught.value.stdout == "so far"
-    assert engine.exit_code == 137
+    assert engine.has_hung_up()
 
 
 def test_a_container_that_dies_under_a_command_is_a_lab_error_within_seconds(
@@ -213,6 +223,7 @@ def test_stopping_ends_what_still_runs(engine: Engine) -> None:
     threading.Timer(0.1, machine.stop).start()
     with pytest.raises(MachineDiedError, match="is stopped"):
         machine.run(["sleep", "60"])
+    assert engine.has_hung_up()
 
 
 def test_an_unproved_machine_is_not_handed_out(engine: Engine) -> None:
