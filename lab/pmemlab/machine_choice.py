@@ -48,7 +48,7 @@ class MachineChooser:
         elif topology.name in containers:
             return Choice("container", "it runs in this clone's lab")
         else:
-            return Choice("container", "a throwaway one, since the lab is not up")
+            return Choice("container", "a throwaway one, since the lab has none up")
         if self._why_no_guest is None:
             return Choice("guest", why)
         return Choice("process", f"{why}; no guest: {self._why_no_guest}")
