@@ -10,10 +10,9 @@ from typing import Literal
 from pmemlab.clone import find_clone
 from pmemlab.errors import LabError
 from pmemlab.machines.protocol import Kind
-from pmemlab.scenario import Scenario
 from pmemlab.topology import Topology, load_topology, topology_names
 
-__all__ = ["Choice", "KindOrAuto", "MachineChooser", "unprovable"]
+__all__ = ["Choice", "KindOrAuto", "MachineChooser"]
 
 KindOrAuto = Literal["auto", "process", "guest", "container"]
 
@@ -49,7 +48,7 @@ class MachineChooser:
         elif topology.name in containers:
             return Choice("container", "it runs in this clone's lab")
         else:
-            return Choice("container", "a throwaway one, since the lab is not up")
+            return Choice("container", "a throwaway one, since the lab has none up")
         if self._why_no_guest is None:
             return Choice("guest", why)
         return Choice("process", f"{why}; no guest: {self._why_no_guest}")
@@ -69,37 +68,10 @@ class MachineChooser:
 
     @cached_property
     def _why_no_guest(self) -> str | None:
-        from pmemlab.guest.kernel import kernel_source
-        from pmemlab.guest.qemu import find_qemu
+        from pmemlab.doctor import missing_for_guest
 
-        try:
-            find_qemu()
-            kernel_source()
-        except LabError as error:
-            return str(error)
-        return None
+        return "; ".join(str(missing) for missing in missing_for_guest()) or None
 
 
 def _is_the_labs_own(topology: Topology) -> bool:
     return topology.name in topology_names() and topology == load_topology(topology.name)
-
-
-def unprovable(scenario: Scenario, kind: Kind) -> str | None:
-    """Say what a machine of this kind can't prove of the scenario, or None where it can all.
-
-    A process runs on this computer as it is, so it shows nothing about a topology that takes
-    more than plain memory.
-    """
-    topology = scenario.topology
-    emulated = (
-        topology.qemu
-        or topology.machine_options
-        or topology.kernel_command_line
-        or topology.provision
-    )
-    if kind == "process" and emulated:
-        return (
-            f"a process can't prove what {topology.name} says of its memory; "
-            "a guest or a container can"
-        )
-    return None

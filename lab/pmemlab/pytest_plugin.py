@@ -8,6 +8,7 @@ call: so a lab that breaks is an ERROR, and only what ran on a sound machine can
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _INI_FOLDERS = "pmemlab_scenarios"
 _MACHINES = ("auto", "process", "guest", "container")
+_LOG_WIDTH = 120
 _SESSION: pytest.StashKey[ScenarioSession] = pytest.StashKey()
 
 
@@ -88,22 +90,29 @@ class ScenarioItem(pytest.Item):
         self._outcome: Outcome | None = None
 
     def setup(self) -> None:
-        session = self.config.stash[_SESSION]
-        reason = session.reason_to_skip(self.scenario)
-        if reason:
-            pytest.skip(reason)
-        from pmemlab.errors import LabError
+        from pmemlab.errors import LabError, MissingRequirementError
 
+        session = self.config.stash[_SESSION]
         try:
             with _ActivityLine(self.config) as line:
                 self._outcome = session.wait_for(self.scenario, self.storage_type, line.show)
         except LabError as error:
+            lacking = isinstance(error, MissingRequirementError)
+            if lacking and session.kind_for(self.scenario) == "process":
+                pytest.skip(str(error))  # a process has but what this computer has
             # In setup this is an ERROR; and where the lab broke, our own stack tells nothing.
-            pytest.fail(f"{type(error).__name__}, the lab's fault: {error}", pytrace=False)
+            message = f"{type(error).__name__}, the lab's fault: {error}"
+            raise pytest.fail.Exception(message, pytrace=False) from None
 
     def runtest(self) -> None:
         assert self._outcome is not None, "setup gives an outcome, raises or skips"
-        self.config.stash[_SESSION].judge(self.scenario, self.storage_type, self._outcome)
+        session = self.config.stash[_SESSION]
+        unproved = session.judge(self.scenario, self.storage_type, self._outcome)
+        if unproved:
+            pytest.skip(
+                f"all that a {self._outcome.machine} can show holds, but it can't prove "
+                f"{', '.join(unproved)}; a guest or a container can"
+            )
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         from pmemlab.verdict import ExpectationError
@@ -191,13 +200,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     scenarios = _scenario_items(session.items)
     if not scenarios or session.config.option.collectonly:
         return
+    from pmemlab.scenario import ScenarioError
     from pmemlab.scenario_session import ScenarioSession
 
-    session.config.stash[_SESSION] = ScenarioSession(
-        [(item.scenario, item.storage_type) for item in scenarios],
-        machine=session.config.getoption("pmemlab_machine"),
-        root=session.config.rootpath,
-    )
+    try:
+        session.config.stash[_SESSION] = ScenarioSession(
+            [(item.scenario, item.storage_type) for item in scenarios],
+            machine=session.config.getoption("pmemlab_machine"),
+            root=session.config.rootpath,
+        )
+    except ScenarioError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -222,7 +235,10 @@ def pytest_terminal_summary(
     if not scenarios.metrics:
         return
     terminalreporter.section("scenarios")
-    terminalreporter.write_line(scenarios.table(terminalreporter._tw.fullwidth))
+    # A log has no width of its own.
+    is_log = not terminalreporter.isatty()
+    width = _LOG_WIDTH if is_log else shutil.get_terminal_size().columns
+    terminalreporter.write_line(scenarios.table(width))
     terminalreporter.write_line("")
     for path in scenarios.written_files():
         terminalreporter.write_line(f"written: {path}")

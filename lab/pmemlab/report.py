@@ -19,12 +19,17 @@ AUC = "auc"
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One storage type on one machine. `kind` is that of the two rates."""
+    """One storage type on one machine.
+
+    proved: whether the machine is of the scenario's topology; else it is this computer as it is.
+    kind: of the two rates.
+    """
 
     scenario: str
     storage_type: str
     machine: Kind
     accelerator: Accelerator
+    proved: bool
     kind: MetricKind
     samples_per_s: float
     lookups_per_s: float
@@ -32,8 +37,11 @@ class ResultRow:
 
     @property
     def machine_label(self) -> str:
-        without = self.accelerator == "none"
-        return self.machine if without else f"{self.machine} ({self.accelerator})"
+        if not self.proved:
+            return f"{self.machine}, unproved"
+        return (
+            f"{self.machine} ({self.accelerator})" if self.accelerator != "none" else self.machine
+        )
 
 
 def result_rows(metrics: Iterable[Metric]) -> list[ResultRow]:
@@ -52,6 +60,7 @@ def _row(metrics: Mapping[str, Metric]) -> ResultRow:
         storage_type=samples.storage_type,
         machine=samples.machine,
         accelerator=samples.accelerator,
+        proved=not samples.facts.get("unproved"),
         kind=samples.kind,
         samples_per_s=samples.value or 0.0,
         lookups_per_s=lookups.value or 0.0,
@@ -65,13 +74,13 @@ def table(rows: Sequence[ResultRow], width: int) -> str:
     from rich.console import Console
     from rich.table import Table
 
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    grid = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, show_edge=False)
     for heading in ("scenario", "storage type"):
         grid.add_column(heading, no_wrap=True)
     grid.add_column("machine")
     for heading in ("samples/s", "lookups/s", "AUC"):
         grid.add_column(heading, justify="right", no_wrap=True)
-    grid.add_column("rates are", overflow="fold")
+    grid.add_column("rates are", min_width=len("functional-only"))
     for row in rows:
         grid.add_row(
             row.scenario,

@@ -7,8 +7,9 @@ one works.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from pmemlab.errors import LabError
@@ -40,9 +41,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job's command ended, and on what. Whether that is good is for `verdict` to say."""
+    """How a job's command ended, and on what. Whether that is good is for `verdict` to say.
+
+    topology: the machine's, which for a process has its persistent memory at other places.
+    """
 
     result: Result
+    topology: Topology
     machine: Kind
     accelerator: Accelerator
     facts: Mapping[str, object]
@@ -69,7 +74,7 @@ class ScenarioRunner:
         self._lock = threading.Lock()
         self._closed = False
         self._machines: dict[int, Machine] = {}  # by id: a machine need not be hashable
-        self._activities: dict[str, str] = {}
+        self._activities: dict[str, tuple[str, float]] = {}  # by topology; and since when
         # Machines that could not be stopped, and why; complete once `close` has returned.
         self.leftovers: list[str] = []
 
@@ -82,17 +87,20 @@ class ScenarioRunner:
         for group in groups.values():
             self._pool.submit(self._run_group, group)
 
-    def outcome(self, job: Job, timeout_s: float | None = None) -> Outcome:
-        """Wait for a started job's outcome.
+    def outcome(self, job: Job, timeout_s: float | None = None) -> Outcome | None:
+        """Wait for a started job's outcome; None where there is none after `timeout_s`.
 
-        Raises LabError where the lab broke, TimeoutError after `timeout_s`.
+        Raises LabError where the lab broke.
         """
-        return self._futures[job].result(timeout_s)
+        future = self._futures[job]
+        wait([future], timeout_s)
+        return future.result() if future.done() else None
 
     def activities(self) -> list[str]:
-        """What is being done now, for people."""
+        """What is being done now and for how long, for people."""
+        now = time.monotonic()
         with self._lock:
-            return list(self._activities.values())
+            return [f"{what}, {now - since:.0f} s" for what, since in self._activities.values()]
 
     def close(self) -> None:
         """Stop what runs and every machine. Idempotent."""
@@ -169,10 +177,10 @@ class ScenarioRunner:
             if activity is None:
                 self._activities.pop(job.scenario.topology.name, None)
             else:
-                self._activities[job.scenario.topology.name] = activity
+                self._activities[job.scenario.topology.name] = activity, time.monotonic()
 
 
 def _run(job: Job, machine: Machine) -> Outcome:
-    argv = job.scenario.argv(job.storage_type, machine.python)
+    argv = job.scenario.argv(job.storage_type, machine.python, machine.topology)
     result = machine.run(argv, timeout=job.scenario.timeout_s)
-    return Outcome(result, machine.kind, machine.accelerator, machine.facts())
+    return Outcome(result, machine.topology, machine.kind, machine.accelerator, machine.facts())

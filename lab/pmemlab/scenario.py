@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 from embstore.options import StorageType
 from pmemlab.errors import TopologyError
@@ -28,7 +28,7 @@ __all__ = [
     "load_scenario",
 ]
 
-PMEM = "pmem"
+PMEM: Final = "pmem"
 """In a file: wherever the topology says that its persistent memory is."""
 
 _WORKLOADS = {"wdl": wdl}
@@ -44,8 +44,7 @@ class Storage:
     """What the engine is given for every table.
 
     path: folder for a tier that keeps files. Default: the topology's `pmem.path`, for a storage
-    type
-        with a libpmem tier.
+        type with a libpmem tier.
     size_bytes: of each tier (`size` in the file). Default: the topology's `pmem.size`, shared out
         evenly among the tables, for a storage type with persistent memory; else the engine's.
     """
@@ -77,15 +76,20 @@ class Workload:
 class RowPlacement:
     """Where every row of every table must lie; what is None is not asked.
 
-    nodes: NUMA nodes that may hold pages of rows, and no other ("pmem" in the file: the topology's
-        `pmem.nodes`).
-    file_under: folder of the file that the rows are mapped from ("pmem": its `pmem.path`).
+    nodes: NUMA nodes that alone may hold pages of rows; "pmem": the topology's `pmem.nodes`.
+    file_under: folder of the file that the rows are mapped from; "pmem": its `pmem.path`.
     is_pmem: what libpmem must say of that mapping.
     """
 
-    nodes: tuple[int, ...] | None = None
+    nodes: tuple[int, ...] | Literal["pmem"] | None = None
     file_under: str | None = None
     is_pmem: bool | None = None
+
+    def on(self, topology: Topology) -> RowPlacement:
+        """Return the same with the nodes and the folder that "pmem" means on a topology."""
+        nodes = topology.pmem.nodes if self.nodes == PMEM else self.nodes
+        file_under = topology.pmem.path if self.file_under == PMEM else self.file_under
+        return RowPlacement(nodes, file_under, self.is_pmem)
 
 
 @dataclass(frozen=True)
@@ -107,11 +111,14 @@ class Expectations:
 class Scenario:
     """One scenario.
 
-    name: the file's stem. summary: one line for people. Required. topology: the machine; in the
-    file, the name of one of the lab's or the path of a file. Required. storage_types: what the
-    tables are put on, a test each. Required. expect: what must hold. Required. storage: where and
-    how large. Default: as the topology says. workload: what is run. Default: wdl with its own
-    defaults. timeout_s: after so many seconds the run is stopped as stuck. Default: 600.
+    name: the file's stem.
+    summary: one line for people. Required.
+    topology: the machine (in the file: one of the lab's by name, or a file's path). Required.
+    storage_types: what the tables are put on, a test each. Required.
+    expect: what must hold. Required.
+    storage: where, and how large. Default: as the topology says.
+    workload: what is run. Default: wdl with its own defaults.
+    timeout_s: after so many seconds the run is stopped as stuck. Default: 600.
     """
 
     path: Path
@@ -124,12 +131,16 @@ class Scenario:
     workload: Workload = field(default_factory=Workload)
     timeout_s: float = 600.0
 
-    def argv(self, storage_type: str, python: str) -> list[str]:
-        """Return the command that runs the workload; `python` is the machine's."""
+    def argv(self, storage_type: str, python: str, topology: Topology) -> list[str]:
+        """Return the command that runs the workload in a machine.
+
+        python, topology: the machine's; a process has persistent memory at other places than the
+        scenario's topology says.
+        """
         argv = [python, "-m", f"pmemlab.workloads.{self.workload.name}", "--json"]
         argv += ["--storage-type", storage_type, "--reference", self.expect.identical_to]
         path, size_bytes = self.storage.path, self.storage.size_bytes
-        pmem = self.topology.pmem
+        pmem = topology.pmem
         if path is None and "PMEM" in storage_type and "MEMKIND" not in storage_type:
             path = pmem.path
         if size_bytes is None and "PMEM" in storage_type and pmem.size_bytes:
@@ -264,14 +275,14 @@ def _row_placement(fields: _Fields, topology: Topology) -> RowPlacement:
     if nodes == PMEM:
         if not topology.pmem.nodes:
             raise fields.error("nodes", f"topology {topology.name} has no persistent-memory node")
-        nodes = list(topology.pmem.nodes)
-    elif nodes is not None and not _is_node_list(nodes):
-        raise fields.error("nodes", f"must be {PMEM} or a list of node numbers, not {nodes!r}")
+    elif nodes is not None:
+        if not _is_node_list(nodes):
+            raise fields.error("nodes", f"must be {PMEM} or a list of node numbers, not {nodes!r}")
+        nodes = tuple(nodes)
     file_under = fields.take("file_under")
     if file_under == PMEM:
         if topology.pmem.path is None:
             raise fields.error("file_under", f"topology {topology.name} has no pmem.path")
-        file_under = topology.pmem.path
     elif file_under is not None and not (
         isinstance(file_under, str) and file_under.startswith("/")
     ):
@@ -282,7 +293,7 @@ def _row_placement(fields: _Fields, topology: Topology) -> RowPlacement:
     if nodes is None and file_under is None and is_pmem is None:
         raise fields.error("nodes", "say where rows must lie: nodes, file_under or is_pmem")
     fields.finish()
-    return RowPlacement(tuple(nodes) if nodes is not None else None, file_under, is_pmem)
+    return RowPlacement(nodes, file_under, is_pmem)
 
 
 def _storage(fields: _Fields) -> Storage:

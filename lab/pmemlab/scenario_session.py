@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from pmemlab import machines
-from pmemlab.machine_choice import Choice, KindOrAuto, MachineChooser, unprovable
+from pmemlab.machine_choice import Choice, KindOrAuto, MachineChooser
+from pmemlab.machines.protocol import Kind
 from pmemlab.metrics import Metric, MetricKind, ResultsFile, commit_of, timing_kind
 from pmemlab.report import AUC, LOOKUPS_PER_S, SAMPLES_PER_S, chart_svg, result_rows, table
 from pmemlab.runner import Job, Outcome, ScenarioRunner
-from pmemlab.scenario import Scenario
-from pmemlab.verdict import judge, parse_document
+from pmemlab.scenario import Scenario, ScenarioError
+from pmemlab.verdict import judge, judge_placement, parse_document
 
 __all__ = ["ScenarioSession"]
 
@@ -34,7 +35,10 @@ class ScenarioSession:
         """Choose a machine for each of the selected scenarios and storage types; start none yet.
 
         root: the project's folder; results go to its folder `results`.
+
+        Raises ScenarioError where two topologies have one name: a machine is known by it.
         """
+        _check_names([scenario for scenario, _ in selected])
         chooser = MachineChooser(machine, root)
         self._choices: dict[str, Choice] = {}
         for scenario, _ in selected:
@@ -46,7 +50,6 @@ class ScenarioSession:
                 scenario, storage_type, self._choices[scenario.topology.name].kind
             )
             for scenario, storage_type in selected
-            if self.reason_to_skip(scenario) is None
         }
         self._runner = ScenarioRunner(machines.open_machine, _emulated_at_a_time())
         self._started = False
@@ -64,9 +67,9 @@ class ScenarioSession:
             for choice, names in by_choice.items()
         ]
 
-    def reason_to_skip(self, scenario: Scenario) -> str | None:
-        """Say what the chosen machine can't prove, or None where it can prove all."""
-        return unprovable(scenario, self._choices[scenario.topology.name].kind)
+    def kind_for(self, scenario: Scenario) -> Kind:
+        """Kind of machine that the scenario gets."""
+        return self._choices[scenario.topology.name].kind
 
     def wait_for(self, scenario: Scenario, storage_type: str, waiting: Waiting) -> Outcome:
         """Return how a run ended; the first call starts all of them. Raises LabError."""
@@ -74,19 +77,26 @@ class ScenarioSession:
             self._started = True
             self._runner.start(list(self._jobs.values()))
         job = self._jobs[scenario.path, storage_type]
-        while True:
-            try:
-                return self._runner.outcome(job, timeout_s=_POLL_S)
-            except TimeoutError:
-                waiting(self._runner.activities())
+        while (outcome := self._runner.outcome(job, timeout_s=_POLL_S)) is None:
+            waiting(self._runner.activities())
+        return outcome
 
-    def judge(self, scenario: Scenario, storage_type: str, outcome: Outcome) -> None:
-        """Raise ExpectationError where something does not hold, else record the metrics."""
+    def judge(self, scenario: Scenario, storage_type: str, outcome: Outcome) -> list[str]:
+        """Raise ExpectationError where something does not hold, else record the metrics.
+
+        Return the facts of the topology that the machine could not prove. If there are any, it
+        was not judged where the rows lie.
+        """
         document = parse_document(outcome.result)
         judge(scenario, storage_type, document)
+        unproved = outcome.facts.get("unproved") or []
+        assert isinstance(unproved, list)
+        if not unproved:
+            judge_placement(scenario, outcome.topology, document)
         metrics = _metrics(scenario, storage_type, outcome, document, self._commit)
         self._results.append(metrics)
         self.metrics += metrics
+        return unproved
 
     def table(self, width: int) -> str:
         return table(result_rows(self.metrics), width)
@@ -105,6 +115,17 @@ class ScenarioSession:
         """Stop everything. Idempotent."""
         self._runner.close()
         self._results.close()
+
+
+def _check_names(scenarios: Sequence[Scenario]) -> None:
+    first: dict[str, Scenario] = {}
+    for scenario in scenarios:
+        other = first.setdefault(scenario.topology.name, scenario)
+        if other.topology != scenario.topology:
+            raise ScenarioError(
+                f"{scenario.path}: topology: {other.path} has another one that is called "
+                f"{scenario.topology.name} too; run them apart, or rename one"
+            )
 
 
 def _emulated_at_a_time() -> int:

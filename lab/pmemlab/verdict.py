@@ -8,8 +8,9 @@ from typing import Any
 
 from pmemlab.machines.protocol import Result
 from pmemlab.scenario import RowPlacement, Scenario
+from pmemlab.topology import Topology
 
-__all__ = ["ExpectationError", "judge", "parse_document"]
+__all__ = ["ExpectationError", "judge", "judge_placement", "parse_document"]
 
 _SHOWN_OUTPUT_LINES = 30
 _SHOWN_TABLES = 5
@@ -37,15 +38,29 @@ def parse_document(result: Result) -> dict[str, Any]:
 
 
 def judge(scenario: Scenario, storage_type: str, document: Mapping[str, Any]) -> None:
-    """Raise `ExpectationError` with everything in `document` that does not hold."""
+    """Raise `ExpectationError` with everything in `document` that does not hold.
+
+    This is what any machine can show; where rows lie is for `judge_placement`.
+    """
     run, reference = document["run"], document["reference"]
-    problems = [
+    _raise_if_any(
         *_other_storage_type(run, storage_type),
         *_other_storage_type(reference, scenario.expect.identical_to),
         *_differences(reference, run),
         *_low_auc(scenario.expect.auc_above, run["auc"]),
-        *_misplaced_tables(scenario.expect.rows, run["tables"]),
-    ]
+    )
+
+
+def judge_placement(scenario: Scenario, topology: Topology, document: Mapping[str, Any]) -> None:
+    """Raise `ExpectationError` where rows lie elsewhere than they must.
+
+    REQUIRES: the machine was proved to be of this topology.
+    """
+    placement = scenario.expect.rows.on(topology)
+    _raise_if_any(*_misplaced_tables(placement, document["run"]["tables"]))
+
+
+def _raise_if_any(*problems: str) -> None:
     if problems:
         raise ExpectationError("\n".join(problems))
 
@@ -95,7 +110,7 @@ def _misplacements(placement: RowPlacement, tier: Mapping[str, Any]) -> Iterator
     if tier["rows"] == 0:
         yield "has no rows, so nothing can be said of where they lie"
         return
-    if placement.nodes is not None:
+    if isinstance(placement.nodes, tuple):
         pages = {int(node): count for node, count in tier["nodes"].items()}
         allowed = ", ".join(map(str, placement.nodes))
         if not pages:

@@ -16,8 +16,8 @@ from pmemlab.topology import load_topology, topology_names
 
 _MIB = 1 << 20
 _LAB_BYTES = 12 << 30
-# What QEMU takes beside the guest's memory and DIMMs.
-_QEMU_BYTES = 300 * _MIB
+# What QEMU and the programs beside it take, without the guest's memory and DIMMs.
+_QEMU_BYTES = 430 * _MIB
 
 _CLONE = Path(__file__).parents[2]
 

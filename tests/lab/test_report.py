@@ -32,6 +32,14 @@ def test_a_run_is_a_row_of_the_table() -> None:
     assert all(len(line) <= 120 for line in lines)
 
 
+def test_a_machine_that_was_not_proved_is_no_machine_of_that_topology() -> None:
+    unproved = [
+        replace(metric, machine="process", accelerator="none", facts={"unproved": ["mount.dax"]})
+        for metric in metrics("DRAM", 1)
+    ]
+    assert "process, unproved" in table(result_rows(unproved), width=120)
+
+
 def test_the_kind_in_a_row_is_that_of_its_rates() -> None:
     (row,) = result_rows(metrics("DRAM", 1))
     assert row.kind == "functional-only"

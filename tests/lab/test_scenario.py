@@ -37,13 +37,13 @@ def test_a_short_file_says_it_all(tmp_path: Path) -> None:
     assert scenario.name == "fsdax"
     assert scenario.topology.name == "lab-fsdax"
     assert scenario.storage_types == ("PMEM_LIBPMEM",)
-    placement = RowPlacement(nodes=None, file_under="/mnt/pmem", is_pmem=True)
+    placement = RowPlacement(nodes=None, file_under="pmem", is_pmem=True)
     assert scenario.expect == Expectations(placement, identical_to="DRAM", auc_above=None)
     assert scenario.timeout_s == 600
 
 
 def test_storage_is_where_the_topology_has_its_persistent_memory(tmp_path: Path) -> None:
-    argv = load(tmp_path, SCENARIO).argv("PMEM_LIBPMEM", "python3")
+    argv = argv_of(load(tmp_path, SCENARIO), "PMEM_LIBPMEM")
     assert argv[:4] == ["python3", "-m", "pmemlab.workloads.wdl", "--json"]
     assert option(argv, "--storage-type") == "PMEM_LIBPMEM"
     assert option(argv, "--storage-path") == "/mnt/pmem"
@@ -53,26 +53,27 @@ def test_storage_is_where_the_topology_has_its_persistent_memory(tmp_path: Path)
 
 def test_memkind_takes_no_path_and_dram_takes_the_engines_own_size(tmp_path: Path) -> None:
     scenario = load(tmp_path, SCENARIO)
-    assert "--storage-path" not in scenario.argv("PMEM_MEMKIND", "python3")
-    assert "--storage-size" not in scenario.argv("DRAM", "python3")
+    assert "--storage-path" not in argv_of(scenario, "PMEM_MEMKIND")
+    assert "--storage-size" not in argv_of(scenario, "DRAM")
 
 
 def test_what_a_file_says_beats_the_topology(tmp_path: Path) -> None:
     scenario = load(tmp_path, SCENARIO + "storage: {path: /mnt/other, size: 2M}\n")
-    argv = scenario.argv("PMEM_LIBPMEM", "python3")
+    argv = argv_of(scenario, "PMEM_LIBPMEM")
     assert option(argv, "--storage-path") == "/mnt/other"
     assert option(argv, "--storage-size") == str(2 << 20)
 
 
 def test_workload_arguments_go_to_its_command_line(tmp_path: Path) -> None:
     text = SCENARIO + "workload: {arguments: {steps: 7, hidden-units: [8, 4]}}\n"
-    argv = load(tmp_path, text).argv("PMEM_LIBPMEM", "python3")
+    argv = argv_of(load(tmp_path, text), "PMEM_LIBPMEM")
     assert argv[-5:] == ["--steps", "7", "--hidden-units", "8", "4"]
 
 
 def test_rows_may_have_to_lie_on_the_nodes_of_persistent_memory(tmp_path: Path) -> None:
     text = SCENARIO.replace("{file_under: pmem, is_pmem: true}", "{nodes: pmem}")
-    assert load(tmp_path, text).expect.rows.nodes == (1, 2)
+    scenario = load(tmp_path, text)
+    assert scenario.expect.rows.on(scenario.topology).nodes == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +121,10 @@ def test_a_topology_without_a_mount_has_no_path_to_expect(tmp_path: Path) -> Non
     (tmp_path / "plain.yaml").write_text("name: plain\nsummary: plain\nproof: {nodes: 1}\n")
     with pytest.raises(ScenarioError, match=r"expect\.rows\.file_under: topology plain has no"):
         load(tmp_path, text)
+
+
+def argv_of(scenario: Scenario, storage_type: str) -> list[str]:
+    return scenario.argv(storage_type, "python3", scenario.topology)
 
 
 def option(argv: list[str], name: str) -> str:

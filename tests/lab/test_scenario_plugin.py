@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 import pmemlab.machines
-from pmemlab.errors import LabError, MachineDiedError
+from pmemlab.errors import LabError, MachineDiedError, MissingRequirementError
 from pmemlab.machines.protocol import Accelerator, Kind, Result
 from pmemlab.runner import Outcome
 
@@ -47,6 +47,7 @@ class FakeMachine:
     """A machine whose workload is a function."""
 
     accelerator: ClassVar[Accelerator] = "tcg"
+    unproved: ClassVar[Sequence[str]] = ()
     python: ClassVar[str] = "python3"
 
     topology: Topology
@@ -67,7 +68,7 @@ class FakeMachine:
         return self.workload(storage_type)
 
     def facts(self) -> Mapping[str, object]:
-        return {"nodes": 2}
+        return {"nodes": 2, "unproved": list(self.unproved)}
 
     def power_cut(self) -> None:
         raise AssertionError("no scenario cuts the power yet")
@@ -178,7 +179,7 @@ def test_the_table_and_the_results_are_written(lab: Lab) -> None:
     rate = records["samples_per_s"]
     assert rate["value"] == 1234.0
     assert rate["kind"] == "functional-only"
-    assert rate["facts"] == {"nodes": 2}
+    assert rate["facts"] == {"nodes": 2, "unproved": []}
     assert records["auc"]["kind"] == "measured"
     assert results.with_suffix(".svg").read_text().startswith("<svg")
 
@@ -205,6 +206,7 @@ def test_a_guest_that_dies_is_an_error_of_the_lab(lab: Lab) -> None:
     result.stdout.fnmatch_lines(
         ["MachineDiedError, the lab's fault: guest died under DRAM", "Kernel panic"]
     )
+    result.stdout.no_fnmatch_line("*another exception*")
 
 
 def test_a_machine_that_dies_costs_one_run_only(lab: Lab) -> None:
@@ -255,12 +257,38 @@ def test_one_machine_serves_all_scenarios_of_its_topology(lab: Lab) -> None:
     ]
 
 
-def test_what_a_machine_cannot_prove_is_skipped_with_the_reason(lab: Lab) -> None:
+def test_what_a_machine_cannot_prove_is_skipped_with_the_reason(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeMachine, "unproved", ["mount.dax"])
     lab.add("numa")
+    lab.workload = lambda storage_type: document(storage_type, tables=[])  # rows lie nowhere
     result = lab.run("-rs", machine="process")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*a process can't prove what pmem-node says*"])
-    assert lab.log == []
+    result.stdout.fnmatch_lines(["*numa*process, unproved*", "SKIPPED*can't prove mount.dax;*"])
+
+
+def test_what_an_unproved_machine_can_show_is_judged_all_the_same(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeMachine, "unproved", ["mount.dax"])
+    lab.add("numa")
+    lab.workload = lambda storage_type: document(storage_type, state_sha256="bb")
+    lab.run(machine="process").assert_outcomes(failed=1)
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [("process", "skipped"), ("guest", "errors")])
+def test_what_this_computer_lacks_is_skipped_only_where_nothing_else_can_be_had(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, kind: str, outcome: str
+) -> None:
+    def refuse(*_: object) -> FakeMachine:
+        raise MissingRequirementError("memkind", "apt-get install libmemkind0")
+
+    monkeypatch.setattr(pmemlab.machines, "open_machine", refuse)
+    lab.add("numa")
+    result = lab.run("-rsE", machine=kind)
+    result.assert_outcomes(**{outcome: 1})
+    result.stdout.fnmatch_lines(["*memkind; to get it: apt-get install libmemkind0"])
 
 
 def test_options_select_by_topology_and_storage_type(lab: Lab) -> None:
@@ -276,6 +304,20 @@ def test_a_selection_that_no_scenario_has_is_a_usage_error(lab: Lab) -> None:
     result = lab.run("--topology", "won")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--topology won: no scenario has it; there are one"])
+
+
+def test_two_topologies_of_one_name_are_not_mixed_up(lab: Lab) -> None:
+    lab.add("a")
+    lab.add("b")
+    other = lab.pytester.path / "other"
+    other.mkdir()
+    text = TOPOLOGY.format(name="pmem-node").replace("52M", "104M")
+    (other / "pmem-node.yaml").write_text(text)
+    b = lab.pytester.path / "scenarios/b.yaml"
+    b.write_text(b.read_text().replace("../topologies/", "../other/"))
+    result = lab.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*b.yaml: topology: *a.yaml has another one that is called*"])
 
 
 def test_a_malformed_file_is_named(lab: Lab) -> None:

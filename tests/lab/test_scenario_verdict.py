@@ -10,9 +10,11 @@ import pytest
 
 from pmemlab.machines.protocol import Result
 from pmemlab.scenario import Expectations, RowPlacement, Scenario
-from pmemlab.topology import Topology
-from pmemlab.verdict import ExpectationError, judge, parse_document
+from pmemlab.topology import PersistentMemory, Topology
+from pmemlab.verdict import ExpectationError, judge, judge_placement, parse_document
 
+PMEM = PersistentMemory(path="/mnt/pmem", nodes=(1,), size_bytes=1 << 20)
+TOPOLOGY = Topology(name="fsdax", summary="", proof={}, pmem=PMEM)
 ON_NODE_1 = RowPlacement(nodes=(1,))
 ON_DAX = RowPlacement(file_under="/mnt/pmem", is_pmem=True)
 
@@ -22,7 +24,7 @@ def scenario(rows: RowPlacement, auc_above: float | None = None) -> Scenario:
         path=Path("fsdax.yaml"),
         name="fsdax",
         summary="",
-        topology=Topology(name="fsdax", summary="", proof={}),
+        topology=TOPOLOGY,
         storage_types=("PMEM_LIBPMEM",),
         expect=Expectations(rows, auc_above=auc_above),
     )
@@ -59,8 +61,10 @@ def verdict(
         "reference": run("DRAM"),
         "run": run("PMEM_LIBPMEM") | changed,
     }
+    judged = scenario(rows, auc_above)
     try:
-        judge(scenario(rows, auc_above), "PMEM_LIBPMEM", document)
+        judge(judged, "PMEM_LIBPMEM", document)
+        judge_placement(judged, judged.topology, document)
     except ExpectationError as error:
         return str(error)
     return None
@@ -112,6 +116,13 @@ def test_rows_that_lie_elsewhere_fail(
     shown = str(verdict(rows, tables=[table(**tier)]))
     assert shown.startswith("table deep_C1, tier PMEM_LIBPMEM: ")
     assert complaint in shown
+
+
+def test_pmem_means_wherever_the_machine_has_it() -> None:
+    assert verdict(RowPlacement(nodes="pmem", file_under="pmem")) is None
+    assert "node 0" in str(verdict(RowPlacement(nodes="pmem"), tables=[table(nodes={"0": 1})]))
+    moved = str(verdict(RowPlacement(file_under="pmem"), tables=[table(file="/dev/shm/x")]))
+    assert "must be a file under /mnt/pmem/" in moved
 
 
 def test_one_table_that_lies_elsewhere_is_enough() -> None:

@@ -80,6 +80,7 @@ def test_the_first_batch_may_be_larger_than_the_file(tmp_path: Path) -> None:
         ([row(), row(label="2")], ":2: label is '2'; it must be 0 or 1"),
         ([row(), row(), row(I13="many")], ":3: I13 is 'many'; expected a number"),
         ([row(), row(I1="nan")], ":2: I1 is 'nan'; expected a number"),
+        ([row(), row(I1="1e39")], ":2: I1 is '1e39'; expected a number"),
         ([row(), row()[:-1]], r":2: 39 columns, expected 40 \(raw\)"),
         ([["1", "2"]], ":1: 2 columns; expected 40 separated by tabs or commas"),
     ],

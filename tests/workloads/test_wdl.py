@@ -132,6 +132,18 @@ def test_a_bad_row_met_while_training_is_named(
     assert "rows.csv:3: 39 columns" in complaint(capsys, "--data", str(path), "--steps", "2")
 
 
+def test_a_run_that_diverges_is_no_result(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    row = ["0", "0", *["3e38"] * 13, *["7"] * 26]  # label-encoded; the sum is beyond float32
+    path.write_text("\n".join([",".join(row)] * 9))
+    assert wdl.main([*SMALL, "--json", "--data", str(path)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert ": the loss is " in captured.err
+
+
 def test_a_store_that_is_too_small_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     shown = complaint(capsys, *SMALL, "--storage-size", "1024")
     assert shown.startswith("wdl: ")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
+from docker.errors import DockerException
 from docker.models.containers import Container
 
 from pmemlab.clone import Clone
@@ -25,7 +26,8 @@ _NANOSECONDS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9}
 def start_throwaway(clone: Clone, topology: str, image: str, kvm: bool) -> Container:
     """Start a container as compose.yaml describes the topology's service.
 
-    kvm: whether to give it KVM.
+    kvm: whether to give it KVM. Raises `LabError` where the engine refuses.
+
     It is the caller's to remove. If the caller dies first, the next one who looks removes it.
     """
     # testcontainers reads this once, when it is imported: its reaper needs an image of its own,
@@ -43,8 +45,13 @@ def start_throwaway(clone: Clone, topology: str, image: str, kvm: bool) -> Conta
         labels.MACHINE: topology,
         labels.OWNER: owner_label(),
     }
-    machine = DockerContainer(image).with_command(list(service["command"]))
-    machine.with_kwargs(labels=own_labels, **options).start()
+    try:
+        machine = DockerContainer(image).with_command(list(service["command"]))
+        for folder, mount_options in options.pop("tmpfs").items():
+            machine.with_tmpfs_mount(folder, mount_options)
+        machine.with_kwargs(labels=own_labels, **options).start()
+    except DockerException as error:
+        raise LabError(f"no container can be started for machine {topology}: {error}") from error
     return machine.get_wrapped_container()
 
 

@@ -204,5 +204,13 @@ def _open_port() -> int:
     sys.exit(f"no virtio-serial port is called {PORT_NAME}")
 
 
-if __name__ == "__main__":
+def _main() -> None:
+    print("pmemlab: the agent is up", flush=True)  # on the console
+    # The boot was quiet, since a console costs time; from now on the kernel's notices count.
+    with open("/proc/sys/kernel/printk", "w") as file:  # noqa: PTH123
+        file.write("6")
     Agent(_open_port()).serve()
+
+
+if __name__ == "__main__":
+    _main()

@@ -15,6 +15,8 @@ from pathlib import Path
 
 __all__ = ["HostFiles", "package_folders"]
 
+_TICK_S = 0.1  # a file's times are the kernel's last tick, a little behind our clock
+
 
 def package_folders() -> list[Path]:
     """The folders of the project's two packages, as this Python finds them."""
@@ -45,7 +47,7 @@ class HostFiles:
                 stamp = (status.st_mtime_ns, status.st_size)
                 known = self._stamps.get(file)
                 # The guest may have looked for one that is new, and remember that it wasn't there.
-                is_new = known is None and status.st_ctime >= self._cached_since
+                is_new = known is None and status.st_ctime > self._cached_since - _TICK_S
                 changed |= is_new or known not in (None, stamp)
                 self._stamps[file] = stamp
         if changed:

@@ -14,6 +14,7 @@ from pmemlab.guest.kernel import Kernel
 
 __all__ = ["find_busybox", "get_initramfs", "write_cpio"]
 
+_SYSTEM_PATH = "/usr/bin:/bin"
 _FOLDERS = ("bin", "dev", "proc", "sys", "lower", "overlay", "root")
 
 
@@ -70,7 +71,7 @@ def write_cpio(path: Path, entries: dict[str, tuple[int, bytes]]) -> None:
 def find_busybox() -> Path:
     """A static busybox. Raises `MissingRequirementError`."""
     remedy = "apt-get install busybox-static"
-    found = shutil.which("busybox", path=os.environ.get("PATH", "") + ":/bin:/usr/bin")
+    found = shutil.which("busybox", path=f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}")
     if found is None:
         raise MissingRequirementError("busybox, for the guests' initramfs", remedy)
     with Path(found).open("rb") as file:

@@ -30,6 +30,7 @@ _MODULES = [
     *("crc32c_generic", "crc32c_intel", "ext4"),
 ]
 _METAPACKAGES = ("linux-image-amd64", "linux-image-generic")
+_ROOT = Path("/")
 _XZ_MAGIC = b"\xfd7zXZ\x00"
 
 
@@ -66,7 +67,7 @@ def kernel_source() -> str:
     kernel = cached_kernel()
     if kernel:
         return f"kernel {kernel.release} from {cache_folder()}"
-    for release in _releases_in(Path("/")):
+    for release in _releases_in(_ROOT):
         return f"kernel {release} from /boot"
     return f"kernel from the package {_package_names()[0]}, fetched at the first start"
 
@@ -83,8 +84,8 @@ def get_kernel() -> Kernel:
         kernel = cached_kernel()  # whoever held the lock before may have built it
         if kernel:
             return kernel
-        for release in _releases_in(Path("/")):
-            return _publish(Path("/"), release, scratch)
+        for release in _releases_in(_ROOT):
+            return _publish(_ROOT, release, scratch)
         root = _fetch_packages(_package_names(), scratch)
         for release in _releases_in(root):
             return _publish(root, release, scratch)
@@ -96,7 +97,7 @@ def _releases_in(root: Path) -> Iterator[str]:
     images = (root / "boot").glob("vmlinuz-*")
     for image in sorted(images, key=lambda path: _numbers(path.name), reverse=True):
         release = image.name.removeprefix("vmlinuz-")
-        tree = root / "lib/modules" / release
+        tree = _module_tree(root, release)
         if not os.access(image, os.R_OK) or not tree.is_dir():
             continue
         try:
@@ -104,6 +105,12 @@ def _releases_in(root: Path) -> Iterator[str]:
         except LookupError:
             continue
         yield release
+
+
+def _module_tree(root: Path, release: str) -> Path:
+    """Packages that are only unpacked lack the link from /lib to /usr/lib."""
+    trees = [root / folder / "lib/modules" / release for folder in (".", "usr")]
+    return trees[0] if trees[0].is_dir() else trees[1]
 
 
 def _numbers(name: str) -> list[int]:
@@ -169,7 +176,7 @@ def _uncompressed(image: bytes) -> bytes | None:
 
 def _publish(root: Path, release: str, scratch: Path) -> Kernel:
     """Make a cache entry of a kernel and the modules it needs."""
-    tree = root / "lib/modules" / release
+    tree = _module_tree(root, release)
     entry = scratch / "entry"
     target = entry / "lib/modules" / release
     target.mkdir(parents=True)

@@ -138,14 +138,15 @@ class Link:
         self, frames: queue.SimpleQueue[tuple[int, bytes] | None], deadline: float | None
     ) -> tuple[int, bytes]:
         """The channel's next frame. Raises TimeoutError, or the guest's death."""
+        asked = time.monotonic()  # a guest that nobody spoke to before had nothing to answer
         while True:
             left = _PING_EVERY_S if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
             try:
-                frame = frames.get(timeout=min(left, _PING_EVERY_S, self._silence_s))
+                frame = frames.get(timeout=min(left, _PING_EVERY_S, self._silence_s / 3))
             except queue.Empty:
-                if time.monotonic() - self._last_heard > self._silence_s:
+                if time.monotonic() - max(asked, self._last_heard) > self._silence_s:
                     raise self._died(f"has not answered for {self._silence_s:g} s") from None
                 self._send(agent.pack(agent.PING))
                 continue

@@ -48,7 +48,7 @@ def read_facts(path: str | None, memkind: bool) -> dict[str, object]:
         "distances": {str(node): _distances(node, nodes) for node in nodes},
         "slow_nodes": _slow_nodes(with_cpus),
         "memory_side_cache": _memory_side_cache(),
-        "regions": _regions(),
+        "regions": _or_null(_regions),
         "ram_bytes": _physical_bytes("System RAM"),
         "kmem_bytes": _physical_bytes("System RAM (kmem)"),
         "persistent_bytes": _physical_bytes("Persistent Memory"),
@@ -66,7 +66,7 @@ def _or_null(read: Callable[[], object]) -> object:
     """What can't be read is no fact. The proof, which expects one, then says so."""
     try:
         return read()
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, subprocess.CalledProcessError):
         return None
 
 
@@ -123,10 +123,7 @@ def _regions() -> list[dict[str, object]]:
     """What `ndctl list -NR` says, in the same order; empty where there is no NVDIMM."""
     if not Path("/sys/bus/nd").exists():
         return []
-    try:
-        listing = subprocess.run(["ndctl", "list", "-NR"], capture_output=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return []
+    listing = subprocess.run(["ndctl", "list", "-NR"], capture_output=True, check=True).stdout
     document = json.loads(listing or b"[]")
     if isinstance(document, dict):  # with -R ndctl wraps the list
         document = document.get("regions", [])

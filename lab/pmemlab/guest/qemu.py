@@ -63,6 +63,9 @@ def command_line(
     kernel_command_line = [
         f"console=ttyS0 quiet hostname={topology.name} rdinit=/init panic=-1 oops=panic",
         "mitigations=off nowatchdog tsc=reliable numa_balancing=disable",
+        # Emulated on a busy host, the kernel may mistake the TSC's frequency by many times, and
+        # every rate with it; the HPET's is given. KVM has a clock of its own.
+        "clocksource=hpet" if accelerator == "tcg" else "",
         topology.kernel_command_line,
         "--",
         *(_kernel_quoted(argument) for argument in agent_command),

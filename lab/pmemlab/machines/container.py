@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -24,7 +25,13 @@ from pmemlab.container_engine.image import current_image
 from pmemlab.container_engine.inventory import find_machines, remove, sweep_abandoned
 from pmemlab.container_engine.kvm import kvm_works
 from pmemlab.container_engine.throwaway import start_throwaway
-from pmemlab.errors import CommandTimeoutError, LabError, MachineDiedError, MissingRequirementError
+from pmemlab.errors import (
+    EXEC_LAB_ERROR_STATUS,
+    CommandTimeoutError,
+    LabError,
+    MachineDiedError,
+    MissingRequirementError,
+)
 from pmemlab.machines.protocol import Accelerator, Result
 from pmemlab.topology import Topology, load_topology
 
@@ -32,6 +39,8 @@ __all__ = ["ContainerMachine", "open_container_machine", "require_image", "runni
 
 # Where the image has the virtual environment with both packages.
 _PYTHON = "/opt/pmemlab/bin/python"
+# What tells an error of `pmemlab exec` itself from a command that ends with the same status.
+_EXEC_ERROR_PREFIX = "pmemlab: "
 
 
 def running_machines(clone: Clone | None = None) -> frozenset[str]:
@@ -50,7 +59,9 @@ def require_image(client: docker.DockerClient, clone: Clone) -> str:
     """
     image = current_image(client, clone)
     if image is None:
-        raise MissingRequirementError("there is no image of this clone's sources", "make lab-up")
+        raise MissingRequirementError(
+            "there is no image of this clone's present sources", "make lab-up"
+        )
     return image
 
 
@@ -148,7 +159,10 @@ class ContainerMachine:
             with self._lock:
                 self._commands.discard(command)
         self._check_up()
-        return Result(status, _text(command.stdout), _text(command.stderr))
+        stderr = _text(command.stderr)
+        if status == EXEC_LAB_ERROR_STATUS and _EXEC_ERROR_PREFIX in stderr:
+            raise LabError(f"container {self._container.name}: {stderr.strip()}")
+        return Result(_returncode(status), _text(command.stdout), stderr)
 
     def facts(self) -> Mapping[str, object]:
         return self._proof.facts
@@ -211,6 +225,12 @@ class ContainerMachine:
         """REQUIRES: `_lock` is held."""
         if self._end:
             raise MachineDiedError(f"container {self._container.name} {self._end}")
+
+
+def _returncode(status: int) -> int:
+    """Of a status as shells and `pmemlab exec` give it."""
+    signal_number = status - 128
+    return -signal_number if 0 < signal_number <= signal.NSIG else status
 
 
 def _text(output: bytearray) -> str:

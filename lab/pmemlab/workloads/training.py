@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import mmap
 import time
 from collections.abc import Callable
@@ -32,13 +33,17 @@ Progress = Callable[[int, float], None]
 """Called after each step with the number of steps done and the step's loss."""
 
 
+class DivergedError(ArithmeticError):
+    """A loss is no finite number any more, so the run says nothing."""
+
+
 @dataclass(frozen=True)
 class TierEvidence:
     """Where the rows of one tier of a table really lay while it was alive.
 
-    nodes: NUMA node -> touched pages of the rows on it, by move_pages(2). file: path of the file
-    mapped at the first row, or None. is_pmem: what libpmem says of the mapping; None where libpmem
-    is not involved.
+    nodes: NUMA node -> touched pages of the rows on it, by move_pages(2).
+    file: path of the file mapped at the first row, or None.
+    is_pmem: what libpmem says of the mapping; None where libpmem is not involved.
     """
 
     name: str
@@ -65,8 +70,9 @@ class Run:
     losses: each step's mean log loss, exact, as `float.hex` writes it.
     loss: mean of the last 10 of them.
     auc: on the held-out rows; None where they are all of one class.
-    samples_per_s: rows trained per second, reading of data included. lookups_per_s: embedding rows
-    read in training per second spent in lookups. Both leave out the first step, which warms up.
+    samples_per_s: rows trained per second, reading of data included.
+    lookups_per_s: embedding rows read in training per second spent in lookups. Like samples_per_s
+        and train_seconds it leaves out the first step, which warms up, where there are others.
     state_sha256: over every variable's export: keys, values, slots, frequencies, versions.
     """
 
@@ -98,8 +104,8 @@ def train(
 ) -> Run:
     """Train for `steps` batches of `batch_size` rows, then judge on the held-out rows.
 
-    Raises DataError for unusable data and EmbStoreError where the engine refuses; the tables are
-    closed then too.
+    Raises DataError for unusable data, EmbStoreError where the engine refuses, and DivergedError
+    where there is nothing left to train; the tables are closed then too.
     """
     make_reproducible(model.seed)
     with EmbeddingTables(storage, model) as tables:
@@ -114,6 +120,8 @@ def train(
             loss.backward()
             optimizer.step()
             losses.append(float(loss.detach()))
+            if not math.isfinite(losses[-1]):
+                raise DivergedError(f"step {len(losses)}: the loss is {losses[-1]}")
             progress(len(losses), losses[-1])
             if len(losses) == 1 and steps > 1:
                 network.lookup_clock.reset()

@@ -84,7 +84,7 @@ def argument_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status: 2 for bad arguments or data."""
+    """Run the command; returns its exit status: 2 for bad arguments or data, 1 for a bad run."""
     parser = argument_parser()
     try:
         arguments = parser.parse_args(argv)
@@ -100,6 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     # Only now: a wrong argument should not cost an import of PyTorch.
     from embstore.errors import EmbStoreError
+    from pmemlab.workloads.training import DivergedError
 
     try:
         subject = _storage_option(
@@ -111,6 +112,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (DataError, EmbStoreError) as error:
         print(f"wdl: {error}", file=sys.stderr)
         return 2
+    except DivergedError as error:
+        print(f"wdl: {error}", file=sys.stderr)
+        return 1
     if arguments.json:
         print(json.dumps(_document(arguments, run, reference_run)))
     else:

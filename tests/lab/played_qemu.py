@@ -1,0 +1,53 @@
+"""A guest without QEMU: a process that the lab takes for one, in which the real agent runs.
+
+The agent's commands run on this computer, so a topology for it must provision nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from pmemlab.guest.kernel import Kernel
+from pmemlab.topology import Topology
+
+CONSOLE = "[    0.000000] a kernel's last words"
+
+_LAB = Path(__file__).parents[2] / "lab"
+_PROGRAM = f"""#!{sys.executable}
+import re, sys
+sys.path.insert(0, {str(_LAB)!r})
+from pmemlab.guest.agent import Agent
+
+line = " ".join(sys.argv)
+with open(re.search("file,id=console,path=([^ ]+)", line)[1], "w") as console:
+    console.write({CONSOLE!r})
+Agent(int(re.search("socket,id=agent,fd=([0-9]+)", line)[1])).serve()
+"""
+
+TRUE_HERE = Topology("played", "a guest that is this computer", {"kernel": os.uname().release})
+
+
+def play(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str = _PROGRAM) -> None:
+    """From now on `qemu-system-x86_64` is the program, and guests need no kernel."""
+    qemu = folder / "bin" / "qemu-system-x86_64"
+    qemu.parent.mkdir(exist_ok=True)
+    qemu.write_text(program)
+    qemu.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{qemu.parent}{os.pathsep}{os.environ['PATH']}")
+    kernel = Kernel("6.1.0-played", folder / "vmlinux", folder)
+    monkeypatch.setattr("pmemlab.machines.guest.get_kernel", lambda: kernel)
+    monkeypatch.setattr("pmemlab.machines.guest.get_initramfs", lambda _: folder / "initramfs")
+    monkeypatch.setattr("pmemlab.machines.guest.choose_accelerator", lambda *_: "tcg")
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process lives; one that has ended and waits to be collected does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

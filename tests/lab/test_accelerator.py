@@ -1,0 +1,70 @@
+"""KVM or TCG: only a boot counts, none is waited for long, and the answer is remembered."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from pmemlab.guest import accelerator
+from pmemlab.guest.accelerator import choose_accelerator
+from pmemlab.guest.kernel import Kernel
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Kernel:
+    """A computer with a /dev/kvm."""
+    device = tmp_path / "kvm"
+    device.touch()
+    monkeypatch.setattr(accelerator, "_DEVICE", device)
+    monkeypatch.setattr(accelerator, "_BOOT_LIMIT_S", 1.0)
+    monkeypatch.setattr(accelerator, "get_initramfs", lambda *_, **__: tmp_path / "initramfs")
+    monkeypatch.setenv("PMEMLAB_CACHE", str(tmp_path / "cache"))
+    return Kernel("6.1.0", tmp_path / "vmlinux", tmp_path)
+
+
+def _qemu(folder: Path, script: str) -> str:
+    path = folder / "qemu"
+    path.write_text(f"#!/bin/sh\necho x >> {folder}/boots\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_guest_that_boots_means_kvm(kernel: Kernel, tmp_path: Path) -> None:
+    qemu = _qemu(tmp_path, "echo booting; echo 'pmemlab: a guest has booted'")
+    assert choose_accelerator(kernel, qemu) == "kvm"
+
+
+def test_a_guest_that_hangs_means_tcg_within_the_limit(kernel: Kernel, tmp_path: Path) -> None:
+    started = time.monotonic()
+    assert choose_accelerator(kernel, _qemu(tmp_path, "echo booting; exec sleep 60")) == "tcg"
+    assert time.monotonic() - started < 10
+
+
+def test_a_qemu_that_refuses_kvm_means_tcg(kernel: Kernel, tmp_path: Path) -> None:
+    assert choose_accelerator(kernel, _qemu(tmp_path, "exit 1")) == "tcg"
+
+
+def test_without_the_device_nothing_is_booted(
+    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accelerator, "_DEVICE", tmp_path / "none")
+    assert choose_accelerator(kernel, _qemu(tmp_path, "exit 1")) == "tcg"
+    assert not (tmp_path / "boots").exists()
+
+
+def test_the_answer_is_remembered_for_this_kernel_and_qemu(kernel: Kernel, tmp_path: Path) -> None:
+    qemu = _qemu(tmp_path, "exit 1")
+    for _ in range(3):
+        choose_accelerator(kernel, qemu)
+    assert (tmp_path / "boots").read_text() == "x\n"
+    choose_accelerator(Kernel("6.2.0", kernel.image, kernel.folder), qemu)
+    assert (tmp_path / "boots").read_text() == "x\nx\n"
+
+
+def test_a_broken_memory_is_no_answer(kernel: Kernel, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "accelerator.json").write_text("{")
+    qemu = _qemu(tmp_path, "echo 'pmemlab: a guest has booted'")
+    assert choose_accelerator(kernel, qemu) == "kvm"

@@ -1,0 +1,121 @@
+"""The image of a machine: what is fetched for it, and what is told while it is built."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from pmemlab.clone import Clone
+from pmemlab.container_engine import wheels
+from pmemlab.container_engine.long_command import Report, run_long_command
+from pmemlab.container_engine.wheels import prepare_wheels
+from pmemlab.errors import LabError
+
+CLONE = Path(__file__).parents[2]
+
+
+def _ignore(_: str) -> None:
+    pass
+
+
+class Pip:
+    """Stands in for `pip download`."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.fails = False
+
+    def __call__(
+        self,
+        command: Sequence[str],
+        _report: Report,
+        folder: Path,
+        _environment: Mapping[str, str] | None = None,
+    ) -> None:
+        if self.fails:
+            raise LabError("python failed (exit status 1):\nno matching distribution for torch")
+        self.calls.append(list(command))
+        (folder / f"call-{len(self.calls)}.whl").touch()
+
+
+@pytest.fixture
+def pip(monkeypatch: pytest.MonkeyPatch) -> Pip:
+    pip = Pip()
+    monkeypatch.setattr(wheels, "run_long_command", pip)
+    return pip
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(CLONE / name, tmp_path)
+    return Clone(tmp_path)
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_machines_packages_are_those_of_pyproject(pip: Pip, clone: Clone) -> None:
+    prepare_wheels(clone, _ignore)
+    requirements = (clone.root / "docker/wheels/run/requirements.txt").read_text()
+    assert "numpy" in requirements
+    assert "torch" in requirements
+    assert any("torch" in argument for argument in pip.calls[0])
+
+
+def test_the_builds_tools_are_those_of_pyproject(pip: Pip, clone: Clone) -> None:
+    prepare_wheels(clone, _ignore)
+    requirements = (clone.root / "docker/wheels/build/requirements.txt").read_text()
+    assert "scikit-build-core" in requirements
+    assert "cmake" in requirements
+    assert len(pip.calls) == 2
+
+
+def test_wheels_are_constrained_and_never_built(pip: Pip, clone: Clone) -> None:
+    prepare_wheels(clone, _ignore)
+    for call in pip.calls:
+        assert call[call.index("--constraint") + 1] == str(clone.root / "constraints.txt")
+        assert call[call.index("--only-binary") + 1] == ":all:"
+
+
+def test_what_was_fetched_is_not_fetched_again(pip: Pip, clone: Clone) -> None:
+    prepare_wheels(clone, _ignore)
+    before = _names(clone.root / "docker/wheels/run")
+    prepare_wheels(clone, _ignore)
+    assert len(pip.calls) == 2
+    assert _names(clone.root / "docker/wheels/run") == before
+
+
+@pytest.mark.usefixtures("pip")
+def test_a_changed_constraint_fetches_anew_and_leaves_nothing_old(clone: Clone) -> None:
+    prepare_wheels(clone, _ignore)
+    (clone.root / "constraints.txt").write_text("torch==9\n")
+    prepare_wheels(clone, _ignore)
+    assert _names(clone.root / "docker/wheels/run") == ["call-3.whl", "requirements.txt"]
+
+
+def test_a_failed_fetch_leaves_what_was_there(pip: Pip, clone: Clone) -> None:
+    prepare_wheels(clone, _ignore)
+    before = _names(clone.root / "docker/wheels/run")
+    (clone.root / "constraints.txt").write_text("torch==9\n")
+    pip.fails = True
+    with pytest.raises(LabError, match=r"(?s)can't be fetched.*no matching distribution"):
+        prepare_wheels(clone, _ignore)
+    assert _names(clone.root / "docker/wheels/run") == before
+    assert _names(clone.root / "docker/wheels") == ["build", "build.stamp", "run", "run.stamp"]
+
+
+def test_a_long_command_is_followed_line_by_line(tmp_path: Path) -> None:
+    lines: list[str] = []
+    run_long_command(["sh", "-c", "echo one; echo; echo two >&2"], lines.append, tmp_path)
+    assert lines == ["one", "two"]
+
+
+def test_a_long_command_that_fails_is_a_lab_error_with_its_last_lines(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"(?s)^sh failed \(exit status 4\).*disk full") as caught:
+        run_long_command(["sh", "-c", "seq 1000; echo disk full; exit 4"], _ignore, tmp_path)
+    assert "\n1\n" not in str(caught.value)

@@ -1,0 +1,262 @@
+"""A machine in a container: its commands' ends, and its own. The Docker engine is played here."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import docker
+import pytest
+from docker.errors import APIError, NotFound
+from docker.models.containers import Container
+
+from pmemlab.clone import Clone
+from pmemlab.container_engine import labels
+from pmemlab.container_engine.health import is_proved, wait_until_proved
+from pmemlab.container_engine.inventory import owner_label, sweep_abandoned
+from pmemlab.errors import CommandTimeoutError, LabError, MachineDiedError
+from pmemlab.machines.container import ContainerMachine, open_container_machine
+from pmemlab.proof import Proof
+from pmemlab.topology import load_topology
+
+PROOF = Proof("dram", "tcg", {"nodes": [0]}, {"nodes": [0]})
+
+STDOUT, STDERR = 1, 2
+
+
+class Engine:
+    """A Docker engine with one container, in which a test says what a command does."""
+
+    def __init__(self) -> None:
+        self.status = "running"
+        self.health = "healthy"
+        self.exists = True
+        self.removed = False
+        self.commands: list[list[str]] = []
+        self._ours, self._theirs = socket.socketpair()
+        self.exit_code: int | None = None
+        self.container = cast(Container, _Container(self))
+        self.client = cast(docker.DockerClient, SimpleNamespace(api=self, close=lambda: None))
+
+    def write(self, stream: int, data: bytes) -> None:
+        """What the command writes, framed as the engine does it."""
+        self._ours.sendall(struct.pack(">BxxxL", stream, len(data)) + data)
+
+    def end_command(self, exit_code: int, stdout: bytes = b"", stderr: bytes = b"") -> None:
+        self.exit_code = exit_code
+        self.write(STDOUT, stdout)
+        self.write(STDERR, stderr)
+        self._ours.close()
+
+    def has_hung_up(self) -> bool:
+        """Whether the command's user is gone, which ends it."""
+        self._ours.settimeout(5)
+        return self._ours.recv(1) == b""
+
+    def die(self) -> None:
+        """The container ends, and its command with it."""
+        self.status = "exited"
+        self.end_command(137)
+
+    def exec_create(self, _container: str, argv: Sequence[str], stdin: bool) -> dict[str, str]:
+        assert stdin, "or a command would not notice that its user is gone"
+        if self.status != "running":
+            raise APIError("is not running")
+        self.commands.append(list(argv))
+        return {"Id": "1"}
+
+    def exec_start(self, _id: str, **_: bool) -> socket.socket:
+        return self._theirs
+
+    def exec_inspect(self, _id: str) -> dict[str, object]:
+        return {"Running": self.exit_code is None, "ExitCode": self.exit_code}
+
+
+class _Container:
+    name = "lab_dram_1"
+    id = "c0ffee"
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.labels: dict[str, str] = {}
+
+    @property
+    def status(self) -> str:
+        return self._engine.status
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        return {"State": {"Health": {"Status": self._engine.health}}}
+
+    def reload(self) -> None:
+        if not self._engine.exists:
+            raise NotFound("no such container")
+
+    def logs(self, tail: int) -> bytes:
+        return f"the last {tail} lines".encode()
+
+    def exec_run(self, _argv: Sequence[str]) -> SimpleNamespace:
+        return SimpleNamespace(output=json.dumps(asdict(PROOF)).encode())
+
+    def kill(self) -> None:
+        self._engine.die()
+
+    def start(self) -> None:
+        self._engine.status = "running"
+
+    def remove(self, **_: bool) -> None:
+        self._engine.removed = True
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine()
+
+
+def machine_of(engine: Engine, owned: bool = False) -> ContainerMachine:
+    return ContainerMachine(engine.client, load_topology("dram"), engine.container, owned)
+
+
+def test_a_commands_streams_and_status_come_back(engine: Engine) -> None:
+    engine.end_command(3, b"out\n", b"err\n")
+    result = machine_of(engine).run(["true"])
+    assert (result.returncode, result.stdout, result.stderr) == (3, "out\n", "err\n")
+
+
+def test_a_command_goes_through_the_machines_own_door(engine: Engine) -> None:
+    engine.end_command(0)
+    machine_of(engine).run(["numactl", "-H"], env={"A": "b c"})
+    (argv,) = engine.commands
+    door = ["pmemlab", "exec", "--state-dir", "/run/pmemlab", "--env=A=b c", "--"]
+    assert argv[-8:] == [*door, "numactl", "-H"]
+
+
+def test_a_command_that_a_signal_ended_has_its_negative_number(engine: Engine) -> None:
+    engine.end_command(128 + 11)
+    assert machine_of(engine).run(["crash"]).returncode == -11
+
+
+def test_bytes_that_are_no_text_come_through(engine: Engine) -> None:
+    engine.end_command(0, b"\xff")
+    stdout = machine_of(engine).run(["cat"]).stdout
+    assert stdout.encode(errors="surrogateescape") == b"\xff"
+
+
+def test_a_command_past_its_timeout_is_killed(engine: Engine) -> None:
+    engine.write(STDOUT, b"so far")
+    with pytest.raises(CommandTimeoutError, match=r"still running after 0\.2 s") as caught:
+        machine_of(engine).run(["sleep", "60"], timeout=0.2)
+    assert caught.value.stdout == "so far"
+    assert engine.has_hung_up()
+
+
+def test_a_container_that_dies_under_a_command_is_a_lab_error_within_seconds(
+    engine: Engine,
+) -> None:
+    machine = machine_of(engine)
+    threading.Timer(0.1, engine.die).start()
+    began = time.monotonic()
+    with pytest.raises(MachineDiedError, match=r"(?s)ended while a command ran.*the last \d+ line"):
+        machine.run(["sleep", "60"])
+    assert time.monotonic() - began < 3
+
+
+def test_a_container_that_is_removed_under_a_command_is_a_lab_error(engine: Engine) -> None:
+    def vanish() -> None:
+        engine.exists = False
+
+    machine = machine_of(engine)
+    threading.Timer(0.1, vanish).start()  # and the stream stays open
+    with pytest.raises(MachineDiedError, match="ended while a command ran"):
+        machine.run(["sleep", "60"])
+
+
+def test_a_command_that_kills_itself_is_no_dead_machine(engine: Engine) -> None:
+    engine.end_command(137)
+    assert machine_of(engine).run(["suicide"]).returncode == -9
+
+
+def test_a_lab_error_in_the_container_is_one_outside(engine: Engine) -> None:
+    engine.end_command(125, stderr=b"pmemlab: nonesuch: can't be run: no such file\n")
+    with pytest.raises(LabError, match="can't be run"):
+        machine_of(engine).run(["nonesuch"])
+
+
+def test_status_125_of_a_command_is_its_own(engine: Engine) -> None:
+    engine.end_command(125, stderr=b"git bisect: skip\n")
+    assert machine_of(engine).run(["bisect"]).returncode == 125
+
+
+def test_a_machine_of_the_lab_outlives_its_users(engine: Engine) -> None:
+    with machine_of(engine) as machine:
+        assert machine.facts() == {"nodes": [0]}
+        assert machine.accelerator == "tcg"
+    assert engine.status == "running"
+    assert not engine.removed
+
+
+def test_a_machine_of_ones_own_is_removed(engine: Engine) -> None:
+    with machine_of(engine, owned=True):
+        pass
+    assert engine.removed
+
+
+def test_after_a_power_cut_only_stop_may_follow(engine: Engine) -> None:
+    machine = machine_of(engine)
+    machine.power_cut()
+    with pytest.raises(MachineDiedError, match="has had its power cut"):
+        machine.run(["true"])
+    machine.stop()
+    assert engine.status == "running"  # the lab's machine boots again
+
+
+def test_stopping_ends_what_still_runs(engine: Engine) -> None:
+    machine = machine_of(engine)
+    threading.Timer(0.1, machine.stop).start()
+    with pytest.raises(MachineDiedError, match="is stopped"):
+        machine.run(["sleep", "60"])
+    assert engine.has_hung_up()
+
+
+def test_an_unproved_machine_is_not_handed_out(engine: Engine) -> None:
+    engine.health = "starting"
+    assert not is_proved(engine.container)
+
+
+def test_a_failed_proof_is_a_lab_error_with_the_end_of_the_log(engine: Engine) -> None:
+    engine.status = "exited"
+    with pytest.raises(MachineDiedError, match=r"(?s)has ended.*the last \d+ lines"):
+        wait_until_proved(engine.container)
+
+
+def test_a_machine_that_takes_too_long_is_a_lab_error(engine: Engine) -> None:
+    engine.health = "unhealthy"
+    with pytest.raises(MachineDiedError, match="not proved in time"):
+        wait_until_proved(engine.container)
+
+
+def test_a_topology_that_is_not_the_labs_own_is_refused() -> None:
+    with pytest.raises(LabError, match="--machine guest"):
+        open_container_machine(replace(load_topology("dram"), cpus=3))
+
+
+@pytest.mark.parametrize(
+    ("owner", "swept"),
+    [(None, False), ("of this process", False), ("0:1", True)],
+    ids=["the lab's", "of a living process", "of a dead process"],
+)
+def test_what_a_dead_process_left_is_swept(engine: Engine, owner: str | None, swept: bool) -> None:
+    if owner is not None:
+        owner = owner_label() if owner == "of this process" else owner
+        engine.container.labels[labels.OWNER] = owner
+    client = SimpleNamespace(containers=SimpleNamespace(list=lambda **_: [engine.container]))
+    sweep_abandoned(cast(docker.DockerClient, client), Clone(Path("/clone")))
+    assert engine.removed == swept

@@ -1,0 +1,308 @@
+"""Guests: their life, their death, and what is left of them. QEMU is played here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import played_qemu
+import pytest
+
+from pmemlab.errors import (
+    CommandTimeoutError,
+    LabError,
+    MachineDiedError,
+    ProofError,
+    ProvisionError,
+)
+from pmemlab.guest.control import ControlServer, attach
+from pmemlab.machines.guest import GuestMachine, open_guest_machine
+
+TOPOLOGY = played_qemu.TRUE_HERE
+
+
+@pytest.fixture(autouse=True)
+def _played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    played_qemu.play(monkeypatch, tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+@pytest.fixture
+def machine() -> Iterator[GuestMachine]:
+    with open_guest_machine(TOPOLOGY) as machine:
+        yield machine
+
+
+def test_a_guest_is_handed_out_with_its_proof(machine: GuestMachine) -> None:
+    assert machine.proof.proved == {"kernel": os.uname().release}
+    assert machine.facts()["kernel"] == os.uname().release
+    assert set(machine.proof.seconds) == {"boot", "provision", "proof"}
+
+
+def test_output_and_status_come_back_exactly(machine: GuestMachine) -> None:
+    result = machine.run(["sh", "-c", "printf 'a\\n\\n b'; printf 'é\\377' >&2; exit 7"])
+    assert (result.returncode, result.stdout) == (7, "a\n\n b")
+    assert result.stderr.encode(errors="surrogateescape") == "é".encode() + b"\xff"
+
+
+def test_a_signal_s_end_is_a_negative_status(machine: GuestMachine) -> None:
+    assert machine.run(["sh", "-c", "kill -9 $$"]).returncode == -9
+
+
+def test_megabytes_of_output_arrive_whole(machine: GuestMachine) -> None:
+    result = machine.run([sys.executable, "-c", "print('x' * 5_000_000); print('end')"])
+    assert len(result.stdout) == 5_000_005
+    assert result.stdout.endswith("x\nend\n")
+
+
+def test_a_grandchild_that_keeps_the_pipe_does_not_keep_the_command(machine: GuestMachine) -> None:
+    started = time.monotonic()
+    assert machine.run(["sh", "-c", "sleep 30 & echo done"]).stdout == "done\n"
+    assert time.monotonic() - started < 10
+    machine.run(["pkill", "-f", "^sleep 30$", "-s", "0"])
+
+
+def test_commands_run_side_by_side(machine: GuestMachine) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        echoes = [pool.submit(machine.run, ["sh", "-c", f"sleep 0.2; echo {i}"]) for i in range(8)]
+        assert [echo.result().stdout for echo in echoes] == [f"{i}\n" for i in range(8)]
+
+
+def test_the_environment_is_the_topology_s_and_the_command_s() -> None:
+    topology = replace(TOPOLOGY, environment={"ONE": "1", "TWO": "topology"})
+    with open_guest_machine(topology) as machine:
+        result = machine.run(["sh", "-c", 'echo "$ONE $TWO $HOME"'], env={"TWO": "command"})
+    assert result.stdout == "1 command /root\n"
+
+
+def test_a_program_that_is_not_there_is_named(machine: GuestMachine) -> None:
+    with pytest.raises(LabError, match="no-such-program"):
+        machine.run(["no-such-program"])
+
+
+def test_a_timeout_kills_the_command_and_keeps_what_it_wrote(machine: GuestMachine) -> None:
+    with pytest.raises(CommandTimeoutError, match=r"still running after 0\.5 s") as caught:
+        machine.run(["sh", "-c", "echo $$; sleep 60 & wait"], timeout=0.5)
+    assert not played_qemu.is_running(int(caught.value.stdout))
+    assert machine.run(["echo", "alive"]).stdout == "alive\n"
+
+
+def test_a_guest_that_dies_is_a_lab_error_with_its_console(machine: GuestMachine) -> None:
+    threading.Timer(0.5, os.kill, (machine.pid, signal.SIGKILL)).start()
+    started = time.monotonic()
+    with pytest.raises(MachineDiedError, match="went down while a command ran") as caught:
+        machine.run(["sleep", "60"])
+    assert time.monotonic() - started < 5
+    assert played_qemu.CONSOLE in str(caught.value)
+    with pytest.raises(MachineDiedError):
+        machine.run(["true"])
+
+
+def test_a_guest_that_hangs_is_a_lab_error(
+    machine: GuestMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine.link, "_silence_s", 0.5)
+    os.kill(machine.pid, signal.SIGSTOP)
+    with pytest.raises(MachineDiedError, match=r"has not answered for 0\.5 s"):
+        machine.run(["sleep", "60"])
+
+
+def test_a_slow_command_is_no_silence(
+    machine: GuestMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine.link, "_silence_s", 0.3)
+    assert machine.run(["sleep", "1.5"]).returncode == 0
+
+
+def test_a_power_cut_ends_it_at_once(machine: GuestMachine) -> None:
+    pid = machine.pid
+    machine.power_cut()
+    assert not played_qemu.is_running(pid)
+    with pytest.raises(MachineDiedError, match="power cut"):
+        machine.run(["true"])
+
+
+def test_stop_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+    machine = open_guest_machine(replace(TOPOLOGY, backing_files={"dimm": 1 << 20}))
+    folders = list(tmp_path.glob("pmemlab-machine-*"))
+    assert [(folder / "dimm.img").stat().st_size for folder in folders] == [1 << 20]
+    pid = machine.pid
+    machine.stop()
+    machine.stop()
+    assert not played_qemu.is_running(pid)
+    assert not list(tmp_path.glob("pmemlab-machine-*"))
+
+
+def test_a_folder_of_the_caller_s_stays_but_is_emptied(tmp_path: Path) -> None:
+    state = tmp_path / ("a folder, with a long name" * 8)
+    state.mkdir()
+    with open_guest_machine(replace(TOPOLOGY, backing_files={"dimm": 4096}), state):
+        assert (state / "dimm.img").is_file()
+        with pytest.raises(LabError, match="another machine is using it"):
+            open_guest_machine(TOPOLOGY, state)
+    assert list(state.iterdir()) == []
+
+
+def test_what_a_killed_owner_left_is_swept(tmp_path: Path) -> None:
+    stale = tmp_path / "pmemlab-machine-stale"
+    stale.mkdir()
+    (stale / "lock").touch()
+    os.utime(stale, (0, 0))
+    with open_guest_machine(TOPOLOGY) as machine:
+        assert not stale.exists()
+        for folder in tmp_path.glob("pmemlab-machine-*"):
+            os.utime(folder, (0, 0))
+        with open_guest_machine(TOPOLOGY):  # does not take a living one's for stale
+            assert machine.run(["true"]).returncode == 0
+            assert len(list(tmp_path.glob("pmemlab-machine-*"))) == 2
+
+
+def test_a_guest_that_is_not_what_it_says_is_not_handed_out(tmp_path: Path) -> None:
+    topology = replace(TOPOLOGY, proof={"kernel": os.uname().release, "distances.0.1": 17})
+    with pytest.raises(ProofError, match=r"distances\.0\.1: expected 17, found") as caught:
+        open_guest_machine(topology)
+    assert [mismatch.fact for mismatch in caught.value.mismatches] == ["distances.0.1"]
+    assert not list(tmp_path.glob("pmemlab-machine-*"))
+
+
+def test_a_provisioning_command_that_fails_is_told_with_its_output() -> None:
+    topology = replace(TOPOLOGY, provision=("true", "echo no free region >&2; exit 3"))
+    with pytest.raises(ProvisionError, match=r"(?s)status 3: no free region"):
+        open_guest_machine(topology)
+
+
+def test_a_qemu_that_refuses_its_arguments_is_told_with_its_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    played_qemu.play(monkeypatch, tmp_path, "#!/bin/sh\necho -device: no such thing >&2; exit 1\n")
+    with pytest.raises(MachineDiedError, match=r"(?s)before it was up.*status 1.*no such thing"):
+        open_guest_machine(TOPOLOGY)
+
+
+def test_media_that_do_not_fit_are_refused_before_anything_starts() -> None:
+    with pytest.raises(LabError, match="TMPDIR"):
+        open_guest_machine(replace(TOPOLOGY, backing_files={"dimm": 1 << 60}))
+
+
+def test_a_guest_outlives_the_thread_that_started_it() -> None:
+    opened: list[GuestMachine] = []
+    thread = threading.Thread(target=lambda: opened.append(open_guest_machine(TOPOLOGY)))
+    thread.start()
+    thread.join()
+    time.sleep(0.2)
+    with opened[0] as machine:
+        assert machine.run(["true"]).returncode == 0
+
+
+def _python(program: str, *arguments: str) -> subprocess.Popen[str]:
+    """A Python that plays QEMU too."""
+    here = Path(__file__).parent
+    prologue = f"""
+import sys, tempfile
+from pathlib import Path
+sys.path[:0] = [{str(here)!r}, {str(here.parents[1] / "lab")!r}]
+import played_qemu, pytest
+folder = Path(sys.argv.pop(1))
+tempfile.tempdir = str(folder)
+played_qemu.play(pytest.MonkeyPatch(), folder)
+"""
+    return subprocess.Popen(
+        [sys.executable, "-c", prologue + program, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _wait_until(condition: object, seconds: float = 20) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "took too long"
+        time.sleep(0.05)
+
+
+def test_a_guest_dies_with_its_owner(tmp_path: Path) -> None:
+    program = """
+from pmemlab.machines.guest import open_guest_machine
+print(open_guest_machine(played_qemu.TRUE_HERE).pid, flush=True)
+import time; time.sleep(60)
+"""
+    with _python(program, str(tmp_path)) as owner:
+        assert owner.stdout is not None
+        pid = int(owner.stdout.readline())
+        assert played_qemu.is_running(pid)
+        owner.kill()
+    _wait_until(lambda: not played_qemu.is_running(pid))
+
+
+_SERVE = """
+from pmemlab.guest.serve import serve
+from pmemlab.errors import LabError
+try:
+    serve(played_qemu.TRUE_HERE, Path(sys.argv[1]))
+except LabError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_ends_cleanly_by_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    state = tmp_path / "state"
+    with _python(_SERVE, str(tmp_path), str(state)) as server:
+        _wait_until(lambda: (state / "proof.json").exists())
+        with attach(state) as link:
+            assert link.run(["echo", "attached"], {}).stdout == "attached\n"
+        server.send_signal(number)
+        _, stderr = server.communicate(timeout=10)
+    assert (server.returncode, stderr) == (0, "")
+    assert list(state.iterdir()) == []
+
+
+def test_serve_ends_with_its_guest(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with _python(_SERVE, str(tmp_path), str(state)) as server:
+        _wait_until(lambda: (state / "proof.json").exists())
+        with attach(state) as link, pytest.raises(LabError):
+            link.run(["sh", "-c", "kill -9 $PPID"], {}, timeout=20)  # the agent is its parent
+        _, stderr = server.communicate(timeout=10)
+    assert server.returncode == 1
+    assert "ended by itself" in stderr
+    assert list(state.iterdir()) == []
+
+
+def test_clients_that_attach_see_what_the_owner_sees(machine: GuestMachine, tmp_path: Path) -> None:
+    state = tmp_path / ("far" * 60)
+    state.mkdir()
+    with ControlServer(state, machine), attach(state) as link:
+        result = link.run(["sh", "-c", "echo $ONE; echo err >&2; exit 3"], {"ONE": "1"})
+        assert (result.returncode, result.stdout, result.stderr) == (3, "1\n", "err\n")
+        with pytest.raises(LabError, match="no-such-program"):
+            link.run(["no-such-program"], {})
+        with pytest.raises(CommandTimeoutError):
+            link.run(["sleep", "60"], {}, timeout=0.3)
+    assert list(state.iterdir()) == []
+
+
+def test_a_client_that_hangs_up_takes_its_commands_along(
+    machine: GuestMachine, tmp_path: Path
+) -> None:
+    with ControlServer(tmp_path, machine):
+        with attach(tmp_path) as link:
+            output = link.spawn(["sh", "-c", "echo $$; exec sleep 60"], {}).output()
+            _, data = next(output)
+        _wait_until(lambda: not played_qemu.is_running(int(data)))
+
+
+def test_attaching_where_nothing_is_served_names_the_command(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="pmemlab serve TOPOLOGY"), attach(tmp_path):
+        pass

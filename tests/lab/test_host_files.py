@@ -1,0 +1,66 @@
+"""Which edits on this computer a guest must be told of."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pmemlab.guest.host_files import HostFiles, package_folders
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (folder / "code.py").write_text("old")
+    return folder
+
+
+def test_nothing_changed_is_nothing_to_tell(package: Path) -> None:
+    files = HostFiles([package])
+    files.changed([])
+    assert not files.changed(["python", "/bin/sh"])
+
+
+def test_an_edit_is_told_once(package: Path) -> None:
+    files = HostFiles([package])
+    files.changed([])
+    (package / "code.py").write_text("newer")
+    assert files.changed([])
+    assert not files.changed([])
+
+
+def test_a_new_module_is_told(package: Path) -> None:
+    files = HostFiles([package])
+    files.changed([])
+    (package / "new.py").touch()
+    assert files.changed([])
+
+
+def test_what_python_compiled_is_not_told(package: Path) -> None:
+    files = HostFiles([package])
+    files.changed([])
+    (package / "code.cpython-311.pyc").touch()
+    assert not files.changed([])
+
+
+def test_a_file_that_a_command_names_is_told_if_it_is_new_or_edited(
+    package: Path, tmp_path: Path
+) -> None:
+    old = tmp_path / "old.csv"
+    old.write_text("1")
+    files = HostFiles([package])
+    files._cached_since = old.stat().st_ctime + 1
+    assert not files.changed(["wc", str(old), "/no/such/file"])
+    os.utime(old, (1, 1))
+    assert files.changed(["wc", str(old)])
+    new = tmp_path / "new.csv"
+    new.write_text("1")
+    files._cached_since = new.stat().st_ctime - 1
+    assert files.changed(["wc", str(new)])
+
+
+def test_both_packages_are_watched() -> None:
+    assert {"pmemlab", "embstore"} >= {folder.name for folder in package_folders()} >= {"pmemlab"}

@@ -1,0 +1,60 @@
+"""The table of a machine's memory. The facts were read from real guests."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from pmemlab.memory_resources import MemoryResources, memory_resources, memory_table
+from pmemlab.topology import load_topology
+
+_M = 1 << 20
+
+_CASES: dict[str, tuple[dict[str, object], MemoryResources]] = {
+    "dram": ({"ram_bytes": 895 * _M}, MemoryResources(895 * _M, 0, 0, 0, 896 * _M, 0)),
+    "memory-mode": (
+        {"ram_bytes": 1023 * _M, "memory_side_cache": {"bytes": 256 * _M}},
+        MemoryResources(0, 1023 * _M, 0, 256 * _M, 256 * _M, 1024 * _M),
+    ),
+    "fsdax": (
+        {"ram_bytes": 895 * _M, "persistent_bytes": 512 * _M},
+        MemoryResources(895 * _M, 0, 512 * _M, 0, 896 * _M, 514 * _M),
+    ),
+    "fsdax-memmap": (
+        {"ram_bytes": 1023 * _M, "declared_persistent_bytes": 512 * _M},
+        MemoryResources(1023 * _M, 0, 512 * _M, 0, 1024 * _M, 512 * _M),
+    ),
+    "kmem-dax": (
+        {"ram_bytes": 895 * _M, "persistent_bytes": 640 * _M, "kmem_bytes": 512 * _M},
+        MemoryResources(895 * _M, 0, 640 * _M, 0, 896 * _M, 642 * _M),
+    ),
+    "numa-cpuless": (
+        {"ram_bytes": 1407 * _M, "node_bytes": {"0": 880 * _M, "1": 504 * _M}},
+        MemoryResources(903 * _M, 504 * _M, 0, 0, 904 * _M, 504 * _M),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _CASES)
+def test_memory_is_tabled_by_its_use(name: str) -> None:
+    facts, expected = _CASES[name]
+    resources = memory_resources(load_topology(name), facts)
+    assert resources == expected
+    assert resources.inaccessible_ddr >= 0
+    assert resources.inaccessible_pmem >= 0
+
+
+def test_the_table_has_ipmctl_s_rows_and_columns() -> None:
+    facts, _ = _CASES["fsdax"]
+    console = Console(width=100, record=True, quiet=False, file=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(memory_table(memory_resources(load_topology("fsdax"), facts)))
+    lines = [[cell.strip() for cell in line.split("|")] for line in capture.get().splitlines()]
+    assert lines[0] == ["MemoryType", "DDR", "PMemModule", "Total"]
+    assert lines[2:] == [
+        ["Volatile", "0.874 GiB", "0.000 GiB", "0.874 GiB"],
+        ["AppDirect", "-", "0.500 GiB", "0.500 GiB"],
+        ["Cache", "0.000 GiB", "-", "0.000 GiB"],
+        ["Inaccessible", "0.001 GiB", "0.002 GiB", "0.003 GiB"],
+        ["Physical", "0.875 GiB", "0.502 GiB", "1.377 GiB"],
+    ]

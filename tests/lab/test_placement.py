@@ -1,0 +1,54 @@
+"""Where memory lies, asked of this process's own."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from pathlib import Path
+
+import pytest
+
+from pmemlab.placement import backing_file, page_nodes
+
+
+def _address(memory: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def test_touched_pages_are_counted_and_others_are_not() -> None:
+    memory = mmap.mmap(-1, 64 * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # Fewer than a huge page, so that touching some does not fill in the others.
+    for page in range(10):
+        memory[page * mmap.PAGESIZE] = 1
+    nodes = page_nodes(_address(memory), len(memory))
+    assert sum(nodes.values()) == 10
+    assert all(node >= 0 for node in nodes)
+
+
+def test_a_range_within_pages_counts_each_page_it_touches() -> None:
+    memory = mmap.mmap(-1, 4 * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.write(b"x" * len(memory))
+    nodes = page_nodes(_address(memory) + mmap.PAGESIZE - 1, 2)
+    assert sum(nodes.values()) == 2
+
+
+def test_a_mapped_file_is_named_and_anonymous_memory_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "a file with spaces"
+    path.write_bytes(b"x" * mmap.PAGESIZE)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as mapping:
+        view = ctypes.c_char.from_buffer(mapping)
+        assert backing_file(ctypes.addressof(view) + 100) == str(path)
+        del view
+    memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    assert backing_file(_address(memory)) is None
+
+
+def test_an_address_that_is_not_mapped_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing is mapped there"):
+        backing_file(1)
+
+
+@pytest.mark.parametrize(("address", "length"), [(0, 10), (4096, 0), (-1, 1)])
+def test_an_empty_range_is_refused(address: int, length: int) -> None:
+    with pytest.raises(ValueError, match="must both be above 0"):
+        page_nodes(address, length)

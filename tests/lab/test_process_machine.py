@@ -1,0 +1,122 @@
+"""This computer in the place of a machine."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pmemlab.errors import (
+    CommandTimeoutError,
+    LabError,
+    MachineDiedError,
+    MissingRequirementError,
+)
+from pmemlab.machines import open_machine
+from pmemlab.machines.process import ProcessMachine, open_process_machine
+from pmemlab.topology import PersistentMemory, Topology, load_topology
+
+PLAIN = Topology("plain", "this computer", {"kernel": os.uname().release})
+
+
+@pytest.fixture
+def machine() -> Iterator[ProcessMachine]:
+    with open_process_machine(PLAIN) as machine:
+        yield machine
+
+
+def _has_memkind() -> bool:
+    try:
+        ctypes.CDLL("libmemkind.so.0")
+    except OSError:
+        return False
+    return True
+
+
+def test_it_says_what_it_can_t_prove() -> None:
+    with open_machine("fsdax", "process") as machine:
+        unproved = machine.facts()["unproved"]
+        assert isinstance(unproved, list)
+        assert "mount.map_sync" in unproved
+        assert machine.accelerator == "none"
+
+
+def test_what_holds_is_not_unproved(machine: ProcessMachine) -> None:
+    assert machine.facts()["unproved"] == []
+
+
+def test_its_persistent_memory_is_a_folder_that_goes_with_it() -> None:
+    with open_process_machine(load_topology("fsdax")) as machine:
+        path = machine.topology.pmem.path
+        assert path is not None
+        assert path.startswith("/dev/shm/")
+        assert machine.run(["sh", "-c", f"echo kept > {path}/file; cat {path}/file"]).stdout
+    assert not Path(path).exists()
+
+
+@pytest.mark.skipif(not _has_memkind(), reason="needs libmemkind")
+def test_its_nodes_are_node_0() -> None:
+    with open_process_machine(load_topology("kmem-dax")) as machine:
+        assert machine.topology.pmem.nodes == (0,)
+        assert machine.run(["sh", "-c", "echo $MEMKIND_DAX_KMEM_NODES"]).stdout == "0\n"
+
+
+def test_a_computer_without_memkind_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = '{"memkind": {"page_nodes": null}}'
+    result = SimpleNamespace(returncode=0, stdout=facts, stderr="")
+    monkeypatch.setattr(ProcessMachine, "run", lambda *_, **__: result)
+    with pytest.raises(MissingRequirementError, match="libmemkind0"):
+        open_process_machine(load_topology("kmem-dax"))
+
+
+def test_too_little_shared_memory_is_told() -> None:
+    pmem = PersistentMemory("/mnt/pmem0", size_bytes=1 << 60)
+    with pytest.raises(LabError, match="/dev/shm has"):
+        open_process_machine(replace(PLAIN, pmem=pmem))
+
+
+def test_output_and_status_come_back_exactly(machine: ProcessMachine) -> None:
+    result = machine.run(["sh", "-c", "printf 'a\\n\\377'; echo err >&2; exit 7"])
+    assert result.returncode == 7
+    assert result.stdout.encode(errors="surrogateescape") == b"a\n\xff"
+    assert result.stderr == "err\n"
+
+
+def test_it_imports_what_this_process_does(machine: ProcessMachine) -> None:
+    result = machine.run([machine.python, "-c", "import pmemlab; print(pmemlab.__file__)"])
+    assert result.stdout.endswith("pmemlab/__init__.py\n")
+
+
+def test_a_program_that_is_not_there_is_named(machine: ProcessMachine) -> None:
+    with pytest.raises(LabError, match="no-such-program"):
+        machine.run(["no-such-program"])
+
+
+def test_a_timeout_kills_the_command_with_its_children(machine: ProcessMachine) -> None:
+    started = time.monotonic()
+    with pytest.raises(CommandTimeoutError) as caught:
+        machine.run(["sh", "-c", "echo begun; sleep 60 & sleep 60"], timeout=0.3)
+    assert time.monotonic() - started < 5
+    assert caught.value.stdout == "begun\n"
+
+
+def test_a_power_cut_ends_what_runs(machine: ProcessMachine) -> None:
+    threading.Timer(0.3, machine.power_cut).start()
+    started = time.monotonic()
+    with pytest.raises(MachineDiedError, match="power cut"):
+        machine.run(["sleep", "60"])
+    assert time.monotonic() - started < 5
+    with pytest.raises(MachineDiedError, match="power cut"):
+        machine.run(["true"])
+
+
+def test_a_kind_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ValueError, match="none of process, guest, container"):
+        open_machine("dram", "virtual")  # type: ignore[arg-type]

@@ -1,0 +1,119 @@
+"""Which kind of machine scenarios get by themselves, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+import pmemlab.container_engine.connection
+import pmemlab.doctor
+import pmemlab.machines.container
+from pmemlab.errors import MissingRequirementError
+from pmemlab.machine_choice import Choice, MachineChooser
+from pmemlab.topology import Topology, load_topology
+
+
+@dataclass
+class Computer:
+    """What there is for machines to run on."""
+
+    has_docker: bool = True
+    has_image: bool = True
+    running: frozenset[str] = frozenset()
+    missing_for_guest: list[MissingRequirementError] = field(default_factory=list)
+
+    def choose(self, topology: Topology | None = None) -> Choice:
+        root = Path(__file__).parents[2]
+        return MachineChooser("auto", root).choose(topology or load_topology("fsdax"))
+
+
+@pytest.fixture
+def computer(monkeypatch: pytest.MonkeyPatch) -> Computer:
+    computer = Computer()
+
+    def connect() -> None:
+        if not computer.has_docker:
+            raise MissingRequirementError("no Docker engine answers", "make docker")
+
+    def require_image(*_: object) -> str:
+        if not computer.has_image:
+            raise MissingRequirementError("there is no image", "make lab-up")
+        return "image"
+
+    monkeypatch.setattr(pmemlab.container_engine.connection, "connect", connect)
+    monkeypatch.setattr(pmemlab.machines.container, "require_image", require_image)
+    monkeypatch.setattr(
+        pmemlab.machines.container, "running_machines", lambda _clone: computer.running
+    )
+    monkeypatch.setattr(pmemlab.doctor, "missing_for_guest", lambda: computer.missing_for_guest)
+    return computer
+
+
+def test_a_machine_of_the_running_lab_comes_first(computer: Computer) -> None:
+    computer.running = frozenset({"fsdax"})
+    assert computer.choose() == Choice("container", "it runs in this clone's lab")
+
+
+def test_then_a_throwaway_container(computer: Computer) -> None:
+    computer.running = frozenset({"dram"})
+    choice = computer.choose()
+    assert choice.kind == "container"
+    assert "throwaway" in choice.why
+
+
+def test_then_a_guest_with_the_reason_for_no_container(computer: Computer) -> None:
+    computer.has_docker = False
+    assert computer.choose() == Choice(
+        "guest", "no container: no Docker engine answers; to get it: make docker"
+    )
+
+
+def test_an_image_of_older_sources_is_not_used(computer: Computer) -> None:
+    computer.has_image, computer.running = False, frozenset({"fsdax"})
+    choice = computer.choose()
+    assert choice.kind == "guest"
+    assert "make lab-up" in choice.why
+
+
+def test_in_the_end_a_process_with_both_reasons(computer: Computer) -> None:
+    computer.has_docker = False
+    computer.missing_for_guest = [MissingRequirementError("QEMU", "apt-get install qemu")]
+    choice = computer.choose()
+    assert choice.kind == "process"
+    assert "no Docker engine answers" in choice.why
+    assert "no guest: QEMU; to get it: apt-get install qemu" in choice.why
+
+
+def test_containers_run_the_labs_own_topologies_only(computer: Computer) -> None:
+    other = Topology(name="fsdax", summary="another of that name", proof={"nodes": [0]})
+    choice = computer.choose(other)
+    assert choice.kind == "guest"
+    assert "no topology of the lab's own" in choice.why
+
+
+def test_what_is_asked_for_is_taken_without_looking_around(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def look(*_: object) -> NoReturn:
+        raise AssertionError("nobody asked")
+
+    monkeypatch.setattr(pmemlab.container_engine.connection, "connect", look)
+    chooser = MachineChooser("process", Path("/"))
+    assert chooser.choose(load_topology("dram")).kind == "process"
+
+
+def test_docker_is_asked_once(computer: Computer, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def running_machines(clone: object) -> frozenset[str]:
+        asked.append(clone)
+        return computer.running
+
+    monkeypatch.setattr(pmemlab.machines.container, "running_machines", running_machines)
+    chooser = MachineChooser("auto", Path(__file__).parents[2])
+    for name in ("dram", "fsdax"):
+        chooser.choose(load_topology(name))
+    assert len(asked) == 1
