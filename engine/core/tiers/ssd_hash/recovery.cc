@@ -132,6 +132,7 @@ void SsdHashTier::find_old_files() {
     if (calls_.unlink(path.c_str()) != 0) {
       refuse(path, "can't be removed: " + std::generic_category().message(errno));
     }
+    made_directory_ = true;  // by the tier that left the file
   }
   std::sort(unrecovered_.begin(), unrecovered_.end(), [](const OldFile& a, const OldFile& b) {
     return a.header.file_number < b.header.file_number;

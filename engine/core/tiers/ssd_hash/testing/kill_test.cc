@@ -33,6 +33,7 @@ struct Shared {
   Promise promises[kKeys];
   std::atomic<int64_t> next_version;
   std::atomic<int64_t> compacted;
+  std::atomic<int64_t> steps;  // of the process that works now
 };
 
 std::string recover_into(SsdHashTier& tier, PlainIndex& index, RecoveryReport& report) {
@@ -96,6 +97,7 @@ SsdHashOptions options_for(uint64_t round) {
       tier.compact();
     }
     shared.compacted = static_cast<int64_t>(tier.detailed_stats().compacted_files);
+    ++shared.steps;
   }
 }
 
@@ -108,6 +110,7 @@ void killed_processes_leave_consistent_files() {
     promise.attempted = promise.in_tier = promise.flushed = promise.buried = -1;
   }
   shared.next_version = 1;
+  shared.compacted = 0;
   const TemporaryDirectory directory;
   const std::string path = directory / "rows";
   std::mt19937_64 random(2024);
@@ -115,10 +118,14 @@ void killed_processes_leave_consistent_files() {
   uint64_t most_rows = 0;
   int64_t compacted = 0;
   for (int round = 0; round < kKills; ++round) {
+    shared.steps = 0;
     const pid_t child = fork();
     check(child >= 0, "no process can be started");
     if (child == 0) work(path, static_cast<uint64_t>(round), shared);
-    usleep(static_cast<useconds_t>(2000 + random() % 15000));
+    // After some work, however slow the machine; then at any moment, its start sometimes included.
+    const auto steps = static_cast<int64_t>(random() % 100);
+    while (shared.steps < steps && waitpid(child, nullptr, WNOHANG) == 0) usleep(100);
+    usleep(static_cast<useconds_t>(random() % 2000));
     kill(child, SIGKILL);
     int status = 0;
     check(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL,
