@@ -134,7 +134,10 @@ class Table {
   // Copies what the first tier has, and initial values; returns how many rows it had.
   template <int kDim>
   uint64_t lookup_rows(std::span<const int64_t> ids, float* out, NotInFirstTier& others) const;
-  void lookup_lower(std::span<const int64_t> ids, float* out, Positions& lower, bool promote) const;
+  // Reads the rows at `lower`. With `counted` it brings them to the first tier, as served at `stamp` and
+  // the following, and adds the positions that this counted; the others are still to be counted.
+  void lookup_lower(std::span<const int64_t> ids, float* out, Positions& lower, uint64_t stamp,
+                    Positions* counted) const;
   const float* default_row(int64_t key) const;
   // What a key without a row reads.
   void copy_initial_value(KeyHash hash, int64_t key, float* out) const;

@@ -39,8 +39,12 @@ void Table::lookup(std::span<const int64_t> ids, float* out, bool train) const {
   misses_.fetch_add(ids.size() - hits, std::memory_order_relaxed);
   if (!mover_) return;
   const uint64_t stamp = train ? 0 : clock_.begin_batch();
-  if (!others.lower.empty()) lookup_lower(ids, out, others.lower, /*promote=*/!train);
-  if (!train) mover_->count_served(ids, others.absent, stamp);
+  Positions& excepted = others.absent;  // from being counted
+  if (!others.lower.empty()) {
+    lookup_lower(ids, out, others.lower, stamp, train ? nullptr : &excepted);
+    std::sort(excepted.begin(), excepted.end());
+  }
+  if (!train) mover_->count_served(ids, excepted, stamp);
 }
 
 // Three stages, so that no id waits for its own cache misses: an id's bucket is fetched kAhead ids before
@@ -94,14 +98,16 @@ uint64_t Table::lookup_rows(std::span<const int64_t> ids, float* out,
   return hits;
 }
 
-// Reads the rows at `lower`, tier by tier and in batches, and brings them to the first tier if asked to.
-void Table::lookup_lower(std::span<const int64_t> ids, float* out, Positions& lower,
-                         bool promote) const {
+// Tier by tier and in batches.
+void Table::lookup_lower(std::span<const int64_t> ids, float* out, Positions& lower, uint64_t stamp,
+                         Positions* counted) const {
+  const bool promote = counted != nullptr;
   const std::shared_lock gate = promote ? enter_gate() : std::shared_lock<std::shared_mutex>();
   const size_t dim = static_cast<size_t>(layout_.dim());
   std::sort(lower.begin(), lower.end(), [&ids](uint32_t a, uint32_t b) { return ids[a] < ids[b]; });
   StagedRows staged(layout_);
   Positions again;
+  std::vector<size_t> promoted;
   while (!lower.empty()) {
     again.clear();
     for (size_t next = 0; next < lower.size();) {
@@ -141,17 +147,29 @@ void Table::lookup_lower(std::span<const int64_t> ids, float* out, Positions& lo
         const size_t first = staged.entry(i).tag;
         const int64_t key = staged.entry(i).key;
         const bool holds = staged.holds(i);
-        for (size_t k = first; k < end && ids[lower[k]] == key; ++k) {
+        size_t k = first;
+        uint32_t last = 0;
+        for (; k < end && ids[lower[k]] == key; ++k) {
+          last = std::max(last, lower[k]);
           if (holds) {
             std::copy_n(staged.row(i), dim, out + lower[k] * dim);
           } else {
             again.push_back(lower[k]);
           }
         }
+        // At once, so that a row that has just come isn't taken for colder than it is.
+        staged.count_served(i, k - first, stamp + last);
       }
       if (promote && !staged.empty()) {
         Mover::Claim claim = mover_->claim(staged.size());
-        mover_->promote(staged, claim);  // one that changed meanwhile comes when it's counted
+        promoted.clear();
+        mover_->promote(staged, claim, &promoted);  // one that changed meanwhile comes when it's counted
+        for (const size_t i : promoted) {
+          const size_t first = staged.entry(i).tag;
+          for (size_t k = first; k < end && ids[lower[k]] == staged.entry(i).key; ++k) {
+            counted->push_back(lower[k]);
+          }
+        }
       }
       next = end;
     }

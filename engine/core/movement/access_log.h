@@ -15,16 +15,16 @@ class AccessLog {
   struct Batch {
     uint64_t first_stamp;  // that of ids[0]; the others' follow
     std::vector<int64_t> ids;
-    std::vector<uint32_t> absent;  // positions, ascending, of ids that had no row when they were read
+    std::vector<uint32_t> excepted;  // positions, ascending, of ids that aren't to be counted
   };
 
   // Returns how many ids are waiting now.
   size_t append(uint64_t first_stamp, std::span<const int64_t> ids,
-                std::span<const uint32_t> absent) {
+                std::span<const uint32_t> excepted) {
     Batch batch = recycled();
     batch.first_stamp = first_stamp;
     batch.ids.assign(ids.begin(), ids.end());
-    batch.absent.assign(absent.begin(), absent.end());
+    batch.excepted.assign(excepted.begin(), excepted.end());
     const std::lock_guard lock(mutex_);
     waiting_ids_ += ids.size();
     waiting_.push_back(std::move(batch));

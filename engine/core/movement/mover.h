@@ -58,14 +58,15 @@ class Mover final : private EvictionPool::Job, private Relocator {
   Claim claim(uint64_t count);
   uint64_t largest_claim() const { return largest_claim_; }
 
-  // Ids that were served, to be counted soon; `absent` are the positions, ascending, of those that had no
-  // row.
-  void count_served(std::span<const int64_t> ids, std::span<const uint32_t> absent,
+  // Ids that were served, to be counted soon; `excepted` are the positions, ascending, of those that had no
+  // row, or were counted as they were promoted.
+  void count_served(std::span<const int64_t> ids, std::span<const uint32_t> excepted,
                     uint64_t first_stamp);
 
-  // Moves staged rows to the first tier; false if some are not what was staged any more, and stayed.
+  // Moves staged rows to the first tier, and says which in `promoted`, unless it's null; false if some are
+  // not what was staged any more, and stayed.
   // REQUIRES: a guard of the epochs is held since they were found; no shard's mutex is held.
-  bool promote(const StagedRows& staged, Claim& claim);
+  bool promote(const StagedRows& staged, Claim& claim, std::vector<size_t>* promoted = nullptr);
   // The same for one row and a caller who found `entry` and holds the shard's mutex.
   // REQUIRES: `row` is the row that entry.ref() refers to, in a lower tier.
   void promote_entry(IndexShard& shard, const Entry& entry, const RowHeader& header,

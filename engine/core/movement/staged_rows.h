@@ -1,6 +1,7 @@
 // Rows of lower tiers that were read without any lock, each with what tells whether it is still true.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -43,6 +44,11 @@ class StagedRows {
   // Throws Error(kStorage) where a tier lost the row.
   bool holds(size_t i) const;
   const RowHeader& header(size_t i) const { return rows_.header(i); }
+  // Adds accesses in serving look-ups, the last of them at `stamp`, for when the row moves up.
+  void count_served(size_t i, uint64_t count, uint64_t stamp) {
+    rows_.header(i).served += count;
+    rows_.header(i).stamp = std::max(rows_.header(i).stamp, stamp);
+  }
   const float* row(size_t i) const { return rows_.row(i); }
 
  private:
