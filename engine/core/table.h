@@ -175,8 +175,9 @@ class Table {
 
   // --- Saves and restores (table_save.cc, table_replacement.h).
   friend class TableReplacement;
-  std::vector<int64_t> rows_of(IndexShard& shard, uint32_t tier) const;
-  // REQUIRES, these: the apply gate is held alone and moves are paused.
+  // REQUIRES, all of them: the apply gate is held alone and moves are paused.
+  // The keys of a shard's rows in a tier; `unsaved_only` leaves out those that are known to be saved.
+  std::vector<int64_t> rows_of(IndexShard& shard, uint32_t tier, bool unsaved_only) const;
   void save_rows(checkpoint::Writer& file, const EvictionRule& eviction,
                  std::span<const int64_t> keys);
   void save_waiting_keys(checkpoint::Writer& file) const;

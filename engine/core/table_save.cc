@@ -35,9 +35,10 @@ SavedTable Table::save(checkpoint::Writer& file, const EvictionRule& eviction, b
     saved.state = {apply_count_, optimizer_state_, clock_.next_batch()};
   }
   saved.next_span = spans_.begin_next();
+  const bool unsaved_only = file.incremental() && !eviction.any();
   for (uint32_t t = 0; t < tiers_->size(); ++t) {
     for (int s = 0; s < Index::kShards; ++s) {
-      save_rows(file, eviction, rows_of(index_->shard(s), t));
+      save_rows(file, eviction, rows_of(index_->shard(s), t, unsaved_only));
     }
   }
   if (file.incremental()) {
@@ -57,7 +58,9 @@ void Table::save_succeeded(uint16_t next_span) {
 }
 
 // In the order of their places, in which a tier reads them fastest.
-std::vector<int64_t> Table::rows_of(IndexShard& shard, uint32_t tier) const {
+std::vector<int64_t> Table::rows_of(IndexShard& shard, uint32_t tier, bool unsaved_only) const {
+  // Where rows can be addressed, those that nobody wants needn't be read.
+  const MemoryTier* const memory = unsaved_only ? tiers_->memory(tier) : nullptr;
   struct Row {
     Slot slot;
     int64_t key;
@@ -65,8 +68,13 @@ std::vector<int64_t> Table::rows_of(IndexShard& shard, uint32_t tier) const {
   std::vector<Row> rows;
   {
     const std::lock_guard lock(shard.mutex);
-    shard.for_each([&rows, tier](int64_t key, RowRef ref) {
-      if (ref.tier() == tier) rows.push_back({ref.slot(), key});
+    shard.for_each([&](int64_t key, RowRef ref) {
+      if (ref.tier() != tier) return;
+      if (memory != nullptr) {
+        const auto span = static_cast<uint16_t>(memory->meta(ref.slot()).save_span);
+        if (!spans_.unsaved(span)) return;
+      }
+      rows.push_back({ref.slot(), key});
     });
   }
   std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.slot < b.slot; });

@@ -21,6 +21,7 @@ struct EvictionRule {
   std::optional<int64_t> least_version;     // rows of an earlier version
   std::optional<double> least_half_square;  // rows where half the sum of the weights' squares is less
 
+  bool any() const { return least_version || least_half_square; }
   bool evicts(const RowHeader& header, const float* weights, int dim) const;
 };
 
