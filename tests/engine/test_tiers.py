@@ -1,0 +1,324 @@
+"""Variables of several tiers, of which the first is small: what is seen of them from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_storage import TIERED_STACKS, MakeVariable, Stack, StorageOf, capacities_of
+from numpy.typing import NDArray
+
+import embstore as es
+from embstore.errors import InvalidArgumentError, StorageError, StoreFullError
+
+pytestmark = pytest.mark.timeout(120)
+
+ROW_BYTES = 32  # dim 3, weights and an accumulator
+LIMITED = [stack for stack in TIERED_STACKS if not stack.memkind]
+
+
+def train(var: es.EmbeddingVariable, ids: NDArray[np.int64]) -> None:
+    var.lookup(ids, train=True)
+    var.apply_gradients(ids, np.full((*ids.shape, var.dim), 2.0, np.float32))
+
+
+def rows_of(var: es.EmbeddingVariable) -> list[int]:
+    return [tier["rows"] for tier in var.stats()["tiers"]]
+
+
+def same(a: dict[str, NDArray[Any]], b: dict[str, NDArray[Any]]) -> bool:
+    return all(np.array_equal(a[column], b[column]) for column in b)
+
+
+# --- Capacity
+
+
+@pytest.mark.parametrize("rows_in_first_tier", [1, 4, 100])
+def test_a_batch_may_have_more_ids_than_the_first_tier_has_rows(
+    make_variable: MakeVariable,
+    tiered_stack: Stack,
+    storage_of: StorageOf,
+    rows_in_first_tier: int,
+) -> None:
+    storage = storage_of(tiered_stack, 6000 * ROW_BYTES, upper_bytes=rows_in_first_tier * ROW_BYTES)
+    var, plain = make_variable(storage=storage), make_variable()
+    ids = np.random.RandomState(1).permutation(np.arange(3000) % 2000)
+    for _ in range(3):
+        for each in (var, plain):
+            train(each, ids)
+        np.testing.assert_array_equal(var.lookup(ids), plain.lookup(ids))
+    var.drain()
+    lower = capacities_of(storage, ROW_BYTES)[1:-1]
+    assert rows_of(var)[0] == rows_in_first_tier
+    assert rows_of(var)[1:-1] == lower
+    assert sum(rows_of(var)) == 2000
+    assert same(var.export(), plain.export())
+
+
+@pytest.mark.parametrize("stack", LIMITED, ids=lambda stack: stack.name)
+@pytest.mark.parametrize("partition_num", [1, 2])
+def test_a_full_stack_says_so_before_anything_changes(
+    make_variable: MakeVariable, storage_of: StorageOf, stack: Stack, partition_num: int
+) -> None:
+    storage = storage_of(stack, 40 * ROW_BYTES, upper_bytes=5 * ROW_BYTES)
+    var = make_variable(storage=storage, partition_num=partition_num)
+    rows = 40 * partition_num
+    train(var, np.arange(rows - 2))
+    before = var.export()
+    with pytest.raises(StoreFullError, match="storage_size"):
+        train(var, np.array([0, rows, rows + 1, rows + 2, rows + 3, rows + 4, rows + 5]))
+    assert same(var.export(), before)
+    train(var, np.arange(rows))  # every tier is full now, and rows still trade places
+    for _ in range(5):
+        train(var, np.random.RandomState(2).permutation(rows))
+    var.drain()
+    assert rows_of(var) == [*[5] * (stack.tiers - 1), 40 - 5 * (stack.tiers - 1)] * partition_num
+    assert var.total_count() == (rows, 3)
+
+
+def test_a_tier_below_the_first_that_holds_no_row_is_refused(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    storage = es.StorageOption(es.StorageType.DRAM_SSDHASH, tmp_path, [1024, 16])
+    with pytest.raises(InvalidArgumentError, match="storage_size: 16 bytes hold no row of 32"):
+        make_variable(storage=storage)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- Hits and movement
+
+
+def test_a_lower_row_that_is_served_is_a_miss_that_comes_up(
+    make_variable: MakeVariable, tiered_stack: Stack, storage_of: StorageOf
+) -> None:
+    var = make_variable(storage=storage_of(tiered_stack, 4096, upper_bytes=ROW_BYTES))
+    train(var, np.array([1, 1, 2]))
+    var.drain()
+    assert var.lookup_tier([1, 2]).tolist() == [0, 1]
+    before = var.stats()
+    var.lookup([2, 2])
+    var.drain()
+    assert var.lookup_tier([1, 2]).tolist() == [1, 0]
+    after = var.stats()
+    assert after["promotions"] > before["promotions"]
+    assert after["misses"] == before["misses"] + 2
+    assert after["hits"] == before["hits"]
+
+
+def test_a_training_lookup_moves_nothing(
+    make_variable: MakeVariable, tiered_stack: Stack, storage_of: StorageOf
+) -> None:
+    var = make_variable(storage=storage_of(tiered_stack, 4096, upper_bytes=ROW_BYTES))
+    train(var, np.array([1, 1, 2]))
+    var.drain()
+    for _ in range(5):
+        var.lookup([2], train=True)
+    var.drain()
+    assert var.lookup_tier([1, 2]).tolist() == [0, 1]
+    assert var.get_frequency([1, 2]).tolist() == [2, 1]
+
+
+# --- Files
+
+ON_SSD = ["DRAM_SSDHASH", "DRAM_LEVELDB", "DRAM_PMEM_SSDHASH", "DRAM_PMEM_LEVELDB"]
+IN_FILES = [*ON_SSD, "DRAM_PMEM"]
+
+
+def in_files(kind: str, path: Path, first_rows: int = 8) -> es.StorageOption:
+    stack = Stack(es.StorageType[kind])
+    sizes = [first_rows * ROW_BYTES] * (stack.tiers - 1)
+    return stack.option(path, [*sizes, 1 << 20] if kind == "DRAM_PMEM" else sizes)
+
+
+@pytest.mark.parametrize("kind", IN_FILES)
+@pytest.mark.parametrize("partition_num", [1, 3])
+def test_files_are_there_while_the_variable_is_open_and_gone_when_it_is_closed(
+    make_variable: MakeVariable, tmp_path: Path, kind: str, partition_num: int
+) -> None:
+    var = make_variable(storage=in_files(kind, tmp_path), partition_num=partition_num)
+    train(var, np.arange(500))
+    var.drain()
+    paths = [tier["path"] for tier in var.stats()["tiers"]]
+    assert all(path is None or Path(path).exists() for path in paths)
+    files = len([path for path in paths if path is not None])
+    assert files == partition_num * kind.replace("DRAM", "").count("_")
+    var.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", IN_FILES)
+def test_two_variables_of_one_name_cant_share_a_directory(
+    make_variable: MakeVariable, tmp_path: Path, kind: str
+) -> None:
+    first = make_variable(name="users", storage=in_files(kind, tmp_path))
+    train(first, np.arange(100))
+    before = first.export()
+    with pytest.raises(StorageError, match=r"users.*in use by another variable"):
+        make_variable(name="users", storage=in_files(kind, tmp_path))
+    assert same(first.export(), before)
+    train(make_variable(name="items", storage=in_files(kind, tmp_path)), np.arange(100))
+    assert same(first.export(), before)
+
+
+@pytest.mark.parametrize("kind", IN_FILES)
+def test_what_a_killed_process_left_is_taken_over(
+    make_variable: MakeVariable, tmp_path: Path, kind: str
+) -> None:
+    storage = in_files(kind, tmp_path)
+    paths, sizes = [tier.path for tier in storage.tiers()], list(storage.storage_size or ())
+    program = f"""
+import os, signal
+import numpy as np
+import embstore as es
+storage = es.StorageOption(es.StorageType.{kind}, {paths!r}, {sizes!r})
+var = es.get_embedding_variable(
+    "users", 3, optimizer=es.optimizers.Adagrad(0.1),
+    ev_option=es.EmbeddingVariableOption(storage_option=storage))
+for _ in range(5):
+    var.apply_gradients(np.arange(5000), np.ones((5000, 3), np.float32))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    run = subprocess.run([sys.executable, "-c", program], check=False)
+    assert run.returncode == -signal.SIGKILL
+    assert list(tmp_path.iterdir())
+    var = make_variable(name="users", storage=storage)
+    assert var.total_count() == (0, 3)
+    train(var, np.arange(1000))
+    assert (var.lookup(np.arange(1000)) == var.lookup([0])).all()
+    var.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def disk_usage(path: Path) -> int:
+    total = 0
+    for file in path.rglob("*"):
+        try:
+            total += file.stat().st_blocks * 512
+        except FileNotFoundError:  # compacted away meanwhile
+            continue
+    return total
+
+
+@pytest.mark.parametrize("compaction", ["0", "1"])
+def test_the_files_of_ssdhash_stay_within_twice_the_live_rows_and_a_buffer(
+    tmp_path: Path, compaction: str
+) -> None:
+    program = """
+import sys
+from pathlib import Path
+import numpy as np
+sys.path.insert(0, sys.argv[2])
+from test_tiers import disk_usage
+import embstore as es
+path, rows, buffer = Path(sys.argv[1]), 30_000, 4 << 20
+with es.get_embedding_variable(
+    "var", 16, optimizer=es.optimizers.SGD(1.0), initializer=es.initializers.Zeros(),
+    ev_option=es.EmbeddingVariableOption(storage_option=es.StorageOption(
+        es.StorageType.DRAM_SSDHASH, path, [64 * 500]))
+) as var:
+    random = np.random.default_rng(3)
+    written, most = np.zeros(rows), 0
+    for _ in range(60):
+        ids = random.integers(0, rows, 5000)
+        var.apply_gradients(ids, np.full((ids.size, 16), -1, np.float32))
+        np.add.at(written, ids, 1)
+        live = 128 * np.count_nonzero(written)  # a record has 64 bytes beside the row's 64
+        used = disk_usage(path)
+        assert used <= 2 * live + buffer + (64 << 10), (used, live)
+        most = max(most, used)
+    var.drain()
+    assert most > buffer
+    assert (var.lookup(np.arange(rows)) == written[:, None]).all()
+    assert var.stats()["demotions"] > 200_000
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path), str(Path(__file__).parent)],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"TF_SSDHASH_ASYNC_COMPACTION": compaction},
+    )
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "DRAM_LEVELDB"])
+def test_a_size_that_is_given_to_the_ssd_is_kept(
+    make_variable: MakeVariable, tmp_path: Path, kind: str
+) -> None:
+    option = es.StorageOption(es.StorageType[kind], tmp_path, [10 * ROW_BYTES, 1000 * ROW_BYTES])
+    var = make_variable(storage=option)
+    for some in np.array_split(np.arange(1010), 10):
+        train(var, some)
+    with pytest.raises(StoreFullError):
+        train(var, np.array([5000]))
+    var.drain()
+    assert rows_of(var) == [10, 1000]
+
+
+# --- Environment
+
+
+def variable_with(**environment: str) -> subprocess.CompletedProcess[str]:
+    program = """
+import tempfile
+import numpy as np
+import embstore as es
+with tempfile.TemporaryDirectory() as path:
+    storage = es.StorageOption(es.StorageType.DRAM_SSDHASH, path, [32 * 10])
+    option = es.EmbeddingVariableOption(storage_option=storage)
+    try:
+        make = lambda name: es.get_embedding_variable(
+            name, 3, optimizer=es.optimizers.Adagrad(0.1), ev_option=option)
+        with make("a") as a, make("b") as b:
+            for var in (a, b):
+                var.apply_gradients(np.arange(2000), np.ones((2000, 3), np.float32))
+                var.drain()
+                print([tier["rows"] for tier in var.stats()["tiers"]])
+            with open("/proc/self/status") as status:
+                print(*(line for line in status if line.startswith("Threads")))
+    except es.errors.InvalidArgumentError as error:
+        print(error)
+"""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | environment,
+    )
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "257", "99999999999", "4 "])
+def test_a_bad_number_of_eviction_threads_names_the_variable(value: str) -> None:
+    output = variable_with(TF_MULTI_TIER_EV_EVICTION_THREADS=value).stdout
+    assert "TF_MULTI_TIER_EV_EVICTION_THREADS must be a number of threads" in output
+    assert value in output
+
+
+@pytest.mark.parametrize("value", ["2", "yes", "-1", "01"])
+def test_a_bad_choice_of_compaction_names_the_variable(value: str) -> None:
+    output = variable_with(TF_SSDHASH_ASYNC_COMPACTION=value).stdout
+    assert "TF_SSDHASH_ASYNC_COMPACTION must be 0" in output
+    assert value in output
+
+
+def threads_with(**environment: str) -> int:
+    a, b, threads = variable_with(**environment).stdout.split("\n")[:3]
+    assert a == b == "[10, 1990]"
+    return int(threads.split()[-1])
+
+
+def test_all_variables_share_one_pool_of_as_many_eviction_threads_as_are_asked_for() -> None:
+    by_default = threads_with(TF_MULTI_TIER_EV_EVICTION_THREADS="")
+    assert threads_with(TF_MULTI_TIER_EV_EVICTION_THREADS="5") == by_default + 4
+
+
+def test_compaction_has_a_thread_of_its_own_in_each_variable_if_asked_for() -> None:
+    in_writer = threads_with(TF_SSDHASH_ASYNC_COMPACTION="0")
+    assert threads_with(TF_SSDHASH_ASYNC_COMPACTION="1") == in_writer + 2
