@@ -25,6 +25,7 @@ Mover::Mover(TierStack& tiers, const Index& index, Epochs& epochs, const RowLayo
       strategy_(strategy),
       largest_claim_(tiers.headroom_rows(0) / 2),
       free_slots_(static_cast<int64_t>(tiers.first().slot_count())) {
+  for (size_t t = 0; t + 1 < tiers.size(); ++t) coldest_.emplace_back(*tiers.memory(t), strategy);
   tiers_.start_compaction(*this);
   EvictionPool::instance();  // a bad number of threads is told here rather than by a look-up
 }
@@ -264,7 +265,7 @@ uint64_t Mover::demote(size_t t, uint64_t count) {
   std::vector<Leaving> leaving;
   RowBatch rows(layout_);
   IndexReader reader(index_);
-  for (const auto& [rank, place] : from.coldest(count, strategy_)) {
+  for (const auto& [rank, place] : coldest_[t].next(count)) {
     const KeyHash hash = hash_key(place.key);
     const Found found = reader.find(hash, place.key);
     if (found.ref != RowRef(static_cast<uint32_t>(t), place.slot)) continue;

@@ -25,6 +25,7 @@
 #include "index/epochs.h"
 #include "index/index.h"
 #include "movement/access_log.h"
+#include "movement/coldest_rows.h"
 #include "movement/eviction_pool.h"
 #include "movement/staged_rows.h"
 #include "ranking.h"
@@ -123,6 +124,7 @@ class Mover final : private EvictionPool::Job, private Relocator {
   const RowLayout layout_;
   const CacheStrategy strategy_;
   const uint64_t largest_claim_;
+  std::vector<ColdestRows> coldest_;  // guarded by move_mutex_; of every tier but the last
 
   AccessLog log_;
   std::atomic<int64_t> free_slots_;  // of the first tier, less what is claimed

@@ -1,6 +1,7 @@
 #include "tiers/memory_tier.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "error.h"
@@ -35,6 +36,9 @@ void MemoryTier::take(std::span<Slot> slots) {
       slot = free_slots_.back();
       free_slots_.pop_back();
     }
+    if (arrived_.empty() || arrived_[slot]) continue;
+    arrived_[slot] = true;
+    arrivals_.push_back(slot);
   }
 }
 
@@ -103,24 +107,39 @@ std::vector<MemoryTier::Candidate> MemoryTier::coldest(uint64_t count,
     const std::lock_guard lock(mutex_);
     end = untouched_from_;
   }
-  // The coldest so far, the hottest of them on top.
+  // Up to twice as many as are wanted, then the colder half of them, and so on.
   const auto colder = [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; };
-  std::vector<Candidate> heap;
-  for (uint64_t i = 0; i < end; ++i) {
+  std::vector<Candidate> rows;
+  std::optional<Rank> least_hopeless;
+  const auto cut = [&] {
+    if (rows.size() <= count) return;
+    const auto last = rows.begin() + static_cast<ptrdiff_t>(count);
+    std::nth_element(rows.begin(), last, rows.end(), colder);
+    least_hopeless = last->rank;
+    rows.erase(last, rows.end());
+  };
+  for (uint64_t i = 0; i < end && count != 0; ++i) {
     const Slot slot = static_cast<Slot>(i);
-    if (ranks_[slot].stamp.load(std::memory_order_relaxed) == 0) continue;
-    const Candidate candidate{rank(slot, strategy),
-                              {keys_[slot].load(std::memory_order_relaxed), slot}};
-    if (heap.size() == count) {
-      if (!colder(candidate, heap.front())) continue;
-      std::pop_heap(heap.begin(), heap.end(), colder);
-      heap.pop_back();
-    }
-    heap.push_back(candidate);
-    std::push_heap(heap.begin(), heap.end(), colder);
+    if (!is_filled(slot)) continue;
+    const Candidate row{rank(slot, strategy), {key(slot), slot}};
+    if (least_hopeless && row.rank >= *least_hopeless) continue;
+    rows.push_back(row);
+    if (rows.size() == 2 * count) cut();
   }
-  std::sort_heap(heap.begin(), heap.end(), colder);
-  return heap;
+  cut();
+  return rows;
+}
+
+void MemoryTier::note_arrivals() {
+  const std::lock_guard lock(mutex_);
+  arrived_.assign(slot_count_, false);
+}
+
+void MemoryTier::take_arrivals(std::vector<Slot>& slots) {
+  const std::lock_guard lock(mutex_);
+  for (const Slot slot : arrivals_) arrived_[slot] = false;
+  slots.insert(slots.end(), arrivals_.begin(), arrivals_.end());
+  arrivals_.clear();
 }
 
 TierStats MemoryTier::stats() const {

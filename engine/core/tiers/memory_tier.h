@@ -64,10 +64,20 @@ class MemoryTier final : public Tier {
     Rank rank;
     Place place;
   };
-  // The `count` rows that rank lowest, coldest first. Rows that are accessed meanwhile may be ranked by
-  // what they were before.
+  // The `count` rows that rank lowest, in any order. Rows that are accessed meanwhile may be ranked by what
+  // they were before.
   std::vector<Candidate> coldest(uint64_t count, CacheStrategy strategy) const;
   Rank rank(Slot slot, CacheStrategy strategy) const;
+  bool is_filled(Slot slot) const {
+    return ranks_[slot].stamp.load(std::memory_order_relaxed) != 0;
+  }
+  // Of the row that fills the slot, or filled it last.
+  int64_t key(Slot slot) const { return keys_[slot].load(std::memory_order_relaxed); }
+
+  // From now on slots that are taken are noted, until they are asked for. REQUIRES: none was taken yet.
+  void note_arrivals();
+  // Adds the slots that were taken since the last call.
+  void take_arrivals(std::vector<Slot>& slots);
   RowHeader header(Slot slot, int64_t key) const;
 
  private:
@@ -86,6 +96,8 @@ class MemoryTier final : public Tier {
   mutable std::mutex mutex_;
   std::vector<Slot> free_slots_;  // guarded by mutex_
   uint64_t untouched_from_ = 0;   // guarded by mutex_; slots from here on were never taken
+  std::vector<Slot> arrivals_;    // guarded by mutex_; each slot once
+  std::vector<bool> arrived_;     // guarded by mutex_; by slot; empty: arrivals aren't noted
 };
 
 }  // namespace embstore

@@ -1,0 +1,92 @@
+#include "movement/coldest_rows.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace embstore {
+namespace {
+
+// A scan's work is spread over as many rows as it finds.
+constexpr uint64_t kSlotsARow = 8;
+constexpr uint64_t kLeastRowsAScan = 256;
+
+constexpr Rank kHighest{std::numeric_limits<uint64_t>::max(), std::numeric_limits<uint64_t>::max()};
+
+// For heaps with the coldest on top. By slot too, so that a row that is there twice comes twice in a row.
+constexpr auto kHotter = [](const MemoryTier::Candidate& a, const MemoryTier::Candidate& b) {
+  return a.rank != b.rank ? a.rank > b.rank : a.place.slot > b.place.slot;
+};
+
+}  // namespace
+
+ColdestRows::ColdestRows(MemoryTier& tier, CacheStrategy strategy)
+    : tier_(tier),
+      strategy_(strategy),
+      rows_a_scan_(std::max(tier.slot_count() / kSlotsARow, kLeastRowsAScan)),
+      limit_(kHighest) {
+  tier_.note_arrivals();
+}
+
+bool ColdestRows::refresh(Candidate& row) const {
+  if (tier_.key(row.place.slot) != row.place.key || !tier_.is_filled(row.place.slot)) return false;
+  row.rank = tier_.rank(row.place.slot, strategy_);
+  return true;
+}
+
+void ColdestRows::keep(const Candidate& row) {
+  if (row.rank > limit_) return;
+  heap_.push_back(row);
+  std::push_heap(heap_.begin(), heap_.end(), kHotter);
+}
+
+void ColdestRows::add_arrivals() {
+  tier_.take_arrivals(arrivals_);
+  std::erase_if(arrivals_, [this](Slot slot) {
+    if (!tier_.is_filled(slot)) return false;
+    keep({tier_.rank(slot, strategy_), {tier_.key(slot), slot}});
+    return true;
+  });
+}
+
+void ColdestRows::scan() {
+  // Before, so that none is missed; one that is found twice does no harm.
+  tier_.take_arrivals(arrivals_);
+  heap_ = tier_.coldest(rows_a_scan_, strategy_);
+  limit_ = kHighest;
+  if (heap_.size() == rows_a_scan_) {
+    limit_ = std::max_element(heap_.begin(), heap_.end(), [](const Candidate& a, const Candidate& b) {
+               return a.rank < b.rank;
+             })->rank;
+  }
+  std::make_heap(heap_.begin(), heap_.end(), kHotter);
+}
+
+std::vector<MemoryTier::Candidate> ColdestRows::next(uint64_t count) {
+  for (Candidate& row : given_) {
+    if (refresh(row)) keep(row);
+  }
+  given_.clear();
+  add_arrivals();
+  bool scanned = false;
+  while (given_.size() < count) {
+    if (heap_.empty()) {
+      if (!given_.empty() || scanned) break;
+      scan();
+      scanned = true;
+      continue;
+    }
+    std::pop_heap(heap_.begin(), heap_.end(), kHotter);
+    Candidate row = heap_.back();
+    heap_.pop_back();
+    const Rank before = row.rank;
+    if (!refresh(row)) continue;
+    if (row.rank != before) {
+      keep(row);
+    } else if (given_.empty() || given_.back().place.slot != row.place.slot) {
+      given_.push_back(row);
+    }
+  }
+  return given_;
+}
+
+}  // namespace embstore

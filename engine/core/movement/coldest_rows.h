@@ -1,0 +1,47 @@
+// Which rows of a memory tier rank lowest, without a look at all of them every time.
+//
+// Ranks only grow while a row stays. So of the rows that were there at a scan, those that it didn't find
+// among the coldest rank no lower now than its limit was; and whatever came since is known by its slot. The
+// coldest row is thus the least of what is kept here, once its rank is brought up to date, as long as that
+// isn't above the limit. Beyond it, the tier is scanned again.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ranking.h"
+#include "tiers/memory_tier.h"
+
+namespace embstore {
+
+// For one thread at a time.
+class ColdestRows {
+ public:
+  // REQUIRES: the tier is ranked, and has no rows yet.
+  ColdestRows(MemoryTier& tier, CacheStrategy strategy);
+
+  // Up to `count` rows that rank lowest, coldest first; none only where there are none. Those that don't
+  // leave the tier may come again next time. Rows that are accessed meanwhile may be ranked by what they
+  // were before.
+  std::vector<MemoryTier::Candidate> next(uint64_t count);
+
+ private:
+  using Candidate = MemoryTier::Candidate;
+
+  void scan();
+  // Whether the slot still holds the row; brings its rank up to date.
+  bool refresh(Candidate& row) const;
+  void keep(const Candidate& row);
+  void add_arrivals();
+
+  MemoryTier& tier_;
+  const CacheStrategy strategy_;
+  const uint64_t rows_a_scan_;
+
+  std::vector<Candidate> heap_;     // the coldest on top, by a rank that each had
+  Rank limit_;                      // all rows that aren't kept here rank as high, or higher
+  std::vector<Candidate> given_;    // by the last call; most have left
+  std::vector<Slot> arrivals_;      // slots that were taken, and maybe not filled yet
+};
+
+}  // namespace embstore
