@@ -53,6 +53,8 @@ def probe_command(topology: Topology, python: str) -> list[str]:
         command += ["--path", topology.pmem.path]
     if topology.pmem.nodes:
         command += ["--memkind"]
+    if topology.ssd is not None:
+        command += ["--ssd", topology.ssd.path]
     return command
 
 

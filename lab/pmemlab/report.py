@@ -15,6 +15,7 @@ __all__ = ["ResultRow", "chart_svg", "result_rows", "table"]
 SAMPLES_PER_S = "samples_per_s"
 LOOKUPS_PER_S = "lookups_per_s"
 AUC = "auc"
+HIT_RATE = "hit_rate"
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class ResultRow:
 
     proved: whether the machine is of the scenario's topology; else it is this computer as it is.
     kind: of the two rates.
+    hit_rate: of the ids looked up, those whose row was in the first tier; None where it is unknown.
     """
 
     scenario: str
@@ -34,6 +36,7 @@ class ResultRow:
     samples_per_s: float
     lookups_per_s: float
     auc: float | None
+    hit_rate: float | None = None
 
     @property
     def machine_label(self) -> str:
@@ -65,6 +68,7 @@ def _row(metrics: Mapping[str, Metric]) -> ResultRow:
         samples_per_s=samples.value or 0.0,
         lookups_per_s=lookups.value or 0.0,
         auc=metrics[AUC].value,
+        hit_rate=metrics[HIT_RATE].value if HIT_RATE in metrics else None,
     )
 
 
@@ -78,7 +82,7 @@ def table(rows: Sequence[ResultRow], width: int) -> str:
     for heading in ("scenario", "storage type"):
         grid.add_column(heading, no_wrap=True)
     grid.add_column("machine")
-    for heading in ("samples/s", "lookups/s", "AUC"):
+    for heading in ("samples/s", "lookups/s", "hits", "AUC"):
         grid.add_column(heading, justify="right", no_wrap=True)
     grid.add_column("rates are", min_width=len("functional-only"))
     for row in rows:
@@ -88,6 +92,7 @@ def table(rows: Sequence[ResultRow], width: int) -> str:
             row.machine_label,
             f"{row.samples_per_s:,.0f}",
             f"{row.lookups_per_s:,.0f}",
+            "-" if row.hit_rate is None else f"{row.hit_rate:.0%}",
             "undefined" if row.auc is None else f"{row.auc:.3f}",
             row.kind,
         )

@@ -182,5 +182,7 @@ class ScenarioRunner:
 
 def _run(job: Job, machine: Machine) -> Outcome:
     argv = job.scenario.argv(job.storage_type, machine.python, machine.topology)
-    result = machine.run(argv, timeout=job.scenario.timeout_s)
+    # So that a workload that crashes says where.
+    env = {"PYTHONFAULTHANDLER": "1"}
+    result = machine.run(argv, env=env, timeout=job.scenario.timeout_s)
     return Outcome(result, machine.topology, machine.kind, machine.accelerator, machine.facts())

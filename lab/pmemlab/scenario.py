@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from embstore.options import StorageType
+from embstore.options import TIER_KINDS, StorageType, TierKind
 from pmemlab.errors import TopologyError
 from pmemlab.topology import Topology, load_topology, parse_size
 from pmemlab.workloads import wdl
@@ -30,6 +30,11 @@ __all__ = [
 
 PMEM: Final = "pmem"
 """In a file: wherever the topology says that its persistent memory is."""
+SSD: Final = "ssd"
+"""In a file: wherever the topology says that its solid-state disk is."""
+
+_PMEM_KINDS = (TierKind.PMEM, TierKind.PMEM_LIBPMEM, TierKind.PMEM_MEMKIND)
+_SSD_KINDS = (TierKind.SSDHASH, TierKind.LEVELDB)
 
 _WORKLOADS = {"wdl": wdl}
 _RUNNERS_OPTIONS = ("--storage-type", "--storage-path", "--storage-size", "--reference", "--json")
@@ -43,14 +48,15 @@ class ScenarioError(ValueError):
 class Storage:
     """What the engine is given for every table.
 
-    path: folder for a tier that keeps files. Default: the topology's `pmem.path`, for a storage
-        type with a libpmem tier.
-    size_bytes: of each tier (`size` in the file). Default: the topology's `pmem.size`, shared out
-        evenly among the tables, for a storage type with persistent memory; else the engine's.
+    path: folder for tiers that keep files. Default: the topology's `pmem.path` for a libpmem tier,
+        its `ssd.path` for one on a solid-state disk.
+    size_bytes: of each tier, first tier first (`size` in the file: one, or a list). Default, also
+        of those that are left out: of a tier of persistent memory, the topology's `pmem.size`
+        shared out evenly among the tables; else the engine's.
     """
 
     path: str | None = None
-    size_bytes: int | None = None
+    size_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,8 @@ class RowPlacement:
     """Where every row of every table must lie; what is None is not asked.
 
     nodes: NUMA nodes that alone may hold pages of rows; "pmem": the topology's `pmem.nodes`.
-    file_under: folder of the file that the rows are mapped from; "pmem": its `pmem.path`.
+    file_under: folder of the file that the rows are mapped from, or of a disk tier's own folder;
+        "pmem": the topology's `pmem.path`, "ssd": its `ssd.path`.
     is_pmem: what libpmem must say of that mapping.
     """
 
@@ -86,9 +93,13 @@ class RowPlacement:
     is_pmem: bool | None = None
 
     def on(self, topology: Topology) -> RowPlacement:
-        """Return the same with the nodes and the folder that "pmem" means on a topology."""
+        """Return the same with the nodes and folders that "pmem" and "ssd" mean on a topology."""
         nodes = topology.pmem.nodes if self.nodes == PMEM else self.nodes
-        file_under = topology.pmem.path if self.file_under == PMEM else self.file_under
+        file_under = self.file_under
+        if file_under == PMEM:
+            file_under = topology.pmem.path
+        elif file_under == SSD and topology.ssd is not None:
+            file_under = topology.ssd.path
         return RowPlacement(nodes, file_under, self.is_pmem)
 
 
@@ -96,15 +107,19 @@ class RowPlacement:
 class Expectations:
     """What must hold after the run.
 
-    rows: where the rows lie. Required: a scenario that shows no placement shows little.
+    rows: where the rows lie, for a storage type of one tier. This or `tiers` is required: a
+        scenario that shows no placement shows little.
+    tiers: where the rows of each tier lie, for one of several. Rows must then have moved both
+        ways, and each tier be full that has rows below it.
     identical_to: storage type that must give the same losses and rows, to the bit, after the same
         steps on the same machine. Default: DRAM.
     auc_above: what the AUC on held-out rows must exceed. Default: not asked.
     """
 
-    rows: RowPlacement
+    rows: RowPlacement | None
     identical_to: str = "DRAM"
     auc_above: float | None = None
+    tiers: tuple[RowPlacement, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,17 +154,26 @@ class Scenario:
         """
         argv = [python, "-m", f"pmemlab.workloads.{self.workload.name}", "--json"]
         argv += ["--storage-type", storage_type, "--reference", self.expect.identical_to]
-        path, size_bytes = self.storage.path, self.storage.size_bytes
-        pmem = topology.pmem
-        if path is None and "PMEM" in storage_type and "MEMKIND" not in storage_type:
-            path = pmem.path
-        if size_bytes is None and "PMEM" in storage_type and pmem.size_bytes:
-            size_bytes = pmem.size_bytes // wdl.TABLES
-        if path is not None:
-            argv += ["--storage-path", path]
-        if size_bytes is not None:
-            argv += ["--storage-size", str(size_bytes)]
+        kinds = TIER_KINDS[StorageType[storage_type]]
+        paths = [self._path(kind, topology) for kind in kinds]
+        if any(paths):
+            argv += ["--storage-path", *(path or wdl.NO_PATH for path in paths)]
+        sizes = list(self.storage.size_bytes[: len(kinds)])
+        for kind in kinds[len(sizes) :]:
+            if kind not in _PMEM_KINDS or not topology.pmem.size_bytes:
+                break  # the engine's own size, and of those that follow too
+            sizes.append(topology.pmem.size_bytes // wdl.TABLES)
+        if sizes:
+            argv += ["--storage-size", *map(str, sizes)]
         return argv + self.workload.argv()
+
+    def _path(self, kind: TierKind, topology: Topology) -> str | None:
+        """Where a tier keeps its files on a machine of `topology`; None where it keeps none."""
+        if kind in _SSD_KINDS:
+            return self.storage.path or (topology.ssd.path if topology.ssd else None)
+        if kind is TierKind.PMEM_LIBPMEM:
+            return self.storage.path or topology.pmem.path
+        return topology.pmem.path if kind is TierKind.PMEM else None  # without one: memkind
 
 
 def load_scenario(path: Path) -> Scenario:
@@ -164,14 +188,17 @@ def load_scenario(path: Path) -> Scenario:
         raise ScenarioError(f"{path}: not YAML: {error}") from error
     top = _Fields(path, "", document)
     topology = _topology(top)
+    storage_types = _storage_types(top)
+    storage = _storage(top.section("storage"))
+    _check_disk(top, storage_types, storage, topology)
     scenario = Scenario(
         path=path,
         name=path.stem,
         summary=top.text("summary"),
         topology=topology,
-        storage_types=_storage_types(top),
-        expect=_expectations(top.section("expect", required=True), topology),
-        storage=_storage(top.section("storage")),
+        storage_types=storage_types,
+        expect=_expectations(top.section("expect", required=True), topology, storage_types),
+        storage=storage,
         workload=_workload(top.section("workload")),
         timeout_s=top.number("timeout_s", Scenario.timeout_s),
     )
@@ -259,15 +286,57 @@ def _check_storage_type(fields: _Fields, name: str, value: object) -> None:
         raise fields.error(name, f"{value!r} is no storage type; there are {names}")
 
 
-def _expectations(fields: _Fields, topology: Topology) -> Expectations:
-    rows = _row_placement(fields.section("rows", required=True), topology)
+def _check_disk(
+    top: _Fields, storage_types: tuple[str, ...], storage: Storage, topology: Topology
+) -> None:
+    for name in storage_types:
+        if storage.path is None and topology.ssd is None and _tiers_of(name, _SSD_KINDS):
+            raise top.error(
+                "storage_types",
+                f"{name} needs a disk, but topology {topology.name} has no ssd; "
+                "take one that has, or give storage.path",
+            )
+
+
+def _tiers_of(storage_type: str, kinds: Sequence[TierKind]) -> int:
+    return sum(kind in kinds for kind in TIER_KINDS[StorageType[storage_type]])
+
+
+def _expectations(
+    fields: _Fields, topology: Topology, storage_types: tuple[str, ...]
+) -> Expectations:
+    rows, tiers = _placements(fields, topology, storage_types)
     identical_to = fields.text("identical_to", Expectations.identical_to)
     _check_storage_type(fields, "identical_to", identical_to)
     auc_above = fields.take("auc_above")
     if auc_above is not None and not (_is_number(auc_above) and 0 <= auc_above < 1):
         raise fields.error("auc_above", f"must be a number in [0, 1), not {auc_above!r}")
     fields.finish()
-    return Expectations(rows, identical_to, auc_above)
+    return Expectations(rows, identical_to, auc_above, tiers)
+
+
+def _placements(
+    fields: _Fields, topology: Topology, storage_types: tuple[str, ...]
+) -> tuple[RowPlacement | None, tuple[RowPlacement, ...]]:
+    """`rows` or `tiers`, whichever fits the storage types."""
+    tiers = fields.take("tiers")
+    counts = {name: len(TIER_KINDS[StorageType[name]]) for name in storage_types}
+    if tiers is None:
+        for name, count in counts.items():
+            if count > 1:
+                raise fields.error("tiers", f"is missing; {name} has {count} tiers, say it of each")
+        return _row_placement(fields.section("rows", required=True), topology), ()
+    if not isinstance(tiers, list):
+        raise fields.error("tiers", f"must be a list with one entry a tier, not {tiers!r}")
+    for name, count in counts.items():
+        if count == 1:
+            raise fields.error("tiers", f"{name} has one tier; say rows: in its place")
+        if count != len(tiers):
+            raise fields.error("tiers", f"has {len(tiers)} entries; {name} has {count} tiers")
+    return None, tuple(
+        _row_placement(_Fields(fields.path, f"expect.tiers[{i}].", tier), topology)
+        for i, tier in enumerate(tiers)
+    )
 
 
 def _row_placement(fields: _Fields, topology: Topology) -> RowPlacement:
@@ -283,10 +352,15 @@ def _row_placement(fields: _Fields, topology: Topology) -> RowPlacement:
     if file_under == PMEM:
         if topology.pmem.path is None:
             raise fields.error("file_under", f"topology {topology.name} has no pmem.path")
+    elif file_under == SSD:
+        if topology.ssd is None:
+            raise fields.error("file_under", f"topology {topology.name} has no ssd")
     elif file_under is not None and not (
         isinstance(file_under, str) and file_under.startswith("/")
     ):
-        raise fields.error("file_under", f"must be {PMEM} or an absolute path, not {file_under!r}")
+        raise fields.error(
+            "file_under", f"must be {PMEM}, {SSD} or an absolute path, not {file_under!r}"
+        )
     is_pmem = fields.take("is_pmem")
     if is_pmem is not None and not isinstance(is_pmem, bool):
         raise fields.error("is_pmem", f"must be true or false, not {is_pmem!r}")
@@ -301,8 +375,9 @@ def _storage(fields: _Fields) -> Storage:
     if path is not None and not (isinstance(path, str) and path.startswith("/")):
         raise fields.error("path", f"must be an absolute path in the machine, not {path!r}")
     size = fields.take("size")
+    sizes = [] if size is None else size if isinstance(size, list) else [size]
     try:
-        size_bytes = None if size is None else parse_size(size)
+        size_bytes = tuple(map(parse_size, sizes))
     except ValueError as error:
         raise fields.error("size", str(error)) from None
     fields.finish()

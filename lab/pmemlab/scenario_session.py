@@ -12,7 +12,15 @@ from pmemlab import machines
 from pmemlab.machine_choice import Choice, KindOrAuto, MachineChooser
 from pmemlab.machines.protocol import Kind
 from pmemlab.metrics import Metric, MetricKind, ResultsFile, commit_of, timing_kind
-from pmemlab.report import AUC, LOOKUPS_PER_S, SAMPLES_PER_S, chart_svg, result_rows, table
+from pmemlab.report import (
+    AUC,
+    HIT_RATE,
+    LOOKUPS_PER_S,
+    SAMPLES_PER_S,
+    chart_svg,
+    result_rows,
+    table,
+)
 from pmemlab.runner import Job, Outcome, ScenarioRunner
 from pmemlab.scenario import Scenario, ScenarioError
 from pmemlab.verdict import judge, judge_placement, parse_document
@@ -141,12 +149,13 @@ def _metrics(
     commit: str,
 ) -> list[Metric]:
     run = document["run"]
+    values = {**run, HIT_RATE: _hit_rate(run["tables"])}
     rate_kind = timing_kind(outcome.accelerator)
 
     def metric(name: str, unit: str, kind: MetricKind) -> Metric:
         return Metric(
             name=name,
-            value=run[name],
+            value=values[name],
             unit=unit,
             kind=kind,
             scenario=scenario.name,
@@ -165,4 +174,12 @@ def _metrics(
         # What was learnt does not depend on how fast it went.
         metric(AUC, "1", "measured"),
         metric("loss", "nat", "measured"),
+        metric(HIT_RATE, "1", "measured"),
     ]
+
+
+def _hit_rate(tables: Sequence[Mapping[str, Any]]) -> float | None:
+    """Of the ids looked up in training, those whose row was in the first tier."""
+    hits = sum(table["stats"]["hits"] for table in tables)
+    lookups = hits + sum(table["stats"]["misses"] for table in tables)
+    return hits / lookups if lookups else None

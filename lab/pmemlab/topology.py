@@ -15,7 +15,14 @@ from typing import Any
 
 from pmemlab.errors import TopologyError
 
-__all__ = ["PersistentMemory", "Topology", "load_topology", "parse_size", "topology_names"]
+__all__ = [
+    "PersistentMemory",
+    "SolidStateDisk",
+    "Topology",
+    "load_topology",
+    "parse_size",
+    "topology_names",
+]
 
 _FOLDER = Path(__file__).parent / "topologies"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -36,6 +43,16 @@ class PersistentMemory:
 
 
 @dataclass(frozen=True)
+class SolidStateDisk:
+    """Where a program in the machine finds a solid-state disk.
+
+    path: folder on a file system of that disk.
+    """
+
+    path: str
+
+
+@dataclass(frozen=True)
 class Topology:
     """One emulated machine.
 
@@ -46,14 +63,15 @@ class Topology:
     guide: the mode's name in DeepRec's guide "Embedding on PMEM". Default: "".
     cpus: virtual CPUs. Default: 1, with which QEMU's TCG needs no atomics: a third less work.
     memory_bytes: RAM at boot (`memory` in the file). Default: 1G.
-    backing_files: name -> bytes; sparse files that are the DIMMs' media. QEMU arguments refer to
-        one by "{name}". Default: none.
+    backing_files: name -> bytes; sparse files that are the DIMMs' and disks' media. QEMU
+        arguments refer to one by "{name}". Default: none.
     machine_options: added to QEMU's `-machine q35`. Default: "".
     qemu: further QEMU arguments, as on a command line. Default: none.
     kernel_command_line: added to the kernel's command line. Default: "".
     provision: shell commands, run in the guest as root in this order. Default: none.
     environment: of every command that is run in the machine. Default: none.
     pmem: where the persistent memory is. Default: nowhere.
+    ssd: where the solid-state disk is. Default: there is none.
     """
 
     name: str
@@ -69,6 +87,7 @@ class Topology:
     provision: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     pmem: PersistentMemory = field(default_factory=PersistentMemory)
+    ssd: SolidStateDisk | None = None
 
 
 def topology_names() -> list[str]:
@@ -142,6 +161,7 @@ class _Reader:
             provision=self._texts("provision"),
             environment=self._environment(),
             pmem=self._pmem(),
+            ssd=self._ssd(),
         )
         if self._fields:
             known = ", ".join(f.name.removesuffix("_bytes") for f in fields(Topology))
@@ -224,6 +244,18 @@ class _Reader:
         if "size" not in value:
             raise self._error("pmem.size", "is missing")
         return PersistentMemory(path, tuple(nodes), self._bytes("pmem.size", value["size"]))
+
+    def _ssd(self) -> SolidStateDisk | None:
+        value = self._mapping("ssd")
+        unknown = set(value) - {"path"}
+        if unknown:
+            raise self._error(f"ssd.{sorted(unknown)[0]}", "there is path, no more")
+        if not value:
+            return None
+        path = value["path"]
+        if not (isinstance(path, str) and path.startswith("/")):
+            raise self._error("ssd.path", f"must be an absolute path, not {path!r}")
+        return SolidStateDisk(path)
 
     def _check_qemu(self, topology: Topology) -> None:
         names = {name: f"/{name}" for name in topology.backing_files}

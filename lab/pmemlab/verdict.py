@@ -48,6 +48,7 @@ def judge(scenario: Scenario, storage_type: str, document: Mapping[str, Any]) ->
         *_other_storage_type(reference, scenario.expect.identical_to),
         *_differences(reference, run),
         *_low_auc(scenario.expect.auc_above, run["auc"]),
+        *_rows_at_rest_elsewhere(len(scenario.expect.tiers), run["tables"]),
     )
 
 
@@ -56,8 +57,10 @@ def judge_placement(scenario: Scenario, topology: Topology, document: Mapping[st
 
     REQUIRES: the machine was proved to be of this topology.
     """
-    placement = scenario.expect.rows.on(topology)
-    _raise_if_any(*_misplaced_tables(placement, document["run"]["tables"]))
+    expect = scenario.expect
+    placements = expect.tiers if expect.rows is None else (expect.rows,)
+    on_machine = [placement.on(topology) for placement in placements]
+    _raise_if_any(*_misplaced_tables(on_machine, document["run"]["tables"]))
 
 
 def _raise_if_any(*problems: str) -> None:
@@ -90,15 +93,46 @@ def _low_auc(threshold: float | None, auc: float | None) -> Iterator[str]:
         yield f"the AUC on held-out rows is {auc}; it must exceed {threshold}"
 
 
+def _rows_at_rest_elsewhere(tiers: int, tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What is wrong with how rows are spread over several tiers, and whether they moved."""
+    if not tiers:
+        return
+    in_tiers = [0] * tiers
+    for table in tables:
+        levels = table["stats"]["tiers"]
+        if len(levels) != tiers:
+            yield f"table {table['name']} has {len(levels)} tiers; {tiers} are expected"
+            return
+        for t, level in enumerate(levels):
+            in_tiers[t] += level["rows"]
+            below = sum(lower["rows"] for lower in levels[t + 1 :])
+            capacity = level["capacity_rows"]
+            if capacity is not None and (
+                level["rows"] > capacity or (level["rows"] < capacity and below)
+            ):
+                yield (
+                    f"table {table['name']}, tier {level['name']}: has {level['rows']} rows and "
+                    f"room for {capacity}, with {below} rows below it"
+                )
+    for t, rows in enumerate(in_tiers):
+        if rows == 0:
+            yield f"no table has rows in its tier {t}"
+    for movement in ("promotions", "demotions"):
+        if not any(table["stats"][movement] for table in tables):
+            yield f"there were no {movement}"
+
+
 def _misplaced_tables(
-    placement: RowPlacement, tables: Sequence[Mapping[str, Any]]
+    placements: Sequence[RowPlacement], tables: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
     if not tables:
         yield "the run had no tables"
+    several = len(placements) > 1
     problems = [
         f"table {table['name']}, tier {tier['name']}: {problem}"
         for table in tables
-        for tier in table["tiers"]
+        for placement, tier in zip(placements, table["tiers"], strict=True)
+        if tier["rows"] or not several  # a small table leaves lower tiers empty
         for problem in _misplacements(placement, tier)
     ]
     yield from problems[:_SHOWN_TABLES]

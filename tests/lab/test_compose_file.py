@@ -15,7 +15,7 @@ from pmemlab.errors import LabError
 from pmemlab.topology import load_topology, topology_names
 
 _MIB = 1 << 20
-_LAB_BYTES = 12 << 30
+_LAB_BYTES = 15 << 30
 # What QEMU and the programs beside it take, without the guest's memory and DIMMs.
 _QEMU_BYTES = 430 * _MIB
 

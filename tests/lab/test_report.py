@@ -17,6 +17,7 @@ def metrics(storage_type: str, rate: float, auc: float | None = 0.7) -> list[Met
         replace(of_run, name="samples_per_s", value=rate),
         replace(of_run, name="lookups_per_s", value=rate * 1000),
         replace(of_run, name="auc", value=auc, kind="measured"),
+        replace(of_run, name="hit_rate", value=0.75, kind="measured"),
     ]
 
 
@@ -26,7 +27,7 @@ def test_a_run_is_a_row_of_the_table() -> None:
     dram = next(line for line in lines if "DRAM" in line)
     assert dram.split() == [
         *("fsdax", "DRAM", "guest", "(tcg)"),
-        *("1,234", "1,234,400", "0.700", "functional-only"),
+        *("1,234", "1,234,400", "75%", "0.700", "functional-only"),
     ]
     assert any("PMEM_LIBPMEM" in line and "undefined" in line for line in lines)
     assert all(len(line) <= 120 for line in lines)

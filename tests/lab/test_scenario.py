@@ -8,6 +8,7 @@ from textwrap import dedent
 import pytest
 
 from pmemlab.scenario import Expectations, RowPlacement, Scenario, ScenarioError, load_scenario
+from pmemlab.workloads import wdl
 
 TOPOLOGY = """
 name: lab-fsdax
@@ -64,6 +65,81 @@ def test_what_a_file_says_beats_the_topology(tmp_path: Path) -> None:
     assert option(argv, "--storage-size") == str(2 << 20)
 
 
+ON_SEVERAL_TIERS = """
+summary: rows in memory, persistent memory and on a disk
+topology: lab-fsdax.yaml
+storage_types: [DRAM_PMEM_SSDHASH, DRAM_PMEM_LEVELDB]
+storage: {size: 2K}
+expect:
+  tiers:
+    - {nodes: [0]}
+    - {file_under: pmem, is_pmem: true}
+    - {file_under: ssd}
+"""
+
+
+def load_with_disk(folder: Path, text: str) -> Scenario:
+    with_disk = TOPOLOGY + "ssd: {path: /mnt/ssd}\n"
+    (folder / "lab-nvme.yaml").write_text(with_disk.replace("lab-fsdax", "lab-nvme"))
+    return load(folder, text.replace("lab-fsdax.yaml", "lab-nvme.yaml"))
+
+
+def test_each_tier_is_where_the_topology_has_its_medium(tmp_path: Path) -> None:
+    scenario = load_with_disk(tmp_path, ON_SEVERAL_TIERS)
+    argv = argv_of(scenario, "DRAM_PMEM_SSDHASH")
+    at = argv.index("--storage-path")
+    assert argv[at + 1 : at + 4] == ["-", "/mnt/pmem", "/mnt/ssd"]
+    at = argv.index("--storage-size")
+    # the first as the file says, the second its share, and the disk as much as there is
+    assert argv[at + 1 :] == [str(2 << 10), str(1 << 20)]
+    assert wdl.argument_parser().parse_args(argv[3:]).storage_size == [2 << 10, 1 << 20]
+    in_memory, in_pmem, on_ssd = (tier.on(scenario.topology) for tier in scenario.expect.tiers)
+    assert in_memory == RowPlacement(nodes=(0,))
+    assert in_pmem == RowPlacement(file_under="/mnt/pmem", is_pmem=True)
+    assert on_ssd == RowPlacement(file_under="/mnt/ssd")
+
+
+def test_sizes_may_be_given_for_each_tier(tmp_path: Path) -> None:
+    text = ON_SEVERAL_TIERS.replace("size: 2K", "size: [2K, 4K, 1M]")
+    argv = argv_of(load_with_disk(tmp_path, text), "DRAM_PMEM_LEVELDB")
+    at = argv.index("--storage-size")
+    assert argv[at + 1 :] == ["2048", "4096", str(1 << 20)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("tiers:", "rows:", "expect.tiers: is missing; DRAM_PMEM_SSDHASH has 3 tiers"),
+        ("    - {file_under: ssd}\n", "", "expect.tiers: has 2 entries; .* has 3 tiers"),
+        ("[DRAM_PMEM_SSDHASH, DRAM_PMEM_LEVELDB]", "[DRAM]", "expect.tiers: DRAM has one tier"),
+        ("{file_under: ssd}", "{file_under: mnt}", r"expect.tiers\[2\].file_under: must be pmem"),
+        ("{file_under: ssd}", "{}", r"expect.tiers\[2\].nodes: say where"),
+        ("size: 2K", "size: [2K, none]", "storage.size: 'none' is no size"),
+    ],
+)
+def test_a_bad_field_of_several_tiers_is_named(
+    tmp_path: Path, old: str, new: str, complaint: str
+) -> None:
+    assert old in ON_SEVERAL_TIERS
+    with pytest.raises(ScenarioError, match=rf"fsdax\.yaml: .*{complaint}"):
+        load_with_disk(tmp_path, ON_SEVERAL_TIERS.replace(old, new, 1))
+
+
+def test_a_topology_without_a_disk_is_refused_where_one_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="storage_types: DRAM_PMEM_SSDHASH needs a disk"):
+        load(tmp_path, ON_SEVERAL_TIERS)
+    argv = argv_of(
+        load(
+            tmp_path,
+            ON_SEVERAL_TIERS.replace("size: 2K", "path: /srv").replace(
+                "file_under: ssd", "file_under: /srv"
+            ),
+        ),
+        "DRAM_PMEM_SSDHASH",
+    )
+    assert argv[argv.index("--storage-path") + 3] == "/srv"
+
+
 def test_workload_arguments_go_to_its_command_line(tmp_path: Path) -> None:
     text = SCENARIO + "workload: {arguments: {steps: 7, hidden-units: [8, 4]}}\n"
     argv = argv_of(load(tmp_path, text), "PMEM_LIBPMEM")
@@ -73,6 +149,7 @@ def test_workload_arguments_go_to_its_command_line(tmp_path: Path) -> None:
 def test_rows_may_have_to_lie_on_the_nodes_of_persistent_memory(tmp_path: Path) -> None:
     text = SCENARIO.replace("{file_under: pmem, is_pmem: true}", "{nodes: pmem}")
     scenario = load(tmp_path, text)
+    assert scenario.expect.rows is not None
     assert scenario.expect.rows.on(scenario.topology).nodes == (1, 2)
 
 
@@ -87,7 +164,11 @@ def test_rows_may_have_to_lie_on_the_nodes_of_persistent_memory(tmp_path: Path) 
         ("[PMEM_LIBPMEM]", "[]", "storage_types: must be a list"),
         ("[PMEM_LIBPMEM]", "[DRAM, DRAM]", "storage_types: names one twice"),
         ("is_pmem: true", "is_pmem: maybe", "expect.rows.is_pmem: must be true or false"),
-        ("file_under: pmem", "file_under: mnt", "expect.rows.file_under: must be pmem or an abs"),
+        (
+            "file_under: pmem",
+            "file_under: mnt",
+            "expect.rows.file_under: must be pmem, ssd or an abs",
+        ),
         ("file_under: pmem", "nodes: [one]", "expect.rows.nodes: must be pmem or a list"),
         ("{file_under: pmem, is_pmem: true}", "{}", "expect.rows.nodes: say where rows must lie"),
         ("rows:", "row:", "expect.rows: is missing"),

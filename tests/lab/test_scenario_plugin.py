@@ -101,7 +101,9 @@ def document(storage_type: str, **changed: Any) -> Result:
         "auc": 0.625,
         "samples_per_s": 1234.0,
         "lookups_per_s": 56789.0,
-        "tables": [{"name": "deep_C1", "tiers": [tier]}],
+        "tables": [
+            {"name": "deep_C1", "tiers": [tier], "stats": {"hits": 3, "misses": 1, "tiers": []}}
+        ],
     }
     reference = {**run, "storage_type": "DRAM"}
     whole = {"workload": "wdl", "run": {**run, **changed}, "reference": reference}
@@ -168,14 +170,15 @@ def test_the_table_and_the_results_are_written(lab: Lab) -> None:
     result = lab.run()
     result.stdout.fnmatch_lines(
         [
-            "*scenario*storage type*machine*samples/s*lookups/s*AUC*rates are",
-            "*numa*PMEM_MEMKIND*guest (tcg)*1,234*56,789*0.625*functional-only*",
+            "*scenario*storage type*machine*samples/s*lookups/s*hits*AUC*rates are",
+            "*numa*PMEM_MEMKIND*guest (tcg)*1,234*56,789*75%*0.625*functional-only*",
             "written: *results*.jsonl",
         ]
     )
     (results,) = (lab.pytester.path / "results").glob("*.jsonl")
     records = {record["name"]: record for record in map(json.loads, results.open())}
-    assert set(records) == {"samples_per_s", "lookups_per_s", "auc", "loss"}
+    assert set(records) == {"samples_per_s", "lookups_per_s", "auc", "loss", "hit_rate"}
+    assert records["hit_rate"]["value"] == 0.75
     rate = records["samples_per_s"]
     assert rate["value"] == 1234.0
     assert rate["kind"] == "functional-only"

@@ -118,6 +118,76 @@ def test_rows_that_lie_elsewhere_fail(
     assert complaint in shown
 
 
+ON_SSD = RowPlacement(file_under="/mnt/ssd")
+TWO_TIERS = Scenario(
+    path=Path("nvme.yaml"),
+    name="nvme",
+    summary="",
+    topology=TOPOLOGY,
+    storage_types=("DRAM_SSDHASH",),
+    expect=Expectations(None, tiers=(ON_NODE_1, ON_SSD)),
+)
+
+
+def two_tiers(first_rows: int = 8, lower_rows: int = 3, **stats: Any) -> dict[str, Any]:
+    first = {"name": "DRAM", "rows": first_rows, "capacity_rows": 8}
+    lower = {"name": "SSDHASH", "rows": lower_rows, "capacity_rows": None}
+    evidence: dict[str, Any] = {"nodes": {}, "file": None, "is_pmem": None}
+    return {
+        "name": "deep_C1",
+        "tiers": [
+            {**first, **evidence, "nodes": {"1": 1}},
+            {**lower, **evidence, "file": "/mnt/ssd/deep_C1.ssdhash"},
+        ],
+        "stats": {"promotions": 5, "demotions": 8, "tiers": [first, lower], **stats},
+    }
+
+
+def verdict_on_two_tiers(*tables: dict[str, Any]) -> str | None:
+    document = {
+        "reference": run("DRAM"),
+        "run": run("DRAM_SSDHASH") | {"tables": list(tables)},
+    }
+    try:
+        judge(TWO_TIERS, "DRAM_SSDHASH", document)
+        judge_placement(TWO_TIERS, TOPOLOGY, document)
+    except ExpectationError as error:
+        return str(error)
+    return None
+
+
+def test_tables_whose_rows_lie_in_their_tiers_pass() -> None:
+    assert verdict_on_two_tiers(two_tiers()) is None
+    assert verdict_on_two_tiers(two_tiers(), two_tiers(4, 0)) is None  # a small table
+
+
+@pytest.mark.parametrize(
+    ("table", "complaint"),
+    [
+        (two_tiers(9), "tier DRAM: has 9 rows and room for 8"),
+        (two_tiers(7), "tier DRAM: has 7 rows and room for 8, with 3 rows below it"),
+        (two_tiers(8, 0), "no table has rows in its tier 1"),
+        (two_tiers(promotions=0), "there were no promotions"),
+        (two_tiers(demotions=0), "there were no demotions"),
+        (two_tiers(tiers=[]), "table deep_C1 has 0 tiers; 2 are expected"),
+    ],
+)
+def test_rows_that_are_not_spread_over_the_tiers_fail(
+    table: dict[str, Any], complaint: str
+) -> None:
+    assert complaint in str(verdict_on_two_tiers(table))
+
+
+def test_each_tier_has_a_place_of_its_own() -> None:
+    elsewhere = two_tiers()
+    elsewhere["tiers"][1]["file"] = "/tmp/deep_C1.ssdhash"
+    complaint = str(verdict_on_two_tiers(elsewhere))
+    assert "tier SSDHASH: is mapped from /tmp/deep_C1.ssdhash" in complaint
+    elsewhere = two_tiers()
+    elsewhere["tiers"][0]["nodes"] = {"0": 1}
+    assert "tier DRAM: 1 pages lie on node 0" in str(verdict_on_two_tiers(elsewhere))
+
+
 def test_pmem_means_wherever_the_machine_has_it() -> None:
     assert verdict(RowPlacement(nodes="pmem", file_under="pmem")) is None
     assert "node 0" in str(verdict(RowPlacement(nodes="pmem"), tables=[table(nodes={"0": 1})]))

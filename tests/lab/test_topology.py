@@ -28,10 +28,12 @@ def test_the_guide_s_modes_and_a_yardstick_are_there() -> None:
         "dram",
         "fsdax",
         "fsdax-memmap",
+        "fsdax-nvme",
         "kmem-dax",
         "memory-mode",
         "numa-cpuless",
         "numa-fake",
+        "nvme",
     ]
 
 
@@ -53,6 +55,16 @@ def test_a_machine_proves_where_its_persistent_memory_is(name: str) -> None:
         assert "--path" in probe_command(topology, "python")
     if topology.pmem.nodes:
         assert topology.proof["memkind.page_nodes"] == list(topology.pmem.nodes)
+
+
+@pytest.mark.parametrize("name", topology_names())
+def test_a_machine_proves_that_its_disk_is_an_nvme_one(name: str) -> None:
+    topology = load_topology(name)
+    assert ("--ssd" in probe_command(topology, "python")) == (topology.ssd is not None)
+    if topology.ssd:
+        assert topology.proof["ssd.transport"] == "nvme"
+        assert topology.proof["ssd.rotates"] is False
+        assert f"mount {topology.proof['ssd.device']} {topology.ssd.path}" in topology.provision
 
 
 @pytest.mark.parametrize("name", topology_names())
@@ -96,6 +108,8 @@ def test_fields_have_their_documented_defaults(tmp_path: Path) -> None:
         ({"pmem": "{size: 1G}"}, "pmem: must have a path or nodes"),
         ({"pmem": "{nodes: [1]}"}, r"pmem\.size: is missing"),
         ({"pmem": "{nodes: [1], siez: 1G}"}, r"pmem\.siez: there are path, nodes and size"),
+        ({"ssd": "{path: mnt}"}, r"ssd\.path: must be an absolute path"),
+        ({"ssd": "{size: 1G}"}, r"ssd\.size: there is path, no more"),
         ({"memroy": "1G"}, "memroy: is no field of a topology; there are name, summary"),
     ],
 )

@@ -28,6 +28,7 @@ _MODULES = [
     *("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"),
     *("libnvdimm", "nd_e820", "nfit", "nd_pmem", "dax_pmem", "device_dax", "kmem"),
     *("crc32c_generic", "crc32c_intel", "ext4"),
+    "nvme",
 ]
 _METAPACKAGES = ("linux-image-amd64", "linux-image-generic")
 _ROOT = Path("/")

@@ -1,4 +1,5 @@
-"""Reads a machine's facts, in the machine: `python -m pmemlab.guest.probe [--path P] [--memkind]`.
+"""Reads a machine's facts, in the machine: `python -m pmemlab.guest.probe [--path P] [--memkind]
+[--ssd P]`.
 
 Everything is asked of the kernel or of the libraries that programs use, nothing is taken from the
 topology. The facts are one JSON document on stdout; what can't be read is null there.
@@ -30,11 +31,12 @@ _INDEXING = {0: "direct-mapped", 1: "complex"}  # Documentation/admin-guide/mm/n
 _WRITE_POLICY = {0: "write-back", 1: "write-through"}
 
 
-def read_facts(path: str | None, memkind: bool) -> dict[str, object]:
+def read_facts(path: str | None, memkind: bool, ssd: str | None = None) -> dict[str, object]:
     """This machine's facts.
 
     path: folder that is said to be on persistent memory; its mount and libpmem are asked about.
     memkind: whether to allocate from memkind's KMEM DAX kind and see where the page lies.
+    ssd: folder that is said to be on a solid-state disk; its mount and disk are asked about.
     """
     nodes = _numbers(_NODES / "online")
     with_cpus = _numbers(_NODES / "has_cpu")
@@ -59,6 +61,8 @@ def read_facts(path: str | None, memkind: bool) -> dict[str, object]:
         facts["libpmem"] = {"is_pmem": _or_null(lambda: _is_pmem(path))}
     if memkind:
         facts["memkind"] = {"page_nodes": _or_null(_memkind_nodes)}
+    if ssd is not None:
+        facts["ssd"] = _disk(ssd)
     return facts
 
 
@@ -151,12 +155,7 @@ def _physical_bytes(name: str) -> int:
 
 def _mount(path: str) -> dict[str, object]:
     """The mount that `path` is on, and whether a file there can be mapped with MAP_SYNC."""
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    # The last of the longest: later mounts hide earlier ones.
-    over = [m for m in mounts if os.path.commonpath([path, m[1]]) == m[1]]
-    device, point, filesystem, options, *_ = max(
-        enumerate(over), key=lambda item: (len(item[1][1]), item[0])
-    )[1]
+    device, point, filesystem, options, *_ = _mounted_over(path)
     space = os.statvfs(path)
     return {
         "device": device,
@@ -166,6 +165,38 @@ def _mount(path: str) -> dict[str, object]:
         "map_sync": _map_sync(path),
         "free_bytes": space.f_bavail * space.f_frsize,
     }
+
+
+def _mounted_over(path: str) -> list[str]:
+    """The line of /proc/self/mounts for the mount that `path` is on."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    # The last of the longest: later mounts hide earlier ones.
+    over = [m for m in mounts if os.path.commonpath([path, m[1]]) == m[1]]
+    return max(enumerate(over), key=lambda item: (len(item[1][1]), item[0]))[1]
+
+
+def _disk(path: str) -> dict[str, object]:
+    """The disk that `path` is on, as lsblk and sysfs describe it."""
+    mount = _mounted_over(path)
+    facts: dict[str, object] = {
+        "device": mount[0],
+        "filesystem": mount[2],
+        "bytes": os.statvfs(path).f_blocks * os.statvfs(path).f_frsize,
+        "transport": None,
+        "rotates": None,
+    }
+    listing = _or_null(lambda: _lsblk(mount[0]))
+    if isinstance(listing, dict):
+        facts["transport"] = listing.get("tran")
+        facts["rotates"] = listing.get("rota")
+    return facts
+
+
+def _lsblk(device: str) -> dict[str, object]:
+    argv = ["lsblk", "--json", "--nodeps", "--output", "NAME,TRAN,ROTA", device]
+    listing = subprocess.run(argv, capture_output=True, check=True).stdout
+    found: dict[str, object] = json.loads(listing)["blockdevices"][0]
+    return found
 
 
 def _map_sync(path: str) -> bool:
@@ -229,8 +260,9 @@ def _main() -> None:
     parser = argparse.ArgumentParser(description="Print this machine's facts as JSON.")
     parser.add_argument("--path", help="folder that is said to be on persistent memory")
     parser.add_argument("--memkind", action="store_true", help="allocate by memkind's KMEM DAX")
+    parser.add_argument("--ssd", help="folder that is said to be on a solid-state disk")
     arguments = parser.parse_args()
-    print(json.dumps(read_facts(arguments.path, arguments.memkind)))
+    print(json.dumps(read_facts(arguments.path, arguments.memkind, arguments.ssd)))
 
 
 if __name__ == "__main__":

@@ -54,8 +54,8 @@ def open_process_machine(topology: Topology) -> ProcessMachine:
 class ProcessMachine:
     """Commands run as children of this process. `open_process_machine` makes one.
 
-    `topology` is the one asked for, with the places of its persistent memory on this computer:
-    a folder in /dev/shm for its mount, node 0 for its nodes.
+    `topology` is the one asked for, with the places of its memory on this computer: a folder in
+    /dev/shm for its DAX mount, node 0 for its nodes, and a temporary folder for its disk.
     """
 
     kind: Literal["process"] = "process"
@@ -63,16 +63,20 @@ class ProcessMachine:
 
     def __init__(self, topology: Topology) -> None:
         self.python = sys.executable
-        self._folder: StateFolder | None = None
+        self._folders: list[StateFolder] = []
         pmem = topology.pmem
         environment = dict(topology.environment)
         if pmem.path is not None:
-            self._folder = _folder_for(topology)
-            pmem = replace(pmem, path=str(self._folder.path))
+            self._folders.append(_folder_for(topology))
+            pmem = replace(pmem, path=str(self._folders[-1].path))
         if pmem.nodes:
             pmem = replace(pmem, nodes=(0,))
             environment["MEMKIND_DAX_KMEM_NODES"] = "0"
-        self.topology = replace(topology, pmem=pmem, environment=environment)
+        ssd = topology.ssd
+        if ssd is not None:
+            self._folders.append(StateFolder.temporary())
+            ssd = replace(ssd, path=str(self._folders[-1].path))
+        self.topology = replace(topology, pmem=pmem, ssd=ssd, environment=environment)
         self._facts: dict[str, object] = {}
         self._running: set[subprocess.Popen[bytes]] = set()
         self._end = ""  # how it went down, once it has
@@ -138,8 +142,8 @@ class ProcessMachine:
 
     def stop(self) -> None:
         self._go_down("is stopped")
-        if self._folder is not None:
-            self._folder.release()
+        for folder in self._folders:
+            folder.release()
 
     def __enter__(self) -> ProcessMachine:
         return self

@@ -183,7 +183,7 @@ def table_evidence(variable: es.EmbeddingVariable) -> TableEvidence:
 def _tier_evidence(tier: Any) -> TierEvidence:
     address: int = tier["address"]
     nodes: dict[int, int] = {}
-    file = None
+    file = tier["path"]
     if address:
         nodes = page_nodes(address, max(tier["bytes"], mmap.PAGESIZE))
         file = backing_file(address)

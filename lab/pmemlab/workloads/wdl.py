@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pmemlab.workloads.training import Run
 
 SYNTHETIC: Final = "synthetic"
+NO_PATH: Final = "-"
+"""In --storage-path, in the place of a tier that keeps no files."""
 TABLES: Final = 52
 """Tables that a model has, each of which gets the whole of --storage-size."""
 
@@ -33,7 +35,13 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     storage = parser.add_argument_group("storage of the embeddings")
     storage.add_argument("--storage-type", default="DRAM", help="a name of embstore.StorageType")
-    storage.add_argument("--storage-path", help="where a tier that keeps files has them")
+    storage.add_argument(
+        "--storage-path",
+        nargs="+",
+        metavar="PATH",
+        help="where tiers that keep files have them: one for all of these, or one for each tier, "
+        f"first tier first, and {NO_PATH} for those that keep none",
+    )
     storage.add_argument(
         "--storage-size",
         type=_positive,
@@ -134,7 +142,7 @@ def _source(arguments: argparse.Namespace) -> Source:
 
 
 def _storage_option(
-    storage_type: str, path: str | None = None, size: Sequence[int] | None = None
+    storage_type: str, paths: Sequence[str] | None = None, size: Sequence[int] | None = None
 ) -> es.StorageOption:
     import embstore as es
     from embstore.errors import InvalidArgumentError
@@ -146,7 +154,11 @@ def _storage_option(
         raise InvalidArgumentError(
             f"storage type {storage_type!r} is unknown; there are {names}"
         ) from None
-    return es.StorageOption(storage_type=member, storage_path=path, storage_size=size)
+    path = paths[0] if paths and len(paths) == 1 else None
+    of_tiers = [None if path == NO_PATH else path for path in paths or ()]
+    return es.StorageOption(
+        storage_type=member, storage_path=path or of_tiers or None, storage_size=size
+    )
 
 
 def _train(storage: es.StorageOption, source: Source, arguments: argparse.Namespace) -> Run:
