@@ -61,6 +61,20 @@ def test_its_persistent_memory_is_a_folder_that_goes_with_it() -> None:
     assert not Path(path).exists()
 
 
+def test_its_disk_is_a_folder_that_goes_with_it() -> None:
+    with open_process_machine(load_topology("nvme")) as machine:
+        assert machine.topology.ssd is not None
+        folder = Path(machine.topology.ssd.path)
+        (folder / "file").touch()
+        found = machine.facts()["ssd"]
+        assert isinstance(found, dict)
+        assert found["bytes"] > 0
+        unproved = machine.facts()["unproved"]
+        assert isinstance(unproved, list)
+        assert ("ssd.device" in unproved) == (found["device"] != "/dev/nvme0n1")
+    assert not folder.exists()
+
+
 @pytest.mark.skipif(not _has_memkind(), reason="needs libmemkind")
 def test_its_nodes_are_node_0() -> None:
     with open_process_machine(load_topology("kmem-dax")) as machine:
