@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 # What the native core and the engine's memories need.
-ENGINE_PACKAGES := g++ python3-dev python3-venv libleveldb1d libpmem1
+ENGINE_PACKAGES := g++ liburing-dev python3-dev python3-venv libleveldb1d libpmem1
 # In Debian 12 and Ubuntu, not in Debian 13; PMEM_MEMKIND says so where it is missing.
 OPTIONAL_PACKAGES := libmemkind0
 # What an emulated machine needs of the computer that it runs on.
@@ -69,7 +69,7 @@ check: setup ## lint, check types, and test the core under the address and threa
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/engine/sanitizers -m sanitizer $(ARGS)
+	$(BIN)/python -m pytest tests/engine -m sanitizer $(ARGS)
 
 .PHONY: doctor
 doctor: setup ## say which machines run on this computer, and what the others need

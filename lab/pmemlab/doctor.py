@@ -27,7 +27,11 @@ _GUEST_PROGRAMS = {
     "numactl": "numactl",
     "mkfs.ext4": "e2fsprogs",
 }
-_LIBRARIES = {"libpmem.so.1": "libpmem1", "libmemkind.so.0": "libmemkind0"}
+_LIBRARIES = {
+    "libleveldb.so.1d": "libleveldb1d",
+    "libmemkind.so.0": "libmemkind0",
+    "libpmem.so.1": "libpmem1",
+}
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

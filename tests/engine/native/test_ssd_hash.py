@@ -30,6 +30,7 @@ def run(program: Path, timeout_s: float) -> None:
     assert done.stdout.endswith("held\n")
 
 
+@pytest.mark.sanitizer
 def test_what_is_written_is_read_whatever_happens_to_files_threads_and_the_process() -> None:
     run(build("native"), timeout_s=600)
 
