@@ -10,6 +10,8 @@ namespace {
 constexpr uint64_t kSlotsARow = 8;
 constexpr uint64_t kLeastRowsAScan = 256;
 
+constexpr size_t kAhead = 16;  // rows between fetching a rank and reading it
+
 constexpr Rank kHighest{std::numeric_limits<uint64_t>::max(), std::numeric_limits<uint64_t>::max()};
 
 // For heaps with the coldest on top. By slot too, so that a row that is there twice comes twice in a row.
@@ -41,11 +43,17 @@ void ColdestRows::keep(const Candidate& row) {
 
 void ColdestRows::add_arrivals() {
   tier_.take_arrivals(arrivals_);
-  std::erase_if(arrivals_, [this](Slot slot) {
-    if (!tier_.is_filled(slot)) return false;
-    keep({tier_.rank(slot, strategy_), {tier_.key(slot), slot}});
-    return true;
-  });
+  size_t unfilled = 0;
+  for (size_t i = 0; i < arrivals_.size(); ++i) {
+    if (i + kAhead < arrivals_.size()) tier_.prefetch_rank(arrivals_[i + kAhead]);
+    const Slot slot = arrivals_[i];
+    if (tier_.is_filled(slot)) {
+      keep({tier_.rank(slot, strategy_), {tier_.key(slot), slot}});
+    } else {
+      arrivals_[unfilled++] = slot;
+    }
+  }
+  arrivals_.resize(unfilled);
 }
 
 void ColdestRows::scan() {
@@ -62,8 +70,9 @@ void ColdestRows::scan() {
 }
 
 std::vector<MemoryTier::Candidate> ColdestRows::next(uint64_t count) {
-  for (Candidate& row : given_) {
-    if (refresh(row)) keep(row);
+  for (size_t i = 0; i < given_.size(); ++i) {
+    if (i + kAhead < given_.size()) tier_.prefetch_rank(given_[i + kAhead].place.slot);
+    if (refresh(given_[i])) keep(given_[i]);
   }
   given_.clear();
   add_arrivals();
@@ -78,6 +87,10 @@ std::vector<MemoryTier::Candidate> ColdestRows::next(uint64_t count) {
     std::pop_heap(heap_.begin(), heap_.end(), kHotter);
     Candidate row = heap_.back();
     heap_.pop_back();
+    // Among these are the next few.
+    for (size_t i = 1; i < std::min<size_t>(heap_.size(), 7); ++i) {
+      tier_.prefetch_rank(heap_[i].place.slot);
+    }
     const Rank before = row.rank;
     if (!refresh(row)) continue;
     if (row.rank != before) {

@@ -1,6 +1,7 @@
 #include "movement/mover.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <numeric>
 #include <thread>
@@ -91,21 +92,29 @@ void Mover::count_waiting() {
   for (const AccessLog::Batch& batch : batches) {
     IndexReader reader(index_);
     auto excepted = batch.excepted.begin();
-    for (size_t i = 0; i < batch.ids.size(); ++i) {
+    const auto count = [&](size_t i, RowRef ref) {
       if (excepted != batch.excepted.end() && *excepted == i) {
         ++excepted;
-        continue;
-      }
-      if (i + kAhead < batch.ids.size()) reader.prefetch(hash_key(batch.ids[i + kAhead]));
-      const RowRef ref = reader.find(hash_key(batch.ids[i]), batch.ids[i]).ref;
-      if (!ref) continue;
-      if (ref.tier() != 0) {
+      } else if (ref && ref.tier() != 0) {
         lower.push_back({batch.ids[i], batch.first_stamp + i});
-        continue;
+      } else if (ref) {
+        // Only this mutex's holder takes rows out of the first tier, so the slot stays the key's.
+        first.count_served(ref.slot());
+        first.touch(ref.slot(), batch.first_stamp + i);
       }
-      // Only this mutex's holder takes rows out of the first tier, so the slot stays the key's.
-      first.count_served(ref.slot());
-      first.touch(ref.slot(), batch.first_stamp + i);
+    };
+    // As look-ups do: a bucket is fetched kAhead ids before it's probed, a rank as many before it's counted.
+    std::array<RowRef, kAhead> refs;
+    const size_t size = batch.ids.size();
+    for (size_t i = 0; i < size + 2 * kAhead; ++i) {
+      RowRef& ref = refs[i % kAhead];
+      if (i >= 2 * kAhead) count(i - 2 * kAhead, ref);
+      if (i >= kAhead && i - kAhead < size) {
+        const int64_t id = batch.ids[i - kAhead];
+        ref = reader.find(hash_key(id), id).ref;
+        if (ref && ref.tier() == 0) first.prefetch_rank(ref.slot());
+      }
+      if (i < size) reader.prefetch(hash_key(batch.ids[i]));
     }
   }
   log_.recycle(std::move(batches));
@@ -153,8 +162,11 @@ bool Mover::promote(const StagedRows& staged, Claim& claim, std::vector<size_t>*
   std::sort(order.begin(), order.end(), [&staged](size_t a, size_t b) {
     return staged.entry(a).hash < staged.entry(b).hash;  // so by shard
   });
+  constexpr size_t kAhead = 8;
   bool all = true;
   std::vector<std::pair<size_t, Entry>> held;
+  std::vector<Slot> slots;
+  std::array<std::vector<Place>, RowRef::kMaxTiers> left;  // by tier
   for (size_t first = 0; first < order.size();) {
     const int shard_number = Index::shard_of(staged.entry(order[first]).hash);
     IndexShard& shard = index_.shard(shard_number);
@@ -164,6 +176,9 @@ bool Mover::promote(const StagedRows& staged, Claim& claim, std::vector<size_t>*
       const size_t i = order[first];
       const StagedRows::Entry& wanted = staged.entry(i);
       if (Index::shard_of(wanted.hash) != shard_number) break;
+      if (first + kAhead < order.size()) {
+        __builtin_prefetch(staged.entry(order[first + kAhead]).found.bucket);
+      }
       const Entry entry = shard.entry(wanted.hash, wanted.key);
       if (!entry || entry.ref().tier() == 0) continue;  // removed, or promoted by another
       if (entry.bucket == wanted.found.bucket && staged.holds(i)) {
@@ -172,12 +187,26 @@ bool Mover::promote(const StagedRows& staged, Claim& claim, std::vector<size_t>*
         all = false;
       }
     }
-    for (const auto& [i, entry] : held) {
-      Slot slot;
-      claim.take({&slot, 1});
-      promote_entry(shard, entry, staged.header(i), staged.row(i), slot);
+    slots.resize(held.size());
+    claim.take(slots);
+    for (auto& places : left) places.clear();
+    for (size_t h = 0; h < held.size(); ++h) {
+      const auto& [i, entry] = held[h];
+      const RowRef from = entry.ref();
+      left[from.tier()].push_back({staged.entry(i).key, from.slot()});
+      tiers_.first().put(slots[h], staged.header(i), staged.row(i));
       if (promoted != nullptr) promoted->push_back(i);
     }
+    // In this order, as in promote_entry().
+    for (size_t t = 1; t < tiers_.size(); ++t) {
+      tiers_.add_rows(t, -static_cast<int64_t>(left[t].size()));
+    }
+    for (size_t h = 0; h < held.size(); ++h) shard.set_ref(held[h].second, RowRef(0, slots[h]));
+    for (size_t t = 1; t < tiers_.size(); ++t) {
+      if (!left[t].empty()) tiers_.tier(t).erase(left[t]);
+    }
+    tiers_.add_rows(0, static_cast<int64_t>(held.size()));
+    promotions_.fetch_add(held.size(), std::memory_order_relaxed);
   }
   return all;
 }
@@ -258,6 +287,7 @@ uint64_t Mover::demote(size_t t, uint64_t count) {
     KeyHash hash;
     Found found;
   };
+  constexpr size_t kAhead = 16;
   const Epochs::Guard guard = epochs_.enter();
   MemoryTier& from = *tiers_.memory(t);
   Tier& to = tiers_.tier(t + 1);
@@ -265,7 +295,10 @@ uint64_t Mover::demote(size_t t, uint64_t count) {
   std::vector<Leaving> leaving;
   RowBatch rows(layout_);
   IndexReader reader(index_);
-  for (const auto& [rank, place] : coldest_[t].next(count)) {
+  const std::vector<MemoryTier::Candidate> coldest = coldest_[t].next(count);
+  for (size_t i = 0; i < coldest.size(); ++i) {
+    if (i + kAhead < coldest.size()) reader.prefetch(hash_key(coldest[i + kAhead].place.key));
+    const auto& [rank, place] = coldest[i];
     const KeyHash hash = hash_key(place.key);
     const Found found = reader.find(hash, place.key);
     if (found.ref != RowRef(static_cast<uint32_t>(t), place.slot)) continue;
@@ -295,6 +328,7 @@ uint64_t Mover::demote(size_t t, uint64_t count) {
     entries.clear();
     size_t end = first;
     for (; end < leaving.size() && Index::shard_of(leaving[end].hash) == shard_number; ++end) {
+      if (end + kAhead < leaving.size()) __builtin_prefetch(leaving[end + kAhead].found.bucket);
       const Leaving& row = leaving[end];
       const Entry entry = shard.entry(row.hash, row.place.key);
       const bool unchanged = entry && entry.bucket == row.found.bucket && row.found.holds();

@@ -68,6 +68,11 @@ class MemoryTier final : public Tier {
   // they were before.
   std::vector<Candidate> coldest(uint64_t count, CacheStrategy strategy) const;
   Rank rank(Slot slot, CacheStrategy strategy) const;
+  void prefetch_rank(Slot slot) const {
+    __builtin_prefetch(&ranks_[slot]);
+    __builtin_prefetch(&meta_[slot]);
+    __builtin_prefetch(&keys_[slot]);
+  }
   bool is_filled(Slot slot) const {
     return ranks_[slot].stamp.load(std::memory_order_relaxed) != 0;
   }
