@@ -23,6 +23,9 @@ _CONSOLE_TAIL_BYTES = 2_000
 _STOP_S = 10.0
 # TCG's cache of translated code: large enough for PyTorch, small enough for seven guests.
 _TCG_CACHE_MB = 256
+# TCG of QEMU 7.2 loses AVX registers when the guest's kernel switches threads: numpy's argsort in
+# two threads of one process crashes. Without AVX, programs take their SSE code.
+_TCG_CPU = "max,-avx,-avx2,-f16c,-fma,-vaes,-vpclmulqdq"
 
 # The kernel kills a child when the *thread* that started it ends, so one thread that lives as
 # long as this process starts them all.
@@ -76,7 +79,7 @@ def command_line(
         *("-name", f"pmemlab-{topology.name}"),
         *("-machine", machine),
         *("-accel", "kvm" if accelerator == "kvm" else f"tcg,tb-size={_TCG_CACHE_MB}"),
-        *("-cpu", "host" if accelerator == "kvm" else "max"),
+        *("-cpu", "host" if accelerator == "kvm" else _TCG_CPU),
         *("-smp", str(topology.cpus)),
         *("-m", f"{topology.memory_bytes >> 20}M"),
         *("-kernel", str(kernel.image), "-initrd", str(initramfs)),
