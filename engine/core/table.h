@@ -167,7 +167,7 @@ class Table {
   ApplyContext begin_apply(std::optional<int64_t> global_step);
   struct ApplyScope;
   void apply_keys(IndexShard& shard, std::span<const KeyGradient> keys, const ApplyScope& scope,
-                  RowBudget::Reservation& reservation);
+                  RowBudget::Reservation& reservation, StagedRows& staged);
   // Returns how many rows it inserted.
   uint64_t apply_locked(IndexShard& shard, std::span<const KeyGradient> keys,
                         const ApplyScope& scope, Mover::Claim* claim, const StagedRows* staged);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <limits>
 #include <thread>
 #include <utility>
 
@@ -56,11 +57,12 @@ void Table::apply_batch(const GradientBatch& batch, uint64_t reserved,
                         std::optional<int64_t> global_step) {
   RowBudget::Reservation reservation(budget_, reserved);
   const ApplyScope scope{begin_apply(global_step), clock_.begin_batch(), spans_.current()};
+  StagedRows staged(layout_);  // its buffers serve one shard after another
   // Threads start at different shards, so that they seldom want the same one.
   const size_t start = std::hash<std::thread::id>{}(std::this_thread::get_id());
   for (size_t i = 0; i < Index::kShards; ++i) {
     const int shard = static_cast<int>((start + i) % Index::kShards);
-    apply_keys(index_->shard(shard), batch.shard(shard), scope, reservation);
+    apply_keys(index_->shard(shard), batch.shard(shard), scope, reservation, staged);
   }
 }
 
@@ -85,14 +87,14 @@ ApplyContext Table::begin_apply(std::optional<int64_t> global_step) {
 }
 
 void Table::apply_keys(IndexShard& shard, std::span<const KeyGradient> keys,
-                       const ApplyScope& scope, RowBudget::Reservation& reservation) {
+                       const ApplyScope& scope, RowBudget::Reservation& reservation,
+                       StagedRows& staged) {
   if (!mover_) {
     const std::lock_guard lock(shard.mutex);
     reservation.use(apply_locked(shard, keys, scope, nullptr, nullptr));
     return;
   }
   // As many at a time as there is sure to be room for, however few rows the first tier has.
-  StagedRows staged(layout_);
   for (size_t first = 0; first < keys.size(); first += mover_->largest_claim()) {
     const auto some = keys.subspan(first, std::min(mover_->largest_claim(), keys.size() - first));
     IndexReader reader(*index_);
@@ -120,16 +122,13 @@ uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> key
   std::array<Slot, kBlock> slots;
   uint64_t inserted = 0;
 
-  // Where each key's staged row is, if it still is what was staged: settled before anything changes.
-  std::vector<const float*> staged_rows;
-  std::vector<RowHeader> staged_headers;
+  // Which staged row is each key's, if it still is what was staged: settled before anything changes.
+  constexpr size_t kNotStaged = std::numeric_limits<size_t>::max();
+  std::vector<size_t> staged_at;
   if (staged != nullptr && !staged->empty()) {
-    staged_rows.resize(keys.size());
-    staged_headers.resize(keys.size());
+    staged_at.resize(keys.size(), kNotStaged);
     for (size_t i = 0; i < staged->size(); ++i) {
-      if (!staged->holds(i)) continue;
-      staged_rows[staged->entry(i).tag] = staged->row(i);
-      staged_headers[staged->entry(i).tag] = staged->header(i);
+      if (staged->holds(i)) staged_at[staged->entry(i).tag] = i;
     }
   }
   RowBatch late(layout_);  // a row that moved down while this shard's lock was awaited
@@ -181,9 +180,9 @@ uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> key
         }
         const RowRef ref = entries[i].ref();
         if (ref.tier() == 0) continue;
-        if (!staged_rows.empty() && staged_rows[first + i] != nullptr) {
-          mover_->promote_entry(shard, entries[i], staged_headers[first + i],
-                                staged_rows[first + i], *slot++);
+        const size_t at = staged_at.empty() ? kNotStaged : staged_at[first + i];
+        if (at != kNotStaged) {
+          mover_->promote_entry(shard, entries[i], staged->header(at), staged->row(at), *slot++);
           continue;
         }
         const Place place{block[i].key, ref.slot()};
