@@ -14,9 +14,9 @@ constexpr size_t kAhead = 16;  // rows between fetching a rank and reading it
 
 constexpr Rank kHighest{std::numeric_limits<uint64_t>::max(), std::numeric_limits<uint64_t>::max()};
 
-// For heaps with the coldest on top. By slot too, so that a row that is there twice comes twice in a row.
+// For heaps with the coldest on top.
 constexpr auto kHotter = [](const MemoryTier::Candidate& a, const MemoryTier::Candidate& b) {
-  return a.rank != b.rank ? a.rank > b.rank : a.place.slot > b.place.slot;
+  return a.rank > b.rank;
 };
 
 }  // namespace
@@ -25,7 +25,8 @@ ColdestRows::ColdestRows(MemoryTier& tier, CacheStrategy strategy)
     : tier_(tier),
       strategy_(strategy),
       rows_a_scan_(std::max(tier.slot_count() / kSlotsARow, kLeastRowsAScan)),
-      limit_(kHighest) {
+      limit_(kHighest),
+      is_given_(tier.slot_count()) {
   tier_.note_arrivals();
 }
 
@@ -72,6 +73,7 @@ void ColdestRows::scan() {
 std::vector<MemoryTier::Candidate> ColdestRows::next(uint64_t count) {
   for (size_t i = 0; i < given_.size(); ++i) {
     if (i + kAhead < given_.size()) tier_.prefetch_rank(given_[i + kAhead].place.slot);
+    is_given_[given_[i].place.slot] = false;
     if (refresh(given_[i])) keep(given_[i]);
   }
   given_.clear();
@@ -95,7 +97,9 @@ std::vector<MemoryTier::Candidate> ColdestRows::next(uint64_t count) {
     if (!refresh(row)) continue;
     if (row.rank != before) {
       keep(row);
-    } else if (given_.empty() || given_.back().place.slot != row.place.slot) {
+    } else if (!is_given_[row.place.slot]) {
+      // Else it is a row that a scan found as it arrived, or that came back to its slot.
+      is_given_[row.place.slot] = true;
       given_.push_back(row);
     }
   }

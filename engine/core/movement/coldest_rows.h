@@ -20,7 +20,7 @@ class ColdestRows {
   // REQUIRES: the tier is ranked, and has no rows yet.
   ColdestRows(MemoryTier& tier, CacheStrategy strategy);
 
-  // Up to `count` rows that rank lowest, coldest first; none only where there are none. Those that don't
+  // Up to `count` rows that rank lowest, coldest first and each once; none only where there are none. Those that don't
   // leave the tier may come again next time. Rows that are accessed meanwhile may be ranked by what they
   // were before.
   std::vector<MemoryTier::Candidate> next(uint64_t count);
@@ -41,6 +41,7 @@ class ColdestRows {
   std::vector<Candidate> heap_;     // the coldest on top, by a rank that each had
   Rank limit_;                      // all rows that aren't kept here rank as high, or higher
   std::vector<Candidate> given_;    // by the last call; most have left
+  std::vector<bool> is_given_;      // by slot
   std::vector<Slot> arrivals_;      // slots that were taken, and maybe not filled yet
 };
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PROGRAMS = ("admission_test", "leveldb_tier_test")
+PROGRAMS = ("admission_test", "coldest_rows_test", "leveldb_tier_test")
 
 
 def cmake(*arguments: str) -> None:

@@ -1,0 +1,119 @@
+// The rows that a tier would give up, against all of its rows sorted: whatever rows come, go, are accessed,
+// or come back to the slot that they left.
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "memory/memory.h"
+#include "movement/coldest_rows.h"
+#include "testing/check.h"
+#include "tiers/memory_tier.h"
+
+namespace embstore {
+namespace {
+
+constexpr uint64_t kSlots = 600;  // more than a scan finds at once
+
+class ModelledTier {
+ public:
+  ModelledTier(CacheStrategy strategy, uint64_t seed)
+      : random_(seed),
+        strategy_(strategy),
+        tier_("DRAM", layout_, kSlots, allocate_heap_memory(kSlots * layout_.row_bytes()),
+              /*ranked=*/true),
+        coldest_(tier_, strategy) {}
+
+  size_t rows() const { return slots_.size(); }
+  uint64_t below(uint64_t end) { return random_() % end; }
+
+  // Keys are few, so that they come back, and to slots where they were.
+  void bring() {
+    const auto key = static_cast<int64_t>(below(2 * kSlots));
+    if (slots_.contains(key) || rows() == kSlots) return;
+    Slot slot;
+    tier_.take({&slot, 1});
+    const std::vector<float> row(layout_.row_floats());
+    tier_.put(slot, {.key = key, .frequency = below(5), .version = 0, .served = 0, .stamp = ++now_},
+              row.data());
+    slots_[key] = slot;
+  }
+
+  void access() {
+    if (slots_.empty()) return;
+    auto row = slots_.lower_bound(static_cast<int64_t>(below(2 * kSlots)));
+    if (row == slots_.end()) row = slots_.begin();
+    tier_.count_served(row->second);
+    tier_.touch(row->second, ++now_);
+  }
+
+  void remove(const Place& place) {
+    check(slots_.erase(place.key) == 1, "a row was given that isn't there");
+    tier_.erase({&place, 1});
+  }
+  void remove_any() {
+    if (slots_.empty()) return;
+    auto row = slots_.lower_bound(static_cast<int64_t>(below(2 * kSlots)));
+    if (row == slots_.end()) row = slots_.begin();
+    remove({row->first, row->second});
+  }
+
+  // Checks the coldest `count` rows; most of them leave, as they do in a demotion.
+  void demote(uint64_t count) {
+    const auto given = coldest_.next(count);
+    std::vector<Rank> expected;
+    for (const auto& [key, slot] : slots_) expected.push_back(tier_.rank(slot, strategy_));
+    std::sort(expected.begin(), expected.end());
+    check(!given.empty() || expected.empty(), "rows are there and none is given");
+    check(given.size() <= std::min<size_t>(count, expected.size()), "more rows than asked for");
+    std::set<Slot> once;
+    for (size_t i = 0; i < given.size(); ++i) {
+      const auto& [rank, place] = given[i];
+      check(once.insert(place.slot).second, "a row is given twice");
+      const auto row = slots_.find(place.key);
+      check(row != slots_.end() && row->second == place.slot, "a row is given that isn't there");
+      check(rank == expected[i], "row " + std::to_string(i) + " isn't the coldest of the rest");
+    }
+    for (const auto& [rank, place] : given) {
+      if (below(8) != 0) remove(place);
+    }
+  }
+
+ private:
+  const RowLayout layout_{4, 0};
+  std::mt19937_64 random_;
+  const CacheStrategy strategy_;
+  MemoryTier tier_;
+  ColdestRows coldest_;
+  std::map<int64_t, Slot> slots_;
+  uint64_t now_ = AccessClock::kFirstStamp;
+};
+
+void the_coldest_rows_are_given_once_each(CacheStrategy strategy, uint64_t seed) {
+  ModelledTier tier(strategy, seed);
+  for (int step = 0; step < 20'000; ++step) {
+    switch (tier.below(8)) {
+      case 0: case 1: case 2: case 3: tier.bring(); break;
+      case 4: case 5: tier.access(); break;
+      case 6: tier.remove_any(); break;
+      default:
+        if (tier.rows() > kSlots / 2 || tier.below(16) == 0) tier.demote(1 + tier.below(64));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace embstore
+
+int main() {
+  using embstore::CacheStrategy;
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    embstore::the_coldest_rows_are_given_once_each(CacheStrategy::kLfu, seed);
+    embstore::the_coldest_rows_are_given_once_each(CacheStrategy::kLru, seed);
+  }
+  std::printf("held: the coldest rows\n");
+  return 0;
+}
