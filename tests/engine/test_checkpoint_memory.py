@@ -24,15 +24,17 @@ def test_a_table_larger_than_memory_is_saved_and_restored_in_little_of_it(
     skip_without_library(storage_type)
     script = Path(__file__).with_name("saves_in_little_memory.py")
     done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), storage_type.name, "150000"],
+        [sys.executable, str(script), str(tmp_path), storage_type.name, "300000"],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     mib = json.loads(done.stdout)
-    assert mib["saved_mib"] > 75
+    assert mib["saved_mib"] > 150
     assert mib["save_growth_mib"] < 16
-    # A restore fills the table meanwhile: its index, its first tier, and LevelDB's own 32 MiB.
-    assert mib["restore_growth_mib"] < 16 + mib["index_mib"] + mib["first_tier_mib"] + 32
+    # A restore fills the table meanwhile: its index, its first tier, and in LevelDB up to two write
+    # buffers of 16 MiB, for each of two partitions.
+    buffers_mib = 64 if storage_type is es.StorageType.DRAM_LEVELDB else 16
+    assert mib["restore_growth_mib"] < 16 + mib["index_mib"] + mib["first_tier_mib"] + buffers_mib
