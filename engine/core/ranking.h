@@ -8,10 +8,13 @@ namespace embstore {
 
 enum class CacheStrategy { kLfu, kLru };
 
-// What a ranked tier keeps of each row beside RowMeta. Both only grow while a row stays.
-struct RowRank {
-  std::atomic<uint64_t> served;  // occurrences in serving look-ups; guarded by the mover's mutex
-  std::atomic<uint64_t> stamp;   // of the last access of either kind; 0: the slot is free
+// What a ranked tier keeps of each slot beside RowMeta: all that ranking asks for, in half a cache line.
+// The numbers only grow while a row stays.
+struct alignas(32) SlotRank {
+  std::atomic<int64_t> key;         // of the row that fills the slot, or filled it last
+  std::atomic<uint64_t> frequency;  // that of RowMeta
+  std::atomic<uint64_t> served;     // occurrences in serving look-ups; guarded by the mover's mutex
+  std::atomic<uint64_t> stamp;      // of the last access of either kind; 0: the slot is free
 };
 
 // A point in the order. LFU: by count, then by the time of the last access, which is when the count was

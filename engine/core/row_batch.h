@@ -24,12 +24,15 @@ class RowBatch {
  public:
   explicit RowBatch(const RowLayout& layout) : row_floats_(layout.row_floats()) {}
 
-  size_t size() const { return headers_.size(); }
-  bool empty() const { return headers_.empty(); }
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
   size_t row_floats() const { return row_floats_; }
-  void clear() { resize(0); }
-  // New rows hold unspecified values.
+  void clear() { size_ = 0; }
+  // New rows hold unspecified values. The memory stays for the next ones: fresh pages are slow, and so is
+  // filling what will be overwritten.
   void resize(size_t count) {
+    size_ = count;
+    if (count <= headers_.size()) return;
     headers_.resize(count);
     floats_.resize(count * row_floats_);
   }
@@ -41,7 +44,8 @@ class RowBatch {
 
  private:
   size_t row_floats_;
-  std::vector<RowHeader> headers_;
+  size_t size_ = 0;
+  std::vector<RowHeader> headers_;  // at least size_
   std::vector<float> floats_;
 };
 

@@ -1,7 +1,9 @@
 #include "table.h"
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "error.h"
@@ -35,7 +37,10 @@ Table::Operation::Operation(const Table& table) : guard_(table.epochs_.enter()) 
 void Table::close() {
   const std::lock_guard lock(close_mutex_);
   closed_.store(true);
-  epochs_.wait_until_idle();
+  while (!epochs_.is_idle()) {
+    if (mover_) mover_->forget_served();  // what is to be counted holds guards too
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
   if (mover_) mover_->stop();
   mover_.reset();
   index_.reset();

@@ -1,7 +1,7 @@
 // One embedding table: an index, the tiers that hold its rows, and the optimizer that updates them.
 //
 // Locks, in the order in which they are taken:
-// - apply_gate_: shared by every operation that inserts or promotes; held alone by export_rows(), which so
+// - apply_gate_: shared by every operation that inserts; held alone by export_rows(), which so
 //   sees whole batches only, and by an apply to a nearly full table, which must count on the room it sees.
 //   The turnstile before it keeps a stream of batches from starving them.
 // - the mover's mutex (movement/mover.h): held while rows are moved down, and to hold moves off.
@@ -89,7 +89,8 @@ class Table {
 
   // Copies the rows of `ids` to `out`, ids.size() * dim floats; keys without a row read their initial
   // value. A row that is being updated is read as it was before or as it is after, never in between.
-  // A serving look-up counts for the ranking and promotes; one for training does neither.
+  // A serving look-up counts for the ranking and promotes, soon after it returned; one for training does
+  // neither.
   void lookup(std::span<const int64_t> ids, float* out, bool train) const;
 
   // Sums the gradients of equal ids, gives new keys a row if the filter admits them, and updates. `global_step` becomes the rows'
@@ -125,19 +126,19 @@ class Table {
   void close();
 
  private:
-  using Positions = std::vector<uint32_t>;  // in a batch
-  struct NotInFirstTier {
-    Positions lower;
-    Positions absent;
-  };
-
-  // Copies what the first tier has, and initial values; returns how many rows it had.
-  template <int kDim>
-  uint64_t lookup_rows(std::span<const int64_t> ids, float* out, NotInFirstTier& others) const;
-  // Reads the rows at `lower`. With `counted` it brings them to the first tier, as served at `stamp` and
-  // the following, and adds the positions that this counted; the others are still to be counted.
-  void lookup_lower(std::span<const int64_t> ids, float* out, Positions& lower, uint64_t stamp,
-                    Positions* counted) const;
+  // Copies what the first tier has, and initial values; adds the rows that lower tiers have to `lower`,
+  // and with kNoted writes where each id's row is to `refs`. Returns how many rows the first tier had.
+  template <int kDim, bool kNoted>
+  uint64_t lookup_rows(std::span<const int64_t> ids, float* out, StagedRows& lower,
+                       RowRef* refs) const;
+  // Picks the instance for the table's dim.
+  template <bool kNoted>
+  uint64_t lookup_first_tier(std::span<const int64_t> ids, float* out, StagedRows& lower,
+                             RowRef* refs) const;
+  // Reads what was added to `lower`.
+  void lookup_lower(std::span<const int64_t> ids, float* out, StagedRows& lower) const;
+  // One row, wherever it is.
+  void lookup_row(int64_t key, float* out) const;
   const float* default_row(int64_t key) const;
   // What a key without a row reads.
   void copy_initial_value(KeyHash hash, int64_t key, float* out) const;
@@ -189,6 +190,7 @@ class Table {
   class Operation {
    public:
     explicit Operation(const Table& table);
+    const Epochs::Guard& guard() const { return guard_; }
 
    private:
     const Epochs::Guard guard_;

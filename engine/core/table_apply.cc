@@ -151,6 +151,7 @@ uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> key
         const Slot slot = entries[i].ref().slot();
         prefetch_row(tier.row(slot), layout_.row_floats());
         __builtin_prefetch(&tier.meta(slot));
+        if (tier.ranked()) tier.prefetch_rank(slot);
         continue;
       }
       if (AdmissionFilter* const filter = entries[i] ? nullptr : filter_of(block[i].hash)) {
@@ -196,7 +197,9 @@ uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> key
       const Slot slot = entries[i].ref().slot();
       RowMeta& meta = tier.meta(slot);
       meta.count(block[i].occurrences, scope.context.global_step, scope.save_span);
-      if (tier.ranked()) tier.touch(slot, scope.first_stamp + block[i].last_position);
+      if (tier.ranked()) {
+        tier.count_update(slot, meta.frequency, scope.first_stamp + block[i].last_position);
+      }
       updates[count++] = {entries[i].bucket, tier.row(slot), block[i].gradient};
     }
     optimizer_->update({updates.data(), count}, layout_, scope.context);

@@ -22,37 +22,56 @@ void Table::copy_initial_value(KeyHash hash, int64_t key, float* out) const {
 
 void Table::lookup(std::span<const int64_t> ids, float* out, bool train) const {
   const Operation operation(*this);
-  thread_local NotInFirstTier others;
-  others.lower.clear();
-  others.absent.clear();
+  if (!mover_) {
+    StagedRows none(layout_);
+    const uint64_t hits = lookup_first_tier<false>(ids, out, none, nullptr);
+    hits_.fetch_add(hits, std::memory_order_relaxed);
+    misses_.fetch_add(ids.size() - hits, std::memory_order_relaxed);
+    return;
+  }
+  ServedBatch batch = mover_->take_spare_batch();
   uint64_t hits = 0;
-  switch (layout_.dim()) {
-    case 4: hits = lookup_rows<4>(ids, out, others); break;
-    case 8: hits = lookup_rows<8>(ids, out, others); break;
-    case 16: hits = lookup_rows<16>(ids, out, others); break;
-    case 32: hits = lookup_rows<32>(ids, out, others); break;
-    case 64: hits = lookup_rows<64>(ids, out, others); break;
-    case 128: hits = lookup_rows<128>(ids, out, others); break;
-    default: hits = lookup_rows<0>(ids, out, others); break;
+  if (train) {
+    hits = lookup_first_tier<false>(ids, out, batch.lower, nullptr);
+  } else {
+    batch.first_stamp = clock_.begin_batch();
+    batch.ids.assign(ids.begin(), ids.end());
+    batch.refs.resize(ids.size());
+    hits = lookup_first_tier<true>(ids, out, batch.lower, batch.refs.data());
   }
   hits_.fetch_add(hits, std::memory_order_relaxed);
   misses_.fetch_add(ids.size() - hits, std::memory_order_relaxed);
-  if (!mover_) return;
-  const uint64_t stamp = train ? 0 : clock_.begin_batch();
-  Positions& excepted = others.absent;  // from being counted
-  if (!others.lower.empty()) {
-    lookup_lower(ids, out, others.lower, stamp, train ? nullptr : &excepted);
-    std::sort(excepted.begin(), excepted.end());
+  if (!batch.lower.empty()) {
+    lookup_lower(ids, out, batch.lower);
+    if (!train) batch.guard.emplace(epochs_.extend(operation.guard()));
   }
-  if (!train) mover_->count_served(ids, excepted, stamp);
+  if (train) {
+    mover_->recycle(std::move(batch));
+  } else {
+    mover_->count_served(std::move(batch));
+  }
+}
+
+template <bool kNoted>
+uint64_t Table::lookup_first_tier(std::span<const int64_t> ids, float* out, StagedRows& lower,
+                                  RowRef* refs) const {
+  switch (layout_.dim()) {
+    case 4: return lookup_rows<4, kNoted>(ids, out, lower, refs);
+    case 8: return lookup_rows<8, kNoted>(ids, out, lower, refs);
+    case 16: return lookup_rows<16, kNoted>(ids, out, lower, refs);
+    case 32: return lookup_rows<32, kNoted>(ids, out, lower, refs);
+    case 64: return lookup_rows<64, kNoted>(ids, out, lower, refs);
+    case 128: return lookup_rows<128, kNoted>(ids, out, lower, refs);
+    default: return lookup_rows<0, kNoted>(ids, out, lower, refs);
+  }
 }
 
 // Three stages, so that no id waits for its own cache misses: an id's bucket is fetched kAhead ids before
 // it is probed, and its row as many before it is copied. Per id rather than in blocks: evenly spread, the
 // fetches of one id overlap with the work on others, and a long row's lines don't queue up.
-template <int kDim>
-uint64_t Table::lookup_rows(std::span<const int64_t> ids, float* out,
-                            NotInFirstTier& others) const {
+template <int kDim, bool kNoted>
+uint64_t Table::lookup_rows(std::span<const int64_t> ids, float* out, StagedRows& lower,
+                            RowRef* refs) const {
   constexpr size_t kAhead = 16;
   const size_t dim = kDim != 0 ? kDim : static_cast<size_t>(layout_.dim());
   const size_t count = ids.size();
@@ -65,13 +84,13 @@ uint64_t Table::lookup_rows(std::span<const int64_t> ids, float* out,
   const auto copy = [&](size_t i, Found entry) {
     float* const target = out + i * dim;
     for (;;) {
+      if constexpr (kNoted) refs[i] = entry.ref;
       if (!entry.ref) {
         copy_initial_value(hash_key(ids[i]), ids[i], target);
-        others.absent.push_back(static_cast<uint32_t>(i));
         return;
       }
       if (entry.ref.tier() != 0) [[unlikely]] {
-        others.lower.push_back(static_cast<uint32_t>(i));
+        lower.add(ids[i], hash_key(ids[i]), entry, i);
         return;
       }
       copy_row<kDim>(target, tier.row(entry.ref.slot()), static_cast<int>(dim));
@@ -88,7 +107,9 @@ uint64_t Table::lookup_rows(std::span<const int64_t> ids, float* out,
     if (i >= 2 * kAhead) copy(i - 2 * kAhead, found[place]);
     if (i >= kAhead && i - kAhead < count) {
       found[place] = reader.find(hashes[place], ids[i - kAhead]);
-      if (found[place].ref) prefetch_row(tier.row(found[place].ref.slot()), dim);
+      if (const RowRef ref = found[place].ref; ref && ref.tier() == 0) {
+        prefetch_row(tier.row(ref.slot()), dim);
+      }
     }
     if (i < count) {
       hashes[place] = hash_key(ids[i]);
@@ -98,84 +119,46 @@ uint64_t Table::lookup_rows(std::span<const int64_t> ids, float* out,
   return hits;
 }
 
-// Tier by tier and in batches.
-void Table::lookup_lower(std::span<const int64_t> ids, float* out, Positions& lower, uint64_t stamp,
-                         Positions* counted) const {
-  const bool promote = counted != nullptr;
-  const std::shared_lock gate = promote ? enter_gate() : std::shared_lock<std::shared_mutex>();
+// Tier by tier and in one batch each.
+void Table::lookup_lower(std::span<const int64_t> ids, float* out, StagedRows& lower) const {
+  constexpr size_t kAhead = 8;
   const size_t dim = static_cast<size_t>(layout_.dim());
-  std::sort(lower.begin(), lower.end(), [&ids](uint32_t a, uint32_t b) { return ids[a] < ids[b]; });
-  StagedRows staged(layout_);
-  Positions again;
-  std::vector<size_t> promoted;
-  while (!lower.empty()) {
-    again.clear();
-    for (size_t next = 0; next < lower.size();) {
-      // A run of positions, each key read once; a row's tag is its key's first position.
-      IndexReader reader(*index_);
-      staged.clear();
-      size_t end = next;
-      for (; end < lower.size() && staged.size() < mover_->largest_claim(); ++end) {
-        const int64_t key = ids[lower[end]];
-        if (end != next && key == ids[lower[end - 1]]) continue;
-        const KeyHash hash = hash_key(key);
-        Found found = reader.find(hash, key);
-        if (found.ref && found.ref.tier() != 0) {
-          staged.add(key, hash, found, end);
-          continue;
-        }
-        // It came to the first tier meanwhile, or is gone.
-        float* const target = out + lower[end] * dim;
-        while (found.ref && found.ref.tier() == 0) {
-          copy_row<0>(target, tiers_->first().row(found.ref.slot()), static_cast<int>(dim));
-          if (found.holds()) break;
-          found = reader.find(hash, key);
-        }
-        if (!found.ref) copy_initial_value(hash, key, target);
-        if (found.ref && found.ref.tier() != 0) {
-          again.push_back(lower[end]);
-          continue;
-        }
-        for (size_t i = end + 1; i < lower.size() && ids[lower[i]] == key; ++i) {
-          std::copy_n(target, dim, out + lower[i] * dim);
-        }
-      }
-      // The last key's other positions belong to this run too.
-      while (end < lower.size() && end != next && ids[lower[end]] == ids[lower[end - 1]]) ++end;
-      staged.read(*tiers_);
-      for (size_t i = 0; i < staged.size(); ++i) {
-        const size_t first = staged.entry(i).tag;
-        const int64_t key = staged.entry(i).key;
-        const bool holds = staged.holds(i);
-        size_t k = first;
-        uint32_t last = 0;
-        for (; k < end && ids[lower[k]] == key; ++k) {
-          last = std::max(last, lower[k]);
-          if (holds) {
-            std::copy_n(staged.row(i), dim, out + lower[k] * dim);
-          } else {
-            again.push_back(lower[k]);
-          }
-        }
-        // At once, so that a row that has just come isn't taken for colder than it is.
-        staged.count_served(i, k - first, stamp + last);
-      }
-      if (promote && !staged.empty()) {
-        Mover::Claim claim = mover_->claim(staged.size());
-        promoted.clear();
-        mover_->promote(staged, claim, &promoted);  // one that changed meanwhile comes when it's counted
-        for (const size_t i : promoted) {
-          const size_t first = staged.entry(i).tag;
-          for (size_t k = first; k < end && ids[lower[k]] == staged.entry(i).key; ++k) {
-            counted->push_back(lower[k]);
-          }
-        }
-      }
-      next = end;
+  lower.read(*tiers_);
+  for (size_t i = 0; i < lower.size(); ++i) {
+    if (i + kAhead < lower.size()) __builtin_prefetch(lower.entry(i + kAhead).found.bucket);
+    const size_t position = lower.entry(i).tag;
+    if (lower.holds(i)) {
+      std::copy_n(lower.row(i), dim, out + position * dim);
+    } else {
+      lookup_row(ids[position], out + position * dim);  // it moved meanwhile
     }
-    lower.swap(again);
   }
-  if (promote) mover_->rows_came();
+}
+
+void Table::lookup_row(int64_t key, float* out) const {
+  const size_t dim = static_cast<size_t>(layout_.dim());
+  const KeyHash hash = hash_key(key);
+  IndexReader reader(*index_);
+  StagedRows staged(layout_);
+  for (;;) {
+    const Found found = reader.find(hash, key);
+    if (!found.ref) {
+      copy_initial_value(hash, key, out);
+      return;
+    }
+    if (found.ref.tier() == 0) {
+      copy_row<0>(out, tiers_->first().row(found.ref.slot()), static_cast<int>(dim));
+      if (found.holds()) return;
+      continue;
+    }
+    staged.clear();
+    staged.add(key, hash, found, 0);
+    staged.read(*tiers_);
+    if (staged.holds(0)) {
+      std::copy_n(staged.row(0), dim, out);
+      return;
+    }
+  }
 }
 
 }  // namespace embstore

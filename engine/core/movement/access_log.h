@@ -1,70 +1,90 @@
-// Ids that serving look-ups read, kept until a thread has time to count them: a look-up pays for one
-// sequential copy of its ids instead of a cache miss a row.
+// What serving look-ups read, kept until a thread has time to count it and to move rows up: a look-up pays
+// for one sequential copy of its ids instead of a cache miss a row.
 #pragma once
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "index/epochs.h"
+#include "index/index.h"
+#include "movement/staged_rows.h"
+#include "row_layout.h"
+
 namespace embstore {
+
+// One batch of ids, with where they were seen.
+struct ServedBatch {
+  explicit ServedBatch(const RowLayout& layout) : lower(layout) {}
+
+  void clear() {
+    first_stamp = 0;
+    ids.clear();
+    refs.clear();
+    lower.clear();
+    guard.reset();
+  }
+  size_t size_bytes() const {
+    return ids.size() * (sizeof(ids[0]) + sizeof(refs[0])) + lower.size_bytes();
+  }
+
+  uint64_t first_stamp = 0;  // that of ids[0]; the others' follow
+  std::vector<int64_t> ids;
+  std::vector<RowRef> refs;  // of the ids' rows; empty for those that had none
+  StagedRows lower;          // the rows that were in lower tiers; a tag is a position in the batch
+  // Of what `lower` was found in. Without it, its rows can't be told to be true any more.
+  std::optional<Epochs::Guard> guard;
+};
 
 class AccessLog {
  public:
-  struct Batch {
-    uint64_t first_stamp;  // that of ids[0]; the others' follow
-    std::vector<int64_t> ids;
-    std::vector<uint32_t> excepted;  // positions, ascending, of ids that aren't to be counted
-  };
+  explicit AccessLog(const RowLayout& layout) : layout_(layout) {}
 
-  // Returns how many ids are waiting now.
-  size_t append(uint64_t first_stamp, std::span<const int64_t> ids,
-                std::span<const uint32_t> excepted) {
-    Batch batch = recycled();
-    batch.first_stamp = first_stamp;
-    batch.ids.assign(ids.begin(), ids.end());
-    batch.excepted.assign(excepted.begin(), excepted.end());
+  // An empty batch, with the memory of an earlier one where there is one.
+  ServedBatch take_spare() {
     const std::lock_guard lock(mutex_);
-    waiting_ids_ += ids.size();
-    waiting_.push_back(std::move(batch));
-    return waiting_ids_;
+    if (spare_.empty()) return ServedBatch(layout_);
+    ServedBatch batch = std::move(spare_.back());
+    spare_.pop_back();
+    return batch;
+  }
+  void recycle(ServedBatch&& batch) {
+    constexpr size_t kMostSpare = 8;
+    batch.clear();
+    const std::lock_guard lock(mutex_);
+    if (spare_.size() < kMostSpare) spare_.push_back(std::move(batch));
   }
 
-  std::vector<Batch> take() {
+  // Returns how many bytes are waiting now.
+  size_t append(ServedBatch&& batch) {
+    // There are only so many guards for all operations.
+    constexpr size_t kMostGuarded = 32;
+    const size_t bytes = batch.size_bytes();
     const std::lock_guard lock(mutex_);
-    waiting_ids_ = 0;
+    if (waiting_.size() >= kMostGuarded) batch.guard.reset();
+    waiting_bytes_ += bytes;
+    waiting_.push_back(std::move(batch));
+    return waiting_bytes_;
+  }
+  std::vector<ServedBatch> take_waiting() {
+    const std::lock_guard lock(mutex_);
+    waiting_bytes_ = 0;
     return std::exchange(waiting_, {});
   }
-
-  // Keeps the buffers of batches that were counted for later ones.
-  void recycle(std::vector<Batch>&& batches) {
-    constexpr size_t kMostSpare = 16;
-    const std::lock_guard lock(mutex_);
-    for (Batch& batch : batches) {
-      if (spare_.size() == kMostSpare) return;
-      spare_.push_back(std::move(batch));
-    }
-  }
-
   bool empty() const {
     const std::lock_guard lock(mutex_);
     return waiting_.empty();
   }
 
  private:
-  Batch recycled() {
-    const std::lock_guard lock(mutex_);
-    if (spare_.empty()) return {};
-    Batch batch = std::move(spare_.back());
-    spare_.pop_back();
-    return batch;
-  }
-
+  const RowLayout layout_;
   mutable std::mutex mutex_;
-  std::vector<Batch> waiting_;  // guarded by mutex_
-  std::vector<Batch> spare_;    // guarded by mutex_
-  size_t waiting_ids_ = 0;      // guarded by mutex_
+  std::vector<ServedBatch> waiting_;  // guarded by mutex_
+  std::vector<ServedBatch> spare_;    // guarded by mutex_
+  size_t waiting_bytes_ = 0;          // guarded by mutex_
 };
 
 }  // namespace embstore

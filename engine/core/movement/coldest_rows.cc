@@ -14,6 +14,9 @@ constexpr size_t kAhead = 16;  // rows between fetching a rank and reading it
 
 constexpr Rank kHighest{std::numeric_limits<uint64_t>::max(), std::numeric_limits<uint64_t>::max()};
 
+constexpr auto kColder = [](const MemoryTier::Candidate& a, const MemoryTier::Candidate& b) {
+  return a.rank < b.rank;
+};
 // For heaps with the coldest on top.
 constexpr auto kHotter = [](const MemoryTier::Candidate& a, const MemoryTier::Candidate& b) {
   return a.rank > b.rank;
@@ -30,16 +33,20 @@ ColdestRows::ColdestRows(MemoryTier& tier, CacheStrategy strategy)
   tier_.note_arrivals();
 }
 
-bool ColdestRows::refresh(Candidate& row) const {
-  if (tier_.key(row.place.slot) != row.place.key || !tier_.is_filled(row.place.slot)) return false;
-  row.rank = tier_.rank(row.place.slot, strategy_);
-  return true;
-}
-
 void ColdestRows::keep(const Candidate& row) {
   if (row.rank > limit_) return;
   heap_.push_back(row);
   std::push_heap(heap_.begin(), heap_.end(), kHotter);
+}
+
+void ColdestRows::keep_given() {
+  for (size_t i = 0; i < given_.size(); ++i) {
+    if (i + kAhead < given_.size()) tier_.prefetch_rank(given_[i + kAhead].slot);
+    const Slot slot = given_[i].slot;
+    is_given_[slot] = false;
+    if (tier_.is_filled(slot)) keep({tier_.rank(slot, strategy_), slot});
+  }
+  given_.clear();
 }
 
 void ColdestRows::add_arrivals() {
@@ -49,7 +56,7 @@ void ColdestRows::add_arrivals() {
     if (i + kAhead < arrivals_.size()) tier_.prefetch_rank(arrivals_[i + kAhead]);
     const Slot slot = arrivals_[i];
     if (tier_.is_filled(slot)) {
-      keep({tier_.rank(slot, strategy_), {tier_.key(slot), slot}});
+      keep({tier_.rank(slot, strategy_), slot});
     } else {
       arrivals_[unfilled++] = slot;
     }
@@ -60,46 +67,48 @@ void ColdestRows::add_arrivals() {
 void ColdestRows::scan() {
   // Before, so that none is missed; one that is found twice does no harm.
   tier_.take_arrivals(arrivals_);
-  heap_ = tier_.coldest(rows_a_scan_, strategy_);
-  limit_ = kHighest;
-  if (heap_.size() == rows_a_scan_) {
-    limit_ = std::max_element(heap_.begin(), heap_.end(), [](const Candidate& a, const Candidate& b) {
-               return a.rank < b.rank;
-             })->rank;
-  }
-  std::make_heap(heap_.begin(), heap_.end(), kHotter);
+  scanned_ = tier_.coldest(rows_a_scan_, strategy_);
+  next_scanned_ = 0;
+  std::sort(scanned_.begin(), scanned_.end(), kColder);
+  limit_ = scanned_.size() == rows_a_scan_ ? scanned_.back().rank : kHighest;
 }
 
-std::vector<MemoryTier::Candidate> ColdestRows::next(uint64_t count) {
-  for (size_t i = 0; i < given_.size(); ++i) {
-    if (i + kAhead < given_.size()) tier_.prefetch_rank(given_[i + kAhead].place.slot);
-    is_given_[given_[i].place.slot] = false;
-    if (refresh(given_[i])) keep(given_[i]);
+bool ColdestRows::take_coldest(Candidate& row) {
+  const bool any_scanned = next_scanned_ < scanned_.size();
+  if (!heap_.empty() && (!any_scanned || heap_.front().rank < scanned_[next_scanned_].rank)) {
+    std::pop_heap(heap_.begin(), heap_.end(), kHotter);
+    row = heap_.back();
+    heap_.pop_back();
+    return true;
   }
-  given_.clear();
+  if (!any_scanned) return false;
+  row = scanned_[next_scanned_++];
+  if (next_scanned_ + kAhead < scanned_.size()) {
+    tier_.prefetch_rank(scanned_[next_scanned_ + kAhead].slot);
+  }
+  return true;
+}
+
+const std::vector<MemoryTier::Candidate>& ColdestRows::next(uint64_t count) {
+  keep_given();
   add_arrivals();
   bool scanned = false;
   while (given_.size() < count) {
-    if (heap_.empty()) {
+    Candidate row;
+    if (!take_coldest(row)) {
       if (!given_.empty() || scanned) break;
       scan();
       scanned = true;
       continue;
     }
-    std::pop_heap(heap_.begin(), heap_.end(), kHotter);
-    Candidate row = heap_.back();
-    heap_.pop_back();
-    // Among these are the next few.
-    for (size_t i = 1; i < std::min<size_t>(heap_.size(), 7); ++i) {
-      tier_.prefetch_rank(heap_[i].place.slot);
-    }
-    const Rank before = row.rank;
-    if (!refresh(row)) continue;
-    if (row.rank != before) {
-      keep(row);
-    } else if (!is_given_[row.place.slot]) {
-      // Else it is a row that a scan found as it arrived, or that came back to its slot.
-      is_given_[row.place.slot] = true;
+    if (!tier_.is_filled(row.slot)) continue;
+    // Whichever row fills the slot now.
+    const Rank rank = tier_.rank(row.slot, strategy_);
+    if (rank != row.rank) {
+      keep({rank, row.slot});
+    } else if (!is_given_[row.slot]) {
+      // Else it is one that a scan found as it arrived, or whose slot was filled again.
+      is_given_[row.slot] = true;
       given_.push_back(row);
     }
   }

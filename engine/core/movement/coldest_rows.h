@@ -23,22 +23,26 @@ class ColdestRows {
   // Up to `count` rows that rank lowest, coldest first and each once; none only where there are none. Those that don't
   // leave the tier may come again next time. Rows that are accessed meanwhile may be ranked by what they
   // were before.
-  std::vector<MemoryTier::Candidate> next(uint64_t count);
+  const std::vector<MemoryTier::Candidate>& next(uint64_t count);
 
  private:
   using Candidate = MemoryTier::Candidate;
 
   void scan();
-  // Whether the slot still holds the row; brings its rank up to date.
-  bool refresh(Candidate& row) const;
+  // Takes the coldest row that is known, by a rank that it had; false where none is.
+  bool take_coldest(Candidate& row);
   void keep(const Candidate& row);
+  void keep_given();
   void add_arrivals();
 
   MemoryTier& tier_;
   const CacheStrategy strategy_;
   const uint64_t rows_a_scan_;
 
-  std::vector<Candidate> heap_;     // the coldest on top, by a rank that each had
+  // All with a rank that each row had.
+  std::vector<Candidate> scanned_;  // by the last scan, the coldest first
+  size_t next_scanned_ = 0;
+  std::vector<Candidate> heap_;     // what came or changed since; the coldest on top
   Rank limit_;                      // all rows that aren't kept here rank as high, or higher
   std::vector<Candidate> given_;    // by the last call; most have left
   std::vector<bool> is_given_;      // by slot

@@ -12,8 +12,8 @@
 namespace embstore {
 namespace {
 
-// Ids that wait to be counted before a look-up stops to count them itself: 32 MiB.
-constexpr size_t kMostWaitingIds = size_t{4} << 20;
+// What waits to be counted before a look-up stops to count it itself.
+constexpr size_t kMostWaitingBytes = size_t{32} << 20;
 
 }  // namespace
 
@@ -25,6 +25,8 @@ Mover::Mover(TierStack& tiers, const Index& index, Epochs& epochs, const RowLayo
       layout_(layout),
       strategy_(strategy),
       largest_claim_(tiers.headroom_rows(0) / 2),
+      leaving_rows_(layout),
+      log_(layout),
       free_slots_(static_cast<int64_t>(tiers.first().slot_count())) {
   for (size_t t = 0; t + 1 < tiers.size(); ++t) coldest_.emplace_back(*tiers.memory(t), strategy);
   tiers_.start_compaction(*this);
@@ -60,11 +62,13 @@ Mover::Claim Mover::claim(uint64_t count) {
   }
 }
 
-Mover::Claim Mover::claim_paused(uint64_t count) {
-  if (std::optional<Claim> claim = try_claim(count)) return std::move(*claim);
-  shrink_from(0);
-  std::optional<Claim> claim = try_claim(count);
-  return std::move(claim.value());  // nobody else claims
+Mover::Claim Mover::claim_locked(uint64_t count) {
+  for (;;) {
+    if (std::optional<Claim> claim = try_claim(count)) return std::move(*claim);
+    shrink_from(0);
+    if (std::optional<Claim> claim = try_claim(count)) return std::move(*claim);
+    std::this_thread::yield();  // as in claim()
+  }
 }
 
 void Mover::rows_came() {
@@ -74,9 +78,8 @@ void Mover::rows_came() {
 
 // --- Counting
 
-void Mover::count_served(std::span<const int64_t> ids, std::span<const uint32_t> excepted,
-                         uint64_t first_stamp) {
-  if (log_.append(first_stamp, ids, excepted) > kMostWaitingIds) {
+void Mover::count_served(ServedBatch&& batch) {
+  if (log_.append(std::move(batch)) > kMostWaitingBytes) {
     settle();
   } else {
     EvictionPool::instance().schedule(*this);
@@ -84,107 +87,161 @@ void Mover::count_served(std::span<const int64_t> ids, std::span<const uint32_t>
 }
 
 void Mover::count_waiting() {
-  constexpr size_t kAhead = 16;
+  std::vector<ServedBatch> batches = log_.take_waiting();
+  if (batches.empty()) return;
   const Epochs::Guard guard = epochs_.enter();
-  MemoryTier& first = tiers_.first();
-  std::vector<AccessLog::Batch> batches = log_.take();
-  std::vector<Access> lower;
-  for (const AccessLog::Batch& batch : batches) {
-    IndexReader reader(index_);
-    auto excepted = batch.excepted.begin();
-    const auto count = [&](size_t i, RowRef ref) {
-      if (excepted != batch.excepted.end() && *excepted == i) {
-        ++excepted;
-      } else if (ref && ref.tier() != 0) {
-        lower.push_back({batch.ids[i], batch.first_stamp + i});
-      } else if (ref) {
-        // Only this mutex's holder takes rows out of the first tier, so the slot stays the key's.
-        first.count_served(ref.slot());
-        first.touch(ref.slot(), batch.first_stamp + i);
-      }
-    };
-    // As look-ups do: a bucket is fetched kAhead ids before it's probed, a rank as many before it's counted.
-    std::array<RowRef, kAhead> refs;
-    const size_t size = batch.ids.size();
-    for (size_t i = 0; i < size + 2 * kAhead; ++i) {
-      RowRef& ref = refs[i % kAhead];
-      if (i >= 2 * kAhead) count(i - 2 * kAhead, ref);
-      if (i >= kAhead && i - kAhead < size) {
-        const int64_t id = batch.ids[i - kAhead];
-        ref = reader.find(hash_key(id), id).ref;
-        if (ref && ref.tier() == 0) first.prefetch_rank(ref.slot());
-      }
-      if (i < size) reader.prefetch(hash_key(batch.ids[i]));
-    }
+  std::vector<Access> missed;
+  // All of what is known before any row moves, so that none goes down that was accessed.
+  for (const ServedBatch& batch : batches) count_hits(batch, missed);
+  for (ServedBatch& batch : batches) {
+    promote_served(batch, missed);
+    log_.recycle(std::move(batch));
   }
-  log_.recycle(std::move(batches));
-  if (!lower.empty()) count_lower(lower);
+  count_missed(std::move(missed));
 }
 
-// Rows that were demoted between a look-up and its being counted: they were accessed, so they come back.
-void Mover::count_lower(std::vector<Access>& accesses) {
-  std::sort(accesses.begin(), accesses.end());
+void Mover::count_hits(const ServedBatch& batch, std::vector<Access>& missed) {
+  constexpr size_t kAhead = 16;
+  MemoryTier& first = tiers_.first();
+  const auto is_hit = [](RowRef ref) { return ref && ref.tier() == 0; };
+  for (size_t i = 0; i < batch.ids.size(); ++i) {
+    if (i + kAhead < batch.ids.size() && is_hit(batch.refs[i + kAhead])) {
+      first.prefetch_rank(batch.refs[i + kAhead].slot());
+    }
+    if (!is_hit(batch.refs[i])) continue;
+    const Slot slot = batch.refs[i].slot();
+    const uint64_t stamp = batch.first_stamp + i;
+    // Only this mutex's holder takes rows out of the first tier, so what fills the slot stays there.
+    if (first.is_filled(slot) && first.key(slot) == batch.ids[i]) {
+      first.count_served(slot, 1, stamp);
+    } else {
+      missed.push_back({batch.ids[i], stamp});
+    }
+  }
+}
+
+void Mover::promote_served(ServedBatch& batch, std::vector<Access>& missed) {
+  StagedRows& staged = batch.lower;
+  const auto miss = [&](size_t i) {
+    missed.push_back({staged.entry(i).key, batch.first_stamp + staged.entry(i).tag});
+  };
+  if (!batch.guard) {
+    for (size_t i = 0; i < staged.size(); ++i) miss(i);
+    return;
+  }
+  // By hash, so by shard, and a key's accesses follow each other. A hash has one key.
+  struct ByHash {
+    KeyHash hash;
+    uint32_t i;
+  };
+  std::vector<ByHash> accesses(staged.size());
+  for (uint32_t i = 0; i < staged.size(); ++i) accesses[i] = {staged.entry(i).hash, i};
+  std::sort(accesses.begin(), accesses.end(), [](const ByHash& a, const ByHash& b) {
+    return a.hash != b.hash ? a.hash < b.hash : a.i < b.i;
+  });
+  std::vector<uint32_t> order;
+  std::vector<size_t> first_access;  // in `accesses`, by place in `order`; and the end
+  order.reserve(accesses.size());
+  for (size_t a = 0; a < accesses.size(); ++a) {
+    const uint32_t i = accesses[a].i;
+    const uint64_t stamp = batch.first_stamp + staged.entry(i).tag;
+    if (a == 0 || accesses[a].hash != accesses[a - 1].hash) {
+      order.push_back(i);
+      first_access.push_back(a);
+    }
+    // At once, so that a row that has just come isn't taken for colder than it is.
+    staged.count_served(order.back(), 1, stamp);
+  }
+  first_access.push_back(accesses.size());
+
+  std::vector<uint32_t> changed;
+  for (size_t next = 0; next < order.size();) {
+    const auto some =
+        std::span(order).subspan(next, std::min<size_t>(largest_claim_, order.size() - next));
+    Claim claim = claim_locked(some.size());
+    promote(staged, some, claim, changed);
+    next += some.size();
+  }
+  // In the order in which they were named, so one pass finds their accesses.
+  size_t place = 0;
+  for (const uint32_t i : changed) {
+    while (order[place] != i) ++place;
+    for (size_t a = first_access[place]; a < first_access[place + 1]; ++a) miss(accesses[a].i);
+  }
+}
+
+void Mover::count_missed(std::vector<Access> missed) {
   StagedRows staged(layout_);
-  for (size_t next = 0; next < accesses.size();) {
-    IndexReader reader(index_);
-    staged.clear();
-    size_t end = next;
-    for (; end < accesses.size() && staged.size() < largest_claim_; ++end) {
-      const int64_t key = accesses[end].key;
-      if (end != next && key == accesses[end - 1].key) continue;
-      const KeyHash hash = hash_key(key);
-      const Found found = reader.find(hash, key);
-      if (found.ref && found.ref.tier() != 0) staged.add(key, hash, found, end);
-    }
-    staged.read(tiers_);
-    Claim claim = [this, &staged] {
-      for (;;) {
-        if (std::optional<Claim> granted = try_claim(staged.size())) return std::move(*granted);
-        shrink_from(0);
-        std::this_thread::yield();
+  std::vector<uint32_t> order;
+  std::vector<uint32_t> changed;
+  while (!missed.empty()) {
+    std::sort(missed.begin(), missed.end(), [](const Access& a, const Access& b) {
+      return hash_key(a.key) < hash_key(b.key);  // so by shard
+    });
+    std::vector<Access> again;
+    for (size_t next = 0; next < missed.size();) {
+      IndexReader reader(index_);
+      staged.clear();
+      size_t end = next;
+      for (; end < missed.size() && staged.size() < largest_claim_; ++end) {
+        const int64_t key = missed[end].key;
+        if (end != next && key == missed[end - 1].key) continue;
+        const KeyHash hash = hash_key(key);
+        const Found found = reader.find(hash, key);
+        if (found.ref && found.ref.tier() != 0) staged.add(key, hash, found, end);
       }
-    }();
-    if (!promote(staged, claim)) continue;  // some changed while they were read: once more
-    for (; next < end; ++next) {
-      const RowRef ref = reader.find(hash_key(accesses[next].key), accesses[next].key).ref;
-      if (!ref || ref.tier() != 0) continue;
-      tiers_.first().count_served(ref.slot());
-      tiers_.first().touch(ref.slot(), accesses[next].stamp);
+      if (!staged.empty()) {
+        staged.read(tiers_);
+        order.resize(staged.size());
+        std::iota(order.begin(), order.end(), uint32_t{0});
+        std::sort(order.begin(), order.end(), [&staged](uint32_t a, uint32_t b) {
+          return staged.entry(a).hash < staged.entry(b).hash;
+        });
+        changed.clear();
+        Claim claim = claim_locked(staged.size());
+        promote(staged, order, claim, changed);
+      }
+      for (; next < end; ++next) {
+        const RowRef ref = reader.find(hash_key(missed[next].key), missed[next].key).ref;
+        if (!ref) continue;
+        if (ref.tier() == 0) {
+          tiers_.first().count_served(ref.slot(), 1, missed[next].stamp);
+        } else {
+          again.push_back(missed[next]);  // it changed while it was read
+        }
+      }
     }
+    missed = std::move(again);
   }
 }
 
 // --- Up
 
-bool Mover::promote(const StagedRows& staged, Claim& claim, std::vector<size_t>* promoted) {
-  std::vector<size_t> order(staged.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(), [&staged](size_t a, size_t b) {
-    return staged.entry(a).hash < staged.entry(b).hash;  // so by shard
-  });
+void Mover::promote(const StagedRows& staged, std::span<const uint32_t> order, Claim& claim,
+                    std::vector<uint32_t>& changed) {
   constexpr size_t kAhead = 8;
-  bool all = true;
-  std::vector<std::pair<size_t, Entry>> held;
+  std::vector<std::pair<uint32_t, Entry>> held;
   std::vector<Slot> slots;
   std::array<std::vector<Place>, RowRef::kMaxTiers> left;  // by tier
   for (size_t first = 0; first < order.size();) {
     const int shard_number = Index::shard_of(staged.entry(order[first]).hash);
     IndexShard& shard = index_.shard(shard_number);
     const std::lock_guard lock(shard.mutex);
+    // First which rows are still what was staged, then the changes: they would look like others'.
     held.clear();
     for (; first < order.size(); ++first) {
-      const size_t i = order[first];
+      const uint32_t i = order[first];
       const StagedRows::Entry& wanted = staged.entry(i);
       if (Index::shard_of(wanted.hash) != shard_number) break;
       if (first + kAhead < order.size()) {
         __builtin_prefetch(staged.entry(order[first + kAhead]).found.bucket);
       }
       const Entry entry = shard.entry(wanted.hash, wanted.key);
-      if (!entry || entry.ref().tier() == 0) continue;  // removed, or promoted by another
-      if (entry.bucket == wanted.found.bucket && staged.holds(i)) {
+      if (entry && entry.ref().tier() != 0 && entry.bucket == wanted.found.bucket &&
+          staged.holds(i)) {
         held.emplace_back(i, entry);
       } else {
-        all = false;
+        changed.push_back(i);
       }
     }
     slots.resize(held.size());
@@ -195,7 +252,6 @@ bool Mover::promote(const StagedRows& staged, Claim& claim, std::vector<size_t>*
       const RowRef from = entry.ref();
       left[from.tier()].push_back({staged.entry(i).key, from.slot()});
       tiers_.first().put(slots[h], staged.header(i), staged.row(i));
-      if (promoted != nullptr) promoted->push_back(i);
     }
     // In this order, as in promote_entry().
     for (size_t t = 1; t < tiers_.size(); ++t) {
@@ -208,7 +264,6 @@ bool Mover::promote(const StagedRows& staged, Claim& claim, std::vector<size_t>*
     tiers_.add_rows(0, static_cast<int64_t>(held.size()));
     promotions_.fetch_add(held.size(), std::memory_order_relaxed);
   }
-  return all;
 }
 
 void Mover::promote_entry(IndexShard& shard, const Entry& entry, const RowHeader& header,
@@ -293,18 +348,20 @@ uint64_t Mover::demote(size_t t, uint64_t count) {
   Tier& to = tiers_.tier(t + 1);
 
   std::vector<Leaving> leaving;
-  RowBatch rows(layout_);
+  RowBatch& rows = leaving_rows_;
   IndexReader reader(index_);
-  const std::vector<MemoryTier::Candidate> coldest = coldest_[t].next(count);
+  const std::vector<MemoryTier::Candidate>& coldest = coldest_[t].next(count);
+  leaving.reserve(coldest.size());
   for (size_t i = 0; i < coldest.size(); ++i) {
-    if (i + kAhead < coldest.size()) reader.prefetch(hash_key(coldest[i + kAhead].place.key));
-    const auto& [rank, place] = coldest[i];
-    const KeyHash hash = hash_key(place.key);
-    const Found found = reader.find(hash, place.key);
-    if (found.ref != RowRef(static_cast<uint32_t>(t), place.slot)) continue;
+    if (i + kAhead < coldest.size()) reader.prefetch(hash_key(from.key(coldest[i + kAhead].slot)));
+    const auto& [rank, slot] = coldest[i];
+    const int64_t key = from.key(slot);
+    const KeyHash hash = hash_key(key);
+    const Found found = reader.find(hash, key);
+    if (found.ref != RowRef(static_cast<uint32_t>(t), slot)) continue;
     // Accessed since it was ranked: not the coldest any more. An access from here on changes the bucket.
-    if (from.rank(place.slot, strategy_) != rank) continue;
-    leaving.push_back({place, hash, found});
+    if (from.rank(slot, strategy_) != rank) continue;
+    leaving.push_back({{key, slot}, hash, found});
   }
   // As many as are still too many: rows may have been promoted from here since they were counted.
   leaving.resize(std::min<uint64_t>(leaving.size(), tiers_.excess_rows(t)));

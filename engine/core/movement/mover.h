@@ -59,16 +59,14 @@ class Mover final : private EvictionPool::Job, private Relocator {
   Claim claim(uint64_t count);
   uint64_t largest_claim() const { return largest_claim_; }
 
-  // Ids that were served, to be counted soon; `excepted` are the positions, ascending, of those that had no
-  // row, or were counted as they were promoted.
-  void count_served(std::span<const int64_t> ids, std::span<const uint32_t> excepted,
-                    uint64_t first_stamp);
+  // --- What serving look-ups read is counted, and promoted, soon after.
+  ServedBatch take_spare_batch() { return log_.take_spare(); }
+  void recycle(ServedBatch&& batch) { log_.recycle(std::move(batch)); }
+  void count_served(ServedBatch&& batch);
+  // Drops what waits to be counted, and the guards that it holds.
+  void forget_served() { log_.take_waiting(); }
 
-  // Moves staged rows to the first tier, and says which in `promoted`, unless it's null; false if some are
-  // not what was staged any more, and stayed.
-  // REQUIRES: a guard of the epochs is held since they were found; no shard's mutex is held.
-  bool promote(const StagedRows& staged, Claim& claim, std::vector<size_t>* promoted = nullptr);
-  // The same for one row and a caller who found `entry` and holds the shard's mutex.
+  // Moves a row to the first tier, for a caller who found `entry` and holds the shard's mutex.
   // REQUIRES: `row` is the row that entry.ref() refers to, in a lower tier.
   void promote_entry(IndexShard& shard, const Entry& entry, const RowHeader& header,
                      const float* row, Slot slot);
@@ -86,7 +84,7 @@ class Mover final : private EvictionPool::Job, private Relocator {
   // Moves until every tier is within its capacity.
   void shrink_paused() { shrink_from(0); }
   // As claim().
-  Claim claim_paused(uint64_t count);
+  Claim claim_paused(uint64_t count) { return claim_locked(count); }
   // So many rows of the first tier were erased, rather than moved.
   void rows_left(uint64_t count) {
     free_slots_.fetch_add(static_cast<int64_t>(count), std::memory_order_relaxed);
@@ -106,13 +104,24 @@ class Mover final : private EvictionPool::Job, private Relocator {
 
   // REQUIRES, all of them: move_mutex_ is held.
   void settle_locked();
-  void count_waiting();
+  Claim claim_locked(uint64_t count);
+  // An access in a serving look-up.
   struct Access {
     int64_t key;
     uint64_t stamp;
-    auto operator<=>(const Access&) const = default;
   };
-  void count_lower(std::vector<Access>& accesses);
+  void count_waiting();
+  // Counts those whose rows are still in the first tier, and notes the others.
+  void count_hits(const ServedBatch& batch, std::vector<Access>& missed);
+  // Moves the lower tiers' rows up, counted, as they were read; notes those that changed since.
+  void promote_served(ServedBatch& batch, std::vector<Access>& missed);
+  // Counts accesses to rows wherever they are now; those in lower tiers come up.
+  void count_missed(std::vector<Access> missed);
+  // Moves rows to the first tier: those of `staged` that `order` names, shard by shard and each key once.
+  // Adds to `changed` those that aren't what was staged any more, or not in a lower tier, and stay.
+  // REQUIRES: a guard of the epochs is held since they were found; no shard's mutex is held.
+  void promote(const StagedRows& staged, std::span<const uint32_t> order, Claim& claim,
+               std::vector<uint32_t>& changed);
   // Moves rows down until tier t and those below it are within their capacities.
   void shrink_from(size_t t);
   // Moves up to `count` of tier t's coldest rows down; returns how many went.
@@ -125,6 +134,7 @@ class Mover final : private EvictionPool::Job, private Relocator {
   const CacheStrategy strategy_;
   const uint64_t largest_claim_;
   std::vector<ColdestRows> coldest_;  // guarded by move_mutex_; of every tier but the last
+  RowBatch leaving_rows_;             // guarded by move_mutex_; for demote()
 
   AccessLog log_;
   std::atomic<int64_t> free_slots_;  // of the first tier, less what is claimed

@@ -8,9 +8,12 @@
 namespace embstore {
 
 void StagedRows::read(const TierStack& tiers) {
-  std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
+  const auto lower = [](const Entry& a, const Entry& b) {
     return a.found.ref.tier() < b.found.ref.tier();
-  });
+  };
+  if (!std::is_sorted(entries_.begin(), entries_.end(), lower)) {
+    std::stable_sort(entries_.begin(), entries_.end(), lower);
+  }
   rows_.resize(entries_.size());
   for (size_t first = 0; first < entries_.size();) {
     const uint32_t tier = entries_[first].found.ref.tier();
@@ -18,6 +21,10 @@ void StagedRows::read(const TierStack& tiers) {
     places_.clear();
     for (; end < entries_.size() && entries_[end].found.ref.tier() == tier; ++end) {
       places_.push_back({entries_[end].key, entries_[end].found.ref.slot()});
+    }
+    if (places_.size() == entries_.size()) {
+      tiers.tier(tier).read(places_, rows_);
+      return;
     }
     tiers.tier(tier).read(places_, tier_rows_);
     for (size_t i = first; i < end; ++i) {

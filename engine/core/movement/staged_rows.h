@@ -21,6 +21,8 @@ class StagedRows {
   };
 
   explicit StagedRows(const RowLayout& layout) : rows_(layout), tier_rows_(layout) {}
+  StagedRows(StagedRows&&) = default;
+  StagedRows& operator=(StagedRows&&) = default;
 
   void clear() {
     entries_.clear();
@@ -28,6 +30,9 @@ class StagedRows {
   }
   bool empty() const { return entries_.empty(); }
   size_t size() const { return entries_.size(); }
+  size_t size_bytes() const {
+    return size() * (sizeof(Entry) + sizeof(RowHeader) + rows_.row_floats() * sizeof(float));
+  }
 
   // REQUIRES: found.ref refers to a row.
   void add(int64_t key, KeyHash hash, const Found& found, size_t tag) {

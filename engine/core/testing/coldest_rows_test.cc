@@ -46,8 +46,7 @@ class ModelledTier {
     if (slots_.empty()) return;
     auto row = slots_.lower_bound(static_cast<int64_t>(below(2 * kSlots)));
     if (row == slots_.end()) row = slots_.begin();
-    tier_.count_served(row->second);
-    tier_.touch(row->second, ++now_);
+    tier_.count_served(row->second, 1, ++now_);
   }
 
   void remove(const Place& place) {
@@ -63,7 +62,7 @@ class ModelledTier {
 
   // Checks the coldest `count` rows; most of them leave, as they do in a demotion.
   void demote(uint64_t count) {
-    const auto given = coldest_.next(count);
+    const std::vector<MemoryTier::Candidate> given = coldest_.next(count);
     std::vector<Rank> expected;
     for (const auto& [key, slot] : slots_) expected.push_back(tier_.rank(slot, strategy_));
     std::sort(expected.begin(), expected.end());
@@ -71,14 +70,14 @@ class ModelledTier {
     check(given.size() <= std::min<size_t>(count, expected.size()), "more rows than asked for");
     std::set<Slot> once;
     for (size_t i = 0; i < given.size(); ++i) {
-      const auto& [rank, place] = given[i];
-      check(once.insert(place.slot).second, "a row is given twice");
-      const auto row = slots_.find(place.key);
-      check(row != slots_.end() && row->second == place.slot, "a row is given that isn't there");
+      const auto& [rank, slot] = given[i];
+      check(once.insert(slot).second, "a row is given twice");
+      const auto row = slots_.find(tier_.key(slot));
+      check(row != slots_.end() && row->second == slot, "a row is given that isn't there");
       check(rank == expected[i], "row " + std::to_string(i) + " isn't the coldest of the rest");
     }
-    for (const auto& [rank, place] : given) {
-      if (below(8) != 0) remove(place);
+    for (const auto& [rank, slot] : given) {
+      if (below(8) != 0) remove({tier_.key(slot), slot});
     }
   }
 

@@ -19,8 +19,7 @@ MemoryTier::MemoryTier(std::string name, const RowLayout& layout, uint64_t slot_
       rows_(reinterpret_cast<float*>(memory_->data())),
       row_floats_(layout.row_floats()),
       meta_(slot_count),
-      ranks_(ranked ? slot_count : 1),
-      keys_(ranked ? slot_count : 1) {}
+      ranks_(ranked ? slot_count : 1) {}
 
 void MemoryTier::take(std::span<Slot> slots) {
   const std::lock_guard lock(mutex_);
@@ -55,10 +54,8 @@ void MemoryTier::put(Slot slot, const RowHeader& header, const float* source) {
   meta_[slot] =
       RowMeta::of(header.frequency, header.version, static_cast<uint16_t>(header.save_span));
   if (!ranked_) return;
-  keys_[slot].store(header.key, std::memory_order_relaxed);
-  ranks_[slot].served.store(header.served, std::memory_order_relaxed);
-  ranks_[slot].stamp.store(std::max(header.stamp, AccessClock::kFirstStamp),
-                           std::memory_order_relaxed);
+  fill_rank(slot, header.key, header.frequency, header.served,
+            std::max(header.stamp, AccessClock::kFirstStamp));
 }
 
 void MemoryTier::write(const RowBatch& rows, std::span<Slot> slots) {
@@ -95,11 +92,6 @@ RowHeader MemoryTier::header(Slot slot, int64_t key) const {
   return header;
 }
 
-Rank MemoryTier::rank(Slot slot, CacheStrategy strategy) const {
-  const RowHeader row = header(slot, 0);
-  return Rank::of(strategy, row.frequency + row.served, row.stamp);
-}
-
 std::vector<MemoryTier::Candidate> MemoryTier::coldest(uint64_t count,
                                                        CacheStrategy strategy) const {
   uint64_t end = 0;
@@ -121,7 +113,7 @@ std::vector<MemoryTier::Candidate> MemoryTier::coldest(uint64_t count,
   for (uint64_t i = 0; i < end && count != 0; ++i) {
     const Slot slot = static_cast<Slot>(i);
     if (!is_filled(slot)) continue;
-    const Candidate row{rank(slot, strategy), {key(slot), slot}};
+    const Candidate row{rank(slot, strategy), slot};
     if (least_hopeless && row.rank >= *least_hopeless) continue;
     rows.push_back(row);
     if (rows.size() == 2 * count) cut();

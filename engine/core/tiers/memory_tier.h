@@ -38,10 +38,7 @@ class MemoryTier final : public Tier {
   // The same for a new row whose floats the caller has written.
   void start(Slot slot, int64_t key, uint64_t frequency) {
     meta_[slot] = RowMeta::of(frequency, /*version=*/-1, /*save_span=*/0);
-    if (!ranked_) return;
-    keys_[slot].store(key, std::memory_order_relaxed);
-    ranks_[slot].served.store(0, std::memory_order_relaxed);
-    ranks_[slot].stamp.store(AccessClock::kFirstStamp, std::memory_order_relaxed);
+    if (ranked_) fill_rank(slot, key, frequency, /*served=*/0, AccessClock::kFirstStamp);
   }
 
   // The hot path's view of a slot. Who may touch it is the index's business (see index/bucket.h).
@@ -50,34 +47,37 @@ class MemoryTier final : public Tier {
   bool ranked() const { return ranked_; }
 
   // --- Ranking. REQUIRES: ranked().
-  // An access at `stamp`.
-  void touch(Slot slot, uint64_t stamp) {
-    std::atomic<uint64_t>& last = ranks_[slot].stamp;
-    if (last.load(std::memory_order_relaxed) < stamp) last.store(stamp, std::memory_order_relaxed);
+  // An update at `stamp` that brought the row's frequency to what it is.
+  void count_update(Slot slot, uint64_t frequency, uint64_t stamp) {
+    ranks_[slot].frequency.store(frequency, std::memory_order_relaxed);
+    touch(slot, stamp);
   }
-  // REQUIRES: the mover's mutex is held.
-  void count_served(Slot slot) {
+  // Accesses in serving look-ups, the last of them at `stamp`. REQUIRES: the mover's mutex is held.
+  void count_served(Slot slot, uint64_t count, uint64_t stamp) {
     std::atomic<uint64_t>& served = ranks_[slot].served;
-    served.store(served.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    served.store(served.load(std::memory_order_relaxed) + count, std::memory_order_relaxed);
+    touch(slot, stamp);
   }
   struct Candidate {
     Rank rank;
-    Place place;
+    Slot slot;
   };
   // The `count` rows that rank lowest, in any order. Rows that are accessed meanwhile may be ranked by what
   // they were before.
   std::vector<Candidate> coldest(uint64_t count, CacheStrategy strategy) const;
-  Rank rank(Slot slot, CacheStrategy strategy) const;
-  void prefetch_rank(Slot slot) const {
-    __builtin_prefetch(&ranks_[slot]);
-    __builtin_prefetch(&meta_[slot]);
-    __builtin_prefetch(&keys_[slot]);
+  Rank rank(Slot slot, CacheStrategy strategy) const {
+    const SlotRank& row = ranks_[slot];
+    return Rank::of(strategy,
+                    row.frequency.load(std::memory_order_relaxed) +
+                        row.served.load(std::memory_order_relaxed),
+                    row.stamp.load(std::memory_order_relaxed));
   }
+  void prefetch_rank(Slot slot) const { __builtin_prefetch(&ranks_[slot]); }
   bool is_filled(Slot slot) const {
-    return ranks_[slot].stamp.load(std::memory_order_relaxed) != 0;
+    return ranks_[slot].stamp.load(std::memory_order_acquire) != 0;
   }
   // Of the row that fills the slot, or filled it last.
-  int64_t key(Slot slot) const { return keys_[slot].load(std::memory_order_relaxed); }
+  int64_t key(Slot slot) const { return ranks_[slot].key.load(std::memory_order_relaxed); }
 
   // From now on slots that are taken are noted, until they are asked for. REQUIRES: none was taken yet.
   void note_arrivals();
@@ -86,6 +86,18 @@ class MemoryTier final : public Tier {
   RowHeader header(Slot slot, int64_t key) const;
 
  private:
+  void touch(Slot slot, uint64_t stamp) {
+    std::atomic<uint64_t>& last = ranks_[slot].stamp;
+    if (last.load(std::memory_order_relaxed) < stamp) last.store(stamp, std::memory_order_relaxed);
+  }
+  void fill_rank(Slot slot, int64_t key, uint64_t frequency, uint64_t served, uint64_t stamp) {
+    SlotRank& rank = ranks_[slot];
+    rank.key.store(key, std::memory_order_relaxed);
+    rank.frequency.store(frequency, std::memory_order_relaxed);
+    rank.served.store(served, std::memory_order_relaxed);
+    rank.stamp.store(stamp, std::memory_order_release);  // last: only now is the slot filled
+  }
+
   const std::string name_;
   const RowLayout layout_;
   const uint64_t slot_count_;
@@ -95,8 +107,7 @@ class MemoryTier final : public Tier {
   const size_t row_floats_;
   // In DRAM for every kind of memory, and backed only where they are touched.
   const PageArray<RowMeta> meta_;
-  const PageArray<RowRank> ranks_;               // one element where the tier isn't ranked
-  const PageArray<std::atomic<int64_t>> keys_;   // likewise
+  const PageArray<SlotRank> ranks_;  // one element where the tier isn't ranked
 
   mutable std::mutex mutex_;
   std::vector<Slot> free_slots_;  // guarded by mutex_
