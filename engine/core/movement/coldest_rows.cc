@@ -9,6 +9,7 @@ namespace {
 // A scan's work is spread over as many rows as it finds.
 constexpr uint64_t kSlotsARow = 8;
 constexpr uint64_t kLeastRowsAScan = 256;
+constexpr size_t kLatePart = 8;  // of a scan's rows, that came since, are sorted in
 
 constexpr size_t kAhead = 16;  // rows between fetching a rank and reading it
 
@@ -35,8 +36,23 @@ ColdestRows::ColdestRows(MemoryTier& tier, CacheStrategy strategy)
 
 void ColdestRows::keep(const Candidate& row) {
   if (row.rank > limit_) return;
-  heap_.push_back(row);
-  std::push_heap(heap_.begin(), heap_.end(), kHotter);
+  late_.push_back(row);
+  std::push_heap(late_.begin(), late_.end(), kHotter);
+  if (late_.size() > rows_a_scan_ / kLatePart) sort_late();
+}
+
+// A large heap costs a cache miss a level.
+void ColdestRows::sort_late() {
+  sorted_.erase(sorted_.begin(), sorted_.begin() + static_cast<ptrdiff_t>(next_sorted_));
+  next_sorted_ = 0;
+  const auto before = static_cast<ptrdiff_t>(sorted_.size());
+  std::sort(late_.begin(), late_.end(), kColder);
+  sorted_.insert(sorted_.end(), late_.begin(), late_.end());
+  std::inplace_merge(sorted_.begin(), sorted_.begin() + before, sorted_.end(), kColder);
+  late_.clear();
+  if (sorted_.size() <= rows_a_scan_) return;
+  sorted_.resize(rows_a_scan_);
+  limit_ = sorted_.back().rank;
 }
 
 void ColdestRows::keep_given() {
@@ -67,24 +83,24 @@ void ColdestRows::add_arrivals() {
 void ColdestRows::scan() {
   // Before, so that none is missed; one that is found twice does no harm.
   tier_.take_arrivals(arrivals_);
-  scanned_ = tier_.coldest(rows_a_scan_, strategy_);
-  next_scanned_ = 0;
-  std::sort(scanned_.begin(), scanned_.end(), kColder);
-  limit_ = scanned_.size() == rows_a_scan_ ? scanned_.back().rank : kHighest;
+  sorted_ = tier_.coldest(rows_a_scan_, strategy_);
+  next_sorted_ = 0;
+  std::sort(sorted_.begin(), sorted_.end(), kColder);
+  limit_ = sorted_.size() == rows_a_scan_ ? sorted_.back().rank : kHighest;
 }
 
 bool ColdestRows::take_coldest(Candidate& row) {
-  const bool any_scanned = next_scanned_ < scanned_.size();
-  if (!heap_.empty() && (!any_scanned || heap_.front().rank < scanned_[next_scanned_].rank)) {
-    std::pop_heap(heap_.begin(), heap_.end(), kHotter);
-    row = heap_.back();
-    heap_.pop_back();
+  const bool any_sorted = next_sorted_ < sorted_.size();
+  if (!late_.empty() && (!any_sorted || late_.front().rank < sorted_[next_sorted_].rank)) {
+    std::pop_heap(late_.begin(), late_.end(), kHotter);
+    row = late_.back();
+    late_.pop_back();
     return true;
   }
-  if (!any_scanned) return false;
-  row = scanned_[next_scanned_++];
-  if (next_scanned_ + kAhead < scanned_.size()) {
-    tier_.prefetch_rank(scanned_[next_scanned_ + kAhead].slot);
+  if (!any_sorted) return false;
+  row = sorted_[next_sorted_++];
+  if (next_sorted_ + kAhead < sorted_.size()) {
+    tier_.prefetch_rank(sorted_[next_sorted_ + kAhead].slot);
   }
   return true;
 }

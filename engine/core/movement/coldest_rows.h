@@ -32,6 +32,7 @@ class ColdestRows {
   // Takes the coldest row that is known, by a rank that it had; false where none is.
   bool take_coldest(Candidate& row);
   void keep(const Candidate& row);
+  void sort_late();
   void keep_given();
   void add_arrivals();
 
@@ -40,9 +41,9 @@ class ColdestRows {
   const uint64_t rows_a_scan_;
 
   // All with a rank that each row had.
-  std::vector<Candidate> scanned_;  // by the last scan, the coldest first
-  size_t next_scanned_ = 0;
-  std::vector<Candidate> heap_;     // what came or changed since; the coldest on top
+  std::vector<Candidate> sorted_;   // the coldest first
+  size_t next_sorted_ = 0;
+  std::vector<Candidate> late_;     // what came or changed since; a heap, the coldest on top
   Rank limit_;                      // all rows that aren't kept here rank as high, or higher
   std::vector<Candidate> given_;    // by the last call; most have left
   std::vector<bool> is_given_;      // by slot
