@@ -1,9 +1,7 @@
 #include "table.h"
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
-#include <thread>
 #include <utility>
 
 #include "error.h"
@@ -37,10 +35,7 @@ Table::Operation::Operation(const Table& table) : guard_(table.epochs_.enter()) 
 void Table::close() {
   const std::lock_guard lock(close_mutex_);
   closed_.store(true);
-  while (!epochs_.is_idle()) {
-    if (mover_) mover_->forget_served();  // what is to be counted holds guards too
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
+  epochs_.wait_until_idle();
   if (mover_) mover_->stop();
   mover_.reset();
   index_.reset();
@@ -123,7 +118,7 @@ void Table::read_settled(std::span<const int64_t> keys, RowBatch& rows) const {
   std::vector<size_t> pending(keys.size());
   std::iota(pending.begin(), pending.end(), size_t{0});
   while (!pending.empty()) {
-    staged.clear();
+    staged.start(*tiers_);
     for (const size_t i : pending) {
       const KeyHash hash = hash_key(keys[i]);
       staged.add(keys[i], hash, reader.find(hash, keys[i]), i);

@@ -190,7 +190,6 @@ class Table {
   class Operation {
    public:
     explicit Operation(const Table& table);
-    const Epochs::Guard& guard() const { return guard_; }
 
    private:
     const Epochs::Guard guard_;

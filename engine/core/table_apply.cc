@@ -98,7 +98,7 @@ void Table::apply_keys(IndexShard& shard, std::span<const KeyGradient> keys,
   for (size_t first = 0; first < keys.size(); first += mover_->largest_claim()) {
     const auto some = keys.subspan(first, std::min(mover_->largest_claim(), keys.size() - first));
     IndexReader reader(*index_);
-    staged.clear();
+    staged.start(*tiers_);
     for (size_t i = 0; i < some.size(); ++i) {
       const Found found = reader.find(some[i].hash, some[i].key);
       if (found.ref && found.ref.tier() != 0) staged.add(some[i].key, some[i].hash, found, i);

@@ -30,6 +30,7 @@ void Table::lookup(std::span<const int64_t> ids, float* out, bool train) const {
     return;
   }
   ServedBatch batch = mover_->take_spare_batch();
+  batch.lower.start(*tiers_);
   uint64_t hits = 0;
   if (train) {
     hits = lookup_first_tier<false>(ids, out, batch.lower, nullptr);
@@ -41,10 +42,7 @@ void Table::lookup(std::span<const int64_t> ids, float* out, bool train) const {
   }
   hits_.fetch_add(hits, std::memory_order_relaxed);
   misses_.fetch_add(ids.size() - hits, std::memory_order_relaxed);
-  if (!batch.lower.empty()) {
-    lookup_lower(ids, out, batch.lower);
-    if (!train) batch.guard.emplace(epochs_.extend(operation.guard()));
-  }
+  if (!batch.lower.empty()) lookup_lower(ids, out, batch.lower);
   if (train) {
     mover_->recycle(std::move(batch));
   } else {
@@ -151,7 +149,7 @@ void Table::lookup_row(int64_t key, float* out) const {
       if (found.holds()) return;
       continue;
     }
-    staged.clear();
+    staged.start(*tiers_);
     staged.add(key, hash, found, 0);
     staged.read(*tiers_);
     if (staged.holds(0)) {

@@ -1,27 +1,23 @@
 #include "index/epochs.h"
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <thread>
+#include <utility>
 
 namespace embstore {
 
-// Sequentially consistent throughout: the pointers that an operation loads next must not be loaded before
-// its claim can be seen. An epoch that is already over when it's stored only delays a free.
-Epochs::Guard Epochs::enter() { return enter_at(epoch_.load()); }
-
-Epochs::Guard Epochs::extend(const Guard& guard) {
-  return enter_at(guard.participant_->epoch.load());
-}
-
-Epochs::Guard Epochs::enter_at(uint64_t epoch) {
+Epochs::Guard Epochs::enter() {
   const size_t start = std::hash<std::thread::id>{}(std::this_thread::get_id());
   for (;;) {
     for (size_t i = 0; i < kMaxOperations; ++i) {
       Participant& participant = participants_[(start + i) % kMaxOperations];
       uint64_t idle = kIdle;
+      // Sequentially consistent: the pointers that this operation loads next must not be loaded before
+      // the claim can be seen. An epoch that is already over when it's stored only delays a free.
       if (participant.epoch.load(std::memory_order_relaxed) == kIdle &&
-          participant.epoch.compare_exchange_strong(idle, epoch)) {
+          participant.epoch.compare_exchange_strong(idle, epoch_.load())) {
         return Guard(participant);
       }
     }
@@ -40,9 +36,12 @@ void Epochs::retire(std::shared_ptr<void> object) {
   std::erase_if(retired_, [oldest](const Retired& retired) { return retired.epoch < oldest; });
 }
 
-bool Epochs::is_idle() const {
-  return std::all_of(participants_.begin(), participants_.end(),
-                     [](const Participant& participant) { return participant.epoch.load() == kIdle; });
+void Epochs::wait_until_idle() const {
+  for (const Participant& participant : participants_) {
+    while (participant.epoch.load() != kIdle) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
 }
 
 }  // namespace embstore

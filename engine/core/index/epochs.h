@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 namespace embstore {
@@ -24,39 +23,29 @@ class Epochs {
  public:
   class Guard {
    public:
-    Guard(Guard&& other) noexcept : participant_(std::exchange(other.participant_, nullptr)) {}
-    ~Guard() {
-      if (participant_ != nullptr) participant_->epoch.store(kIdle, std::memory_order_release);
-    }
+    explicit Guard(Participant& participant) : participant_(participant) {}
+    ~Guard() { participant_.epoch.store(kIdle, std::memory_order_release); }
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
-    Guard& operator=(Guard&&) = delete;
 
    private:
-    friend class Epochs;
-    explicit Guard(Participant& participant) : participant_(&participant) {}
-
-    Participant* participant_;
+    Participant& participant_;
   };
 
   [[nodiscard]] Guard enter();
-  // Another guard of all that `guard` keeps, which may outlive it.
-  [[nodiscard]] Guard extend(const Guard& guard);
 
   // Keeps `object` until no operation that began before this call is under way.
   // REQUIRES: operations that begin from now on can't reach it.
   void retire(std::shared_ptr<void> object);
 
-  // True if no guard is held.
-  bool is_idle() const;
+  // Waits until no operation is under way. REQUIRES: new ones are turned away, or the wait may not end.
+  void wait_until_idle() const;
 
  private:
   struct Retired {
     uint64_t epoch;
     std::shared_ptr<void> object;
   };
-
-  Guard enter_at(uint64_t epoch);
 
   static constexpr size_t kMaxOperations = 128;  // at a time; further ones wait
 

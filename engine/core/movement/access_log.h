@@ -4,12 +4,9 @@
 
 #include <cstdint>
 #include <mutex>
-#include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
-#include "index/epochs.h"
 #include "index/index.h"
 #include "movement/staged_rows.h"
 #include "row_layout.h"
@@ -25,7 +22,6 @@ struct ServedBatch {
     ids.clear();
     refs.clear();
     lower.clear();
-    guard.reset();
   }
   size_t size_bytes() const {
     return ids.size() * (sizeof(ids[0]) + sizeof(refs[0])) + lower.size_bytes();
@@ -35,8 +31,6 @@ struct ServedBatch {
   std::vector<int64_t> ids;
   std::vector<RowRef> refs;  // of the ids' rows; empty for those that had none
   StagedRows lower;          // the rows that were in lower tiers; a tag is a position in the batch
-  // Of what `lower` was found in. Without it, its rows can't be told to be true any more.
-  std::optional<Epochs::Guard> guard;
 };
 
 class AccessLog {
@@ -60,11 +54,8 @@ class AccessLog {
 
   // Returns how many bytes are waiting now.
   size_t append(ServedBatch&& batch) {
-    // There are only so many guards for all operations.
-    constexpr size_t kMostGuarded = 32;
     const size_t bytes = batch.size_bytes();
     const std::lock_guard lock(mutex_);
-    if (waiting_.size() >= kMostGuarded) batch.guard.reset();
     waiting_bytes_ += bytes;
     waiting_.push_back(std::move(batch));
     return waiting_bytes_;

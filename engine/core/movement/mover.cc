@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <numeric>
 #include <thread>
 #include <utility>
 
 #include "error.h"
+#include "movement/shard_order.h"
 
 namespace embstore {
 namespace {
@@ -42,6 +42,11 @@ Mover::Claim::~Claim() {
 void Mover::Claim::take(std::span<Slot> slots) {
   mover_.tiers_.first().take(slots);
   unused_ -= slots.size();
+}
+
+void Mover::Claim::give_back(std::span<const Slot> slots) {
+  mover_.tiers_.first().give_back(slots);
+  unused_ += slots.size();
 }
 
 std::optional<Mover::Claim> Mover::try_claim(uint64_t count) {
@@ -87,20 +92,17 @@ void Mover::count_served(ServedBatch&& batch) {
 }
 
 void Mover::count_waiting() {
-  std::vector<ServedBatch> batches = log_.take_waiting();
+  const std::vector<ServedBatch>& batches = waiting_ = log_.take_waiting();
   if (batches.empty()) return;
-  const Epochs::Guard guard = epochs_.enter();
-  std::vector<Access> missed;
+  std::vector<Accesses> missed;
   // All of what is known before any row moves, so that none goes down that was accessed.
   for (const ServedBatch& batch : batches) count_hits(batch, missed);
-  for (ServedBatch& batch : batches) {
-    promote_served(batch, missed);
-    log_.recycle(std::move(batch));
-  }
+  for (const ServedBatch& batch : batches) count_lower(batch, missed);
+  for (ServedBatch& batch : waiting_) log_.recycle(std::move(batch));
   count_missed(std::move(missed));
 }
 
-void Mover::count_hits(const ServedBatch& batch, std::vector<Access>& missed) {
+void Mover::count_hits(const ServedBatch& batch, std::vector<Accesses>& missed) {
   constexpr size_t kAhead = 16;
   MemoryTier& first = tiers_.first();
   const auto is_hit = [](RowRef ref) { return ref && ref.tier() == 0; };
@@ -115,154 +117,125 @@ void Mover::count_hits(const ServedBatch& batch, std::vector<Access>& missed) {
     if (first.is_filled(slot) && first.key(slot) == batch.ids[i]) {
       first.count_served(slot, 1, stamp);
     } else {
-      missed.push_back({batch.ids[i], stamp});
+      missed.push_back({batch.ids[i], 1, stamp});
     }
   }
 }
 
-void Mover::promote_served(ServedBatch& batch, std::vector<Access>& missed) {
-  StagedRows& staged = batch.lower;
-  const auto miss = [&](size_t i) {
-    missed.push_back({staged.entry(i).key, batch.first_stamp + staged.entry(i).tag});
-  };
-  if (!batch.guard) {
-    for (size_t i = 0; i < staged.size(); ++i) miss(i);
-    return;
+void Mover::count_lower(const ServedBatch& batch, std::vector<Accesses>& missed) {
+  const StagedRows& staged = batch.lower;
+  std::vector<StagedAccesses> accesses;
+  accesses.reserve(staged.size());
+  for (const uint32_t i : in_order_of_shards(
+           staged.size(), [&staged](size_t row) { return staged.entry(row).hash; })) {
+    accesses.push_back({i, 1, batch.first_stamp + staged.entry(i).tag});
   }
-  // By hash, so by shard, and a key's accesses follow each other. A hash has one key.
-  struct ByHash {
-    KeyHash hash;
-    uint32_t i;
-  };
-  std::vector<ByHash> accesses(staged.size());
-  for (uint32_t i = 0; i < staged.size(); ++i) accesses[i] = {staged.entry(i).hash, i};
-  std::sort(accesses.begin(), accesses.end(), [](const ByHash& a, const ByHash& b) {
-    return a.hash != b.hash ? a.hash < b.hash : a.i < b.i;
-  });
-  std::vector<uint32_t> order;
-  std::vector<size_t> first_access;  // in `accesses`, by place in `order`; and the end
-  order.reserve(accesses.size());
-  for (size_t a = 0; a < accesses.size(); ++a) {
-    const uint32_t i = accesses[a].i;
-    const uint64_t stamp = batch.first_stamp + staged.entry(i).tag;
-    if (a == 0 || accesses[a].hash != accesses[a - 1].hash) {
-      order.push_back(i);
-      first_access.push_back(a);
-    }
-    // At once, so that a row that has just come isn't taken for colder than it is.
-    staged.count_served(order.back(), 1, stamp);
-  }
-  first_access.push_back(accesses.size());
-
-  std::vector<uint32_t> changed;
-  for (size_t next = 0; next < order.size();) {
-    const auto some =
-        std::span(order).subspan(next, std::min<size_t>(largest_claim_, order.size() - next));
-    Claim claim = claim_locked(some.size());
-    promote(staged, some, claim, changed);
-    next += some.size();
-  }
-  // In the order in which they were named, so one pass finds their accesses.
-  size_t place = 0;
-  for (const uint32_t i : changed) {
-    while (order[place] != i) ++place;
-    for (size_t a = first_access[place]; a < first_access[place + 1]; ++a) miss(accesses[a].i);
-  }
+  promote(staged, accesses, missed);
 }
 
-void Mover::count_missed(std::vector<Access> missed) {
+void Mover::count_missed(std::vector<Accesses> missed) {
+  constexpr size_t kAhead = 16;
   StagedRows staged(layout_);
-  std::vector<uint32_t> order;
-  std::vector<uint32_t> changed;
+  std::vector<StagedAccesses> lower;
   while (!missed.empty()) {
-    std::sort(missed.begin(), missed.end(), [](const Access& a, const Access& b) {
-      return hash_key(a.key) < hash_key(b.key);  // so by shard
-    });
-    std::vector<Access> again;
-    for (size_t next = 0; next < missed.size();) {
-      IndexReader reader(index_);
-      staged.clear();
-      size_t end = next;
-      for (; end < missed.size() && staged.size() < largest_claim_; ++end) {
-        const int64_t key = missed[end].key;
-        if (end != next && key == missed[end - 1].key) continue;
-        const KeyHash hash = hash_key(key);
-        const Found found = reader.find(hash, key);
-        if (found.ref && found.ref.tier() != 0) staged.add(key, hash, found, end);
-      }
-      if (!staged.empty()) {
-        staged.read(tiers_);
-        order.resize(staged.size());
-        std::iota(order.begin(), order.end(), uint32_t{0});
-        std::sort(order.begin(), order.end(), [&staged](uint32_t a, uint32_t b) {
-          return staged.entry(a).hash < staged.entry(b).hash;
-        });
-        changed.clear();
-        Claim claim = claim_locked(staged.size());
-        promote(staged, order, claim, changed);
-      }
-      for (; next < end; ++next) {
-        const RowRef ref = reader.find(hash_key(missed[next].key), missed[next].key).ref;
-        if (!ref) continue;
-        if (ref.tier() == 0) {
-          tiers_.first().count_served(ref.slot(), 1, missed[next].stamp);
-        } else {
-          again.push_back(missed[next]);  // it changed while it was read
-        }
+    const Epochs::Guard guard = epochs_.enter();
+    IndexReader reader(index_);
+    staged.start(tiers_);
+    lower.clear();
+    const std::vector<uint32_t> order = in_order_of_shards(
+        missed.size(), [&missed](size_t i) { return hash_key(missed[i].key); });
+    for (size_t n = 0; n < order.size(); ++n) {
+      if (n + kAhead < order.size()) reader.prefetch(hash_key(missed[order[n + kAhead]].key));
+      const Accesses& row = missed[order[n]];
+      const KeyHash hash = hash_key(row.key);
+      const Found found = reader.find(hash, row.key);
+      if (!found.ref) continue;
+      if (found.ref.tier() == 0) {
+        tiers_.first().count_served(found.ref.slot(), row.count, row.stamp);
+      } else {
+        lower.push_back({static_cast<uint32_t>(staged.size()), row.count, row.stamp});
+        staged.add(row.key, hash, found, lower.size() - 1);
       }
     }
-    missed = std::move(again);
+    staged.read(tiers_);
+    // That put them in the order of their tiers.
+    std::vector<StagedAccesses> accesses;
+    accesses.reserve(lower.size());
+    for (const uint32_t i : in_order_of_shards(
+             staged.size(), [&staged](size_t row) { return staged.entry(row).hash; })) {
+      const StagedAccesses& counted = lower[staged.entry(i).tag];
+      accesses.push_back({i, counted.count, counted.stamp});
+    }
+    missed.clear();
+    promote(staged, accesses, missed);  // those that changed while they were read come once more
   }
 }
 
 // --- Up
 
-void Mover::promote(const StagedRows& staged, std::span<const uint32_t> order, Claim& claim,
-                    std::vector<uint32_t>& changed) {
+void Mover::promote(const StagedRows& staged, std::span<const StagedAccesses> accesses,
+                    std::vector<Accesses>& missed) {
   constexpr size_t kAhead = 8;
-  std::vector<std::pair<uint32_t, Entry>> held;
+  MemoryTier& to = tiers_.first();
+  const Epochs::Guard guard = epochs_.enter();
+  const IndexReader reader(index_);
   std::vector<Slot> slots;
   std::array<std::vector<Place>, RowRef::kMaxTiers> left;  // by tier
-  for (size_t first = 0; first < order.size();) {
-    const int shard_number = Index::shard_of(staged.entry(order[first]).hash);
-    IndexShard& shard = index_.shard(shard_number);
-    const std::lock_guard lock(shard.mutex);
-    // First which rows are still what was staged, then the changes: they would look like others'.
-    held.clear();
-    for (; first < order.size(); ++first) {
-      const uint32_t i = order[first];
-      const StagedRows::Entry& wanted = staged.entry(i);
-      if (Index::shard_of(wanted.hash) != shard_number) break;
-      if (first + kAhead < order.size()) {
-        __builtin_prefetch(staged.entry(order[first + kAhead]).found.bucket);
-      }
-      const Entry entry = shard.entry(wanted.hash, wanted.key);
-      if (entry && entry.ref().tier() != 0 && entry.bucket == wanted.found.bucket &&
-          staged.holds(i)) {
-        held.emplace_back(i, entry);
-      } else {
-        changed.push_back(i);
-      }
+  const auto hash_of = [&](size_t n) { return staged.entry(accesses[n].row).hash; };
+  for (size_t first = 0; first < accesses.size();) {
+    const int shard_number = Index::shard_of(hash_of(first));
+    size_t end = first;
+    while (end < accesses.size() && end - first < largest_claim_ &&
+           Index::shard_of(hash_of(end)) == shard_number) {
+      ++end;
     }
-    slots.resize(held.size());
+    Claim claim = claim_locked(end - first);
+    slots.resize(end - first);
     claim.take(slots);
+    size_t used = 0;
     for (auto& places : left) places.clear();
-    for (size_t h = 0; h < held.size(); ++h) {
-      const auto& [i, entry] = held[h];
-      const RowRef from = entry.ref();
-      left[from.tier()].push_back({staged.entry(i).key, from.slot()});
-      tiers_.first().put(slots[h], staged.header(i), staged.row(i));
+    {
+      IndexShard& shard = index_.shard(shard_number);
+      const std::lock_guard lock(shard.mutex);
+      for (size_t n = first; n < end; ++n) {
+        if (n + kAhead < end) {
+          reader.prefetch(hash_of(n + kAhead));
+          to.prefetch(slots[used + kAhead]);
+        }
+        const auto& [row, count, stamp] = accesses[n];
+        const StagedRows::Entry& wanted = staged.entry(row);
+        const Entry entry = shard.entry(wanted.hash, wanted.key);
+        if (!entry) continue;  // removed
+        const RowRef from = entry.ref();
+        if (from.tier() == 0) {
+          to.count_served(from.slot(), count, stamp);
+          continue;
+        }
+        const MemoryTier* const memory = tiers_.memory(from.tier());
+        if (memory == nullptr && !staged.holds_at(row, from, tiers_)) {
+          missed.push_back({wanted.key, count, stamp});
+          continue;
+        }
+        RowHeader header =
+            memory != nullptr ? memory->header(from.slot(), wanted.key) : staged.header(row);
+        // Counted at once, so that a row that has just come isn't taken for colder than it is.
+        header.served += count;
+        header.stamp = std::max(header.stamp, stamp);
+        const Slot slot = slots[used++];
+        to.put(slot, header, memory != nullptr ? memory->row(from.slot()) : staged.row(row));
+        // In this order, as in promote_entry().
+        tiers_.add_rows(from.tier(), -1);
+        shard.set_ref(entry, RowRef(0, slot));
+        left[from.tier()].push_back({wanted.key, from.slot()});
+        tiers_.add_rows(0, 1);
+      }
+      for (size_t t = 1; t < tiers_.size(); ++t) {
+        if (!left[t].empty()) tiers_.tier(t).erase(left[t]);
+      }
     }
-    // In this order, as in promote_entry().
-    for (size_t t = 1; t < tiers_.size(); ++t) {
-      tiers_.add_rows(t, -static_cast<int64_t>(left[t].size()));
-    }
-    for (size_t h = 0; h < held.size(); ++h) shard.set_ref(held[h].second, RowRef(0, slots[h]));
-    for (size_t t = 1; t < tiers_.size(); ++t) {
-      if (!left[t].empty()) tiers_.tier(t).erase(left[t]);
-    }
-    tiers_.add_rows(0, static_cast<int64_t>(held.size()));
-    promotions_.fetch_add(held.size(), std::memory_order_relaxed);
+    claim.give_back(std::span(slots).subspan(used));
+    promotions_.fetch_add(used, std::memory_order_relaxed);
+    first = end;
   }
 }
 
@@ -365,8 +338,12 @@ uint64_t Mover::demote(size_t t, uint64_t count) {
   }
   // As many as are still too many: rows may have been promoted from here since they were counted.
   leaving.resize(std::min<uint64_t>(leaving.size(), tiers_.excess_rows(t)));
-  std::sort(leaving.begin(), leaving.end(),
-            [](const Leaving& a, const Leaving& b) { return a.hash < b.hash; });  // so by shard
+  std::vector<Leaving> unordered = std::exchange(leaving, {});
+  leaving.reserve(unordered.size());
+  for (const uint32_t i : in_order_of_shards(
+           unordered.size(), [&unordered](size_t row) { return unordered[row].hash; })) {
+    leaving.push_back(unordered[i]);
+  }
   std::vector<Place> places(leaving.size());
   std::transform(leaving.begin(), leaving.end(), places.begin(),
                  [](const Leaving& row) { return row.place; });

@@ -46,6 +46,8 @@ class Mover final : private EvictionPool::Job, private Relocator {
     ~Claim();
     // REQUIRES: at most as many slots in all as were claimed.
     void take(std::span<Slot> slots);
+    // Some of those taken, which weren't needed.
+    void give_back(std::span<const Slot> slots);
 
    private:
     friend class Mover;
@@ -63,8 +65,6 @@ class Mover final : private EvictionPool::Job, private Relocator {
   ServedBatch take_spare_batch() { return log_.take_spare(); }
   void recycle(ServedBatch&& batch) { log_.recycle(std::move(batch)); }
   void count_served(ServedBatch&& batch);
-  // Drops what waits to be counted, and the guards that it holds.
-  void forget_served() { log_.take_waiting(); }
 
   // Moves a row to the first tier, for a caller who found `entry` and holds the shard's mutex.
   // REQUIRES: `row` is the row that entry.ref() refers to, in a lower tier.
@@ -105,23 +105,29 @@ class Mover final : private EvictionPool::Job, private Relocator {
   // REQUIRES, all of them: move_mutex_ is held.
   void settle_locked();
   Claim claim_locked(uint64_t count);
-  // An access in a serving look-up.
-  struct Access {
+  // Accesses to one row in serving look-ups, the last of them at `stamp`.
+  struct Accesses {
     int64_t key;
+    uint64_t count;
+    uint64_t stamp;
+  };
+  // The same to a row that was staged.
+  struct StagedAccesses {
+    uint32_t row;
+    uint64_t count;
     uint64_t stamp;
   };
   void count_waiting();
-  // Counts those whose rows are still in the first tier, and notes the others.
-  void count_hits(const ServedBatch& batch, std::vector<Access>& missed);
-  // Moves the lower tiers' rows up, counted, as they were read; notes those that changed since.
-  void promote_served(ServedBatch& batch, std::vector<Access>& missed);
+  // Counts those whose rows are still in the first tier, and adds the others to `missed`.
+  void count_hits(const ServedBatch& batch, std::vector<Accesses>& missed);
+  void count_lower(const ServedBatch& batch, std::vector<Accesses>& missed);
   // Counts accesses to rows wherever they are now; those in lower tiers come up.
-  void count_missed(std::vector<Access> missed);
-  // Moves rows to the first tier: those of `staged` that `order` names, shard by shard and each key once.
-  // Adds to `changed` those that aren't what was staged any more, or not in a lower tier, and stay.
-  // REQUIRES: a guard of the epochs is held since they were found; no shard's mutex is held.
-  void promote(const StagedRows& staged, std::span<const uint32_t> order, Claim& claim,
-               std::vector<uint32_t>& changed);
+  void count_missed(std::vector<Accesses> missed);
+  // Moves staged rows to the first tier and counts their accesses. Counts those that are there already.
+  // Adds to `missed` those that are in files and aren't what was staged any more.
+  // REQUIRES: no shard's mutex is held.
+  void promote(const StagedRows& staged, std::span<const StagedAccesses> accesses,
+               std::vector<Accesses>& missed);
   // Moves rows down until tier t and those below it are within their capacities.
   void shrink_from(size_t t);
   // Moves up to `count` of tier t's coldest rows down; returns how many went.
@@ -134,7 +140,9 @@ class Mover final : private EvictionPool::Job, private Relocator {
   const CacheStrategy strategy_;
   const uint64_t largest_claim_;
   std::vector<ColdestRows> coldest_;  // guarded by move_mutex_; of every tier but the last
-  RowBatch leaving_rows_;             // guarded by move_mutex_; for demote()
+  // Guarded by move_mutex_; what is worked on, kept for its memory.
+  RowBatch leaving_rows_;
+  std::vector<ServedBatch> waiting_;
 
   AccessLog log_;
   std::atomic<int64_t> free_slots_;  // of the first tier, less what is claimed

@@ -7,6 +7,11 @@
 
 namespace embstore {
 
+void StagedRows::start(const TierStack& tiers) {
+  clear();
+  for (size_t t = 0; t < tiers.size(); ++t) reused_places_[t] = tiers.tier(t).reused_places();
+}
+
 void StagedRows::read(const TierStack& tiers) {
   const auto lower = [](const Entry& a, const Entry& b) {
     return a.found.ref.tier() < b.found.ref.tier();
@@ -37,7 +42,21 @@ void StagedRows::read(const TierStack& tiers) {
 
 bool StagedRows::holds(size_t i) const {
   if (!entries_[i].found.holds()) return false;
-  if (rows_.header(i).key == entries_[i].key) return true;
+  check_key(i);
+  return true;
+}
+
+bool StagedRows::holds_at(size_t i, RowRef now, const TierStack& tiers) const {
+  const RowRef then = entries_[i].found.ref;
+  if (now != then || tiers.tier(then.tier()).reused_places() != reused_places_[then.tier()]) {
+    return false;
+  }
+  check_key(i);
+  return true;
+}
+
+void StagedRows::check_key(size_t i) const {
+  if (rows_.header(i).key == entries_[i].key) return;
   throw Error(ErrorKind::kStorage, "tier " + std::to_string(entries_[i].found.ref.tier()) +
                                        " lost the row of key " + std::to_string(entries_[i].key));
 }

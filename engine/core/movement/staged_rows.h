@@ -1,7 +1,7 @@
 // Rows of lower tiers that were read without any lock, each with what tells whether it is still true.
 #pragma once
 
-#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -21,13 +21,13 @@ class StagedRows {
   };
 
   explicit StagedRows(const RowLayout& layout) : rows_(layout), tier_rows_(layout) {}
-  StagedRows(StagedRows&&) = default;
-  StagedRows& operator=(StagedRows&&) = default;
 
   void clear() {
     entries_.clear();
     rows_.clear();
   }
+  // Starts over. To be called before rows are found.
+  void start(const TierStack& tiers);
   bool empty() const { return entries_.empty(); }
   size_t size() const { return entries_.size(); }
   size_t size_bytes() const {
@@ -46,17 +46,20 @@ class StagedRows {
   // True if what was read of row i is whole and, while its shard's mutex is held, still the row.
   // A change of a neighbour in the index makes this false too: settle it for all rows of a shard before
   // any of them is changed.
+  // REQUIRES: the guard that was held when they were found still is.
   // Throws Error(kStorage) where a tier lost the row.
   bool holds(size_t i) const;
+  // The same, asked by somebody who holds no such guard and knows where the row is now. Neighbours don't
+  // matter here, but it's false too where the tier has used places again.
+  // REQUIRES: the shard's mutex is held.
+  bool holds_at(size_t i, RowRef now, const TierStack& tiers) const;
   const RowHeader& header(size_t i) const { return rows_.header(i); }
-  // Adds accesses in serving look-ups, the last of them at `stamp`, for when the row moves up.
-  void count_served(size_t i, uint64_t count, uint64_t stamp) {
-    rows_.header(i).served += count;
-    rows_.header(i).stamp = std::max(rows_.header(i).stamp, stamp);
-  }
   const float* row(size_t i) const { return rows_.row(i); }
 
  private:
+  void check_key(size_t i) const;
+
+  std::array<uint64_t, RowRef::kMaxTiers> reused_places_{};  // of each tier, before rows were found
   std::vector<Entry> entries_;
   RowBatch rows_;
   RowBatch tier_rows_;

@@ -155,6 +155,9 @@ void LevelDbTier::write(const RowBatch& rows, std::span<Slot> slots) {
 
   const std::lock_guard lock(write_mutex_);
   const Owned<LevelDbLibrary::WriteBatch> batch = make_batch();
+  if (const uint64_t end = next_sequence_ + rows.size(); end > kSlots) {
+    reused_places_.store(end, std::memory_order_release);
+  }
   for (size_t i = 0; i < rows.size(); ++i) {
     const uint64_t sequence = next_sequence_++;
     slots[i] = static_cast<Slot>(sequence % kSlots);

@@ -53,6 +53,7 @@ class LevelDbTier final : public Tier {
   // A place without a record yields a row whose header has another key than the place. That is
   // an erased row, unless something still refers to the place: then the database lost it.
   void read(std::span<const Place> places, RowBatch& rows) const override;
+  uint64_t reused_places() const override { return reused_places_.load(std::memory_order_acquire); }
   // Takes note, no more: the records are deleted by the next write() or drain(). 16 bytes a place until
   // then.
   void erase(std::span<const Place> places) override;
@@ -112,6 +113,7 @@ class LevelDbTier final : public Tier {
   LevelDbLibrary::Database* database_ = nullptr;
 
   std::atomic<uint64_t> rows_{0};
+  std::atomic<uint64_t> reused_places_{0};
 
   // Held over a write: a slot's erased row is deleted before the slot comes again.
   std::mutex write_mutex_;

@@ -34,6 +34,8 @@ void MemoryTier::take(std::span<Slot> slots) {
     } else {
       slot = free_slots_.back();
       free_slots_.pop_back();
+      reused_places_.store(reused_places_.load(std::memory_order_relaxed) + 1,
+                           std::memory_order_release);
     }
     if (arrived_.empty() || arrived_[slot]) continue;
     arrived_[slot] = true;
@@ -64,8 +66,10 @@ void MemoryTier::write(const RowBatch& rows, std::span<Slot> slots) {
 }
 
 void MemoryTier::read(std::span<const Place> places, RowBatch& rows) const {
+  constexpr size_t kAhead = 8;
   rows.resize(places.size());
   for (size_t i = 0; i < places.size(); ++i) {
+    if (i + kAhead < places.size()) prefetch(places[i + kAhead].slot);
     rows.header(i) = header(places[i].slot, places[i].key);
     copy_row<0>(rows.row(i), row(places[i].slot), static_cast<int>(row_floats_));
   }

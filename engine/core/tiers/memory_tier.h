@@ -9,6 +9,7 @@
 
 #include "memory/huge_pages.h"
 #include "memory/memory.h"
+#include "prefetch.h"
 #include "ranking.h"
 #include "row_layout.h"
 #include "tiers/tier.h"
@@ -23,6 +24,7 @@ class MemoryTier final : public Tier {
 
   void write(const RowBatch& rows, std::span<Slot> slots) override;
   void read(std::span<const Place> places, RowBatch& rows) const override;
+  uint64_t reused_places() const override { return reused_places_.load(std::memory_order_acquire); }
   void erase(std::span<const Place> places) override;
   TierStats stats() const override;
 
@@ -72,6 +74,12 @@ class MemoryTier final : public Tier {
                         row.served.load(std::memory_order_relaxed),
                     row.stamp.load(std::memory_order_relaxed));
   }
+  // All of a slot.
+  void prefetch(Slot slot) const {
+    prefetch_row(row(slot), row_floats_);
+    __builtin_prefetch(&meta_[slot]);
+    if (ranked_) prefetch_rank(slot);
+  }
   void prefetch_rank(Slot slot) const { __builtin_prefetch(&ranks_[slot]); }
   bool is_filled(Slot slot) const {
     return ranks_[slot].stamp.load(std::memory_order_acquire) != 0;
@@ -112,6 +120,7 @@ class MemoryTier final : public Tier {
   mutable std::mutex mutex_;
   std::vector<Slot> free_slots_;  // guarded by mutex_
   uint64_t untouched_from_ = 0;   // guarded by mutex_; slots from here on were never taken
+  std::atomic<uint64_t> reused_places_{0};
   std::vector<Slot> arrivals_;    // guarded by mutex_; each slot once
   std::vector<bool> arrived_;     // guarded by mutex_; by slot; empty: arrivals aren't noted
 };

@@ -55,6 +55,10 @@ class Tier {
   // was not erased yields its row, or an error: never a damaged row.
   virtual void read(std::span<const Place> places, RowBatch& rows) const = 0;
 
+  // A number that changes before a place is given out that was given out before. So if it's the same as
+  // before a place was read, and the place is still the row's, then the row is what was read.
+  virtual uint64_t reused_places() const = 0;
+
   // REQUIRES: nothing refers to the places any more. Readers of them may still be under way.
   virtual void erase(std::span<const Place> places) = 0;
 

@@ -163,6 +163,7 @@ uint32_t SsdHashTier::take_file_index() {
   }
   const uint32_t index = free_indexes_.front();
   free_indexes_.pop_front();
+  reused_places_.fetch_add(1, std::memory_order_release);
   return index;
 }
 

@@ -71,6 +71,7 @@ class SsdHashTier final : public Tier {
 
   void write(const RowBatch& rows, std::span<Slot> slots) override;
   void read(std::span<const Place> places, RowBatch& rows) const override;
+  uint64_t reused_places() const override { return reused_places_.load(std::memory_order_acquire); }
   // Only counts: safe and cheap under the index's locks. The space comes back by compact().
   void erase(std::span<const Place> places) override;
   TierStats stats() const override;
@@ -203,6 +204,7 @@ class SsdHashTier final : public Tier {
   mutable std::mutex view_mutex_;
   std::shared_ptr<const ssd_hash::View> view_;  // guarded by view_mutex_
 
+  std::atomic<uint64_t> reused_places_{0};
   std::atomic<uint64_t> live_rows_{0};
   std::atomic<uint64_t> file_bytes_{0};
   std::atomic<uint64_t> file_bytes_peak_{0};

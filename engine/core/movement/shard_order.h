@@ -1,0 +1,25 @@
+// Work of many rows, put in the order of their shards, so that each shard's mutex is taken once.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "index/index.h"
+
+namespace embstore {
+
+// The numbers 0 to count-1 in the order of the shards of hash_of(i), those of one shard in their own order.
+template <class HashOf>
+std::vector<uint32_t> in_order_of_shards(size_t count, HashOf hash_of) {
+  std::array<uint32_t, Index::kShards + 1> begin{};
+  for (size_t i = 0; i < count; ++i) ++begin[static_cast<size_t>(Index::shard_of(hash_of(i))) + 1];
+  for (size_t s = 1; s < begin.size(); ++s) begin[s] += begin[s - 1];
+  std::vector<uint32_t> order(count);
+  for (size_t i = 0; i < count; ++i) {
+    order[begin[static_cast<size_t>(Index::shard_of(hash_of(i)))]++] = static_cast<uint32_t>(i);
+  }
+  return order;
+}
+
+}  // namespace embstore
