@@ -90,7 +90,7 @@ struct LogFile {
     return true;
   }
 
-  // Once the file is sealed.
+  // For up to `bytes`, of which the file may have fewer yet.
   void map(uint64_t bytes) {
     mapping_owner = std::make_unique<Mapping>(file, bytes);
     mapping.store(mapping_owner.get(), std::memory_order_release);
@@ -103,6 +103,7 @@ struct LogFile {
   std::vector<std::atomic<uint64_t>> live_bits;
   std::atomic<uint32_t> live_rows{0};
   std::atomic<const Mapping*> mapping{nullptr};  // null where rows aren't to be read from one
+  std::atomic<uint64_t> mapped_bytes{0};         // of it; they are all written, and stay as they are
 
   // Guarded by the tier's log mutex:
   uint32_t records = 0;        // appended

@@ -37,20 +37,20 @@ Mapping::~Mapping() {
   if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), bytes_);
 }
 
-bool Mapping::is_resident() const {
+bool Mapping::is_resident(uint64_t bytes) const {
   if (data_ == nullptr) return false;
   const int64_t now = now_ns();
   if (now >= sampled_until_ns_.load(std::memory_order_acquire)) {
-    const bool resident = sample();
+    const bool resident = sample(bytes);
     sampled_resident_.store(resident, std::memory_order_relaxed);
     sampled_until_ns_.store(now + (resident ? kResidentForNs : kAbsentForNs), std::memory_order_release);
   }
   // Asked anew each time: pages beyond the end of a file that somebody cut off must not be touched.
-  return sampled_resident_.load(std::memory_order_relaxed) && file_.size_bytes() >= bytes_;
+  return sampled_resident_.load(std::memory_order_relaxed) && file_.size_bytes() >= bytes;
 }
 
-bool Mapping::sample() const {
-  const uint64_t pages = (bytes_ + kBlockBytes - 1) / kBlockBytes;
+bool Mapping::sample(uint64_t bytes) const {
+  const uint64_t pages = (bytes + kBlockBytes - 1) / kBlockBytes;
   const uint64_t stride = std::max(kWindowPages, pages / kWindows);
   unsigned char states[kWindowPages];
   for (uint64_t first = 0; first < pages; first += stride) {

@@ -12,22 +12,22 @@ namespace embstore::ssd_hash {
 
 class Mapping {
  public:
-  // Of the first `bytes` of `file`, which are all written and never change. data() is null where the
-  // address space has no room; then the file is read as if there were no mapping.
+  // Of `bytes` of `file`, which may grow up to there. data() is null where the address space has no room;
+  // then the file is read as if there were no mapping.
   Mapping(const File& file, uint64_t bytes);
   ~Mapping();
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
   const std::byte* data() const { return data_; }
-  uint64_t size_bytes() const { return bytes_; }
 
-  // Whether rows should be read here: the file is as long as it was, and a sample of its pages is in the
-  // page cache. A page that isn't costs its reader one read of the medium, no more.
-  bool is_resident() const;
+  // Whether rows should be read from the first `bytes`, which were all written: the file is still as long,
+  // and a sample of its pages is in the page cache. A page that isn't costs its reader one read of the
+  // medium, no more.
+  bool is_resident(uint64_t bytes) const;
 
  private:
-  bool sample() const;
+  bool sample(uint64_t bytes) const;
 
   const File& file_;
   const uint64_t bytes_;

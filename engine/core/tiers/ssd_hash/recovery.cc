@@ -281,7 +281,10 @@ RecoveryReport SsdHashTier::recover(const Found& found) {
       file->sealed = true;
       write_header(*file);
     }
-    if (maps_files()) file->map(file->file.size_bytes());
+    if (maps_files()) {
+      file->map(file->file.size_bytes());
+      file->mapped_bytes.store(file->file.size_bytes(), std::memory_order_release);
+    }
     file_bytes += file->written_bytes;
   }
   report.files = files.size();

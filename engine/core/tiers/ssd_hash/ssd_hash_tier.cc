@@ -220,6 +220,7 @@ void SsdHashTier::open_file() {
     throw;
   }
   posix_fadvise(file->file.descriptor(), 0, 0, POSIX_FADV_RANDOM);
+  if (maps_files()) file->map(round_up_to_block(record_offset(capacity, record_bytes_)));
   file->written_bytes = ssd_hash::kHeaderBytes;
   add_file_bytes(ssd_hash::kHeaderBytes);
   ++next_number_;
@@ -265,6 +266,10 @@ void SsdHashTier::flush_buffer(std::unique_lock<std::mutex>& lock) {
   bytes_written_.fetch_add(to - from - (end - active_->written_bytes), std::memory_order_relaxed);
   add_file_bytes(end - active_->written_bytes);
   active_->written_bytes = end;
+  // Up to the last block that is full: the others change as more is written.
+  active_->mapped_bytes.store(
+      round_down_to_block(record_offset(buffer_->first_record + count, record_bytes_)),
+      std::memory_order_release);
 }
 
 void SsdHashTier::seal_active_file(std::unique_lock<std::mutex>& lock) {
@@ -279,7 +284,7 @@ void SsdHashTier::seal_active_file(std::unique_lock<std::mutex>& lock) {
     file->sealed = false;
     throw;
   }
-  if (maps_files()) file->map(file->written_bytes);
+  file->mapped_bytes.store(file->written_bytes, std::memory_order_release);
   active_ = nullptr;
   buffer_ = nullptr;
   publish_view();
@@ -484,12 +489,14 @@ void SsdHashTier::read(std::span<const Place> places, RowBatch& rows) const {
       const ssd_hash::Mapping* mapping = files[index]->mapping.load(std::memory_order_acquire);
       ReadContext::Way& way = context->ways[index];
       if (way == ReadContext::kUnknown) {
-        way = mapping != nullptr && mapping->is_resident() ? ReadContext::kMapped : ReadContext::kRead;
+        const bool is_resident =
+            mapping != nullptr && mapping->is_resident(files[index]->mapped_bytes);
+        way = is_resident ? ReadContext::kMapped : ReadContext::kRead;
       }
       const uint64_t record = slot % records_per_file_;
       if (record >= files[index]->capacity) continue;  // erased
       const uint64_t offset = record_offset(record, record_bytes_);
-      if (way == ReadContext::kMapped && offset + record_bytes_ <= mapping->size_bytes()) {
+      if (way == ReadContext::kMapped && offset + record_bytes_ <= files[index]->mapped_bytes) {
         context->addresses[i] = mapping->data() + offset;
         ++mapped;
       } else {
