@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 
 namespace embstore {
 
@@ -25,6 +26,9 @@ struct Rank {
 
   static Rank of(CacheStrategy strategy, uint64_t count, uint64_t stamp) {
     return {strategy == CacheStrategy::kLfu ? count : 0, stamp};
+  }
+  static constexpr Rank highest() {
+    return {std::numeric_limits<uint64_t>::max(), std::numeric_limits<uint64_t>::max()};
   }
   auto operator<=>(const Rank&) const = default;
 };

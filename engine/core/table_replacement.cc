@@ -135,7 +135,8 @@ void TableReplacement::make_room() {
   const TierStack& tiers = *table_.tiers_;
   for (size_t t = 0; t + 1 < tiers.size(); ++t) {
     if (tiers.rows(t) < tiers.capacity_rows(t)) continue;
-    const auto coldest = tiers.memory(t)->coldest(1, table_.mover_->strategy());
+    std::vector<MemoryTier::Candidate> coldest;
+    tiers.memory(t)->coldest(1, table_.mover_->strategy(), coldest);
     if (!coldest.empty()) floors_[t] = coldest.front().rank;
   }
 }

@@ -1,7 +1,6 @@
 #include "movement/coldest_rows.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace embstore {
 namespace {
@@ -12,8 +11,6 @@ constexpr uint64_t kLeastRowsAScan = 256;
 constexpr size_t kLatePart = 8;  // of a scan's rows, that came since, are sorted in
 
 constexpr size_t kAhead = 16;  // rows between fetching a rank and reading it
-
-constexpr Rank kHighest{std::numeric_limits<uint64_t>::max(), std::numeric_limits<uint64_t>::max()};
 
 constexpr auto kColder = [](const MemoryTier::Candidate& a, const MemoryTier::Candidate& b) {
   return a.rank < b.rank;
@@ -29,7 +26,7 @@ ColdestRows::ColdestRows(MemoryTier& tier, CacheStrategy strategy)
     : tier_(tier),
       strategy_(strategy),
       rows_a_scan_(std::max(tier.slot_count() / kSlotsARow, kLeastRowsAScan)),
-      limit_(kHighest),
+      limit_(Rank::highest()),
       is_given_(tier.slot_count()) {
   tier_.note_arrivals();
 }
@@ -50,17 +47,16 @@ void ColdestRows::sort_late() {
   sorted_.insert(sorted_.end(), late_.begin(), late_.end());
   std::inplace_merge(sorted_.begin(), sorted_.begin() + before, sorted_.end(), kColder);
   late_.clear();
-  if (sorted_.size() <= rows_a_scan_) return;
-  sorted_.resize(rows_a_scan_);
+  if (sorted_.size() <= 2 * rows_a_scan_) return;
+  sorted_.resize(2 * rows_a_scan_);
   limit_ = sorted_.back().rank;
 }
 
 void ColdestRows::keep_given() {
-  for (size_t i = 0; i < given_.size(); ++i) {
-    if (i + kAhead < given_.size()) tier_.prefetch_rank(given_[i + kAhead].slot);
-    const Slot slot = given_[i].slot;
-    is_given_[slot] = false;
-    if (tier_.is_filled(slot)) keep({tier_.rank(slot, strategy_), slot});
+  for (const Candidate& given : given_) {
+    if (!is_given_[given.slot]) continue;
+    is_given_[given.slot] = false;
+    if (tier_.is_filled(given.slot)) keep({tier_.rank(given.slot, strategy_), given.slot});
   }
   given_.clear();
 }
@@ -83,10 +79,9 @@ void ColdestRows::add_arrivals() {
 void ColdestRows::scan() {
   // Before, so that none is missed; one that is found twice does no harm.
   tier_.take_arrivals(arrivals_);
-  sorted_ = tier_.coldest(rows_a_scan_, strategy_);
+  limit_ = tier_.coldest(rows_a_scan_, strategy_, sorted_);
   next_sorted_ = 0;
   std::sort(sorted_.begin(), sorted_.end(), kColder);
-  limit_ = sorted_.size() == rows_a_scan_ ? sorted_.back().rank : kHighest;
 }
 
 bool ColdestRows::take_coldest(Candidate& row) {

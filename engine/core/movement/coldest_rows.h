@@ -20,10 +20,11 @@ class ColdestRows {
   // REQUIRES: the tier is ranked, and has no rows yet.
   ColdestRows(MemoryTier& tier, CacheStrategy strategy);
 
-  // Up to `count` rows that rank lowest, coldest first and each once; none only where there are none. Those that don't
-  // leave the tier may come again next time. Rows that are accessed meanwhile may be ranked by what they
-  // were before.
+  // Up to `count` rows that rank lowest, coldest first and each once; none only where there are none. Rows
+  // that are accessed meanwhile may be ranked by what they were before. They come again next time, unless
+  // they are said to have left.
   const std::vector<MemoryTier::Candidate>& next(uint64_t count);
+  void left(Slot slot) { is_given_[slot] = false; }
 
  private:
   using Candidate = MemoryTier::Candidate;
@@ -45,8 +46,8 @@ class ColdestRows {
   size_t next_sorted_ = 0;
   std::vector<Candidate> late_;     // what came or changed since; a heap, the coldest on top
   Rank limit_;                      // all rows that aren't kept here rank as high, or higher
-  std::vector<Candidate> given_;    // by the last call; most have left
-  std::vector<bool> is_given_;      // by slot
+  std::vector<Candidate> given_;    // by the last call
+  std::vector<bool> is_given_;      // by slot; false for those that have left
   std::vector<Slot> arrivals_;      // slots that were taken, and maybe not filled yet
 };
 

@@ -201,6 +201,7 @@ void Mover::promote(const StagedRows& staged, std::span<const StagedAccesses> ac
         if (n + kAhead < end) {
           reader.prefetch(hash_of(n + kAhead));
           to.prefetch(slots[used + kAhead]);
+          staged.prefetch(accesses[n + kAhead].row);
         }
         const auto& [row, count, stamp] = accesses[n];
         const StagedRows::Entry& wanted = staged.entry(row);
@@ -310,22 +311,17 @@ void Mover::shrink_from(size_t t) {
 }
 
 uint64_t Mover::demote(size_t t, uint64_t count) {
-  struct Leaving {
-    Place place;
-    KeyHash hash;
-    Found found;
-  };
   constexpr size_t kAhead = 16;
   const Epochs::Guard guard = epochs_.enter();
   MemoryTier& from = *tiers_.memory(t);
   Tier& to = tiers_.tier(t + 1);
 
-  std::vector<Leaving> leaving;
-  RowBatch& rows = leaving_rows_;
+  std::vector<Leaving> found_rows;
   IndexReader reader(index_);
   const std::vector<MemoryTier::Candidate>& coldest = coldest_[t].next(count);
-  leaving.reserve(coldest.size());
+  found_rows.reserve(coldest.size());
   for (size_t i = 0; i < coldest.size(); ++i) {
+    if (i + 2 * kAhead < coldest.size()) from.prefetch_rank(coldest[i + 2 * kAhead].slot);
     if (i + kAhead < coldest.size()) reader.prefetch(hash_key(from.key(coldest[i + kAhead].slot)));
     const auto& [rank, slot] = coldest[i];
     const int64_t key = from.key(slot);
@@ -334,16 +330,17 @@ uint64_t Mover::demote(size_t t, uint64_t count) {
     if (found.ref != RowRef(static_cast<uint32_t>(t), slot)) continue;
     // Accessed since it was ranked: not the coldest any more. An access from here on changes the bucket.
     if (from.rank(slot, strategy_) != rank) continue;
-    leaving.push_back({{key, slot}, hash, found});
+    found_rows.push_back({{key, slot}, hash, found});
   }
   // As many as are still too many: rows may have been promoted from here since they were counted.
-  leaving.resize(std::min<uint64_t>(leaving.size(), tiers_.excess_rows(t)));
-  std::vector<Leaving> unordered = std::exchange(leaving, {});
-  leaving.reserve(unordered.size());
+  found_rows.resize(std::min<uint64_t>(found_rows.size(), tiers_.excess_rows(t)));
+  std::vector<Leaving>& leaving = leaving_;
+  leaving.clear();
   for (const uint32_t i : in_order_of_shards(
-           unordered.size(), [&unordered](size_t row) { return unordered[row].hash; })) {
-    leaving.push_back(unordered[i]);
+           found_rows.size(), [&found_rows](size_t row) { return found_rows[row].hash; })) {
+    leaving.push_back(found_rows[i]);
   }
+  RowBatch& rows = leaving_rows_;
   std::vector<Place> places(leaving.size());
   std::transform(leaving.begin(), leaving.end(), places.begin(),
                  [](const Leaving& row) { return row.place; });
@@ -372,6 +369,7 @@ uint64_t Mover::demote(size_t t, uint64_t count) {
       if (const Entry& entry = entries[i - first]) {
         shard.set_ref(entry, RowRef(static_cast<uint32_t>(t + 1), slots[i]));
         left.push_back(leaving[i].place);
+        coldest_[t].left(leaving[i].place.slot);
       } else {
         written_in_vain.push_back({leaving[i].place.key, slots[i]});
       }

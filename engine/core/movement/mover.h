@@ -130,6 +130,11 @@ class Mover final : private EvictionPool::Job, private Relocator {
                std::vector<Accesses>& missed);
   // Moves rows down until tier t and those below it are within their capacities.
   void shrink_from(size_t t);
+  struct Leaving {
+    Place place;
+    KeyHash hash;
+    Found found;
+  };
   // Moves up to `count` of tier t's coldest rows down; returns how many went.
   uint64_t demote(size_t t, uint64_t count);
 
@@ -141,6 +146,7 @@ class Mover final : private EvictionPool::Job, private Relocator {
   const uint64_t largest_claim_;
   std::vector<ColdestRows> coldest_;  // guarded by move_mutex_; of every tier but the last
   // Guarded by move_mutex_; what is worked on, kept for its memory.
+  std::vector<Leaving> leaving_;
   RowBatch leaving_rows_;
   std::vector<ServedBatch> waiting_;
 

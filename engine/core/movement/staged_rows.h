@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "index/index.h"
+#include "prefetch.h"
 #include "row_batch.h"
 #include "tier_stack.h"
 
@@ -54,6 +55,10 @@ class StagedRows {
   // REQUIRES: the shard's mutex is held.
   bool holds_at(size_t i, RowRef now, const TierStack& tiers) const;
   const RowHeader& header(size_t i) const { return rows_.header(i); }
+  void prefetch(size_t i) const {
+    __builtin_prefetch(&rows_.header(i));
+    prefetch_row(rows_.row(i), rows_.row_floats());
+  }
   const float* row(size_t i) const { return rows_.row(i); }
 
  private:

@@ -77,7 +77,9 @@ class ModelledTier {
       check(rank == expected[i], "row " + std::to_string(i) + " isn't the coldest of the rest");
     }
     for (const auto& [rank, slot] : given) {
-      if (below(8) != 0) remove({tier_.key(slot), slot});
+      if (below(8) == 0) continue;
+      remove({tier_.key(slot), slot});
+      if (below(2) == 0) coldest_.left(slot);
     }
   }
 

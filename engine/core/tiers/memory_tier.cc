@@ -1,7 +1,6 @@
 #include "tiers/memory_tier.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "error.h"
@@ -96,34 +95,47 @@ RowHeader MemoryTier::header(Slot slot, int64_t key) const {
   return header;
 }
 
-std::vector<MemoryTier::Candidate> MemoryTier::coldest(uint64_t count,
-                                                       CacheStrategy strategy) const {
+Rank MemoryTier::sampled_limit(uint64_t slots, uint64_t count, CacheStrategy strategy) const {
+  constexpr uint64_t kSamples = 2048;
+  if (count >= slots || slots < 4 * kSamples) return Rank::highest();
+  std::vector<Rank> samples;
+  samples.reserve(kSamples);
+  for (uint64_t i = 0; i < kSamples; ++i) {
+    const Slot slot = static_cast<Slot>(i * slots / kSamples);
+    if (is_filled(slot)) samples.push_back(rank(slot, strategy));
+  }
+  const uint64_t place = samples.size() * count / slots;
+  if (place < 8) return Rank::highest();  // too few to say
+  std::nth_element(samples.begin(), samples.begin() + static_cast<ptrdiff_t>(place), samples.end());
+  return samples[place];
+}
+
+Rank MemoryTier::coldest(uint64_t count, CacheStrategy strategy, std::vector<Candidate>& rows) const {
   uint64_t end = 0;
   {
     const std::lock_guard lock(mutex_);
     end = untouched_from_;
   }
-  // Up to twice as many as are wanted, then the colder half of them, and so on.
   const auto colder = [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; };
-  std::vector<Candidate> rows;
-  std::optional<Rank> least_hopeless;
+  Rank limit = sampled_limit(end, count, strategy);
+  rows.clear();
+  // Where the limit lets too many pass, the colder half of them stays, and so on.
   const auto cut = [&] {
-    if (rows.size() <= count) return;
     const auto last = rows.begin() + static_cast<ptrdiff_t>(count);
     std::nth_element(rows.begin(), last, rows.end(), colder);
-    least_hopeless = last->rank;
+    limit = last->rank;
     rows.erase(last, rows.end());
   };
-  for (uint64_t i = 0; i < end && count != 0; ++i) {
+  for (uint64_t i = 0; i < end; ++i) {
     const Slot slot = static_cast<Slot>(i);
     if (!is_filled(slot)) continue;
     const Candidate row{rank(slot, strategy), slot};
-    if (least_hopeless && row.rank >= *least_hopeless) continue;
+    if (row.rank > limit) continue;
     rows.push_back(row);
     if (rows.size() == 2 * count) cut();
   }
-  cut();
-  return rows;
+  if (limit == Rank::highest() && rows.size() > count) cut();
+  return limit;
 }
 
 void MemoryTier::note_arrivals() {

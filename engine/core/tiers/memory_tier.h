@@ -64,9 +64,10 @@ class MemoryTier final : public Tier {
     Rank rank;
     Slot slot;
   };
-  // The `count` rows that rank lowest, in any order. Rows that are accessed meanwhile may be ranked by what
-  // they were before.
-  std::vector<Candidate> coldest(uint64_t count, CacheStrategy strategy) const;
+  // Sets `rows` to those that rank lowest, about `count` of them, in any order; no row of the rest ranks
+  // lower than the limit that is returned. Rows that are accessed meanwhile may be ranked by what they were
+  // before.
+  Rank coldest(uint64_t count, CacheStrategy strategy, std::vector<Candidate>& rows) const;
   Rank rank(Slot slot, CacheStrategy strategy) const {
     const SlotRank& row = ranks_[slot];
     return Rank::of(strategy,
@@ -94,6 +95,8 @@ class MemoryTier final : public Tier {
   RowHeader header(Slot slot, int64_t key) const;
 
  private:
+  // A rank that about `count` of the rows in the first `slots` slots don't exceed.
+  Rank sampled_limit(uint64_t slots, uint64_t count, CacheStrategy strategy) const;
   void touch(Slot slot, uint64_t stamp) {
     std::atomic<uint64_t>& last = ranks_[slot].stamp;
     if (last.load(std::memory_order_relaxed) < stamp) last.store(stamp, std::memory_order_relaxed);

@@ -369,7 +369,9 @@ void SsdHashTier::write(const RowBatch& rows, std::span<Slot> slots) {
     }
   } catch (...) {
     const std::shared_ptr<const View> seen = view();
-    for (size_t i = 0; i < done; ++i) drop(*seen, slots[i]);
+    for (size_t i = 0; i < done; ++i) {
+      if (drop(*seen, slots[i])) live_rows_.fetch_sub(1, std::memory_order_relaxed);
+    }
     throw;
   }
 }
@@ -398,14 +400,14 @@ bool SsdHashTier::drop(const View& seen, Slot slot) {
   if (index >= seen.files->size()) return false;
   const std::shared_ptr<LogFile>& file = (*seen.files)[index];
   const auto record = static_cast<uint32_t>(slot % records_per_file_);
-  if (file == nullptr || record >= file->capacity || !file->clear_live(record)) return false;
-  live_rows_.fetch_sub(1, std::memory_order_relaxed);
-  return true;
+  return file != nullptr && record < file->capacity && file->clear_live(record);
 }
 
 void SsdHashTier::erase(std::span<const Place> places) {
   const std::shared_ptr<const View> seen = view();
-  for (const Place& place : places) drop(*seen, place.slot);
+  uint64_t dropped = 0;
+  for (const Place& place : places) dropped += drop(*seen, place.slot);
+  live_rows_.fetch_sub(dropped, std::memory_order_relaxed);
 }
 
 void SsdHashTier::flush() {

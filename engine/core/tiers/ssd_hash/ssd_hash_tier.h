@@ -139,6 +139,7 @@ class SsdHashTier final : public Tier {
   Slot slot_of(const ssd_hash::LogFile& file, uint32_t record) const {
     return static_cast<Slot>(file.index * records_per_file_ + record);
   }
+  // False where it was dropped before; otherwise live_rows_ is left to the caller.
   bool drop(const ssd_hash::View& seen, Slot slot);
 
   // reading
