@@ -233,7 +233,8 @@ RecoveryReport SsdHashTier::recover(const Found& found) {
         }
         note_damage(record);
         ++damaged_since_whole;
-        file->records = record + 1;
+        // A torn end isn't sealed into the file: it would count as damage from then on.
+        if (file->sealed) file->records = record + 1;
         return;
       }
       if (!file->sealed) {

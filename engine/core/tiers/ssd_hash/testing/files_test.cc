@@ -328,6 +328,7 @@ void the_torn_end_of_a_file_is_skipped_and_counted() {
       SsdHashTier again("var", kLayout, copy, kept());
       PlainIndex last;
       check(recovered(again, last, report).size() == whole + 5, "rows went missing");
+      check(report.damaged == 0 && report.torn == 0, "a torn end became damage");
     }
   }
 }
