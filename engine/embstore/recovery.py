@@ -17,16 +17,16 @@ class RecoveryReport:
     files: of rows, read back.
     rows: that were found, each key's newest one.
     superseded: records of rows of which a newer one was found, or that were removed since.
-    torn: records that a killed process was writing; skipped.
+    torn: records that a killed process was writing, some of them perhaps copies of rows that are
+        whole elsewhere; skipped.
     damaged: others whose checksum is wrong, or that are cut off; skipped. An older record of such a
         row may have been found in its place.
-    unwritten: records that a killed process had made and not written out whole, torn ones among
-        them: a row that went down to the files several times counts each time, and a batch of
-        removed keys counts too. So it is at least the number of the rows that are missing or
-        older for that reason. After a clean close it is 0; after a power cut it is a hint, for
-        what was written out may not have reached the medium; None where the file that tells it is
-        missing. Rows that lay in the tiers above alone, and what they had learnt there, are missing
-        after a kill as well, and not counted.
+    unwritten: records that a killed process had made and not written out whole. A row that went
+        down to the files several times counts each time, and a batch of removed keys counts too; so
+        at most so many rows are missing or older for that reason. After a clean close it is 0;
+        after a power cut it is a hint, for what was written out may not have reached the medium;
+        None where the file that tells it is missing. Rows that lay in the tiers above alone, and
+        what they had learnt there, are missing after a kill as well, and not counted.
     first_damage: file and place of the first record that was torn or damaged; "" if none was.
     """
 

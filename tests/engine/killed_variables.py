@@ -122,7 +122,8 @@ def check(directory: Path, seed: int, kill: int, finished: int, before: Rows) ->
     behind = int((found.versions < newest_versions).sum())
     assert report.damaged == 0, report.first_damage
     assert report.unwritten is not None
-    assert report.torn <= report.unwritten <= GATHERED
+    # A torn record may be a copy of a row that is whole elsewhere, so it needn't be missing.
+    assert max(report.torn, report.unwritten) <= GATHERED, report
     assert behind <= FIRST_TIER_SLOTS + report.unwritten, f"{behind} rows are missing or older"
 
     keys = np.random.default_rng(kill).choice(KEYS, BATCH)

@@ -162,9 +162,9 @@ void killed_processes_leave_consistent_files() {
       if (found && promise.attempted < found->version) promise.attempted = found->version;
     }
     // Nothing is missing without a word; and what is said fits a buffer.
-    check(report.unwritten.has_value() && lost <= *report.unwritten && report.torn <= *report.unwritten,
-          std::to_string(lost) + " rows are missing, " + std::to_string(report.torn) +
-              " records are torn, and the report says " + std::to_string(report.unwritten.value_or(0)));
+    check(report.unwritten.has_value() && lost <= *report.unwritten,
+          std::to_string(lost) + " rows are missing, and the report says " +
+              std::to_string(report.unwritten.value_or(0)));
     check(*report.unwritten * ssd_hash::record_bytes(kLayout) <= options_for(0).buffer_bytes,
           "more is missing than was ever gathered: " + std::to_string(*report.unwritten));
     unwritten += *report.unwritten;
