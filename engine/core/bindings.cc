@@ -97,6 +97,7 @@ nb::dict to_dict(const TableStats::Level& level) {
   dict["mapped_bytes"] = tier.mapped_bytes;
   dict["path"] = tier.path;
   dict["is_pmem"] = tier.is_pmem;
+  dict["io_scheme"] = tier.io_scheme;
   return dict;
 }
 
@@ -115,6 +116,20 @@ nb::dict stats(const Table& table) {
   dict["waiting_keys"] = stats.waiting_keys;
   dict["index_bytes"] = stats.index_bytes;
   dict["tiers"] = tiers;
+  return dict;
+}
+
+nb::object recovery(const Table& table) {
+  const std::optional<RecoveryReport>& report = table.recovery();
+  if (!report) return nb::none();
+  nb::dict dict;
+  dict["files"] = report->files;
+  dict["rows"] = report->rows;
+  dict["superseded"] = report->superseded;
+  dict["torn"] = report->torn;
+  dict["damaged"] = report->damaged;
+  dict["unwritten"] = report->unwritten;
+  dict["first_damage"] = report->first_damage;
   return dict;
 }
 
@@ -146,6 +161,26 @@ using TierTuple = std::tuple<std::string, std::optional<std::string>, std::optio
 // filter_freq; and of a sketch: max_element_size, false_positive_probability, counter_bits.
 using FilterTuple = std::tuple<uint64_t, std::optional<std::tuple<uint64_t, double, uint32_t>>>;
 
+// direct_io, io_scheme, keep_files
+using SsdHashTuple = std::tuple<bool, std::string, bool>;
+
+SsdHashOptions to_ssd_hash_options(const SsdHashTuple& tuple, const std::string& optimizer) {
+  const auto& [direct_io, io_scheme, keep_files] = tuple;
+  SsdHashOptions options;
+  options.direct = direct_io;
+  options.keep_files = keep_files;
+  options.optimizer = optimizer;
+  if (io_scheme == "io_uring") {
+    options.io_scheme = ssd_hash::IoScheme::kIoUring;
+  } else if (io_scheme == "pread") {
+    options.io_scheme = ssd_hash::IoScheme::kPread;
+  } else if (io_scheme != "auto") {
+    throw Error(ErrorKind::kInvalidArgument,
+                "io_scheme: must be auto, io_uring or pread, got " + io_scheme);
+  }
+  return options;
+}
+
 FilterSpec to_filter_spec(const std::optional<FilterTuple>& filter) {
   if (!filter) return NoFilter{};
   const auto& [filter_freq, sketch] = *filter;
@@ -157,7 +192,8 @@ FilterSpec to_filter_spec(const std::optional<FilterTuple>& filter) {
 void construct_table(Table* self, std::string name, int dim, const Rows& default_values,
                      std::string optimizer, OptimizerParams optimizer_params,
                      const std::vector<TierTuple>& tiers, const std::string& cache_strategy,
-                     const std::optional<FilterTuple>& filter, float no_permission_value) {
+                     const std::optional<FilterTuple>& filter, float no_permission_value,
+                     const SsdHashTuple& ssd_hash) {
   if (cache_strategy != "LFU" && cache_strategy != "LRU") {
     throw Error(ErrorKind::kInvalidArgument,
                 "cache_strategy: must be LFU or LRU, got " + cache_strategy);
@@ -180,7 +216,9 @@ void construct_table(Table* self, std::string name, int dim, const Rows& default
       .filter = to_filter_spec(filter),
       .no_permission_value = no_permission_value,
   };
-  for (const auto& [kind, path, size_bytes] : tiers) spec.tiers.push_back({kind, path, size_bytes});
+  for (const auto& [kind, path, size_bytes] : tiers) {
+    spec.tiers.push_back({kind, path, size_bytes, to_ssd_hash_options(ssd_hash, spec.optimizer)});
+  }
   const nb::gil_scoped_release release;
   new (self) Table(spec);
 }
@@ -189,7 +227,8 @@ void bind_table(nb::module_& module) {
   nb::class_<Table>(module, "Table")
       .def("__init__", &construct_table, nb::kw_only(), "name"_a, "dim"_a,
            "default_values"_a.noconvert(), "optimizer"_a, "optimizer_params"_a, "tiers"_a,
-           "cache_strategy"_a = "LFU", "filter"_a = nb::none(), "no_permission_value"_a = 0.0f)
+           "cache_strategy"_a = "LFU", "filter"_a = nb::none(), "no_permission_value"_a = 0.0f,
+           "ssd_hash"_a = SsdHashTuple(false, "auto", false))
       .def(
           "lookup",
           [](const Table& table, const Ids& ids, const MutableRows& out, bool train) {
@@ -227,6 +266,10 @@ void bind_table(nb::module_& module) {
       .def("size", &Table::row_count, nb::call_guard<nb::gil_scoped_release>())
       .def("export", &export_rows)
       .def("stats", &stats)
+      .def("recovery", &recovery)
+      .def("apply_count", &Table::apply_count, nb::call_guard<nb::gil_scoped_release>())
+      .def("advance_apply_count", &Table::advance_apply_count, "at_least"_a,
+           nb::call_guard<nb::gil_scoped_release>())
       .def("drain", &Table::drain, nb::call_guard<nb::gil_scoped_release>())
       .def("close", &Table::close, nb::call_guard<nb::gil_scoped_release>());
 }

@@ -21,12 +21,21 @@ Table::Table(const TableSpec& spec)
       budget_(tiers_->total_capacity_rows()),
       optimizer_state_(optimizer_->initial_state()) {
   for (auto& filter : filters_) filter = make_filter(spec.filter);
+  std::vector<RankedKey> recovered;
+  if (tiers_->last().keeps_rows()) recovered = take_over_rows(spec.cache_strategy);
   if (tiers_->size() > 1) {
     mover_ = std::make_unique<Mover>(*tiers_, *index_, epochs_, layout_, spec.cache_strategy);
   }
+  bring_up(std::move(recovered));
 }
 
-Table::~Table() { close(); }
+Table::~Table() {
+  try {
+    close();
+  } catch (const Error&) {
+    // Whoever wants to know calls close().
+  }
+}
 
 Table::Operation::Operation(const Table& table) : guard_(table.epochs_.enter()) {
   if (table.closed_.load()) throw Error(ErrorKind::kClosed, table.name_ + " is closed");
@@ -36,7 +45,10 @@ void Table::close() {
   const std::lock_guard lock(close_mutex_);
   closed_.store(true);
   epochs_.wait_until_idle();
+  if (!tiers_) return;
   if (mover_) mover_->stop();
+  if (tiers_->last().keeps_rows()) write_down();
+  tiers_->close();  // before the mover goes, which a tier's own thread may be calling
   mover_.reset();
   index_.reset();
   tiers_.reset();

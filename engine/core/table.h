@@ -122,7 +122,16 @@ class Table {
     return filters_.front() ? filters_.front()->sketch_shape() : SketchShape{};
   }
 
-  // Waits for the operations under way and gives memory and files back. May be called again.
+  // What an earlier process left in a tier that keeps its rows; nothing where there was none.
+  const std::optional<RecoveryReport>& recovery() const { return recovery_; }
+  // The step that an apply without one of its own gets next.
+  int64_t apply_count();
+  // Lets it be no less: partitions take over rows of different ages, and count together.
+  void advance_apply_count(int64_t at_least);
+
+  // Waits for the operations under way and gives memory and files back. Where the last tier keeps its rows,
+  // it gets those of the others first: throws Error(kStorage) if it can't, and nothing is lost until the
+  // table is destroyed. May be called again.
   void close();
 
  private:
@@ -184,6 +193,22 @@ class Table {
   void save_waiting_keys(checkpoint::Writer& file) const;
   void remove_rows(std::span<const int64_t> keys);
 
+  // --- Rows that outlive the process (table_keep.cc).
+  struct RankedKey {
+    Rank rank;
+    int64_t key;
+  };
+  // Returns the rows by rank where they may be more than the last tier is to hold.
+  // REQUIRES: the table is being made, and has no mover yet.
+  std::vector<RankedKey> take_over_rows(CacheStrategy strategy);
+  // Brings what the last tier has too much to the upper ones, highest rank first.
+  // REQUIRES: the table is being made.
+  void bring_up(std::vector<RankedKey> rows);
+  void move_up(size_t t, std::span<const RankedKey> rows);
+  // Moves every row to the last tier. REQUIRES: no operation is under way, nor will be.
+  void write_down();
+  void write_down(size_t t, IndexShard& shard);
+
   std::shared_lock<std::shared_mutex> enter_gate() const;
 
   // The scope of one operation: keeps what it may look at alive, and holds close() off.
@@ -212,6 +237,7 @@ class Table {
   std::unique_ptr<TierStack> tiers_;
 
   RowBudget budget_;
+  std::optional<RecoveryReport> recovery_;  // set by the constructor
   mutable AccessClock clock_;
 
   mutable std::mutex turnstile_;

@@ -165,6 +165,7 @@ void TableReplacement::finish(const TableState& state) {
     table_.mover_->shrink_paused();
     table_.tiers_->compact();
   }
+  if (table_.tiers_->last().keeps_rows()) table_.tiers_->last().flush();
   table_.clock_.advance_to(state.clock);
   const std::lock_guard lock(table_.state_mutex_);
   table_.apply_count_ = state.apply_count;

@@ -44,6 +44,8 @@ SavedTable Table::save(checkpoint::Writer& file, const EvictionRule& eviction, b
   if (file.incremental()) {
     for (const int64_t key : removed_keys_) file.add_removed_key(key);
   }
+  // Gone means gone, even if the process is killed right after the save.
+  if (eviction.any() && tiers_->last().keeps_rows()) tiers_->last().flush();
   if (waiting_keys) save_waiting_keys(file);
   for (size_t t = 0; t < tiers_->size(); ++t) saved.rows_left += tiers_->rows(t);
   return saved;
@@ -157,6 +159,14 @@ void Table::remove_rows(std::span<const int64_t> keys) {
     tiers_->tier(t).erase(left[t]);
     tiers_->add_rows(t, -static_cast<int64_t>(left[t].size()));
     count += left[t].size();
+  }
+  if (tiers_->last().keeps_rows()) {
+    // From wherever they left: older records of theirs may lie in the files.
+    std::vector<int64_t> gone;
+    for (const auto& places : left) {
+      for (const Place& place : places) gone.push_back(place.key);
+    }
+    tiers_->last().bury(gone);
   }
   budget_.release(count);
   if (mover_) {

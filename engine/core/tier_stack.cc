@@ -45,9 +45,15 @@ std::unique_ptr<Tier> make_file_tier(const std::string& table_name, const TierSp
                                      const RowLayout& layout) {
   if (spec.kind == "LEVELDB") return std::make_unique<LevelDbTier>(layout, path_of(spec));
   if (spec.kind == "SSDHASH") {
-    SsdHashOptions options;
+    SsdHashOptions options = spec.ssd_hash;
     options.compaction = compaction_mode();
-    return std::make_unique<SsdHashTier>(table_name, layout, path_of(spec), options);
+    auto tier = std::make_unique<SsdHashTier>(table_name, layout, path_of(spec), options);
+    if (!options.keep_files && !tier->is_ready()) {
+      throw Error(ErrorKind::kStorage,
+                  path_of(spec) + ": holds rows that were kept; keep_files takes them over, or remove the "
+                                  "directory to start without them");
+    }
+    return tier;
   }
   throw Error(ErrorKind::kInvalidArgument, "tiers: there is no tier of kind " + spec.kind);
 }
@@ -124,6 +130,10 @@ void TierStack::compact() {
 
 void TierStack::drain() {
   for (size_t t = 1; t < size(); ++t) tier(t).drain();
+}
+
+void TierStack::close() {
+  for (const Level& level : levels_) level.tier->close();
 }
 
 uint64_t TierStack::total_capacity_rows() const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tiers/memory_tier.h"
+#include "tiers/ssd_hash/options.h"
 #include "tiers/tier.h"
 
 namespace embstore {
@@ -19,6 +20,7 @@ struct TierSpec {
   std::string kind;  // "DRAM", "PMEM_LIBPMEM", "PMEM_MEMKIND", "SSDHASH" or "LEVELDB"
   std::optional<std::string> path;     // of a tier that is kept in files
   std::optional<uint64_t> size_bytes;  // nothing: unlimited, which only a last tier in files may be
+  SsdHashOptions ssd_hash = {};  // of an SSDHASH tier; how it compacts is the environment's to say
 };
 
 class TierStack {
@@ -33,6 +35,8 @@ class TierStack {
   size_t size() const { return levels_.size(); }
   MemoryTier& first() const { return *first_; }
   Tier& tier(size_t t) const { return *levels_[t].tier; }
+  // The only one that may keep its rows.
+  Tier& last() const { return *levels_.back().tier; }
   // The tier if it's one of memory, which is where rows can be ranked; else null.
   MemoryTier* memory(size_t t) const { return levels_[t].memory; }
 
@@ -45,6 +49,7 @@ class TierStack {
   void start_compaction(Relocator& relocator);
   void compact();
   void drain();
+  void close();
 
   // Rows that the index refers to. While a row moves, it may be counted in both tiers or in neither.
   uint64_t rows(size_t t) const {

@@ -28,10 +28,13 @@ from embstore.options import (
     EmbeddingVariableOption,
     GlobalStepEvict,
     InitializerOption,
+    IoScheme,
     L2WeightEvict,
+    SSDHashOption,
     StorageOption,
     StorageType,
 )
+from embstore.recovery import RecoveryReport
 from embstore.variable import EmbeddingVariable, get_embedding_variable
 
 if TYPE_CHECKING:
@@ -45,7 +48,10 @@ __all__ = [
     "EmbeddingVariableOption",
     "GlobalStepEvict",
     "InitializerOption",
+    "IoScheme",
     "L2WeightEvict",
+    "RecoveryReport",
+    "SSDHashOption",
     "StorageOption",
     "StorageType",
     "errors",

@@ -33,6 +33,15 @@ def integer(
     return int(value)
 
 
+def flag(name: str, value: object) -> bool:
+    """`value` as a bool; numpy's are welcome, numbers aren't."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidArgumentError(
+            f"{name} must be True or False, got {value!r} ({type(value).__name__})"
+        )
+    return bool(value)
+
+
 def real(
     name: str,
     value: object,

@@ -23,7 +23,9 @@ __all__ = [
     "EmbeddingVariableOption",
     "GlobalStepEvict",
     "InitializerOption",
+    "IoScheme",
     "L2WeightEvict",
+    "SSDHashOption",
     "StorageOption",
     "StorageType",
     "Tier",
@@ -76,6 +78,14 @@ class TierKind(enum.Enum):
     LEVELDB = "LEVELDB"
 
 
+class IoScheme(enum.Enum):
+    """How the SSDHASH tier reads rows."""
+
+    AUTO = "auto"  # what is quickest here: from the page cache's pages, by io_uring, or by pread
+    IO_URING = "io_uring"  # or an error where this process can't have it
+    PREAD = "pread"
+
+
 _HBM, _DRAM, _PMEM = TierKind.HBM, TierKind.DRAM, TierKind.PMEM
 _SSDHASH, _LEVELDB = TierKind.SSDHASH, TierKind.LEVELDB
 
@@ -118,6 +128,42 @@ class Tier:
 
 
 @dataclass(frozen=True)
+class SSDHashOption:
+    """How the SSDHASH tier reads its files, and whether they outlive the variable.
+
+    direct_io: past the page cache (O_DIRECT); StorageError where the file system has none.
+    io_scheme: an IoScheme or its name; StorageError where IO_URING can't be had. What AUTO came to
+        is in `stats()`.
+    keep_files: False: the files go when the variable is closed, and what a killed process left goes
+        when the next variable of that name is made there.
+        True: they stay, and the next variable of the same name, storage_path, dim, optimizer and
+        partition_num starts with the rows, their slots, frequencies and versions; its `recovery`
+        says what it found. close() writes the rows of the upper tiers to the files and brings them
+        to the medium, so nothing is lost, and the files may be larger than the tier's storage_size.
+        A process that is killed leaves the rows as they last went down to the files: what lay
+        in upper tiers alone, and what was still gathered to be written, is missing or older.
+        The rows alone are kept. What is kept once a variable isn't: an optimizer's state (such as
+        Adam's beta powers) starts anew, and so do the counts of keys that wait at a filter. The
+        default global_step goes on after the newest version. es.save() keeps all of it.
+    """
+
+    direct_io: bool = False
+    io_scheme: IoScheme | str = IoScheme.AUTO
+    keep_files: bool = False
+
+    def __post_init__(self) -> None:
+        _set(self, "direct_io", _checks.flag("direct_io", self.direct_io))
+        _set(self, "keep_files", _checks.flag("keep_files", self.keep_files))
+        try:
+            _set(self, "io_scheme", IoScheme(self.io_scheme))
+        except ValueError:
+            known = ", ".join(repr(scheme.value) for scheme in IoScheme)
+            raise InvalidArgumentError(
+                f"io_scheme must be an embstore.IoScheme or one of {known}, got {self.io_scheme!r}"
+            ) from None
+
+
+@dataclass(frozen=True)
 class StorageOption:
     """A storage type and, for its tiers, where they lie and how large they may become.
 
@@ -126,17 +172,27 @@ class StorageOption:
     storage_size: bytes a tier, first tier first; 1 GiB where the list is short, but a last tier
         on SSD is then unlimited. A tier holds bytes // row_bytes rows, where row_bytes =
         (1 + optimizer slots) * round_up(4 * dim, 16).
+    ssdhash_option: for a storage type with an SSDHASH tier; None: SSDHashOption().
     """
 
     storage_type: StorageType = StorageType.DRAM
     storage_path: Path | Sequence[Path | None] | None = None
     storage_size: Sequence[int] | None = None
     cache_strategy: CacheStrategy = CacheStrategy.LFU
+    ssdhash_option: SSDHashOption | None = None
 
     def __post_init__(self) -> None:
         _set(self, "storage_type", _member(StorageType, "storage_type", self.storage_type))
         _set(self, "cache_strategy", _member(CacheStrategy, "cache_strategy", self.cache_strategy))
         self.tiers()  # raises where path and size don't fit the storage type
+        if self.ssdhash_option is None:
+            return
+        _check_kind("ssdhash_option", self.ssdhash_option, SSDHashOption)
+        if _SSDHASH not in TIER_KINDS[self.storage_type]:
+            raise InvalidArgumentError(
+                f"ssdhash_option: {self.storage_type.name} has no SSDHASH tier "
+                f"({_names(TIER_KINDS[self.storage_type])})"
+            )
 
     def tiers(self) -> tuple[Tier, ...]:
         """The tiers asked for, fastest first."""

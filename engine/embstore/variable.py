@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from embstore import _checks
 from embstore._core import Table
 from embstore.errors import (
+    EmbStoreError,
     InvalidArgumentError,
     StorageError,
     StoreFullError,
@@ -26,9 +28,14 @@ from embstore.options import (
     CBFFilter,
     CounterFilter,
     EmbeddingVariableOption,
+    IoScheme,
+    SSDHashOption,
+    StorageOption,
     Tier,
+    TierKind,
     check_runs,
 )
+from embstore.recovery import RecoveryReport, take_over
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -36,6 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["EmbeddingVariable", "get_embedding_variable"]
 
 _ScalarT = TypeVar("_ScalarT", bound=np.generic)
+
+KEPT_FILES_NOTE = "sequence.ssdhash"  # beside rows that are kept; see engine/FORMAT.md
 
 MAX_DIM = 1 << 16
 MAX_PARTITIONS = 1 << 12
@@ -50,7 +59,7 @@ def get_embedding_variable(
     ev_option: EmbeddingVariableOption | None = None,
     partition_num: int = 1,
 ) -> EmbeddingVariable:
-    """Makes an empty variable.
+    """Makes a variable: an empty one, unless rows were kept for it (`SSDHashOption.keep_files`).
 
     name: names the variable in messages and its files.
     embedding_dim: values a row.
@@ -123,6 +132,7 @@ class EmbeddingVariable:
         self._tables = _make_tables(
             name, dim, initializer or TruncatedNormal(), optimizer, ev_option, partitions
         )
+        self._recovery = take_over(self._tables)
 
     @property
     def name(self) -> str:
@@ -144,6 +154,13 @@ class EmbeddingVariable:
     @property
     def partition_num(self) -> int:
         return len(self._tables)
+
+    @property
+    def recovery(self) -> RecoveryReport | None:
+        """What was taken over from an earlier process, and how much of it is missing; None where
+        none had kept files here (`SSDHashOption.keep_files`).
+        """
+        return self._recovery
 
     def lookup(
         self,
@@ -248,8 +265,10 @@ class EmbeddingVariable:
         hits and misses (ids looked up that had a row or none), promotions, demotions,
         waiting_keys, index_bytes; and "tiers", a list of one dict a tier: name, rows,
         capacity_rows, bytes (of its rows), row_bytes, address (of the first row; 0 if none),
-        mapped_bytes, path, is_pmem (None where nothing can tell). With partitions, the tiers of
-        each follow those of the one before, and have its number as "partition".
+        mapped_bytes, path, is_pmem (None where nothing can tell), io_scheme (of an SSDHASH tier,
+        by which it reads what isn't in the page cache: "io_uring" or "pread"; else None). With
+        partitions, the tiers of each follow those of the one before, and have its number as
+        "partition".
         """
         parts = [table.stats() for table in self._tables]
         if len(parts) == 1:
@@ -259,9 +278,19 @@ class EmbeddingVariable:
         return {**counters, "tiers": tiers}
 
     def close(self) -> None:
-        """Gives memory and files back; later calls but this one raise ClosedError."""
+        """Gives memory and files back; later calls but this one raise ClosedError.
+
+        Where files are kept (`SSDHashOption.keep_files`) the rows go to them first: StorageError
+        if they can't. Then nothing is lost yet, and close() may be called again.
+        """
+        refused: EmbStoreError | None = None
         for table in self._tables:
-            table.close()
+            try:
+                table.close()
+            except EmbStoreError as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
 
     def __enter__(self) -> Self:
         return self
@@ -323,13 +352,16 @@ def _make_tables(
     core_optimizer = optimizer if optimizer is not None else SGD(learning_rate=0.0)
     check_runs(option.storage_option.storage_type)
     tiers = option.storage_option.tiers()
+    file_names = [f"{name}.part{i}" for i in range(partitions)] if partitions > 1 else [name]
     for tier in tiers:
         if tier.path is not None:
             _make_directory(tier.path)
+            _refuse_other_partitions(tier, name, file_names)
     tables: list[Table] = []
     try:
-        for i in range(partitions):
-            table_name = f"{name}.part{i}" if partitions > 1 else name
+        for file_name in file_names:
+            # What kept files are known by: with another partition_num a key lies elsewhere.
+            table_name = f"{file_name} of {partitions}" if partitions > 1 else name
             tables.append(
                 Table(
                     dim=dim,
@@ -337,13 +369,14 @@ def _make_tables(
                     optimizer=core_optimizer.name,
                     optimizer_params=core_optimizer.params(),
                     tiers=[
-                        (tier.kind.value, _tier_file(tier, table_name), tier.size_bytes)
+                        (tier.kind.value, _tier_file(tier, file_name), tier.size_bytes)
                         for tier in tiers
                     ],
                     name=table_name,
                     cache_strategy=option.storage_option.cache_strategy.name,
                     filter=_core_filter(option.filter_option),
                     no_permission_value=init.default_value_no_permission,
+                    ssd_hash=_core_ssd_hash(option.storage_option),
                 )
             )
     except BaseException:
@@ -368,6 +401,11 @@ def _core_filter(
     return option.filter_freq, sketch
 
 
+def _core_ssd_hash(storage: StorageOption) -> tuple[bool, str, bool]:
+    option = storage.ssdhash_option or SSDHashOption()
+    return option.direct_io, IoScheme(option.io_scheme).value, option.keep_files
+
+
 def _columns(table: Table) -> Sequence[NDArray[Any]]:
     keys, values, freqs, versions, slots = table.export()
     return [keys, values, freqs, versions, *slots]
@@ -389,10 +427,31 @@ def _check_room(table: Table, keys: NDArray[np.int64]) -> None:
         )
 
 
-def _tier_file(tier: Tier, table_name: str) -> str | None:
+def _tier_file(tier: Tier, file_name: str) -> str | None:
     if tier.path is None:
         return None
-    return str(Path(tier.path) / f"{quote(table_name, safe='')}.{tier.kind.value.lower()}")
+    return str(Path(tier.path) / f"{quote(file_name, safe='')}.{tier.kind.value.lower()}")
+
+
+def _refuse_other_partitions(tier: Tier, name: str, file_names: Sequence[str]) -> None:
+    """Raises StorageError where rows were kept for more partitions, or fewer.
+
+    Those of these very names are left to the core.
+    """
+    if tier.kind is not TierKind.SSDHASH or tier.path is None:
+        return
+    quoted = re.escape(quote(name, safe=""))
+    ours = {_tier_file(tier, file_name) for file_name in file_names}
+    for directory in sorted(Path(tier.path).iterdir()):
+        if (
+            re.fullmatch(rf"{quoted}(\.part\d+)?\.ssdhash", directory.name)
+            and str(directory) not in ours
+            and (directory / KEPT_FILES_NOTE).exists()
+        ):
+            raise StorageError(
+                f"{directory}: rows of {name} were kept here by a variable of another "
+                "partition_num; take them over with that one, or remove the directory"
+            )
 
 
 def _make_directory(path: str) -> None:

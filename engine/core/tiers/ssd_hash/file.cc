@@ -47,7 +47,7 @@ File::File(FileCalls& calls, std::string path, int flags)
   const int reason = errno;
   if (reason == EINVAL && (flags & O_DIRECT) != 0) {
     throw Error(ErrorKind::kStorage,
-                path_ + ": this file system has no O_DIRECT; choose another path or direct=false");
+                path_ + ": this file system has no O_DIRECT; choose another path, or don't ask for direct I/O");
   }
   fail(path_, (flags & O_CREAT) != 0 ? "can't be created" : "can't be opened", reason);
 }

@@ -65,6 +65,23 @@ static_assert(sizeof(RowHeader) == 48 && offsetof(RowHeader, key) == 0 &&
               offsetof(RowHeader, served) == 24 && offsetof(RowHeader, stamp) == 32 &&
               offsetof(RowHeader, save_span) == 40);
 
+// The note beside the files that are kept, see sequence_note.h: this, then how far the numbers had come when
+// records got them, and when they were written out, eight bytes each; then zeros.
+inline constexpr char kNoteName[] = "sequence.ssdhash";
+inline constexpr char kNoteMagic[8] = {'E', 'S', 'S', 'S', 'D', 'S', 'E', 'Q'};
+inline constexpr size_t kNoteBytes = 4096;
+
+struct NoteHeader {
+  char magic[8];
+  uint32_t format_version;  // kFormatVersion
+  uint32_t header_bytes;
+  uint64_t variable_hash;   // as in FileHeader
+  char optimizer[32];       // its name, filled up with zeros
+  uint32_t reserved;        // 0
+  uint32_t checksum;        // CRC-32C of the bytes before it
+};
+static_assert(sizeof(NoteHeader) == 64);
+
 inline size_t record_bytes(const RowLayout& layout) {
   return sizeof(RecordHeader) + layout.row_bytes();
 }

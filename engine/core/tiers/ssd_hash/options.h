@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "tiers/ssd_hash/batch_reader.h"
 
@@ -33,6 +34,10 @@ struct SsdHashOptions {
   // Default false: the files go when the tier is closed, and leftovers of a killed process go when the
   // next tier opens the directory. True: they stay, also if the process is killed, for recover().
   bool keep_files = false;
+
+  // Default none. Noted beside files that are kept: rows of another are refused, whose slots mean something
+  // else. At most 31 bytes.
+  std::string optimizer;
 
   // Default false: what was written out outlives the process, not the machine. True: older copies of rows
   // are removed only after the newer ones reached the medium, so it outlives a power cut too.

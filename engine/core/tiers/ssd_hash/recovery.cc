@@ -93,6 +93,30 @@ void SsdHashTier::open_directory() {
   }
 }
 
+// Rather here than when the first row leaves memory. A file that a kill leaves has no rows by its name.
+void SsdHashTier::check_direct_io() {
+  if (!options_.direct) return;
+  const std::string path = path_of(0) + ".new";
+  struct Remove {
+    SsdHashTier& tier;
+    const std::string& file;
+    ~Remove() { tier.calls_.unlink(file.c_str()); }  // there even where it can't be opened
+  } const remove{*this, path};
+  File(calls_, path, open_flags() | O_CREAT | O_TRUNC);
+}
+
+void SsdHashTier::open_note() {
+  const bool was_there = ssd_hash::SequenceNote::exists(directory_);
+  if (!options_.keep_files && unrecovered_.empty()) {
+    if (was_there) ssd_hash::SequenceNote::remove(calls_, directory_);
+    return;
+  }
+  if (!options_.keep_files && !was_there) return;
+  note_ = std::make_unique<ssd_hash::SequenceNote>(calls_, directory_, variable_name_,
+                                                   options_.optimizer);
+  next_sequence_ = note_->handed_out() + 1;
+}
+
 void SsdHashTier::find_old_files() {
   std::vector<std::string> scratch;
   std::error_code code;
@@ -115,7 +139,7 @@ void SsdHashTier::find_old_files() {
     const FileHeader& header = old.header;
     if (header.variable_hash != ssd_hash::hash_of_name(variable_name_)) {
       refuse(old.path, "holds rows of another variable than \"" + variable_name_ +
-                           "\"; give each its own storage_path");
+                           "\", or of another number of partitions; give each its own storage_path");
     }
     if (header.dim != static_cast<uint32_t>(layout_.dim()) ||
         header.slot_count != static_cast<uint32_t>(layout_.slot_count()) ||
@@ -164,6 +188,7 @@ RecoveryReport SsdHashTier::recover(const Found& found) {
     throw Error(ErrorKind::kClosed, directory_ + ": the tier is closed");
   }
   RecoveryReport report;
+  report.earlier_run = !is_ready() || (note_ != nullptr && note_->was_there());
   struct Entry {
     int64_t key;
     uint64_t sequence;
@@ -208,7 +233,8 @@ RecoveryReport SsdHashTier::recover(const Found& found) {
         }
         note_damage(record);
         ++damaged_since_whole;
-        file->records = record + 1;
+        // A torn end isn't sealed into the file: it would count as damage from then on.
+        if (file->sealed) file->records = record + 1;
         return;
       }
       if (!file->sealed) {
@@ -262,7 +288,12 @@ RecoveryReport SsdHashTier::recover(const Found& found) {
       rows.header(i) = ssd_hash::header_of(at).row;
       std::memcpy(rows.row(i), at + sizeof(RecordHeader), layout_.row_bytes());
     }
-    if (!slots.empty()) found(rows, slots);
+    if (!slots.empty()) {
+      // Others are turned away until this is over, and `found` has locks of its own.
+      lock.unlock();
+      found(rows, slots);
+      lock.lock();
+    }
     slots.clear();
     batch.clear();
   };
@@ -291,6 +322,15 @@ RecoveryReport SsdHashTier::recover(const Found& found) {
   if (!files.empty()) next_number_ = files.back()->number + 1;
   next_index_ = static_cast<uint32_t>(files.size());
   next_sequence_ = last_sequence + 1;
+  if (note_ != nullptr) {
+    if (note_->was_there()) {
+      const uint64_t handed_out = std::max(note_->handed_out(), last_sequence);
+      report.unwritten = handed_out - std::max(note_->written_out(), last_sequence);
+      next_sequence_ = handed_out + 1;
+    }
+    note_->hand_out(next_sequence_ - 1);
+    note_->write_out(next_sequence_ - 1);
+  }
   live_rows_.store(report.rows, std::memory_order_relaxed);
   file_bytes_.store(file_bytes, std::memory_order_relaxed);
   file_bytes_peak_.store(file_bytes, std::memory_order_relaxed);
@@ -313,9 +353,11 @@ void SsdHashTier::close() {
       }
     }
     for (const auto& file : log_) file->file.sync();
+    if (note_ != nullptr) note_->sync();
     if (!log_.empty()) ssd_hash::sync_directory(calls_, directory_);
   } else {
     for (; !log_.empty(); log_.pop_front()) log_.front()->file.remove();
+    if (note_ != nullptr) ssd_hash::SequenceNote::remove(calls_, directory_);
   }
   log_.clear();
   active_ = nullptr;

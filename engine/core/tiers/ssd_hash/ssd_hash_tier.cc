@@ -107,7 +107,9 @@ SsdHashTier::SsdHashTier(std::string variable_name, const RowLayout& layout, std
       std::max<uint64_t>(1, (options.file_bytes - ssd_hash::kHeaderBytes) / record_bytes_);
   open_directory();
   try {
+    check_direct_io();
     find_old_files();
+    open_note();
   } catch (...) {
     calls_.close(directory_descriptor_);
     throw;
@@ -262,6 +264,8 @@ void SsdHashTier::flush_buffer(std::unique_lock<std::mutex>& lock) {
   std::memset(buffer_->bytes.data() + position(count), 0, to - position(count));
   active_->file.write_at(buffer_->bytes.data() + from, to - from, buffer_->base_offset + from);
   buffer_->written = count;
+  // Records get their numbers in the order in which they are written out.
+  if (note_ != nullptr) note_->write_out(next_sequence_ - 1);
   const uint64_t end = buffer_->base_offset + to;
   bytes_written_.fetch_add(to - from - (end - active_->written_bytes), std::memory_order_relaxed);
   add_file_bytes(end - active_->written_bytes);
@@ -338,6 +342,7 @@ size_t SsdHashTier::append_some(size_t count, const Fill& fill) {
   }
   active_->records += appended;
   buffer.count.store(before + appended, std::memory_order_release);
+  if (note_ != nullptr) note_->hand_out(next_sequence_ - 1);
   return appended;
 }
 
@@ -590,6 +595,7 @@ TierStats SsdHashTier::stats() const {
   stats.row_bytes = layout_.row_bytes();
   stats.mapped_bytes = file_bytes_.load(std::memory_order_relaxed);
   stats.path = directory_;
+  stats.io_scheme = io_scheme_ == IoScheme::kIoUring ? "io_uring" : "pread";
   return stats;
 }
 

@@ -14,7 +14,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -25,6 +24,7 @@
 
 #include "tiers/ssd_hash/log.h"
 #include "tiers/ssd_hash/options.h"
+#include "tiers/ssd_hash/sequence_note.h"
 #include "tiers/tier.h"
 
 namespace embstore {
@@ -49,22 +49,14 @@ struct SsdHashStats {
   std::string compaction_error;  // that had no caller to go to; empty once compaction went well
 };
 
-struct RecoveryReport {
-  uint64_t files = 0;
-  uint64_t rows = 0;             // keys that were found
-  uint64_t superseded = 0;       // whole records of rows of which a newer one or a tombstone was found
-  uint64_t torn = 0;             // records at the end of a file that was being written, skipped
-  uint64_t damaged = 0;          // records elsewhere whose checksum is wrong, or that are cut off, skipped
-  std::string first_damage;      // file and place of the first such; empty where there is none
-};
-
 // Thread-safe but for the constructor, recover(), start_compaction() and close(), which are the owner's.
 class SsdHashTier final : public Tier {
  public:
   // Takes `directory` (made where it is missing) for itself alone; each tier has its own. Files of a
   // killed process that weren't to be kept are removed; kept ones stay, for recover().
   // Throws Error(kInvalidArgument) for options that make no sense; Error(kStorage) where the directory
-  // can't be used, holds files of another format, version, layout or variable, or is in use.
+  // can't be used, holds files of another format, version, layout, variable or optimizer, or is in use; and
+  // where the I/O that is asked for can't be had.
   SsdHashTier(std::string variable_name, const RowLayout& layout, std::string directory,
               const SsdHashOptions& options = {});
   ~SsdHashTier() override;
@@ -76,15 +68,10 @@ class SsdHashTier final : public Tier {
   void erase(std::span<const Place> places) override;
   TierStats stats() const override;
 
-  // Sees to it that older rows of `keys`, which are gone for good, aren't found by recover(). Erasing
-  // alone doesn't: a row that was promoted and then lost is found as it was last written out.
-  // REQUIRES: nothing refers to rows of `keys` here.
-  void bury(std::span<const int64_t> keys);
-
-  // Takes over kept files: tells `found` of the newest row of every key, in batches, and where it is.
-  // REQUIRES: nothing was written yet. Throws Error(kStorage) if a file can't be read.
-  using Found = std::function<void(const RowBatch& rows, std::span<const Slot> slots)>;
-  RecoveryReport recover(const Found& found);
+  bool keeps_rows() const override { return options_.keep_files; }
+  void bury(std::span<const int64_t> keys) override;
+  // Where files are kept, to be called before anything is written even if there are none.
+  RecoveryReport recover(const Found& found) override;
   // False where the directory holds rows that must be recovered before anything is written.
   bool is_ready() const { return unrecovered_.empty(); }
 
@@ -98,13 +85,11 @@ class SsdHashTier final : public Tier {
   // Returns when the files are within their bound.
   void drain() override;
 
-  // Writes out what is in the buffer. Survives a killed process then.
-  void flush();
+  void flush() override;
 
   // Removes the files, or writes everything out where they are to be kept; throws Error(kStorage) if that
   // fails, and may be called again. Later calls of other methods throw Error(kClosed).
-  // REQUIRES: no other call is under way.
-  void close();
+  void close() override;
 
   SsdHashStats detailed_stats() const;
 
@@ -166,7 +151,9 @@ class SsdHashTier final : public Tier {
 
   // recovery.cc
   void open_directory();
+  void check_direct_io();
   void find_old_files();
+  void open_note();
   template <class Visit>
   void scan(const ssd_hash::LogFile& file, uint32_t records, const Visit& visit) const;
 
@@ -185,6 +172,7 @@ class SsdHashTier final : public Tier {
   bool made_directory_ = false;
   int directory_descriptor_ = -1;  // holds the lock on the directory
   std::vector<OldFile> unrecovered_;
+  std::unique_ptr<ssd_hash::SequenceNote> note_;  // null where no files are kept, nor were
   std::atomic<bool> closed_{false};
 
   // Guards the end of the log: what is appended, and which files there are. Held while a buffer is

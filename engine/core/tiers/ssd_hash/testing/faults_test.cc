@@ -1,5 +1,7 @@
 // System calls that fail: the error names the file, what was acknowledged stays readable, and the tier goes
 // on when the fault is gone.
+#include <fcntl.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -67,6 +69,28 @@ class FaultyCalls final : public FileCalls {
   }
   size_t shortened(size_t bytes) { return short_counts ? (bytes + 1) / 2 : bytes; }
 };
+
+// A file system that makes the file and then has no O_DIRECT for it.
+class NoDirectIo final : public FileCalls {
+  int open(const char* path, int flags, mode_t mode) override {
+    const int descriptor = FileCalls::open(path, flags & ~O_DIRECT, mode);
+    if ((flags & O_DIRECT) == 0 || descriptor < 0) return descriptor;
+    close(descriptor);
+    errno = EINVAL;
+    return -1;
+  }
+};
+
+void a_file_system_without_direct_io_is_told_of_at_once() {
+  const TemporaryDirectory directory;
+  NoDirectIo calls;
+  SsdHashOptions options = small_files();
+  options.file_calls = &calls;
+  options.direct = true;
+  check_throws(ErrorKind::kStorage, "has no O_DIRECT",
+               [&] { SsdHashTier("var", kLayout, directory / "rows", options); });
+  check(files_in(directory / "rows").empty(), "the try left a file");
+}
 
 struct Fixture {
   explicit Fixture(bool keep_files = false) {
@@ -277,6 +301,7 @@ void operations_at_random_under_faults_at_random() {
 }
 
 constexpr Test kTests[] = {
+    {"a_file_system_without_direct_io_is_told_of_at_once", a_file_system_without_direct_io_is_told_of_at_once},
     {"a_full_disk_loses_nothing", a_full_disk_loses_nothing},
     {"a_write_error_loses_nothing", a_write_error_loses_nothing},
     {"a_file_that_cannot_be_made_loses_nothing", a_file_that_cannot_be_made_loses_nothing},

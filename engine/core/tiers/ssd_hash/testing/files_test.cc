@@ -160,6 +160,53 @@ void kept_rows_must_be_recovered_before_others_are_written() {
   check(recovered(again, index, report).size() == 100, "kept rows were lost");
 }
 
+void what_was_never_written_out_is_counted() {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "rows";
+  const std::string note = directory / "killed/sequence.ssdhash";
+  uint64_t gathered = 0;
+  {
+    SsdHashTier tier("var", kLayout, path, kept());
+    PlainIndex index;
+    RecoveryReport report;
+    check(recovered(tier, index, report).empty() && !report.earlier_run, "an earlier run was made up");
+    write_rows(tier, index, kLayout, keys_from(0, 3000), 1);
+    gathered = tier.detailed_stats().unwritten_records;
+    check(gathered > 0, "everything was written out");
+    fs::copy(path, directory / "killed");  // as a kill would leave it
+    fs::copy(path, directory / "without_note");
+  }
+  const auto report_on = [](const std::string& where) {
+    SsdHashTier tier("var", kLayout, where, kept());
+    PlainIndex index;
+    RecoveryReport report;
+    recovered(tier, index, report);
+    check(report.earlier_run, "rows came from nowhere");
+    return report;
+  };
+  check(report_on(path).unwritten == 0, "a clean close lost something");
+
+  const RecoveryReport killed = report_on(directory / "killed");
+  check(killed.unwritten == gathered, "the report counts what is missing otherwise than the tier did");
+  check(killed.rows == 3000 - gathered, "rows went missing");
+  check(report_on(directory / "killed").unwritten == 0, "what is missing is told of twice");
+
+  fs::remove(directory / "without_note/sequence.ssdhash");
+  const RecoveryReport unknown = report_on(directory / "without_note");
+  check(!unknown.unwritten && unknown.rows == 3000 - gathered, "what nobody noted is told");
+
+  SsdHashOptions other = kept();
+  other.optimizer = "Adam";
+  check_throws(ErrorKind::kStorage, "those of the optimizer",
+               [&] { SsdHashTier("var", kLayout, directory / "killed", other); });
+  flip(note, 17);
+  check_throws(ErrorKind::kStorage, note + ": is damaged",
+               [&] { SsdHashTier("var", kLayout, directory / "killed", kept()); });
+  fs::resize_file(note, 100);
+  check_throws(ErrorKind::kStorage, note + ": is truncated",
+               [&] { SsdHashTier("var", kLayout, directory / "killed", kept()); });
+}
+
 void files_that_were_not_to_be_kept_go_when_they_are_found() {
   const TemporaryDirectory directory;
   {
@@ -281,6 +328,7 @@ void the_torn_end_of_a_file_is_skipped_and_counted() {
       SsdHashTier again("var", kLayout, copy, kept());
       PlainIndex last;
       check(recovered(again, last, report).size() == whole + 5, "rows went missing");
+      check(report.damaged == 0 && report.torn == 0, "a torn end became damage");
     }
   }
 }
@@ -349,6 +397,7 @@ constexpr Test kTests[] = {
     {"kept_rows_are_read_back_from_the_files_alone", kept_rows_are_read_back_from_the_files_alone},
     {"kept_rows_must_be_recovered_before_others_are_written",
      kept_rows_must_be_recovered_before_others_are_written},
+    {"what_was_never_written_out_is_counted", what_was_never_written_out_is_counted},
     {"files_that_were_not_to_be_kept_go_when_they_are_found",
      files_that_were_not_to_be_kept_go_when_they_are_found},
     {"a_directory_has_one_tier", a_directory_has_one_tier},

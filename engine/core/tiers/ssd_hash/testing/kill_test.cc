@@ -115,6 +115,7 @@ void killed_processes_leave_consistent_files() {
   const std::string path = directory / "rows";
   std::mt19937_64 random(2024);
   uint64_t torn = 0;
+  uint64_t unwritten = 0;
   uint64_t most_rows = 0;
   int64_t compacted = 0;
   for (int round = 0; round < kKills; ++round) {
@@ -141,10 +142,12 @@ void killed_processes_leave_consistent_files() {
     torn += report.torn;
     most_rows = std::max<uint64_t>(most_rows, report.rows);
     check_all(tier, index, kLayout);
+    uint64_t lost = 0;  // rows that were in the tier and aren't, or are older
     for (int64_t key = 0; key < kKeys; ++key) {
       Promise& promise = shared.promises[key];
       const auto found = index.find(key);
       const std::string which = "round " + std::to_string(round) + ", key " + std::to_string(key);
+      if (promise.in_tier >= 0 && (!found || found->version < promise.in_tier)) ++lost;
       // In the tier and written out: it's there.
       if (promise.in_tier >= 0 && promise.in_tier == promise.flushed) {
         check(found.has_value(), which + ": a row that was written out is missing");
@@ -158,12 +161,21 @@ void killed_processes_leave_consistent_files() {
       promise.in_tier = promise.flushed = found ? found->version : -1;
       if (found && promise.attempted < found->version) promise.attempted = found->version;
     }
+    // Nothing is missing without a word; and what is said fits a buffer.
+    check(report.unwritten.has_value() && lost <= *report.unwritten,
+          std::to_string(lost) + " rows are missing, and the report says " +
+              std::to_string(report.unwritten.value_or(0)));
+    check(*report.unwritten * ssd_hash::record_bytes(kLayout) <= options_for(0).buffer_bytes,
+          "more is missing than was ever gathered: " + std::to_string(*report.unwritten));
+    unwritten += *report.unwritten;
     tier.close();
   }
+  check(unwritten > 0, "no kill lost anything");
   check(compacted > 50, "hardly anything was compacted: " + std::to_string(compacted));
   check(most_rows > kKeys / 2, "hardly any rows were found");
-  std::printf("%d kills, %lld files compacted, %llu torn records skipped\n", kKills,
-              static_cast<long long>(compacted), static_cast<unsigned long long>(torn));
+  std::printf("%d kills, %lld files compacted, %llu torn records skipped, %llu never written out\n", kKills,
+              static_cast<long long>(compacted), static_cast<unsigned long long>(torn),
+              static_cast<unsigned long long>(unwritten));
   munmap(memory, sizeof(Shared));
 }
 

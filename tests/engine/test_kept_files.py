@@ -1,0 +1,434 @@
+"""Files of the SSDHASH tier that outlive a variable, and how the tier reads them.
+
+The kill test makes 8 kills; EMBSTORE_KILLS=200 makes it as many as that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoint_variables import Export, assert_same, train
+from engine_storage import Stack, row_bytes
+
+import embstore as es
+from embstore.errors import InvalidArgumentError, StorageError, StoreFullError
+
+DRAM_SSDHASH = Stack(es.StorageType.DRAM_SSDHASH)
+STACKS = [DRAM_SSDHASH, Stack(es.StorageType.DRAM_PMEM_SSDHASH)]
+ADAGRAD = es.optimizers.Adagrad(0.1)
+KEPT = es.SSDHashOption(keep_files=True)
+
+Open = Callable[..., es.EmbeddingVariable]
+
+
+@pytest.fixture
+def open_variable(tmp_path: Path) -> Open:
+    """Opens the variable of this test's directory, which keeps its files; upper tiers of 8 rows."""
+
+    def open_it(
+        stack: Stack = DRAM_SSDHASH,
+        *,
+        directory: str = "rows",
+        ssdhash: es.SSDHashOption | None = KEPT,
+        optimizer: es.optimizers.Optimizer = ADAGRAD,
+        dim: int = 3,
+        upper_rows: int = 8,
+        ssd_rows: int | None = None,
+        partition_num: int = 1,
+        **options: Any,
+    ) -> es.EmbeddingVariable:
+        row = row_bytes(dim, optimizer)
+        sizes = [upper_rows * row] * (stack.tiers - 1)
+        if ssd_rows is not None:
+            sizes.append(ssd_rows * row)
+        (tmp_path / directory).mkdir(exist_ok=True)
+        places = stack.option(tmp_path / directory, sizes)
+        storage = es.StorageOption(
+            places.storage_type, places.storage_path, sizes, ssdhash_option=ssdhash
+        )
+        return es.get_embedding_variable(
+            "var",
+            dim,
+            initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
+            optimizer=optimizer,
+            ev_option=es.EmbeddingVariableOption(storage_option=storage, **options),
+            partition_num=partition_num,
+        )
+
+    return open_it
+
+
+def export_of(variable: es.EmbeddingVariable) -> Export:
+    """What it holds, closed."""
+    with variable:
+        return variable.export()
+
+
+def report_of(variable: es.EmbeddingVariable) -> es.RecoveryReport:
+    assert variable.recovery is not None
+    return variable.recovery
+
+
+# --- Options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"direct_io": 1}, r"direct_io must be True or False, got 1 \(int\)"),
+        ({"keep_files": "yes"}, r"keep_files must be True or False, got 'yes' \(str\)"),
+        ({"io_scheme": "aio"}, "io_scheme must be .*'auto', 'io_uring', 'pread', got 'aio'"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        es.SSDHashOption(**arguments)
+
+
+def test_a_scheme_is_known_by_its_name() -> None:
+    assert es.SSDHashOption(io_scheme="pread").io_scheme is es.IoScheme.PREAD
+
+
+@pytest.mark.parametrize(
+    "storage_type", [es.StorageType.DRAM, es.StorageType.PMEM_LIBPMEM, es.StorageType.DRAM_LEVELDB]
+)
+def test_the_option_is_refused_where_there_is_no_ssdhash_tier(
+    storage_type: es.StorageType, tmp_path: Path
+) -> None:
+    path = None if storage_type is es.StorageType.DRAM else tmp_path
+    with pytest.raises(InvalidArgumentError, match=f"{storage_type.name} has no SSDHASH tier"):
+        es.StorageOption(storage_type, path, ssdhash_option=es.SSDHashOption())
+
+
+def test_something_else_is_refused_in_the_options_place(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"ssdhash_option must be an embstore.SSDHash"):
+        es.StorageOption(es.StorageType.SSDHASH, tmp_path, ssdhash_option=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scheme", es.IoScheme)
+def test_every_scheme_reads_the_same_rows_or_says_why_it_cant(
+    open_variable: Open, scheme: es.IoScheme
+) -> None:
+    try:
+        variable = open_variable(ssdhash=es.SSDHashOption(io_scheme=scheme))
+    except StorageError as error:
+        assert scheme is es.IoScheme.IO_URING
+        pytest.skip(str(error))
+    with variable, open_variable(directory="others", ssdhash=None) as other:
+        if scheme is not es.IoScheme.AUTO:
+            assert variable.stats()["tiers"][1]["io_scheme"] == scheme.value
+        for each in (variable, other):
+            train(each, 1)
+        assert_same(variable.export(), other.export())
+
+
+def flags_of_open_files(directory: Path) -> list[int]:
+    """Those that this process has the directory's files open with."""
+    flags = []
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            target = link.readlink()
+        except FileNotFoundError:
+            continue
+        if target.parent == directory and target.name.startswith("rows-"):
+            info = Path("/proc/self/fdinfo", link.name).read_text()
+            flags.append(int(re.findall(r"flags:\s*(\d+)", info)[0], 8))
+    return flags
+
+
+def has_direct_io(directory: Path) -> bool:
+    probe = directory / "probe"
+    try:
+        os.close(os.open(probe, os.O_RDWR | os.O_CREAT | os.O_DIRECT))
+    except OSError:
+        return False
+    finally:
+        probe.unlink(missing_ok=True)
+    return True
+
+
+@pytest.mark.parametrize("direct_io", [False, True])
+def test_files_are_opened_for_direct_io_if_it_is_asked_for(
+    open_variable: Open, tmp_path: Path, direct_io: bool
+) -> None:
+    if direct_io and not has_direct_io(tmp_path):
+        pytest.skip(f"the file system of {tmp_path} has no O_DIRECT")
+    with (
+        open_variable(ssdhash=es.SSDHashOption(direct_io=direct_io)) as variable,
+        open_variable(directory="others", ssdhash=None) as other,
+    ):
+        for each in (variable, other):
+            train(each, 1)
+        flags = flags_of_open_files(tmp_path / "rows/var.ssdhash")
+        assert flags
+        assert all(bool(flag & os.O_DIRECT) is direct_io for flag in flags)
+        assert_same(variable.export(), other.export())
+
+
+def test_a_file_system_without_direct_io_is_an_error_when_the_variable_is_made() -> None:
+    shared_memory = Path("/dev/shm")  # a tmpfs, which has it since Linux 6.6
+    if not os.access(shared_memory, os.W_OK) or has_direct_io(shared_memory):
+        pytest.skip("no file system without O_DIRECT is known here")
+    storage = es.StorageOption(
+        es.StorageType.DRAM_SSDHASH, shared_memory, ssdhash_option=es.SSDHashOption(direct_io=True)
+    )
+    with pytest.raises(StorageError, match="this file system has no O_DIRECT"):
+        es.get_embedding_variable(
+            "var", 3, ev_option=es.EmbeddingVariableOption(storage_option=storage)
+        )
+
+
+# --- Closing and opening
+
+
+@pytest.mark.parametrize("partition_num", [1, 2])
+@pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
+def test_a_closed_variable_goes_on_as_if_it_had_stayed_open(
+    open_variable: Open, stack: Stack, partition_num: int
+) -> None:
+    with open_variable(
+        stack, directory="others", ssdhash=None, partition_num=partition_num
+    ) as other:
+        for seed in range(4):
+            with open_variable(stack, partition_num=partition_num) as variable:
+                if seed == 0:
+                    assert variable.recovery is None
+                else:
+                    report = report_of(variable)
+                    assert report.rows == variable.total_count()[0]
+                    assert (report.torn, report.damaged, report.unwritten) == (0, 0, 0)
+                assert_same(variable.export(), other.export())
+                for each in (variable, other):
+                    train(each, seed)
+                    each.lookup(each.export()["keys"][::3])
+                assert variable.total_count() == other.total_count()
+                assert_same(variable.export(), other.export())
+
+
+def test_rows_are_read_and_trained_at_once_after_opening(open_variable: Open) -> None:
+    with open_variable() as variable:
+        train(variable, 1)
+        before = variable.export()
+    with open_variable() as variable:
+        keys = before["keys"]
+        assert (variable.lookup_tier(keys) == 1).all()
+        assert (variable.get_frequency(keys) == before["freqs"]).all()
+        assert (variable.lookup(keys) == before["values"]).all()
+        variable.apply_gradients(keys[:1], np.ones((1, 3), np.float32))
+        assert variable.get_version(keys[:1]) == before["versions"].max() + 1
+        assert variable.get_frequency(keys[:1]) == before["freqs"][0] + 1
+
+
+def test_partitions_count_applies_together_after_opening(open_variable: Open) -> None:
+    with open_variable(partition_num=2) as variable:
+        for step in range(6):  # the odd keys' last is step 1
+            variable.apply_gradients(
+                [0] if step > 1 else [0, 1], np.ones((1 + (step < 2), 3), "f4")
+            )
+    with open_variable(partition_num=2) as variable:
+        variable.apply_gradients([0, 1], np.ones((2, 3), np.float32))
+        assert variable.get_version([0, 1]).tolist() == [6, 6]
+
+
+def test_what_was_used_last_still_ranks_higher_after_opening(open_variable: Open) -> None:
+    old, new = np.arange(40), np.arange(100, 108)
+    with open_variable() as variable:
+        variable.apply_gradients(old, np.ones((40, 3), np.float32))
+    with open_variable() as variable:
+        variable.apply_gradients(new, np.ones((8, 3), np.float32))
+        variable.apply_gradients(old[:4], np.ones((4, 3), np.float32))  # twice by now
+        variable.drain()
+        assert (variable.lookup_tier(old[:4]) == 0).all()
+        assert (variable.lookup_tier(new[4:]) == 0).all()  # once, but later than the other old ones
+        assert variable.lookup_tier(old[4:]).min() == 1
+
+
+def test_a_limit_of_the_ssd_tier_is_kept_after_opening(open_variable: Open) -> None:
+    stack = STACKS[1]
+    with open_variable(stack, ssd_rows=40) as variable:  # 56 in all
+        for key in range(56):
+            variable.apply_gradients([key] * (key + 1), np.ones((key + 1, 3), np.float32))
+        before = variable.export()
+    with open_variable(stack, ssd_rows=40) as variable:
+        assert_same(variable.export(), before)
+        variable.drain()
+        assert [tier["rows"] for tier in variable.stats()["tiers"]] == [8, 8, 40]
+        wanted = [2] * 40 + [1] * 8 + [0] * 8  # by frequency
+        assert variable.lookup_tier(np.arange(56)).tolist() == wanted
+        with pytest.raises(StoreFullError):
+            variable.apply_gradients([99], np.ones((1, 3), np.float32))
+    with pytest.raises(StoreFullError, match="56 rows were kept, but its tiers hold 55"):
+        open_variable(stack, ssd_rows=39)
+    assert_same(export_of(open_variable(stack, ssd_rows=41)), before)
+
+
+# --- Rows that are gone
+
+
+def test_rows_that_a_save_dropped_dont_come_back(open_variable: Open, tmp_path: Path) -> None:
+    evict = es.GlobalStepEvict(3)
+    with open_variable(evict_option=evict) as variable:
+        ids = np.arange(60)
+        for step in range(5):  # each row goes down, comes up and goes down again
+            variable.apply_gradients(ids, np.ones((60, 3), np.float32), step)
+        variable.apply_gradients(ids[:20], np.ones((20, 3), np.float32), 9)
+        es.save(tmp_path / "save", [variable], 10)
+        before = variable.export()
+        assert before["keys"].tolist() == list(range(20))
+    with open_variable(evict_option=evict) as variable:
+        assert_same(variable.export(), before)
+        variable.apply_gradients([59], np.ones((1, 3), np.float32))
+        assert variable.get_frequency([59]) == 1  # as a key that never was
+
+
+def test_rows_of_before_a_restore_dont_come_back(open_variable: Open, tmp_path: Path) -> None:
+    with open_variable() as variable:
+        train(variable, 1)
+        es.save(tmp_path / "save", [variable], 1)
+        saved = variable.export()
+        variable.apply_gradients(np.arange(50), np.ones((50, 3), np.float32))
+        train(variable, 2)
+    with open_variable() as variable:
+        assert es.restore(tmp_path / "save", [variable]) == 1
+        assert_same(variable.export(), saved)
+    with open_variable() as variable:
+        assert_same(variable.export(), saved)
+
+
+def test_saves_go_on_after_opening(open_variable: Open, tmp_path: Path) -> None:
+    with open_variable() as variable:
+        train(variable, 1)
+    with open_variable() as variable, open_variable(directory="others") as other:
+        with pytest.raises(InvalidArgumentError, match="neither saved nor restored"):
+            es.save_incremental(tmp_path / "increment", [variable], 1)
+        es.save(tmp_path / "full", [variable], 1)
+        train(variable, 2)
+        es.save_incremental(tmp_path / "increment", [variable], 2)
+        es.restore(tmp_path / "full", [other], incremental=[tmp_path / "increment"])
+        assert_same(other.export(), variable.export())
+
+
+# --- What is refused
+
+
+def test_kept_rows_are_not_thrown_away_by_a_variable_that_keeps_none(open_variable: Open) -> None:
+    with open_variable() as variable:
+        train(variable, 1)
+        before = variable.export()
+    with pytest.raises(StorageError, match=r"var\.ssdhash: holds rows that were kept; keep_files"):
+        open_variable(ssdhash=None)
+    assert_same(export_of(open_variable()), before)
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1), (2, 3), (3, 2)])
+def test_another_number_of_partitions_is_refused(
+    open_variable: Open, first: int, second: int
+) -> None:
+    with open_variable(partition_num=first) as variable:
+        train(variable, 1)
+        before = variable.export()
+    with pytest.raises(StorageError, match=r"another (number of partitions|partition_num)"):
+        open_variable(partition_num=second)
+    assert_same(export_of(open_variable(partition_num=first)), before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dim": 4}, "dim 3 with 1 optimizer slots; the variable has dim 4"),
+        ({"optimizer": es.optimizers.SGD(0.1)}, "the variable has dim 3 with 0"),
+        ({"optimizer": es.optimizers.RMSprop(0.1)}, "those of the optimizer Adagrad, and"),
+    ],
+)
+def test_rows_of_another_kind_are_refused(
+    open_variable: Open, arguments: dict[str, Any], message: str
+) -> None:
+    with open_variable() as variable:
+        train(variable, 1)
+        before = variable.export()
+    with pytest.raises(StorageError, match=message):
+        open_variable(**arguments)
+    assert_same(export_of(open_variable()), before)
+
+
+def test_a_close_that_cant_write_loses_nothing_and_may_be_called_again(
+    open_variable: Open, tmp_path: Path
+) -> None:
+    with open_variable(upper_rows=4000) as variable:
+        variable.apply_gradients(np.arange(4000), np.ones((4000, 3), np.float32))
+        before = variable.export()
+        (tmp_path / "rows/var.ssdhash").rename(tmp_path / "elsewhere")
+        with pytest.raises(StorageError, match=r"var\.ssdhash"):
+            variable.close()
+        (tmp_path / "elsewhere").rename(tmp_path / "rows/var.ssdhash")
+    assert_same(export_of(open_variable()), before)
+
+
+# --- Kills
+
+
+def test_a_killed_variable_is_found_as_it_once_was_and_says_how_much_is_missing(
+    tmp_path: Path,
+) -> None:
+    kills = os.environ.get("EMBSTORE_KILLS", "8")
+    script = Path(__file__).with_name("killed_variables.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), kills, "1"],
+        capture_output=True,
+        text=True,
+        timeout=30 + 3 * int(kills),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{kills} kills")
+
+
+DROP_AND_HANG = """
+import sys, time
+from pathlib import Path
+import numpy as np
+import embstore as es
+directory = Path(sys.argv[1])
+storage = es.StorageOption(
+    es.StorageType.DRAM_SSDHASH, directory / "rows", [8 * 32],
+    ssdhash_option=es.SSDHashOption(keep_files=True))
+variable = es.get_embedding_variable(
+    "var", 3, optimizer=es.optimizers.Adagrad(0.1),
+    ev_option=es.EmbeddingVariableOption(
+        storage_option=storage, evict_option=es.GlobalStepEvict(3)))
+if sys.argv[2] == "train":
+    variable.apply_gradients(np.arange(60), np.ones((60, 3), np.float32), 0)
+    variable.close()
+else:
+    variable.apply_gradients(np.arange(20), np.ones((20, 3), np.float32), 9)
+    es.save(directory / "save", [variable], 10)
+    print("saved", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_rows_that_a_save_dropped_dont_come_back_after_a_kill(
+    open_variable: Open, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", DROP_AND_HANG, str(tmp_path)]
+    subprocess.run([*command, "train"], check=True)
+    process = subprocess.Popen([*command, "drop"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "saved\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    with open_variable() as variable:
+        keys = variable.export()["keys"]
+        assert len(keys)
+        assert keys.max() < 20
+        assert report_of(variable).unwritten == 0
