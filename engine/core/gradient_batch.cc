@@ -1,4 +1,5 @@
 #include "gradient_batch.h"
+#include "prefetch.h"
 
 #include <algorithm>
 #include <bit>
@@ -51,7 +52,7 @@ void GradientBatch::group_shard(std::span<const Occurrence> occurrences, std::sp
   const size_t width = static_cast<size_t>(dim);
   for (size_t i = 0; i < occurrences.size(); ++i) {
     if (i + kAhead < occurrences.size()) {
-      __builtin_prefetch(gradients + occurrences[i + kAhead].position * width);
+      prefetch_line(gradients + occurrences[i + kAhead].position * width);
     }
     const auto [hash, position] = occurrences[i];
     const int64_t key = ids[position];

@@ -138,7 +138,7 @@ uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> key
     shard.reserve(block.size());
     const BucketArray& buckets = shard.buckets();
     for (const KeyGradient& key : block) {
-      __builtin_prefetch(buckets.data() + home_bucket(key.hash, buckets.count()));
+      prefetch_line(buckets.data() + home_bucket(key.hash, buckets.count()));
     }
 
     // Keys that wait for a row get no slot; those that are admitted bring the count they waited with.
@@ -150,7 +150,7 @@ uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> key
       if (entries[i] && entries[i].ref().tier() == 0) {
         const Slot slot = entries[i].ref().slot();
         prefetch_row(tier.row(slot), layout_.row_floats());
-        __builtin_prefetch(&tier.meta(slot));
+        prefetch_line(&tier.meta(slot));
         if (tier.ranked()) tier.prefetch_rank(slot);
         continue;
       }

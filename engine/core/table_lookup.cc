@@ -123,7 +123,7 @@ void Table::lookup_lower(std::span<const int64_t> ids, float* out, StagedRows& l
   const size_t dim = static_cast<size_t>(layout_.dim());
   lower.read(*tiers_);
   for (size_t i = 0; i < lower.size(); ++i) {
-    if (i + kAhead < lower.size()) __builtin_prefetch(lower.entry(i + kAhead).found.bucket);
+    if (i + kAhead < lower.size()) prefetch_line(lower.entry(i + kAhead).found.bucket);
     const size_t position = lower.entry(i).tag;
     if (lower.holds(i)) {
       std::copy_n(lower.row(i), dim, out + position * dim);

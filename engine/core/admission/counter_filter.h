@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "admission/admission_filter.h"
+#include "prefetch.h"
 
 namespace embstore {
 
@@ -17,7 +18,7 @@ class CounterFilter final : public AdmissionFilter {
   explicit CounterFilter(uint64_t filter_freq) : AdmissionFilter(filter_freq) {}
 
   void prefetch(KeyHash hash) const override {
-    if (!entries_.empty()) __builtin_prefetch(&entries_[home(hash)]);
+    if (!entries_.empty()) prefetch_line(&entries_[home(hash)]);
   }
   uint64_t add(int64_t key, KeyHash hash, uint64_t occurrences, int64_t global_step) override;
   void remove(int64_t key, KeyHash hash) override;

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "error.h"
+#include "prefetch.h"
 
 namespace embstore {
 namespace {
@@ -80,7 +81,7 @@ class CountingBloomFilter final : public AdmissionFilter {
 
   void prefetch(KeyHash hash) const override {
     Probes probes(hash, counters_.size());
-    for (uint32_t i = 0; i < hashes_; ++i) __builtin_prefetch(&counters_[probes.next()]);
+    for (uint32_t i = 0; i < hashes_; ++i) prefetch_line(&counters_[probes.next()]);
   }
 
   uint64_t add(int64_t, KeyHash hash, uint64_t occurrences, int64_t) override {

@@ -11,6 +11,7 @@
 #include "index/bucket.h"
 #include "index/epochs.h"
 #include "memory/huge_pages.h"
+#include "prefetch.h"
 
 namespace embstore {
 
@@ -138,7 +139,7 @@ class IndexReader {
 
   void prefetch(KeyHash hash) const {
     const View& view = view_of_hash(hash);
-    __builtin_prefetch(view.buckets + home_bucket(hash, view.count));
+    prefetch_line(view.buckets + home_bucket(hash, view.count));
   }
 
   Found find(KeyHash hash, int64_t key) {

@@ -8,6 +8,7 @@
 
 #include "error.h"
 #include "movement/shard_order.h"
+#include "prefetch.h"
 
 namespace embstore {
 namespace {
@@ -359,7 +360,7 @@ uint64_t Mover::demote(size_t t, uint64_t count) {
     entries.clear();
     size_t end = first;
     for (; end < leaving.size() && Index::shard_of(leaving[end].hash) == shard_number; ++end) {
-      if (end + kAhead < leaving.size()) __builtin_prefetch(leaving[end + kAhead].found.bucket);
+      if (end + kAhead < leaving.size()) prefetch_line(leaving[end + kAhead].found.bucket);
       const Leaving& row = leaving[end];
       const Entry entry = shard.entry(row.hash, row.place.key);
       const bool unchanged = entry && entry.bucket == row.found.bucket && row.found.holds();

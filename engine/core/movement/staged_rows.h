@@ -56,7 +56,7 @@ class StagedRows {
   bool holds_at(size_t i, RowRef now, const TierStack& tiers) const;
   const RowHeader& header(size_t i) const { return rows_.header(i); }
   void prefetch(size_t i) const {
-    __builtin_prefetch(&rows_.header(i));
+    prefetch_line(&rows_.header(i));
     prefetch_row(rows_.row(i), rows_.row_floats());
   }
   const float* row(size_t i) const { return rows_.row(i); }

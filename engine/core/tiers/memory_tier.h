@@ -78,10 +78,10 @@ class MemoryTier final : public Tier {
   // All of a slot.
   void prefetch(Slot slot) const {
     prefetch_row(row(slot), row_floats_);
-    __builtin_prefetch(&meta_[slot]);
+    prefetch_line(&meta_[slot]);
     if (ranked_) prefetch_rank(slot);
   }
-  void prefetch_rank(Slot slot) const { __builtin_prefetch(&ranks_[slot]); }
+  void prefetch_rank(Slot slot) const { prefetch_line(&ranks_[slot]); }
   bool is_filled(Slot slot) const {
     return ranks_[slot].stamp.load(std::memory_order_acquire) != 0;
   }

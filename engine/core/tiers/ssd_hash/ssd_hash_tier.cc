@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "error.h"
+#include "prefetch.h"
 
 namespace embstore {
 
@@ -44,7 +45,8 @@ constexpr uint64_t kMaxSpanBytes = 64 << 10;
 constexpr size_t kMaxRequests = 128;
 constexpr size_t kStagingBytes = 512 << 10;
 
-// Mapped rows are fetched from memory while others before them are copied.
+// So many mapped rows are fetched from memory at once, while those before them are copied. Each lies on a
+// page of its own, and only fetches that are close to each other wait for their addresses together.
 constexpr size_t kRowsAhead = 8;
 constexpr size_t kPrefetchBytes = 320;
 
@@ -513,12 +515,15 @@ void SsdHashTier::read(std::span<const Place> places, RowBatch& rows) const {
   }
   if (mapped > 0) {
     const auto& addresses = context->addresses;
-    for (size_t i = 0; i < places.size(); ++i) {
-      if (i + kRowsAhead < places.size() && addresses[i + kRowsAhead] != nullptr) {
-        for (size_t byte = 0; byte < record_bytes_ && byte < kPrefetchBytes; byte += 64) {
-          __builtin_prefetch(addresses[i + kRowsAhead] + byte);
-        }
+    const auto fetch = [&](size_t begin) {
+      for (size_t i = begin; i < std::min(begin + kRowsAhead, places.size()); ++i) {
+        if (addresses[i] == nullptr) continue;
+        prefetch_bytes(addresses[i], std::min(record_bytes_, kPrefetchBytes));
       }
+    };
+    fetch(0);
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (i % kRowsAhead == 0) fetch(i + kRowsAhead);
       if (addresses[i] == nullptr) continue;
       decode(*files[places[i].slot / records_per_file_],
              static_cast<uint32_t>(places[i].slot % records_per_file_), addresses[i], record_bytes_,
