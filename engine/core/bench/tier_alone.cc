@@ -67,11 +67,12 @@ void TierAlone::read(std::span<const int64_t> ids, float* rows) const {
   }
 }
 
-bool TierAlone::relocate(int64_t key, Slot from, Slot to) {
-  Slot& slot = slots_[static_cast<size_t>(key)];
-  if (slot != from) return false;
-  slot = to;
-  return true;
+void TierAlone::relocate(std::span<Relocation> rows) {
+  for (Relocation& row : rows) {
+    Slot& slot = slots_[static_cast<size_t>(row.key)];
+    row.done = slot == row.from;
+    if (row.done) slot = row.to;
+  }
 }
 
 }  // namespace embstore

@@ -35,7 +35,7 @@ class TierAlone final : private Relocator {
   void close() { tier_.reset(); }
 
  private:
-  bool relocate(int64_t key, Slot from, Slot to) override;
+  void relocate(std::span<Relocation> rows) override;
   void gather(std::span<const int64_t> ids) const;
 
   static constexpr Slot kNowhere = ~Slot{0};

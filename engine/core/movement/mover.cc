@@ -287,15 +287,27 @@ void Mover::settle_locked() {
 }
 
 // Only the last tier moves rows on its own accord.
-bool Mover::relocate(int64_t key, Slot from, Slot to) {
+void Mover::relocate(std::span<Relocation> rows) {
+  constexpr size_t kAhead = 8;
   const auto tier = static_cast<uint32_t>(tiers_.size() - 1);
-  const KeyHash hash = hash_key(key);
-  IndexShard& shard = index_.shard(Index::shard_of(hash));
-  const std::lock_guard lock(shard.mutex);
-  const Entry entry = shard.entry(hash, key);
-  if (!entry || entry.ref() != RowRef(tier, from)) return false;
-  shard.set_ref(entry, RowRef(tier, to));
-  return true;
+  const Epochs::Guard guard = epochs_.enter();
+  const IndexReader reader(index_);
+  const std::vector<uint32_t> order =
+      in_order_of_shards(rows.size(), [&rows](size_t i) { return hash_key(rows[i].key); });
+  for (size_t first = 0; first < order.size();) {
+    const int shard_number = Index::shard_of(hash_key(rows[order[first]].key));
+    IndexShard& shard = index_.shard(shard_number);
+    const std::lock_guard lock(shard.mutex);
+    for (; first < order.size(); ++first) {
+      Relocation& row = rows[order[first]];
+      const KeyHash hash = hash_key(row.key);
+      if (Index::shard_of(hash) != shard_number) break;
+      if (first + kAhead < order.size()) reader.prefetch(hash_key(rows[order[first + kAhead]].key));
+      const Entry entry = shard.entry(hash, row.key);
+      row.done = entry && entry.ref() == RowRef(tier, row.from);
+      if (row.done) shard.set_ref(entry, RowRef(tier, row.to));
+    }
+  }
 }
 
 void Mover::shrink_from(size_t t) {

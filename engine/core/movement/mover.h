@@ -99,7 +99,7 @@ class Mover final : private EvictionPool::Job, private Relocator {
 
  private:
   void run() noexcept override;
-  bool relocate(int64_t key, Slot from, Slot to) override;
+  void relocate(std::span<Relocation> rows) override;
   std::optional<Claim> try_claim(uint64_t count);
 
   // REQUIRES, all of them: move_mutex_ is held.

@@ -38,10 +38,16 @@ struct TierStats {
 class Relocator {
  public:
   virtual ~Relocator() = default;
-  // Makes the index refer to `to` in place of `from`; false where `key` isn't at `from` any more, and
-  // then `to` is garbage. The tier holds no lock of its own while it calls this; erase() may be called
-  // by others meanwhile, with the index's locks held.
-  virtual bool relocate(int64_t key, Slot from, Slot to) = 0;
+  // Makes the index refer to `to` in place of `from`, for each of `rows`, and says which it did: where a key
+  // isn't at `from` any more, `to` is garbage. The tier holds no lock of its own while it calls this;
+  // erase() may be called by others meanwhile, with the index's locks held.
+  struct Relocation {
+    int64_t key;
+    Slot from;
+    Slot to;
+    bool done = false;
+  };
+  virtual void relocate(std::span<Relocation> rows) = 0;
 };
 
 class Tier {

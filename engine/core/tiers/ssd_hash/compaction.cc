@@ -82,7 +82,7 @@ void SsdHashTier::compact_noting_errors(uint64_t more_bytes, size_t max_files) {
   }
 }
 
-// Takes the files that there are now, from the oldest on, each once at most.
+// Takes the files that there are now, each once at most.
 void SsdHashTier::compact_while_over_soft_bound(uint64_t more_bytes, size_t max_files, bool wait) {
   if (relocator_.load(std::memory_order_acquire) == nullptr) return;
   {
@@ -107,11 +107,11 @@ void SsdHashTier::compact_while_over_soft_bound(uint64_t more_bytes, size_t max_
     check_usable();
     if (!log_.empty()) last_number = log_.back()->number;
   }
-  uint64_t after_number = 0;
+  std::vector<uint64_t> taken;  // their numbers
   for (size_t files = 0; files < max_files && is_over_soft_bound(more_bytes); ++files) {
-    const std::shared_ptr<LogFile> victim = next_to_compact(after_number, last_number);
+    const std::shared_ptr<LogFile> victim = next_to_compact(taken, last_number);
     if (victim == nullptr) break;
-    after_number = victim->number;
+    taken.push_back(victim->number);
     move_live_rows(*victim, carry_tombstones);
     compacted_files_.fetch_add(1, std::memory_order_relaxed);
     // What its tombstones speak of may be in the file that can't go.
@@ -122,15 +122,28 @@ void SsdHashTier::compact_while_over_soft_bound(uint64_t more_bytes, size_t max_
   compaction_error_.clear();
 }
 
-std::shared_ptr<LogFile> SsdHashTier::next_to_compact(uint64_t after_number, uint64_t last_number) {
+// The oldest file where files are kept, or else an older record could outlive a newer one of its key. Else
+// the one that wins most for what is moved: rows that are seldom asked for lie in the oldest files, nearly
+// all of them live.
+std::shared_ptr<LogFile> SsdHashTier::next_to_compact(std::span<const uint64_t> taken,
+                                                      uint64_t last_number) {
   std::unique_lock lock(log_mutex_);
   for (;;) {
-    const auto found = std::find_if(log_.begin(), log_.end(), [&](const auto& file) {
-      return file->number > after_number && file->number <= last_number;
-    });
-    if (found == log_.end()) return nullptr;
-    std::shared_ptr<LogFile> file = *found;
-    if (file->sealed) return file;
+    std::shared_ptr<LogFile> best;
+    double best_live_share = 0;
+    for (const auto& file : log_) {
+      if (file->number > last_number || std::find(taken.begin(), taken.end(), file->number) != taken.end()) {
+        continue;
+      }
+      const double live_share =
+          static_cast<double>(file->live_rows.load(std::memory_order_relaxed)) / std::max(1u, file->records);
+      if (best == nullptr || live_share < best_live_share) {
+        best = file;
+        best_live_share = live_share;
+      }
+      if (options_.keep_files) break;
+    }
+    if (best == nullptr || best->sealed) return best;
     seal_active_file(lock);
   }
 }
@@ -180,6 +193,7 @@ void SsdHashTier::move_records(LogFile& victim, const std::vector<std::byte>& re
                                std::span<const Slot> from) {
   Relocator& relocator = *relocator_.load(std::memory_order_acquire);
   std::vector<std::pair<std::byte*, Slot>> refused;
+  std::vector<Relocator::Relocation> relocations;
   for (size_t done = 0; done < from.size();) {
     std::shared_ptr<Buffer> buffer;
     Slot first_to = 0;
@@ -222,19 +236,23 @@ void SsdHashTier::move_records(LogFile& victim, const std::vector<std::byte>& re
           tier.relocated_.notify_all();
         }
       } const release{*this, *buffer, refused};
+      relocations.clear();
       for (uint32_t i = 0; i < count; ++i) {
-        std::byte* copy = copies + i * record_bytes_;
-        const RecordHeader header = ssd_hash::header_of(copy);
+        const RecordHeader header = ssd_hash::header_of(copies + i * record_bytes_);
         if (header.kind == ssd_hash::kTombstones) continue;
+        relocations.push_back({header.row.key, from[done + i], first_to + i});
+      }
+      relocator.relocate(relocations);
+      for (const Relocator::Relocation& row : relocations) {
+        std::byte* copy = copies + (row.to - first_to) * record_bytes_;
         // A damaged row moves as it is, so that whoever reads it is told; its key may be right.
         const bool whole = ssd_hash::is_whole(copy, record_bytes_);
         if (!whole) damaged_records_.fetch_add(1, std::memory_order_relaxed);
-        const Slot to = first_to + i;
-        if (relocator.relocate(header.row.key, from[done + i], to)) {
-          victim.clear_live(static_cast<uint32_t>(from[done + i] % records_per_file_));
+        if (row.done) {
+          victim.clear_live(static_cast<uint32_t>(row.from % records_per_file_));
           moved_rows_.fetch_add(1, std::memory_order_relaxed);
         } else {
-          refused.emplace_back(copy, to);
+          refused.emplace_back(copy, row.to);
           if (!whole) victim.has_stuck_row = true;
         }
       }
@@ -246,8 +264,8 @@ void SsdHashTier::move_records(LogFile& victim, const std::vector<std::byte>& re
   }
 }
 
-// Removes files without live rows, the oldest first and no later one before an earlier one. A file that
-// keeps some (their owner is about to erase them, or has not told the index of them yet) stays for the
+// Removes files without live rows, the oldest first and, where files are kept, no later one before an
+// earlier one. A file that keeps some (their owner is about to erase them, or has not told the index of them yet) stays for the
 // next round.
 void SsdHashTier::remove_emptied_files() {
   std::unique_lock lock(log_mutex_);
@@ -258,7 +276,7 @@ void SsdHashTier::remove_emptied_files() {
   for (const auto& file : log_) {
     if (is_empty(*file)) {
       emptied.push_back(file);
-    } else if (!file->has_stuck_row) {
+    } else if (options_.keep_files && !file->has_stuck_row) {
       break;
     }
   }

@@ -4,10 +4,11 @@
 // place alone: the index that says where a key is belongs to the table. The files can also be read
 // without it, by recover(), since a record carries its key, a sequence number and a checksum.
 //
-// Compaction always takes the oldest file: it moves what is live there to the end of the log and removes
-// the file. So for each key an older record goes before a newer one, and what recover() finds is never
-// older than what was written out, without a word about rows that were merely promoted. With files of up
-// to twice the live rows, a whole round writes at most as much as it wins.
+// Compaction moves what is live in a file to the end of the log and removes the file: the one with the
+// least live rows, or the oldest where files are to be kept. With the oldest first, for each key an older
+// record goes before a newer one, and what recover() finds is never older than what was written out,
+// without a word about rows that were merely promoted. With files of up to twice the live rows, a whole
+// round writes at most as much as it wins either way.
 #pragma once
 
 #include <atomic>
@@ -140,7 +141,8 @@ class SsdHashTier final : public Tier {
   void make_room();
   void compact_while_over_soft_bound(uint64_t more_bytes, size_t max_files, bool wait);
   void compact_noting_errors(uint64_t more_bytes, size_t max_files);
-  std::shared_ptr<ssd_hash::LogFile> next_to_compact(uint64_t after_number, uint64_t last_number);
+  std::shared_ptr<ssd_hash::LogFile> next_to_compact(std::span<const uint64_t> taken,
+                                                     uint64_t last_number);
   void move_live_rows(ssd_hash::LogFile& victim, bool carry_tombstones);
   void move_records(ssd_hash::LogFile& victim, const std::vector<std::byte>& records,
                     std::span<const Slot> from);

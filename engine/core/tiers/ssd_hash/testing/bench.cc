@@ -15,10 +15,12 @@ namespace {
 class VectorIndex final : public Relocator {
  public:
   explicit VectorIndex(size_t keys) : slots(keys) {}
-  bool relocate(int64_t key, Slot from, Slot to) override {
-    if (slots[static_cast<size_t>(key)] != from) return false;
-    slots[static_cast<size_t>(key)] = to;
-    return true;
+  void relocate(std::span<Relocation> rows) override {
+    for (Relocation& row : rows) {
+      Slot& slot = slots[static_cast<size_t>(row.key)];
+      row.done = slot == row.from;
+      if (row.done) slot = row.to;
+    }
   }
   std::vector<Slot> slots;
 };

@@ -35,12 +35,13 @@ int64_t checked_version(const RowBatch& rows, size_t i, int64_t key) {
   return version;
 }
 
-bool PlainIndex::relocate(int64_t key, Slot from, Slot to) {
-  const std::lock_guard lock(mutex_);
-  const auto found = entries_.find(key);
-  if (found == entries_.end() || found->second.slot != from) return false;
-  found->second.slot = to;
-  return true;
+void PlainIndex::relocate(std::span<Relocation> rows) {
+  for (Relocation& row : rows) {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(row.key);
+    row.done = found != entries_.end() && found->second.slot == row.from;
+    if (row.done) found->second.slot = row.to;
+  }
 }
 
 std::optional<PlainIndex::Entry> PlainIndex::put(int64_t key, Slot slot, int64_t version) {

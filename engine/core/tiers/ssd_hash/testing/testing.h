@@ -35,7 +35,7 @@ class PlainIndex final : public Relocator {
     Slot slot;
     int64_t version;
   };
-  bool relocate(int64_t key, Slot from, Slot to) override;
+  void relocate(std::span<Relocation> rows) override;
 
   // Returns where the row was before.
   std::optional<Entry> put(int64_t key, Slot slot, int64_t version);

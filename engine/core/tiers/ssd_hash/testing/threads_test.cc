@@ -26,12 +26,13 @@ class ShardedIndex final : public Relocator {
 
   explicit ShardedIndex(size_t keys) : entries_(keys) {}
 
-  bool relocate(int64_t key, Slot from, Slot to) override {
-    const std::lock_guard lock(mutex(key));
-    Entry& entry = entries_[static_cast<size_t>(key)];
-    if (entry.version < 0 || entry.slot != from) return false;
-    entry.slot = to;
-    return true;
+  void relocate(std::span<Relocation> rows) override {
+    for (Relocation& row : rows) {
+      const std::lock_guard lock(mutex(row.key));
+      Entry& entry = entries_[static_cast<size_t>(row.key)];
+      row.done = entry.version >= 0 && entry.slot == row.from;
+      if (row.done) entry.slot = row.to;
+    }
   }
   Entry find(int64_t key) const {
     const std::shared_lock lock(mutex(key));
