@@ -10,7 +10,7 @@
 namespace embstore {
 namespace {
 
-// tables[k][b]: the remainder of byte b followed by k zero size, so that eight size take one step.
+// tables[k][b]: the remainder of byte b followed by k zero bytes, so that eight bytes take one step.
 constexpr std::array<std::array<uint32_t, 256>, 8> make_tables() {
   std::array<std::array<uint32_t, 256>, 8> tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
