@@ -16,6 +16,10 @@ namespace {
 // What waits to be counted before a look-up stops to count it itself.
 constexpr size_t kMostWaitingBytes = size_t{32} << 20;
 
+// Rows that go down at once: enough to write them in large pieces, few enough that the slots they leave are
+// still in the cache when other rows come.
+constexpr uint64_t kRowsAtOnce = 2048;
+
 }  // namespace
 
 Mover::Mover(TierStack& tiers, const Index& index, Epochs& epochs, const RowLayout& layout,
@@ -71,9 +75,7 @@ Mover::Claim Mover::claim(uint64_t count) {
 Mover::Claim Mover::claim_locked(uint64_t count) {
   for (;;) {
     if (std::optional<Claim> claim = try_claim(count)) return std::move(*claim);
-    shrink_from(0);
-    if (std::optional<Claim> claim = try_claim(count)) return std::move(*claim);
-    std::this_thread::yield();  // as in claim()
+    if (!shrink_once(0)) std::this_thread::yield();  // as in claim()
   }
 }
 
@@ -311,16 +313,21 @@ void Mover::relocate(std::span<Relocation> rows) {
 }
 
 void Mover::shrink_from(size_t t) {
-  if (t + 1 == tiers_.size()) return;
+  while (shrink_once(t)) {
+  }
+}
+
+bool Mover::shrink_once(size_t t) {
+  if (t + 1 == tiers_.size()) return false;
   // From the bottom, so that there is room below for what comes down.
   shrink_from(t + 1);
-  while (const uint64_t excess = tiers_.excess_rows(t)) {
-    uint64_t count = std::min(excess, tiers_.headroom_rows(t));
-    if (tiers_.memory(t + 1) != nullptr) count = std::min(count, tiers_.headroom_rows(t + 1));
-    // Rows that changed while they were copied stay; the next round finds colder ones.
-    if (demote(t, count) == 0) std::this_thread::yield();
-    shrink_from(t + 1);
-  }
+  const uint64_t excess = tiers_.excess_rows(t);
+  if (excess == 0) return false;
+  uint64_t count = std::min(excess, kRowsAtOnce);
+  if (tiers_.memory(t + 1) != nullptr) count = std::min(count, tiers_.headroom_rows(t + 1));
+  // Rows that changed while they were copied stay; the next round finds colder ones.
+  if (demote(t, count) == 0) std::this_thread::yield();
+  return true;
 }
 
 uint64_t Mover::demote(size_t t, uint64_t count) {

@@ -130,6 +130,9 @@ class Mover final : private EvictionPool::Job, private Relocator {
                std::vector<Accesses>& missed);
   // Moves rows down until tier t and those below it are within their capacities.
   void shrink_from(size_t t);
+  // Moves some rows of tier t down; false where it's within its capacity. The tiers below are, afterwards,
+  // but for what came.
+  bool shrink_once(size_t t);
   struct Leaving {
     Place place;
     KeyHash hash;
