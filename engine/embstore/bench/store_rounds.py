@@ -18,7 +18,8 @@ from embstore.bench.tiers_figures import StoreResult, TiersOptions
 from embstore.bench.watcher import Watcher
 from embstore.bench.zipf import BoundedZipf
 
-OPERATIONS = ("lookup", "step")
+# Look-ups in training first: they leave everything where it is.
+OPERATIONS = ("training_lookup", "lookup", "step")
 
 
 class Traffic:
@@ -78,7 +79,9 @@ class LoadedStore:
         before = self._store.counters()
         start = self._now()
         for batch in batches:
-            if operation == "lookup":
+            if operation == "training_lookup":
+                self._store.training_lookup(batch, out)
+            elif operation == "lookup":
                 self._store.lookup(batch, out)
             else:
                 self._store.step(batch, out, grads)
@@ -87,7 +90,7 @@ class LoadedStore:
         after = self._store.counters()
         if not counts:
             return
-        items = len(batches) * (out.shape[0] if operation == "lookup" else 1)
+        items = len(batches) * (1 if operation == "step" else out.shape[0])
         self._rates[operation].append(items / seconds)
         if before.hits is None or before.misses is None:
             return
@@ -109,8 +112,10 @@ class LoadedStore:
         return StoreResult(
             dim=self.dim,
             store=self.name,
+            training_lookups_per_s=paired["training_lookup"],
             lookups_per_s=paired["lookup"],
             steps_per_s=paired["step"],
+            training_lookup_hit_rate=self._hit_rate("training_lookup"),
             lookup_hit_rate=self._hit_rate("lookup"),
             step_hit_rate=self._hit_rate("step"),
             memory_bytes=self._memory_bytes / rows,
@@ -144,7 +149,7 @@ def run(
     for store in stores:
         store.warm_up(traffic.warm_up, out, grads)
     for operation in OPERATIONS:
-        watcher.begin(f"{what}, {operation}s")
+        watcher.begin(f"{what}, {operation.replace('_', ' ')}s")
         for number, ranks in enumerate(traffic.rounds[operation]):
             for store in stores:
                 store.run_round(operation, ranks, out, grads, counts=number > 0)

@@ -58,9 +58,14 @@ class Store(Protocol):
         """Gives every key a row: ones, and Adagrad's initial accumulators."""
 
     def prepare(self, ids: Ids) -> Any: ...
-    def lookup(self, batch: Any, out: Rows) -> None: ...
+    def lookup(self, batch: Any, out: Rows) -> None:
+        """For serving: counts for the cache, where there is one, and brings rows up."""
+
+    def training_lookup(self, batch: Any, out: Rows) -> None:
+        """Reads alone."""
+
     def step(self, batch: Any, out: Rows, grads: Rows) -> None:
-        """A lookup, then one Adagrad step with `grads`."""
+        """A training lookup, then one Adagrad step with `grads`."""
 
     def settle(self) -> None:
         """Returns when the rows that have to move have moved, where the store can tell."""
@@ -107,6 +112,9 @@ class Variable:
 
     def lookup(self, batch: Ids, out: Rows) -> None:
         self._variable.lookup(batch, out=out)
+
+    def training_lookup(self, batch: Ids, out: Rows) -> None:
+        self._variable.lookup(batch, train=True, out=out)
 
     def step(self, batch: Ids, out: Rows, grads: Rows) -> None:
         self._variable.lookup(batch, train=True, out=out)
@@ -169,6 +177,9 @@ class KeyValueStore(ABC):
 
     def lookup(self, batch: KeyBatch, out: Rows) -> None:
         self._gather(self.read(batch), batch, out)
+
+    def training_lookup(self, batch: KeyBatch, out: Rows) -> None:
+        self.lookup(batch, out)
 
     def step(self, batch: KeyBatch, out: Rows, grads: Rows) -> None:
         rows = self.read(batch)

@@ -108,22 +108,24 @@ def _folder(text: str) -> Path:
 def _rate_table(results: list[StoreResult]) -> Table:
     table = Table(
         title=f"Zipf ids: medians, and their ratio to {YARDSTICK}'s in the same rounds",
-        caption="ids/s: lookups; steps/s: lookup and Adagrad a batch; hits: in the first tier",
+        caption="train, serve: ids/s looked up, for serving with the moves that follow; step: lookup "
+        "and Adagrad, batches/s; hits: ids served in the first tier",
     )
     for column in ("dim", "store"):
         table.add_column(column, no_wrap=True)
-    for column in ("M ids/s", "ratio", "hits", "steps/s", "ratio", "hits"):
+    for column in ("train M/s", "ratio", "serve M/s", "ratio", "hits", "step/s", "ratio"):
         table.add_column(column, justify="right")
     for result in results:
         table.add_row(
             str(result.dim),
             result.store,
+            f"{result.training_lookups_per_s.median / 1e6:.2f}",
+            _ratio(result.training_lookups_per_s),
             f"{result.lookups_per_s.median / 1e6:.2f}",
             _ratio(result.lookups_per_s),
             _percent(result.lookup_hit_rate),
             f"{result.steps_per_s.median:.3g}",
             _ratio(result.steps_per_s),
-            _percent(result.step_hit_rate),
         )
     return table
 
