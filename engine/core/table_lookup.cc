@@ -42,7 +42,7 @@ void Table::lookup(std::span<const int64_t> ids, float* out, bool train) const {
   }
   hits_.fetch_add(hits, std::memory_order_relaxed);
   misses_.fetch_add(ids.size() - hits, std::memory_order_relaxed);
-  if (!batch.lower.empty()) lookup_lower(ids, out, batch.lower);
+  if (!batch.lower.empty()) lookup_lower(out, batch.lower);
   if (train) {
     mover_->recycle(std::move(batch));
   } else {
@@ -118,17 +118,19 @@ uint64_t Table::lookup_rows(std::span<const int64_t> ids, float* out, StagedRows
 }
 
 // Tier by tier and in one batch each.
-void Table::lookup_lower(std::span<const int64_t> ids, float* out, StagedRows& lower) const {
+void Table::lookup_lower(float* out, StagedRows& lower) const {
   constexpr size_t kAhead = 8;
   const size_t dim = static_cast<size_t>(layout_.dim());
   lower.read(*tiers_);
+  IndexReader reader(*index_);
   for (size_t i = 0; i < lower.size(); ++i) {
     if (i + kAhead < lower.size()) prefetch_line(lower.entry(i + kAhead).found.bucket);
-    const size_t position = lower.entry(i).tag;
-    if (lower.holds(i)) {
+    const auto& [key, hash, found, position] = lower.entry(i);
+    // A neighbour's change voids what was found, not the row.
+    if (lower.holds(i) || lower.holds_at(i, reader.find(hash, key).ref, *tiers_)) {
       std::copy_n(lower.row(i), dim, out + position * dim);
     } else {
-      lookup_row(ids[position], out + position * dim);  // it moved meanwhile
+      lookup_row(key, out + position * dim);  // it moved meanwhile
     }
   }
 }

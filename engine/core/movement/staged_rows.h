@@ -50,9 +50,8 @@ class StagedRows {
   // REQUIRES: the guard that was held when they were found still is.
   // Throws Error(kStorage) where a tier lost the row.
   bool holds(size_t i) const;
-  // The same, asked by somebody who holds no such guard and knows where the row is now. Neighbours don't
-  // matter here, but it's false too where the tier has used places again.
-  // REQUIRES: the shard's mutex is held.
+  // The same, for somebody who knows where the row is now, and may hold no such guard any more. Neighbours
+  // don't matter here, but it's false too where the tier has used places again.
   bool holds_at(size_t i, RowRef now, const TierStack& tiers) const;
   const RowHeader& header(size_t i) const { return rows_.header(i); }
   void prefetch(size_t i) const {
