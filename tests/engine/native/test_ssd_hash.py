@@ -32,7 +32,7 @@ def run(program: Path, timeout_s: float) -> None:
 
 @pytest.mark.sanitizer
 def test_what_is_written_is_read_whatever_happens_to_files_threads_and_the_process() -> None:
-    run(build("native"), timeout_s=600)
+    run(build("native-plain"), timeout_s=600)
 
 
 @pytest.mark.sanitizer
