@@ -13,6 +13,7 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -118,6 +119,16 @@ void a_row_that_comes_back_outlives_its_erased_place(const std::string& path) {
   check(tier.stats().rows == 0 && tier.waiting_erasures() == 1, "an erasure waits");
   const Place second = write(tier, {1}, 2)[0];
   check(tier.waiting_erasures() == 0, "a write takes the erasures along");
+
+  std::vector<int64_t> many(size_t{1} << 16);
+  std::iota(many.begin(), many.end(), int64_t{100});
+  const std::vector<Place> leaving = write(tier, many, 1);
+  tier.erase(std::span(leaving).first(1));
+  tier.compact();
+  check(tier.waiting_erasures() == 1, "a few erasures wait for a write");
+  tier.erase(std::span(leaving).subspan(1));
+  tier.compact();
+  check(tier.waiting_erasures() == 0, "many don't");
   expect_rows(tier, {second}, 2);
   check(!is_there(tier, first), "the erased place is gone");
 

@@ -199,6 +199,12 @@ void LevelDbTier::erase(std::span<const Place> places) {
   rows_ -= places.size();
 }
 
+// Where rows only leave, no write comes that would see to it.
+void LevelDbTier::compact() {
+  constexpr uint64_t kMany = uint64_t{1} << 16;
+  if (waiting_erasures() >= kMany) drain();
+}
+
 void LevelDbTier::drain() {
   const std::lock_guard lock(write_mutex_);
   delete_erased_then(nullptr);

@@ -54,11 +54,12 @@ class LevelDbTier final : public Tier {
   // an erased row, unless something still refers to the place: then the database lost it.
   void read(std::span<const Place> places, RowBatch& rows) const override;
   uint64_t reused_places() const override { return reused_places_.load(std::memory_order_acquire); }
-  // Takes note, no more: the records are deleted by the next write() or drain(). 16 bytes a place until
-  // then.
+  // Takes note, no more: the records are deleted by the next write(), drain(), or compact() that finds many.
+  // 16 bytes a place until then.
   void erase(std::span<const Place> places) override;
   TierStats stats() const override;
 
+  void compact() override;
   // Deletes the records of every row erased so far.
   void drain() override;
   uint64_t waiting_erasures() const;
