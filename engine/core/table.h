@@ -145,7 +145,7 @@ class Table {
   uint64_t lookup_first_tier(std::span<const int64_t> ids, float* out, StagedRows& lower,
                              RowRef* refs) const;
   // Reads what was added to `lower`.
-  void lookup_lower(float* out, StagedRows& lower) const;
+  void lookup_lower(float* out, StagedRows& lower, RowPart part) const;
   // One row, wherever it is.
   void lookup_row(int64_t key, float* out) const;
   const float* default_row(int64_t key) const;

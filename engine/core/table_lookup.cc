@@ -42,7 +42,7 @@ void Table::lookup(std::span<const int64_t> ids, float* out, bool train) const {
   }
   hits_.fetch_add(hits, std::memory_order_relaxed);
   misses_.fetch_add(ids.size() - hits, std::memory_order_relaxed);
-  if (!batch.lower.empty()) lookup_lower(out, batch.lower);
+  if (!batch.lower.empty()) lookup_lower(out, batch.lower, train ? RowPart::kWeights : RowPart::kAll);
   if (train) {
     mover_->recycle(std::move(batch));
   } else {
@@ -118,10 +118,10 @@ uint64_t Table::lookup_rows(std::span<const int64_t> ids, float* out, StagedRows
 }
 
 // Tier by tier and in one batch each.
-void Table::lookup_lower(float* out, StagedRows& lower) const {
+void Table::lookup_lower(float* out, StagedRows& lower, RowPart part) const {
   constexpr size_t kAhead = 8;
   const size_t dim = static_cast<size_t>(layout_.dim());
-  lower.read(*tiers_);
+  lower.read(*tiers_, part);
   IndexReader reader(*index_);
   for (size_t i = 0; i < lower.size(); ++i) {
     if (i + kAhead < lower.size()) prefetch_line(lower.entry(i + kAhead).found.bucket);
@@ -153,7 +153,7 @@ void Table::lookup_row(int64_t key, float* out) const {
     }
     staged.start(*tiers_);
     staged.add(key, hash, found, 0);
-    staged.read(*tiers_);
+    staged.read(*tiers_, RowPart::kWeights);
     if (staged.holds(0)) {
       std::copy_n(staged.row(0), dim, out);
       return;

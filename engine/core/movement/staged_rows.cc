@@ -12,13 +12,20 @@ void StagedRows::start(const TierStack& tiers) {
   for (size_t t = 0; t < tiers.size(); ++t) reused_places_[t] = tiers.tier(t).reused_places();
 }
 
-void StagedRows::read(const TierStack& tiers) {
+void StagedRows::read(const TierStack& tiers, RowPart part) {
   const auto lower = [](const Entry& a, const Entry& b) {
     return a.found.ref.tier() < b.found.ref.tier();
   };
   if (!std::is_sorted(entries_.begin(), entries_.end(), lower)) {
     std::stable_sort(entries_.begin(), entries_.end(), lower);
   }
+  const auto read_tier = [&](uint32_t t, RowBatch& rows) {
+    if (part == RowPart::kAll) {
+      tiers.tier(t).read(places_, rows);
+    } else {
+      tiers.tier(t).read_weights(places_, rows);
+    }
+  };
   rows_.resize(entries_.size());
   for (size_t first = 0; first < entries_.size();) {
     const uint32_t tier = entries_[first].found.ref.tier();
@@ -28,10 +35,10 @@ void StagedRows::read(const TierStack& tiers) {
       places_.push_back({entries_[end].key, entries_[end].found.ref.slot()});
     }
     if (places_.size() == entries_.size()) {
-      tiers.tier(tier).read(places_, rows_);
+      read_tier(tier, rows_);
       return;
     }
-    tiers.tier(tier).read(places_, tier_rows_);
+    read_tier(tier, tier_rows_);
     for (size_t i = first; i < end; ++i) {
       rows_.header(i) = tier_rows_.header(i - first);
       std::copy_n(tier_rows_.row(i - first), rows_.row_floats(), rows_.row(i));

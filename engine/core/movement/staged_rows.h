@@ -41,7 +41,7 @@ class StagedRows {
   }
   // Reads all that was added, one batch a tier, and puts the entries in the order of their tiers.
   // REQUIRES: a guard of the epochs was held since they were found, and is held on.
-  void read(const TierStack& tiers);
+  void read(const TierStack& tiers, RowPart part = RowPart::kAll);
 
   const Entry& entry(size_t i) const { return entries_[i]; }
   // True if what was read of row i is whole and, while its shard's mutex is held, still the row.

@@ -65,12 +65,20 @@ void MemoryTier::write(const RowBatch& rows, std::span<Slot> slots) {
 }
 
 void MemoryTier::read(std::span<const Place> places, RowBatch& rows) const {
+  read_floats(places, row_floats_, rows);
+}
+
+void MemoryTier::read_weights(std::span<const Place> places, RowBatch& rows) const {
+  read_floats(places, layout_.block_floats(), rows);
+}
+
+void MemoryTier::read_floats(std::span<const Place> places, size_t floats, RowBatch& rows) const {
   constexpr size_t kAhead = 8;
   rows.resize(places.size());
   for (size_t i = 0; i < places.size(); ++i) {
-    if (i + kAhead < places.size()) prefetch(places[i + kAhead].slot);
+    if (i + kAhead < places.size()) prefetch(places[i + kAhead].slot, floats);
     rows.header(i) = header(places[i].slot, places[i].key);
-    copy_row<0>(rows.row(i), row(places[i].slot), static_cast<int>(row_floats_));
+    copy_row<0>(rows.row(i), row(places[i].slot), static_cast<int>(floats));
   }
 }
 

@@ -24,6 +24,7 @@ class MemoryTier final : public Tier {
 
   void write(const RowBatch& rows, std::span<Slot> slots) override;
   void read(std::span<const Place> places, RowBatch& rows) const override;
+  void read_weights(std::span<const Place> places, RowBatch& rows) const override;
   uint64_t reused_places() const override { return reused_places_.load(std::memory_order_acquire); }
   void erase(std::span<const Place> places) override;
   TierStats stats() const override;
@@ -76,8 +77,9 @@ class MemoryTier final : public Tier {
                     row.stamp.load(std::memory_order_relaxed));
   }
   // All of a slot.
-  void prefetch(Slot slot) const {
-    prefetch_row(row(slot), row_floats_);
+  void prefetch(Slot slot) const { prefetch(slot, row_floats_); }
+  void prefetch(Slot slot, size_t floats) const {
+    prefetch_row(row(slot), floats);
     prefetch_line(&meta_[slot]);
     if (ranked_) prefetch_rank(slot);
   }
@@ -95,6 +97,7 @@ class MemoryTier final : public Tier {
   RowHeader header(Slot slot, int64_t key) const;
 
  private:
+  void read_floats(std::span<const Place> places, size_t floats, RowBatch& rows) const;
   // A rank that about `count` of the rows in the first `slots` slots don't exceed.
   Rank sampled_limit(uint64_t slots, uint64_t count, CacheStrategy strategy) const;
   void touch(Slot slot, uint64_t stamp) {

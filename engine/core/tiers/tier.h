@@ -50,6 +50,8 @@ class Relocator {
   virtual void relocate(std::span<Relocation> rows) = 0;
 };
 
+enum class RowPart { kAll, kWeights };
+
 class Tier {
  public:
   virtual ~Tier() = default;
@@ -63,6 +65,10 @@ class Tier {
   // meanwhile yields an unspecified row: the caller checks against the index afterwards. A place that
   // was not erased yields its row, or an error: never a damaged row.
   virtual void read(std::span<const Place> places, RowBatch& rows) const = 0;
+  // The same, but the floats after the weights are unspecified.
+  virtual void read_weights(std::span<const Place> places, RowBatch& rows) const {
+    read(places, rows);
+  }
 
   // A number that changes before a place is given out that was given out before. So if it's the same as
   // before a place was read, and the place is still the row's, then the row is what was read.

@@ -230,7 +230,7 @@ void SsdHashTier::move_records(LogFile& victim, const std::vector<std::byte>& re
             RecordHeader header = ssd_hash::header_of(record);
             header.kind = ssd_hash::kVoid;
             std::memcpy(record, &header, sizeof header);
-            ssd_hash::seal_record(record, tier.record_bytes_);
+            ssd_hash::seal_record(record, tier.record_shape_);
           }
           --held.relocating;
           tier.relocated_.notify_all();
@@ -240,13 +240,13 @@ void SsdHashTier::move_records(LogFile& victim, const std::vector<std::byte>& re
       for (uint32_t i = 0; i < count; ++i) {
         const RecordHeader header = ssd_hash::header_of(copies + i * record_bytes_);
         if (header.kind == ssd_hash::kTombstones) continue;
-        relocations.push_back({header.row.key, from[done + i], first_to + i});
+        relocations.push_back({header.key, from[done + i], first_to + i});
       }
       relocator.relocate(relocations);
       for (const Relocator::Relocation& row : relocations) {
         std::byte* copy = copies + (row.to - first_to) * record_bytes_;
         // A damaged row moves as it is, so that whoever reads it is told; its key may be right.
-        const bool whole = ssd_hash::is_whole(copy, record_bytes_);
+        const bool whole = ssd_hash::is_whole(copy, record_shape_);
         if (!whole) damaged_records_.fetch_add(1, std::memory_order_relaxed);
         if (row.done) {
           victim.clear_live(static_cast<uint32_t>(row.from % records_per_file_));

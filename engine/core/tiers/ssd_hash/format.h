@@ -17,7 +17,7 @@ namespace embstore::ssd_hash {
 static_assert(std::endian::native == std::endian::little, "the files are little-endian");
 
 inline constexpr char kMagic[8] = {'E', 'S', 'S', 'S', 'D', 'H', 'S', 'H'};
-inline constexpr uint32_t kFormatVersion = 1;
+inline constexpr uint32_t kFormatVersion = 2;
 
 // Every write begins and ends at a multiple of this, so that O_DIRECT takes it.
 inline constexpr size_t kBlockBytes = 4096;
@@ -51,19 +51,36 @@ enum RecordKind : uint16_t {
   kVoid = 3,        // says nothing
 };
 
+// Two checksums, so that whoever wants the weights alone needn't touch the slots.
 struct RecordHeader {
-  uint32_t checksum;  // CRC-32C of the record's bytes after it
+  uint32_t checksum;        // CRC-32C of what follows, up to the end of the first block of floats, the weights'
   uint16_t kind;
-  uint16_t count;     // keys of kTombstones, else 0
-  uint64_t sequence;  // of the order in which rows and tombstones were made, from 1
-  RowHeader row;      // zero where there is no row
+  uint16_t count;           // keys of kTombstones, else 0
+  uint64_t sequence;        // of the order in which rows and tombstones were made, from 1
+  int64_t key;              // from here to save_span: zero where there is no row
+  uint64_t frequency;
+  int64_t version;
+  uint64_t served;
+  uint64_t stamp;
+  uint32_t save_span;
+  uint32_t slots_checksum;  // CRC-32C of the record's bytes after the first block of floats
+
+  static RecordHeader of(uint64_t sequence_number, const RowHeader& row) {
+    return {.checksum = 0,
+            .kind = kRow,
+            .count = 0,
+            .sequence = sequence_number,
+            .key = row.key,
+            .frequency = row.frequency,
+            .version = row.version,
+            .served = row.served,
+            .stamp = row.stamp,
+            .save_span = static_cast<uint32_t>(row.save_span),
+            .slots_checksum = 0};
+  }
+  RowHeader row() const { return {key, frequency, version, served, stamp, save_span}; }
 };
 static_assert(sizeof(RecordHeader) == 64);
-// A change there is a change of the format.
-static_assert(sizeof(RowHeader) == 48 && offsetof(RowHeader, key) == 0 &&
-              offsetof(RowHeader, frequency) == 8 && offsetof(RowHeader, version) == 16 &&
-              offsetof(RowHeader, served) == 24 && offsetof(RowHeader, stamp) == 32 &&
-              offsetof(RowHeader, save_span) == 40);
 
 // The note beside the files that are kept, see sequence_note.h: this, then how far the numbers had come when
 // records got them, and when they were written out, eight bytes each; then zeros.
@@ -82,9 +99,15 @@ struct NoteHeader {
 };
 static_assert(sizeof(NoteHeader) == 64);
 
-inline size_t record_bytes(const RowLayout& layout) {
-  return sizeof(RecordHeader) + layout.row_bytes();
-}
+// The bytes of each record of a table.
+struct RecordShape {
+  explicit RecordShape(const RowLayout& layout)
+      : bytes(sizeof(RecordHeader) + layout.row_bytes()),
+        weights_end(sizeof(RecordHeader) + layout.block_floats() * sizeof(float)) {}
+
+  size_t bytes;
+  size_t weights_end;  // what the first checksum covers, but for itself
+};
 inline size_t tombstones_per_record(const RowLayout& layout) {
   return layout.row_bytes() / sizeof(int64_t);
 }
@@ -92,16 +115,27 @@ inline uint64_t record_offset(uint64_t record, size_t bytes_a_record) {
   return kHeaderBytes + record * bytes_a_record;
 }
 
-inline uint32_t checksum_of_record(const std::byte* record, size_t bytes_a_record) {
-  return crc32c(record + sizeof(uint32_t), bytes_a_record - sizeof(uint32_t));
+inline uint32_t checksum_to_weights(const std::byte* record, const RecordShape& shape) {
+  return crc32c(record + sizeof(uint32_t), shape.weights_end - sizeof(uint32_t));
 }
-inline bool is_whole(const std::byte* record, size_t bytes_a_record) {
+inline uint32_t checksum_of_slots(const std::byte* record, const RecordShape& shape) {
+  return crc32c(record + shape.weights_end, shape.bytes - shape.weights_end);
+}
+// True if the record is what was sealed, at least to the end of its weights.
+inline bool is_whole_to_weights(const std::byte* record, const RecordShape& shape) {
   uint32_t checksum;
   std::memcpy(&checksum, record, sizeof checksum);
-  return checksum == checksum_of_record(record, bytes_a_record);
+  return checksum == checksum_to_weights(record, shape);
 }
-inline void seal_record(std::byte* record, size_t bytes_a_record) {
-  const uint32_t checksum = checksum_of_record(record, bytes_a_record);
+inline bool is_whole(const std::byte* record, const RecordShape& shape) {
+  uint32_t checksum;
+  std::memcpy(&checksum, record + offsetof(RecordHeader, slots_checksum), sizeof checksum);
+  return checksum == checksum_of_slots(record, shape) && is_whole_to_weights(record, shape);
+}
+inline void seal_record(std::byte* record, const RecordShape& shape) {
+  const uint32_t of_slots = checksum_of_slots(record, shape);
+  std::memcpy(record + offsetof(RecordHeader, slots_checksum), &of_slots, sizeof of_slots);
+  const uint32_t checksum = checksum_to_weights(record, shape);
   std::memcpy(record, &checksum, sizeof checksum);
 }
 inline RecordHeader header_of(const std::byte* record) {

@@ -226,7 +226,7 @@ RecoveryReport SsdHashTier::recover(const Found& found) {
     uint32_t damaged_since_whole = 0;
     uint32_t zeros_since_whole = 0;  // blocks are filled up with zeros at the end of what was written
     scan(*file, expected, [&](uint32_t record, const std::byte* at, size_t available) {
-      if (available < record_bytes_ || !ssd_hash::is_whole(at, record_bytes_)) {
+      if (available < record_bytes_ || !ssd_hash::is_whole(at, record_shape_)) {
         if (!file->sealed && is_all_zero(at, available)) {
           ++zeros_since_whole;
           return;
@@ -248,7 +248,7 @@ RecoveryReport SsdHashTier::recover(const Found& found) {
       const RecordHeader header = ssd_hash::header_of(at);
       last_sequence = std::max(last_sequence, header.sequence);
       if (header.kind == ssd_hash::kRow) {
-        entries.push_back({header.row.key, header.sequence, slot_of(*file, record), true});
+        entries.push_back({header.key, header.sequence, slot_of(*file, record), true});
       } else if (header.kind == ssd_hash::kTombstones) {
         for (uint16_t i = 0; i < header.count; ++i) {
           int64_t key;
@@ -285,7 +285,7 @@ RecoveryReport SsdHashTier::recover(const Found& found) {
     rows.resize(slots.size());
     for (size_t i = 0; i < slots.size(); ++i) {
       const std::byte* at = batch.data() + i * record_bytes_;
-      rows.header(i) = ssd_hash::header_of(at).row;
+      rows.header(i) = ssd_hash::header_of(at).row();
       std::memcpy(rows.row(i), at + sizeof(RecordHeader), layout_.row_bytes());
     }
     if (!slots.empty()) {

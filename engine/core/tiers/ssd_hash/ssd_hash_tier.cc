@@ -84,7 +84,8 @@ SsdHashTier::SsdHashTier(std::string variable_name, const RowLayout& layout, std
       directory_(std::move(directory)),
       options_(options),
       calls_(options.file_calls != nullptr ? *options.file_calls : ssd_hash::system_file_calls()),
-      record_bytes_(ssd_hash::record_bytes(layout)),
+      record_shape_(layout),
+      record_bytes_(record_shape_.bytes),
       flush_bytes_(flush_bytes_for(options, record_bytes_)),
       io_scheme_(options.io_scheme == IoScheme::kAuto ? ssd_hash::resolve_auto_io_scheme().scheme
                                                       : options.io_scheme),
@@ -340,7 +341,7 @@ size_t SsdHashTier::append_some(size_t count, const Fill& fill) {
                   (record_offset(active_->records, record_bytes_) - buffer.base_offset);
   for (uint32_t i = 0; i < appended; ++i, at += record_bytes_) {
     fill(*active_, active_->records + i, at, i);
-    ssd_hash::seal_record(at, record_bytes_);
+    ssd_hash::seal_record(at, record_shape_);
   }
   active_->records += appended;
   buffer.count.store(before + appended, std::memory_order_release);
@@ -362,11 +363,8 @@ void SsdHashTier::write(const RowBatch& rows, std::span<Slot> slots) {
       const size_t first = done;
       done += append_some(
           rows.size() - done, [&](LogFile& file, uint32_t record, std::byte* at, size_t i) {
-            const RecordHeader header{.checksum = 0,
-                                      .kind = ssd_hash::kRow,
-                                      .count = 0,
-                                      .sequence = next_sequence_++,
-                                      .row = rows.header(first + i)};
+            const RecordHeader header =
+                RecordHeader::of(next_sequence_++, rows.header(first + i));
             std::memcpy(at, &header, sizeof header);
             std::memcpy(at + sizeof header, rows.row(first + i), layout_.row_bytes());
             file.set_live(record);
@@ -389,11 +387,10 @@ void SsdHashTier::bury(std::span<const int64_t> keys) {
     const size_t records = (keys.size() - done + keys_a_record - 1) / keys_a_record;
     append_some(records, [&](LogFile&, uint32_t, std::byte* at, size_t) {
       const auto some = keys.subspan(done, std::min(keys_a_record, keys.size() - done));
-      const RecordHeader header{.checksum = 0,
-                                .kind = ssd_hash::kTombstones,
-                                .count = static_cast<uint16_t>(some.size()),
-                                .sequence = next_sequence_++,
-                                .row = {}};
+      RecordHeader header{};
+      header.kind = ssd_hash::kTombstones;
+      header.count = static_cast<uint16_t>(some.size());
+      header.sequence = next_sequence_++;
       std::memset(at, 0, record_bytes_);
       std::memcpy(at, &header, sizeof header);
       std::memcpy(at + sizeof header, some.data(), some.size_bytes());
@@ -446,13 +443,16 @@ void SsdHashTier::give_back(std::unique_ptr<ReadContext> context) const {
 
 // False where the place was erased. A damaged record of a live row is an error.
 bool SsdHashTier::decode(const LogFile& file, uint32_t record, const std::byte* bytes, size_t available,
-                         const Place& place, RowBatch& rows, size_t row) const {
-  if (available >= record_bytes_ && ssd_hash::is_whole(bytes, record_bytes_)) {
+                         const Place& place, RowPart part, RowBatch& rows, size_t row) const {
+  const bool all = part == RowPart::kAll;
+  if (available >= record_bytes_ && (all ? ssd_hash::is_whole(bytes, record_shape_)
+                                         : ssd_hash::is_whole_to_weights(bytes, record_shape_))) {
     const RecordHeader header = ssd_hash::header_of(bytes);
     // Another key's row, whole: the place was erased and its file's index used again.
-    if (header.kind != ssd_hash::kRow || header.row.key != place.key) return false;
-    rows.header(row) = header.row;
-    std::memcpy(rows.row(row), bytes + sizeof header, layout_.row_bytes());
+    if (header.kind != ssd_hash::kRow || header.key != place.key) return false;
+    rows.header(row) = header.row();
+    std::memcpy(rows.row(row), bytes + sizeof header,
+                (all ? record_bytes_ : record_shape_.weights_end) - sizeof header);
     return true;
   }
   // Live now means live all along.
@@ -466,6 +466,14 @@ bool SsdHashTier::decode(const LogFile& file, uint32_t record, const std::byte* 
 }
 
 void SsdHashTier::read(std::span<const Place> places, RowBatch& rows) const {
+  read_part(places, RowPart::kAll, rows);
+}
+
+void SsdHashTier::read_weights(std::span<const Place> places, RowBatch& rows) const {
+  read_part(places, RowPart::kWeights, rows);
+}
+
+void SsdHashTier::read_part(std::span<const Place> places, RowPart part, RowBatch& rows) const {
   if (closed_.load(std::memory_order_acquire)) {
     throw Error(ErrorKind::kClosed, directory_ + ": the tier is closed");
   }
@@ -491,7 +499,7 @@ void SsdHashTier::read(std::span<const Place> places, RowBatch& rows) const {
           buffer->bytes.data() +
           (record_offset(buffer->first_record + record, record_bytes_) - buffer->base_offset);
       const RecordHeader header = ssd_hash::header_of(at);
-      rows.header(i) = header.row;
+      rows.header(i) = header.row();
       std::memcpy(rows.row(i), at + sizeof header, layout_.row_bytes());
     } else if (const uint64_t index = slot / records_per_file_;
                index < files.size() && files[index] != nullptr) {
@@ -515,10 +523,12 @@ void SsdHashTier::read(std::span<const Place> places, RowBatch& rows) const {
   }
   if (mapped > 0) {
     const auto& addresses = context->addresses;
+    const size_t fetched_bytes = std::min(
+        part == RowPart::kAll ? record_bytes_ : record_shape_.weights_end, kPrefetchBytes);
     const auto fetch = [&](size_t begin) {
       for (size_t i = begin; i < std::min(begin + kRowsAhead, places.size()); ++i) {
         if (addresses[i] == nullptr) continue;
-        prefetch_bytes(addresses[i], std::min(record_bytes_, kPrefetchBytes));
+        prefetch_bytes(addresses[i], fetched_bytes);
       }
     };
     fetch(0);
@@ -527,7 +537,7 @@ void SsdHashTier::read(std::span<const Place> places, RowBatch& rows) const {
       if (addresses[i] == nullptr) continue;
       decode(*files[places[i].slot / records_per_file_],
              static_cast<uint32_t>(places[i].slot % records_per_file_), addresses[i], record_bytes_,
-             places[i], rows, i);
+             places[i], part, rows, i);
     }
     mapped_rows_.fetch_add(mapped, std::memory_order_relaxed);
   }
@@ -581,8 +591,8 @@ void SsdHashTier::read(std::span<const Place> places, RowBatch& rows) const {
         const uint64_t position = record_offset(record, record_bytes_) - span.offset;
         const size_t row = order[n] & 0xffffffffU;
         decode(**span.file, record, request.data + position,
-               request.bytes_read > position ? request.bytes_read - position : 0, places[row], rows,
-               row);
+               request.bytes_read > position ? request.bytes_read - position : 0, places[row],
+               part, rows, row);
       }
     }
   }

@@ -64,6 +64,7 @@ class SsdHashTier final : public Tier {
 
   void write(const RowBatch& rows, std::span<Slot> slots) override;
   void read(std::span<const Place> places, RowBatch& rows) const override;
+  void read_weights(std::span<const Place> places, RowBatch& rows) const override;
   uint64_t reused_places() const override { return reused_places_.load(std::memory_order_acquire); }
   // Only counts: safe and cheap under the index's locks. The space comes back by compact().
   void erase(std::span<const Place> places) override;
@@ -129,10 +130,11 @@ class SsdHashTier final : public Tier {
   bool drop(const ssd_hash::View& seen, Slot slot);
 
   // reading
+  void read_part(std::span<const Place> places, RowPart part, RowBatch& rows) const;
   std::unique_ptr<ReadContext> take_context() const;
   void give_back(std::unique_ptr<ReadContext> context) const;
   bool decode(const ssd_hash::LogFile& file, uint32_t record, const std::byte* bytes, size_t available,
-              const Place& place, RowBatch& rows, size_t row) const;
+              const Place& place, RowPart part, RowBatch& rows, size_t row) const;
 
   // compaction.cc
   uint64_t live_bytes() const;
@@ -164,7 +166,8 @@ class SsdHashTier final : public Tier {
   const std::string directory_;
   const SsdHashOptions options_;
   ssd_hash::FileCalls& calls_;
-  const size_t record_bytes_;
+  const ssd_hash::RecordShape record_shape_;
+  const size_t record_bytes_;  // record_shape_.bytes
   const size_t flush_bytes_;  // gathered before they go out
   const ssd_hash::IoScheme io_scheme_;
   std::string io_scheme_reason_;

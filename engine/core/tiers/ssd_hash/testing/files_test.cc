@@ -242,7 +242,9 @@ void files_that_are_not_ours_are_refused_by_name() {
     check(fs::exists(file), "the file was removed");
   };
   refused("isn't a file of SSDHASH rows", [](const std::string& file) { overwrite(file, 0, "PK"); });
-  refused("format version 2", [](const std::string& file) { overwrite(file, 8, "\2"); });
+  refused("format version " + std::to_string(kFormatVersion + 1), [](const std::string& file) {
+    overwrite(file, 8, std::string(1, static_cast<char>(kFormatVersion + 1)));
+  });
   for (const uint64_t offset : {12, 20, 30, 40, 60, 68}) {
     refused("header's checksum is wrong", [&](const std::string& file) { flip(file, offset); });
   }
@@ -262,7 +264,7 @@ void files_that_are_not_ours_are_refused_by_name() {
 void damaged_records_are_skipped_and_counted() {
   const TemporaryDirectory directory;
   const std::string path = directory / "rows";
-  const size_t record = record_bytes(kLayout);
+  const size_t record = RecordShape(kLayout).bytes;
   keep_rows(path, 2000);
   std::vector<std::string> files = files_in(path);
   check(files.size() > 3, "too few files for this test");
@@ -296,7 +298,7 @@ void damaged_records_are_skipped_and_counted() {
 void the_torn_end_of_a_file_is_skipped_and_counted() {
   const TemporaryDirectory directory;
   const std::string path = directory / "rows";
-  const size_t record = record_bytes(kLayout);
+  const size_t record = RecordShape(kLayout).bytes;
   constexpr int64_t kRows = 60;
   SsdHashTier writer("var", kLayout, path, kept());
   PlainIndex index;
@@ -343,7 +345,7 @@ void a_record_that_is_damaged_while_open_is_an_error_that_names_it() {
     PlainIndex index;
     write_rows(tier, index, kLayout, keys_from(0, 3000), 1);
     const std::vector<std::string> files = files_in(path);
-    const size_t record = record_bytes(kLayout);
+    const size_t record = RecordShape(kLayout).bytes;
     RowBatch rows(kLayout);
     const auto read = [&](int64_t key) {
       tier.read(std::vector{Place{key, index.find(key)->slot}}, rows);

@@ -165,7 +165,7 @@ void killed_processes_leave_consistent_files() {
     check(report.unwritten.has_value() && lost <= *report.unwritten,
           std::to_string(lost) + " rows are missing, and the report says " +
               std::to_string(report.unwritten.value_or(0)));
-    check(*report.unwritten * ssd_hash::record_bytes(kLayout) <= options_for(0).buffer_bytes,
+    check(*report.unwritten * ssd_hash::RecordShape(kLayout).bytes <= options_for(0).buffer_bytes,
           "more is missing than was ever gathered: " + std::to_string(*report.unwritten));
     unwritten += *report.unwritten;
     tier.close();
