@@ -10,7 +10,7 @@ import numpy as np
 
 from embstore._core import LevelDbStore, TierAlone
 from embstore.bench.contenders import Ids, Rows
-from embstore.bench.measure import CLOCKS, figures
+from embstore.bench.measure import CLOCKS, figures, quiesce
 from embstore.bench.store_rounds import folder_bytes
 from embstore.bench.tiers_figures import FileTierResult, TiersOptions, Unavailable
 from embstore.bench.watcher import Watcher
@@ -90,6 +90,7 @@ def run(
                 rows = np.empty((batch_rows, options.sizes(dim).row_floats), np.float32)
                 given = [content.next_rows(ids) for ids in picked] if operation == "write" else []
                 for name, store in stores.items():
+                    quiesce()
                     start = clock()
                     if operation == "write":
                         for ids, batch in zip(picked, given, strict=True):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embstore.bench.contenders import Ids, Rows
-from embstore.bench.measure import CLOCKS, figures
+from embstore.bench.measure import CLOCKS, figures, quiesce
 from embstore.bench.stores import open_store
 from embstore.bench.tiers_figures import StoreResult, TiersOptions
 from embstore.bench.watcher import Watcher
@@ -77,6 +77,7 @@ class LoadedStore:
         """Every batch, and the moves of rows that they cause, to the end."""
         batches: list[Any] = [self._store.prepare(self._keys[batch]) for batch in ranks]
         before = self._store.counters()
+        quiesce()
         start = self._now()
         for batch in batches:
             if operation == "training_lookup":

@@ -107,25 +107,22 @@ def _folder(text: str) -> Path:
 
 def _rate_table(results: list[StoreResult]) -> Table:
     table = Table(
-        title=f"Zipf ids: medians, and their ratio to {YARDSTICK}'s in the same rounds",
-        caption="train, serve: ids/s looked up, for serving with the moves that follow; step: lookup "
-        "and Adagrad, batches/s; hits: ids served in the first tier",
+        title=f"Zipf ids: medians (ratio to {YARDSTICK}'s in the same rounds)",
+        caption="train, serve: ids/s looked up, in serving with the moves that follow; "
+        "step: lookup and Adagrad, batches/s; hits: ids served in the first tier",
     )
     for column in ("dim", "store"):
         table.add_column(column, no_wrap=True)
-    for column in ("train M/s", "ratio", "serve M/s", "ratio", "hits", "step/s", "ratio"):
-        table.add_column(column, justify="right")
+    for column in ("train M/s", "serve M/s", "hits", "step/s"):
+        table.add_column(column, justify="right", no_wrap=True)
     for result in results:
         table.add_row(
             str(result.dim),
             result.store,
-            f"{result.training_lookups_per_s.median / 1e6:.2f}",
-            _ratio(result.training_lookups_per_s),
-            f"{result.lookups_per_s.median / 1e6:.2f}",
-            _ratio(result.lookups_per_s),
+            _rate(result.training_lookups_per_s, 1e6),
+            _rate(result.lookups_per_s, 1e6),
             _percent(result.lookup_hit_rate),
-            f"{result.steps_per_s.median:.3g}",
-            _ratio(result.steps_per_s),
+            _rate(result.steps_per_s, 1),
         )
     return table
 
@@ -208,6 +205,10 @@ def _unavailable_table(unavailable: list[Unavailable]) -> Table:
 
 def _ratio(figure: Figure) -> str:
     return "-" if figure.ratio is None else f"{figure.ratio:.2f}"
+
+
+def _rate(figure: Figure, unit: float) -> str:
+    return f"{figure.median / unit:.3g} ({_ratio(figure)})"
 
 
 def _percent(rate: float | None) -> str:
