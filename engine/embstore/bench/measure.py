@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import threading
 import time
@@ -20,15 +19,14 @@ CLOCKS: Mapping[str, Callable[[], float]] = {
 
 
 def quiesce(most_s: float = 20.0) -> None:
-    """Returns when no thread of the process works any more and the page cache is written back:
-    what one contender put off (LevelDB compacts behind its callers' backs) would slow the next."""
+    """Returns when no thread of the process works any more, or after `most_s`: what one contender
+    put off (LevelDB compacts behind its callers' backs) would slow the next."""
     deadline = time.perf_counter() + most_s
     while time.perf_counter() < deadline:
         before = time.process_time()
         time.sleep(0.02)
         if time.process_time() - before < 0.002:
-            break
-    os.sync()
+            return
 
 
 @dataclass(frozen=True)
