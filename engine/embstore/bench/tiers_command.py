@@ -92,7 +92,7 @@ def run(options: TiersOptions, watcher: Watcher) -> Report:
         _rate_table(results.stores),
         _byte_table(results.stores),
         _file_tier_table(results.file_tiers, options.direct),
-        _goal_table(results.goals()),
+        _goal_table(results.goals(options.direct)),
     ]
     if results.unavailable:
         tables.append(_unavailable_table(results.unavailable))

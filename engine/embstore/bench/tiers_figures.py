@@ -99,9 +99,10 @@ class TiersResults:
     unavailable: list[Unavailable] = field(default_factory=list)
     file_tiers: list[FileTierResult] = field(default_factory=list)
 
-    def goals(self) -> list[Goal]:
+    def goals(self, direct: bool) -> list[Goal]:
         goals = []
-        for tier in self.file_tiers:
+        # LevelDB can't go past the page cache.
+        for tier in () if direct else self.file_tiers:
             if tier.tier == "SSDHASH" and tier.rows_per_s.ratio is not None:
                 wanted = {"read": 5.0, "write": 3.0}[tier.operation]
                 what = f"rows that SSDHASH {tier.operation}s, to LevelDB"
