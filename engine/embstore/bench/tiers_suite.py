@@ -96,7 +96,9 @@ def to_json(options: TiersOptions, results: TiersResults) -> dict[str, object]:
         "file_yardstick": file_tier_rounds.YARDSTICK,
         "file_system": _file_system(options),
         **asdict(results),
-        "goals": [{**asdict(goal), "reached": goal.reached} for goal in results.goals(options.direct)],
+        "goals": [
+            {**asdict(goal), "reached": goal.reached} for goal in results.goals(options.direct)
+        ],
     }
 
 
