@@ -46,7 +46,7 @@ class AccessLog {
     return batch;
   }
   void recycle(ServedBatch&& batch) {
-    constexpr size_t kMostSpare = 8;
+    constexpr size_t kMostSpare = 4;
     batch.clear();
     const std::lock_guard lock(mutex_);
     if (spare_.size() < kMostSpare) spare_.push_back(std::move(batch));

@@ -197,9 +197,24 @@ void Mover::promote(const StagedRows& staged, std::span<const StagedAccesses> ac
     claim.take(slots);
     size_t used = 0;
     for (auto& places : left) places.clear();
+    // Also where a tier has lost a row, which is told by an error.
+    struct End {
+      TierStack& tiers;
+      Claim& claim;
+      const std::vector<Slot>& slots;
+      const size_t& used;
+      const decltype(left)& left_places;
+      ~End() {
+        for (size_t t = 1; t < tiers.size(); ++t) {
+          if (!left_places[t].empty()) tiers.tier(t).erase(left_places[t]);
+        }
+        claim.give_back(std::span(slots).subspan(used));
+      }
+    };
     {
       IndexShard& shard = index_.shard(shard_number);
       const std::lock_guard lock(shard.mutex);
+      const End at_the_end{tiers_, claim, slots, used, left};
       for (size_t n = first; n < end; ++n) {
         if (n + kAhead < end) {
           reader.prefetch(hash_of(n + kAhead));
@@ -233,11 +248,7 @@ void Mover::promote(const StagedRows& staged, std::span<const StagedAccesses> ac
         left[from.tier()].push_back({wanted.key, from.slot()});
         tiers_.add_rows(0, 1);
       }
-      for (size_t t = 1; t < tiers_.size(); ++t) {
-        if (!left[t].empty()) tiers_.tier(t).erase(left[t]);
-      }
     }
-    claim.give_back(std::span(slots).subspan(used));
     promotions_.fetch_add(used, std::memory_order_relaxed);
     first = end;
   }
