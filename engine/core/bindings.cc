@@ -1,6 +1,5 @@
 // The Python module: converts arguments and results, releases the GIL, maps errors. Nothing else.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -10,12 +9,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "array_arguments.h"
 #include "bench/bindings.h"
 #include "bench/hand_written_table.h"
 #include "checkpoint/bindings.h"
@@ -27,14 +26,6 @@ using namespace nb::literals;
 
 namespace embstore {
 namespace {
-
-template <class T, int kDimensions>
-using Array = nb::ndarray<T, nb::ndim<kDimensions>, nb::c_contig, nb::device::cpu>;
-using Ids = Array<const int64_t, 1>;
-using Rows = Array<const float, 2>;
-using MutableRows = Array<float, 2>;
-
-std::span<const int64_t> span_of(const Ids& ids) { return {ids.data(), ids.shape(0)}; }
 
 // Rows go through raw pointers from here on, so their shape is settled here.
 template <class RowArray>

@@ -1,11 +1,10 @@
 #include "bench/bindings.h"
 
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
-#include <span>
 #include <string>
 
+#include "array_arguments.h"
 #include "bench/leveldb_store.h"
 #include "bench/tier_alone.h"
 #include "error.h"
@@ -15,10 +14,6 @@ using namespace nb::literals;
 
 namespace embstore {
 namespace {
-
-template <class T, int kDimensions>
-using Array = nb::ndarray<T, nb::ndim<kDimensions>, nb::c_contig, nb::device::cpu>;
-using Ids = Array<const int64_t, 1>;
 
 template <class Store, class RowArray>
 void check_rows(const Store& store, const Ids& ids, const RowArray& rows) {
@@ -33,18 +28,18 @@ void bind_batches(nb::class_<Store>& type) {
   type.def_prop_ro("row_floats", &Store::row_floats)
       .def(
           "write",
-          [](Store& store, const Ids& ids, const Array<const float, 2>& rows) {
+          [](Store& store, const Ids& ids, const Rows& rows) {
             check_rows(store, ids, rows);
             const nb::gil_scoped_release release;
-            store.write({ids.data(), ids.shape(0)}, rows.data());
+            store.write(span_of(ids), rows.data());
           },
           "ids"_a.noconvert(), "rows"_a.noconvert())
       .def(
           "read",
-          [](const Store& store, const Ids& ids, const Array<float, 2>& rows) {
+          [](const Store& store, const Ids& ids, const MutableRows& rows) {
             check_rows(store, ids, rows);
             const nb::gil_scoped_release release;
-            store.read({ids.data(), ids.shape(0)}, rows.data());
+            store.read(span_of(ids), rows.data());
           },
           "ids"_a.noconvert(), "rows"_a.noconvert())
       .def("close", &Store::close, nb::call_guard<nb::gil_scoped_release>());
