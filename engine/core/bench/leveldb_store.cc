@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "error.h"
-#include "tiers/leveldb_tier.h"
+#include "tiers/leveldb_open_options.h"
 
 namespace embstore {
 namespace {
@@ -17,38 +17,24 @@ uint64_t record_key(int64_t key) {
   return __builtin_bswap64(static_cast<uint64_t>(key) ^ (uint64_t{1} << 63));
 }
 
-template <class Object>
-using Owned = std::unique_ptr<Object, void (*)(Object*)>;
-
 }  // namespace
 
 struct LevelDbStore::Handles {
   Handles(const LevelDbLibrary& calls, const LevelDbOptions& options)
-      : filter(calls.filterpolicy_create_bloom(options.bloom_bits_per_row),
-               calls.filterpolicy_destroy),
-        cache(calls.cache_create_lru(options.block_cache_bytes), calls.cache_destroy),
-        open_options(calls.options_create(), calls.options_destroy),
-        read_options(calls.readoptions_create(), calls.readoptions_destroy),
-        write_options(calls.writeoptions_create(), calls.writeoptions_destroy),
-        batch(calls.writebatch_create(), calls.writebatch_destroy),
-        database(nullptr, calls.close) {
-    calls.options_set_create_if_missing(open_options.get(), 1);
-    calls.options_set_error_if_exists(open_options.get(), 1);
-    calls.options_set_write_buffer_size(open_options.get(), options.write_buffer_bytes);
-    calls.options_set_max_file_size(open_options.get(), options.max_file_bytes);
-    calls.options_set_block_size(open_options.get(), options.block_bytes);
-    calls.options_set_compression(open_options.get(), LevelDbLibrary::kNoCompression);
-    calls.options_set_filter_policy(open_options.get(), filter.get());
-    calls.options_set_cache(open_options.get(), cache.get());
+      : open_options(calls, options),
+        read_options(calls.readoptions_create(), {calls.readoptions_destroy}),
+        write_options(calls.writeoptions_create(), {calls.writeoptions_destroy}),
+        batch(calls.writebatch_create(), {calls.writebatch_destroy}),
+        database(nullptr, {calls.close}) {
+    calls.options_set_create_if_missing(open_options.handle.get(), 1);
+    calls.options_set_error_if_exists(open_options.handle.get(), 1);
   }
 
-  Owned<LevelDbLibrary::FilterPolicy> filter;
-  Owned<LevelDbLibrary::Cache> cache;
-  Owned<LevelDbLibrary::Options> open_options;
-  Owned<LevelDbLibrary::ReadOptions> read_options;
-  Owned<LevelDbLibrary::WriteOptions> write_options;
-  Owned<LevelDbLibrary::WriteBatch> batch;
-  Owned<LevelDbLibrary::Database> database;  // closed before what it uses
+  LevelDbOpenOptions open_options;
+  LevelDbOwned<LevelDbLibrary::ReadOptions> read_options;
+  LevelDbOwned<LevelDbLibrary::WriteOptions> write_options;
+  LevelDbOwned<LevelDbLibrary::WriteBatch> batch;
+  LevelDbOwned<LevelDbLibrary::Database> database;  // closed before what it uses
 };
 
 LevelDbStore::LevelDbStore(std::string directory, size_t row_floats)
@@ -58,7 +44,7 @@ LevelDbStore::LevelDbStore(std::string directory, size_t row_floats)
       handles_(std::make_unique<Handles>(calls_, LevelDbOptions{})) {
   char* error = nullptr;
   handles_->database.reset(
-      calls_.open(handles_->open_options.get(), directory_.c_str(), &error));
+      calls_.open(handles_->open_options.handle.get(), directory_.c_str(), &error));
   check(error);
 }
 
@@ -88,10 +74,10 @@ void LevelDbStore::read(std::span<const int64_t> ids, float* rows) const {
     const uint64_t key = record_key(id);
     size_t bytes = 0;
     char* error = nullptr;
-    const Owned<char> value(
+    const LevelDbOwned<char> value(
         calls_.get(handles_->database.get(), handles_->read_options.get(),
                    reinterpret_cast<const char*>(&key), sizeof key, &bytes, &error),
-        calls_.free_text);
+        {calls_.free_text});
     check(error);
     if (bytes != row_floats_ * sizeof(float)) fail("has no row of key " + std::to_string(id));
     std::memcpy(rows + i * row_floats_, value.get(), bytes);

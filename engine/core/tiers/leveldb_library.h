@@ -4,8 +4,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace embstore {
+
+// A C object, and the call that ends it.
+template <class Object>
+struct LevelDbDestroy {
+  void (*destroy)(Object*);
+  void operator()(Object* object) const { destroy(object); }
+};
+template <class Object>
+using LevelDbOwned = std::unique_ptr<Object, LevelDbDestroy<Object>>;
 
 // Signatures as in leveldb/c.h. A call that can fail sets *error to a message that free_text() takes back.
 struct LevelDbLibrary {

@@ -13,6 +13,7 @@
 
 #include "crc32c.h"
 #include "error.h"
+#include "tiers/leveldb_open_options.h"
 
 namespace embstore {
 namespace {
@@ -84,31 +85,16 @@ struct LevelDbTier::FormatRecord {
 };
 
 struct LevelDbTier::Handles {
-  Owned<LevelDbLibrary::FilterPolicy> bloom;
-  Owned<LevelDbLibrary::Cache> cache;
-  Owned<LevelDbLibrary::Options> open_options;
+  LevelDbOpenOptions open_options;
   Owned<LevelDbLibrary::ReadOptions> read_options;
   Owned<LevelDbLibrary::ReadOptions> scan_options;
   Owned<LevelDbLibrary::WriteOptions> write_options;
 
   Handles(const LevelDbLibrary& calls, const LevelDbOptions& options)
-      : bloom(nullptr, {calls.filterpolicy_destroy}),
-        cache(calls.cache_create_lru(options.block_cache_bytes), {calls.cache_destroy}),
-        open_options(calls.options_create(), {calls.options_destroy}),
+      : open_options(calls, options),
         read_options(calls.readoptions_create(), {calls.readoptions_destroy}),
         scan_options(calls.readoptions_create(), {calls.readoptions_destroy}),
         write_options(calls.writeoptions_create(), {calls.writeoptions_destroy}) {
-    if (options.bloom_bits_per_row > 0) {
-      bloom.reset(calls.filterpolicy_create_bloom(options.bloom_bits_per_row));
-      calls.options_set_filter_policy(open_options.get(), bloom.get());
-    }
-    calls.options_set_cache(open_options.get(), cache.get());
-    calls.options_set_write_buffer_size(open_options.get(), options.write_buffer_bytes);
-    calls.options_set_max_file_size(open_options.get(), options.max_file_bytes);
-    calls.options_set_block_size(open_options.get(), options.block_bytes);
-    calls.options_set_compression(open_options.get(), options.compress
-                                                          ? LevelDbLibrary::kSnappyCompression
-                                                          : LevelDbLibrary::kNoCompression);
     // Records carry a checksum of their own: a block's would cost a pass over the block for every row.
     calls.readoptions_set_verify_checksums(read_options.get(), 0);
     calls.readoptions_set_verify_checksums(scan_options.get(), 0);
@@ -143,7 +129,7 @@ LevelDbTier::~LevelDbTier() {
   close_database();
   if (!options_.keep_files) {
     char* error = nullptr;
-    calls_.destroy_db(handles_->open_options.get(), path_.c_str(), &error);
+    calls_.destroy_db(handles_->open_options.handle.get(), path_.c_str(), &error);
     calls_.free_text(error);  // what can't be removed stays; the next tier at this path removes it
   }
 }
@@ -248,7 +234,7 @@ void LevelDbTier::start_empty() {
     }
     close_database();
     char* message = nullptr;
-    calls_.destroy_db(handles_->open_options.get(), path_.c_str(), &message);
+    calls_.destroy_db(handles_->open_options.handle.get(), path_.c_str(), &message);
     check(message, "can't remove the rows that an earlier process left");
   } else if (fs::is_directory(status)) {
     for (fs::directory_iterator file(path_, error), end; !error && file != end;
@@ -347,10 +333,10 @@ void LevelDbTier::drop_older_records() {
 }
 
 void LevelDbTier::open_database(bool make) {
-  calls_.options_set_create_if_missing(handles_->open_options.get(), make ? 1 : 0);
-  calls_.options_set_error_if_exists(handles_->open_options.get(), make ? 1 : 0);
+  calls_.options_set_create_if_missing(handles_->open_options.handle.get(), make ? 1 : 0);
+  calls_.options_set_error_if_exists(handles_->open_options.handle.get(), make ? 1 : 0);
   char* error = nullptr;
-  database_ = calls_.open(handles_->open_options.get(), path_.c_str(), &error);
+  database_ = calls_.open(handles_->open_options.handle.get(), path_.c_str(), &error);
   check(error, "can't open it");
 }
 

@@ -69,14 +69,8 @@ class LevelDbTier final : public Tier {
   Scan scan();
 
  private:
-  // A C object, and the call that ends it.
   template <class Object>
-  struct Destroy {
-    void (*destroy)(Object*);
-    void operator()(Object* object) const { destroy(object); }
-  };
-  template <class Object>
-  using Owned = std::unique_ptr<Object, Destroy<Object>>;
+  using Owned = LevelDbOwned<Object>;
   struct Value {
     Owned<char> data;
     size_t size;
