@@ -241,31 +241,32 @@ void Mover::promote(const StagedRows& staged, std::span<const StagedAccesses> ac
         header.served += count;
         header.stamp = std::max(header.stamp, stamp);
         const Slot slot = slots[used++];
-        to.put(slot, header, memory != nullptr ? memory->row(from.slot()) : staged.row(row));
-        // In this order, as in promote_entry().
-        tiers_.add_rows(from.tier(), -1);
-        shard.set_ref(entry, RowRef(0, slot));
-        left[from.tier()].push_back({wanted.key, from.slot()});
-        tiers_.add_rows(0, 1);
+        const float* const floats = memory != nullptr ? memory->row(from.slot()) : staged.row(row);
+        left[from.tier()].push_back(move_up(shard, entry, header, floats, slot));
       }
     }
-    promotions_.fetch_add(used, std::memory_order_relaxed);
     first = end;
   }
 }
 
 void Mover::promote_entry(IndexShard& shard, const Entry& entry, const RowHeader& header,
                           const float* row, Slot slot) {
+  const uint32_t tier = entry.ref().tier();
+  const Place left = move_up(shard, entry, header, row, slot);
+  tiers_.tier(tier).erase({&left, 1});
+}
+
+Place Mover::move_up(IndexShard& shard, const Entry& entry, const RowHeader& header,
+                     const float* row, Slot slot) {
   const RowRef from = entry.ref();
   // Off one count first and on the other last: a tier that looked fuller than it is would give up a row
   // that outranks one which is on its way through the first tier.
   tiers_.add_rows(from.tier(), -1);
   tiers_.first().put(slot, header, row);
   shard.set_ref(entry, RowRef(0, slot));
-  const Place left{header.key, from.slot()};
-  tiers_.tier(from.tier()).erase({&left, 1});
   tiers_.add_rows(0, 1);
   promotions_.fetch_add(1, std::memory_order_relaxed);
+  return {header.key, from.slot()};
 }
 
 // --- Down

@@ -128,6 +128,10 @@ class Mover final : private EvictionPool::Job, private Relocator {
   // REQUIRES: no shard's mutex is held.
   void promote(const StagedRows& staged, std::span<const StagedAccesses> accesses,
                std::vector<Accesses>& missed);
+  // Puts a row into `slot` of the first tier and has the index refer to it; returns the place that it left,
+  // which is to be erased. REQUIRES: as promote_entry(), which does the rest too.
+  Place move_up(IndexShard& shard, const Entry& entry, const RowHeader& header, const float* row,
+                Slot slot);
   // Moves rows down until tier t and those below it are within their capacities.
   void shrink_from(size_t t);
   // Moves some rows of tier t down; false where it's within its capacity. The tiers below are, afterwards,
