@@ -95,13 +95,13 @@ void Mover::count_served(ServedBatch&& batch) {
 }
 
 void Mover::count_waiting() {
-  const std::vector<ServedBatch>& batches = waiting_ = log_.take_waiting();
+  std::vector<ServedBatch> batches = log_.take_waiting();
   if (batches.empty()) return;
   std::vector<Accesses> missed;
   // All of what is known before any row moves, so that none goes down that was accessed.
   for (const ServedBatch& batch : batches) count_hits(batch, missed);
   for (const ServedBatch& batch : batches) count_lower(batch, missed);
-  for (ServedBatch& batch : waiting_) log_.recycle(std::move(batch));
+  for (ServedBatch& batch : batches) log_.recycle(std::move(batch));
   count_missed(std::move(missed));
 }
 
@@ -139,35 +139,29 @@ void Mover::count_lower(const ServedBatch& batch, std::vector<Accesses>& missed)
 void Mover::count_missed(std::vector<Accesses> missed) {
   constexpr size_t kAhead = 16;
   StagedRows staged(layout_);
-  std::vector<StagedAccesses> lower;
   while (!missed.empty()) {
     const Epochs::Guard guard = epochs_.enter();
     IndexReader reader(index_);
     staged.start(tiers_);
-    lower.clear();
-    const std::vector<uint32_t> order = in_order_of_shards(
-        missed.size(), [&missed](size_t i) { return hash_key(missed[i].key); });
-    for (size_t n = 0; n < order.size(); ++n) {
-      if (n + kAhead < order.size()) reader.prefetch(hash_key(missed[order[n + kAhead]].key));
-      const Accesses& row = missed[order[n]];
-      const KeyHash hash = hash_key(row.key);
-      const Found found = reader.find(hash, row.key);
+    for (size_t n = 0; n < missed.size(); ++n) {
+      if (n + kAhead < missed.size()) reader.prefetch(hash_key(missed[n + kAhead].key));
+      const auto& [key, count, stamp] = missed[n];
+      const KeyHash hash = hash_key(key);
+      const Found found = reader.find(hash, key);
       if (!found.ref) continue;
       if (found.ref.tier() == 0) {
-        tiers_.first().count_served(found.ref.slot(), row.count, row.stamp);
+        tiers_.first().count_served(found.ref.slot(), count, stamp);
       } else {
-        lower.push_back({static_cast<uint32_t>(staged.size()), row.count, row.stamp});
-        staged.add(row.key, hash, found, lower.size() - 1);
+        staged.add(key, hash, found, n);
       }
     }
     staged.read(tiers_);
-    // That put them in the order of their tiers.
     std::vector<StagedAccesses> accesses;
-    accesses.reserve(lower.size());
+    accesses.reserve(staged.size());
     for (const uint32_t i : in_order_of_shards(
              staged.size(), [&staged](size_t row) { return staged.entry(row).hash; })) {
-      const StagedAccesses& counted = lower[staged.entry(i).tag];
-      accesses.push_back({i, counted.count, counted.stamp});
+      const Accesses& row = missed[staged.entry(i).tag];
+      accesses.push_back({i, row.count, row.stamp});
     }
     missed.clear();
     promote(staged, accesses, missed);  // those that changed while they were read come once more

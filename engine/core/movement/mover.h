@@ -155,7 +155,6 @@ class Mover final : private EvictionPool::Job, private Relocator {
   // Guarded by move_mutex_; what is worked on, kept for its memory.
   std::vector<Leaving> leaving_;
   RowBatch leaving_rows_;
-  std::vector<ServedBatch> waiting_;
 
   AccessLog log_;
   std::atomic<int64_t> free_slots_;  // of the first tier, less what is claimed
