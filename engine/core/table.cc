@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "error.h"
+#include "errors/error.h"
 
 namespace embstore {
 
@@ -73,7 +73,7 @@ void Table::visit_facts(std::span<const int64_t> ids, Visit visit) const {
   RowBatch row(layout_);
   for (size_t i = 0; i < ids.size(); ++i) {
     const KeyHash hash = hash_key(ids[i]);
-    IndexShard& shard = index_->shard(Index::shard_of(hash));
+    IndexShard& shard = index_->shard(shard_of(hash));
     const std::lock_guard lock(shard.mutex);
     const Entry entry = shard.entry(hash, ids[i]);
     KeyFacts facts;
@@ -115,7 +115,7 @@ void Table::versions(std::span<const int64_t> ids, int64_t* versions) const {
 uint64_t Table::row_count() const {
   const Operation operation(*this);
   uint64_t rows = 0;
-  for (int s = 0; s < Index::kShards; ++s) {
+  for (int s = 0; s < kShards; ++s) {
     IndexShard& shard = index_->shard(s);
     const std::lock_guard lock(shard.mutex);
     rows += shard.entries();
@@ -157,7 +157,7 @@ ExportedRows Table::export_rows() const {
   const std::unique_lock moves = mover_ ? mover_->pause() : std::unique_lock<std::mutex>();
 
   std::vector<int64_t> keys;
-  for (int s = 0; s < Index::kShards; ++s) {
+  for (int s = 0; s < kShards; ++s) {
     const std::lock_guard lock(index_->shard(s).mutex);
     index_->shard(s).for_each([&keys](int64_t key, RowRef) { keys.push_back(key); });
   }
@@ -168,8 +168,7 @@ ExportedRows Table::export_rows() const {
   exported.frequencies.resize(keys.size());
   exported.versions.resize(keys.size());
   exported.values.resize(keys.size() * dim);
-  exported.slots.assign(static_cast<size_t>(layout_.slot_count()),
-                        std::vector<float>(keys.size() * dim));
+  exported.slots.assign(static_cast<size_t>(layout_.slot_count()), std::vector<float>(keys.size() * dim));
   RowBatch batch(layout_);
   for (size_t next = 0; next < keys.size(); next += kRowsAtATime) {
     const auto some = std::span(keys).subspan(next, std::min(kRowsAtATime, keys.size() - next));
@@ -181,8 +180,7 @@ ExportedRows Table::export_rows() const {
       const float* const row = batch.row(i);
       std::copy_n(row, dim, exported.values.data() + position * dim);
       for (size_t s = 0; s < exported.slots.size(); ++s) {
-        std::copy_n(row + (1 + s) * layout_.block_floats(), dim,
-                    exported.slots[s].data() + position * dim);
+        std::copy_n(row + (1 + s) * layout_.block_floats(), dim, exported.slots[s].data() + position * dim);
       }
     }
   }
@@ -202,10 +200,9 @@ TableStats Table::stats() const {
       .tiers = {},
   };
   for (size_t t = 0; t < tiers_->size(); ++t) {
-    stats.tiers.push_back(
-        {tiers_->tier(t).stats(), tiers_->rows(t), tiers_->capacity_rows(t)});
+    stats.tiers.push_back({tiers_->tier(t).stats(), tiers_->rows(t), tiers_->capacity_rows(t)});
   }
-  for (int s = 0; s < Index::kShards; ++s) {
+  for (int s = 0; s < kShards; ++s) {
     IndexShard& shard = index_->shard(s);
     const std::lock_guard lock(shard.mutex);
     stats.index_bytes += shard.size_bytes();

@@ -22,17 +22,17 @@
 #include <vector>
 
 #include "admission/admission_filter.h"
-#include "checkpoint/save_spans.h"
-#include "checkpoint/table_state.h"
-#include "gradient_batch.h"
-#include "index/epochs.h"
-#include "index/index.h"
+#include "keep/checkpoint/save_spans.h"
+#include "keep/checkpoint/table_state.h"
 #include "movement/mover.h"
-#include "optimizers/optimizer.h"
-#include "ranking.h"
-#include "row_budget.h"
-#include "row_layout.h"
-#include "tier_stack.h"
+#include "row/ranking.h"
+#include "row/row_layout.h"
+#include "store/index/index.h"
+#include "store/row_budget.h"
+#include "store/tier_stack.h"
+#include "threads/epochs.h"
+#include "update/gradient_batch.h"
+#include "update/optimizers/optimizer.h"
 
 namespace embstore {
 
@@ -138,12 +138,10 @@ class Table {
   // Copies what the first tier has, and initial values; adds the rows that lower tiers have to `lower`,
   // and with kNoted writes where each id's row is to `refs`. Returns how many rows the first tier had.
   template <int kDim, bool kNoted>
-  uint64_t lookup_rows(std::span<const int64_t> ids, float* out, StagedRows& lower,
-                       RowRef* refs) const;
+  uint64_t lookup_rows(std::span<const int64_t> ids, float* out, StagedRows& lower, RowRef* refs) const;
   // Picks the instance for the table's dim.
   template <bool kNoted>
-  uint64_t lookup_first_tier(std::span<const int64_t> ids, float* out, StagedRows& lower,
-                             RowRef* refs) const;
+  uint64_t lookup_first_tier(std::span<const int64_t> ids, float* out, StagedRows& lower, RowRef* refs) const;
   // Reads what was added to `lower`.
   void lookup_lower(float* out, StagedRows& lower, RowPart part) const;
   // One row, wherever it is.
@@ -152,7 +150,7 @@ class Table {
   // What a key without a row reads.
   void copy_initial_value(KeyHash hash, int64_t key, float* out) const;
   AdmissionFilter* filter_of(KeyHash hash) const {
-    return filters_[static_cast<size_t>(Index::shard_of(hash))].get();
+    return filters_[static_cast<size_t>(shard_of(hash))].get();
   }
 
   struct KeyFacts {
@@ -170,8 +168,7 @@ class Table {
 
   // Applies a batch for which so many rows were reserved, and releases those that it didn't need.
   // REQUIRES: the apply gate is held.
-  void apply_batch(const GradientBatch& batch, uint64_t reserved,
-                   std::optional<int64_t> global_step);
+  void apply_batch(const GradientBatch& batch, uint64_t reserved, std::optional<int64_t> global_step);
   // REQUIRES: the apply gate is held alone.
   uint64_t count_new_rows(const GradientBatch& batch) const;
   ApplyContext begin_apply(std::optional<int64_t> global_step);
@@ -179,8 +176,8 @@ class Table {
   void apply_keys(IndexShard& shard, std::span<const KeyGradient> keys, const ApplyScope& scope,
                   RowBudget::Reservation& reservation, StagedRows& staged);
   // Returns how many rows it inserted.
-  uint64_t apply_locked(IndexShard& shard, std::span<const KeyGradient> keys,
-                        const ApplyScope& scope, Mover::Claim* claim, const StagedRows* staged);
+  uint64_t apply_locked(IndexShard& shard, std::span<const KeyGradient> keys, const ApplyScope& scope,
+                        Mover::Claim* claim, const StagedRows* staged);
   Entry insert_row(IndexShard& shard, const KeyGradient& key, Slot slot, uint64_t earlier_occurrences);
 
   // --- Saves and restores (table_save.cc, table_replacement.h).
@@ -188,8 +185,7 @@ class Table {
   // REQUIRES, all of them: the apply gate is held alone and moves are paused.
   // The keys of a shard's rows in a tier; `unsaved_only` leaves out those that are known to be saved.
   std::vector<int64_t> rows_of(IndexShard& shard, uint32_t tier, bool unsaved_only) const;
-  void save_rows(checkpoint::Writer& file, const EvictionRule& eviction,
-                 std::span<const int64_t> keys);
+  void save_rows(checkpoint::Writer& file, const EvictionRule& eviction, std::span<const int64_t> keys);
   void save_waiting_keys(checkpoint::Writer& file) const;
   void remove_rows(std::span<const int64_t> keys);
 
@@ -228,7 +224,7 @@ class Table {
   const std::vector<float> no_permission_row_;
   const FilterSpec filter_spec_;
   // One a shard, changed under the shard's mutex; all null where every key is admitted.
-  std::array<std::unique_ptr<AdmissionFilter>, Index::kShards> filters_;
+  std::array<std::unique_ptr<AdmissionFilter>, kShards> filters_;
 
   mutable Epochs epochs_;
   // All reset by close(), in this order.

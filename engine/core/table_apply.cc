@@ -6,8 +6,8 @@
 #include <thread>
 #include <utility>
 
-#include "error.h"
-#include "prefetch.h"
+#include "errors/error.h"
+#include "platform/prefetch.h"
 #include "table.h"
 
 namespace embstore {
@@ -44,24 +44,23 @@ void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients
   const std::unique_lock gate(apply_gate_);
   const uint64_t needed = count_new_rows(batch);
   if (!budget_.reserve(needed)) {
-    throw Error(ErrorKind::kStoreFull,
-                name_ + ": the batch brings " + std::to_string(needed) +
-                    " new rows, but its tiers have room for " + std::to_string(budget_.left()) +
-                    " more of their " + std::to_string(tiers_->total_capacity_rows()) +
-                    "; raise storage_size");
+    throw Error(ErrorKind::kStoreFull, name_ + ": the batch brings " + std::to_string(needed) +
+                                           " new rows, but its tiers have room for " +
+                                           std::to_string(budget_.left()) + " more of their " +
+                                           std::to_string(tiers_->total_capacity_rows()) +
+                                           "; raise storage_size");
   }
   apply_batch(batch, needed, global_step);
 }
 
-void Table::apply_batch(const GradientBatch& batch, uint64_t reserved,
-                        std::optional<int64_t> global_step) {
+void Table::apply_batch(const GradientBatch& batch, uint64_t reserved, std::optional<int64_t> global_step) {
   RowBudget::Reservation reservation(budget_, reserved);
   const ApplyScope scope{begin_apply(global_step), clock_.begin_batch(), spans_.current()};
   StagedRows staged(layout_);  // its buffers serve one shard after another
   // Threads start at different shards, so that they seldom want the same one.
   const size_t start = std::hash<std::thread::id>{}(std::this_thread::get_id());
-  for (size_t i = 0; i < Index::kShards; ++i) {
-    const int shard = static_cast<int>((start + i) % Index::kShards);
+  for (size_t i = 0; i < kShards; ++i) {
+    const int shard = static_cast<int>((start + i) % kShards);
     apply_keys(index_->shard(shard), batch.shard(shard), scope, reservation, staged);
   }
 }
@@ -72,8 +71,7 @@ uint64_t Table::count_new_rows(const GradientBatch& batch) const {
   for (const KeyGradient& key : batch.keys()) {
     if (reader.find(key.hash, key.key).ref) continue;
     const AdmissionFilter* const filter = filter_of(key.hash);
-    count += filter == nullptr ||
-             filter->count(key.key, key.hash) + key.occurrences >= filter->threshold();
+    count += filter == nullptr || filter->count(key.key, key.hash) + key.occurrences >= filter->threshold();
   }
   return count;
 }
@@ -86,9 +84,8 @@ ApplyContext Table::begin_apply(std::optional<int64_t> global_step) {
   return context;
 }
 
-void Table::apply_keys(IndexShard& shard, std::span<const KeyGradient> keys,
-                       const ApplyScope& scope, RowBudget::Reservation& reservation,
-                       StagedRows& staged) {
+void Table::apply_keys(IndexShard& shard, std::span<const KeyGradient> keys, const ApplyScope& scope,
+                       RowBudget::Reservation& reservation, StagedRows& staged) {
   if (!mover_) {
     const std::lock_guard lock(shard.mutex);
     reservation.use(apply_locked(shard, keys, scope, nullptr, nullptr));
@@ -113,9 +110,8 @@ void Table::apply_keys(IndexShard& shard, std::span<const KeyGradient> keys,
   }
 }
 
-uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> keys,
-                             const ApplyScope& scope, Mover::Claim* claim,
-                             const StagedRows* staged) {
+uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> keys, const ApplyScope& scope,
+                             Mover::Claim* claim, const StagedRows* staged) {
   MemoryTier& tier = tiers_->first();
   std::array<Entry, kBlock> entries;
   std::array<RowUpdate, kBlock> updates;
@@ -155,8 +151,8 @@ uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> key
         continue;
       }
       if (AdmissionFilter* const filter = entries[i] ? nullptr : filter_of(block[i].hash)) {
-        const uint64_t count = filter->add(block[i].key, block[i].hash, block[i].occurrences,
-                                           scope.context.global_step);
+        const uint64_t count =
+            filter->add(block[i].key, block[i].hash, block[i].occurrences, scope.context.global_step);
         waits[i] = count < filter->threshold();
         if (waits[i]) continue;
         filter->remove(block[i].key, block[i].hash);
@@ -200,7 +196,7 @@ uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> key
       if (tier.ranked()) {
         tier.count_update(slot, meta.frequency, scope.first_stamp + block[i].last_position);
       }
-      updates[count++] = {entries[i].bucket, tier.row(slot), block[i].gradient};
+      updates[count++] = {&entries[i].bucket->guard, tier.row(slot), block[i].gradient};
     }
     optimizer_->update({updates.data(), count}, layout_, scope.context);
   }
@@ -208,8 +204,7 @@ uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> key
   return inserted;
 }
 
-Entry Table::insert_row(IndexShard& shard, const KeyGradient& key, Slot slot,
-                        uint64_t earlier_occurrences) {
+Entry Table::insert_row(IndexShard& shard, const KeyGradient& key, Slot slot, uint64_t earlier_occurrences) {
   MemoryTier& tier = tiers_->first();
   float* const row = tier.row(slot);
   const size_t block = layout_.block_floats();

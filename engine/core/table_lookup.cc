@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <array>
 
-#include "prefetch.h"
-#include "row_copy.h"
+#include "platform/prefetch.h"
+#include "row/row_copy.h"
 #include "table.h"
 
 namespace embstore {
@@ -68,8 +68,7 @@ uint64_t Table::lookup_first_tier(std::span<const int64_t> ids, float* out, Stag
 // it is probed, and its row as many before it is copied. Per id rather than in blocks: evenly spread, the
 // fetches of one id overlap with the work on others, and a long row's lines don't queue up.
 template <int kDim, bool kNoted>
-uint64_t Table::lookup_rows(std::span<const int64_t> ids, float* out, StagedRows& lower,
-                            RowRef* refs) const {
+uint64_t Table::lookup_rows(std::span<const int64_t> ids, float* out, StagedRows& lower, RowRef* refs) const {
   constexpr size_t kAhead = 16;
   const size_t dim = kDim != 0 ? kDim : static_cast<size_t>(layout_.dim());
   const size_t count = ids.size();

@@ -3,10 +3,14 @@
 The native core raises these classes too: the binding maps each native kind to one of them.
 """
 
+from collections.abc import Sequence
+
 __all__ = [
     "CheckpointError",
     "ClosedError",
+    "DamagedRowsError",
     "EmbStoreError",
+    "ForkedError",
     "InvalidArgumentError",
     "MissingDeviceError",
     "MissingLibraryError",
@@ -44,9 +48,24 @@ class StorageError(EmbStoreError, OSError):
     """The operating system refused a file or a mapping; the message names the path."""
 
 
+class DamagedRowsError(StorageError):
+    """Rows that a medium doesn't give back as they were written; all others are as they were.
+
+    keys: of those rows.
+    """
+
+    def __init__(self, message: str, keys: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.keys = list(keys)
+
+
 class CheckpointError(StorageError):
     """A checkpoint can't be restored: a file is missing, damaged, or doesn't fit the variable."""
 
 
 class ClosedError(EmbStoreError):
     """The variable was used after `close()`."""
+
+
+class ForkedError(EmbStoreError):
+    """The variable belongs to the process that this one was forked from, and to no other."""

@@ -2,7 +2,7 @@
 
 #include "admission/counter_filter.h"
 #include "admission/counting_bloom_filter.h"
-#include "error.h"
+#include "errors/error.h"
 
 namespace embstore {
 namespace {

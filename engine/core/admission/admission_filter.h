@@ -12,7 +12,7 @@
 #include <span>
 #include <variant>
 
-#include "index/index.h"
+#include "row/key_hash.h"
 
 namespace embstore {
 
@@ -75,8 +75,7 @@ class AdmissionFilter {
   // Adds the keys of a sketch of the same shape, whose keys are others than this one's or the same ones
   // earlier: no key's count is below what either knew. `waiting` is what waiting_keys() was there. Throws
   // Error(kInvalidArgument) where the shapes differ.
-  virtual void merge_sketch(const SketchShape& shape, std::span<const std::byte> sketch,
-                            uint64_t waiting);
+  virtual void merge_sketch(const SketchShape& shape, std::span<const std::byte> sketch, uint64_t waiting);
 
  protected:
   explicit AdmissionFilter(uint64_t threshold) : threshold_(threshold) {}
@@ -103,6 +102,6 @@ using FilterSpec = std::variant<NoFilter, CounterFilterSpec, BloomFilterSpec>;
 
 // The filter of one of `shards` shards; null for NoFilter and for a filter_freq of 0, which admits at once.
 // Throws Error(kInvalidArgument) which names the field.
-std::unique_ptr<AdmissionFilter> make_filter(const FilterSpec& spec, int shards = Index::kShards);
+std::unique_ptr<AdmissionFilter> make_filter(const FilterSpec& spec, int shards = kShards);
 
 }  // namespace embstore

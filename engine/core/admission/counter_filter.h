@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "admission/admission_filter.h"
-#include "prefetch.h"
+#include "platform/prefetch.h"
 
 namespace embstore {
 

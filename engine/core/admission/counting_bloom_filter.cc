@@ -9,8 +9,8 @@
 #include <limits>
 #include <string>
 
-#include "error.h"
-#include "prefetch.h"
+#include "errors/error.h"
+#include "platform/prefetch.h"
 
 namespace embstore {
 namespace {
@@ -111,12 +111,11 @@ class CountingBloomFilter final : public AdmissionFilter {
   std::span<const std::byte> sketch() const override {
     return std::as_bytes(std::span(counters_.data(), counters_.size()));
   }
-  void merge_sketch(const SketchShape& shape, std::span<const std::byte> other,
-                    uint64_t waiting) override {
+  void merge_sketch(const SketchShape& shape, std::span<const std::byte> other, uint64_t waiting) override {
     if (shape != sketch_shape() || other.size() != sketch().size()) {
       throw Error(ErrorKind::kInvalidArgument,
-                  "filter_option: the counts of waiting keys were kept by a filter of " +
-                      described(shape) + ", which one of " + described(sketch_shape()) +
+                  "filter_option: the counts of waiting keys were kept by a filter of " + described(shape) +
+                      ", which one of " + described(sketch_shape()) +
                       " can't go on with; use the same CBFFilter options");
     }
     for (size_t i = 0; i < counters_.size(); ++i) {
@@ -131,16 +130,14 @@ class CountingBloomFilter final : public AdmissionFilter {
   static constexpr uint64_t kMaxCount = std::numeric_limits<uint64_t>::max();
 
   static std::string described(const SketchShape& shape) {
-    return shape == SketchShape{} ? "keys"
-                                  : std::to_string(shape.counters) + " counters of " +
-                                        std::to_string(shape.counter_bits) + " bits, " +
-                                        std::to_string(shape.hashes) + " a key";
+    return shape == SketchShape{}
+               ? "keys"
+               : std::to_string(shape.counters) + " counters of " + std::to_string(shape.counter_bits) +
+                     " bits, " + std::to_string(shape.hashes) + " a key";
   }
 
   // Counters are read without the mutex; they only grow.
-  Counter load(size_t i) const {
-    return std::atomic_ref(counters_[i]).load(std::memory_order_relaxed);
-  }
+  Counter load(size_t i) const { return std::atomic_ref(counters_[i]).load(std::memory_order_relaxed); }
   void store(size_t i, Counter count) {
     std::atomic_ref(counters_[i]).store(count, std::memory_order_relaxed);
   }
@@ -154,8 +151,7 @@ class CountingBloomFilter final : public AdmissionFilter {
 
   // Makes the estimate of a key at least `count`, or the highest that there is.
   void raise(KeyHash hash, uint64_t before, uint64_t count) {
-    const auto wanted =
-        static_cast<Counter>(std::min<uint64_t>(count, std::numeric_limits<Counter>::max()));
+    const auto wanted = static_cast<Counter>(std::min<uint64_t>(count, std::numeric_limits<Counter>::max()));
     Probes probes(hash, counters_.size());
     for (uint32_t i = 0; i < hashes_; ++i) {
       const size_t counter = probes.next();
@@ -176,9 +172,8 @@ std::unique_ptr<AdmissionFilter> make(const BloomFilterSpec& spec, const BloomSi
   if (spec.filter_freq > std::numeric_limits<Counter>::max()) {
     throw Error(ErrorKind::kInvalidArgument,
                 "filter_freq must be at most " + std::to_string(std::numeric_limits<Counter>::max()) +
-                    ", which is where counters of " + std::to_string(spec.counter_bits) +
-                    " bits end, got " + std::to_string(spec.filter_freq) +
-                    "; lower it or take a larger counter_type");
+                    ", which is where counters of " + std::to_string(spec.counter_bits) + " bits end, got " +
+                    std::to_string(spec.filter_freq) + "; lower it or take a larger counter_type");
   }
   return std::make_unique<CountingBloomFilter<Counter>>(spec.filter_freq, size);
 }
@@ -188,8 +183,7 @@ std::unique_ptr<AdmissionFilter> make(const BloomFilterSpec& spec, const BloomSi
 BloomSize BloomSize::of(double keys, double false_positive_probability) {
   const double exact = -std::log2(false_positive_probability);
   const double hashes = std::clamp(std::round(exact), 1.0, double{kMaxHashes});
-  const double counters =
-      -hashes * keys / std::log1p(-std::pow(false_positive_probability, 1 / hashes));
+  const double counters = -hashes * keys / std::log1p(-std::pow(false_positive_probability, 1 / hashes));
   if (!(counters < static_cast<double>(kMaxCounters))) {
     throw Error(ErrorKind::kInvalidArgument,
                 "max_element_size and false_positive_probability ask for too many counters; take a "
@@ -218,8 +212,8 @@ std::unique_ptr<AdmissionFilter> make_counting_bloom_filter(const BloomFilterSpe
     case 32: return make<uint32_t>(spec, size);
     case 64: return make<uint64_t>(spec, size);
     default:
-      throw Error(ErrorKind::kInvalidArgument, "counter_bits must be 8, 16, 32 or 64, got " +
-                                                   std::to_string(spec.counter_bits));
+      throw Error(ErrorKind::kInvalidArgument,
+                  "counter_bits must be 8, 16, 32 or 64, got " + std::to_string(spec.counter_bits));
   }
 }
 

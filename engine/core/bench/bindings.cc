@@ -4,10 +4,10 @@
 
 #include <string>
 
-#include "array_arguments.h"
 #include "bench/leveldb_store.h"
 #include "bench/tier_alone.h"
-#include "error.h"
+#include "bindings/array_arguments.h"
+#include "errors/error.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -18,9 +18,8 @@ namespace {
 template <class Store, class RowArray>
 void check_rows(const Store& store, const Ids& ids, const RowArray& rows) {
   if (rows.shape(0) == ids.shape(0) && rows.shape(1) == store.row_floats()) return;
-  throw Error(ErrorKind::kInvalidArgument, "rows: need " + std::to_string(ids.shape(0)) +
-                                               " rows of " + std::to_string(store.row_floats()) +
-                                               " floats");
+  throw Error(ErrorKind::kInvalidArgument, "rows: need " + std::to_string(ids.shape(0)) + " rows of " +
+                                               std::to_string(store.row_floats()) + " floats");
 }
 
 template <class Store>
@@ -53,8 +52,8 @@ void bind_bench_stores(nb::module_& module) {
   bind_batches(leveldb);
 
   nb::class_<TierAlone> tier(module, "TierAlone");
-  tier.def(nb::init<const std::string&, std::string, int, int, size_t, bool>(), "kind"_a,
-           "directory"_a, "dim"_a, "slot_count"_a, "row_count"_a, "direct"_a)
+  tier.def(nb::init<const std::string&, std::string, int, int, size_t, bool>(), "kind"_a, "directory"_a,
+           "dim"_a, "slot_count"_a, "row_count"_a, "direct"_a)
       .def("drain", &TierAlone::drain, nb::call_guard<nb::gil_scoped_release>())
       .def("file_bytes", &TierAlone::file_bytes);
   bind_batches(tier);

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "error.h"
-#include "index/index.h"
+#include "errors/error.h"
+#include "store/index/index.h"
 
 namespace embstore {
 namespace {
@@ -76,8 +76,7 @@ void HandWrittenTable::lookup_rows(std::span<const int64_t> ids, float* out) con
   }
 }
 
-void HandWrittenTable::adagrad(std::span<const int64_t> ids, const float* gradients,
-                               float learning_rate) {
+void HandWrittenTable::adagrad(std::span<const int64_t> ids, const float* gradients, float learning_rate) {
   const size_t dim = static_cast<size_t>(dim_);
   // Rows and, in `first`, where each row's gradient is summed; -1: the row wasn't met in this batch.
   thread_local std::vector<uint64_t> rows;

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "error.h"
-#include "tiers/leveldb_tier.h"
+#include "errors/error.h"
+#include "tiers/leveldb/leveldb_tier.h"
 
 namespace embstore {
 namespace {
@@ -132,8 +132,7 @@ void measure(const Variant& variant, const std::string& directory, size_t row_co
   const double moves = static_cast<double>(kMoves * kBatchRows) / moving.seconds();
   const double reads_after = read_batches(50);
   std::printf("%-24s %9.0f %9.0f %9.0f %9.0f %8.1f\n", variant.name.c_str(), loaded, reads, moves,
-              reads_after,
-              static_cast<double>(tier.stats().mapped_bytes) / static_cast<double>(row_count));
+              reads_after, static_cast<double>(tier.stats().mapped_bytes) / static_cast<double>(row_count));
   std::fflush(stdout);
 }
 

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <utility>
 
-#include "error.h"
-#include "tiers/leveldb_open_options.h"
+#include "errors/error.h"
+#include "tiers/leveldb/leveldb_open_options.h"
 
 namespace embstore {
 namespace {
@@ -43,8 +43,7 @@ LevelDbStore::LevelDbStore(std::string directory, size_t row_floats)
       row_floats_(row_floats),
       handles_(std::make_unique<Handles>(calls_, LevelDbOptions{})) {
   char* error = nullptr;
-  handles_->database.reset(
-      calls_.open(handles_->open_options.handle.get(), directory_.c_str(), &error));
+  handles_->database.reset(calls_.open(handles_->open_options.handle.get(), directory_.c_str(), &error));
   check(error);
 }
 
@@ -57,12 +56,10 @@ void LevelDbStore::write(std::span<const int64_t> ids, const float* rows) {
   for (size_t i = 0; i < ids.size(); ++i) {
     const uint64_t key = record_key(ids[i]);
     calls_.writebatch_put(handles_->batch.get(), reinterpret_cast<const char*>(&key), sizeof key,
-                          reinterpret_cast<const char*>(rows + i * row_floats_),
-                          row_floats_ * sizeof(float));
+                          reinterpret_cast<const char*>(rows + i * row_floats_), row_floats_ * sizeof(float));
   }
   char* error = nullptr;
-  calls_.write(handles_->database.get(), handles_->write_options.get(), handles_->batch.get(),
-               &error);
+  calls_.write(handles_->database.get(), handles_->write_options.get(), handles_->batch.get(), &error);
   check(error);
 }
 

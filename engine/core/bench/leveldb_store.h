@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tiers/leveldb_library.h"
+#include "tiers/leveldb/leveldb_library.h"
 
 namespace embstore {
 

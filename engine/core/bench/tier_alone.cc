@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <utility>
 
-#include "error.h"
-#include "tiers/leveldb_tier.h"
+#include "errors/error.h"
+#include "tiers/leveldb/leveldb_tier.h"
 #include "tiers/ssd_hash/ssd_hash_tier.h"
 
 namespace embstore {
 namespace {
 
-std::unique_ptr<Tier> make_tier(const std::string& kind, std::string directory,
-                                const RowLayout& layout, bool direct) {
+std::unique_ptr<Tier> make_tier(const std::string& kind, std::string directory, const RowLayout& layout,
+                                bool direct) {
   if (kind == "LEVELDB" && !direct) return std::make_unique<LevelDbTier>(layout, directory);
   if (kind == "SSDHASH") {
     SsdHashOptions options;

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "row_batch.h"
-#include "row_layout.h"
+#include "row/row_batch.h"
+#include "row/row_layout.h"
 #include "tiers/tier.h"
 
 namespace embstore {
@@ -19,8 +19,8 @@ class TierAlone final : private Relocator {
  public:
   // kind: "SSDHASH" or "LEVELDB". direct: past the page cache, which only SSDHASH can.
   // Throws Error(kInvalidArgument), Error(kMissingLibrary) or Error(kStorage).
-  TierAlone(const std::string& kind, std::string directory, int dim, int slot_count,
-            size_t row_count, bool direct);
+  TierAlone(const std::string& kind, std::string directory, int dim, int slot_count, size_t row_count,
+            bool direct);
 
   size_t row_floats() const { return layout_.row_floats(); }
 

@@ -17,8 +17,7 @@ void unmap_pages(void* address, size_t size_bytes) noexcept;
 template <class T>
 class PageArray {
  public:
-  explicit PageArray(size_t count)
-      : count_(count), data_(static_cast<T*>(map_pages(count * sizeof(T)))) {}
+  explicit PageArray(size_t count) : count_(count), data_(static_cast<T*>(map_pages(count * sizeof(T)))) {}
   ~PageArray() { unmap_pages(data_, count_ * sizeof(T)); }
   PageArray(const PageArray&) = delete;
   PageArray& operator=(const PageArray&) = delete;

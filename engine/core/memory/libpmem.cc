@@ -1,6 +1,6 @@
 #include "memory/libpmem.h"
 
-#include "memory/shared_library.h"
+#include "platform/shared_library.h"
 
 namespace embstore {
 

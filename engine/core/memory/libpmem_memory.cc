@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "error.h"
+#include "errors/error.h"
 #include "memory/libpmem.h"
 #include "memory/memory.h"
 
@@ -23,11 +23,11 @@ class FileLock {
     if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
       const int reason = errno;
       close(descriptor_);
-      throw Error(ErrorKind::kStorage,
-                  path + ": " +
-                      (reason == EWOULDBLOCK
-                           ? "is in use by another variable; give each its own name or storage_path"
-                           : std::string("can't be locked: ") + std::strerror(reason)));
+      throw Error(
+          ErrorKind::kStorage,
+          path + ": " +
+              (reason == EWOULDBLOCK ? "is in use by another variable; give each its own name or storage_path"
+                                     : std::string("can't be locked: ") + std::strerror(reason)));
     }
   }
   ~FileLock() {
@@ -46,8 +46,7 @@ class FileLock {
 
 class LibPmemMemory final : public Memory {
  public:
-  LibPmemMemory(const std::string& path, size_t size_bytes)
-      : calls_(libpmem()), path_(path), lock_(path) {
+  LibPmemMemory(const std::string& path, size_t size_bytes) : calls_(libpmem()), path_(path), lock_(path) {
     // A leftover may be larger than what is asked for now, and libpmem never shrinks a file.
     if (ftruncate(lock_.descriptor(), 0) != 0) {
       throw Error(ErrorKind::kStorage, path + ": can't be emptied: " + std::strerror(errno));

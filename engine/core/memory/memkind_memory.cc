@@ -12,10 +12,10 @@
 #include <mutex>
 #include <vector>
 
-#include "error.h"
+#include "errors/error.h"
 #include "memory/huge_pages.h"
 #include "memory/memory.h"
-#include "memory/shared_library.h"
+#include "platform/shared_library.h"
 
 namespace embstore {
 namespace {
@@ -93,12 +93,11 @@ class NodeLedger {
     if (account.promised_bytes + size_bytes > account.free_bytes) {
       std::string names;
       for (const int node : nodes) names.append(names.empty() ? "" : ",").append(std::to_string(node));
-      throw Error(ErrorKind::kStoreFull,
-                  "storage_size: " + std::to_string(size_bytes) + " bytes don't fit on NUMA node " +
-                      names + ", which has " +
-                      std::to_string(account.free_bytes - account.promised_bytes) +
-                      " bytes left; give a smaller storage_size or another node in "
-                      "MEMKIND_DAX_KMEM_NODES");
+      throw Error(ErrorKind::kStoreFull, "storage_size: " + std::to_string(size_bytes) +
+                                             " bytes don't fit on NUMA node " + names + ", which has " +
+                                             std::to_string(account.free_bytes - account.promised_bytes) +
+                                             " bytes left; give a smaller storage_size or another node in "
+                                             "MEMKIND_DAX_KMEM_NODES");
     }
     account.promised_bytes += size_bytes;
   }
@@ -131,8 +130,7 @@ class MemkindMemory final : public Memory {
                       "nodes in MEMKIND_DAX_KMEM_NODES before the process starts");
     }
     void* address = nullptr;
-    if (const int error = calls_.posix_memalign(kind_, &address, kHugePageBytes, size_bytes);
-        error != 0) {
+    if (const int error = calls_.posix_memalign(kind_, &address, kHugePageBytes, size_bytes); error != 0) {
       throw Error(ErrorKind::kStorage, "memkind can't allocate " + std::to_string(size_bytes) +
                                            " bytes of MEMKIND_DAX_KMEM: " + std::strerror(error));
     }

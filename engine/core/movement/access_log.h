@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "index/index.h"
 #include "movement/staged_rows.h"
-#include "row_layout.h"
+#include "row/row_layout.h"
+#include "store/index/index.h"
 
 namespace embstore {
 
@@ -23,9 +23,7 @@ struct ServedBatch {
     refs.clear();
     lower.clear();
   }
-  size_t size_bytes() const {
-    return ids.size() * (sizeof(ids[0]) + sizeof(refs[0])) + lower.size_bytes();
-  }
+  size_t size_bytes() const { return ids.size() * (sizeof(ids[0]) + sizeof(refs[0])) + lower.size_bytes(); }
 
   uint64_t first_stamp = 0;  // that of ids[0]; the others' follow
   std::vector<int64_t> ids;

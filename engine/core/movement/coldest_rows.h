@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "ranking.h"
-#include "tiers/memory_tier.h"
+#include "row/ranking.h"
+#include "tiers/memory/memory_tier.h"
 
 namespace embstore {
 
@@ -42,13 +42,13 @@ class ColdestRows {
   const uint64_t rows_a_scan_;
 
   // All with a rank that each row had.
-  std::vector<Candidate> sorted_;   // the coldest first
+  std::vector<Candidate> sorted_;  // the coldest first
   size_t next_sorted_ = 0;
-  std::vector<Candidate> late_;     // what came or changed since; a heap, the coldest on top
-  Rank limit_;                      // all rows that aren't kept here rank as high, or higher
-  std::vector<Candidate> given_;    // by the last call
-  std::vector<bool> is_given_;      // by slot; false for those that have left
-  std::vector<Slot> arrivals_;      // slots that were taken, and maybe not filled yet
+  std::vector<Candidate> late_;   // what came or changed since; a heap, the coldest on top
+  Rank limit_;                    // all rows that aren't kept here rank as high, or higher
+  std::vector<Candidate> given_;  // by the last call
+  std::vector<bool> is_given_;    // by slot; false for those that have left
+  std::vector<Slot> arrivals_;    // slots that were taken, and maybe not filled yet
 };
 
 }  // namespace embstore

@@ -6,9 +6,9 @@
 #include <thread>
 #include <utility>
 
-#include "error.h"
+#include "errors/error.h"
 #include "movement/shard_order.h"
-#include "prefetch.h"
+#include "platform/prefetch.h"
 
 namespace embstore {
 namespace {
@@ -129,8 +129,8 @@ void Mover::count_lower(const ServedBatch& batch, std::vector<Accesses>& missed)
   const StagedRows& staged = batch.lower;
   std::vector<StagedAccesses> accesses;
   accesses.reserve(staged.size());
-  for (const uint32_t i : in_order_of_shards(
-           staged.size(), [&staged](size_t row) { return staged.entry(row).hash; })) {
+  for (const uint32_t i :
+       in_order_of_shards(staged.size(), [&staged](size_t row) { return staged.entry(row).hash; })) {
     accesses.push_back({i, 1, batch.first_stamp + staged.entry(i).tag});
   }
   promote(staged, accesses, missed);
@@ -158,8 +158,8 @@ void Mover::count_missed(std::vector<Accesses> missed) {
     staged.read(tiers_);
     std::vector<StagedAccesses> accesses;
     accesses.reserve(staged.size());
-    for (const uint32_t i : in_order_of_shards(
-             staged.size(), [&staged](size_t row) { return staged.entry(row).hash; })) {
+    for (const uint32_t i :
+         in_order_of_shards(staged.size(), [&staged](size_t row) { return staged.entry(row).hash; })) {
       const Accesses& row = missed[staged.entry(i).tag];
       accesses.push_back({i, row.count, row.stamp});
     }
@@ -180,10 +180,9 @@ void Mover::promote(const StagedRows& staged, std::span<const StagedAccesses> ac
   std::array<std::vector<Place>, RowRef::kMaxTiers> left;  // by tier
   const auto hash_of = [&](size_t n) { return staged.entry(accesses[n].row).hash; };
   for (size_t first = 0; first < accesses.size();) {
-    const int shard_number = Index::shard_of(hash_of(first));
+    const int shard_number = shard_of(hash_of(first));
     size_t end = first;
-    while (end < accesses.size() && end - first < largest_claim_ &&
-           Index::shard_of(hash_of(end)) == shard_number) {
+    while (end < accesses.size() && end - first < largest_claim_ && shard_of(hash_of(end)) == shard_number) {
       ++end;
     }
     Claim claim = claim_locked(end - first);
@@ -229,8 +228,7 @@ void Mover::promote(const StagedRows& staged, std::span<const StagedAccesses> ac
           missed.push_back({wanted.key, count, stamp});
           continue;
         }
-        RowHeader header =
-            memory != nullptr ? memory->header(from.slot(), wanted.key) : staged.header(row);
+        RowHeader header = memory != nullptr ? memory->header(from.slot(), wanted.key) : staged.header(row);
         // Counted at once, so that a row that has just come isn't taken for colder than it is.
         header.served += count;
         header.stamp = std::max(header.stamp, stamp);
@@ -243,15 +241,15 @@ void Mover::promote(const StagedRows& staged, std::span<const StagedAccesses> ac
   }
 }
 
-void Mover::promote_entry(IndexShard& shard, const Entry& entry, const RowHeader& header,
-                          const float* row, Slot slot) {
+void Mover::promote_entry(IndexShard& shard, const Entry& entry, const RowHeader& header, const float* row,
+                          Slot slot) {
   const uint32_t tier = entry.ref().tier();
   const Place left = move_up(shard, entry, header, row, slot);
   tiers_.tier(tier).erase({&left, 1});
 }
 
-Place Mover::move_up(IndexShard& shard, const Entry& entry, const RowHeader& header,
-                     const float* row, Slot slot) {
+Place Mover::move_up(IndexShard& shard, const Entry& entry, const RowHeader& header, const float* row,
+                     Slot slot) {
   const RowRef from = entry.ref();
   // Off one count first and on the other last: a tier that looked fuller than it is would give up a row
   // that outranks one which is on its way through the first tier.
@@ -303,13 +301,13 @@ void Mover::relocate(std::span<Relocation> rows) {
   const std::vector<uint32_t> order =
       in_order_of_shards(rows.size(), [&rows](size_t i) { return hash_key(rows[i].key); });
   for (size_t first = 0; first < order.size();) {
-    const int shard_number = Index::shard_of(hash_key(rows[order[first]].key));
+    const int shard_number = shard_of(hash_key(rows[order[first]].key));
     IndexShard& shard = index_.shard(shard_number);
     const std::lock_guard lock(shard.mutex);
     for (; first < order.size(); ++first) {
       Relocation& row = rows[order[first]];
       const KeyHash hash = hash_key(row.key);
-      if (Index::shard_of(hash) != shard_number) break;
+      if (shard_of(hash) != shard_number) break;
       if (first + kAhead < order.size()) reader.prefetch(hash_key(rows[order[first + kAhead]].key));
       const Entry entry = shard.entry(hash, row.key);
       row.done = entry && entry.ref() == RowRef(tier, row.from);
@@ -362,8 +360,8 @@ uint64_t Mover::demote(size_t t, uint64_t count) {
   found_rows.resize(std::min<uint64_t>(found_rows.size(), tiers_.excess_rows(t)));
   std::vector<Leaving>& leaving = leaving_;
   leaving.clear();
-  for (const uint32_t i : in_order_of_shards(
-           found_rows.size(), [&found_rows](size_t row) { return found_rows[row].hash; })) {
+  for (const uint32_t i :
+       in_order_of_shards(found_rows.size(), [&found_rows](size_t row) { return found_rows[row].hash; })) {
     leaving.push_back(found_rows[i]);
   }
   RowBatch& rows = leaving_rows_;
@@ -378,13 +376,13 @@ uint64_t Mover::demote(size_t t, uint64_t count) {
   std::vector<Place> written_in_vain;
   std::vector<Entry> entries;
   for (size_t first = 0; first < leaving.size();) {
-    const int shard_number = Index::shard_of(leaving[first].hash);
+    const int shard_number = shard_of(leaving[first].hash);
     IndexShard& shard = index_.shard(shard_number);
     const std::lock_guard lock(shard.mutex);
     // First which rows are still what was copied, then the changes: they would look like others'.
     entries.clear();
     size_t end = first;
-    for (; end < leaving.size() && Index::shard_of(leaving[end].hash) == shard_number; ++end) {
+    for (; end < leaving.size() && shard_of(leaving[end].hash) == shard_number; ++end) {
       if (end + kAhead < leaving.size()) prefetch_line(leaving[end + kAhead].found.bucket);
       const Leaving& row = leaving[end];
       const Entry entry = shard.entry(row.hash, row.place.key);

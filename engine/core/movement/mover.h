@@ -22,14 +22,14 @@
 #include <utility>
 #include <vector>
 
-#include "index/epochs.h"
-#include "index/index.h"
 #include "movement/access_log.h"
 #include "movement/coldest_rows.h"
 #include "movement/eviction_pool.h"
 #include "movement/staged_rows.h"
-#include "ranking.h"
-#include "tier_stack.h"
+#include "row/ranking.h"
+#include "store/index/index.h"
+#include "store/tier_stack.h"
+#include "threads/epochs.h"
 
 namespace embstore {
 
@@ -41,8 +41,7 @@ class Mover final : private EvictionPool::Job, private Relocator {
   // The right to as many slots of the first tier, beyond its capacity if need be.
   class Claim {
    public:
-    Claim(Claim&& other) noexcept
-        : mover_(other.mover_), unused_(std::exchange(other.unused_, 0)) {}
+    Claim(Claim&& other) noexcept : mover_(other.mover_), unused_(std::exchange(other.unused_, 0)) {}
     ~Claim();
     // REQUIRES: at most as many slots in all as were claimed.
     void take(std::span<Slot> slots);
@@ -68,8 +67,8 @@ class Mover final : private EvictionPool::Job, private Relocator {
 
   // Moves a row to the first tier, for a caller who found `entry` and holds the shard's mutex.
   // REQUIRES: `row` is the row that entry.ref() refers to, in a lower tier.
-  void promote_entry(IndexShard& shard, const Entry& entry, const RowHeader& header,
-                     const float* row, Slot slot);
+  void promote_entry(IndexShard& shard, const Entry& entry, const RowHeader& header, const float* row,
+                     Slot slot);
 
   // To be called, without locks, after rows came to the first tier: sets the eviction threads to work if it
   // is over its capacity, and lets the tiers below get back what the rows left.
@@ -130,8 +129,7 @@ class Mover final : private EvictionPool::Job, private Relocator {
                std::vector<Accesses>& missed);
   // Puts a row into `slot` of the first tier and has the index refer to it; returns the place that it left,
   // which is to be erased. REQUIRES: as promote_entry(), which does the rest too.
-  Place move_up(IndexShard& shard, const Entry& entry, const RowHeader& header, const float* row,
-                Slot slot);
+  Place move_up(IndexShard& shard, const Entry& entry, const RowHeader& header, const float* row, Slot slot);
   // Moves rows down until tier t and those below it are within their capacities.
   void shrink_from(size_t t);
   // Moves some rows of tier t down; false where it's within its capacity. The tiers below are, afterwards,

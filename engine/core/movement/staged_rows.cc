@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "error.h"
+#include "errors/error.h"
 
 namespace embstore {
 
@@ -13,9 +13,7 @@ void StagedRows::start(const TierStack& tiers) {
 }
 
 void StagedRows::read(const TierStack& tiers, RowPart part) {
-  const auto lower = [](const Entry& a, const Entry& b) {
-    return a.found.ref.tier() < b.found.ref.tier();
-  };
+  const auto lower = [](const Entry& a, const Entry& b) { return a.found.ref.tier() < b.found.ref.tier(); };
   if (!std::is_sorted(entries_.begin(), entries_.end(), lower)) {
     std::stable_sort(entries_.begin(), entries_.end(), lower);
   }

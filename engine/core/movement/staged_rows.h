@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "index/index.h"
-#include "prefetch.h"
-#include "row_batch.h"
-#include "tier_stack.h"
+#include "platform/prefetch.h"
+#include "row/row_batch.h"
+#include "store/index/index.h"
+#include "store/tier_stack.h"
 
 namespace embstore {
 

@@ -55,10 +55,10 @@ class Admission {
   std::mutex& mutex(int64_t key) { return mutexes_[shard(key)]; }
 
  private:
-  static size_t shard(int64_t key) { return static_cast<size_t>(Index::shard_of(hash_key(key))); }
+  static size_t shard(int64_t key) { return static_cast<size_t>(shard_of(hash_key(key))); }
 
-  std::array<std::unique_ptr<AdmissionFilter>, Index::kShards> filters_;
-  std::array<std::mutex, Index::kShards> mutexes_;
+  std::array<std::unique_ptr<AdmissionFilter>, kShards> filters_;
+  std::array<std::mutex, kShards> mutexes_;
   std::map<int64_t, uint64_t> frequencies_;
 };
 
@@ -108,7 +108,7 @@ void exact_counts_are_a_map(uint64_t seed) {
   // Of one shard, as a filter sees them; several homes are the last entry, so that probes wrap.
   while (keys.size() < 300) {
     const auto key = static_cast<int64_t>(random());
-    if (Index::shard_of(hash_key(key)) == 5) keys.push_back(key);
+    if (shard_of(hash_key(key)) == 5) keys.push_back(key);
   }
   for (int64_t step = 0; step < 20000; ++step) {
     const size_t range = step < 10000 ? keys.size() : 40;  // later, few keys come and go
@@ -177,8 +177,7 @@ void estimates_are_never_below_the_count(uint64_t seed, uint32_t bits) {
     const auto key = static_cast<int64_t>(hash_key(static_cast<int64_t>(random() % 3000)));
     const uint64_t occurrences = 1 + random() % 3;
     model[key] += occurrences;
-    const uint64_t estimate =
-        admission.filter(key).add(key, hash_key(key), occurrences, step);
+    const uint64_t estimate = admission.filter(key).add(key, hash_key(key), occurrences, step);
     check(estimate >= std::min(model[key], most), "add() returns no less than the count");
     check(admission.count(key) == std::min(estimate, most), "count() agrees, as far as counters go");
   }
@@ -259,8 +258,7 @@ void options_that_cannot_work_are_refused() {
 }
 
 void threads_count_in_shards_and_ask_without_locks() {
-  const std::vector<FilterSpec> specs = {CounterFilterSpec{1000000},
-                                         BloomFilterSpec{1000000, 5000, 0.01, 32},
+  const std::vector<FilterSpec> specs = {CounterFilterSpec{1000000}, BloomFilterSpec{1000000, 5000, 0.01, 32},
                                          BloomFilterSpec{1000000, 5000, 0.01, 64}};
   for (const FilterSpec& spec : specs) {
     Admission admission(spec);
@@ -318,8 +316,7 @@ void bench() {
     std::printf("%-24s add %5.1f ns, again %5.1f ns, count %5.1f ns; %5.1f bytes a key (%llu)\n",
                 bloom == nullptr ? "CounterFilter"
                                  : ("CBFFilter, " + std::to_string(bloom->counter_bits) + " bits").c_str(),
-                first, again, ask,
-                static_cast<double>(admission.size_bytes()) / static_cast<double>(kKeys),
+                first, again, ask, static_cast<double>(admission.size_bytes()) / static_cast<double>(kKeys),
                 static_cast<unsigned long long>(sum));
   }
 }

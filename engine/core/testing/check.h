@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "error.h"
+#include "errors/error.h"
 
 namespace embstore {
 

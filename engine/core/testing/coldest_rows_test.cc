@@ -11,7 +11,7 @@
 #include "memory/memory.h"
 #include "movement/coldest_rows.h"
 #include "testing/check.h"
-#include "tiers/memory_tier.h"
+#include "tiers/memory/memory_tier.h"
 
 namespace embstore {
 namespace {
@@ -97,8 +97,12 @@ void the_coldest_rows_are_given_once_each(CacheStrategy strategy, uint64_t seed)
   ModelledTier tier(strategy, seed);
   for (int step = 0; step < 20'000; ++step) {
     switch (tier.below(8)) {
-      case 0: case 1: case 2: case 3: tier.bring(); break;
-      case 4: case 5: tier.access(); break;
+      case 0:
+      case 1:
+      case 2:
+      case 3: tier.bring(); break;
+      case 4:
+      case 5: tier.access(); break;
       case 6: tier.remove_any(); break;
       default:
         if (tier.rows() > kSlots / 2 || tier.below(16) == 0) tier.demote(1 + tier.below(64));

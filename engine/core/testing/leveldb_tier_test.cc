@@ -1,7 +1,7 @@
 // The LevelDB tier: what it keeps, gives back and refuses; against a plain map, and from many threads.
 // With arguments it is a tool for tests in other languages:
 //   leveldb_tier_test keep PATH   leaves a database of three rows (dim 3, one slot) at PATH
-#include "tiers/leveldb_tier.h"
+#include "tiers/leveldb/leveldb_tier.h"
 
 #include <dlfcn.h>
 #include <sys/wait.h>
@@ -17,8 +17,8 @@
 #include <random>
 #include <thread>
 
-#include "crc32c.h"
-#include "index/index.h"
+#include "platform/crc32c.h"
+#include "store/index/index.h"
 #include "testing/check.h"
 
 // LevelDB is not built with the sanitizer, which therefore doesn't see how its threads agree.
@@ -108,8 +108,7 @@ void rows_read_back_in_the_order_that_was_asked_for(const std::string& path) {
   check(tier.stats().rows == 6, "rows are counted");
   check(tier.stats().row_bytes == kLayout.row_bytes(), "row_bytes are those of the floats");
   check(tier.stats().path == path && tier.stats().mapped_bytes > 0, "stats() names the files");
-  check(scanned_keys(tier) == std::vector<int64_t>{kLeast, -5, -1, 0, 5, kGreatest},
-        "a scan ascends");
+  check(scanned_keys(tier) == std::vector<int64_t>{kLeast, -5, -1, 0, 5, kGreatest}, "a scan ascends");
 }
 
 void a_row_that_comes_back_outlives_its_erased_place(const std::string& path) {
@@ -144,7 +143,9 @@ void a_row_that_comes_back_outlives_its_erased_place(const std::string& path) {
 }
 
 void a_closed_tier_leaves_nothing_unless_it_is_asked_to(const std::string& path) {
-  { write(*std::make_unique<LevelDbTier>(kLayout, path), {1, 2}, 1); }
+  {
+    write(*std::make_unique<LevelDbTier>(kLayout, path), {1, 2}, 1);
+  }
   check(!std::filesystem::exists(path), "the directory is removed");
   std::vector<Place> places;
   {
@@ -160,18 +161,18 @@ void a_closed_tier_leaves_nothing_unless_it_is_asked_to(const std::string& path)
     const Place fourth = write(tier, {4}, 1)[0];
     check(fourth.slot > places[2].slot, "slots go on where they ended");
   }
-  const std::string message =
-      error_of(ErrorKind::kStorage, [&] { LevelDbTier(kLayout, path); });
+  const std::string message = error_of(ErrorKind::kStorage, [&] { LevelDbTier(kLayout, path); });
   check(message.starts_with(path) && message.find("kept") != std::string::npos, message);
-  { LevelDbTier tier(kLayout, path, {.reopen = true}); }
+  {
+    LevelDbTier tier(kLayout, path, {.reopen = true});
+  }
   check(!std::filesystem::exists(path), "a reopened one is removed as well");
 }
 
 void what_is_no_tier_of_this_layout_is_refused(const TemporaryDirectory& directory) {
   const std::string path = directory / "refused";
   const auto refusal = [&](const RowLayout& layout, const LevelDbOptions& options) {
-    const std::string message =
-        error_of(ErrorKind::kStorage, [&] { LevelDbTier(layout, path, options); });
+    const std::string message = error_of(ErrorKind::kStorage, [&] { LevelDbTier(layout, path, options); });
     check(message.starts_with(path + ": "), "an error names the path: " + message);
     return message;
   };
@@ -224,9 +225,8 @@ void a_damaged_row_is_an_error_that_names_the_database(const std::string& path) 
     ++damaged;
   }
   check(damaged > 0, "the rows are in files");
-  const std::string message = error_of(ErrorKind::kStorage, [&] {
-    LevelDbTier(kLayout, path, {.reopen = true, .keep_files = true});
-  });
+  const std::string message = error_of(
+      ErrorKind::kStorage, [&] { LevelDbTier(kLayout, path, {.reopen = true, .keep_files = true}); });
   check(message.starts_with(path), message);
 }
 

@@ -16,9 +16,9 @@
 #include <thread>
 #include <vector>
 
-#include "checkpoint/restore.h"
-#include "checkpoint/writer.h"
-#include "error.h"
+#include "errors/error.h"
+#include "keep/checkpoint/restore.h"
+#include "keep/checkpoint/writer.h"
 #include "table.h"
 
 namespace embstore {
@@ -60,8 +60,7 @@ std::vector<int64_t> random_ids(std::mt19937_64& random, const Options& options)
   return ids;
 }
 
-void train(Table& table, std::mt19937_64& random, const Options& options,
-           std::atomic<int64_t>& total) {
+void train(Table& table, std::mt19937_64& random, const Options& options, std::atomic<int64_t>& total) {
   const std::vector<int64_t> ids = random_ids(random, options);
   std::vector<float> gradients(ids.size() * kDim);
   int64_t sum = 0;
@@ -112,8 +111,7 @@ class Checkpoints {
  public:
   explicit Checkpoints(const TableSpec& spec)
       : copy_(spec),
-        directory_(std::filesystem::temp_directory_path() /
-                   ("table_stress-" + std::to_string(getpid()))) {
+        directory_(std::filesystem::temp_directory_path() / ("table_stress-" + std::to_string(getpid()))) {
     std::filesystem::create_directories(directory_);
   }
   ~Checkpoints() { std::filesystem::remove_all(directory_); }
@@ -128,11 +126,9 @@ class Checkpoints {
     if (chain_.size() > kMostIncrements) chain_.clear();
     const std::string path = directory_ / std::to_string(saves_++);
     const bool incremental = !chain_.empty();
-    checkpoint::Writer file(path, RowLayout(table.dim(), table.slot_count()),
-                            {.save_id = {},
-                             .partition = 0,
-                             .partition_count = 1,
-                             .incremental = incremental});
+    checkpoint::Writer file(
+        path, RowLayout(table.dim(), table.slot_count()),
+        {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = incremental});
     const SavedTable saved = table.save(file, {}, /*waiting_keys=*/true);
     file.finish();
     table.save_succeeded(saved.next_span);
@@ -252,7 +248,7 @@ int main(int argc, char** argv) {
     embstore::run(options, tiers);
     embstore::run_close(options, tiers);
   }
-  std::printf("held: seed %llu, %d threads, %d batches each\n",
-              static_cast<unsigned long long>(options.seed), options.threads, options.batches);
+  std::printf("held: seed %llu, %d threads, %d batches each\n", static_cast<unsigned long long>(options.seed),
+              options.threads, options.batches);
   return 0;
 }

@@ -9,19 +9,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
-#include "row_batch.h"
+#include "row/place.h"
+#include "row/row_batch.h"
 #include "tiers/recovery_report.h"
 
 namespace embstore {
-
-using Slot = uint32_t;
-
-// Where a tier keeps a row.
-struct Place {
-  int64_t key;
-  Slot slot;
-};
 
 struct TierStats {
   std::string name;
@@ -52,6 +46,12 @@ class Relocator {
 
 enum class RowPart { kAll, kWeights };
 
+// A row that a medium doesn't give back as it was written.
+struct DamagedRow {
+  size_t position;     // in the batch of places
+  std::string reason;  // names the file
+};
+
 class Tier {
  public:
   virtual ~Tier() = default;
@@ -61,13 +61,17 @@ class Tier {
   // until it's erased.
   virtual void write(const RowBatch& rows, std::span<Slot> slots) = 0;
 
-  // Fills `rows` (resized to places.size()) with the rows at `places`, in order. A place that was erased
-  // meanwhile yields an unspecified row: the caller checks against the index afterwards. A place that
-  // was not erased yields its row, or an error: never a damaged row.
-  virtual void read(std::span<const Place> places, RowBatch& rows) const = 0;
-  // The same, but the floats after the weights are unspecified.
-  virtual void read_weights(std::span<const Place> places, RowBatch& rows) const {
-    read(places, rows);
+  // Fills `rows` (resized to places.size()) with the rows at `places`, in order; of kWeights the floats after
+  // the weights are unspecified. A place that was erased meanwhile yields an unspecified row: the caller
+  // checks against the index afterwards. A place that was not erased yields its row, or is added to
+  // `damaged`: never a damaged row, and never an error that keeps other rows from being read.
+  virtual void read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
+                         std::vector<DamagedRow>& damaged) const = 0;
+  // The same for callers who need all of them: throws DamagedRowsError, which has the keys. Where a place
+  // may have been erased meanwhile, that error may speak of a row that isn't wanted any more.
+  void read(std::span<const Place> places, RowBatch& rows) const { read_whole(places, RowPart::kAll, rows); }
+  void read_weights(std::span<const Place> places, RowBatch& rows) const {
+    read_whole(places, RowPart::kWeights, rows);
   }
 
   // A number that changes before a place is given out that was given out before. So if it's the same as
@@ -104,6 +108,9 @@ class Tier {
   // Gives everything back, or leaves it whole where rows are kept. Throws Error(kStorage) if that fails, and
   // may be called again. REQUIRES: no other call is under way, nor any after it.
   virtual void close() {}
+
+ private:
+  void read_whole(std::span<const Place> places, RowPart part, RowBatch& rows) const;
 };
 
 }  // namespace embstore

@@ -1,6 +1,6 @@
 #include "tiers/ssd_hash/batch_reader.h"
 
-#include "error.h"
+#include "errors/error.h"
 
 namespace embstore::ssd_hash {
 namespace {

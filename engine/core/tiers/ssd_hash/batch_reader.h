@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "tiers/ssd_hash/file.h"
+#include "files/file.h"
 
 namespace embstore::ssd_hash {
 

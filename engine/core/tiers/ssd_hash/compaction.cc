@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "error.h"
+#include "errors/error.h"
 #include "tiers/ssd_hash/ssd_hash_tier.h"
 
 namespace embstore {
@@ -29,13 +29,11 @@ uint64_t SsdHashTier::live_bytes() const {
 }
 
 bool SsdHashTier::is_over_soft_bound(uint64_t more_bytes) const {
-  return file_bytes_.load(std::memory_order_relaxed) + more_bytes >
-         live_bytes() / 4 * 7 + 2 * flush_bytes_;
+  return file_bytes_.load(std::memory_order_relaxed) + more_bytes > live_bytes() / 4 * 7 + 2 * flush_bytes_;
 }
 
 bool SsdHashTier::is_over_hard_bound(uint64_t more_bytes) const {
-  return file_bytes_.load(std::memory_order_relaxed) + more_bytes >
-         live_bytes() / 8 * 15 + 5 * flush_bytes_;
+  return file_bytes_.load(std::memory_order_relaxed) + more_bytes > live_bytes() / 8 * 15 + 5 * flush_bytes_;
 }
 
 void SsdHashTier::start_compaction(Relocator& relocator) {
@@ -125,8 +123,7 @@ void SsdHashTier::compact_while_over_soft_bound(uint64_t more_bytes, size_t max_
 // The oldest file where files are kept, or else an older record could outlive a newer one of its key. Else
 // the one that wins most for what is moved: rows that are seldom asked for lie in the oldest files, nearly
 // all of them live.
-std::shared_ptr<LogFile> SsdHashTier::next_to_compact(std::span<const uint64_t> taken,
-                                                      uint64_t last_number) {
+std::shared_ptr<LogFile> SsdHashTier::next_to_compact(std::span<const uint64_t> taken, uint64_t last_number) {
   std::unique_lock lock(log_mutex_);
   for (;;) {
     std::shared_ptr<LogFile> best;
@@ -173,10 +170,9 @@ void SsdHashTier::move_live_rows(LogFile& victim, bool carry_tombstones) {
       if (!is_live && !carry_tombstones) continue;
       if (position + record_bytes_ > got) {
         if (!is_live) continue;
-        throw Error(ErrorKind::kStorage,
-                    victim.file.path() + ": the record at " +
-                        std::to_string(record_offset(record, record_bytes_)) +
-                        " is cut off: the file was truncated");
+        throw Error(ErrorKind::kStorage, victim.file.path() + ": the record at " +
+                                             std::to_string(record_offset(record, record_bytes_)) +
+                                             " is cut off: the file was truncated");
       }
       const std::byte* at = chunk.data() + position;
       if (!is_live && ssd_hash::header_of(at).kind != ssd_hash::kTombstones) continue;

@@ -8,9 +8,9 @@
 #include <cstring>
 #include <string_view>
 
-#include "crc32c.h"
-#include "row_batch.h"
-#include "row_layout.h"
+#include "platform/crc32c.h"
+#include "row/row_batch.h"
+#include "row/row_layout.h"
 
 namespace embstore::ssd_hash {
 
@@ -27,11 +27,11 @@ struct FileHeader {
   char magic[8];
   uint32_t format_version;
   uint32_t header_bytes;
-  uint64_t file_number;      // of the order in which the files were begun, from 1
-  uint64_t variable_hash;    // FNV-1a of the variable's name
+  uint64_t file_number;    // of the order in which the files were begun, from 1
+  uint64_t variable_hash;  // FNV-1a of the variable's name
   uint32_t dim;
   uint32_t slot_count;
-  uint32_t row_bytes;        // of a row's floats, padding included
+  uint32_t row_bytes;  // of a row's floats, padding included
   uint32_t record_bytes;
   uint32_t record_capacity;  // records that the file may hold
   uint32_t flags;            // kKept
@@ -53,11 +53,11 @@ enum RecordKind : uint16_t {
 
 // Two checksums, so that whoever wants the weights alone needn't touch the slots.
 struct RecordHeader {
-  uint32_t checksum;        // CRC-32C of what follows, up to the end of the first block of floats, the weights'
+  uint32_t checksum;  // CRC-32C of what follows, up to the end of the first block of floats, the weights'
   uint16_t kind;
-  uint16_t count;           // keys of kTombstones, else 0
-  uint64_t sequence;        // of the order in which rows and tombstones were made, from 1
-  int64_t key;              // from here to save_span: zero where there is no row
+  uint16_t count;     // keys of kTombstones, else 0
+  uint64_t sequence;  // of the order in which rows and tombstones were made, from 1
+  int64_t key;        // from here to save_span: zero where there is no row
   uint64_t frequency;
   int64_t version;
   uint64_t served;
@@ -92,10 +92,10 @@ struct NoteHeader {
   char magic[8];
   uint32_t format_version;  // kFormatVersion
   uint32_t header_bytes;
-  uint64_t variable_hash;   // as in FileHeader
-  char optimizer[32];       // its name, filled up with zeros
-  uint32_t reserved;        // 0
-  uint32_t checksum;        // CRC-32C of the bytes before it
+  uint64_t variable_hash;  // as in FileHeader
+  char optimizer[32];      // its name, filled up with zeros
+  uint32_t reserved;       // 0
+  uint32_t checksum;       // CRC-32C of the bytes before it
 };
 static_assert(sizeof(NoteHeader) == 64);
 
@@ -108,9 +108,7 @@ struct RecordShape {
   size_t bytes;
   size_t weights_end;  // what the first checksum covers, but for itself
 };
-inline size_t tombstones_per_record(const RowLayout& layout) {
-  return layout.row_bytes() / sizeof(int64_t);
-}
+inline size_t tombstones_per_record(const RowLayout& layout) { return layout.row_bytes() / sizeof(int64_t); }
 inline uint64_t record_offset(uint64_t record, size_t bytes_a_record) {
   return kHeaderBytes + record * bytes_a_record;
 }
@@ -155,8 +153,6 @@ inline uint64_t hash_of_name(std::string_view name) {
 }
 
 constexpr uint64_t round_down_to_block(uint64_t bytes) { return bytes / kBlockBytes * kBlockBytes; }
-constexpr uint64_t round_up_to_block(uint64_t bytes) {
-  return round_down_to_block(bytes + kBlockBytes - 1);
-}
+constexpr uint64_t round_up_to_block(uint64_t bytes) { return round_down_to_block(bytes + kBlockBytes - 1); }
 
 }  // namespace embstore::ssd_hash

@@ -2,7 +2,7 @@
 #include <cerrno>
 #include <system_error>
 
-#include "error.h"
+#include "errors/error.h"
 #include "tiers/ssd_hash/batch_reader.h"
 
 #if defined(EMBSTORE_HAS_LIBURING)
@@ -41,8 +41,7 @@ class IoUringReader final : public BatchReader {
       for (ReadRequest& request : some) {
         if (request.bytes_read == request.bytes) continue;
         request.bytes_read +=
-            request.file->read_at(request.data + request.bytes_read,
-                                  request.bytes - request.bytes_read,
+            request.file->read_at(request.data + request.bytes_read, request.bytes - request.bytes_read,
                                   request.offset + request.bytes_read);
       }
     }
@@ -70,8 +69,8 @@ class IoUringReader final : public BatchReader {
         under_way += static_cast<unsigned>(submitted);
       } else if (submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY) {
         await(under_way);
-        throw Error(ErrorKind::kStorage, "io_uring takes no reads: " +
-                                             std::generic_category().message(-submitted));
+        throw Error(ErrorKind::kStorage,
+                    "io_uring takes no reads: " + std::generic_category().message(-submitted));
       }
       under_way -= reap();
     }

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tiers/ssd_hash/file.h"
+#include "files/file.h"
 #include "tiers/ssd_hash/format.h"
 #include "tiers/ssd_hash/mapping.h"
 #include "tiers/tier.h"
@@ -22,16 +22,13 @@ namespace embstore::ssd_hash {
 class AlignedBytes {
  public:
   explicit AlignedBytes(size_t bytes)
-      : data_(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{kBlockBytes}))),
-        size_(bytes) {}
+      : data_(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{kBlockBytes}))), size_(bytes) {}
   std::byte* data() const { return data_.get(); }
   size_t size() const { return size_; }
 
  private:
   struct Free {
-    void operator()(std::byte* data) const {
-      ::operator delete(data, std::align_val_t{kBlockBytes});
-    }
+    void operator()(std::byte* data) const { ::operator delete(data, std::align_val_t{kBlockBytes}); }
   };
   std::unique_ptr<std::byte, Free> data_;
   size_t size_;
@@ -67,8 +64,8 @@ class BufferMemory {
 // One file. Its records are numbered from 0; record r of the file with index i has the slot
 // i * (records a file) + r.
 struct LogFile {
-  LogFile(FileCalls& calls, const std::string& path, int flags, uint64_t file_number,
-          uint32_t file_index, uint32_t record_capacity)
+  LogFile(FileCalls& calls, const std::string& path, int flags, uint64_t file_number, uint32_t file_index,
+          uint32_t record_capacity)
       : file(calls, path, flags),
         number(file_number),
         index(file_index),
@@ -109,7 +106,7 @@ struct LogFile {
   uint32_t records = 0;        // appended
   uint64_t written_bytes = 0;  // of the file, header included
   std::unique_ptr<const Mapping> mapping_owner;
-  bool sealed = false;         // nothing is appended any more, and the header says so
+  bool sealed = false;  // nothing is appended any more, and the header says so
 
   // Of the one compaction at a time: a damaged row whose key can't be told. The file stays while it's live.
   bool has_stuck_row = false;
@@ -129,9 +126,9 @@ struct Buffer {
   const std::shared_ptr<BufferMemory> pool;
   const std::shared_ptr<LogFile> file;
   AlignedBytes bytes;
-  uint64_t base_offset = 0;    // in the file; a whole number of blocks
-  uint32_t first_record = 0;   // of the file
-  uint32_t capacity = 0;       // records, from first_record on
+  uint64_t base_offset = 0;        // in the file; a whole number of blocks
+  uint32_t first_record = 0;       // of the file
+  uint32_t capacity = 0;           // records, from first_record on
   std::atomic<uint32_t> count{0};  // records that are whole; stored under the log mutex
 
   // Guarded by the tier's log mutex:

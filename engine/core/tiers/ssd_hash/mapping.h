@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tiers/ssd_hash/file.h"
+#include "files/file.h"
 
 namespace embstore::ssd_hash {
 

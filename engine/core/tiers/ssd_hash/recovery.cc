@@ -12,7 +12,7 @@
 #include <system_error>
 #include <utility>
 
-#include "error.h"
+#include "errors/error.h"
 #include "tiers/ssd_hash/ssd_hash_tier.h"
 
 namespace embstore {
@@ -53,8 +53,7 @@ bool is_unfinished_file(const std::string& name) {
 FileHeader read_header(ssd_hash::FileCalls& calls, const std::string& path) {
   const File file(calls, path, O_RDONLY);
   FileHeader header{};
-  if (file.read_at(&header, sizeof header, 0) < sizeof header ||
-      file.size_bytes() < ssd_hash::kHeaderBytes) {
+  if (file.read_at(&header, sizeof header, 0) < sizeof header || file.size_bytes() < ssd_hash::kHeaderBytes) {
     refuse(path, "is truncated: shorter than its header");
   }
   if (std::memcmp(header.magic, ssd_hash::kMagic, sizeof header.magic) != 0) {
@@ -112,8 +111,7 @@ void SsdHashTier::open_note() {
     return;
   }
   if (!options_.keep_files && !was_there) return;
-  note_ = std::make_unique<ssd_hash::SequenceNote>(calls_, directory_, variable_name_,
-                                                   options_.optimizer);
+  note_ = std::make_unique<ssd_hash::SequenceNote>(calls_, directory_, variable_name_, options_.optimizer);
   next_sequence_ = note_->handed_out() + 1;
 }
 
@@ -147,8 +145,7 @@ void SsdHashTier::find_old_files() {
         header.header_bytes != ssd_hash::kHeaderBytes || header.record_capacity == 0) {
       refuse(old.path, "holds rows of dim " + std::to_string(header.dim) + " with " +
                            std::to_string(header.slot_count) + " optimizer slots; the variable has dim " +
-                           std::to_string(layout_.dim()) + " with " +
-                           std::to_string(layout_.slot_count()));
+                           std::to_string(layout_.dim()) + " with " + std::to_string(layout_.slot_count()));
     }
     records_per_file_ = std::max<uint64_t>(records_per_file_, header.record_capacity);
   }
@@ -158,17 +155,15 @@ void SsdHashTier::find_old_files() {
     }
     made_directory_ = true;  // by the tier that left the file
   }
-  std::sort(unrecovered_.begin(), unrecovered_.end(), [](const OldFile& a, const OldFile& b) {
-    return a.header.file_number < b.header.file_number;
-  });
+  std::sort(unrecovered_.begin(), unrecovered_.end(),
+            [](const OldFile& a, const OldFile& b) { return a.header.file_number < b.header.file_number; });
 }
 
 // Visits records 0 to records-1 with their bytes, of which the last may be cut off.
 template <class Visit>
 void SsdHashTier::scan(const LogFile& file, uint32_t records, const Visit& visit) const {
   const auto records_a_chunk = static_cast<uint32_t>(std::max<size_t>(1, kScanBytes / record_bytes_));
-  const AlignedBytes chunk(round_up_to_block(records_a_chunk * record_bytes_) +
-                           2 * ssd_hash::kBlockBytes);
+  const AlignedBytes chunk(round_up_to_block(records_a_chunk * record_bytes_) + 2 * ssd_hash::kBlockBytes);
   for (uint64_t first = 0; first < records; first += records_a_chunk) {
     const uint64_t last = std::min<uint64_t>(records, first + records_a_chunk);
     const uint64_t begin = round_down_to_block(record_offset(first, record_bytes_));
@@ -176,8 +171,7 @@ void SsdHashTier::scan(const LogFile& file, uint32_t records, const Visit& visit
     const size_t got = file.file.read_at(chunk.data(), end - begin, begin);
     for (uint64_t record = first; record < last; ++record) {
       const uint64_t position = record_offset(record, record_bytes_) - begin;
-      const size_t available =
-          got > position ? std::min<size_t>(record_bytes_, got - position) : 0;
+      const size_t available = got > position ? std::min<size_t>(record_bytes_, got - position) : 0;
       visit(static_cast<uint32_t>(record), chunk.data() + position, available);
     }
   }
@@ -212,15 +206,15 @@ RecoveryReport SsdHashTier::recover(const Found& found) {
     file->written_bytes = round_up_to_block(file->file.size_bytes());
     file->sealed = old.header.sealed != 0;
     const uint64_t bytes = file->file.size_bytes() - ssd_hash::kHeaderBytes;
-    const uint32_t expected =
-        file->sealed ? std::min(old.header.sealed_records, file->capacity)
-                     : static_cast<uint32_t>(std::min<uint64_t>(
-                           (bytes + record_bytes_ - 1) / record_bytes_, file->capacity));
+    const uint32_t expected = file->sealed
+                                  ? std::min(old.header.sealed_records, file->capacity)
+                                  : static_cast<uint32_t>(std::min<uint64_t>(
+                                        (bytes + record_bytes_ - 1) / record_bytes_, file->capacity));
     const auto note_damage = [&](uint32_t record) {
       ++(file->sealed ? report.damaged : report.torn);
       if (report.first_damage.empty()) {
-        report.first_damage = file->file.path() + ": the record at " +
-                              std::to_string(record_offset(record, record_bytes_));
+        report.first_damage =
+            file->file.path() + ": the record at " + std::to_string(record_offset(record, record_bytes_));
       }
     };
     uint32_t damaged_since_whole = 0;

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "error.h"
+#include "errors/error.h"
 #include "tiers/ssd_hash/format.h"
 
 namespace embstore::ssd_hash {
@@ -39,16 +39,18 @@ NoteHeader header_for(const std::string& variable_name, const std::string& optim
 void check_header(const std::string& path, const NoteHeader& found, const NoteHeader& wanted) {
   if (std::memcmp(found.magic, wanted.magic, sizeof found.magic) != 0 ||
       found.checksum != crc32c(&found, offsetof(NoteHeader, checksum))) {
-    refuse(path, "is damaged; without this file the rows beside it can be taken over, but not how many "
-                 "are missing");
+    refuse(path,
+           "is damaged; without this file the rows beside it can be taken over, but not how many "
+           "are missing");
   }
   if (found.format_version != wanted.format_version) {
     refuse(path, "has format version " + std::to_string(found.format_version) +
                      "; this engine reads version " + std::to_string(wanted.format_version));
   }
   if (found.variable_hash != wanted.variable_hash) {
-    refuse(path, "is of another variable, or of another number of partitions; give each its own "
-                 "storage_path");
+    refuse(path,
+           "is of another variable, or of another number of partitions; give each its own "
+           "storage_path");
   }
   if (std::memcmp(found.optimizer, wanted.optimizer, sizeof found.optimizer) != 0) {
     const std::string name(found.optimizer, strnlen(found.optimizer, sizeof found.optimizer));
@@ -77,8 +79,8 @@ void SequenceNote::remove(FileCalls& calls, const std::string& directory) {
 }
 
 // Under its own name only when it's whole, so that no kill leaves half a note.
-void SequenceNote::make(FileCalls& calls, const std::string& directory,
-                        const std::string& variable_name, const std::string& optimizer) {
+void SequenceNote::make(FileCalls& calls, const std::string& directory, const std::string& variable_name,
+                        const std::string& optimizer) {
   File file(calls, path_in(directory) + ".new", O_RDWR | O_CREAT | O_TRUNC);
   char page[kNoteBytes] = {};
   const NoteHeader header = header_for(variable_name, optimizer);
@@ -89,8 +91,8 @@ void SequenceNote::make(FileCalls& calls, const std::string& directory,
   sync_directory(calls, directory);
 }
 
-SequenceNote::SequenceNote(FileCalls& calls, const std::string& directory,
-                           const std::string& variable_name, const std::string& optimizer)
+SequenceNote::SequenceNote(FileCalls& calls, const std::string& directory, const std::string& variable_name,
+                           const std::string& optimizer)
     : was_there_(exists(directory) || (make(calls, directory, variable_name, optimizer), false)),
       file_(calls, path_in(directory), O_RDWR) {
   NoteHeader header{};
@@ -99,8 +101,8 @@ SequenceNote::SequenceNote(FileCalls& calls, const std::string& directory,
   check_header(file_.path(), header, header_for(variable_name, optimizer));
   page_ = mmap(nullptr, kNoteBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.descriptor(), 0);
   if (page_ == MAP_FAILED) {
-    refuse(file_.path(), "can't be mapped, which files that are kept need: " +
-                             std::generic_category().message(errno));
+    refuse(file_.path(),
+           "can't be mapped, which files that are kept need: " + std::generic_category().message(errno));
   }
   counters_ = reinterpret_cast<Counters*>(static_cast<char*>(page_) + sizeof(NoteHeader));
 }

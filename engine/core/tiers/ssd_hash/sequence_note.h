@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "tiers/ssd_hash/file.h"
+#include "files/file.h"
 
 namespace embstore::ssd_hash {
 

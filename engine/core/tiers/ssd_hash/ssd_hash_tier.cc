@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "error.h"
-#include "prefetch.h"
+#include "errors/error.h"
+#include "platform/prefetch.h"
 
 namespace embstore {
 
@@ -20,8 +20,8 @@ using ssd_hash::IoScheme;
 using ssd_hash::kBlockBytes;
 using ssd_hash::LogFile;
 using ssd_hash::ReadRequest;
-using ssd_hash::RecordHeader;
 using ssd_hash::record_offset;
+using ssd_hash::RecordHeader;
 using ssd_hash::round_down_to_block;
 using ssd_hash::round_up_to_block;
 using ssd_hash::View;
@@ -89,8 +89,7 @@ SsdHashTier::SsdHashTier(std::string variable_name, const RowLayout& layout, std
       flush_bytes_(flush_bytes_for(options, record_bytes_)),
       io_scheme_(options.io_scheme == IoScheme::kAuto ? ssd_hash::resolve_auto_io_scheme().scheme
                                                       : options.io_scheme),
-      buffer_memory_(
-          std::make_shared<BufferMemory>(round_up_to_block(flush_bytes_ + record_bytes_))),
+      buffer_memory_(std::make_shared<BufferMemory>(round_up_to_block(flush_bytes_ + record_bytes_))),
       files_(std::make_shared<Files>()),
       view_(std::make_shared<View>(View{files_, nullptr})) {
   if (options.buffer_bytes < kMinBufferBytes || options.buffer_bytes > kMaxBufferBytes) {
@@ -98,16 +97,15 @@ SsdHashTier::SsdHashTier(std::string variable_name, const RowLayout& layout, std
                                                  "; it must be from 128 KiB to 1 GiB");
   }
   if (options.file_bytes < 2 * kBlockBytes || options.file_bytes > uint64_t{1} << 40) {
-    throw Error(ErrorKind::kInvalidArgument, "file_bytes is " + std::to_string(options.file_bytes) +
-                                                 "; it must be from 8192 to 2^40");
+    throw Error(ErrorKind::kInvalidArgument,
+                "file_bytes is " + std::to_string(options.file_bytes) + "; it must be from 8192 to 2^40");
   }
   if (options.io_scheme == IoScheme::kAuto) {
     io_scheme_reason_ = ssd_hash::resolve_auto_io_scheme().reason;
   } else if (options.io_scheme == IoScheme::kIoUring) {
     ssd_hash::make_io_uring_reader();  // throws where there is none
   }
-  records_per_file_ =
-      std::max<uint64_t>(1, (options.file_bytes - ssd_hash::kHeaderBytes) / record_bytes_);
+  records_per_file_ = std::max<uint64_t>(1, (options.file_bytes - ssd_hash::kHeaderBytes) / record_bytes_);
   open_directory();
   try {
     check_direct_io();
@@ -205,14 +203,14 @@ void SsdHashTier::add_file_bytes(uint64_t bytes) {
 void SsdHashTier::open_file() {
   // An eighth of the live rows, so that compaction never has much in its hands.
   const uint64_t wanted_bytes = std::max<uint64_t>(live_bytes() / 8, flush_bytes_);
-  const auto capacity = static_cast<uint32_t>(
-      std::clamp<uint64_t>(wanted_bytes / record_bytes_, 1, records_per_file_));
+  const auto capacity =
+      static_cast<uint32_t>(std::clamp<uint64_t>(wanted_bytes / record_bytes_, 1, records_per_file_));
   const uint32_t index = take_file_index();
   std::shared_ptr<LogFile> file;
   try {
     // Under its own name only once its header is there, so that no kill leaves a file without one.
-    file = std::make_shared<LogFile>(calls_, path_of(next_number_) + ".new",
-                                     open_flags() | O_CREAT | O_TRUNC, next_number_, index, capacity);
+    file = std::make_shared<LogFile>(calls_, path_of(next_number_) + ".new", open_flags() | O_CREAT | O_TRUNC,
+                                     next_number_, index, capacity);
     try {
       write_header(*file);
       file->file.rename_to(path_of(next_number_));
@@ -240,15 +238,13 @@ void SsdHashTier::open_buffer() {
   const uint64_t offset = record_offset(active_->records, record_bytes_);
   next->first_record = active_->records;
   next->base_offset = round_down_to_block(offset);
-  const uint64_t fitting =
-      (next->base_offset + flush_bytes_ - offset + record_bytes_ - 1) / record_bytes_;
-  next->capacity =
-      static_cast<uint32_t>(std::min<uint64_t>(fitting, active_->capacity - active_->records));
+  const uint64_t fitting = (next->base_offset + flush_bytes_ - offset + record_bytes_ - 1) / record_bytes_;
+  next->capacity = static_cast<uint32_t>(std::min<uint64_t>(fitting, active_->capacity - active_->records));
   // The block that the records before end in goes out once more, with the records after.
   const size_t shared_bytes = offset - next->base_offset;
   if (buffer_ != nullptr) {
-    std::memcpy(next->bytes.data(),
-                buffer_->bytes.data() + (next->base_offset - buffer_->base_offset), shared_bytes);
+    std::memcpy(next->bytes.data(), buffer_->bytes.data() + (next->base_offset - buffer_->base_offset),
+                shared_bytes);
   }
   buffer_ = std::move(next);
   publish_view();
@@ -337,8 +333,7 @@ size_t SsdHashTier::append_some(size_t count, const Fill& fill) {
   Buffer& buffer = writable_buffer(lock);
   const uint32_t before = buffer.count.load(std::memory_order_relaxed);
   const auto appended = static_cast<uint32_t>(std::min<size_t>(count, buffer.capacity - before));
-  std::byte* at = buffer.bytes.data() +
-                  (record_offset(active_->records, record_bytes_) - buffer.base_offset);
+  std::byte* at = buffer.bytes.data() + (record_offset(active_->records, record_bytes_) - buffer.base_offset);
   for (uint32_t i = 0; i < appended; ++i, at += record_bytes_) {
     fill(*active_, active_->records + i, at, i);
     ssd_hash::seal_record(at, record_shape_);
@@ -351,25 +346,23 @@ size_t SsdHashTier::append_some(size_t count, const Fill& fill) {
 
 void SsdHashTier::write(const RowBatch& rows, std::span<Slot> slots) {
   if (rows.row_floats() != layout_.row_floats() || slots.size() != rows.size()) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "rows of " + std::to_string(rows.row_floats()) + " floats and " +
-                    std::to_string(slots.size()) + " slots for " + std::to_string(rows.size()) +
-                    " rows were given to a tier with rows of " +
-                    std::to_string(layout_.row_floats()) + " floats");
+    throw Error(ErrorKind::kInvalidArgument, "rows of " + std::to_string(rows.row_floats()) + " floats and " +
+                                                 std::to_string(slots.size()) + " slots for " +
+                                                 std::to_string(rows.size()) +
+                                                 " rows were given to a tier with rows of " +
+                                                 std::to_string(layout_.row_floats()) + " floats");
   }
   size_t done = 0;
   try {
     while (done < rows.size()) {
       const size_t first = done;
-      done += append_some(
-          rows.size() - done, [&](LogFile& file, uint32_t record, std::byte* at, size_t i) {
-            const RecordHeader header =
-                RecordHeader::of(next_sequence_++, rows.header(first + i));
-            std::memcpy(at, &header, sizeof header);
-            std::memcpy(at + sizeof header, rows.row(first + i), layout_.row_bytes());
-            file.set_live(record);
-            slots[first + i] = slot_of(file, record);
-          });
+      done += append_some(rows.size() - done, [&](LogFile& file, uint32_t record, std::byte* at, size_t i) {
+        const RecordHeader header = RecordHeader::of(next_sequence_++, rows.header(first + i));
+        std::memcpy(at, &header, sizeof header);
+        std::memcpy(at + sizeof header, rows.row(first + i), layout_.row_bytes());
+        file.set_live(record);
+        slots[first + i] = slot_of(file, record);
+      });
       live_rows_.fetch_add(done - first, std::memory_order_relaxed);
     }
   } catch (...) {
@@ -457,23 +450,15 @@ bool SsdHashTier::decode(const LogFile& file, uint32_t record, const std::byte* 
   }
   // Live now means live all along.
   if (!file.is_live(record)) return false;
-  throw Error(ErrorKind::kStorage,
-              file.file.path() + ": the record at " +
-                  std::to_string(record_offset(record, record_bytes_)) + " (key " +
-                  std::to_string(place.key) + ") is " +
-                  (available < record_bytes_ ? "cut off: the file was truncated"
-                                             : "damaged: its checksum is wrong"));
+  throw Error(
+      ErrorKind::kStorage,
+      file.file.path() + ": the record at " + std::to_string(record_offset(record, record_bytes_)) +
+          " (key " + std::to_string(place.key) + ") is " +
+          (available < record_bytes_ ? "cut off: the file was truncated" : "damaged: its checksum is wrong"));
 }
 
-void SsdHashTier::read(std::span<const Place> places, RowBatch& rows) const {
-  read_part(places, RowPart::kAll, rows);
-}
-
-void SsdHashTier::read_weights(std::span<const Place> places, RowBatch& rows) const {
-  read_part(places, RowPart::kWeights, rows);
-}
-
-void SsdHashTier::read_part(std::span<const Place> places, RowPart part, RowBatch& rows) const {
+void SsdHashTier::read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
+                            std::vector<DamagedRow>&) const {
   if (closed_.load(std::memory_order_acquire)) {
     throw Error(ErrorKind::kClosed, directory_ + ": the tier is closed");
   }
@@ -506,8 +491,7 @@ void SsdHashTier::read_part(std::span<const Place> places, RowPart part, RowBatc
       const ssd_hash::Mapping* mapping = files[index]->mapping.load(std::memory_order_acquire);
       ReadContext::Way& way = context->ways[index];
       if (way == ReadContext::kUnknown) {
-        const bool is_resident =
-            mapping != nullptr && mapping->is_resident(files[index]->mapped_bytes);
+        const bool is_resident = mapping != nullptr && mapping->is_resident(files[index]->mapped_bytes);
         way = is_resident ? ReadContext::kMapped : ReadContext::kRead;
       }
       const uint64_t record = slot % records_per_file_;
@@ -523,8 +507,8 @@ void SsdHashTier::read_part(std::span<const Place> places, RowPart part, RowBatc
   }
   if (mapped > 0) {
     const auto& addresses = context->addresses;
-    const size_t fetched_bytes = std::min(
-        part == RowPart::kAll ? record_bytes_ : record_shape_.weights_end, kPrefetchBytes);
+    const size_t fetched_bytes =
+        std::min(part == RowPart::kAll ? record_bytes_ : record_shape_.weights_end, kPrefetchBytes);
     const auto fetch = [&](size_t begin) {
       for (size_t i = begin; i < std::min(begin + kRowsAhead, places.size()); ++i) {
         if (addresses[i] == nullptr) continue;
@@ -591,8 +575,8 @@ void SsdHashTier::read_part(std::span<const Place> places, RowPart part, RowBatc
         const uint64_t position = record_offset(record, record_bytes_) - span.offset;
         const size_t row = order[n] & 0xffffffffU;
         decode(**span.file, record, request.data + position,
-               request.bytes_read > position ? request.bytes_read - position : 0, places[row],
-               part, rows, row);
+               request.bytes_read > position ? request.bytes_read - position : 0, places[row], part, rows,
+               row);
       }
     }
   }

@@ -63,8 +63,8 @@ class SsdHashTier final : public Tier {
   ~SsdHashTier() override;
 
   void write(const RowBatch& rows, std::span<Slot> slots) override;
-  void read(std::span<const Place> places, RowBatch& rows) const override;
-  void read_weights(std::span<const Place> places, RowBatch& rows) const override;
+  void read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
+                 std::vector<DamagedRow>& damaged) const override;
   uint64_t reused_places() const override { return reused_places_.load(std::memory_order_acquire); }
   // Only counts: safe and cheap under the index's locks. The space comes back by compact().
   void erase(std::span<const Place> places) override;
@@ -130,7 +130,6 @@ class SsdHashTier final : public Tier {
   bool drop(const ssd_hash::View& seen, Slot slot);
 
   // reading
-  void read_part(std::span<const Place> places, RowPart part, RowBatch& rows) const;
   std::unique_ptr<ReadContext> take_context() const;
   void give_back(std::unique_ptr<ReadContext> context) const;
   bool decode(const ssd_hash::LogFile& file, uint32_t record, const std::byte* bytes, size_t available,
@@ -143,8 +142,7 @@ class SsdHashTier final : public Tier {
   void make_room();
   void compact_while_over_soft_bound(uint64_t more_bytes, size_t max_files, bool wait);
   void compact_noting_errors(uint64_t more_bytes, size_t max_files);
-  std::shared_ptr<ssd_hash::LogFile> next_to_compact(std::span<const uint64_t> taken,
-                                                     uint64_t last_number);
+  std::shared_ptr<ssd_hash::LogFile> next_to_compact(std::span<const uint64_t> taken, uint64_t last_number);
   void move_live_rows(ssd_hash::LogFile& victim, bool carry_tombstones);
   void move_records(ssd_hash::LogFile& victim, const std::vector<std::byte>& records,
                     std::span<const Slot> from);
@@ -168,7 +166,7 @@ class SsdHashTier final : public Tier {
   ssd_hash::FileCalls& calls_;
   const ssd_hash::RecordShape record_shape_;
   const size_t record_bytes_;  // record_shape_.bytes
-  const size_t flush_bytes_;  // gathered before they go out
+  const size_t flush_bytes_;   // gathered before they go out
   const ssd_hash::IoScheme io_scheme_;
   std::string io_scheme_reason_;
   uint64_t records_per_file_;  // of slots; set by the constructor
@@ -188,10 +186,10 @@ class SsdHashTier final : public Tier {
   std::shared_ptr<ssd_hash::LogFile> active_;           // guarded by log_mutex_; the last of log_, or null
   std::shared_ptr<ssd_hash::Buffer> buffer_;            // guarded by log_mutex_; of active_, or null
   std::shared_ptr<ssd_hash::BufferMemory> buffer_memory_;
-  uint64_t next_sequence_ = 1;           // guarded by log_mutex_
-  uint64_t next_number_ = 1;             // guarded by log_mutex_
-  uint32_t next_index_ = 0;              // guarded by log_mutex_; indexes from here on were never used
-  std::deque<uint32_t> free_indexes_;    // guarded by log_mutex_; the longest free first
+  uint64_t next_sequence_ = 1;         // guarded by log_mutex_
+  uint64_t next_number_ = 1;           // guarded by log_mutex_
+  uint32_t next_index_ = 0;            // guarded by log_mutex_; indexes from here on were never used
+  std::deque<uint32_t> free_indexes_;  // guarded by log_mutex_; the longest free first
   std::shared_ptr<const ssd_hash::Files> files_;  // guarded by log_mutex_; log_ by index
 
   // Innermost of all: guards the pointer, not what it points to.
@@ -206,8 +204,8 @@ class SsdHashTier final : public Tier {
   // One compaction at a time. A flag rather than a held mutex, since relocate() runs meanwhile.
   mutable std::mutex compaction_mutex_;
   std::condition_variable compaction_ended_;
-  bool compacting_ = false;          // guarded by compaction_mutex_
-  std::string compaction_error_;     // guarded by compaction_mutex_
+  bool compacting_ = false;       // guarded by compaction_mutex_
+  std::string compaction_error_;  // guarded by compaction_mutex_
   std::atomic<Relocator*> relocator_{nullptr};
 
   std::thread compaction_thread_;

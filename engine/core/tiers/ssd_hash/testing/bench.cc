@@ -93,13 +93,13 @@ void measure(const std::string& directory, int64_t row_count, const RowLayout& l
   }
   const double replaced = static_cast<double>(kBatch) * replace_batches / replacing;
   const SsdHashStats stats = tier.detailed_stats();
-  std::printf("%-8s %-6s %-14s %11.0f %11.0f %11.0f %6.2f %6.2f\n", (scheme == IoScheme::kAuto ? "auto" : stats.io_scheme.c_str()),
-              direct ? "direct" : "cached",
-              compaction == CompactionMode::kOwnThread ? "own thread" : "writing thread", written, read,
-              replaced, static_cast<double>(stats.file_bytes_peak) / static_cast<double>(stats.live_rows * stats.record_bytes),
-              static_cast<double>(stats.bytes_written) /
-                  static_cast<double>(stats.record_bytes) /
-                  static_cast<double>(row_count + static_cast<int64_t>(kBatch) * replace_batches));
+  std::printf(
+      "%-8s %-6s %-14s %11.0f %11.0f %11.0f %6.2f %6.2f\n",
+      (scheme == IoScheme::kAuto ? "auto" : stats.io_scheme.c_str()), direct ? "direct" : "cached",
+      compaction == CompactionMode::kOwnThread ? "own thread" : "writing thread", written, read, replaced,
+      static_cast<double>(stats.file_bytes_peak) / static_cast<double>(stats.live_rows * stats.record_bytes),
+      static_cast<double>(stats.bytes_written) / static_cast<double>(stats.record_bytes) /
+          static_cast<double>(row_count + static_cast<int64_t>(kBatch) * replace_batches));
   std::fflush(stdout);
 }
 

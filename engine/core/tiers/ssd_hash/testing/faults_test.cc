@@ -114,7 +114,7 @@ struct Fixture {
   std::optional<SsdHashTier> tier;
 };
 
-void nothing_is_lost_on(std::atomic<int> FaultyCalls::*fault, int reason, const std::string& text) {
+void nothing_is_lost_on(std::atomic<int> FaultyCalls::* fault, int reason, const std::string& text) {
   Fixture f;
   f.write(0, 2000, 1);
   const uint64_t rows = f.tier->stats().rows;
@@ -191,7 +191,8 @@ void a_read_error_names_the_file_and_passes() {
   f.calls.pread_errno = EIO;
   RowBatch rows(kLayout);
   const std::vector<Place> places{{0, f.index.find(0)->slot}};
-  check_throws(ErrorKind::kStorage, "rows-0000000001.ssdhash: can't read", [&] { f.tier->read(places, rows); });
+  check_throws(ErrorKind::kStorage, "rows-0000000001.ssdhash: can't read",
+               [&] { f.tier->read(places, rows); });
   f.calls.pread_errno = 0;
   check_all(*f.tier, f.index, kLayout);
 }
@@ -301,7 +302,8 @@ void operations_at_random_under_faults_at_random() {
 }
 
 constexpr Test kTests[] = {
-    {"a_file_system_without_direct_io_is_told_of_at_once", a_file_system_without_direct_io_is_told_of_at_once},
+    {"a_file_system_without_direct_io_is_told_of_at_once",
+     a_file_system_without_direct_io_is_told_of_at_once},
     {"a_full_disk_loses_nothing", a_full_disk_loses_nothing},
     {"a_write_error_loses_nothing", a_write_error_loses_nothing},
     {"a_file_that_cannot_be_made_loses_nothing", a_file_that_cannot_be_made_loses_nothing},

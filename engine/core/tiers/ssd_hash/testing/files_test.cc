@@ -116,8 +116,8 @@ void kept_rows_are_read_back_from_the_files_alone() {
   check(versions.size() == 3950, std::to_string(versions.size()) + " rows were found");
   for (const auto& [key, version] : versions) {
     check(key < 100 || key >= 150, "a row that was buried came back");
-    check(version == 4 - key / 1000, "key " + std::to_string(key) + " came back in version " +
-                                    std::to_string(version));
+    check(version == 4 - key / 1000,
+          "key " + std::to_string(key) + " came back in version " + std::to_string(version));
   }
   check_all(tier, index, kLayout);
 

@@ -102,8 +102,7 @@ SsdHashOptions options_for(uint64_t round) {
 }
 
 void killed_processes_leave_consistent_files() {
-  void* memory =
-      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   check(memory != MAP_FAILED, "shared memory can't be had");
   Shared& shared = *new (memory) Shared;
   for (Promise& promise : shared.promises) {

@@ -14,8 +14,7 @@ namespace embstore::ssd_hash::testing {
 
 void fill_row(RowBatch& rows, size_t i, int64_t key, int64_t version) {
   const auto bits = static_cast<uint64_t>(key) * 0x9e3779b97f4a7c15ULL ^ static_cast<uint64_t>(version);
-  rows.header(i) = {
-      .key = key, .frequency = bits, .version = version, .served = bits + 1, .stamp = bits + 2};
+  rows.header(i) = {.key = key, .frequency = bits, .version = version, .served = bits + 1, .stamp = bits + 2};
   for (size_t f = 0; f < rows.row_floats(); ++f) {
     rows.row(i)[f] = static_cast<float>((bits + f * 7919) % 16000000);
   }
@@ -77,8 +76,8 @@ size_t PlainIndex::size() const {
   return entries_.size();
 }
 
-void write_rows(SsdHashTier& tier, PlainIndex& index, const RowLayout& layout,
-                std::span<const int64_t> keys, int64_t version) {
+void write_rows(SsdHashTier& tier, PlainIndex& index, const RowLayout& layout, std::span<const int64_t> keys,
+                int64_t version) {
   RowBatch rows(layout);
   rows.resize(keys.size());
   for (size_t i = 0; i < keys.size(); ++i) fill_row(rows, i, keys[i], version);
@@ -156,8 +155,8 @@ int main(int argc, char** argv) {
   using embstore::check;
   using embstore::fail;
   std::vector<Test> tests;
-  for (const auto group : {row_tests(), file_tests(), fault_tests(), random_tests(), thread_tests(),
-                           kill_tests()}) {
+  for (const auto group :
+       {row_tests(), file_tests(), fault_tests(), random_tests(), thread_tests(), kill_tests()}) {
     tests.insert(tests.end(), group.begin(), group.end());
   }
   if (argc == 2 && std::strcmp(argv[1], "--list") == 0) {

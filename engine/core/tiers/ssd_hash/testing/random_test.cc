@@ -24,8 +24,8 @@ void check_space(const SsdHashTier& tier, const std::string& path, uint64_t buff
   check(bytes == stats.file_bytes, "the files take " + std::to_string(bytes) + " bytes, the tier says " +
                                        std::to_string(stats.file_bytes));
   const uint64_t bound = 2 * stats.live_rows * stats.record_bytes + buffer_bytes;
-  check(bytes <= bound, "the files take " + std::to_string(bytes) + " bytes, more than " +
-                            std::to_string(bound));
+  check(bytes <= bound,
+        "the files take " + std::to_string(bytes) + " bytes, more than " + std::to_string(bound));
 }
 
 void run(uint64_t seed, IoScheme scheme, bool direct, CompactionMode mode, int steps) {
@@ -116,9 +116,7 @@ void random_operations_by_what_is_quickest() {
   many(IoScheme::kAuto, false, CompactionMode::kWritingThread, 400);
 }
 void random_operations_by_pread() { many(IoScheme::kPread, false, CompactionMode::kWritingThread, 1); }
-void random_operations_by_io_uring() {
-  many(IoScheme::kIoUring, false, CompactionMode::kWritingThread, 100);
-}
+void random_operations_by_io_uring() { many(IoScheme::kIoUring, false, CompactionMode::kWritingThread, 100); }
 void random_operations_direct() { many(IoScheme::kIoUring, true, CompactionMode::kWritingThread, 200); }
 void random_operations_with_a_compaction_thread() {
   many(IoScheme::kAuto, false, CompactionMode::kOwnThread, 300);

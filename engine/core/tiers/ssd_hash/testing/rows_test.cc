@@ -4,7 +4,7 @@
 #include <numeric>
 #include <string>
 
-#include "crc32c.h"
+#include "platform/crc32c.h"
 #include "testing.h"
 
 namespace embstore::ssd_hash::testing {
@@ -24,9 +24,9 @@ void crc32c_gives_the_published_values() {
   both(0x46dd794e, bytes.data(), 32, "ascending bytes");
   for (size_t i = 0; i < 32; ++i) bytes[i] = static_cast<unsigned char>(31 - i);
   both(0x113fdb5c, bytes.data(), 32, "descending bytes");
-  const unsigned char read_command[48] = {
-      0x01, 0xc0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x14, 0, 0, 0, 0, 0, 0x04, 0,
-      0,    0,    0, 0x14, 0, 0, 0, 0x18, 0x28, 0, 0, 0, 0, 0, 0, 0, 0x02, 0, 0, 0, 0, 0, 0, 0};
+  const unsigned char read_command[48] = {0x01, 0xc0, 0, 0, 0, 0, 0,    0, 0,    0, 0, 0,    0, 0, 0, 0,
+                                          0x14, 0,    0, 0, 0, 0, 0x04, 0, 0,    0, 0, 0x14, 0, 0, 0, 0x18,
+                                          0x28, 0,    0, 0, 0, 0, 0,    0, 0x02, 0, 0, 0,    0, 0, 0, 0};
   both(0xd9963a56, read_command, 48, "an iSCSI read command");
   both(0xe3069283, "123456789", 9, "123456789");
   both(0, "", 0, "nothing");

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "error.h"
+#include "errors/error.h"
 #include "testing/check.h"
 #include "tiers/ssd_hash/ssd_hash_tier.h"
 
@@ -51,8 +51,8 @@ class PlainIndex final : public Relocator {
 };
 
 // Writes rows, refers to them, and erases those that they replace.
-void write_rows(SsdHashTier& tier, PlainIndex& index, const RowLayout& layout,
-                std::span<const int64_t> keys, int64_t version);
+void write_rows(SsdHashTier& tier, PlainIndex& index, const RowLayout& layout, std::span<const int64_t> keys,
+                int64_t version);
 // Every row of the index is in the tier, whole and of its version.
 void check_all(const SsdHashTier& tier, const PlainIndex& index, const RowLayout& layout);
 

@@ -167,8 +167,8 @@ void run(IoScheme scheme, bool direct, CompactionMode mode) {
     tier.read(std::vector{Place{key, entry.slot}}, rows);
     check(checked_version(rows, 0, key) == entry.version, "a row has another version");
   }
-  check(stats.live_rows == live, "the tier counts " + std::to_string(stats.live_rows) + " rows of " +
-                                     std::to_string(live));
+  check(stats.live_rows == live,
+        "the tier counts " + std::to_string(stats.live_rows) + " rows of " + std::to_string(live));
   check(stats.compaction_error.empty(), stats.compaction_error);
   check(bytes_in(directory / "rows") <= 2 * live * stats.record_bytes + options.buffer_bytes,
         "the files are over their bound");

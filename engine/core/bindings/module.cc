@@ -1,0 +1,309 @@
+// The Python module: converts arguments and results, releases the GIL, maps errors. Nothing else.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bench/bindings.h"
+#include "bench/hand_written_table.h"
+#include "bindings/array_arguments.h"
+#include "bindings/checkpoint.h"
+#include "errors/error.h"
+#include "table.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace embstore {
+namespace {
+
+// Rows go through raw pointers from here on, so their shape is settled here.
+template <class RowArray>
+void check_rows(const char* argument, const RowArray& rows, const Ids& ids, int dim) {
+  if (rows.shape(0) == ids.shape(0) && rows.shape(1) == static_cast<size_t>(dim)) return;
+  throw Error(ErrorKind::kInvalidArgument,
+              std::string(argument) + ": shape (" + std::to_string(rows.shape(0)) + ", " +
+                  std::to_string(rows.shape(1)) + ") doesn't fit " + std::to_string(ids.shape(0)) +
+                  " ids of dim " + std::to_string(dim));
+}
+
+// Hands a vector's memory to numpy.
+template <class T>
+nb::object to_numpy(std::vector<T>&& values, std::vector<size_t> shape) {
+  auto owned = std::make_unique<std::vector<T>>(std::move(values));
+  T* data = owned->data();
+  const nb::capsule owner(owned.get(),
+                          [](void* vector) noexcept { delete static_cast<std::vector<T>*>(vector); });
+  owned.release();
+  return nb::ndarray<nb::numpy, T>(data, shape.size(), shape.data(), owner).cast();
+}
+
+template <class T, class Read>
+nb::object read_per_id(const Ids& ids, Read read) {
+  std::vector<T> values(ids.shape(0));
+  {
+    const nb::gil_scoped_release release;
+    read(span_of(ids), values.data());
+  }
+  const size_t count = values.size();
+  return to_numpy(std::move(values), {count});
+}
+
+nb::tuple export_rows(const Table& table) {
+  ExportedRows rows = [&table] {
+    const nb::gil_scoped_release release;
+    return table.export_rows();
+  }();
+  const size_t count = rows.keys.size();
+  const size_t dim = static_cast<size_t>(table.dim());
+  nb::list slots;
+  for (auto& slot : rows.slots) slots.append(to_numpy(std::move(slot), {count, dim}));
+  return nb::make_tuple(
+      to_numpy(std::move(rows.keys), {count}), to_numpy(std::move(rows.values), {count, dim}),
+      to_numpy(std::move(rows.frequencies), {count}), to_numpy(std::move(rows.versions), {count}), slots);
+}
+
+nb::dict to_dict(const TableStats::Level& level) {
+  const TierStats& tier = level.tier;
+  nb::dict dict;
+  dict["name"] = tier.name;
+  dict["rows"] = level.rows;
+  dict["capacity_rows"] = level.capacity_rows == TierStack::kUnlimited
+                              ? nb::object(nb::none())
+                              : nb::object(nb::int_(level.capacity_rows));
+  dict["bytes"] = level.rows * tier.row_bytes;
+  dict["row_bytes"] = tier.row_bytes;
+  dict["address"] = tier.address;
+  dict["mapped_bytes"] = tier.mapped_bytes;
+  dict["path"] = tier.path;
+  dict["is_pmem"] = tier.is_pmem;
+  dict["io_scheme"] = tier.io_scheme;
+  return dict;
+}
+
+nb::dict stats(const Table& table) {
+  const TableStats stats = [&table] {
+    const nb::gil_scoped_release release;
+    return table.stats();
+  }();
+  nb::list tiers;
+  for (const TableStats::Level& level : stats.tiers) tiers.append(to_dict(level));
+  nb::dict dict;
+  dict["hits"] = stats.hits;
+  dict["misses"] = stats.misses;
+  dict["promotions"] = stats.promotions;
+  dict["demotions"] = stats.demotions;
+  dict["waiting_keys"] = stats.waiting_keys;
+  dict["index_bytes"] = stats.index_bytes;
+  dict["tiers"] = tiers;
+  return dict;
+}
+
+nb::object recovery(const Table& table) {
+  const std::optional<RecoveryReport>& report = table.recovery();
+  if (!report) return nb::none();
+  nb::dict dict;
+  dict["files"] = report->files;
+  dict["rows"] = report->rows;
+  dict["superseded"] = report->superseded;
+  dict["torn"] = report->torn;
+  dict["damaged"] = report->damaged;
+  dict["unwritten"] = report->unwritten;
+  dict["first_damage"] = report->first_damage;
+  return dict;
+}
+
+// The one place where native errors become Python's: ErrorKind -> class in embstore.errors.
+const char* python_class(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kInvalidArgument: return "InvalidArgumentError";
+    case ErrorKind::kStoreFull: return "StoreFullError";
+    case ErrorKind::kMissingLibrary: return "MissingLibraryError";
+    case ErrorKind::kMissingDevice: return "MissingDeviceError";
+    case ErrorKind::kStorage: return "StorageError";
+    case ErrorKind::kDamagedRows: return "DamagedRowsError";
+    case ErrorKind::kForked: return "ForkedError";
+    case ErrorKind::kCheckpoint: return "CheckpointError";
+    case ErrorKind::kClosed: return "ClosedError";
+  }
+  return "EmbStoreError";
+}
+
+void translate_error(const std::exception_ptr& exception, void*) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const DamagedRowsError& error) {
+    const nb::object type = nb::module_::import_("embstore.errors").attr(python_class(error.kind()));
+    const nb::object raised = type(error.what(), error.keys());
+    PyErr_SetObject(type.ptr(), raised.ptr());
+  } catch (const Error& error) {
+    const nb::object type = nb::module_::import_("embstore.errors").attr(python_class(error.kind()));
+    PyErr_SetString(type.ptr(), error.what());
+  }
+}
+
+using TierTuple = std::tuple<std::string, std::optional<std::string>, std::optional<uint64_t>>;
+
+// filter_freq; and of a sketch: max_element_size, false_positive_probability, counter_bits.
+using FilterTuple = std::tuple<uint64_t, std::optional<std::tuple<uint64_t, double, uint32_t>>>;
+
+// direct_io, io_scheme, keep_files
+using SsdHashTuple = std::tuple<bool, std::string, bool>;
+
+SsdHashOptions to_ssd_hash_options(const SsdHashTuple& tuple, const std::string& optimizer) {
+  const auto& [direct_io, io_scheme, keep_files] = tuple;
+  SsdHashOptions options;
+  options.direct = direct_io;
+  options.keep_files = keep_files;
+  options.optimizer = optimizer;
+  if (io_scheme == "io_uring") {
+    options.io_scheme = ssd_hash::IoScheme::kIoUring;
+  } else if (io_scheme == "pread") {
+    options.io_scheme = ssd_hash::IoScheme::kPread;
+  } else if (io_scheme != "auto") {
+    throw Error(ErrorKind::kInvalidArgument, "io_scheme: must be auto, io_uring or pread, got " + io_scheme);
+  }
+  return options;
+}
+
+FilterSpec to_filter_spec(const std::optional<FilterTuple>& filter) {
+  if (!filter) return NoFilter{};
+  const auto& [filter_freq, sketch] = *filter;
+  if (!sketch) return CounterFilterSpec{filter_freq};
+  const auto& [max_element_size, probability, counter_bits] = *sketch;
+  return BloomFilterSpec{filter_freq, max_element_size, probability, counter_bits};
+}
+
+void construct_table(Table* self, std::string name, int dim, const Rows& default_values,
+                     std::string optimizer, OptimizerParams optimizer_params,
+                     const std::vector<TierTuple>& tiers, const std::string& cache_strategy,
+                     const std::optional<FilterTuple>& filter, float no_permission_value,
+                     const SsdHashTuple& ssd_hash) {
+  if (cache_strategy != "LFU" && cache_strategy != "LRU") {
+    throw Error(ErrorKind::kInvalidArgument, "cache_strategy: must be LFU or LRU, got " + cache_strategy);
+  }
+  if (dim <= 0) {
+    throw Error(ErrorKind::kInvalidArgument, "dim: must be positive, got " + std::to_string(dim));
+  }
+  if (default_values.shape(0) == 0 || default_values.shape(1) != static_cast<size_t>(dim)) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "default_values: needs at least one row of dim " + std::to_string(dim));
+  }
+  TableSpec spec{
+      .name = std::move(name),
+      .dim = dim,
+      .default_values = {default_values.data(), default_values.data() + default_values.size()},
+      .optimizer = std::move(optimizer),
+      .optimizer_params = std::move(optimizer_params),
+      .tiers = {},
+      .cache_strategy = cache_strategy == "LFU" ? CacheStrategy::kLfu : CacheStrategy::kLru,
+      .filter = to_filter_spec(filter),
+      .no_permission_value = no_permission_value,
+  };
+  for (const auto& [kind, path, size_bytes] : tiers) {
+    spec.tiers.push_back({kind, path, size_bytes, to_ssd_hash_options(ssd_hash, spec.optimizer)});
+  }
+  const nb::gil_scoped_release release;
+  new (self) Table(spec);
+}
+
+void bind_table(nb::module_& module) {
+  nb::class_<Table>(module, "Table")
+      .def("__init__", &construct_table, nb::kw_only(), "name"_a, "dim"_a, "default_values"_a.noconvert(),
+           "optimizer"_a, "optimizer_params"_a, "tiers"_a, "cache_strategy"_a = "LFU",
+           "filter"_a = nb::none(), "no_permission_value"_a = 0.0f,
+           "ssd_hash"_a = SsdHashTuple(false, "auto", false))
+      .def(
+          "lookup",
+          [](const Table& table, const Ids& ids, const MutableRows& out, bool train) {
+            check_rows("out", out, ids, table.dim());
+            const nb::gil_scoped_release release;
+            table.lookup(span_of(ids), out.data(), train);
+          },
+          "ids"_a.noconvert(), "out"_a.noconvert(), "train"_a = false)
+      .def(
+          "apply_gradients",
+          [](Table& table, const Ids& ids, const Rows& grads, std::optional<int64_t> global_step) {
+            check_rows("grads", grads, ids, table.dim());
+            const nb::gil_scoped_release release;
+            table.apply_gradients(span_of(ids), grads.data(), global_step);
+          },
+          "ids"_a.noconvert(), "grads"_a.noconvert(), "global_step"_a = nb::none())
+      .def(
+          "lookup_tier",
+          [](const Table& table, const Ids& ids) {
+            return read_per_id<int32_t>(ids, [&](auto keys, int32_t* out) { table.lookup_tier(keys, out); });
+          },
+          "ids"_a.noconvert())
+      .def(
+          "frequency",
+          [](const Table& table, const Ids& ids) {
+            return read_per_id<int64_t>(ids, [&](auto keys, int64_t* out) { table.frequencies(keys, out); });
+          },
+          "ids"_a.noconvert())
+      .def(
+          "version",
+          [](const Table& table, const Ids& ids) {
+            return read_per_id<int64_t>(ids, [&](auto keys, int64_t* out) { table.versions(keys, out); });
+          },
+          "ids"_a.noconvert())
+      .def("size", &Table::row_count, nb::call_guard<nb::gil_scoped_release>())
+      .def("export", &export_rows)
+      .def("stats", &stats)
+      .def("recovery", &recovery)
+      .def("apply_count", &Table::apply_count, nb::call_guard<nb::gil_scoped_release>())
+      .def("advance_apply_count", &Table::advance_apply_count, "at_least"_a,
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("drain", &Table::drain, nb::call_guard<nb::gil_scoped_release>())
+      .def("close", &Table::close, nb::call_guard<nb::gil_scoped_release>());
+}
+
+void bind_hand_written_table(nb::module_& module) {
+  nb::class_<HandWrittenTable>(module, "HandWrittenTable")
+      .def(nb::init<size_t, int>(), "capacity_rows"_a, "dim"_a)
+      .def(
+          "insert",
+          [](HandWrittenTable& table, const Ids& ids, const Rows& rows) {
+            check_rows("rows", rows, ids, table.dim());
+            const nb::gil_scoped_release release;
+            table.insert(span_of(ids), rows.data());
+          },
+          "ids"_a.noconvert(), "rows"_a.noconvert())
+      .def(
+          "lookup",
+          [](const HandWrittenTable& table, const Ids& ids, const MutableRows& out) {
+            check_rows("out", out, ids, table.dim());
+            const nb::gil_scoped_release release;
+            table.lookup(span_of(ids), out.data());
+          },
+          "ids"_a.noconvert(), "out"_a.noconvert())
+      .def(
+          "adagrad",
+          [](HandWrittenTable& table, const Ids& ids, const Rows& grads, float learning_rate) {
+            check_rows("grads", grads, ids, table.dim());
+            const nb::gil_scoped_release release;
+            table.adagrad(span_of(ids), grads.data(), learning_rate);
+          },
+          "ids"_a.noconvert(), "grads"_a.noconvert(), "learning_rate"_a);
+}
+
+}  // namespace
+}  // namespace embstore
+
+NB_MODULE(_core, module) {
+  nb::register_exception_translator(embstore::translate_error);
+  embstore::bind_table(module);
+  embstore::checkpoint::bind(module);
+  embstore::bind_hand_written_table(module);
+  embstore::bind_bench_stores(module);
+}

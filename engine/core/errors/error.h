@@ -1,0 +1,56 @@
+// The one exception type of the core. Its kind decides which class of embstore.errors Python sees.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace embstore {
+
+enum class ErrorKind {
+  kInvalidArgument,  // the caller's value is wrong
+  kStoreFull,        // a tier's limit is reached; nothing was changed
+  kMissingLibrary,   // a shared library is not installed
+  kMissingDevice,    // this machine has no such memory
+  kStorage,          // the operating system refused a file or a mapping
+  kDamagedRows,      // a medium doesn't give rows back as they were written; see DamagedRowsError
+  kCheckpoint,       // a file of a checkpoint isn't what a save finished
+  kClosed,           // the table was closed
+  kForked,           // the table was made by the process that this one was forked from
+};
+
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  ErrorKind kind() const { return kind_; }
+
+ private:
+  ErrorKind kind_;
+};
+
+// Some rows are lost to a medium's fault; the others are as they were.
+class DamagedRowsError : public Error {
+ public:
+  // `first_reason` names the file and the place of the first of them.
+  DamagedRowsError(std::vector<int64_t> keys, const std::string& first_reason)
+      : Error(ErrorKind::kDamagedRows, described(keys) + ": " + first_reason), keys_(std::move(keys)) {}
+  const std::vector<int64_t>& keys() const { return keys_; }
+
+ private:
+  static std::string described(const std::vector<int64_t>& keys) {
+    constexpr size_t kMostNamed = 8;
+    std::string text =
+        keys.size() == 1 ? "the row of key " : "the rows of " + std::to_string(keys.size()) + " keys (";
+    for (size_t i = 0; i < keys.size() && i < kMostNamed; ++i) {
+      text += (i == 0 ? "" : ", ") + std::to_string(keys[i]);
+    }
+    if (keys.size() > kMostNamed) text += ", ...";
+    return text + (keys.size() == 1 ? " can't be read" : ") can't be read");
+  }
+
+  std::vector<int64_t> keys_;
+};
+
+}  // namespace embstore

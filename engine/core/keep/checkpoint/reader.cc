@@ -1,0 +1,142 @@
+#include "keep/checkpoint/reader.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "errors/error.h"
+#include "platform/crc32c.h"
+
+namespace embstore::checkpoint {
+namespace {
+
+bool same(const Totals& a, const Totals& b) {
+  return a.rows == b.rows && a.removed_keys == b.removed_keys && a.waiting_keys == b.waiting_keys &&
+         a.sketches == b.sketches;
+}
+
+[[noreturn]] void refused(const std::string& path, const char* what, int reason) {
+  throw Error(reason == ENOENT ? ErrorKind::kCheckpoint : ErrorKind::kStorage,
+              path + ": " + what + ": " + std::generic_category().message(reason));
+}
+
+}  // namespace
+
+Reader::Reader(std::string path) : path_(std::move(path)) {
+  descriptor_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor_ < 0) refused(path_, "can't be opened", errno);
+  try {
+    struct stat status;
+    if (fstat(descriptor_, &status) != 0) refused(path_, "can't be read", errno);
+    size_bytes_ = static_cast<uint64_t>(status.st_size);
+    posix_fadvise(descriptor_, 0, 0, POSIX_FADV_SEQUENTIAL);
+    read_header();
+  } catch (...) {
+    close(descriptor_);
+    throw;
+  }
+}
+
+Reader::~Reader() { close(descriptor_); }
+
+void Reader::read_header() {
+  read(&header_, sizeof header_);
+  checksum_ = crc32c(&header_, sizeof header_);
+  if (header_.magic != kMagic) damaged("it isn't a file of a checkpoint's rows");
+  if (header_.format_version != kFormatVersion) {
+    damaged("its format has version " + std::to_string(header_.format_version) +
+            ", and this program reads version " + std::to_string(kFormatVersion));
+  }
+  if (header_.checksum != crc32c(&header_, offsetof(FileHeader, checksum)) ||
+      header_.header_bytes != sizeof(FileHeader) || header_.dim == 0 ||
+      header_.record_bytes != record_bytes(header_.dim, header_.slot_count) ||
+      header_.partition >= header_.partition_count) {
+    damaged("its header is damaged");
+  }
+}
+
+std::optional<Reader::Block> Reader::next() {
+  if (ended_) return std::nullopt;
+  BlockHeader block;
+  const uint64_t start = offset_;
+  read(&block, sizeof block);
+  if (block.checksum != crc32c(&block, offsetof(BlockHeader, checksum)) || block.number != blocks_) {
+    damaged("the header of its block at byte " + std::to_string(start) + " is damaged");
+  }
+  if (block.payload_bytes > size_bytes_ - offset_) truncated();
+  check_block(block);
+  payload_.resize(block.payload_bytes);
+  read(payload_.data(), payload_.size());
+  if (block.payload_checksum != crc32c(payload_.data(), payload_.size())) {
+    damaged("its block at byte " + std::to_string(start) + " is damaged");
+  }
+  ++blocks_;
+  checksum_ = crc32c(&block, sizeof block, checksum_);
+  if (block.kind != kEnd) {
+    count(block);
+    return Block{static_cast<BlockKind>(block.kind), block.count, payload_};
+  }
+  ended_ = true;
+  Totals totals;
+  std::memcpy(&totals, payload_.data(), sizeof totals);
+  if (!same(totals, found_)) damaged("it doesn't hold as many rows as it says");
+  if (offset_ != size_bytes_) {
+    damaged("it goes on after its end, at byte " + std::to_string(offset_));
+  }
+  return std::nullopt;
+}
+
+void Reader::check_block(const BlockHeader& block) const {
+  const auto holds = [&block](size_t each) { return block.payload_bytes == block.count * each; };
+  bool fits = false;
+  switch (block.kind) {
+    case kRows: fits = holds(header_.record_bytes); break;
+    case kRemovedKeys: fits = holds(sizeof(int64_t)); break;
+    case kWaitingKeys: fits = holds(sizeof(WaitingKeyRecord)); break;
+    case kSketch: fits = block.count == 1 && block.payload_bytes >= sizeof(SketchHeader); break;
+    case kEnd: fits = block.count == 1 && block.payload_bytes == sizeof(Totals); break;
+    default: break;
+  }
+  if (!fits) {
+    damaged("its block " + std::to_string(block.number) + " doesn't hold what it says");
+  }
+}
+
+void Reader::count(const BlockHeader& block) {
+  switch (block.kind) {
+    case kRows: found_.rows += block.count; break;
+    case kRemovedKeys: found_.removed_keys += block.count; break;
+    case kWaitingKeys: found_.waiting_keys += block.count; break;
+    default: found_.sketches += block.count; break;
+  }
+}
+
+void Reader::read(void* data, size_t bytes) {
+  char* to = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t got = ::read(descriptor_, to, bytes);
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      refused(path_, "can't be read", errno);
+    }
+    if (got == 0) truncated();
+    to += got;
+    offset_ += static_cast<uint64_t>(got);
+    bytes -= static_cast<size_t>(got);
+  }
+}
+
+void Reader::damaged(const std::string& what) const {
+  throw Error(ErrorKind::kCheckpoint, path_ + ": " + what);
+}
+
+void Reader::truncated() const {
+  damaged("it is truncated: " + std::to_string(size_bytes_) + " bytes are left");
+}
+
+}  // namespace embstore::checkpoint

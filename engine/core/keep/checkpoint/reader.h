@@ -1,0 +1,61 @@
+// Reads one row file of a checkpoint, and trusts nothing in it that isn't guarded by a checksum.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "keep/checkpoint/format.h"
+#include "keep/checkpoint/writer.h"
+
+namespace embstore::checkpoint {
+
+// Throws Error(kCheckpoint), which names the file, where it isn't what a Writer finished: truncated, damaged,
+// of another format or version; and Error(kStorage) where it can't be read. Memory: one block.
+class Reader {
+ public:
+  explicit Reader(std::string path);
+  ~Reader();
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  const std::string& path() const { return path_; }
+  const FileHeader& header() const { return header_; }
+
+  struct Block {
+    BlockKind kind;
+    uint32_t count;
+    std::span<const std::byte> payload;  // until the next call
+  };
+  // The next block; nothing after the last, once it is sure that the file ends as it should.
+  std::optional<Block> next();
+
+  // REQUIRES: next() has returned nothing.
+  FileSummary summary() const { return {offset_, checksum_, found_}; }
+
+ private:
+  void read_header();
+  void check_block(const BlockHeader& block) const;
+  void count(const BlockHeader& block);
+  // Fills `bytes` at `data`, or says that the file is truncated.
+  void read(void* data, size_t bytes);
+  [[noreturn]] void damaged(const std::string& what) const;
+  [[noreturn]] void truncated() const;
+
+  const std::string path_;
+  int descriptor_ = -1;
+  uint64_t size_bytes_ = 0;
+  FileHeader header_{};
+
+  uint64_t offset_ = 0;
+  uint64_t blocks_ = 0;
+  uint32_t checksum_ = 0;
+  Totals found_{};
+  bool ended_ = false;
+  std::vector<std::byte> payload_;
+};
+
+}  // namespace embstore::checkpoint

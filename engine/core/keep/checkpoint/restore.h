@@ -1,0 +1,47 @@
+// Row files of a checkpoint: their verification, and tables filled from them.
+//
+// A chain is what a table is restored from: one list of files (one a partition of the variable that was
+// saved) for each save, the newest incremental one first and the full one last. Each key's row is that of
+// the newest save that has one, and each is put in once.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "keep/checkpoint/reader.h"
+#include "keep/checkpoint/table_state.h"
+#include "table.h"
+
+namespace embstore::checkpoint {
+
+using Chain = std::vector<std::vector<std::string>>;
+
+// Partition of a key among `count`: floor modulo, so never negative.
+inline size_t partition_of(int64_t key, size_t count) {
+  const auto divisor = static_cast<int64_t>(count);
+  const int64_t rest = key % divisor;
+  return static_cast<size_t>(rest < 0 ? rest + divisor : rest);
+}
+
+struct VerifiedFile {
+  FileHeader header;
+  FileSummary summary;
+  std::vector<uint64_t> rows;              // by partition of `partition_count`
+  std::vector<SketchShape> sketch_shapes;  // each once
+};
+// Reads the whole file. Throws as Reader does.
+VerifiedFile verify_file(const std::string& path, size_t partition_count);
+
+// The rows that restore_tables() would give each of so many partitions. Remembers the keys of the incremental
+// saves.
+std::vector<uint64_t> count_rows(const Chain& chain, size_t partition_count);
+
+// Replaces what the tables hold, which are the partitions of one variable. REQUIRES: every file was verified
+// and belongs where it is. On an error, which can only be the medium's, the tables are left empty.
+// Without `waiting_keys` those of the chain are left out.
+void restore_tables(std::span<Table* const> tables, const Chain& chain, const TableState& state,
+                    bool waiting_keys);
+
+}  // namespace embstore::checkpoint

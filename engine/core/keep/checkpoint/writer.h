@@ -1,0 +1,73 @@
+// Writes one row file of a checkpoint: the rows of one partition of a variable, as they come.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "keep/checkpoint/format.h"
+#include "row/row_batch.h"
+#include "row/row_layout.h"
+
+namespace embstore::checkpoint {
+
+struct FileIdentity {
+  SaveId save_id;
+  uint32_t partition;
+  uint32_t partition_count;
+  bool incremental;
+};
+
+// What a manifest says of a file.
+struct FileSummary {
+  uint64_t size_bytes;
+  uint32_t checksum;  // CRC-32C of the file's header and its blocks' headers, which guard the rest
+  Totals totals;
+};
+
+// Throws Error(kStorage), which names the file, where the operating system refuses something; the file is
+// then unfinished and whoever made it removes it. Memory: one block.
+class Writer {
+ public:
+  // Makes the file, which must not exist.
+  Writer(std::string path, const RowLayout& layout, const FileIdentity& identity);
+  ~Writer();
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+  bool incremental() const { return incremental_; }
+
+  void add_row(const RowHeader& header, const float* row);
+  void add_removed_key(int64_t key);
+  void add_waiting_key(const WaitingKeyRecord& waiting);
+  void add_sketch(const SketchHeader& header, std::span<const std::byte> counters);
+
+  // Ends the file and returns when the medium has it.
+  FileSummary finish();
+
+ private:
+  // Room for `bytes` more of the block of `kind` that is being filled.
+  std::byte* extend(BlockKind kind, size_t bytes);
+  void flush();
+  void write(const void* data, size_t bytes);
+  [[noreturn]] void fail(const char* what, int reason) const;
+
+  const std::string path_;
+  const RowLayout layout_;
+  const bool incremental_;
+  int descriptor_ = -1;
+
+  // The block being filled: room for its header, then the payload.
+  std::vector<std::byte> block_;
+  BlockKind kind_ = kEnd;
+  uint32_t count_ = 0;
+
+  uint64_t blocks_ = 0;
+  uint64_t size_bytes_ = 0;
+  uint32_t checksum_ = 0;
+  Totals totals_{};
+};
+
+}  // namespace embstore::checkpoint

@@ -1,0 +1,64 @@
+// The scope in which a table's rows are replaced by others: no apply, no promotion and no move goes on
+// meanwhile. Look-ups that promote nothing do, and see rows come and go.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <span>
+#include <vector>
+
+#include "keep/checkpoint/format.h"
+#include "keep/checkpoint/table_state.h"
+#include "row/row_batch.h"
+#include "table.h"
+
+namespace embstore {
+
+class TableReplacement {
+ public:
+  // Waits for what is under way.
+  explicit TableReplacement(Table& table);
+  TableReplacement(const TableReplacement&) = delete;
+  TableReplacement& operator=(const TableReplacement&) = delete;
+
+  const RowLayout& layout() const { return table_.layout_; }
+  // What columns and slots start as that a checkpoint of fewer doesn't have.
+  const float* initial_weights(int64_t key) const { return table_.default_row(key); }
+  float initial_slot_value(int slot) const { return table_.optimizer_->initial_slot_value(slot); }
+
+  // Removes every row and forgets every waiting key.
+  void clear();
+
+  // Puts rows in; those whose key has a row already are left out. Each goes to the tier where it will be in
+  // the end, as far as can be told from the rows so far; the others are moved down when it can be.
+  // Throws Error(kStoreFull).
+  void put(const RowBatch& rows);
+
+  // Both do nothing where the table has no filter.
+  void put_waiting_key(const checkpoint::WaitingKeyRecord& waiting);
+  void put_sketch(const checkpoint::SketchHeader& header, std::span<const std::byte> counters);
+
+  // To be called when all rows are in.
+  void finish(const TableState& state);
+
+ private:
+  void put_in_tier(size_t t, const RowBatch& rows, std::span<const size_t> which);
+  // Stores rows that there is room for.
+  void store(size_t t, const RowBatch& rows, std::span<const size_t> which, std::span<Slot> slots);
+  void insert(size_t t, const RowBatch& rows, std::span<const size_t> which, std::span<const Slot> slots);
+  void make_room();
+  size_t tier_for(const RowHeader& header) const;
+
+  Table& table_;
+  const Table::Operation operation_;
+  const std::unique_lock<std::mutex> queue_;
+  const std::unique_lock<std::shared_mutex> gate_;
+  const std::unique_lock<std::mutex> moves_;
+  const uint16_t save_span_;
+  // By tier: rows that rank no higher don't stay there any more, since it's full of rows that do.
+  std::vector<std::optional<Rank>> floors_;
+};
+
+}  // namespace embstore

@@ -1,0 +1,75 @@
+#include "platform/crc32c.h"
+
+#include <array>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#endif
+
+namespace embstore {
+namespace {
+
+// tables[k][b]: the remainder of byte b followed by k zero bytes, so that eight bytes take one step.
+constexpr std::array<std::array<uint32_t, 256>, 8> make_tables() {
+  std::array<std::array<uint32_t, 256>, 8> tables{};
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    uint32_t remainder = byte;
+    for (int bit = 0; bit < 8; ++bit) {
+      remainder = (remainder >> 1) ^ ((remainder & 1) != 0 ? 0x82f63b78U : 0U);
+    }
+    tables[0][byte] = remainder;
+  }
+  for (size_t zeros = 1; zeros < 8; ++zeros) {
+    for (size_t byte = 0; byte < 256; ++byte) {
+      const uint32_t shorter = tables[zeros - 1][byte];
+      tables[zeros][byte] = (shorter >> 8) ^ tables[0][shorter & 0xff];
+    }
+  }
+  return tables;
+}
+
+constexpr std::array<std::array<uint32_t, 256>, 8> kTables = make_tables();
+
+#if defined(__x86_64__)
+__attribute__((target("sse4.2"))) uint32_t crc32c_by_instruction(const void* data, size_t size,
+                                                                 uint32_t crc) {
+  const auto* at = static_cast<const unsigned char*>(data);
+  uint64_t state = ~crc;
+  for (; size >= 8; size -= 8, at += 8) {
+    uint64_t word;
+    std::memcpy(&word, at, sizeof word);
+    state = _mm_crc32_u64(state, word);
+  }
+  auto rest = static_cast<uint32_t>(state);
+  for (; size > 0; --size, ++at) rest = _mm_crc32_u8(rest, *at);
+  return ~rest;
+}
+#endif
+
+}  // namespace
+
+uint32_t crc32c_by_table(const void* data, size_t size, uint32_t crc) {
+  const auto* at = static_cast<const unsigned char*>(data);
+  uint32_t state = ~crc;
+  for (; size >= 8; size -= 8, at += 8) {
+    uint32_t low;
+    std::memcpy(&low, at, sizeof low);
+    low ^= state;
+    state = kTables[7][low & 0xff] ^ kTables[6][(low >> 8) & 0xff] ^ kTables[5][(low >> 16) & 0xff] ^
+            kTables[4][low >> 24] ^ kTables[3][at[4]] ^ kTables[2][at[5]] ^ kTables[1][at[6]] ^
+            kTables[0][at[7]];
+  }
+  for (; size > 0; --size, ++at) state = (state >> 8) ^ kTables[0][(state ^ *at) & 0xff];
+  return ~state;
+}
+
+uint32_t crc32c(const void* data, size_t size, uint32_t crc) {
+#if defined(__x86_64__)
+  static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
+  if (has_instruction) return crc32c_by_instruction(data, size, crc);
+#endif
+  return crc32c_by_table(data, size, crc);
+}
+
+}  // namespace embstore

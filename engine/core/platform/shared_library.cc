@@ -1,0 +1,26 @@
+#include "platform/shared_library.h"
+
+#include <dlfcn.h>
+
+#include "errors/error.h"
+
+namespace embstore {
+
+SharedLibrary::SharedLibrary(const char* soname, const char* debian_package)
+    : soname_(soname), handle_(dlopen(soname, RTLD_NOW | RTLD_LOCAL)) {
+  if (handle_ == nullptr) {
+    throw Error(ErrorKind::kMissingLibrary, soname_ + " can't be loaded (" + dlerror() +
+                                                "); install it: apt-get install " + debian_package);
+  }
+}
+
+void* SharedLibrary::find(const char* symbol) const {
+  void* address = dlsym(handle_, symbol);
+  if (address == nullptr) {
+    throw Error(ErrorKind::kMissingLibrary,
+                soname_ + " has no symbol " + symbol + "; install a newer version of it");
+  }
+  return address;
+}
+
+}  // namespace embstore

@@ -1,0 +1,42 @@
+// Where a row lies: in which tier, and where in it.
+#pragma once
+
+#include <cstdint>
+
+namespace embstore {
+
+// The number of a place within one tier.
+using Slot = uint32_t;
+
+// Where a tier keeps the row of a key.
+struct Place {
+  int64_t key;
+  Slot slot;
+};
+
+// A tier (two bits) and a slot there. The raw value 0 refers to nothing, so zeroed memory holds empty
+// references.
+class RowRef {
+ public:
+  static constexpr uint32_t kMaxTiers = 4;
+  static constexpr uint32_t kMaxSlots = (uint32_t{1} << 30) - 2;
+
+  RowRef() = default;
+  RowRef(uint32_t tier, Slot slot) : raw_(((tier << 30) | slot) + 1) {}
+  static RowRef from_raw(uint32_t raw) {
+    RowRef ref;
+    ref.raw_ = raw;
+    return ref;
+  }
+
+  explicit operator bool() const { return raw_ != 0; }
+  uint32_t raw() const { return raw_; }
+  uint32_t tier() const { return (raw_ - 1) >> 30; }
+  Slot slot() const { return (raw_ - 1) & ((uint32_t{1} << 30) - 1); }
+  bool operator==(const RowRef&) const = default;
+
+ private:
+  uint32_t raw_ = 0;
+};
+
+}  // namespace embstore

@@ -1,0 +1,146 @@
+#include "store/tier_stack.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "errors/error.h"
+#include "memory/memory.h"
+#include "tiers/leveldb/leveldb_tier.h"
+#include "tiers/ssd_hash/ssd_hash_tier.h"
+
+namespace embstore {
+namespace {
+
+// Enough to evict in batches worth a scan of the tier, and to let writers go on meanwhile; little beside
+// the tier itself.
+constexpr uint64_t kLeastHeadroomRows = 256;
+constexpr uint64_t kMostHeadroomRows = 16384;
+
+const std::string& path_of(const TierSpec& spec) {
+  if (spec.path) return *spec.path;
+  throw Error(ErrorKind::kInvalidArgument, "storage_path: a " + spec.kind + " tier needs one");
+}
+
+std::unique_ptr<Memory> make_memory(const TierSpec& spec, size_t size_bytes) {
+  if (spec.kind == "DRAM") return allocate_heap_memory(size_bytes);
+  if (spec.kind == "PMEM_MEMKIND") return allocate_memkind_memory(size_bytes);
+  return map_libpmem_memory(path_of(spec), size_bytes);
+}
+
+CompactionMode compaction_mode() {
+  constexpr const char* kVariable = "TF_SSDHASH_ASYNC_COMPACTION";
+  const char* const value = std::getenv(kVariable);
+  const std::string_view mode = value != nullptr ? value : "";
+  if (mode.empty() || mode == "0") return CompactionMode::kWritingThread;
+  if (mode == "1") return CompactionMode::kOwnThread;
+  throw Error(ErrorKind::kInvalidArgument,
+              std::string(kVariable) +
+                  " must be 0 (the writing thread compacts) or 1 (a thread of its "
+                  "own), got " +
+                  value);
+}
+
+std::unique_ptr<Tier> make_file_tier(const std::string& table_name, const TierSpec& spec,
+                                     const RowLayout& layout) {
+  if (spec.kind == "LEVELDB") return std::make_unique<LevelDbTier>(layout, path_of(spec));
+  if (spec.kind == "SSDHASH") {
+    SsdHashOptions options = spec.ssd_hash;
+    options.compaction = compaction_mode();
+    auto tier = std::make_unique<SsdHashTier>(table_name, layout, path_of(spec), options);
+    if (!options.keep_files && !tier->is_ready()) {
+      throw Error(ErrorKind::kStorage,
+                  path_of(spec) +
+                      ": holds rows that were kept; keep_files takes them over, or remove the "
+                      "directory to start without them");
+    }
+    return tier;
+  }
+  throw Error(ErrorKind::kInvalidArgument, "tiers: there is no tier of kind " + spec.kind);
+}
+
+bool is_memory(const std::string& kind) {
+  return kind == "DRAM" || kind == "PMEM_LIBPMEM" || kind == "PMEM_MEMKIND";
+}
+
+uint64_t capacity_of(const TierSpec& spec, const RowLayout& layout) {
+  if (!spec.size_bytes) return TierStack::kUnlimited;
+  const uint64_t rows = *spec.size_bytes / layout.row_bytes();
+  if (rows == 0) {
+    throw Error(ErrorKind::kInvalidArgument, "storage_size: " + std::to_string(*spec.size_bytes) +
+                                                 " bytes hold no row of " +
+                                                 std::to_string(layout.row_bytes()) + " bytes");
+  }
+  if (rows > RowRef::kMaxSlots - kMostHeadroomRows) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "storage_size: " + std::to_string(*spec.size_bytes) + " bytes hold " + std::to_string(rows) +
+                    " rows, more than the " + std::to_string(RowRef::kMaxSlots - kMostHeadroomRows) +
+                    " that a tier of one partition can address; raise partition_num");
+  }
+  return rows;
+}
+
+}  // namespace
+
+TierStack::TierStack(const std::string& table_name, const std::vector<TierSpec>& specs,
+                     const RowLayout& layout)
+    : levels_(specs.size()) {
+  if (specs.empty() || specs.size() > RowRef::kMaxTiers) {
+    throw Error(ErrorKind::kInvalidArgument, "tiers: a table has 1 to " + std::to_string(RowRef::kMaxTiers) +
+                                                 " tiers, got " + std::to_string(specs.size()));
+  }
+  const bool rows_move = specs.size() > 1;
+  for (size_t t = 0; t < specs.size(); ++t) {
+    const TierSpec& spec = specs[t];
+    Level& level = levels_[t];
+    level.capacity_rows = capacity_of(spec, layout);
+    if (!is_memory(spec.kind)) {
+      if (t == 0 || t + 1 != specs.size()) {
+        throw Error(ErrorKind::kInvalidArgument, "tiers: " + spec.kind + " can only be the last of several");
+      }
+      level.tier = make_file_tier(table_name, spec, layout);
+      continue;
+    }
+    if (level.capacity_rows == kUnlimited) {
+      throw Error(ErrorKind::kInvalidArgument, "storage_size: a " + spec.kind + " tier needs one");
+    }
+    if (rows_move) {
+      level.headroom_rows = std::clamp(level.capacity_rows / 8, kLeastHeadroomRows, kMostHeadroomRows);
+    }
+    const uint64_t slots = level.capacity_rows + level.headroom_rows;
+    auto tier =
+        std::make_unique<MemoryTier>(spec.kind, layout, slots, make_memory(spec, slots * layout.row_bytes()),
+                                     /*ranked=*/rows_move);
+    level.memory = tier.get();
+    level.tier = std::move(tier);
+  }
+  first_ = levels_.front().memory;
+}
+
+void TierStack::start_compaction(Relocator& relocator) {
+  for (size_t t = 1; t < size(); ++t) tier(t).start_compaction(relocator);
+}
+
+void TierStack::compact() {
+  for (size_t t = 1; t < size(); ++t) tier(t).compact();
+}
+
+void TierStack::drain() {
+  for (size_t t = 1; t < size(); ++t) tier(t).drain();
+}
+
+void TierStack::close() {
+  for (const Level& level : levels_) level.tier->close();
+}
+
+uint64_t TierStack::total_capacity_rows() const {
+  uint64_t total = 0;
+  for (const Level& level : levels_) {
+    if (level.capacity_rows == kUnlimited) return kUnlimited;
+    total += level.capacity_rows;
+  }
+  return total;
+}
+
+}  // namespace embstore

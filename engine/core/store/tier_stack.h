@@ -1,0 +1,73 @@
+// The tiers of a table, first to last: which there are, how many rows each may hold, and how many it has.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tiers/memory/memory_tier.h"
+#include "tiers/ssd_hash/options.h"
+#include "tiers/tier.h"
+
+namespace embstore {
+
+struct TierSpec {
+  std::string kind;                    // "DRAM", "PMEM_LIBPMEM", "PMEM_MEMKIND", "SSDHASH" or "LEVELDB"
+  std::optional<std::string> path;     // of a tier that is kept in files
+  std::optional<uint64_t> size_bytes;  // nothing: unlimited, which only a last tier in files may be
+  SsdHashOptions ssd_hash = {};        // of an SSDHASH tier; how it compacts is the environment's to say
+};
+
+class TierStack {
+ public:
+  static constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
+
+  // Throws Error(kInvalidArgument), or whatever a tier needs and can't have. All tiers but the last are of
+  // memory, since rows are ranked there.
+  TierStack(const std::string& table_name, const std::vector<TierSpec>& specs, const RowLayout& layout);
+
+  size_t size() const { return levels_.size(); }
+  MemoryTier& first() const { return *first_; }
+  Tier& tier(size_t t) const { return *levels_[t].tier; }
+  // The only one that may keep its rows.
+  Tier& last() const { return *levels_.back().tier; }
+  // The tier if it's one of memory, which is where rows can be ranked; else null.
+  MemoryTier* memory(size_t t) const { return levels_[t].memory; }
+
+  uint64_t capacity_rows(size_t t) const { return levels_[t].capacity_rows; }
+  uint64_t total_capacity_rows() const;  // kUnlimited if any tier is
+  // Slots beyond the capacity, for rows on the move.
+  uint64_t headroom_rows(size_t t) const { return levels_[t].headroom_rows; }
+
+  // Upkeep of the tiers below the first; see Tier.
+  void start_compaction(Relocator& relocator);
+  void compact();
+  void drain();
+  void close();
+
+  // Rows that the index refers to. While a row moves, it may be counted in both tiers or in neither.
+  uint64_t rows(size_t t) const {
+    return static_cast<uint64_t>(std::max(levels_[t].rows.load(std::memory_order_relaxed), int64_t{0}));
+  }
+  void add_rows(size_t t, int64_t count) { levels_[t].rows.fetch_add(count, std::memory_order_relaxed); }
+  uint64_t excess_rows(size_t t) const { return rows(t) > capacity_rows(t) ? rows(t) - capacity_rows(t) : 0; }
+
+ private:
+  struct Level {
+    std::unique_ptr<Tier> tier;
+    MemoryTier* memory = nullptr;
+    uint64_t capacity_rows = 0;
+    uint64_t headroom_rows = 0;
+    std::atomic<int64_t> rows{0};
+  };
+
+  std::vector<Level> levels_;
+  MemoryTier* first_ = nullptr;
+};
+
+}  // namespace embstore

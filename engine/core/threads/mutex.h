@@ -1,0 +1,123 @@
+// Locks whose rules the compiler checks: Clang's thread-safety analysis, which `make check` builds with.
+// What a lock guards says GUARDED_BY; what needs it held says REQUIRES.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <shared_mutex>
+
+#if defined(__clang__)
+#define EMBSTORE_THREAD_ANNOTATION(attribute) __attribute__((attribute))
+#else
+#define EMBSTORE_THREAD_ANNOTATION(attribute)
+#endif
+
+#define CAPABILITY(name) EMBSTORE_THREAD_ANNOTATION(capability(name))
+#define SCOPED_CAPABILITY EMBSTORE_THREAD_ANNOTATION(scoped_lockable)
+#define GUARDED_BY(lock) EMBSTORE_THREAD_ANNOTATION(guarded_by(lock))
+#define PT_GUARDED_BY(lock) EMBSTORE_THREAD_ANNOTATION(pt_guarded_by(lock))
+#define REQUIRES(...) EMBSTORE_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
+#define REQUIRES_SHARED(...) EMBSTORE_THREAD_ANNOTATION(requires_shared_capability(__VA_ARGS__))
+#define ACQUIRE(...) EMBSTORE_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
+#define ACQUIRE_SHARED(...) EMBSTORE_THREAD_ANNOTATION(acquire_shared_capability(__VA_ARGS__))
+#define TRY_ACQUIRE(...) EMBSTORE_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
+#define RELEASE(...) EMBSTORE_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
+#define RELEASE_SHARED(...) EMBSTORE_THREAD_ANNOTATION(release_shared_capability(__VA_ARGS__))
+#define RELEASE_GENERIC(...) EMBSTORE_THREAD_ANNOTATION(release_generic_capability(__VA_ARGS__))
+#define EXCLUDES(...) EMBSTORE_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
+#define ASSERT_CAPABILITY(lock) EMBSTORE_THREAD_ANNOTATION(assert_capability(lock))
+#define RETURN_CAPABILITY(lock) EMBSTORE_THREAD_ANNOTATION(lock_returned(lock))
+#define NO_THREAD_SAFETY_ANALYSIS EMBSTORE_THREAD_ANNOTATION(no_thread_safety_analysis)
+
+namespace embstore {
+
+class CAPABILITY("mutex") Mutex {
+ public:
+  Mutex() = default;
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+
+  void lock() ACQUIRE() { mutex_.lock(); }
+  bool try_lock() TRY_ACQUIRE(true) { return mutex_.try_lock(); }
+  void unlock() RELEASE() { mutex_.unlock(); }
+  // Tells the compiler that the mutex is held where it can't see it: by a caller's scope, say.
+  void assert_held() const ASSERT_CAPABILITY(this) {}
+
+ private:
+  std::mutex mutex_;
+};
+
+class CAPABILITY("shared mutex") SharedMutex {
+ public:
+  SharedMutex() = default;
+  SharedMutex(const SharedMutex&) = delete;
+  SharedMutex& operator=(const SharedMutex&) = delete;
+
+  void lock() ACQUIRE() { mutex_.lock(); }
+  void unlock() RELEASE() { mutex_.unlock(); }
+  void lock_shared() ACQUIRE_SHARED() { mutex_.lock_shared(); }
+  void unlock_shared() RELEASE_SHARED() { mutex_.unlock_shared(); }
+
+ private:
+  std::shared_mutex mutex_;
+};
+
+// Holds a mutex for a scope; may let go of it in between.
+class SCOPED_CAPABILITY MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  ~MutexLock() RELEASE() {
+    if (held_) mutex_.unlock();
+  }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+  void lock() ACQUIRE() {
+    mutex_.lock();
+    held_ = true;
+  }
+  void unlock() RELEASE() {
+    held_ = false;
+    mutex_.unlock();
+  }
+
+ private:
+  Mutex& mutex_;
+  bool held_ = true;
+};
+
+class SCOPED_CAPABILITY SharedLock {
+ public:
+  explicit SharedLock(SharedMutex& mutex) ACQUIRE_SHARED(mutex) : mutex_(mutex) { mutex_.lock_shared(); }
+  ~SharedLock() RELEASE_GENERIC() { mutex_.unlock_shared(); }
+  SharedLock(const SharedLock&) = delete;
+  SharedLock& operator=(const SharedLock&) = delete;
+
+ private:
+  SharedMutex& mutex_;
+};
+
+class SCOPED_CAPABILITY ExclusiveLock {
+ public:
+  explicit ExclusiveLock(SharedMutex& mutex) ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  ~ExclusiveLock() RELEASE() { mutex_.unlock(); }
+  ExclusiveLock(const ExclusiveLock&) = delete;
+  ExclusiveLock& operator=(const ExclusiveLock&) = delete;
+
+ private:
+  SharedMutex& mutex_;
+};
+
+// Of a Mutex. Wait in a loop that looks at what is guarded: a predicate in a lambda is out of the
+// analysis's sight.
+class Condition {
+ public:
+  void wait(Mutex& mutex) REQUIRES(mutex) { condition_.wait(mutex); }
+  void notify_one() { condition_.notify_one(); }
+  void notify_all() { condition_.notify_all(); }
+
+ private:
+  std::condition_variable_any condition_;
+};
+
+}  // namespace embstore

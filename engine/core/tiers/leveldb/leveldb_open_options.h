@@ -1,0 +1,32 @@
+// How a LevelDB database is opened: the same for the tier and for the yardstick beside it.
+#pragma once
+
+#include "tiers/leveldb/leveldb_library.h"
+#include "tiers/leveldb/leveldb_tier.h"
+
+namespace embstore {
+
+// What LevelDB wants kept as long as the database is open.
+struct LevelDbOpenOptions {
+  LevelDbOpenOptions(const LevelDbLibrary& calls, const LevelDbOptions& options)
+      : bloom(nullptr, {calls.filterpolicy_destroy}),
+        cache(calls.cache_create_lru(options.block_cache_bytes), {calls.cache_destroy}),
+        handle(calls.options_create(), {calls.options_destroy}) {
+    if (options.bloom_bits_per_row > 0) {
+      bloom.reset(calls.filterpolicy_create_bloom(options.bloom_bits_per_row));
+      calls.options_set_filter_policy(handle.get(), bloom.get());
+    }
+    calls.options_set_cache(handle.get(), cache.get());
+    calls.options_set_write_buffer_size(handle.get(), options.write_buffer_bytes);
+    calls.options_set_max_file_size(handle.get(), options.max_file_bytes);
+    calls.options_set_block_size(handle.get(), options.block_bytes);
+    calls.options_set_compression(
+        handle.get(), options.compress ? LevelDbLibrary::kSnappyCompression : LevelDbLibrary::kNoCompression);
+  }
+
+  LevelDbOwned<LevelDbLibrary::FilterPolicy> bloom;
+  LevelDbOwned<LevelDbLibrary::Cache> cache;
+  LevelDbOwned<LevelDbLibrary::Options> handle;
+};
+
+}  // namespace embstore

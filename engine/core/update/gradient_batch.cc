@@ -1,0 +1,92 @@
+#include "update/gradient_batch.h"
+#include "platform/prefetch.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace embstore {
+
+void GradientBatch::group(std::span<const int64_t> ids, const float* gradients, int dim) {
+  keys_.clear();
+  sum_block_ = 0;
+  sum_used_ = 0;
+  if (static_cast<size_t>(dim) > sum_block_floats_) {
+    sum_blocks_.clear();
+    sum_block_floats_ = static_cast<size_t>(dim);
+  }
+  sort_by_shard(ids);
+  for (int s = 0; s < kShards; ++s) {
+    first_key_[s] = keys_.size();
+    group_shard({occurrences_.data() + first_occurrence_[s], first_occurrence_[s + 1] - first_occurrence_[s]},
+                ids, gradients, dim);
+  }
+  first_key_[kShards] = keys_.size();
+}
+
+void GradientBatch::sort_by_shard(std::span<const int64_t> ids) {
+  hashes_.resize(ids.size());
+  occurrences_.resize(ids.size());
+  size_t next[kShards] = {};
+  for (size_t i = 0; i < ids.size(); ++i) {
+    hashes_[i] = hash_key(ids[i]);
+    ++next[shard_of(hashes_[i])];
+  }
+  size_t start = 0;
+  for (int s = 0; s < kShards; ++s) {
+    first_occurrence_[s] = start;
+    start += next[s];
+    next[s] = first_occurrence_[s];
+  }
+  first_occurrence_[kShards] = start;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    occurrences_[next[shard_of(hashes_[i])]++] = {hashes_[i], static_cast<uint32_t>(i)};
+  }
+}
+
+void GradientBatch::group_shard(std::span<const Occurrence> occurrences, std::span<const int64_t> ids,
+                                const float* gradients, int dim) {
+  constexpr size_t kAhead = 8;  // gradient rows to prefetch: they are visited out of order
+  const size_t size = std::bit_ceil(2 * occurrences.size() + 1);
+  table_.assign(size, 0);
+  const size_t width = static_cast<size_t>(dim);
+  for (size_t i = 0; i < occurrences.size(); ++i) {
+    if (i + kAhead < occurrences.size()) {
+      prefetch_line(gradients + occurrences[i + kAhead].position * width);
+    }
+    const auto [hash, position] = occurrences[i];
+    const int64_t key = ids[position];
+    const float* gradient = gradients + position * width;
+    size_t probe = hash & (size - 1);
+    while (table_[probe] != 0 && keys_[table_[probe] - 1].key != key) probe = (probe + 1) & (size - 1);
+    if (table_[probe] == 0) {
+      keys_.push_back({key, hash, gradient, 1, position});
+      table_[probe] = static_cast<uint32_t>(keys_.size());
+      continue;
+    }
+    KeyGradient& grouped = keys_[table_[probe] - 1];
+    grouped.last_position = position;
+    if (grouped.occurrences++ == 1) {
+      float* sum = new_sum(dim);
+      std::copy_n(grouped.gradient, width, sum);
+      grouped.gradient = sum;
+    }
+    float* __restrict sum = const_cast<float*>(grouped.gradient);  // ours, since new_sum()
+    for (size_t d = 0; d < width; ++d) sum[d] += gradient[d];
+  }
+}
+
+float* GradientBatch::new_sum(int dim) {
+  const size_t width = static_cast<size_t>(dim);
+  if (sum_block_ < sum_blocks_.size() && sum_used_ + width > sum_block_floats_) {
+    ++sum_block_;
+    sum_used_ = 0;
+  }
+  if (sum_block_ == sum_blocks_.size()) {
+    sum_blocks_.push_back(std::make_unique_for_overwrite<float[]>(sum_block_floats_));
+  }
+  float* sum = sum_blocks_[sum_block_].get() + sum_used_;
+  sum_used_ += width;
+  return sum;
+}
+
+}  // namespace embstore

@@ -1,0 +1,60 @@
+// One batch of gradients, grouped for the apply loop: by index shard, and within a shard one entry a key
+// with the sum of its gradients.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "row/key_hash.h"
+
+namespace embstore {
+
+struct KeyGradient {
+  int64_t key;
+  KeyHash hash;
+  const float* gradient;  // the caller's row, or the sum of several, added in the batch's order
+  uint64_t occurrences;
+  uint32_t last_position;  // in the batch
+};
+
+// Keeps its buffers from batch to batch; one a thread.
+class GradientBatch {
+ public:
+  // `gradients` holds ids.size() rows of `dim` floats and must outlive the use of the groups.
+  void group(std::span<const int64_t> ids, const float* gradients, int dim);
+
+  // The keys of one index shard, in order of their first occurrence.
+  std::span<const KeyGradient> shard(int i) const {
+    return {keys_.data() + first_key_[i], first_key_[i + 1] - first_key_[i]};
+  }
+  std::span<const KeyGradient> keys() const { return keys_; }
+
+ private:
+  struct Occurrence {
+    KeyHash hash;
+    uint32_t position;
+  };
+
+  void sort_by_shard(std::span<const int64_t> ids);
+  void group_shard(std::span<const Occurrence> occurrences, std::span<const int64_t> ids,
+                   const float* gradients, int dim);
+  float* new_sum(int dim);
+
+  std::vector<KeyHash> hashes_;
+  std::vector<Occurrence> occurrences_;  // by shard, in the batch's order within one
+  size_t first_occurrence_[kShards + 1];
+  std::vector<KeyGradient> keys_;
+  size_t first_key_[kShards + 1];
+  std::vector<uint32_t> table_;  // open addressing; position in keys_ + 1, 0 = empty
+
+  // Sums lie in blocks that never move, since keys_ points into them.
+  static constexpr size_t kSumBlockFloats = size_t{1} << 16;
+  std::vector<std::unique_ptr<float[]>> sum_blocks_;
+  size_t sum_block_floats_ = kSumBlockFloats;
+  size_t sum_block_ = 0;  // the block being filled
+  size_t sum_used_ = 0;   // floats used in it
+};
+
+}  // namespace embstore

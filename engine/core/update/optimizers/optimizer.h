@@ -1,0 +1,105 @@
+// The seam between the apply loop and the update rules.
+//
+// A rule is a small struct: its parameters and an inline update of one row (see adagrad.h). OptimizerOf
+// turns it into an Optimizer, whose virtual call is made once for a block of rows; inside, the rule is
+// known to the compiler, which inlines and vectorises it.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "row/row_layout.h"
+#include "row/row_guard.h"
+
+namespace embstore {
+
+// Parameters by the names that Python's optimizers have; validated there.
+using OptimizerParams = std::map<std::string, double>;
+double parameter(const OptimizerParams& params, const char* name);  // throws Error(kInvalidArgument)
+
+// What an optimizer keeps once a table rather than once a row.
+struct OptimizerState {
+  double beta1_power = 1.0;
+  double beta2_power = 1.0;
+};
+
+// What one apply tells every row's update.
+struct ApplyContext {
+  int64_t global_step;
+  OptimizerState state;  // before it is advanced for the next apply
+};
+
+struct RowUpdate {
+  RowGuard* guard;        // of the row
+  float* row;             // weights, then the slots
+  const float* gradient;  // RowLayout::dim() floats
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  virtual int slot_count() const = 0;
+  virtual float initial_slot_value(int slot) const = 0;
+  virtual OptimizerState initial_state() const = 0;
+  // Called once an apply, after the apply took its copy.
+  virtual void advance(OptimizerState& state) const = 0;
+  // REQUIRES: the mutex of the shard that the rows belong to is held.
+  virtual void update(std::span<const RowUpdate> rows, const RowLayout& layout,
+                      const ApplyContext& context) const = 0;
+};
+
+// `name` as in embstore.optimizers; throws Error(kInvalidArgument) for one that doesn't exist.
+std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const OptimizerParams& params);
+
+template <class Rule>
+concept UpdateRule = requires(const Rule rule, const OptimizerParams& params, float* row,
+                              const float* gradient, OptimizerState& state, const ApplyContext& context) {
+  Rule(params);
+  { Rule::kSlots } -> std::convertible_to<int>;
+  { rule.initial_slot_value(0) } -> std::same_as<float>;
+  { rule.initial_state() } -> std::same_as<OptimizerState>;
+  rule.advance(state);
+  // `slots` is the first slot; slot k lies k * slot_stride floats behind it.
+  rule.update(row, /*slots=*/row, /*slot_stride=*/size_t{}, gradient, /*dim=*/0, context);
+};
+
+// The parts that rules without global state share.
+struct StatelessRule {
+  OptimizerState initial_state() const { return {}; }
+  void advance(OptimizerState&) const {}
+};
+
+template <UpdateRule Rule>
+class OptimizerOf final : public Optimizer {
+ public:
+  explicit OptimizerOf(const OptimizerParams& params) : rule_(params) {}
+
+  int slot_count() const override { return Rule::kSlots; }
+  float initial_slot_value(int slot) const override { return rule_.initial_slot_value(slot); }
+  OptimizerState initial_state() const override { return rule_.initial_state(); }
+  void advance(OptimizerState& state) const override { rule_.advance(state); }
+
+  void update(std::span<const RowUpdate> rows, const RowLayout& layout,
+              const ApplyContext& context) const override {
+    // Local copies, which stores to rows can't alias: what doesn't depend on the row leaves the loop.
+    const Rule rule = rule_;
+    const ApplyContext apply = context;
+    const size_t stride = layout.block_floats();
+    const int dim = layout.dim();
+    for (const RowUpdate& update : rows) {
+      const RowWrite write(*update.guard);
+      rule.update(update.row, update.row + stride, stride, update.gradient, dim, apply);
+    }
+  }
+
+ private:
+  const Rule rule_;
+};
+
+}  // namespace embstore
