@@ -1,216 +1,332 @@
 #include "table.h"
 
 #include <algorithm>
-#include <numeric>
+#include <chrono>
+#include <cstdio>
+#include <thread>
 #include <utility>
 
 #include "errors/error.h"
+#include "keep/kept_rows.h"
+#include "keep/save.h"
+#include "lookup/look_up.h"
+#include "update/gathered_update.h"
+#include "update/resident_update.h"
 
 namespace embstore {
 
-Table::Table(const TableSpec& spec)
-    : name_(spec.name),
-      optimizer_(make_optimizer(spec.optimizer, spec.optimizer_params)),
-      layout_(spec.dim, optimizer_->slot_count()),
-      default_values_(spec.default_values),
-      default_row_count_(static_cast<int64_t>(default_values_.size()) / spec.dim),
-      no_permission_row_(static_cast<size_t>(spec.dim), spec.no_permission_value),
-      filter_spec_(spec.filter),
-      index_(std::make_unique<Index>(epochs_)),
-      tiers_(std::make_unique<TierStack>(spec.name, spec.tiers, layout_)),
-      budget_(tiers_->total_capacity_rows()),
-      optimizer_state_(optimizer_->initial_state()) {
-  for (auto& filter : filters_) filter = make_filter(spec.filter);
-  std::vector<RankedKey> recovered;
-  if (tiers_->last().keeps_rows()) recovered = take_over_rows(spec.cache_strategy);
-  if (tiers_->size() > 1) {
-    mover_ = std::make_unique<Mover>(*tiers_, *index_, epochs_, layout_, spec.cache_strategy);
+Table::Table(const TableSpec& spec) : parts_(spec) {
+  try {
+    take_over_kept_rows(parts_);
+  } catch (...) {
+    if (parts_.mover) parts_.mover->stop();
+    parts_.store->tiers().close();
+    throw;
   }
-  bring_up(std::move(recovered));
 }
 
 Table::~Table() {
   try {
     close();
-  } catch (const Error&) {
-    // Whoever wants to know calls close().
+  } catch (const std::exception& error) {
+    // Whoever wants to handle it calls close(); what could be written is.
+    std::fprintf(stderr, "embstore: %s was given up with rows that can't be written: %s\n",
+                 parts_.name.c_str(), error.what());
   }
 }
 
-Table::Operation::Operation(const Table& table) : guard_(table.epochs_.enter()) {
-  if (table.closed_.load()) throw Error(ErrorKind::kClosed, table.name_ + " is closed");
+Table::Operation::Operation(const Table& table) : table_(table), guard_(table.parts_.epochs.enter()) {
+  if (table.closed_.load()) throw Error(ErrorKind::kClosed, table.parts_.name + " is closed");
 }
 
 void Table::close() {
-  const std::lock_guard lock(close_mutex_);
+  MutexLock lock(close_mutex_);
   closed_.store(true);
-  epochs_.wait_until_idle();
-  if (!tiers_) return;
-  if (mover_) mover_->stop();
-  if (tiers_->last().keeps_rows()) write_down();
-  tiers_->close();  // before the mover goes, which a tier's own thread may be calling
-  mover_.reset();
-  index_.reset();
-  tiers_.reset();
+  parts_.epochs.wait_until_idle();
+  if (!parts_.store) return;
+  if (parts_.mover) parts_.mover->stop();
+  TierStack& tiers = parts_.store->tiers();
+  if (tiers.last().keeps_rows()) write_down_all_rows(parts_);
+  tiers.close();  // before the mover goes, which a tier's own thread may be calling
+  parts_.mover.reset();
+  parts_.store.reset();
 }
 
-void Table::drain() const {
-  const Operation operation(*this);
-  if (!mover_) return;
-  const std::shared_lock gate = enter_gate();
-  mover_->settle();
-  tiers_->drain();
-}
+// --- Reading
 
-std::shared_lock<std::shared_mutex> Table::enter_gate() const {
-  const std::lock_guard queue(turnstile_);
-  return std::shared_lock(apply_gate_);
-}
-
-template <class Visit>
-void Table::visit_facts(std::span<const int64_t> ids, Visit visit) const {
-  const Operation operation(*this);
-  RowBatch row(layout_);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const KeyHash hash = hash_key(ids[i]);
-    IndexShard& shard = index_->shard(shard_of(hash));
-    const std::lock_guard lock(shard.mutex);
-    const Entry entry = shard.entry(hash, ids[i]);
-    KeyFacts facts;
-    if (!entry) {
-      if (const AdmissionFilter* filter = filter_of(hash)) {
-        facts = {filter->count(ids[i], hash), filter->version(ids[i], hash)};
-      }
-    } else if (const MemoryTier* memory = tiers_->memory(entry.ref().tier())) {
-      const RowHeader header = memory->header(entry.ref().slot(), ids[i]);
-      facts = {header.frequency, header.version};
-    } else {
-      const Place place{ids[i], entry.ref().slot()};
-      tiers_->tier(entry.ref().tier()).read({&place, 1}, row);
-      facts = {row.header(0).frequency, row.header(0).version};
-    }
-    visit(i, facts);
+void Table::lookup(std::span<const int64_t> ids, float* out, bool train) const {
+  Operation operation(*this);
+  const LookUp look_up(*parts_.store, parts_.filters, parts_.initial);
+  const auto count = [&](uint64_t hits) {
+    hits_.fetch_add(hits, std::memory_order_relaxed);
+    misses_.fetch_add(ids.size() - hits, std::memory_order_relaxed);
+  };
+  if (!parts_.mover) {
+    StagedRows none(parts_.layout);
+    count(look_up.read_first_tier(ids, out, none, nullptr));
+    return;
   }
+  Mover& mover = *parts_.mover;
+  ServedBatch batch = mover.take_spare_batch();
+  batch.lower.start(parts_.store->tiers());
+  if (train) {
+    count(look_up.read_first_tier(ids, out, batch.lower, nullptr));
+    if (batch.lower.empty()) {
+      mover.recycle(std::move(batch));
+      return;
+    }
+    look_up.read_lower(out, batch.lower, RowPart::kAll);
+    for (ServedBatch& gone : parts_.reads.keep(std::move(batch))) mover.recycle(std::move(gone));
+    return;
+  }
+  batch.first_stamp = parts_.clock.begin_batch(ids.size());
+  batch.ids.assign(ids.begin(), ids.end());
+  batch.refs.resize(ids.size());
+  count(look_up.read_first_tier(ids, out, batch.lower, batch.refs.data()));
+  if (!batch.lower.empty()) look_up.read_lower(out, batch.lower, RowPart::kAll);
+  mover.count_served(std::move(batch));
 }
 
 void Table::lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const {
-  const Operation operation(*this);
-  IndexReader reader(*index_);
+  Operation operation(*this);
+  IndexReader reader(parts_.store->index());
   for (size_t i = 0; i < ids.size(); ++i) {
     const RowRef ref = reader.find(hash_key(ids[i]), ids[i]).ref;
     tiers[i] = ref ? static_cast<int32_t>(ref.tier()) : -1;
   }
 }
 
+namespace {
+
+struct KeyFacts {
+  uint64_t frequency = 0;
+  int64_t version = RowMeta::kNeverUpdated;
+};
+
+// Calls visit(i, facts) for every id, waiting keys included.
+template <class Visit>
+void visit_facts(TableParts& table, std::span<const int64_t> ids, Visit visit) {
+  RowStore& store = *table.store;
+  RowBatch row(table.layout);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const KeyHash hash = hash_key(ids[i]);
+    IndexShard& shard = store.shard_of_hash(hash);
+    MutexLock lock(shard.mutex);
+    const IndexEntry entry = shard.entry(hash, ids[i]);
+    KeyFacts facts;
+    if (!entry) {
+      if (const AdmissionFilter* filter = table.filters.of(hash)) {
+        facts = {filter->count(ids[i], hash), filter->version(ids[i], hash)};
+      }
+    } else if (const MemoryTier* memory = store.tiers().memory(entry.ref().tier())) {
+      const RowHeader header = memory->header(entry.ref().slot(), ids[i]);
+      facts = {header.frequency, header.version};
+    } else {
+      const Place place{ids[i], entry.ref().slot()};
+      store.tiers().tier(entry.ref().tier()).read({&place, 1}, row);
+      facts = {row.header(0).frequency, row.header(0).version};
+    }
+    visit(i, facts);
+  }
+}
+
+}  // namespace
+
 void Table::frequencies(std::span<const int64_t> ids, int64_t* frequencies) const {
-  visit_facts(ids, [frequencies](size_t i, const KeyFacts& facts) {
+  Operation operation(*this);
+  visit_facts(parts_, ids, [frequencies](size_t i, const KeyFacts& facts) {
     frequencies[i] = static_cast<int64_t>(facts.frequency);
   });
 }
 
 void Table::versions(std::span<const int64_t> ids, int64_t* versions) const {
-  visit_facts(ids, [versions](size_t i, const KeyFacts& facts) { versions[i] = facts.version; });
+  Operation operation(*this);
+  visit_facts(parts_, ids, [versions](size_t i, const KeyFacts& facts) { versions[i] = facts.version; });
 }
 
 uint64_t Table::row_count() const {
-  const Operation operation(*this);
-  uint64_t rows = 0;
-  for (int s = 0; s < kShards; ++s) {
-    IndexShard& shard = index_->shard(s);
-    const std::lock_guard lock(shard.mutex);
-    rows += shard.entries();
-  }
-  return rows;
-}
-
-void Table::read_settled(std::span<const int64_t> keys, RowBatch& rows) const {
-  rows.resize(keys.size());
-  IndexReader reader(*index_);
-  StagedRows staged(layout_);
-  std::vector<size_t> pending(keys.size());
-  std::iota(pending.begin(), pending.end(), size_t{0});
-  while (!pending.empty()) {
-    staged.start(*tiers_);
-    for (const size_t i : pending) {
-      const KeyHash hash = hash_key(keys[i]);
-      staged.add(keys[i], hash, reader.find(hash, keys[i]), i);
-    }
-    staged.read(*tiers_);
-    pending.clear();
-    for (size_t k = 0; k < staged.size(); ++k) {
-      const size_t i = staged.entry(k).tag;
-      if (!staged.holds(k)) {
-        pending.push_back(i);
-        continue;
-      }
-      rows.header(i) = staged.header(k);
-      std::copy_n(staged.row(k), layout_.row_floats(), rows.row(i));
-    }
-  }
-}
-
-ExportedRows Table::export_rows() const {
-  constexpr size_t kRowsAtATime = 4096;
-  const Operation operation(*this);
-  const std::lock_guard queue(turnstile_);
-  const std::unique_lock gate(apply_gate_);
-  const std::unique_lock moves = mover_ ? mover_->pause() : std::unique_lock<std::mutex>();
-
-  std::vector<int64_t> keys;
-  for (int s = 0; s < kShards; ++s) {
-    const std::lock_guard lock(index_->shard(s).mutex);
-    index_->shard(s).for_each([&keys](int64_t key, RowRef) { keys.push_back(key); });
-  }
-  std::sort(keys.begin(), keys.end());
-
-  const size_t dim = static_cast<size_t>(layout_.dim());
-  ExportedRows exported;
-  exported.frequencies.resize(keys.size());
-  exported.versions.resize(keys.size());
-  exported.values.resize(keys.size() * dim);
-  exported.slots.assign(static_cast<size_t>(layout_.slot_count()), std::vector<float>(keys.size() * dim));
-  RowBatch batch(layout_);
-  for (size_t next = 0; next < keys.size(); next += kRowsAtATime) {
-    const auto some = std::span(keys).subspan(next, std::min(kRowsAtATime, keys.size() - next));
-    read_settled(some, batch);
-    for (size_t i = 0; i < some.size(); ++i) {
-      const size_t position = next + i;
-      exported.frequencies[position] = static_cast<int64_t>(batch.header(i).frequency);
-      exported.versions[position] = batch.header(i).version;
-      const float* const row = batch.row(i);
-      std::copy_n(row, dim, exported.values.data() + position * dim);
-      for (size_t s = 0; s < exported.slots.size(); ++s) {
-        std::copy_n(row + (1 + s) * layout_.block_floats(), dim, exported.slots[s].data() + position * dim);
-      }
-    }
-  }
-  exported.keys = std::move(keys);
-  return exported;
+  Operation operation(*this);
+  return parts_.store->row_count();
 }
 
 TableStats Table::stats() const {
-  const Operation operation(*this);
+  Operation operation(*this);
+  const RowStore& store = *parts_.store;
+  const Mover* const mover = parts_.mover.get();
   TableStats stats{
       .hits = hits_.load(std::memory_order_relaxed),
       .misses = misses_.load(std::memory_order_relaxed),
-      .promotions = mover_ ? mover_->promotions() : 0,
-      .demotions = mover_ ? mover_->demotions() : 0,
+      .promotions = mover ? mover->promoted_rows() : 0,
+      .demotions = mover ? mover->demoted_rows() : 0,
+      .forgotten_accesses = mover ? mover->forgotten_accesses() : 0,
       .waiting_keys = 0,
-      .index_bytes = 0,
+      .index_bytes = store.index_bytes(),
+      .background_error = mover ? mover->background_error() : "",
       .tiers = {},
   };
-  for (size_t t = 0; t < tiers_->size(); ++t) {
-    stats.tiers.push_back({tiers_->tier(t).stats(), tiers_->rows(t), tiers_->capacity_rows(t)});
+  for (size_t t = 0; t < store.tiers().size(); ++t) {
+    stats.tiers.push_back({store.tiers().tier(t).stats(), store.rows(t), store.tiers().capacity_rows(t)});
   }
   for (int s = 0; s < kShards; ++s) {
-    IndexShard& shard = index_->shard(s);
-    const std::lock_guard lock(shard.mutex);
-    stats.index_bytes += shard.size_bytes();
-    if (const auto& filter = filters_[static_cast<size_t>(s)]) {
+    MutexLock lock(store.shard(s).mutex);
+    if (const AdmissionFilter* const filter = parts_.filters.shard(s)) {
       stats.waiting_keys += filter->waiting_keys();
     }
   }
   return stats;
+}
+
+void Table::drain() const {
+  Operation operation(*this);
+  if (!parts_.mover) return;
+  const ApplyGate::Shared gate(parts_.gate);
+  const auto is_settled = [this] {
+    for (size_t t = 0; t < parts_.store->tiers().size(); ++t) {
+      if (parts_.store->excess_rows(t) != 0) return false;
+    }
+    return true;
+  };
+  for (;;) {
+    parts_.mover->settle();
+    if (is_settled()) break;
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(100));  // rows that other threads' updates have pinned
+  }
+  parts_.store->tiers().drain();
+}
+
+// --- Updating
+
+class Table::PreparedApply::Scope {
+ public:
+  Scope(Table& table, std::span<const int64_t> ids, const float* gradients)
+      : operation_(table), parts_(table.parts_), ids_(ids.size()), batch_(GradientBatch::take_spare()) {
+    batch_->group(ids, gradients, parts_.layout.dim());
+  }
+  ~Scope() {
+    end();
+    GradientBatch::recycle(std::move(batch_));
+  }
+
+  void prepare() NO_THREAD_SAFETY_ANALYSIS {
+    uint64_t new_rows = 0;
+    parts_.gate.enter();
+    gate_ = Gate::kShared;
+    update_ = make_update();
+    if (update_->prepare(new_rows)) return;
+    end();
+    // Nearly full. What the batch needs exactly can only be told while no other brings rows.
+    parts_.gate.enter_alone();
+    gate_ = Gate::kAlone;
+    update_ = make_update();
+    if (update_->prepare(new_rows)) return;
+    const uint64_t room = parts_.store->room();
+    throw Error(ErrorKind::kStoreFull,
+                parts_.name + ": the batch brings " + std::to_string(new_rows) +
+                    " new rows, but its tiers have room for " + std::to_string(room) + " more of their " +
+                    std::to_string(parts_.store->tiers().total_capacity_rows()) + "; raise storage_size");
+  }
+
+  void commit(std::optional<int64_t> global_step) NO_THREAD_SAFETY_ANALYSIS {
+    update_->commit({begin(global_step), parts_.clock.begin_batch(ids_), parts_.spans.current()});
+    end();
+    if (parts_.mover) parts_.mover->rows_changed();
+  }
+
+ private:
+  enum class Gate { kOutside, kShared, kAlone };
+
+  std::unique_ptr<BatchUpdate> make_update() {
+    const UpdateParts parts{*parts_.store, parts_.filters, parts_.initial, *parts_.optimizer};
+    if (!parts_.mover) return std::make_unique<ResidentUpdate>(parts, *batch_);
+    return std::make_unique<GatheredUpdate>(parts, *batch_, *parts_.mover, parts_.reads);
+  }
+  ApplyContext begin(std::optional<int64_t> global_step) {
+    MutexLock lock(parts_.state_mutex);
+    const ApplyContext context{global_step.value_or(parts_.apply_count), parts_.optimizer_state};
+    ++parts_.apply_count;
+    parts_.optimizer->advance(parts_.optimizer_state);
+    return context;
+  }
+  void end() NO_THREAD_SAFETY_ANALYSIS {
+    update_.reset();
+    if (gate_ == Gate::kShared) parts_.gate.leave();
+    if (gate_ == Gate::kAlone) parts_.gate.leave_alone();
+    gate_ = Gate::kOutside;
+  }
+
+  Operation operation_;
+  TableParts& parts_;
+  const size_t ids_;
+  std::unique_ptr<GradientBatch> batch_;
+  Gate gate_ = Gate::kOutside;
+  std::unique_ptr<BatchUpdate> update_;
+};
+
+Table::PreparedApply::PreparedApply(Table& table, std::span<const int64_t> ids, const float* gradients)
+    : scope_(std::make_unique<Scope>(table, ids, gradients)) {
+  scope_->prepare();
+}
+
+Table::PreparedApply::~PreparedApply() = default;
+
+void Table::PreparedApply::commit(std::optional<int64_t> global_step) { scope_->commit(global_step); }
+
+std::unique_ptr<Table::PreparedApply> Table::prepare_apply(std::span<const int64_t> ids,
+                                                           const float* gradients) {
+  return std::unique_ptr<PreparedApply>(new PreparedApply(*this, ids, gradients));
+}
+
+void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients,
+                            std::optional<int64_t> global_step) {
+  PreparedApply(*this, ids, gradients).commit(global_step);
+}
+
+int64_t Table::apply_count() {
+  MutexLock lock(parts_.state_mutex);
+  return parts_.apply_count;
+}
+
+void Table::advance_apply_count(int64_t at_least) {
+  MutexLock lock(parts_.state_mutex);
+  parts_.apply_count = std::max(parts_.apply_count, at_least);
+}
+
+// --- Keeping
+
+ExportedRows Table::export_rows(OnDamage on_damage) const {
+  Operation operation(*this);
+  Standstill standstill(parts_);
+  return embstore::export_rows(parts_, on_damage);
+}
+
+std::vector<int64_t> Table::find_damaged() const {
+  Operation operation(*this);
+  Standstill standstill(parts_);
+  return embstore::find_damaged_rows(parts_);
+}
+
+uint64_t Table::drop(std::span<const int64_t> keys) {
+  Operation operation(*this);
+  Standstill standstill(parts_);
+  const uint64_t dropped = embstore::drop_rows(parts_, keys);
+  parts_.store->bury_removed();
+  parts_.store->tiers().compact();
+  return dropped;
+}
+
+SavedTable Table::save(checkpoint::Writer& file, const EvictionRule& eviction, bool waiting_keys,
+                       OnDamage on_damage) {
+  Operation operation(*this);
+  Standstill standstill(parts_);
+  return save_table(parts_, file, eviction, waiting_keys, on_damage);
+}
+
+void Table::save_succeeded(uint16_t next_span) {
+  Operation operation(*this);
+  const ApplyGate::Alone gate(parts_.gate);
+  parts_.spans.saved_before(next_span);
+  parts_.removed_keys = {};
 }
 
 }  // namespace embstore

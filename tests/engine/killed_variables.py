@@ -32,7 +32,7 @@ KEYS = 20_000
 BATCH = 1500
 DIM = 30  # a row's end is padding
 FIRST_TIER_ROWS = 64
-FIRST_TIER_SLOTS = FIRST_TIER_ROWS + 256  # with those of rows on the move
+FIRST_TIER_SLOTS = FIRST_TIER_ROWS + max(256, BATCH)  # with those of rows on the move
 ROW_BYTES = 128
 GATHERED = (4 << 20) // 8 // (64 + ROW_BYTES) + 1  # records at most that aren't written out
 

@@ -1,5 +1,6 @@
 #include "admission/counter_filter.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -16,7 +17,7 @@ uint64_t CounterFilter::add(int64_t key, KeyHash hash, uint64_t occurrences, int
 
 void CounterFilter::remove(int64_t key, KeyHash hash) {
   if (has_admitted_.load(std::memory_order_relaxed)) {
-    const std::lock_guard lock(admitted_mutex_);
+    const MutexLock lock(admitted_mutex_);
     admitted_.erase(key);
     has_admitted_ = !admitted_.empty();
   }
@@ -33,6 +34,14 @@ void CounterFilter::remove(int64_t key, KeyHash hash) {
   --waiting_;
 }
 
+void CounterFilter::reset() {
+  entries_ = {};
+  waiting_ = 0;
+  const MutexLock lock(admitted_mutex_);
+  admitted_.clear();
+  has_admitted_ = false;
+}
+
 uint64_t CounterFilter::count(int64_t key, KeyHash hash) const {
   return entries_.empty() ? 0 : entries_[find(key, hash)].count;
 }
@@ -45,7 +54,7 @@ int64_t CounterFilter::version(int64_t key, KeyHash hash) const {
 
 bool CounterFilter::admits(int64_t key, KeyHash) const {
   if (!has_admitted_.load(std::memory_order_relaxed)) return false;
-  const std::lock_guard lock(admitted_mutex_);
+  const MutexLock lock(admitted_mutex_);
   return admitted_.contains(key);
 }
 
@@ -57,11 +66,13 @@ void CounterFilter::for_each(const std::function<void(const WaitingKey&)>& visit
 
 void CounterFilter::restore(const WaitingKey& waiting) {
   entry_of(waiting.key, hash_key(waiting.key)) = waiting;
+  const MutexLock lock(admitted_mutex_);
   if (waiting.count >= threshold()) {
-    const std::lock_guard lock(admitted_mutex_);
     admitted_.insert(waiting.key);
-    has_admitted_ = true;
+  } else {
+    admitted_.erase(waiting.key);
   }
+  has_admitted_ = !admitted_.empty();
 }
 
 size_t CounterFilter::find(int64_t key, KeyHash hash) const {
@@ -71,7 +82,7 @@ size_t CounterFilter::find(int64_t key, KeyHash hash) const {
 }
 
 WaitingKey& CounterFilter::entry_of(int64_t key, KeyHash hash) {
-  if ((waiting_ + 1) * 4 > entries_.size() * 3) grow();
+  make_room(1);
   WaitingKey& entry = entries_[find(key, hash)];
   if (entry.count == 0) {
     entry = {key, 0, kNoVersion};
@@ -80,8 +91,14 @@ WaitingKey& CounterFilter::entry_of(int64_t key, KeyHash hash) {
   return entry;
 }
 
-void CounterFilter::grow() {
-  std::vector<WaitingKey> old(entries_.empty() ? kFirstEntries : entries_.size() * 2);
+void CounterFilter::make_room(uint64_t keys) {
+  size_t entries = std::max(entries_.size(), kFirstEntries);
+  while ((waiting_ + keys) * 4 > entries * 3) entries *= 2;
+  if (entries != entries_.size()) grow_to(entries);
+}
+
+void CounterFilter::grow_to(size_t entries) {
+  std::vector<WaitingKey> old(entries);
   old.swap(entries_);
   for (const WaitingKey& entry : old) {
     if (entry.count != 0) entries_[find(entry.key, hash_key(entry.key))] = entry;

@@ -78,7 +78,7 @@ nb::dict to_dict(const TableStats::Level& level) {
   nb::dict dict;
   dict["name"] = tier.name;
   dict["rows"] = level.rows;
-  dict["capacity_rows"] = level.capacity_rows == TierStack::kUnlimited
+  dict["capacity_rows"] = level.capacity_rows == kUnlimitedRows
                               ? nb::object(nb::none())
                               : nb::object(nb::int_(level.capacity_rows));
   dict["bytes"] = level.rows * tier.row_bytes;

@@ -6,19 +6,23 @@ namespace {
 
 class HeapMemory final : public Memory {
  public:
-  explicit HeapMemory(size_t size_bytes) : pages_(size_bytes) {
-    data_ = pages_.data();
+  HeapMemory(size_t size_bytes, size_t reserved_bytes) : pages_(size_bytes, reserved_bytes) {
+    data_ = static_cast<std::byte*>(pages_.data());
+    size_bytes_ = size_bytes;
+  }
+  void extend_to(size_t size_bytes) override {
+    pages_.extend_to(size_bytes);
     size_bytes_ = size_bytes;
   }
 
  private:
-  PageArray<std::byte> pages_;
+  PageRange pages_;
 };
 
 }  // namespace
 
-std::unique_ptr<Memory> allocate_heap_memory(size_t size_bytes) {
-  return std::make_unique<HeapMemory>(size_bytes);
+std::unique_ptr<Memory> allocate_heap_memory(size_t size_bytes, size_t reserved_bytes) {
+  return std::make_unique<HeapMemory>(size_bytes, reserved_bytes);
 }
 
 }  // namespace embstore

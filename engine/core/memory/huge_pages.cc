@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -12,37 +13,63 @@
 namespace embstore {
 namespace {
 
-size_t mapped_bytes(size_t size_bytes) {
-  constexpr size_t kPageBytes = 4096;
-  return (size_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+constexpr size_t kPageBytes = 4096;
+
+size_t whole_pages(size_t size_bytes) { return (size_bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+
+[[noreturn]] void refused(size_t bytes, const char* what) {
+  throw Error(ErrorKind::kStorage,
+              "can't " + std::string(what) + " " + std::to_string(bytes) + " bytes: " + std::strerror(errno));
 }
 
 }  // namespace
 
-void* map_pages(size_t size_bytes) {
-  const size_t bytes = mapped_bytes(size_bytes);
-  const bool huge = bytes >= kHugePageBytes;
+PageRange::PageRange(size_t size_bytes, size_t reserved_bytes)
+    : size_bytes_(whole_pages(size_bytes)),
+      reserved_bytes_(std::max(whole_pages(reserved_bytes), size_bytes_)) {
+  const bool huge = reserved_bytes_ >= kHugePageBytes;
   const size_t slack = huge ? kHugePageBytes : 0;
-  void* start = mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE,
+  // Without any access it's nothing but addresses, which the system doesn't count against its memory.
+  void* start = mmap(nullptr, std::max(reserved_bytes_, kPageBytes) + slack, PROT_NONE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (start == MAP_FAILED) {
-    throw Error(ErrorKind::kStorage, "can't reserve " + std::to_string(bytes) +
-                                         " bytes of address space: " + std::strerror(errno));
+  if (start == MAP_FAILED) refused(reserved_bytes_ + slack, "reserve addresses for");
+  reserved_bytes_ = std::max(reserved_bytes_, kPageBytes);
+  data_ = start;
+  if (huge) {
+    const auto first = reinterpret_cast<uintptr_t>(start);
+    const uintptr_t aligned = (first + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+    if (aligned > first) munmap(start, aligned - first);
+    if (aligned < first + slack) {
+      munmap(reinterpret_cast<void*>(aligned + reserved_bytes_), first + slack - aligned);
+    }
+    data_ = reinterpret_cast<void*>(aligned);
   }
-  if (!huge) return start;
-  const auto first = reinterpret_cast<uintptr_t>(start);
-  const uintptr_t aligned = (first + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  if (aligned > first) munmap(start, aligned - first);
-  if (aligned < first + slack) {
-    munmap(reinterpret_cast<void*>(aligned + bytes), first + slack - aligned);
+  if (size_bytes_ > 0 && mprotect(data_, size_bytes_, PROT_READ | PROT_WRITE) != 0) {
+    const int reason = errno;
+    munmap(data_, reserved_bytes_);
+    errno = reason;
+    refused(size_bytes_, "get memory of");
   }
-  // Advice only: a kernel without transparent huge pages serves small ones.
-  madvise(reinterpret_cast<void*>(aligned), bytes, MADV_HUGEPAGE);
-  return reinterpret_cast<void*>(aligned);
+  advise();
 }
 
-void unmap_pages(void* address, size_t size_bytes) noexcept {
-  if (address != nullptr) munmap(address, mapped_bytes(size_bytes));
+PageRange::~PageRange() { munmap(data_, reserved_bytes_); }
+
+void PageRange::extend_to(size_t size_bytes) {
+  const size_t wanted = whole_pages(size_bytes);
+  if (wanted <= size_bytes_) return;
+  auto* const from = static_cast<std::byte*>(data_) + size_bytes_;
+  if (wanted > reserved_bytes_ || mprotect(from, wanted - size_bytes_, PROT_READ | PROT_WRITE) != 0) {
+    refused(wanted - size_bytes_, "get memory of");
+  }
+  size_bytes_ = wanted;
+  advise();
+}
+
+// Advice only: a kernel without transparent huge pages serves small ones. Not of what is only reserved, or the
+// first byte of a short array would take a huge page.
+void PageRange::advise() {
+  if (size_bytes_ >= kHugePageBytes) madvise(data_, size_bytes_, MADV_HUGEPAGE);
 }
 
 }  // namespace embstore

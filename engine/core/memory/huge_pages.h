@@ -8,27 +8,50 @@ namespace embstore {
 
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 
-// Reserves zeroed memory that is backed when first touched; throws Error(kStorage). A range of at least
-// one huge page starts on a huge page's boundary.
-void* map_pages(size_t size_bytes);
-void unmap_pages(void* address, size_t size_bytes) noexcept;
+// An address range of which a part, from its start, is zeroed memory that is backed when first touched; the
+// rest is nothing but addresses, until it is needed. A range of at least one huge page starts on a huge page's
+// boundary. Throws Error(kStorage) where the system refuses.
+class PageRange {
+ public:
+  explicit PageRange(size_t size_bytes) : PageRange(size_bytes, size_bytes) {}
+  PageRange(size_t size_bytes, size_t reserved_bytes);
+  ~PageRange();
+  PageRange(const PageRange&) = delete;
+  PageRange& operator=(const PageRange&) = delete;
+
+  void* data() const { return data_; }
+  // Makes at least so many bytes memory. Nothing moves. REQUIRES: at most what was reserved; one caller at a
+  // time.
+  void extend_to(size_t size_bytes);
+
+ private:
+  void advise();
+
+  size_t size_bytes_;
+  size_t reserved_bytes_;
+  void* data_;
+};
 
 // An array of trivial, zero-initialised elements in such a range.
 template <class T>
 class PageArray {
  public:
-  explicit PageArray(size_t count) : count_(count), data_(static_cast<T*>(map_pages(count * sizeof(T)))) {}
-  ~PageArray() { unmap_pages(data_, count_ * sizeof(T)); }
-  PageArray(const PageArray&) = delete;
-  PageArray& operator=(const PageArray&) = delete;
+  explicit PageArray(size_t count) : PageArray(count, count) {}
+  // Room for `reserved` elements, of which `count` can be used.
+  PageArray(size_t count, size_t reserved) : count_(count), range_(count * sizeof(T), reserved * sizeof(T)) {}
 
   size_t size() const { return count_; }
-  T& operator[](size_t i) const { return data_[i]; }
-  T* data() const { return data_; }
+  T& operator[](size_t i) const { return data()[i]; }
+  T* data() const { return static_cast<T*>(range_.data()); }
+  // See PageRange.
+  void extend_to(size_t count) {
+    range_.extend_to(count * sizeof(T));
+    count_ = count;
+  }
 
  private:
   size_t count_;
-  T* data_;
+  PageRange range_;
 };
 
 }  // namespace embstore

@@ -3,6 +3,7 @@
 // stores through data(), so the tier has one code path for all of them.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -17,7 +18,11 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
 
   std::byte* data() const { return data_; }
-  size_t size_bytes() const { return size_bytes_; }
+  size_t size_bytes() const { return size_bytes_.load(std::memory_order_relaxed); }
+
+  // Makes the range longer, where it stays. Throws Error(kStorage) where there is no more.
+  // REQUIRES: at most what was reserved, which is nothing but for heap memory; one caller at a time.
+  virtual void extend_to(size_t size_bytes);
 
   // The file behind the range, if there is one.
   virtual std::optional<std::string> path() const { return std::nullopt; }
@@ -27,11 +32,11 @@ class Memory {
  protected:
   Memory() = default;
   std::byte* data_ = nullptr;
-  size_t size_bytes_ = 0;
+  std::atomic<size_t> size_bytes_ = 0;
 };
 
-// Anonymous memory, in huge pages where the kernel grants them.
-std::unique_ptr<Memory> allocate_heap_memory(size_t size_bytes);
+// Anonymous memory, in huge pages where the kernel grants them; it may become as long as `reserved_bytes`.
+std::unique_ptr<Memory> allocate_heap_memory(size_t size_bytes, size_t reserved_bytes = 0);
 
 // A file of `size_bytes` at `path`, allocated in full and mapped by libpmem. The file goes with the
 // returned object. A file left there by a process that died is taken over; one in use is an error.

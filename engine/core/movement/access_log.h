@@ -3,13 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <utility>
 #include <vector>
 
-#include "movement/staged_rows.h"
 #include "row/row_layout.h"
-#include "store/index/index.h"
+#include "store/staged_rows.h"
+#include "threads/mutex.h"
 
 namespace embstore {
 
@@ -37,7 +36,7 @@ class AccessLog {
 
   // An empty batch, with the memory of an earlier one where there is one.
   ServedBatch take_spare() {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (spare_.empty()) return ServedBatch(layout_);
     ServedBatch batch = std::move(spare_.back());
     spare_.pop_back();
@@ -46,34 +45,36 @@ class AccessLog {
   void recycle(ServedBatch&& batch) {
     constexpr size_t kMostSpare = 4;
     batch.clear();
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (spare_.size() < kMostSpare) spare_.push_back(std::move(batch));
   }
 
-  // Returns how many bytes are waiting now.
-  size_t append(ServedBatch&& batch) {
+  void append(ServedBatch&& batch) {
     const size_t bytes = batch.size_bytes();
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     waiting_bytes_ += bytes;
     waiting_.push_back(std::move(batch));
-    return waiting_bytes_;
   }
   std::vector<ServedBatch> take_waiting() {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     waiting_bytes_ = 0;
     return std::exchange(waiting_, {});
   }
+  size_t waiting_bytes() const {
+    MutexLock lock(mutex_);
+    return waiting_bytes_;
+  }
   bool empty() const {
-    const std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return waiting_.empty();
   }
 
  private:
   const RowLayout layout_;
-  mutable std::mutex mutex_;
-  std::vector<ServedBatch> waiting_;  // guarded by mutex_
-  std::vector<ServedBatch> spare_;    // guarded by mutex_
-  size_t waiting_bytes_ = 0;          // guarded by mutex_
+  mutable Mutex mutex_;
+  std::vector<ServedBatch> waiting_ GUARDED_BY(mutex_);
+  std::vector<ServedBatch> spare_ GUARDED_BY(mutex_);
+  size_t waiting_bytes_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace embstore

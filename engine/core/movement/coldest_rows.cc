@@ -10,13 +10,13 @@ constexpr uint64_t kSlotsARow = 8;
 constexpr uint64_t kLeastRowsAScan = 256;
 constexpr size_t kLatePart = 8;  // of a scan's rows, that came since, are sorted in
 
-constexpr size_t kAhead = 16;  // rows between fetching a rank and reading it
+constexpr size_t kRanksFetchedAhead = 16;
 
-constexpr auto kColder = [](const MemoryTier::Candidate& a, const MemoryTier::Candidate& b) {
+constexpr auto kColder = [](const ColdestRows::Candidate& a, const ColdestRows::Candidate& b) {
   return a.rank < b.rank;
 };
 // For heaps with the coldest on top.
-constexpr auto kHotter = [](const MemoryTier::Candidate& a, const MemoryTier::Candidate& b) {
+constexpr auto kHotter = [](const ColdestRows::Candidate& a, const ColdestRows::Candidate& b) {
   return a.rank > b.rank;
 };
 
@@ -25,11 +25,9 @@ constexpr auto kHotter = [](const MemoryTier::Candidate& a, const MemoryTier::Ca
 ColdestRows::ColdestRows(MemoryTier& tier, CacheStrategy strategy)
     : tier_(tier),
       strategy_(strategy),
-      rows_a_scan_(std::max(tier.slot_count() / kSlotsARow, kLeastRowsAScan)),
+      rows_a_scan_(std::max(tier.slots().slots() / kSlotsARow, kLeastRowsAScan)),
       limit_(Rank::highest()),
-      is_given_(tier.slot_count()) {
-  tier_.note_arrivals();
-}
+      is_given_(tier.slots().most_slots()) {}
 
 void ColdestRows::keep(const Candidate& row) {
   if (row.rank > limit_) return;
@@ -54,21 +52,21 @@ void ColdestRows::sort_late() {
 
 void ColdestRows::keep_given() {
   for (const Candidate& given : given_) {
-    if (!is_given_[given.slot]) continue;
-    is_given_[given.slot] = false;
-    if (tier_.is_filled(given.slot)) keep({tier_.rank(given.slot, strategy_), given.slot});
+    if (!is_given_.contains(given.slot)) continue;
+    is_given_.remove(given.slot);
+    if (is_filled(given.slot)) keep({rank_of(given.slot), given.slot});
   }
   given_.clear();
 }
 
 void ColdestRows::add_arrivals() {
-  tier_.take_arrivals(arrivals_);
+  tier_.slots().take_arrivals(arrivals_);
   size_t unfilled = 0;
   for (size_t i = 0; i < arrivals_.size(); ++i) {
-    if (i + kAhead < arrivals_.size()) tier_.prefetch_rank(arrivals_[i + kAhead]);
+    if (i + kRanksFetchedAhead < arrivals_.size()) tier_.ranks().prefetch(arrivals_[i + kRanksFetchedAhead]);
     const Slot slot = arrivals_[i];
-    if (tier_.is_filled(slot)) {
-      keep({tier_.rank(slot, strategy_), slot});
+    if (is_filled(slot)) {
+      keep({rank_of(slot), slot});
     } else {
       arrivals_[unfilled++] = slot;
     }
@@ -78,8 +76,8 @@ void ColdestRows::add_arrivals() {
 
 void ColdestRows::scan() {
   // Before, so that none is missed; one that is found twice does no harm.
-  tier_.take_arrivals(arrivals_);
-  limit_ = tier_.coldest(rows_a_scan_, strategy_, sorted_);
+  tier_.slots().take_arrivals(arrivals_);
+  limit_ = find_coldest(rows_a_scan_, sorted_);
   next_sorted_ = 0;
   std::sort(sorted_.begin(), sorted_.end(), kColder);
 }
@@ -94,13 +92,13 @@ bool ColdestRows::take_coldest(Candidate& row) {
   }
   if (!any_sorted) return false;
   row = sorted_[next_sorted_++];
-  if (next_sorted_ + kAhead < sorted_.size()) {
-    tier_.prefetch_rank(sorted_[next_sorted_ + kAhead].slot);
+  if (next_sorted_ + kRanksFetchedAhead < sorted_.size()) {
+    tier_.ranks().prefetch(sorted_[next_sorted_ + kRanksFetchedAhead].slot);
   }
   return true;
 }
 
-const std::vector<MemoryTier::Candidate>& ColdestRows::next(uint64_t count) {
+const std::vector<ColdestRows::Candidate>& ColdestRows::next(uint64_t count) {
   keep_given();
   add_arrivals();
   bool scanned = false;
@@ -112,18 +110,63 @@ const std::vector<MemoryTier::Candidate>& ColdestRows::next(uint64_t count) {
       scanned = true;
       continue;
     }
-    if (!tier_.is_filled(row.slot)) continue;
+    if (!is_filled(row.slot)) continue;
     // Whichever row fills the slot now.
-    const Rank rank = tier_.rank(row.slot, strategy_);
+    const Rank rank = rank_of(row.slot);
     if (rank != row.rank) {
       keep({rank, row.slot});
-    } else if (!is_given_[row.slot]) {
+    } else if (!is_given_.contains(row.slot)) {
       // Else it is one that a scan found as it arrived, or whose slot was filled again.
-      is_given_[row.slot] = true;
+      is_given_.add(row.slot);
       given_.push_back(row);
     }
   }
   return given_;
+}
+
+std::optional<Rank> ColdestRows::least_rank() const {
+  std::vector<Candidate> rows;
+  find_coldest(1, rows);
+  if (rows.empty()) return std::nullopt;
+  return rows.front().rank;
+}
+
+Rank ColdestRows::sampled_limit(uint64_t slots, uint64_t count) const {
+  constexpr uint64_t kSamples = 2048;
+  if (count >= slots || slots < 4 * kSamples) return Rank::highest();
+  std::vector<Rank> samples;
+  samples.reserve(kSamples);
+  for (uint64_t i = 0; i < kSamples; ++i) {
+    const Slot slot = static_cast<Slot>(i * slots / kSamples);
+    if (is_filled(slot)) samples.push_back(rank_of(slot));
+  }
+  const uint64_t place = samples.size() * count / slots;
+  if (place < 8) return Rank::highest();  // too few to say
+  std::nth_element(samples.begin(), samples.begin() + static_cast<ptrdiff_t>(place), samples.end());
+  return samples[place];
+}
+
+Rank ColdestRows::find_coldest(uint64_t count, std::vector<Candidate>& rows) const {
+  const uint64_t end = tier_.slots().untouched_from();
+  Rank limit = sampled_limit(end, count);
+  rows.clear();
+  // Where the limit lets too many pass, the colder half of them stays, and so on.
+  const auto cut = [&] {
+    const auto last = rows.begin() + static_cast<ptrdiff_t>(count);
+    std::nth_element(rows.begin(), last, rows.end(), kColder);
+    limit = last->rank;
+    rows.erase(last, rows.end());
+  };
+  for (uint64_t i = 0; i < end; ++i) {
+    const Slot slot = static_cast<Slot>(i);
+    if (!is_filled(slot)) continue;
+    const Candidate row{rank_of(slot), slot};
+    if (row.rank > limit) continue;
+    rows.push_back(row);
+    if (rows.size() == 2 * count) cut();
+  }
+  if (limit == Rank::highest() && rows.size() > count) cut();
+  return limit;
 }
 
 }  // namespace embstore

@@ -7,29 +7,43 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "row/ranking.h"
 #include "tiers/memory/memory_tier.h"
+#include "tiers/memory/slot_set.h"
 
 namespace embstore {
 
 // For one thread at a time.
 class ColdestRows {
  public:
+  struct Candidate {
+    Rank rank;
+    Slot slot;
+  };
+
   // REQUIRES: the tier is ranked, and has no rows yet.
   ColdestRows(MemoryTier& tier, CacheStrategy strategy);
 
   // Up to `count` rows that rank lowest, coldest first and each once; none only where there are none. Rows
   // that are accessed meanwhile may be ranked by what they were before. They come again next time, unless
   // they are said to have left.
-  const std::vector<MemoryTier::Candidate>& next(uint64_t count);
-  void left(Slot slot) { is_given_[slot] = false; }
+  const std::vector<Candidate>& next(uint64_t count);
+  void left(Slot slot) { is_given_.remove(slot); }
+  // How the coldest row ranks; nothing where there is none.
+  std::optional<Rank> least_rank() const;
 
  private:
-  using Candidate = MemoryTier::Candidate;
-
   void scan();
+  // Sets `rows` to those that rank lowest, about `count` of them, in any order; no row of the rest ranks lower
+  // than the limit that is returned. Rows that are accessed meanwhile may be ranked by what they were before.
+  Rank find_coldest(uint64_t count, std::vector<Candidate>& rows) const;
+  // A rank that about `count` of the rows in the first `slots` slots don't exceed.
+  Rank sampled_limit(uint64_t slots, uint64_t count) const;
+  bool is_filled(Slot slot) const { return tier_.ranks().is_filled(slot); }
+  Rank rank_of(Slot slot) const { return tier_.ranks().rank(slot, strategy_); }
   // Takes the coldest row that is known, by a rank that it had; false where none is.
   bool take_coldest(Candidate& row);
   void keep(const Candidate& row);
@@ -47,7 +61,7 @@ class ColdestRows {
   std::vector<Candidate> late_;   // what came or changed since; a heap, the coldest on top
   Rank limit_;                    // all rows that aren't kept here rank as high, or higher
   std::vector<Candidate> given_;  // by the last call
-  std::vector<bool> is_given_;    // by slot; false for those that have left
+  SlotSet is_given_;              // without those that have left
   std::vector<Slot> arrivals_;    // slots that were taken, and maybe not filled yet
 };
 

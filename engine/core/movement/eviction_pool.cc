@@ -49,6 +49,7 @@ void EvictionPool::schedule(Job& job) {
 
 void EvictionPool::cancel(Job& job) {
   std::unique_lock lock(mutex_);
+  job.cancelled_ = true;
   if (job.queued_) {
     std::erase(queue_, &job);
     job.queued_ = false;
@@ -71,9 +72,13 @@ void EvictionPool::work() {
     job.queued_ = false;
     job.running_ = true;
     lock.unlock();
-    job.run();
+    const bool is_more = job.run();
     lock.lock();
     job.running_ = false;
+    if (is_more && !job.queued_ && !job.cancelled_) {
+      job.queued_ = true;
+      queue_.push_back(&job);  // behind the others
+    }
     changed_.notify_all();
   }
 }

@@ -15,12 +15,14 @@ class EvictionPool {
   class Job {
    public:
     virtual ~Job() = default;
-    virtual void run() noexcept = 0;
+    // One turn of work, short, since other jobs wait; true if there is more, for which its turn comes again.
+    virtual bool run() noexcept = 0;
 
    private:
     friend class EvictionPool;
-    bool queued_ = false;   // guarded by the pool's mutex
-    bool running_ = false;  // guarded by the pool's mutex
+    bool queued_ = false;     // guarded by the pool's mutex
+    bool running_ = false;    // guarded by the pool's mutex
+    bool cancelled_ = false;  // guarded by the pool's mutex
   };
 
   // Starts the threads at the first call. Throws Error(kInvalidArgument) for a bad variable.

@@ -1,4 +1,4 @@
-// Copies of rows that a writer may be changing. The copy is checked against the bucket's sequence lock
+// Copies of rows that a writer may be changing. The copy is checked against the row's guard, or against the index,
 // afterwards and thrown away if it is torn, so the race is meant; the thread sanitizer is told so here and
 // nowhere else.
 #pragma once
@@ -6,26 +6,39 @@
 #include <cstddef>
 #include <cstring>
 
+#include "row/row_batch.h"
 #include "row/row_layout.h"
 
 namespace embstore {
 
 #if defined(__SANITIZE_THREAD__)
+#define EMBSTORE_RACES_ARE_MEANT __attribute__((no_sanitize("thread"), noinline))
 
 template <int kDim>
-__attribute__((no_sanitize("thread"), noinline)) void copy_row(float* out, const float* row, int dim) {
+EMBSTORE_RACES_ARE_MEANT void copy_row(float* out, const float* row, int dim) {
   const volatile float* source = row;  // volatile, or the loop becomes an intercepted memcpy
   for (int i = 0; i < dim; ++i) out[i] = source[i];
 }
 
-__attribute__((no_sanitize("thread"), noinline)) inline RowMeta copy_meta(const RowMeta& meta) {
+EMBSTORE_RACES_ARE_MEANT inline RowMeta copy_meta(const RowMeta& meta) {
   const volatile RowMeta& source = meta;
   return {.frequency = source.frequency, .save_span = source.save_span, .version = source.version};
+}
+
+EMBSTORE_RACES_ARE_MEANT inline RowHeader copy_header(const RowHeader& header) {
+  const volatile RowHeader& source = header;
+  return {.key = source.key,
+          .frequency = source.frequency,
+          .version = source.version,
+          .served = source.served,
+          .stamp = source.stamp,
+          .save_span = source.save_span};
 }
 
 #else
 
 inline RowMeta copy_meta(const RowMeta& meta) { return meta; }
+inline RowHeader copy_header(const RowHeader& header) { return header; }
 
 // kDim is `dim` where the compiler may know it, else 0.
 template <int kDim>

@@ -27,6 +27,7 @@ class RowLayout {
 
 // What is kept of a row beside its floats.
 struct RowMeta {
+  static constexpr int64_t kNeverUpdated = -1;  // as a version
   static constexpr uint64_t kFrequencyBits = (uint64_t{1} << 48) - 1;
 
   uint64_t frequency : 48;

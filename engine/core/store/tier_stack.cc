@@ -23,10 +23,33 @@ const std::string& path_of(const TierSpec& spec) {
   throw Error(ErrorKind::kInvalidArgument, "storage_path: a " + spec.kind + " tier needs one");
 }
 
-std::unique_ptr<Memory> make_memory(const TierSpec& spec, size_t size_bytes) {
-  if (spec.kind == "DRAM") return allocate_heap_memory(size_bytes);
+// Beyond a first tier's headroom, for batches that bring more rows than there is room for: addresses alone, until
+// one comes. As much as the rows of a batch can take whose gradients a computer has memory for.
+constexpr uint64_t kMostBytesOfOneBatch = uint64_t{64} << 30;
+constexpr uint64_t kMostRowsOfOneBatch = uint64_t{1} << 26;
+
+std::unique_ptr<Memory> make_memory(const TierSpec& spec, size_t size_bytes, size_t reserved_bytes) {
+  if (spec.kind == "DRAM") return allocate_heap_memory(size_bytes, reserved_bytes);
   if (spec.kind == "PMEM_MEMKIND") return allocate_memkind_memory(size_bytes);
   return map_libpmem_memory(path_of(spec), size_bytes);
+}
+
+std::unique_ptr<MemoryTier> make_memory_tier(const TierSpec& spec, const RowLayout& layout, MemoryRole role,
+                                             uint64_t slots) {
+  uint64_t most_slots = slots;
+  if (role == MemoryRole::kFirst && spec.kind == "DRAM") {
+    most_slots += std::min({kMostRowsOfOneBatch, kMostBytesOfOneBatch / layout.row_bytes(),
+                            uint64_t{RowRef::kMaxSlots} - slots});
+  }
+  return std::make_unique<MemoryTier>(spec.kind, layout, role, slots, most_slots,
+                                      make_memory(spec, MemoryTier::bytes_for(layout, role, slots),
+                                                  MemoryTier::bytes_for(layout, role, most_slots)));
+}
+
+MemoryRole role_of(size_t tier, size_t tiers) {
+  if (tiers == 1) return MemoryRole::kOnly;
+  if (tier == 0) return MemoryRole::kFirst;
+  return tier + 1 == tiers ? MemoryRole::kLast : MemoryRole::kMiddle;
 }
 
 CompactionMode compaction_mode() {
@@ -65,7 +88,7 @@ bool is_memory(const std::string& kind) {
 }
 
 uint64_t capacity_of(const TierSpec& spec, const RowLayout& layout) {
-  if (!spec.size_bytes) return TierStack::kUnlimited;
+  if (!spec.size_bytes) return kUnlimitedRows;
   const uint64_t rows = *spec.size_bytes / layout.row_bytes();
   if (rows == 0) {
     throw Error(ErrorKind::kInvalidArgument, "storage_size: " + std::to_string(*spec.size_bytes) +
@@ -102,16 +125,14 @@ TierStack::TierStack(const std::string& table_name, const std::vector<TierSpec>&
       level.tier = make_file_tier(table_name, spec, layout);
       continue;
     }
-    if (level.capacity_rows == kUnlimited) {
+    if (level.capacity_rows == kUnlimitedRows) {
       throw Error(ErrorKind::kInvalidArgument, "storage_size: a " + spec.kind + " tier needs one");
     }
     if (rows_move) {
       level.headroom_rows = std::clamp(level.capacity_rows / 8, kLeastHeadroomRows, kMostHeadroomRows);
     }
-    const uint64_t slots = level.capacity_rows + level.headroom_rows;
     auto tier =
-        std::make_unique<MemoryTier>(spec.kind, layout, slots, make_memory(spec, slots * layout.row_bytes()),
-                                     /*ranked=*/rows_move);
+        make_memory_tier(spec, layout, role_of(t, specs.size()), level.capacity_rows + level.headroom_rows);
     level.memory = tier.get();
     level.tier = std::move(tier);
   }
@@ -137,7 +158,7 @@ void TierStack::close() {
 uint64_t TierStack::total_capacity_rows() const {
   uint64_t total = 0;
   for (const Level& level : levels_) {
-    if (level.capacity_rows == kUnlimited) return kUnlimited;
+    if (level.capacity_rows == kUnlimitedRows) return kUnlimitedRows;
     total += level.capacity_rows;
   }
   return total;

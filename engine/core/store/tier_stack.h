@@ -1,15 +1,13 @@
-// The tiers of a table, first to last: which there are, how many rows each may hold, and how many it has.
+// The tiers of a table, first to last: which there are, and how many rows each may hold.
 #pragma once
 
-#include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "store/row_counts.h"
 #include "tiers/memory/memory_tier.h"
 #include "tiers/ssd_hash/options.h"
 #include "tiers/tier.h"
@@ -25,8 +23,6 @@ struct TierSpec {
 
 class TierStack {
  public:
-  static constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
-
   // Throws Error(kInvalidArgument), or whatever a tier needs and can't have. All tiers but the last are of
   // memory, since rows are ranked there.
   TierStack(const std::string& table_name, const std::vector<TierSpec>& specs, const RowLayout& layout);
@@ -36,11 +32,11 @@ class TierStack {
   Tier& tier(size_t t) const { return *levels_[t].tier; }
   // The only one that may keep its rows.
   Tier& last() const { return *levels_.back().tier; }
-  // The tier if it's one of memory, which is where rows can be ranked; else null.
+  // The tier if it's one of memory; else null.
   MemoryTier* memory(size_t t) const { return levels_[t].memory; }
 
   uint64_t capacity_rows(size_t t) const { return levels_[t].capacity_rows; }
-  uint64_t total_capacity_rows() const;  // kUnlimited if any tier is
+  uint64_t total_capacity_rows() const;  // kUnlimitedRows if any tier is
   // Slots beyond the capacity, for rows on the move.
   uint64_t headroom_rows(size_t t) const { return levels_[t].headroom_rows; }
 
@@ -50,20 +46,12 @@ class TierStack {
   void drain();
   void close();
 
-  // Rows that the index refers to. While a row moves, it may be counted in both tiers or in neither.
-  uint64_t rows(size_t t) const {
-    return static_cast<uint64_t>(std::max(levels_[t].rows.load(std::memory_order_relaxed), int64_t{0}));
-  }
-  void add_rows(size_t t, int64_t count) { levels_[t].rows.fetch_add(count, std::memory_order_relaxed); }
-  uint64_t excess_rows(size_t t) const { return rows(t) > capacity_rows(t) ? rows(t) - capacity_rows(t) : 0; }
-
  private:
   struct Level {
     std::unique_ptr<Tier> tier;
     MemoryTier* memory = nullptr;
     uint64_t capacity_rows = 0;
     uint64_t headroom_rows = 0;
-    std::atomic<int64_t> rows{0};
   };
 
   std::vector<Level> levels_;

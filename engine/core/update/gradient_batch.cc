@@ -6,6 +6,28 @@
 
 namespace embstore {
 
+namespace {
+
+std::vector<std::unique_ptr<GradientBatch>>& spare_batches() {
+  thread_local std::vector<std::unique_ptr<GradientBatch>> batches;
+  return batches;
+}
+
+}  // namespace
+
+std::unique_ptr<GradientBatch> GradientBatch::take_spare() {
+  auto& batches = spare_batches();
+  if (batches.empty()) return std::make_unique<GradientBatch>();
+  std::unique_ptr<GradientBatch> batch = std::move(batches.back());
+  batches.pop_back();
+  return batch;
+}
+
+void GradientBatch::recycle(std::unique_ptr<GradientBatch> batch) {
+  auto& batches = spare_batches();
+  if (batches.empty()) batches.push_back(std::move(batch));
+}
+
 void GradientBatch::group(std::span<const int64_t> ids, const float* gradients, int dim) {
   keys_.clear();
   sum_block_ = 0;

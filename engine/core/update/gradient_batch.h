@@ -19,9 +19,13 @@ struct KeyGradient {
   uint32_t last_position;  // in the batch
 };
 
-// Keeps its buffers from batch to batch; one a thread.
+// Keeps its buffers from batch to batch.
 class GradientBatch {
  public:
+  // One whose buffers the thread has used before, and their return.
+  static std::unique_ptr<GradientBatch> take_spare();
+  static void recycle(std::unique_ptr<GradientBatch> batch);
+
   // `gradients` holds ids.size() rows of `dim` floats and must outlive the use of the groups.
   void group(std::span<const int64_t> ids, const float* gradients, int dim);
 

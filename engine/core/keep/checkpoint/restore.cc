@@ -6,7 +6,7 @@
 #include <unordered_set>
 
 #include "errors/error.h"
-#include "keep/table_replacement.h"
+#include "keep/replacement.h"
 
 namespace embstore::checkpoint {
 namespace {
@@ -31,7 +31,7 @@ void add_removed_keys(const Reader::Block& block, Keys& removed) {
 // Routes the rows of a file to the tables, brought to their layout.
 class RowRouter {
  public:
-  RowRouter(std::span<const std::unique_ptr<TableReplacement>> tables, const FileHeader& file)
+  RowRouter(std::span<const std::unique_ptr<Replacement>> tables, const FileHeader& file)
       : tables_(tables),
         layout_(tables.front()->layout()),
         file_dim_(file.dim),
@@ -67,7 +67,7 @@ class RowRouter {
   void fit(int64_t key, const std::byte* floats, float* row) const {
     const auto dim = static_cast<size_t>(layout_.dim());
     const size_t common = std::min(dim, file_dim_);
-    const TableReplacement& table = *tables_.front();
+    const Replacement& table = *tables_.front();
     const float* const initial = table.initial_weights(key);
     for (size_t b = 0; b <= static_cast<size_t>(layout_.slot_count()); ++b) {
       float* const block = row + b * layout_.block_floats();
@@ -80,7 +80,7 @@ class RowRouter {
     }
   }
 
-  const std::span<const std::unique_ptr<TableReplacement>> tables_;
+  const std::span<const std::unique_ptr<Replacement>> tables_;
   const RowLayout layout_;
   const size_t file_dim_;
   const size_t file_slots_;
@@ -89,7 +89,7 @@ class RowRouter {
 };
 
 void put_waiting(const Reader::Block& block, const FileHeader& file,
-                 std::span<const std::unique_ptr<TableReplacement>> tables) {
+                 std::span<const std::unique_ptr<Replacement>> tables) {
   if (block.kind == kWaitingKeys) {
     for (size_t i = 0; i < block.count; ++i) {
       const auto waiting = record_at<WaitingKeyRecord>(block, i, sizeof(WaitingKeyRecord));
@@ -108,7 +108,7 @@ void put_waiting(const Reader::Block& block, const FileHeader& file,
   for (const auto& table : tables) table->put_sketch(header, counters);
 }
 
-void restore_files(std::span<const std::unique_ptr<TableReplacement>> tables, const Chain& chain,
+void restore_files(std::span<const std::unique_ptr<Replacement>> tables, const Chain& chain,
                    bool waiting_keys) {
   Keys removed_later;
   for (size_t save = 0; save < chain.size(); ++save) {
@@ -183,9 +183,9 @@ std::vector<uint64_t> count_rows(const Chain& chain, size_t partition_count) {
 
 void restore_tables(std::span<Table* const> tables, const Chain& chain, const TableState& state,
                     bool waiting_keys) {
-  std::vector<std::unique_ptr<TableReplacement>> replacements;
+  std::vector<std::unique_ptr<Replacement>> replacements;
   for (Table* const table : tables) {
-    replacements.push_back(std::make_unique<TableReplacement>(*table));
+    replacements.push_back(std::make_unique<Replacement>(*table));
   }
   for (const auto& replacement : replacements) replacement->clear();
   try {

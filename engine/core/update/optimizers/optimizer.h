@@ -13,8 +13,8 @@
 #include <span>
 #include <string>
 
-#include "row/row_layout.h"
 #include "row/row_guard.h"
+#include "row/row_layout.h"
 
 namespace embstore {
 

@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "store/index/index.h"
+#include "row/key_hash.h"
+
 
 namespace embstore {
 

@@ -1,11 +1,9 @@
 // The scope in which a table's rows are replaced by others: no apply, no promotion and no move goes on
-// meanwhile. Look-ups that promote nothing do, and see rows come and go.
+// meanwhile. Look-ups do, and see rows come and go.
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <span>
 #include <vector>
 
@@ -16,17 +14,17 @@
 
 namespace embstore {
 
-class TableReplacement {
+class Replacement {
  public:
   // Waits for what is under way.
-  explicit TableReplacement(Table& table);
-  TableReplacement(const TableReplacement&) = delete;
-  TableReplacement& operator=(const TableReplacement&) = delete;
+  explicit Replacement(Table& table);
+  Replacement(const Replacement&) = delete;
+  Replacement& operator=(const Replacement&) = delete;
 
-  const RowLayout& layout() const { return table_.layout_; }
+  const RowLayout& layout() const { return table_.layout; }
   // What columns and slots start as that a checkpoint of fewer doesn't have.
-  const float* initial_weights(int64_t key) const { return table_.default_row(key); }
-  float initial_slot_value(int slot) const { return table_.optimizer_->initial_slot_value(slot); }
+  const float* initial_weights(int64_t key) const { return table_.initial.of(key); }
+  float initial_slot_value(int slot) const { return table_.optimizer->initial_slot_value(slot); }
 
   // Removes every row and forgets every waiting key.
   void clear();
@@ -45,18 +43,17 @@ class TableReplacement {
 
  private:
   void put_in_tier(size_t t, const RowBatch& rows, std::span<const size_t> which);
-  // Stores rows that there is room for.
-  void store(size_t t, const RowBatch& rows, std::span<const size_t> which, std::span<Slot> slots);
-  void insert(size_t t, const RowBatch& rows, std::span<const size_t> which, std::span<const Slot> slots);
+  // Stores rows that there is room for, and has the index refer to them.
+  void store_rows(size_t t, const RowBatch& rows, std::span<const size_t> which);
   void make_room();
   size_t tier_for(const RowHeader& header) const;
 
-  Table& table_;
-  const Table::Operation operation_;
-  const std::unique_lock<std::mutex> queue_;
-  const std::unique_lock<std::shared_mutex> gate_;
-  const std::unique_lock<std::mutex> moves_;
-  const uint16_t save_span_;
+  Table::Operation operation_;
+  TableParts& table_;
+  RowStore& store_;
+  Standstill standstill_;
+  uint16_t save_span_ = 0;
+  uint64_t newest_stamp_ = 0;
   // By tier: rows that rank no higher don't stay there any more, since it's full of rows that do.
   std::vector<std::optional<Rank>> floors_;
 };

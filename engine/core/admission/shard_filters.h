@@ -1,0 +1,29 @@
+// The admission filters of a table, one a shard: none where every key is admitted.
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "admission/admission_filter.h"
+#include "row/key_hash.h"
+
+namespace embstore {
+
+class ShardFilters {
+ public:
+  explicit ShardFilters(const FilterSpec& spec) {
+    for (auto& filter : filters_) filter = make_filter(spec);
+  }
+
+  bool any() const { return filters_.front() != nullptr; }
+  // Null where every key is admitted. Guarded by the shard's mutex, as AdmissionFilter says.
+  AdmissionFilter* of(KeyHash hash) const { return filters_[static_cast<size_t>(shard_of(hash))].get(); }
+  AdmissionFilter* shard(int number) const { return filters_[static_cast<size_t>(number)].get(); }
+  // Of those that keep a sketch.
+  SketchShape sketch_shape() const { return any() ? filters_.front()->sketch_shape() : SketchShape{}; }
+
+ private:
+  std::array<std::unique_ptr<AdmissionFilter>, kShards> filters_;
+};
+
+}  // namespace embstore

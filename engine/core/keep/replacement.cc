@@ -1,0 +1,156 @@
+#include "keep/replacement.h"
+
+#include <algorithm>
+#include <string>
+
+#include "errors/error.h"
+#include "store/transaction.h"
+
+namespace embstore {
+
+Replacement::Replacement(Table& table) NO_THREAD_SAFETY_ANALYSIS : operation_(table),
+                                                                   table_(operation_.parts()),
+                                                                   store_(*table_.store),
+                                                                   standstill_(table_),
+                                                                   floors_(store_.tiers().size()) {
+  save_span_ = table_.spans.start_over();
+}
+
+void Replacement::clear() {
+  constexpr size_t kRowsAtATime = 4096;
+  for (int s = 0; s < kShards; ++s) {
+    std::vector<int64_t> keys;
+    {
+      IndexShard& shard = store_.shard(s);
+      MutexLock lock(shard.mutex);
+      keys.reserve(shard.entries());
+      shard.for_each([&keys](int64_t key, RowRef) { keys.push_back(key); });
+      if (AdmissionFilter* const filter = table_.filters.shard(s)) filter->reset();
+    }
+    for (size_t first = 0; first < keys.size(); first += kRowsAtATime) {
+      store_.remove(std::span(keys).subspan(first, std::min(kRowsAtATime, keys.size() - first)));
+      store_.bury_removed();
+    }
+    IndexShard& shard = store_.shard(s);
+    MutexLock lock(shard.mutex);
+    shard.reserve(0);
+  }
+  table_.epochs.reclaim();
+  store_.tiers().compact();
+  table_.removed_keys = {};
+  floors_.assign(floors_.size(), std::nullopt);
+}
+
+void Replacement::put(const RowBatch& rows) {
+  std::vector<size_t> fresh;
+  fresh.reserve(rows.size());
+  {
+    IndexReader reader(store_.index());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const int64_t key = rows.header(i).key;
+      if (!reader.find(hash_key(key), key).ref) fresh.push_back(i);
+    }
+  }
+  std::vector<std::vector<size_t>> by_tier(store_.tiers().size());
+  for (const size_t i : fresh) by_tier[tier_for(rows.header(i))].push_back(i);
+  for (size_t t = 0; t < by_tier.size(); ++t) put_in_tier(t, rows, by_tier[t]);
+  // Arrays that the index has outgrown may go.
+  operation_.refresh();
+}
+
+size_t Replacement::tier_for(const RowHeader& header) const {
+  if (!table_.mover) return 0;
+  const Rank rank = Rank::of(table_.mover->strategy(), header.frequency + header.served,
+                             std::max(header.stamp, AccessClock::kFirstStamp));
+  size_t t = 0;
+  while (t + 1 < floors_.size() && floors_[t] && rank <= *floors_[t]) ++t;
+  return t;
+}
+
+void Replacement::put_in_tier(size_t t, const RowBatch& rows, std::span<const size_t> which) {
+  const TierStack& tiers = store_.tiers();
+  const bool bounded = table_.mover && tiers.memory(t) != nullptr;
+  const size_t most = bounded ? std::max<size_t>(1, tiers.headroom_rows(t) / 2) : which.size();
+  for (size_t first = 0; first < which.size(); first += most) {
+    const auto some = which.subspan(first, std::min(most, which.size() - first));
+    while (bounded && store_.rows(t) + some.size() > tiers.capacity_rows(t) + tiers.headroom_rows(t)) {
+      make_room();
+    }
+    store_rows(t, rows, some);
+  }
+}
+
+void Replacement::store_rows(size_t t, const RowBatch& rows, std::span<const size_t> which) {
+  RowBatch batch(table_.layout);
+  batch.resize(which.size());
+  for (size_t k = 0; k < which.size(); ++k) {
+    batch.header(k) = rows.header(which[k]);
+    batch.header(k).save_span = save_span_;
+    newest_stamp_ = std::max(newest_stamp_, batch.header(k).stamp);
+    std::copy_n(rows.row(which[k]), rows.row_floats(), batch.row(k));
+  }
+  Transaction arrival(store_, /*most_departures=*/0);
+  if (!arrival.try_reserve_rows(which.size())) {
+    throw Error(ErrorKind::kStoreFull,
+                table_.name + ": its tiers have no room for the rows of the checkpoint; they hold " +
+                    std::to_string(store_.tiers().total_capacity_rows()) + " rows; raise storage_size");
+  }
+  RowCopies copies(store_, t, batch);
+  for (size_t k = 0; k < batch.size(); ++k) {
+    const int64_t key = batch.header(k).key;
+    const KeyHash hash = hash_key(key);
+    IndexShard& shard = store_.shard_of_hash(hash);
+    IndexShard::Room room;
+    MutexLock lock(shard.mutex);
+    if (shard.entry(hash, key)) continue;  // a checkpoint that was tampered with may have a key twice
+    room = shard.reserve_room(1);
+    arrival.insert(shard, hash, key, copies.place(k), room);
+  }
+}
+
+void Replacement::make_room() {
+  Mover::Pause& moves = *standstill_.moves();
+  while (moves.shrink_once()) {
+  }
+  const TierStack& tiers = store_.tiers();
+  for (size_t t = 0; t + 1 < tiers.size(); ++t) {
+    if (store_.rows(t) < tiers.capacity_rows(t)) continue;
+    if (const std::optional<Rank> least = moves.least_rank(t)) floors_[t] = least;
+  }
+}
+
+void Replacement::put_waiting_key(const checkpoint::WaitingKeyRecord& waiting) {
+  const KeyHash hash = hash_key(waiting.key);
+  IndexShard& shard = store_.shard_of_hash(hash);
+  MutexLock lock(shard.mutex);
+  AdmissionFilter* const filter = table_.filters.of(hash);
+  if (filter == nullptr || shard.entry(hash, waiting.key)) return;
+  filter->restore({.key = waiting.key, .count = waiting.count, .version = waiting.version});
+}
+
+void Replacement::put_sketch(const checkpoint::SketchHeader& header, std::span<const std::byte> counters) {
+  MutexLock lock(store_.shard(static_cast<int>(header.shard)).mutex);
+  AdmissionFilter* const filter = table_.filters.shard(static_cast<int>(header.shard));
+  if (filter == nullptr) return;
+  filter->merge_sketch(
+      {.counters = header.counters, .hashes = header.hashes, .counter_bits = header.counter_bits}, counters,
+      header.waiting_keys);
+}
+
+void Replacement::finish(const TableState& state) {
+  if (Mover::Pause* const moves = standstill_.moves()) {
+    while (moves->shrink_once()) {
+    }
+    store_.tiers().compact();
+  }
+  if (store_.tiers().last().keeps_rows()) store_.tiers().last().flush();
+  operation_.refresh();
+  table_.epochs.reclaim();
+  // Rows of older checkpoints have stamps that their clock doesn't cover.
+  table_.clock.advance_to(std::max(state.clock, newest_stamp_ + 1));
+  MutexLock lock(table_.state_mutex);
+  table_.apply_count = state.apply_count;
+  table_.optimizer_state = state.optimizer;
+}
+
+}  // namespace embstore

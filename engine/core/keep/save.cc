@@ -1,0 +1,202 @@
+#include "keep/save.h"
+
+#include <algorithm>
+
+#include "errors/error.h"
+
+namespace embstore {
+namespace {
+
+// Rows that are read at a time: a megabyte of them, and not so many that their bookkeeping is more.
+size_t rows_at_a_time(const RowLayout& layout) {
+  return std::clamp<size_t>(checkpoint::kBlockBytes / layout.row_bytes(), 1, 4096);
+}
+
+// The keys of a shard's rows in a tier, in the order of their places, in which a tier reads them fastest.
+// `is_wanted` is asked of rows that can be addressed.
+template <class IsWanted>
+std::vector<int64_t> keys_of(IndexShard& shard, uint32_t tier, IsWanted is_wanted) {
+  std::vector<Place> places;
+  {
+    MutexLock lock(shard.mutex);
+    shard.for_each([&](int64_t key, RowRef ref) {
+      if (ref.tier() == tier && is_wanted(ref.slot())) places.push_back({key, ref.slot()});
+    });
+  }
+  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.slot < b.slot; });
+  std::vector<int64_t> keys(places.size());
+  std::transform(places.begin(), places.end(), keys.begin(), [](const Place& place) { return place.key; });
+  return keys;
+}
+
+// Reads the rows of `keys`; visits those that are whole, and collects the keys of the others.
+class RowVisits {
+ public:
+  explicit RowVisits(const TableParts& table) : table_(table), rows_(table.layout) {}
+
+  template <class Visit>
+  void visit(std::span<const int64_t> keys, Visit visit_row) {
+    const size_t most = rows_at_a_time(table_.layout);
+    std::vector<DamagedRow> damaged;
+    for (size_t first = 0; first < keys.size(); first += most) {
+      const auto some = keys.subspan(first, std::min(most, keys.size() - first));
+      damaged.clear();
+      table_.store->read_settled(some, rows_, damaged);
+      std::vector<bool> is_damaged(damaged.empty() ? 0 : some.size());
+      for (const DamagedRow& row : damaged) {
+        is_damaged[row.position] = true;
+        if (damaged_.empty()) first_damage_ = row.reason;
+        damaged_.push_back(some[row.position]);
+      }
+      for (size_t i = 0; i < some.size(); ++i) {
+        if (is_damaged.empty() || !is_damaged[i]) visit_row(first + i, rows_.header(i), rows_.row(i));
+      }
+    }
+  }
+  std::vector<int64_t>& damaged() { return damaged_; }
+  void raise() {
+    if (!damaged_.empty()) throw DamagedRowsError(std::move(damaged_), first_damage_);
+  }
+
+ private:
+  const TableParts& table_;
+  RowBatch rows_;
+  std::vector<int64_t> damaged_;
+  std::string first_damage_;
+};
+
+void save_waiting_keys(const TableParts& table, checkpoint::Writer& file) {
+  for (int s = 0; s < kShards; ++s) {
+    MutexLock lock(table.store->shard(s).mutex);
+    const AdmissionFilter* const filter = table.filters.shard(s);
+    if (filter == nullptr) continue;
+    const SketchShape shape = filter->sketch_shape();
+    if (shape.counter_bits == 0) {
+      filter->for_each([&file](const WaitingKey& waiting) {
+        file.add_waiting_key({waiting.key, waiting.count, waiting.version});
+      });
+    } else {
+      file.add_sketch({.counters = shape.counters,
+                       .hashes = shape.hashes,
+                       .counter_bits = shape.counter_bits,
+                       .waiting_keys = filter->waiting_keys(),
+                       .shard = static_cast<uint32_t>(s),
+                       .shard_count = kShards},
+                      filter->sketch());
+    }
+  }
+}
+
+}  // namespace
+
+bool EvictionRule::evicts(const RowHeader& header, const float* weights, int dim) const {
+  if (least_version && header.version < *least_version) return true;
+  if (!least_half_square) return false;
+  double sum = 0;
+  for (int d = 0; d < dim; ++d) sum += static_cast<double>(weights[d]) * weights[d];
+  return 0.5 * sum < *least_half_square;
+}
+
+SavedTable save_table(TableParts& table, checkpoint::Writer& file, const EvictionRule& eviction,
+                      bool waiting_keys, OnDamage on_damage) {
+  RowStore& store = *table.store;
+  SavedTable saved;
+  {
+    MutexLock lock(table.state_mutex);
+    saved.state = {table.apply_count, table.optimizer_state, table.clock.next_stamp()};
+  }
+  saved.next_span = table.spans.begin_next();
+  const SaveSpans& spans = table.spans;
+  const bool unsaved_only = file.incremental() && !eviction.any();
+  RowVisits visits(table);
+  std::vector<int64_t> evicted;
+  for (uint32_t t = 0; t < store.tiers().size(); ++t) {
+    // Where rows can be addressed, those that nobody wants needn't be read.
+    const MemoryTier* const memory = unsaved_only ? store.tiers().memory(t) : nullptr;
+    for (int s = 0; s < kShards; ++s) {
+      const std::vector<int64_t> keys = keys_of(store.shard(s), t, [&](Slot slot) {
+        return memory == nullptr || spans.unsaved(static_cast<uint16_t>(memory->header(slot, 0).save_span));
+      });
+      evicted.clear();
+      visits.visit(keys, [&](size_t, const RowHeader& header, const float* row) {
+        if (eviction.evicts(header, row, table.layout.dim())) {
+          evicted.push_back(header.key);
+        } else if (!file.incremental() || spans.unsaved(static_cast<uint16_t>(header.save_span))) {
+          file.add_row(header, row);
+        }
+      });
+      if (!evicted.empty()) drop_rows(table, evicted);
+    }
+  }
+  if (on_damage == OnDamage::kRaise) visits.raise();
+  saved.damaged_keys = std::move(visits.damaged());
+  if (file.incremental()) {
+    for (const int64_t key : table.removed_keys) file.add_removed_key(key);
+  }
+  store.bury_removed();
+  // Gone means gone, even if the process is killed right after the save.
+  if (eviction.any() && store.tiers().last().keeps_rows()) store.tiers().last().flush();
+  if (waiting_keys) save_waiting_keys(table, file);
+  for (size_t t = 0; t < store.tiers().size(); ++t) saved.rows_left += store.rows(t);
+  saved.rows_left -= saved.damaged_keys.size();
+  store.tiers().compact();
+  return saved;
+}
+
+ExportedRows export_rows(TableParts& table, OnDamage on_damage) {
+  RowStore& store = *table.store;
+  std::vector<int64_t> keys;
+  for (int s = 0; s < kShards; ++s) {
+    IndexShard& shard = store.shard(s);
+    MutexLock lock(shard.mutex);
+    shard.for_each([&keys](int64_t key, RowRef) { keys.push_back(key); });
+  }
+  std::sort(keys.begin(), keys.end());
+
+  const auto dim = static_cast<size_t>(table.layout.dim());
+  ExportedRows exported;
+  exported.frequencies.reserve(keys.size());
+  exported.versions.reserve(keys.size());
+  exported.keys.reserve(keys.size());
+  exported.values.resize(keys.size() * dim);
+  exported.slots.assign(static_cast<size_t>(table.layout.slot_count()),
+                        std::vector<float>(keys.size() * dim));
+  RowVisits visits(table);
+  visits.visit(keys, [&](size_t, const RowHeader& header, const float* row) {
+    const size_t at = exported.keys.size() * dim;
+    exported.keys.push_back(header.key);
+    exported.frequencies.push_back(static_cast<int64_t>(header.frequency));
+    exported.versions.push_back(header.version);
+    std::copy_n(row, dim, exported.values.data() + at);
+    for (size_t s = 0; s < exported.slots.size(); ++s) {
+      std::copy_n(row + (1 + s) * table.layout.block_floats(), dim, exported.slots[s].data() + at);
+    }
+  });
+  if (on_damage == OnDamage::kRaise) visits.raise();
+  exported.values.resize(exported.keys.size() * dim);
+  for (auto& slot : exported.slots) slot.resize(exported.keys.size() * dim);
+  return exported;
+}
+
+std::vector<int64_t> find_damaged_rows(TableParts& table) {
+  RowStore& store = *table.store;
+  RowVisits visits(table);
+  for (uint32_t t = 0; t < store.tiers().size(); ++t) {
+    if (store.tiers().memory(t) != nullptr) continue;
+    for (int s = 0; s < kShards; ++s) {
+      visits.visit(keys_of(store.shard(s), t, [](Slot) { return true; }),
+                   [](size_t, const RowHeader&, const float*) {});
+    }
+  }
+  std::sort(visits.damaged().begin(), visits.damaged().end());
+  return std::move(visits.damaged());
+}
+
+uint64_t drop_rows(TableParts& table, std::span<const int64_t> keys) {
+  const uint64_t before = table.store->row_count();
+  table.removed_keys.insert(table.removed_keys.end(), keys.begin(), keys.end());
+  table.store->remove(keys);
+  return before - table.store->row_count();
+}
+
+}  // namespace embstore

@@ -1,0 +1,40 @@
+// Reads the rows of a batch of ids.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "admission/shard_filters.h"
+#include "row/initial_rows.h"
+#include "store/row_store.h"
+#include "store/staged_rows.h"
+
+namespace embstore {
+
+// A row that is being changed is read as it was before or as it is after, never in between. No lock is taken.
+class LookUp {
+ public:
+  LookUp(const RowStore& store, const ShardFilters& filters, const InitialRows& initial)
+      : store_(store), filters_(filters), initial_(initial) {}
+
+  // Copies what the first tier has, and initial values, to out + position * dim; adds the rows that lower tiers
+  // have to `lower`, tagged with their positions; writes where each id's row is to `refs`, unless it's null.
+  // Returns how many rows the first tier had. REQUIRES: a guard of the epochs is held until `lower` is done.
+  uint64_t read_first_tier(std::span<const int64_t> ids, float* out, StagedRows& lower, RowRef* refs) const;
+
+  // Reads what was added to `lower`, tier by tier and in one batch each. Throws DamagedRowsError for those that a
+  // medium doesn't give back, when all others are there.
+  void read_lower(float* out, StagedRows& lower, RowPart part) const;
+
+ private:
+  // One row, wherever it is. False where a medium doesn't give it back: `damage` says why.
+  bool read_one(int64_t key, float* out, std::string& damage) const;
+  // What a key without a row reads.
+  void copy_initial_value(KeyHash hash, int64_t key, float* out) const;
+
+  const RowStore& store_;
+  const ShardFilters& filters_;
+  const InitialRows& initial_;
+};
+
+}  // namespace embstore

@@ -1,0 +1,44 @@
+// Rows of lower tiers that look-ups in training read, kept for the update that follows: it needs them again.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "movement/access_log.h"
+#include "threads/mutex.h"
+
+namespace embstore {
+
+class RecentReads {
+ public:
+  // Keeps what look-ups read; returns what goes for its sake, or is too much to be kept.
+  std::vector<ServedBatch> keep(ServedBatch&& batch) {
+    std::vector<ServedBatch> gone;
+    MutexLock lock(mutex_);
+    bytes_ += batch.size_bytes();
+    batches_.push_back(std::move(batch));
+    size_t oldest = 0;
+    while (bytes_ > kMostBytes) {
+      bytes_ -= batches_[oldest].size_bytes();
+      gone.push_back(std::move(batches_[oldest++]));
+    }
+    batches_.erase(batches_.begin(), batches_.begin() + static_cast<ptrdiff_t>(oldest));
+    return gone;
+  }
+  // All of them, the newest last.
+  std::vector<ServedBatch> take() {
+    MutexLock lock(mutex_);
+    bytes_ = 0;
+    return std::exchange(batches_, {});
+  }
+
+ private:
+  static constexpr size_t kMostBytes = size_t{8} << 20;
+
+  Mutex mutex_;
+  std::vector<ServedBatch> batches_ GUARDED_BY(mutex_);
+  size_t bytes_ GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace embstore

@@ -1,0 +1,129 @@
+#include "movement/demotion.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "platform/prefetch.h"
+#include "store/shard_order.h"
+#include "store/transaction.h"
+
+namespace embstore {
+namespace {
+
+// Rows that go down at once: enough to write them in large pieces, few enough that the slots they leave are
+// still in the cache when other rows come.
+constexpr uint64_t kRowsAtOnce = 2048;
+
+constexpr size_t kBucketsFetchedAhead = 16;
+
+}  // namespace
+
+Demotion::Demotion(RowStore& store, CacheStrategy strategy)
+    : store_(store), strategy_(strategy), rows_(store.layout()) {
+  for (size_t t = 0; t + 1 < store.tiers().size(); ++t)
+    coldest_.emplace_back(*store.tiers().memory(t), strategy);
+}
+
+bool Demotion::step() {
+  const TierStack& tiers = store_.tiers();
+  // From the bottom, so that there is room below for what comes down.
+  for (size_t t = tiers.size() - 1; t-- > 0;) {
+    const uint64_t excess = store_.excess_rows(t);
+    if (excess == 0) continue;
+    uint64_t count = std::min(excess, kRowsAtOnce);
+    if (const MemoryTier* const below = tiers.memory(t + 1)) {
+      count = std::min(count, below->slots().free_slots());
+    }
+    if (count != 0 && demote(t, count)) return true;
+  }
+  return false;
+}
+
+bool Demotion::demote(size_t t, uint64_t count) {
+  const Epochs::Guard guard = store_.epochs().enter();
+  const uint64_t pinned = choose(t, count);
+  if (leaving_.empty()) {
+    if (pinned != 0) return false;
+    // Rows that were accessed since they were ranked: the next round finds colder ones.
+    std::this_thread::yield();
+    return store_.excess_rows(t) != 0;
+  }
+  places_.resize(leaving_.size());
+  std::transform(leaving_.begin(), leaving_.end(), places_.begin(),
+                 [](const Leaving& row) { return row.place; });
+  store_.tiers().tier(t).read(places_, rows_);
+  demoted_.fetch_add(refer_to_copies(t), std::memory_order_relaxed);
+  return true;
+}
+
+uint64_t Demotion::choose(size_t t, uint64_t count) {
+  const MemoryTier& from = *store_.tiers().memory(t);
+  IndexReader reader(store_.index());
+  const std::vector<ColdestRows::Candidate>& coldest = coldest_[t].next(count);
+  candidates_.clear();
+  uint64_t pinned = 0;
+  for (size_t i = 0; i < coldest.size(); ++i) {
+    if (i + 2 * kBucketsFetchedAhead < coldest.size()) {
+      from.ranks().prefetch(coldest[i + 2 * kBucketsFetchedAhead].slot);
+    }
+    if (i + kBucketsFetchedAhead < coldest.size()) {
+      reader.prefetch(hash_key(from.key(coldest[i + kBucketsFetchedAhead].slot)));
+    }
+    const auto& [rank, slot] = coldest[i];
+    if (t == 0 && from.ranks().pins(slot) != 0) {
+      ++pinned;
+      continue;
+    }
+    const int64_t key = from.key(slot);
+    const KeyHash hash = hash_key(key);
+    const IndexHit hit = reader.find(hash, key);
+    if (hit.ref != RowRef(static_cast<uint32_t>(t), slot)) continue;
+    // Accessed since it was ranked: not the coldest any more. An access from here on changes the bucket.
+    if (from.ranks().rank(slot, strategy_) != rank) continue;
+    candidates_.push_back({{key, slot}, hash, hit});
+  }
+  // As many as are still too many: rows may have been promoted from here since they were counted.
+  candidates_.resize(std::min<uint64_t>(candidates_.size(), store_.excess_rows(t)));
+  leaving_.clear();
+  for (const uint32_t i :
+       in_order_of_shards(candidates_.size(), [this](size_t row) { return candidates_[row].hash; })) {
+    leaving_.push_back(candidates_[i]);
+  }
+  return pinned;
+}
+
+uint64_t Demotion::refer_to_copies(size_t t) {
+  const MemoryTier& from = *store_.tiers().memory(t);
+  RowCopies copies(store_, t + 1, rows_);
+  Transaction fall(store_, leaving_.size());
+  std::vector<IndexEntry> entries;
+  entries.reserve(leaving_.size());
+  for (size_t first = 0; first < leaving_.size();) {
+    const int number = shard_of(leaving_[first].hash);
+    IndexShard& shard = store_.shard(number);
+    MutexLock lock(shard.mutex);
+    // First which rows are still what was copied, then the changes: they would look like others'.
+    entries.clear();
+    size_t end = first;
+    for (; end < leaving_.size() && shard_of(leaving_[end].hash) == number; ++end) {
+      if (end + kBucketsFetchedAhead < leaving_.size()) {
+        prefetch_line(leaving_[end + kBucketsFetchedAhead].hit.bucket);
+      }
+      const Leaving& row = leaving_[end];
+      const IndexEntry entry = shard.entry(row.hash, row.place.key);
+      const bool is_pinned = t == 0 && from.ranks().pins(row.place.slot) != 0;
+      const bool unchanged = entry && entry.bucket == row.hit.bucket && row.hit.holds() && !is_pinned;
+      entries.push_back(unchanged ? entry : IndexEntry{});
+    }
+    for (size_t i = first; i < end; ++i) {
+      const IndexEntry& entry = entries[i - first];
+      if (!entry) continue;
+      fall.move(shard, entry, leaving_[i].place.key, copies.place(i));
+      coldest_[t].left(leaving_[i].place.slot);
+    }
+    first = end;
+  }
+  return fall.moved_rows();
+}
+
+}  // namespace embstore

@@ -1,0 +1,57 @@
+// Moves rows down: a tier over its capacity gives up the coldest of its rows.
+//
+// A row is copied without locks, written to the tier below, and then, under its shard's mutex and if it didn't
+// change meanwhile, the index is made to refer to the copy. So a row is never lost or doubled: exactly one place is
+// referred to at any time. A row that is pinned stays, and keeps its turn: no hotter one goes in its place.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "movement/coldest_rows.h"
+#include "row/row_batch.h"
+#include "store/row_store.h"
+
+namespace embstore {
+
+// For one thread at a time.
+class Demotion {
+ public:
+  // REQUIRES: the store has several tiers, and no rows in those that are ranked yet.
+  Demotion(RowStore& store, CacheStrategy strategy);
+
+  // Moves some rows down from where there are too many; false where there are none, or only such as are
+  // pinned. Throws what a tier throws; all rows are where they were then, but for what had moved before.
+  bool step();
+  // How the coldest row of a ranked tier ranks.
+  std::optional<Rank> least_rank(size_t t) const { return coldest_[t].least_rank(); }
+
+  uint64_t demoted_rows() const { return demoted_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Leaving {
+    Place place;
+    KeyHash hash;
+    IndexHit hit;
+  };
+  // Moves up to `count` of tier t's coldest rows down; false where nothing but pinned rows is left to go.
+  bool demote(size_t t, uint64_t count);
+  // Sets leaving_ to the coldest rows, by shard; returns how many of the coldest are pinned.
+  uint64_t choose(size_t t, uint64_t count);
+  uint64_t refer_to_copies(size_t t);
+
+  RowStore& store_;
+  const CacheStrategy strategy_;
+  std::deque<ColdestRows> coldest_;  // of every tier but the last
+  std::atomic<uint64_t> demoted_{0};
+  // What is worked on, kept for its memory.
+  std::vector<Leaving> candidates_;
+  std::vector<Leaving> leaving_;
+  std::vector<Place> places_;
+  RowBatch rows_;
+};
+
+}  // namespace embstore

@@ -1,0 +1,66 @@
+// Moves rows up: those of lower tiers that serving look-ups accessed come to the first.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "movement/access_log.h"
+#include "store/row_store.h"
+#include "store/staged_rows.h"
+#include "store/transaction.h"
+
+namespace embstore {
+
+// Accesses to one row in serving look-ups, the last of them at `stamp`.
+struct Accesses {
+  int64_t key;
+  uint64_t count;
+  uint64_t stamp;
+};
+
+// Not for two threads at a time: it counts accesses, and relies on no row leaving the first tier meanwhile.
+class Promotion {
+ public:
+  // The right to so many slots of the first tier; throws where it can't be had. Called without locks.
+  using ClaimSlots = std::function<SlotClaim(uint64_t count)>;
+  Promotion(RowStore& store, ClaimSlots claim_slots, size_t most_rows_at_once)
+      : store_(store), claim_slots_(std::move(claim_slots)), most_rows_at_once_(most_rows_at_once) {}
+
+  // Counts the accesses of the batches, and moves up what they found in lower tiers. A row that a medium doesn't
+  // give back stays where it is. On an error some accesses are uncounted; no row is lost.
+  void count(std::span<const ServedBatch> batches);
+
+  uint64_t promoted_rows() const { return promoted_.load(std::memory_order_relaxed); }
+  void note_promoted(uint64_t rows) { promoted_.fetch_add(rows, std::memory_order_relaxed); }
+
+ private:
+  // Accesses to a row that was staged.
+  struct StagedAccesses {
+    uint32_t row;
+    uint64_t count;
+    uint64_t stamp;
+  };
+
+  // Counts those whose rows are still in the first tier, and adds the others to `missed`.
+  void count_hits(const ServedBatch& batch, std::vector<Accesses>& missed);
+  void count_lower(const ServedBatch& batch, std::vector<Accesses>& missed);
+  // Counts accesses to rows wherever they are now; those in lower tiers come up.
+  void count_missed(std::vector<Accesses> missed);
+  // Moves staged rows up and counts their accesses. Counts those that are up already. Adds to `missed` those
+  // that aren't what was staged any more. REQUIRES: `accesses` in the order of their shards.
+  void promote(const StagedRows& staged, std::span<const StagedAccesses> accesses,
+               std::vector<Accesses>& missed);
+  void promote_shard(IndexShard& shard, const StagedRows& staged, std::span<const StagedAccesses> accesses,
+                     std::vector<Accesses>& missed);
+
+  RowStore& store_;
+  const ClaimSlots claim_slots_;
+  const size_t most_rows_at_once_;
+  std::vector<float> floats_;  // of one row
+  std::atomic<uint64_t> promoted_{0};
+};
+
+}  // namespace embstore

@@ -1,0 +1,33 @@
+#include "movement/row_relocator.h"
+
+#include "store/shard_order.h"
+
+namespace embstore {
+
+// Where a row is within its tier is the tier's to say: no ledger changes, and the tier erases what is left.
+void RowRelocator::relocate(std::span<Relocation> rows) {
+  constexpr size_t kBucketsFetchedAhead = 8;
+  const auto tier = static_cast<uint32_t>(store_.tiers().size() - 1);
+  const Epochs::Guard guard = store_.epochs().enter();
+  const IndexReader reader(store_.index());
+  const std::vector<uint32_t> order =
+      in_order_of_shards(rows.size(), [&rows](size_t i) { return hash_key(rows[i].key); });
+  for (size_t first = 0; first < order.size();) {
+    const int number = shard_of(hash_key(rows[order[first]].key));
+    IndexShard& shard = store_.shard(number);
+    MutexLock lock(shard.mutex);
+    for (; first < order.size(); ++first) {
+      Relocation& row = rows[order[first]];
+      const KeyHash hash = hash_key(row.key);
+      if (shard_of(hash) != number) break;
+      if (first + kBucketsFetchedAhead < order.size()) {
+        reader.prefetch(hash_key(rows[order[first + kBucketsFetchedAhead]].key));
+      }
+      const IndexEntry entry = shard.entry(hash, row.key);
+      row.done = entry && entry.ref() == RowRef(tier, row.from);
+      if (row.done) shard.set_ref(entry, RowRef(tier, row.to));
+    }
+  }
+}
+
+}  // namespace embstore

@@ -1,0 +1,49 @@
+// How many rows each tier has, and how many more the table may get.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <limits>
+
+#include "row/place.h"
+
+namespace embstore {
+
+inline constexpr uint64_t kUnlimitedRows = std::numeric_limits<uint64_t>::max();
+
+class RowCounts {
+ public:
+  explicit RowCounts(uint64_t total_capacity_rows)
+      : unlimited_(total_capacity_rows == kUnlimitedRows), room_(total_capacity_rows) {}
+
+  // Rows that the index refers to. While a row moves, it's counted in neither tier: one that looked fuller than
+  // it is would give up a row that outranks one which is on its way.
+  uint64_t rows(size_t t) const {
+    return static_cast<uint64_t>(std::max(rows_[t].load(std::memory_order_relaxed), int64_t{0}));
+  }
+  void add(size_t t, int64_t count) { rows_[t].fetch_add(count, std::memory_order_relaxed); }
+
+  // --- Room for new rows. A batch reserves what it may need before it changes anything.
+  // False, and nothing is reserved, where so much isn't left.
+  bool try_reserve(uint64_t count) {
+    if (unlimited_) return true;
+    uint64_t left = room_.load(std::memory_order_relaxed);
+    do {
+      if (left < count) return false;
+    } while (!room_.compare_exchange_weak(left, left - count, std::memory_order_relaxed));
+    return true;
+  }
+  void give_back(uint64_t count) {
+    if (!unlimited_) room_.fetch_add(count, std::memory_order_relaxed);
+  }
+  uint64_t room() const { return room_.load(std::memory_order_relaxed); }
+
+ private:
+  const bool unlimited_;
+  std::atomic<uint64_t> room_;
+  std::array<std::atomic<int64_t>, RowRef::kMaxTiers> rows_{};
+};
+
+}  // namespace embstore

@@ -1,0 +1,105 @@
+#include "store/row_store.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "store/shard_order.h"
+#include "store/staged_rows.h"
+#include "store/transaction.h"
+
+namespace embstore {
+
+RowStore::RowStore(const std::string& table_name, const std::vector<TierSpec>& tiers, const RowLayout& layout,
+                   Epochs& epochs)
+    : layout_(layout),
+      epochs_(epochs),
+      index_(epochs_),
+      tiers_(table_name, tiers, layout),
+      counts_(tiers_.total_capacity_rows()) {}
+
+uint64_t RowStore::row_count() const {
+  uint64_t rows = 0;
+  for (int s = 0; s < kShards; ++s) {
+    IndexShard& shard = index_.shard(s);
+    MutexLock lock(shard.mutex);
+    rows += shard.entries();
+  }
+  return rows;
+}
+
+uint64_t RowStore::index_bytes() const {
+  uint64_t bytes = 0;
+  for (int s = 0; s < kShards; ++s) {
+    IndexShard& shard = index_.shard(s);
+    MutexLock lock(shard.mutex);
+    bytes += shard.size_bytes();
+  }
+  return bytes;
+}
+
+void RowStore::read_settled(std::span<const int64_t> keys, RowBatch& rows,
+                            std::vector<DamagedRow>& damaged) const {
+  const Epochs::Guard guard = epochs_.enter();
+  rows.resize(keys.size());
+  IndexReader reader(index_);
+  StagedRows staged(layout_);
+  std::vector<size_t> pending(keys.size());
+  std::iota(pending.begin(), pending.end(), size_t{0});
+  while (!pending.empty()) {
+    staged.start(tiers_);
+    for (const size_t i : pending) {
+      const KeyHash hash = hash_key(keys[i]);
+      staged.add(keys[i], hash, reader.find(hash, keys[i]), i);
+    }
+    staged.read(tiers_);
+    pending.clear();
+    for (size_t k = 0; k < staged.size(); ++k) {
+      const size_t i = staged.wanted(k).tag;
+      if (!staged.holds(k)) {
+        pending.push_back(i);
+      } else if (staged.is_damaged(k)) {
+        rows.header(i).key = keys[i];
+        damaged.push_back({i, staged.damage(k)});
+      } else {
+        rows.header(i) = staged.header(k);
+        std::copy_n(staged.row(k), layout_.row_floats(), rows.row(i));
+      }
+    }
+  }
+}
+
+void RowStore::remove(std::span<const int64_t> keys) {
+  if (tiers_.last().keeps_rows()) {
+    // Older records of theirs may lie in the files, wherever their rows are now.
+    MutexLock lock(removed_mutex_);
+    unburied_keys_.insert(unburied_keys_.end(), keys.begin(), keys.end());
+  }
+  const std::vector<uint32_t> order =
+      in_order_of_shards(keys.size(), [&keys](size_t i) { return hash_key(keys[i]); });
+  Transaction removal(*this, keys.size());
+  for (size_t first = 0; first < order.size();) {
+    const int number = shard_of(hash_key(keys[order[first]]));
+    IndexShard& shard = index_.shard(number);
+    MutexLock lock(shard.mutex);
+    for (; first < order.size(); ++first) {
+      const int64_t key = keys[order[first]];
+      const KeyHash hash = hash_key(key);
+      if (embstore::shard_of(hash) != number) break;
+      if (const IndexEntry entry = shard.entry(hash, key)) removal.remove(shard, entry, key);
+    }
+  }
+}
+
+void RowStore::bury_removed() {
+  MutexLock lock(removed_mutex_);
+  if (unburied_keys_.empty()) return;
+  // Those that have come back since have newer rows, which must stay.
+  const Epochs::Guard guard = epochs_.enter();
+  IndexReader reader(index_);
+  std::erase_if(unburied_keys_,
+                [&reader](int64_t key) { return static_cast<bool>(reader.find(hash_key(key), key).ref); });
+  tiers_.last().bury(unburied_keys_);
+  unburied_keys_.clear();
+}
+
+}  // namespace embstore

@@ -1,0 +1,78 @@
+// The one room that knows where rows are: the index, the tiers, and the counts of both. Who wants a row to come,
+// go, or be elsewhere changes it by a Transaction (transaction.h), and keeps no ledger of its own.
+//
+// Locks, in the order in which they are taken:
+// - what the table holds: its apply gate, and the mover's right to move (movement/mover.h).
+// - a shard's mutex (index/index.h): guards its entries and their rows against other writers. Readers take no
+//   lock; they rely on the buckets' guards. At most one shard's mutex is held at a time.
+// - a tier's own, innermost.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "row/row_batch.h"
+#include "row/row_layout.h"
+#include "store/index/index.h"
+#include "store/index/index_reader.h"
+#include "store/row_counts.h"
+#include "store/tier_stack.h"
+#include "threads/epochs.h"
+
+namespace embstore {
+
+class Transaction;
+
+class RowStore {
+ public:
+  // `epochs` outlives this.
+  RowStore(const std::string& table_name, const std::vector<TierSpec>& tiers, const RowLayout& layout,
+           Epochs& epochs);
+
+  const RowLayout& layout() const { return layout_; }
+  // Guards of these keep what readers may look at.
+  Epochs& epochs() const { return epochs_; }
+  const Index& index() const { return index_; }
+  IndexShard& shard(int number) const { return index_.shard(number); }
+  IndexShard& shard_of_hash(KeyHash hash) const { return index_.shard(shard_of(hash)); }
+
+  TierStack& tiers() { return tiers_; }
+  const TierStack& tiers() const { return tiers_; }
+
+  uint64_t row_count() const;
+  uint64_t rows(size_t t) const { return counts_.rows(t); }
+  uint64_t excess_rows(size_t t) const {
+    return rows(t) > tiers_.capacity_rows(t) ? rows(t) - tiers_.capacity_rows(t) : 0;
+  }
+  // New rows that the table may still get.
+  uint64_t room() const { return counts_.room(); }
+  uint64_t index_bytes() const;
+
+  // Reads the rows of `keys`, in order, those that can't be read being added to `damaged`; with keys that have no
+  // row it never ends. REQUIRES: rows change places only by a tier's own compaction.
+  void read_settled(std::span<const int64_t> keys, RowBatch& rows, std::vector<DamagedRow>& damaged) const;
+
+  // Removes the rows of `keys`, as far as there are. REQUIRES: rows change places only by a tier's own compaction.
+  void remove(std::span<const int64_t> keys);
+  // Sees to it that removed rows don't come back from files that outlive the process. Throws Error(kStorage); what
+  // couldn't be done is done by the next call.
+  void bury_removed();
+
+ private:
+  friend class Transaction;  // whose ledgers these are
+
+  const RowLayout layout_;
+  Epochs& epochs_;
+  Index index_;
+  TierStack tiers_;
+  RowCounts counts_;
+
+  Mutex removed_mutex_;
+  // Where the last tier keeps its rows: keys that were removed, and may have records there.
+  std::vector<int64_t> unburied_keys_ GUARDED_BY(removed_mutex_);
+};
+
+}  // namespace embstore

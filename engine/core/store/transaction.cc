@@ -1,0 +1,89 @@
+#include "store/transaction.h"
+
+#include <algorithm>
+
+namespace embstore {
+
+Transaction::Transaction(RowStore& store, size_t most_departures) : store_(store) {
+  departures_.reserve(most_departures);
+}
+
+Transaction::~Transaction() {
+  RowCounts& counts = store_.counts_;
+  for (size_t t = 0; t < arrivals_.size(); ++t) {
+    if (arrivals_[t] != 0) counts.add(t, static_cast<int64_t>(arrivals_[t]));
+  }
+  counts.give_back(reserved_ + removed_);
+  // Erased last, and a tier at a time.
+  constexpr size_t kPlacesAtOnce = 256;
+  std::array<Place, kPlacesAtOnce> places;
+  for (uint32_t t = 0; t < store_.tiers_.size(); ++t) {
+    size_t count = 0;
+    const auto erase = [&] {
+      if (count != 0) store_.tiers_.tier(t).erase(std::span(places).first(count));
+      count = 0;
+    };
+    for (const Departure& departure : departures_) {
+      if (departure.tier != t) continue;
+      places[count++] = departure.place;
+      if (count == kPlacesAtOnce) erase();
+    }
+    erase();
+  }
+}
+
+bool Transaction::try_reserve_rows(uint64_t count) {
+  if (!store_.counts_.try_reserve(count)) return false;
+  reserved_ += count;
+  return true;
+}
+
+IndexEntry Transaction::insert(IndexShard& shard, KeyHash hash, int64_t key, RowRef to,
+                               IndexShard::Room& room) {
+  --reserved_;
+  ++arrivals_[to.tier()];
+  return shard.insert(hash, key, to, room);
+}
+
+void Transaction::move(IndexShard& shard, const IndexEntry& entry, int64_t key, RowRef to) {
+  depart(key, entry.ref());
+  shard.set_ref(entry, to);
+  ++arrivals_[to.tier()];
+  ++moved_;
+}
+
+void Transaction::remove(IndexShard& shard, const IndexEntry& entry, int64_t key) {
+  depart(key, entry.ref());
+  shard.erase(entry);
+  ++removed_;
+}
+
+void Transaction::depart(int64_t key, RowRef from) {
+  store_.counts_.add(from.tier(), -1);
+  departures_.push_back({from.tier(), {key, from.slot()}});
+}
+
+RowCopies::RowCopies(RowStore& store, size_t t, const RowBatch& rows)
+    : store_(store), tier_(static_cast<uint32_t>(t)), slots_(rows.size()), is_placed_(rows.size()) {
+  unplaced_.reserve(rows.size());  // while it may still fail
+  store_.tiers().tier(t).write(rows, slots_);
+  for (size_t i = 0; i < rows.size(); ++i) unplaced_.push_back({rows.header(i).key, slots_[i]});
+}
+
+RowCopies::~RowCopies() {
+  size_t count = 0;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (!is_placed_[i]) unplaced_[count++] = unplaced_[i];
+  }
+  if (count != 0) store_.tiers().tier(tier_).erase(std::span(unplaced_).first(count));
+}
+
+FirstTierSlots::FirstTierSlots(SlotClaim& claim, size_t count) : claim_(claim), slots_(count) {
+  claim_.take(slots_);
+}
+
+FirstTierSlots::~FirstTierSlots() {
+  if (left() != 0) claim_.untake(std::span(slots_).subspan(used_));
+}
+
+}  // namespace embstore

@@ -1,0 +1,31 @@
+#include "table_parts.h"
+
+namespace embstore {
+
+TableParts::TableParts(const TableSpec& spec)
+    : name(spec.name),
+      optimizer(make_optimizer(spec.optimizer, spec.optimizer_params)),
+      layout(spec.dim, optimizer->slot_count()),
+      initial(spec.default_values, spec.dim, spec.no_permission_value),
+      filters(spec.filter),
+      optimizer_state(optimizer->initial_state()),
+      store(std::make_unique<RowStore>(spec.name, spec.tiers, layout, epochs)),
+      mover(spec.tiers.size() > 1 ? std::make_unique<Mover>(*store, spec.cache_strategy) : nullptr) {}
+
+Standstill::Standstill(TableParts& table) : table_(table) {
+  table_.gate.enter_alone();
+  if (!table_.mover) return;
+  try {
+    moves_.emplace(*table_.mover);
+    moves_->settle();
+  } catch (const std::exception&) {
+    // Rows that can't move are where they were: what follows works on them there.
+  }
+}
+
+Standstill::~Standstill() {
+  moves_.reset();
+  table_.gate.leave_alone();
+}
+
+}  // namespace embstore

@@ -1,0 +1,88 @@
+// What a table is made of. Look-ups, updates, saves and restores are given it, and say what they need held.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "admission/shard_filters.h"
+#include "keep/checkpoint/table_state.h"
+#include "keep/save_spans.h"
+#include "lookup/recent_reads.h"
+#include "movement/mover.h"
+#include "row/initial_rows.h"
+#include "row/ranking.h"
+#include "row/row_layout.h"
+#include "store/row_store.h"
+#include "threads/apply_gate.h"
+#include "threads/epochs.h"
+#include "threads/mutex.h"
+#include "tiers/recovery_report.h"
+#include "update/optimizers/optimizer.h"
+
+namespace embstore {
+
+struct TableSpec {
+  std::string name;
+  int dim;
+  std::vector<float> default_values;  // rows of dim floats; key k starts as row k mod their number
+  std::string optimizer;
+  OptimizerParams optimizer_params;
+  std::vector<TierSpec> tiers;
+  CacheStrategy cache_strategy = CacheStrategy::kLfu;
+  FilterSpec filter = NoFilter{};
+  float no_permission_value = 0.0f;  // what a key reads that waits for its row
+};
+
+struct TableParts {
+  explicit TableParts(const TableSpec& spec);
+
+  const std::string name;
+  const std::unique_ptr<const Optimizer> optimizer;
+  const RowLayout layout;
+  const InitialRows initial;
+  const ShardFilters filters;
+  AccessClock clock;
+  Epochs epochs;
+
+  // Shared by updates. Held alone by whoever must see whole batches only, together with a pause of the mover where
+  // rows must stay where they are.
+  ApplyGate gate;
+  SaveSpans spans GUARDED_BY(gate);
+  std::vector<int64_t> removed_keys GUARDED_BY(gate);  // since the last save that succeeded
+
+  Mutex state_mutex;
+  int64_t apply_count GUARDED_BY(state_mutex) = 0;
+  OptimizerState optimizer_state GUARDED_BY(state_mutex);
+
+  // Reset when the table is closed.
+  std::unique_ptr<RowStore> store;
+  std::unique_ptr<Mover> mover;  // null where there is one tier
+  RecentReads reads;
+
+  // What an earlier process left in a tier that keeps its rows; nothing where there was none.
+  std::optional<RecoveryReport> recovery;
+};
+
+// The scope in which rows stay where they are and nothing is updated, but for a tier's own compaction. Look-ups
+// go on.
+class SCOPED_CAPABILITY Standstill {
+ public:
+  // Counts first what was served, so that it counts for the rows that there are; errors of moves are left to whoever
+  // needs the room.
+  explicit Standstill(TableParts& table) ACQUIRE(table.gate);
+  ~Standstill() RELEASE();
+  Standstill(const Standstill&) = delete;
+  Standstill& operator=(const Standstill&) = delete;
+
+  // Null where there is one tier.
+  Mover::Pause* moves() { return moves_ ? &*moves_ : nullptr; }
+
+ private:
+  TableParts& table_;
+  std::optional<Mover::Pause> moves_;
+};
+
+}  // namespace embstore

@@ -1,0 +1,111 @@
+#include "tiers/memory/row_array.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+
+#include "row/row_copy.h"
+
+namespace embstore {
+namespace {
+
+constexpr size_t kLineBytes = 64;
+
+size_t floats_bytes(const RowLayout& layout, uint64_t slots) {
+  return (slots * layout.row_bytes() + kLineBytes - 1) / kLineBytes * kLineBytes;
+}
+
+}  // namespace
+
+size_t RowArray::bytes_for(const RowLayout& layout, Beside beside, uint64_t slots) {
+  switch (beside) {
+    case Beside::kMeta: return floats_bytes(layout, slots) + slots * sizeof(RowMeta);
+    case Beside::kMetaInDram: return slots * layout.row_bytes();
+    case Beside::kHeader: return floats_bytes(layout, slots) + slots * sizeof(RowHeader);
+  }
+  return 0;
+}
+
+RowArray::RowArray(const RowLayout& layout, Beside beside, uint64_t slots, uint64_t most_slots,
+                   std::unique_ptr<Memory> memory)
+    : layout_(layout),
+      row_floats_(layout.row_floats()),
+      memory_(std::move(memory)),
+      floats_(reinterpret_cast<float*>(memory_->data())) {
+  std::byte* const after = memory_->data() + floats_bytes(layout, slots);
+  switch (beside) {
+    case Beside::kMeta: meta_ = reinterpret_cast<RowMeta*>(after); break;
+    case Beside::kMetaInDram:
+      meta_in_dram_.emplace(slots, most_slots);
+      meta_ = meta_in_dram_->data();
+      break;
+    case Beside::kHeader: headers_ = reinterpret_cast<RowHeader*>(after); break;
+  }
+}
+
+void RowArray::extend_to(uint64_t slots) {
+  memory_->extend_to(slots * layout_.row_bytes());
+  meta_in_dram_->extend_to(slots);
+}
+
+void RowArray::update(std::span<const Update> rows, const Optimizer& optimizer, const ApplyContext& context) {
+  constexpr size_t kRowsACall = 16;  // whose pointers stay in the first-level cache
+  std::array<RowUpdate, kRowsACall> updates;
+  for (size_t first = 0; first < rows.size(); first += kRowsACall) {
+    const auto some = rows.subspan(first, std::min(kRowsACall, rows.size() - first));
+    for (size_t i = 0; i < some.size(); ++i)
+      updates[i] = {some[i].guard, row(some[i].slot), some[i].gradient};
+    optimizer.update(std::span(updates).first(some.size()), layout_, context);
+  }
+}
+
+void RowArray::put(Slot slot, const RowHeader& header, const float* floats) {
+  std::copy_n(floats, row_floats_, row(slot));
+  if (meta_ != nullptr) {
+    meta_[slot] = RowMeta::of(header.frequency, header.version, static_cast<uint16_t>(header.save_span));
+    return;
+  }
+  RowHeader& kept = headers_[slot];
+  // Whoever looks for rows to move may ask for the key of a slot that is being filled.
+  std::atomic_ref(kept.key).store(header.key, std::memory_order_relaxed);
+  kept.frequency = header.frequency;
+  kept.version = header.version;
+  kept.served = header.served;
+  kept.stamp = header.stamp;
+  kept.save_span = header.save_span;
+}
+
+void RowArray::start(Slot slot, const float* weights, const Optimizer& optimizer, uint64_t frequency) {
+  float* const floats = row(slot);
+  const size_t block = layout_.block_floats();
+  std::copy_n(weights, layout_.dim(), floats);
+  for (int s = 0; s < layout_.slot_count(); ++s) {
+    std::fill_n(floats + static_cast<size_t>(1 + s) * block, block, optimizer.initial_slot_value(s));
+  }
+  meta_[slot] = RowMeta::of(frequency, RowMeta::kNeverUpdated, /*save_span=*/0);
+}
+
+RowHeader RowArray::header(Slot slot, int64_t key) const {
+  if (headers_ != nullptr) {
+    RowHeader header = copy_header(headers_[slot]);
+    header.key = key;
+    return header;
+  }
+  const RowMeta meta = copy_meta(meta_[slot]);
+  return {.key = key,
+          .frequency = meta.frequency,
+          .version = meta.version,
+          .served = 0,
+          .stamp = 0,
+          .save_span = meta.save_span};
+}
+
+int64_t RowArray::key(Slot slot) const {
+  return std::atomic_ref(headers_[slot].key).load(std::memory_order_relaxed);
+}
+
+void RowArray::copy_floats(Slot slot, size_t floats, float* out) const {
+  copy_row<0>(out, row(slot), static_cast<int>(floats));
+}
+
+}  // namespace embstore

@@ -1,0 +1,101 @@
+// The rows of a memory tier, by slot: their floats, and what is kept beside them.
+//
+// What works on many rows takes them in one call, so that rows may lie where each call is dear. Who may touch
+// a slot is the store's business.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "memory/huge_pages.h"
+#include "memory/memory.h"
+#include "platform/prefetch.h"
+#include "row/place.h"
+#include "row/row_batch.h"
+#include "row/row_guard.h"
+#include "row/row_layout.h"
+#include "update/optimizers/optimizer.h"
+
+namespace embstore {
+
+class RowArray {
+ public:
+  // What lies beside a row's floats.
+  enum class Beside {
+    kMeta,        // RowMeta, in the same memory
+    kMetaInDram,  // RowMeta, in DRAM, so that the memory can be made longer
+    kHeader,      // all of RowHeader, in the same memory
+  };
+  static size_t bytes_for(const RowLayout& layout, Beside beside, uint64_t slots);
+
+  // `memory` has bytes_for() of `slots`. Only with kMetaInDram may most_slots be more.
+  RowArray(const RowLayout& layout, Beside beside, uint64_t slots, uint64_t most_slots,
+           std::unique_ptr<Memory> memory);
+
+  const Memory& memory() const { return *memory_; }
+  // Makes room for so many. Throws Error(kStorage).
+  void extend_to(uint64_t slots);
+
+  // A row that a reader found, and by which it knows whether the copy is whole.
+  struct SeenRow {
+    const RowGuard* guard;
+    uint32_t state;  // of the guard, before the row was found
+    Slot slot;
+    size_t position;  // of its copy
+  };
+  // Copies the weights of each row to out + position * dim. Calls changed(row) for those that were written
+  // meanwhile, whose copies are not to be used.
+  template <class Changed>
+  void gather(std::span<const SeenRow> rows, float* out, Changed changed) const;
+
+  struct Update {
+    RowGuard* guard;
+    Slot slot;
+    const float* gradient;  // dim floats
+  };
+  // REQUIRES: the mutex of the rows' shard is held.
+  void update(std::span<const Update> rows, const Optimizer& optimizer, const ApplyContext& context);
+
+  // Puts a row into a slot that nothing refers to.
+  void put(Slot slot, const RowHeader& header, const float* floats);
+  // A new row: `weights`, and slots as the optimizer starts them.
+  void start(Slot slot, const float* weights, const Optimizer& optimizer, uint64_t frequency);
+  // What is kept beside the row: of kMeta without served and stamp, which are then zero.
+  RowHeader header(Slot slot, int64_t key) const;
+  // REQUIRES: kHeader.
+  int64_t key(Slot slot) const;
+  void copy_floats(Slot slot, size_t floats, float* out) const;
+
+  RowMeta& meta(Slot slot) const { return meta_[slot]; }
+  // The two caches lines and more that work on a slot starts with.
+  void prefetch(Slot slot, size_t floats) const {
+    prefetch_row(row(slot), floats);
+    if (meta_ != nullptr) {
+      prefetch_line(&meta_[slot]);
+    } else {
+      prefetch_line(&headers_[slot]);
+    }
+  }
+  void prefetch(Slot slot) const { prefetch(slot, row_floats_); }
+
+ private:
+  template <int kDim, class Changed>
+  void gather_rows(std::span<const SeenRow> rows, float* out, Changed changed) const;
+  float* row(Slot slot) const { return floats_ + slot * row_floats_; }
+
+  const RowLayout layout_;
+  const size_t row_floats_;
+  const std::unique_ptr<Memory> memory_;
+  float* const floats_;
+  std::optional<PageArray<RowMeta>> meta_in_dram_;
+  RowMeta* meta_ = nullptr;       // of kMeta and kMetaInDram
+  RowHeader* headers_ = nullptr;  // of kHeader
+};
+
+}  // namespace embstore
+
+#include "tiers/memory/row_array_gather.h"  // IWYU pragma: export

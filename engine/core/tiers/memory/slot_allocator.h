@@ -1,0 +1,103 @@
+// Hands out the slots of a memory tier.
+//
+// Whoever needs slots claims how many first, and may fail or wait there; taking what was claimed, and giving
+// slots back, can't fail.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "memory/huge_pages.h"
+#include "row/place.h"
+#include "threads/mutex.h"
+#include "tiers/memory/slot_set.h"
+
+namespace embstore {
+
+class SlotAllocator {
+ public:
+  // `slots` to begin with, `most_slots` at most. Where arrivals are noted, take_arrivals() tells them.
+  SlotAllocator(uint64_t slots, uint64_t most_slots, bool notes_arrivals);
+
+  uint64_t slots() const { return slots_.load(std::memory_order_relaxed); }
+  uint64_t most_slots() const { return most_slots_; }
+  uint64_t taken_slots() const;
+
+  // Neither taken nor claimed.
+  uint64_t free_slots() const {
+    return static_cast<uint64_t>(std::max(free_slots_.load(std::memory_order_relaxed), int64_t{0}));
+  }
+  // The right to take `count` slots; false, and nothing is claimed, where fewer are free.
+  bool try_claim(uint64_t count);
+  void give_claim_back(uint64_t count) { free_slots_.fetch_add(static_cast<int64_t>(count)); }
+  // Adds `count` slots, which their memory is there for, to those that are free.
+  void add_slots(uint64_t count);
+
+  // REQUIRES: as many were claimed. Slots that were never taken come last.
+  void take(std::span<Slot> slots);
+  void give_back(std::span<const Slot> slots);
+  // The same for slots that go on being claimed.
+  void untake(std::span<const Slot> slots);
+
+  // A number that changes before a slot is taken that was taken before.
+  uint64_t reused_slots() const { return reused_slots_.load(std::memory_order_acquire); }
+  // Slots from here on were never taken.
+  uint64_t untouched_from() const;
+  // Adds to `slots` those that were taken since the last call, each once.
+  void take_arrivals(std::vector<Slot>& slots);
+
+ private:
+  const uint64_t most_slots_;
+  const bool notes_arrivals_;
+  std::atomic<uint64_t> slots_;
+  std::atomic<int64_t> free_slots_;  // less what is claimed
+  std::atomic<uint64_t> reused_slots_{0};
+
+  mutable Mutex mutex_;
+  uint64_t untouched_from_ GUARDED_BY(mutex_) = 0;
+  uint64_t given_back_ GUARDED_BY(mutex_) = 0;
+  // Stacks of slots, in memory that is there beforehand: neither taking nor giving back may fail.
+  const PageArray<Slot> free_list_;  // the first given_back_
+  const PageArray<Slot> arrivals_;   // the first arrived_
+  uint64_t arrived_ GUARDED_BY(mutex_) = 0;
+  SlotSet is_arrival_ GUARDED_BY(mutex_);
+};
+
+// Slots that were claimed and not taken yet; given back at the end.
+class SlotClaim {
+ public:
+  // REQUIRES: `count` slots of `slots` were claimed.
+  SlotClaim(SlotAllocator& slots, uint64_t count) : slots_(&slots), count_(count) {}
+  SlotClaim(SlotClaim&& other) noexcept : slots_(other.slots_), count_(other.count_) { other.count_ = 0; }
+  SlotClaim& operator=(SlotClaim&& other) noexcept {
+    if (this != &other) {
+      slots_->give_claim_back(count_);
+      slots_ = other.slots_;
+      count_ = other.count_;
+      other.count_ = 0;
+    }
+    return *this;
+  }
+  ~SlotClaim() { slots_->give_claim_back(count_); }
+
+  uint64_t count() const { return count_; }
+  // REQUIRES: slots.size() <= count().
+  void take(std::span<Slot> slots) {
+    slots_->take(slots);
+    count_ -= slots.size();
+  }
+  // Of those taken, which weren't needed.
+  void untake(std::span<const Slot> slots) {
+    slots_->untake(slots);
+    count_ += slots.size();
+  }
+
+ private:
+  SlotAllocator* slots_;
+  uint64_t count_;
+};
+
+}  // namespace embstore

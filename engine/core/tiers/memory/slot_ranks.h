@@ -1,0 +1,102 @@
+// By what a memory tier ranks the rows in its slots: kept in DRAM, apart from the rows, so that finding the
+// coldest of them reads nothing else.
+//
+// Of a first tier, where rows are accessed, 32 bytes a slot: who fills it, and accesses of both kinds apart,
+// since two threads count them; and whether it's pinned. Below it, where rows only come and go, 16.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "memory/huge_pages.h"
+#include "platform/prefetch.h"
+#include "row/place.h"
+#include "row/ranking.h"
+
+namespace embstore {
+
+class SlotRanks {
+ public:
+  SlotRanks(uint64_t slots, uint64_t most_slots, bool accessed)
+      : words_a_slot_(accessed ? 4 : 2), words_(slots * words_a_slot_, most_slots * words_a_slot_) {}
+
+  void extend_to(uint64_t slots) { words_.extend_to(slots * words_a_slot_); }
+
+  // Of a row that comes to a slot.
+  void fill(Slot slot, int64_t key, uint64_t frequency, uint64_t served, uint64_t stamp) {
+    std::atomic<uint64_t>* const words = of(slot);
+    if (words_a_slot_ == 4) {
+      words[kCount].store(frequency & kCountBits, std::memory_order_relaxed);
+      words[kServed].store(served, std::memory_order_relaxed);
+      words[kKey].store(static_cast<uint64_t>(key), std::memory_order_relaxed);
+    } else {
+      words[kCount].store((frequency + served) & kCountBits, std::memory_order_relaxed);
+    }
+    // Last: only now is the slot filled.
+    words[kStamp].store(std::max(stamp, AccessClock::kFirstStamp), std::memory_order_release);
+  }
+  void empty(Slot slot) { of(slot)[kStamp].store(0, std::memory_order_relaxed); }
+  bool is_filled(Slot slot) const { return of(slot)[kStamp].load(std::memory_order_acquire) != 0; }
+
+  Rank rank(Slot slot, CacheStrategy strategy) const {
+    const std::atomic<uint64_t>* const words = of(slot);
+    uint64_t count = words[kCount].load(std::memory_order_relaxed) & kCountBits;
+    if (words_a_slot_ == 4) count += words[kServed].load(std::memory_order_relaxed);
+    return Rank::of(strategy, count, words[kStamp].load(std::memory_order_relaxed));
+  }
+  void prefetch(Slot slot) const { prefetch_line(of(slot)); }
+
+  // --- Of a first tier.
+  // Of the row that fills the slot, or filled it last.
+  int64_t key(Slot slot) const {
+    return static_cast<int64_t>(of(slot)[kKey].load(std::memory_order_relaxed));
+  }
+  uint64_t served(Slot slot) const { return of(slot)[kServed].load(std::memory_order_relaxed); }
+  uint64_t stamp(Slot slot) const { return of(slot)[kStamp].load(std::memory_order_relaxed); }
+  // Accesses in serving look-ups, the last of them at `stamp`. By one thread at a time.
+  void count_served(Slot slot, uint64_t count, uint64_t stamp) {
+    std::atomic<uint64_t>* const words = of(slot);
+    words[kServed].store(words[kServed].load(std::memory_order_relaxed) + count, std::memory_order_relaxed);
+    // An update may touch the row at the same time.
+    uint64_t last = words[kStamp].load(std::memory_order_relaxed);
+    while (last < stamp && !words[kStamp].compare_exchange_weak(last, stamp, std::memory_order_relaxed)) {
+    }
+  }
+
+  // --- Pins: a pinned row stays in its slot. All of these REQUIRE the mutex of the row's shard.
+  void pin(Slot slot) {
+    std::atomic<uint64_t>& count = of(slot)[kCount];
+    count.store(count.load(std::memory_order_relaxed) + kOnePin, std::memory_order_relaxed);
+  }
+  void unpin(Slot slot) {
+    std::atomic<uint64_t>& count = of(slot)[kCount];
+    count.store(count.load(std::memory_order_relaxed) - kOnePin, std::memory_order_relaxed);
+  }
+  uint64_t pins(Slot slot) const { return of(slot)[kCount].load(std::memory_order_relaxed) / kOnePin; }
+  // An update at `stamp` that brought the row's frequency to what it is, by somebody whose pin ends with it.
+  void count_update_and_unpin(Slot slot, uint64_t frequency, uint64_t stamp) {
+    std::atomic<uint64_t>* const words = of(slot);
+    const uint64_t others = words[kCount].load(std::memory_order_relaxed) / kOnePin - 1;
+    words[kCount].store((frequency & kCountBits) + others * kOnePin, std::memory_order_relaxed);
+    std::atomic<uint64_t>& last = words[kStamp];
+    if (last.load(std::memory_order_relaxed) < stamp) last.store(stamp, std::memory_order_relaxed);
+  }
+
+ private:
+  // The words of a slot. A stamp of 0: the slot is free. The count of a first tier is the updates', with the
+  // pins above its lower 48 bits; elsewhere it's that of all accesses.
+  static constexpr size_t kCount = 0;
+  static constexpr size_t kStamp = 1;
+  static constexpr size_t kServed = 2;
+  static constexpr size_t kKey = 3;
+  static constexpr uint64_t kOnePin = uint64_t{1} << 48;
+  static constexpr uint64_t kCountBits = kOnePin - 1;
+
+  std::atomic<uint64_t>* of(Slot slot) const { return words_.data() + slot * words_a_slot_; }
+
+  const size_t words_a_slot_;
+  PageArray<std::atomic<uint64_t>> words_;
+};
+
+}  // namespace embstore

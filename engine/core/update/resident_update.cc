@@ -1,0 +1,122 @@
+#include "update/resident_update.h"
+
+#include <algorithm>
+#include <functional>
+#include <thread>
+
+#include "platform/prefetch.h"
+
+namespace embstore {
+namespace {
+
+// Keys whose cache misses are in flight together. Enough to cover a miss's latency, few enough for the
+// core's outstanding-miss buffers.
+constexpr size_t kKeysABlock = 16;
+
+}  // namespace
+
+ResidentUpdate::ResidentUpdate(const UpdateParts& parts, const GradientBatch& batch)
+    : parts_(parts),
+      batch_(batch),
+      insertion_(parts.store, /*most_departures=*/0),
+      claim_(parts.store.tiers().first().slots(), 0) {}
+
+bool ResidentUpdate::prepare(uint64_t& new_rows) {
+  SlotAllocator& slots = parts_.store.tiers().first().slots();
+  // As if every key were new: cheap, and nearly always to be had.
+  new_rows = batch_.keys().size();
+  if (!insertion_.try_reserve_rows(new_rows)) {
+    new_rows = count_new_rows();
+    if (!insertion_.try_reserve_rows(new_rows)) return false;
+  }
+  if (!slots.try_claim(new_rows)) return false;
+  claim_ = SlotClaim(slots, new_rows);
+  for (int s = 0; s < kShards; ++s) {
+    const size_t keys = batch_.shard(s).size();
+    if (keys == 0) continue;
+    IndexShard& shard = parts_.store.shard(s);
+    MutexLock lock(shard.mutex);
+    rooms_[static_cast<size_t>(s)] = shard.reserve_room(keys);
+    if (AdmissionFilter* const filter = parts_.filters.shard(s)) filter->make_room(keys);
+  }
+  return true;
+}
+
+uint64_t ResidentUpdate::count_new_rows() const {
+  IndexReader reader(parts_.store.index());
+  uint64_t count = 0;
+  for (int s = 0; s < kShards; ++s) {
+    const AdmissionFilter* const filter = parts_.filters.shard(s);
+    MutexLock lock(parts_.store.shard(s).mutex);  // of the filter
+    for (const KeyGradient& key : batch_.shard(s)) {
+      if (reader.find(key.hash, key.key).ref) continue;
+      count += filter == nullptr || filter->count(key.key, key.hash) + key.occurrences >= filter->threshold();
+    }
+  }
+  return count;
+}
+
+void ResidentUpdate::commit(const UpdateTime& time) noexcept {
+  // Threads start at different shards, so that they seldom want the same one.
+  const size_t start = std::hash<std::thread::id>{}(std::this_thread::get_id());
+  for (size_t i = 0; i < kShards; ++i) {
+    const int number = static_cast<int>((start + i) % kShards);
+    if (batch_.shard(number).empty()) continue;
+    IndexShard& shard = parts_.store.shard(number);
+    MutexLock lock(shard.mutex);
+    update_shard(shard, number, time);
+  }
+}
+
+void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTime& time) {
+  RowArray& rows = parts_.store.tiers().first().rows();
+  const std::span<const KeyGradient> keys = batch_.shard(number);
+  const AdmissionFilter* const filter = parts_.filters.shard(number);
+  std::array<IndexEntry, kKeysABlock> entries;
+  std::array<RowArray::Update, kKeysABlock> updates;
+  const BucketArray& buckets = shard.buckets();
+  const auto fetch_buckets = [&](size_t first) {
+    for (size_t i = first; i < std::min(first + kKeysABlock, keys.size()); ++i) {
+      prefetch_line(buckets.data() + home_bucket(keys[i].hash, buckets.count()));
+      if (filter != nullptr) filter->prefetch(keys[i].hash);
+    }
+  };
+  fetch_buckets(0);
+  for (size_t first = 0; first < keys.size(); first += kKeysABlock) {
+    const auto block = keys.subspan(first, std::min(kKeysABlock, keys.size() - first));
+    fetch_buckets(first + kKeysABlock);
+    for (size_t i = 0; i < block.size(); ++i) {
+      entries[i] = shard.entry(block[i].hash, block[i].key);
+      if (entries[i]) rows.prefetch(entries[i].ref().slot());
+    }
+    size_t count = 0;
+    for (size_t i = 0; i < block.size(); ++i) {
+      if (!entries[i]) entries[i] = admit(shard, number, block[i], time);
+      if (!entries[i]) continue;
+      const Slot slot = entries[i].ref().slot();
+      rows.meta(slot).count(block[i].occurrences, time.context.global_step, time.save_span);
+      updates[count++] = {&entries[i].bucket->guard, slot, block[i].gradient};
+    }
+    rows.update(std::span(updates).first(count), parts_.optimizer, time.context);
+  }
+}
+
+IndexEntry ResidentUpdate::admit(IndexShard& shard, int number, const KeyGradient& key,
+                                 const UpdateTime& time) {
+  IndexShard::Room& room = rooms_[static_cast<size_t>(number)];
+  uint64_t earlier = 0;
+  if (AdmissionFilter* const filter = parts_.filters.shard(number)) {
+    const uint64_t count = filter->add(key.key, key.hash, key.occurrences, time.context.global_step);
+    // Two batches that bring a key over its threshold together may both have expected it to wait. Then it
+    // has its row with the next.
+    if (count < filter->threshold() || claim_.count() == 0) return {};
+    filter->remove(key.key, key.hash);
+    earlier = count - key.occurrences;
+  }
+  Slot slot;
+  claim_.take({&slot, 1});
+  parts_.store.tiers().first().start(slot, key.key, parts_.initial.of(key.key), parts_.optimizer, earlier);
+  return insertion_.insert(shard, key.hash, key.key, RowRef(/*tier=*/0, slot), room);
+}
+
+}  // namespace embstore

@@ -1,0 +1,34 @@
+// An update of a table of one tier, whose rows never move.
+#pragma once
+
+#include <array>
+
+#include "store/transaction.h"
+#include "update/batch_update.h"
+
+namespace embstore {
+
+class ResidentUpdate final : public BatchUpdate {
+ public:
+  // `batch` outlives this.
+  ResidentUpdate(const UpdateParts& parts, const GradientBatch& batch);
+
+  bool prepare(uint64_t& new_rows) override;
+  void commit(const UpdateTime& time) noexcept override;
+
+ private:
+  // Keys that have no row and aren't kept waiting by the filter.
+  uint64_t count_new_rows() const;
+  void update_shard(IndexShard& shard, int number, const UpdateTime& time) REQUIRES(shard.mutex);
+  // Gives a key without a row one, if the filter admits it; empty where it waits.
+  IndexEntry admit(IndexShard& shard, int number, const KeyGradient& key, const UpdateTime& time)
+      REQUIRES(shard.mutex);
+
+  const UpdateParts parts_;
+  const GradientBatch& batch_;
+  Transaction insertion_;
+  SlotClaim claim_;
+  std::array<IndexShard::Room, kShards> rooms_;
+};
+
+}  // namespace embstore
