@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import embstore as es
+from embstore import _core
+from embstore.bench import _yardsticks
 from embstore.bench.__main__ import main
 from embstore.bench.stores import STORE_NAMES
 
@@ -24,6 +30,23 @@ def figures_of(arguments: list[str], folder: Path) -> dict[str, Any]:
 
 def positive(figure: dict[str, float]) -> bool:
     return 0 < figure["minimum"] <= figure["median"] <= figure["maximum"]
+
+
+def test_what_only_benchmarks_need_is_not_in_the_module_that_tables_are_in() -> None:
+    yardsticks = {"HandWrittenTable", "LevelDbStore", "TierAlone"}
+    assert yardsticks <= set(dir(_yardsticks))
+    assert not yardsticks & set(dir(_core))
+    imports = "import sys, embstore; print([name for name in sys.modules if 'bench' in name])"
+    done = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_errors_of_the_yardsticks_are_the_engines(tmp_path: Path) -> None:
+    with pytest.raises(es.errors.InvalidArgumentError, match="there is no tier TAPE in files"):
+        _yardsticks.TierAlone("TAPE", str(tmp_path), 4, slot_count=1, row_count=1, direct=False)
+    table = _yardsticks.HandWrittenTable(8, 4)
+    with pytest.raises(es.errors.InvalidArgumentError, match=r"rows: shape \(2, 3\)"):
+        table.insert(np.arange(2), np.zeros((2, 3), np.float32))
 
 
 @pytest.mark.parametrize("suite", [[], ["rows"]])

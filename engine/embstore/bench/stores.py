@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import embstore as es
-from embstore._core import LevelDbStore
+from embstore.bench._yardsticks import LevelDbStore
 from embstore.bench.contenders import INITIAL_ACCUMULATOR, LEARNING_RATE, Ids, Rows
 from embstore.options import RUNNABLE, TIER_KINDS, TierKind
 
