@@ -15,7 +15,6 @@ Table::Table(const TableSpec& spec)
       default_values_(spec.default_values),
       default_row_count_(static_cast<int64_t>(default_values_.size()) / spec.dim),
       no_permission_row_(static_cast<size_t>(spec.dim), spec.no_permission_value),
-      filter_spec_(spec.filter),
       index_(std::make_unique<Index>(epochs_)),
       tiers_(std::make_unique<TierStack>(spec.name, spec.tiers, layout_)),
       budget_(tiers_->total_capacity_rows()),

@@ -222,7 +222,6 @@ class Table {
   const std::vector<float> default_values_;
   const int64_t default_row_count_;
   const std::vector<float> no_permission_row_;
-  const FilterSpec filter_spec_;
   // One a shard, changed under the shard's mutex; all null where every key is admitted.
   std::array<std::unique_ptr<AdmissionFilter>, kShards> filters_;
 

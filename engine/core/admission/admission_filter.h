@@ -40,8 +40,11 @@ class AdmissionFilter {
   // A key is admitted when it has been seen this many times.
   uint64_t threshold() const { return threshold_; }
 
-  // Brings what add() and count() will look at into the cache.
+  // Brings what add() and count() will look at into the cache. As cheap as hashing: call it for a batch's
+  // keys some ahead of what is done with them.
   virtual void prefetch(KeyHash hash) const = 0;
+  // The same of what admits() will look at. Needs no mutex.
+  virtual void prefetch_admits(KeyHash hash) const = 0;
 
   // Counts `occurrences` (at least 1) of `key` in a batch of step `global_step`, and returns how often it
   // was seen so far, these included. At the threshold or above the caller gives the key a row, whose
@@ -49,6 +52,8 @@ class AdmissionFilter {
   virtual uint64_t add(int64_t key, KeyHash hash, uint64_t occurrences, int64_t global_step) = 0;
   // Forgets a key that has got a row.
   virtual void remove(int64_t key, KeyHash hash) = 0;
+  // Forgets every key, in place: whoever asks admits() meanwhile gets an answer of before or after.
+  virtual void reset() = 0;
 
   // How often a key without a row was seen; 0: never.
   virtual uint64_t count(int64_t key, KeyHash hash) const = 0;

@@ -16,7 +16,7 @@ uint64_t CounterFilter::add(int64_t key, KeyHash hash, uint64_t occurrences, int
 
 void CounterFilter::remove(int64_t key, KeyHash hash) {
   if (has_admitted_.load(std::memory_order_relaxed)) {
-    const std::lock_guard lock(admitted_mutex_);
+    const MutexLock lock(admitted_mutex_);
     admitted_.erase(key);
     has_admitted_ = !admitted_.empty();
   }
@@ -33,6 +33,14 @@ void CounterFilter::remove(int64_t key, KeyHash hash) {
   --waiting_;
 }
 
+void CounterFilter::reset() {
+  entries_ = {};
+  waiting_ = 0;
+  const MutexLock lock(admitted_mutex_);
+  admitted_.clear();
+  has_admitted_ = false;
+}
+
 uint64_t CounterFilter::count(int64_t key, KeyHash hash) const {
   return entries_.empty() ? 0 : entries_[find(key, hash)].count;
 }
@@ -45,7 +53,7 @@ int64_t CounterFilter::version(int64_t key, KeyHash hash) const {
 
 bool CounterFilter::admits(int64_t key, KeyHash) const {
   if (!has_admitted_.load(std::memory_order_relaxed)) return false;
-  const std::lock_guard lock(admitted_mutex_);
+  const MutexLock lock(admitted_mutex_);
   return admitted_.contains(key);
 }
 
@@ -57,11 +65,13 @@ void CounterFilter::for_each(const std::function<void(const WaitingKey&)>& visit
 
 void CounterFilter::restore(const WaitingKey& waiting) {
   entry_of(waiting.key, hash_key(waiting.key)) = waiting;
+  const MutexLock lock(admitted_mutex_);
   if (waiting.count >= threshold()) {
-    const std::lock_guard lock(admitted_mutex_);
     admitted_.insert(waiting.key);
-    has_admitted_ = true;
+  } else {
+    admitted_.erase(waiting.key);
   }
+  has_admitted_ = !admitted_.empty();
 }
 
 size_t CounterFilter::find(int64_t key, KeyHash hash) const {

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <atomic>
-#include <mutex>
 #include <unordered_set>
 #include <vector>
 
 #include "admission/admission_filter.h"
 #include "platform/prefetch.h"
+#include "threads/mutex.h"
 
 namespace embstore {
 
@@ -20,8 +20,10 @@ class CounterFilter final : public AdmissionFilter {
   void prefetch(KeyHash hash) const override {
     if (!entries_.empty()) prefetch_line(&entries_[home(hash)]);
   }
+  void prefetch_admits(KeyHash) const override {}  // nearly always one flag
   uint64_t add(int64_t key, KeyHash hash, uint64_t occurrences, int64_t global_step) override;
   void remove(int64_t key, KeyHash hash) override;
+  void reset() override;
   uint64_t count(int64_t key, KeyHash hash) const override;
   int64_t version(int64_t key, KeyHash hash) const override;
   bool admits(int64_t key, KeyHash hash) const override;
@@ -44,8 +46,8 @@ class CounterFilter final : public AdmissionFilter {
   size_t waiting_ = 0;
 
   // Restored keys that are at the threshold: asked for without the shard's mutex.
-  mutable std::mutex admitted_mutex_;
-  std::unordered_set<int64_t> admitted_;  // guarded by admitted_mutex_
+  mutable Mutex admitted_mutex_;
+  std::unordered_set<int64_t> admitted_ GUARDED_BY(admitted_mutex_);
   std::atomic<bool> has_admitted_{false};
 };
 

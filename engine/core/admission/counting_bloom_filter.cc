@@ -91,7 +91,15 @@ class CountingBloomFilter final : public AdmissionFilter {
     raise(hash, before, after);
     return after;
   }
+  void prefetch_admits(KeyHash hash) const override { prefetch(hash); }
   void remove(int64_t, KeyHash) override {}
+  void reset() override {
+    // A page that was never written stays without memory.
+    for (size_t i = 0; i < counters_.size(); ++i) {
+      if (load(i) != 0) store(i, 0);
+    }
+    waiting_ = 0;
+  }
 
   uint64_t count(int64_t, KeyHash hash) const override { return estimate(hash); }
   int64_t version(int64_t, KeyHash) const override { return kNoVersion; }
@@ -136,7 +144,7 @@ class CountingBloomFilter final : public AdmissionFilter {
                      " bits, " + std::to_string(shape.hashes) + " a key";
   }
 
-  // Counters are read without the mutex; they only grow.
+  // Counters are read without the mutex.
   Counter load(size_t i) const { return std::atomic_ref(counters_[i]).load(std::memory_order_relaxed); }
   void store(size_t i, Counter count) {
     std::atomic_ref(counters_[i]).store(count, std::memory_order_relaxed);

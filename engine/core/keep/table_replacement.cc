@@ -29,9 +29,7 @@ void TableReplacement::clear() {
       const std::lock_guard lock(shard.mutex);
       keys.reserve(shard.entries());
       shard.for_each([&keys](int64_t key, RowRef) { keys.push_back(key); });
-      if (auto& filter = table_.filters_[static_cast<size_t>(s)]) {
-        filter = make_filter(table_.filter_spec_);
-      }
+      if (const auto& filter = table_.filters_[static_cast<size_t>(s)]) filter->reset();
     }
     for (size_t first = 0; first < keys.size(); first += kRowsAtATime) {
       table_.remove_rows(std::span(keys).subspan(first, std::min(kRowsAtATime, keys.size() - first)));
