@@ -22,15 +22,16 @@ BEGIN = textwrap.dedent(
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
     def variable(name, partitions):
-        tiers = kind.name.count("_")  # all but the last are given a size: room for a few rows
+        # All tiers but the last are given a size: room for a few rows.
+        storage = es.StorageOption(
+            kind, storage_path=path, storage_size=[1024] * kind.name.count("_")
+        )
         return es.get_embedding_variable(
             name,
             embedding_dim=4,
             initializer=es.initializers.Zeros(),
             optimizer=es.optimizers.SGD(learning_rate=1.0),
-            ev_option=es.EmbeddingVariableOption(
-                storage_option=es.StorageOption(kind, storage_path=path, storage_size=[1024] * tiers)
-            ),
+            ev_option=es.EmbeddingVariableOption(storage_option=storage),
             partition_num=partitions,
         )
     """
