@@ -79,7 +79,7 @@ doctor: setup ## say which machines run on this computer, and what the others ne
 clean: ## remove what was built, installed and downloaded into this folder
 	rm -rf $(VENV) build dist .lab docker/wheels results
 	find . -name __pycache__ -prune -exec rm -rf {} +
-	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache engine/embstore/_core*.so
+	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache engine/embstore/_core*.so engine/embstore/bench/_yardsticks*.so
 
 # --- What the targets above need.
 

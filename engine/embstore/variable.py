@@ -369,7 +369,7 @@ def _make_tables(
                     optimizer=core_optimizer.name,
                     optimizer_params=core_optimizer.params(),
                     tiers=[
-                        (tier.kind.value, _tier_file(tier, file_name), tier.size_bytes)
+                        (tier.kind.value, _tier_file(tier, file_name, name), tier.size_bytes)
                         for tier in tiers
                     ],
                     name=table_name,
@@ -427,9 +427,12 @@ def _check_room(table: Table, keys: NDArray[np.int64]) -> None:
         )
 
 
-def _tier_file(tier: Tier, file_name: str) -> str | None:
+def _tier_file(tier: Tier, file_name: str, name: str) -> str | None:
+    """file_name: the partition's. name: the variable's."""
     if tier.path is None:
         return None
+    if tier.kind is TierKind.LEVELDB:
+        file_name = name  # the partitions share a database: each costs descriptors and buffers
     return str(Path(tier.path) / f"{quote(file_name, safe='')}.{tier.kind.value.lower()}")
 
 
@@ -441,7 +444,7 @@ def _refuse_other_partitions(tier: Tier, name: str, file_names: Sequence[str]) -
     if tier.kind is not TierKind.SSDHASH or tier.path is None:
         return
     quoted = re.escape(quote(name, safe=""))
-    ours = {_tier_file(tier, file_name) for file_name in file_names}
+    ours = {_tier_file(tier, file_name, name) for file_name in file_names}
     for directory in sorted(Path(tier.path).iterdir()):
         if (
             re.fullmatch(rf"{quoted}(\.part\d+)?\.ssdhash", directory.name)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import mmap
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import embstore as es
+from embstore import _core
+from embstore.bench import _yardsticks
 from embstore.bench.__main__ import main
+from embstore.bench.memory_process import dram_bytes
+from embstore.bench.memory_suite import TIERS
 from embstore.bench.stores import STORE_NAMES
 
 TINY = ["--rows", "2000", "--batch-size", "500", "--batches", "2", "--rounds", "1"]
@@ -24,6 +33,23 @@ def figures_of(arguments: list[str], folder: Path) -> dict[str, Any]:
 
 def positive(figure: dict[str, float]) -> bool:
     return 0 < figure["minimum"] <= figure["median"] <= figure["maximum"]
+
+
+def test_what_only_benchmarks_need_is_not_in_the_module_that_tables_are_in() -> None:
+    yardsticks = {"HandWrittenTable", "LevelDbStore", "TierAlone"}
+    assert yardsticks <= set(dir(_yardsticks))
+    assert not yardsticks & set(dir(_core))
+    imports = "import sys, embstore; print([name for name in sys.modules if 'bench' in name])"
+    done = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_errors_of_the_yardsticks_are_the_engines(tmp_path: Path) -> None:
+    with pytest.raises(es.errors.InvalidArgumentError, match="there is no tier TAPE in files"):
+        _yardsticks.TierAlone("TAPE", str(tmp_path), 4, slot_count=1, row_count=1, direct=False)
+    table = _yardsticks.HandWrittenTable(8, 4)
+    with pytest.raises(es.errors.InvalidArgumentError, match=r"rows: shape \(2, 3\)"):
+        table.insert(np.arange(2), np.zeros((2, 3), np.float32))
 
 
 @pytest.mark.parametrize("suite", [[], ["rows"]])
@@ -95,3 +121,58 @@ def test_a_folder_that_is_not_there_is_refused(
     with pytest.raises(SystemExit):
         main(["tiers", "--path", str(tmp_path / "none")])
     assert "is no directory" in capsys.readouterr().err
+
+
+def test_memory_says_what_a_row_takes_in_every_tier(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    document = figures_of(["memory", "--rows", "30000", "--path", str(files)], tmp_path)
+
+    measured = {(tier["storage_type"], tier["tier"]): tier for tier in document["tiers"]}
+    missing = {one["storage_type"] for one in document["unavailable"]}
+    assert measured.keys() | {(tier.storage_type, tier.kind) for tier in TIERS} == {
+        (tier.storage_type, tier.kind) for tier in TIERS
+    }
+    assert {storage_type for storage_type, _ in measured} | missing == {
+        tier.storage_type for tier in TIERS
+    }
+    assert ("DRAM_SSDHASH", "SSDHASH") in measured
+    for tier in measured.values():
+        assert tier["rows"] >= 30000 - 256
+        # An index has a key of 8 bytes a row, or what is as good as one, and it lies in DRAM.
+        assert 5 < tier["index_bytes"] < tier["dram_bytes"]
+        assert tier["reached"] == (tier["dram_bytes"] <= tier["at_most"])
+    assert not list(files.iterdir())
+
+
+def test_memory_aims_at_nothing_for_other_dims(tmp_path: Path) -> None:
+    arguments = ["memory", "--rows", "20000", "--dim", "5", "--store", "DRAM_SSDHASH"]
+    document = figures_of([*arguments, "--path", str(tmp_path)], tmp_path)
+    (tier,) = document["tiers"]
+    assert tier["at_most"] is None
+    assert tier["reached"] is None
+
+
+def test_dram_is_what_is_touched_in_memory_and_not_in_files(tmp_path: Path) -> None:
+    size, slack = 32 << 20, 2 << 20
+    before = dram_bytes()
+    reserved = mmap.mmap(-1, size)  # shared, of no file
+    assert abs(dram_bytes() - before) < slack
+    reserved.write(b"x" * size)
+    assert abs(dram_bytes() - before - size) < slack
+    heap = np.ones(size // 8)
+    assert abs(dram_bytes() - before - 2 * size) < slack
+    reserved.close()
+    assert abs(dram_bytes() - before - heap.nbytes) < slack
+
+    file = tmp_path / "file"
+    file.write_bytes(b"x" * size)
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), size) as mapped:
+        mapped.write(b"y" * size)
+        assert abs(dram_bytes() - before - heap.nbytes) < slack
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
+def test_memory_refuses_files_that_lie_in_memory() -> None:
+    with pytest.raises(SystemExit, match="/dev/shm is on tmpfs, which is memory"):
+        main(["memory", "--path", "/dev/shm"])

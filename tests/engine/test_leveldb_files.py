@@ -31,8 +31,11 @@ def ends_with_its_checksum(record: bytes) -> bool:
     return record[-4:] == struct.pack("<I", crc32c(record[:-4]))
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("seed", range(3))
-def test_another_reader_finds_every_row_of_the_tier(tmp_path: Path, seed: int) -> None:
+def test_another_reader_finds_every_row_of_the_tier(
+    tmp_path: Path, seed: int, partitions: int
+) -> None:
     random = np.random.default_rng(seed)
     keys = random.integers(-(2**63), 2**63, size=60, dtype=np.int64)
     storage = es.StorageOption(
@@ -44,6 +47,7 @@ def test_another_reader_finds_every_row_of_the_tier(tmp_path: Path, seed: int) -
         initializer=es.initializers.RandomNormal(),
         optimizer=es.optimizers.Adagrad(0.1),
         ev_option=es.EmbeddingVariableOption(storage_option=storage),
+        partition_num=partitions,
     ) as variable:
         for global_step in range(20):  # rows go down, come back and go down again
             ids = random.choice(keys, 25)
@@ -63,12 +67,13 @@ def test_another_reader_finds_every_row_of_the_tier(tmp_path: Path, seed: int) -
         assert ends_with_its_checksum(record)
         if record_key == b"format":
             assert record[:8] == b"EMBSTLDB"
-            assert struct.unpack("<4I", record[8:24]) == (1, DIM, SLOTS, 0)
+            assert struct.unpack("<4I", record[8:24]) == (2, DIM, SLOTS, 0)
             continue
-        prefix, unsigned, slot = struct.unpack(">cQI", record_key)
+        prefix, table, unsigned, slot = struct.unpack(">cIQI", record_key)
         sequence, key, frequency, version, _, _, _ = struct.unpack_from("<QqQqQQQ", record)
         assert prefix == b"r"
         assert key == unsigned - (1 << 63)
+        assert table == key % partitions
         assert slot == sequence % ((1 << 30) - 1)
         floats = np.frombuffer(record[56:-4], np.float32).reshape(1 + SLOTS, BLOCK_FLOATS)
         if key not in records or sequence > records[key][0]:

@@ -55,19 +55,13 @@ std::vector<Variant> variants() {
   add("blocks of 1 KiB", [](LevelDbOptions& o) { o.block_bytes = size_t{1} << 10; });
   add("blocks of 16 KiB", [](LevelDbOptions& o) { o.block_bytes = size_t{16} << 10; });
   add("no Bloom filter", [](LevelDbOptions& o) { o.bloom_bits_per_row = 0; });
-  add("Snappy", [](LevelDbOptions& o) { o.compress = true; });
-  add("Snappy, cache 256 MiB", [](LevelDbOptions& o) {
-    o.compress = true;
-    o.block_cache_bytes = size_t{256} << 20;
-  });
   add("cache 256 MiB", [](LevelDbOptions& o) { o.block_cache_bytes = size_t{256} << 20; });
-  add("synchronous", [](LevelDbOptions& o) { o.sync_writes = true; });
   return all;
 }
 
 void measure(const Variant& variant, const std::string& directory, size_t row_count, int dim) {
   const RowLayout layout(dim, 1);
-  LevelDbTier tier(layout, directory + "/leveldb_options", variant.options);
+  LevelDbTier tier("bench", layout, directory + "/leveldb_options", variant.options);
   std::mt19937_64 random(1);
   std::normal_distribution<float> normal;
   std::vector<int64_t> keys(row_count);

@@ -12,7 +12,7 @@ namespace {
 
 std::unique_ptr<Tier> make_tier(const std::string& kind, std::string directory, const RowLayout& layout,
                                 bool direct) {
-  if (kind == "LEVELDB" && !direct) return std::make_unique<LevelDbTier>(layout, directory);
+  if (kind == "LEVELDB" && !direct) return std::make_unique<LevelDbTier>("bench", layout, directory);
   if (kind == "SSDHASH") {
     SsdHashOptions options;
     options.direct = direct;

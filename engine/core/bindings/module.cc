@@ -1,4 +1,4 @@
-// The Python module: converts arguments and results, releases the GIL, maps errors. Nothing else.
+// The Python module: converts arguments and results, releases the GIL. Nothing else.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -14,10 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "bench/bindings.h"
-#include "bench/hand_written_table.h"
 #include "bindings/array_arguments.h"
 #include "bindings/checkpoint.h"
+#include "bindings/error_translation.h"
 #include "errors/error.h"
 #include "table.h"
 
@@ -26,16 +25,6 @@ using namespace nb::literals;
 
 namespace embstore {
 namespace {
-
-// Rows go through raw pointers from here on, so their shape is settled here.
-template <class RowArray>
-void check_rows(const char* argument, const RowArray& rows, const Ids& ids, int dim) {
-  if (rows.shape(0) == ids.shape(0) && rows.shape(1) == static_cast<size_t>(dim)) return;
-  throw Error(ErrorKind::kInvalidArgument,
-              std::string(argument) + ": shape (" + std::to_string(rows.shape(0)) + ", " +
-                  std::to_string(rows.shape(1)) + ") doesn't fit " + std::to_string(ids.shape(0)) +
-                  " ids of dim " + std::to_string(dim));
-}
 
 // Hands a vector's memory to numpy.
 template <class T>
@@ -123,35 +112,6 @@ nb::object recovery(const Table& table) {
   return dict;
 }
 
-// The one place where native errors become Python's: ErrorKind -> class in embstore.errors.
-const char* python_class(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::kInvalidArgument: return "InvalidArgumentError";
-    case ErrorKind::kStoreFull: return "StoreFullError";
-    case ErrorKind::kMissingLibrary: return "MissingLibraryError";
-    case ErrorKind::kMissingDevice: return "MissingDeviceError";
-    case ErrorKind::kStorage: return "StorageError";
-    case ErrorKind::kDamagedRows: return "DamagedRowsError";
-    case ErrorKind::kForked: return "ForkedError";
-    case ErrorKind::kCheckpoint: return "CheckpointError";
-    case ErrorKind::kClosed: return "ClosedError";
-  }
-  return "EmbStoreError";
-}
-
-void translate_error(const std::exception_ptr& exception, void*) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const DamagedRowsError& error) {
-    const nb::object type = nb::module_::import_("embstore.errors").attr(python_class(error.kind()));
-    const nb::object raised = type(error.what(), error.keys());
-    PyErr_SetObject(type.ptr(), raised.ptr());
-  } catch (const Error& error) {
-    const nb::object type = nb::module_::import_("embstore.errors").attr(python_class(error.kind()));
-    PyErr_SetString(type.ptr(), error.what());
-  }
-}
-
 using TierTuple = std::tuple<std::string, std::optional<std::string>, std::optional<uint64_t>>;
 
 // filter_freq; and of a sketch: max_element_size, false_positive_probability, counter_bits.
@@ -226,7 +186,7 @@ void bind_table(nb::module_& module) {
       .def(
           "lookup",
           [](const Table& table, const Ids& ids, const MutableRows& out, bool train) {
-            check_rows("out", out, ids, table.dim());
+            check_rows("out", out, ids, static_cast<size_t>(table.dim()));
             const nb::gil_scoped_release release;
             table.lookup(span_of(ids), out.data(), train);
           },
@@ -234,7 +194,7 @@ void bind_table(nb::module_& module) {
       .def(
           "apply_gradients",
           [](Table& table, const Ids& ids, const Rows& grads, std::optional<int64_t> global_step) {
-            check_rows("grads", grads, ids, table.dim());
+            check_rows("grads", grads, ids, static_cast<size_t>(table.dim()));
             const nb::gil_scoped_release release;
             table.apply_gradients(span_of(ids), grads.data(), global_step);
           },
@@ -268,42 +228,11 @@ void bind_table(nb::module_& module) {
       .def("close", &Table::close, nb::call_guard<nb::gil_scoped_release>());
 }
 
-void bind_hand_written_table(nb::module_& module) {
-  nb::class_<HandWrittenTable>(module, "HandWrittenTable")
-      .def(nb::init<size_t, int>(), "capacity_rows"_a, "dim"_a)
-      .def(
-          "insert",
-          [](HandWrittenTable& table, const Ids& ids, const Rows& rows) {
-            check_rows("rows", rows, ids, table.dim());
-            const nb::gil_scoped_release release;
-            table.insert(span_of(ids), rows.data());
-          },
-          "ids"_a.noconvert(), "rows"_a.noconvert())
-      .def(
-          "lookup",
-          [](const HandWrittenTable& table, const Ids& ids, const MutableRows& out) {
-            check_rows("out", out, ids, table.dim());
-            const nb::gil_scoped_release release;
-            table.lookup(span_of(ids), out.data());
-          },
-          "ids"_a.noconvert(), "out"_a.noconvert())
-      .def(
-          "adagrad",
-          [](HandWrittenTable& table, const Ids& ids, const Rows& grads, float learning_rate) {
-            check_rows("grads", grads, ids, table.dim());
-            const nb::gil_scoped_release release;
-            table.adagrad(span_of(ids), grads.data(), learning_rate);
-          },
-          "ids"_a.noconvert(), "grads"_a.noconvert(), "learning_rate"_a);
-}
-
 }  // namespace
 }  // namespace embstore
 
 NB_MODULE(_core, module) {
-  nb::register_exception_translator(embstore::translate_error);
+  embstore::translate_errors();
   embstore::bind_table(module);
   embstore::checkpoint::bind(module);
-  embstore::bind_hand_written_table(module);
-  embstore::bind_bench_stores(module);
 }

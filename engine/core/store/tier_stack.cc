@@ -67,7 +67,7 @@ CompactionMode compaction_mode() {
 
 std::unique_ptr<Tier> make_file_tier(const std::string& table_name, const TierSpec& spec,
                                      const RowLayout& layout) {
-  if (spec.kind == "LEVELDB") return std::make_unique<LevelDbTier>(layout, path_of(spec));
+  if (spec.kind == "LEVELDB") return std::make_unique<LevelDbTier>(table_name, layout, path_of(spec));
   if (spec.kind == "SSDHASH") {
     SsdHashOptions options = spec.ssd_hash;
     options.compaction = compaction_mode();

@@ -1,5 +1,5 @@
-"""Benchmarks of the engine: `python -m embstore.bench [rows | tiers]`.
+"""Benchmarks of the engine: `python -m embstore.bench [rows | tiers | memory]`.
 
-Every figure is taken beside a yardstick in the same run, contender after contender in turn, and
+Every rate is taken beside a yardstick in the same run, contender after contender in turn, and
 is to be read as a ratio: machines differ, and a shared one differs from minute to minute.
 """

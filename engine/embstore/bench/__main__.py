@@ -1,4 +1,4 @@
-"""python -m embstore.bench [rows | tiers]: a table on the terminal, JSON in a file."""
+"""python -m embstore.bench [rows | tiers | memory]: a table on the terminal, JSON in a file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ try:
 except ImportError:  # the engine itself needs numpy alone
     sys.exit("embstore.bench needs more packages: pip install 'pmemlab[bench]'")
 
-from embstore.bench import rows_command, tiers_command
+from embstore.bench import memory_command, rows_command, tiers_command
+from embstore.errors import InvalidArgumentError
 
-SUITES = {"rows": rows_command, "tiers": tiers_command}
+SUITES = {"rows": rows_command, "tiers": tiers_command, "memory": memory_command}
 DEFAULT_SUITE = "rows"
 
 
@@ -27,7 +28,10 @@ def main(arguments: list[str] | None = None) -> None:
     options = suite.options_of(parsed)
     with Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("", total=suite.advance_count(options))
-        report = suite.run(options, _Bar(progress, task))
+        try:
+            report = suite.run(options, _Bar(progress, task))
+        except InvalidArgumentError as error:
+            sys.exit(str(error))
     for table in report.tables:
         Console().print(table)
     if parsed.json is not None:

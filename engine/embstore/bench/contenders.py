@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import embstore as es
-from embstore._core import HandWrittenTable
+from embstore.bench._yardsticks import HandWrittenTable
 
 LEARNING_RATE = 0.05
 INITIAL_ACCUMULATOR = 0.1

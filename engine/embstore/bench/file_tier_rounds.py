@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from embstore._core import LevelDbStore, TierAlone
+from embstore.bench._yardsticks import LevelDbStore, TierAlone
 from embstore.bench.contenders import Ids, Rows
 from embstore.bench.measure import CLOCKS, figures, quiesce
 from embstore.bench.store_rounds import folder_bytes

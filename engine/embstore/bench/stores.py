@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import embstore as es
-from embstore._core import LevelDbStore
+from embstore.bench._yardsticks import LevelDbStore
 from embstore.bench.contenders import INITIAL_ACCUMULATOR, LEARNING_RATE, Ids, Rows
 from embstore.options import RUNNABLE, TIER_KINDS, TierKind
 
@@ -126,6 +126,10 @@ class Variable:
     def counters(self) -> Counters:
         stats = self._variable.stats()
         return Counters(stats["hits"], stats["misses"], stats["index_bytes"])
+
+    def tier_rows(self) -> list[int]:
+        """Rows that lie in each tier."""
+        return [tier["rows"] for tier in self._variable.stats()["tiers"]]
 
     def close(self) -> None:
         self._variable.close()
@@ -307,11 +311,19 @@ class UnavailableError(Exception):
 
 def open_store(name: str, sizes: Sizes, directory: Path) -> Store:
     """An empty store; raises UnavailableError."""
+    if name not in _KEY_VALUE_STORES:
+        return open_variable(es.StorageType[name], sizes, directory)
     try:
-        if name in _KEY_VALUE_STORES:
-            return _KEY_VALUE_STORES[name](sizes, directory)
-        return Variable(es.StorageType[name], sizes, directory)
-    except (ImportError, es.errors.MissingDeviceError) as error:
+        return _KEY_VALUE_STORES[name](sizes, directory)
+    except ImportError as error:
+        raise UnavailableError(str(error)) from error
+
+
+def open_variable(storage_type: es.StorageType, sizes: Sizes, directory: Path) -> Variable:
+    """An empty one; raises UnavailableError."""
+    try:
+        return Variable(storage_type, sizes, directory)
+    except (es.errors.MissingLibraryError, es.errors.MissingDeviceError) as error:
         raise UnavailableError(str(error)) from error
 
 

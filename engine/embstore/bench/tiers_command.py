@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from rich.table import Table
 
@@ -48,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--path",
-        type=_folder,
+        type=arguments.folder,
         metavar="FOLDER",
         help="where files are made, and removed again; the system's temporary folder by default",
     )
@@ -97,12 +96,6 @@ def run(options: TiersOptions, watcher: Watcher) -> Report:
     if results.unavailable:
         tables.append(_unavailable_table(results.unavailable))
     return Report(tables, tiers_suite.to_json(options, results))
-
-
-def _folder(text: str) -> Path:
-    if not Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is no directory")
-    return Path(text)
 
 
 def _rate_table(results: list[StoreResult]) -> Table:

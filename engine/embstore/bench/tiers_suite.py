@@ -19,6 +19,7 @@ from pathlib import Path
 
 from embstore.bench import file_tier_rounds, store_rounds
 from embstore.bench.contenders import scrambled_keys
+from embstore.bench.file_systems import file_system_of
 from embstore.bench.store_rounds import LoadedStore
 from embstore.bench.stores import YARDSTICK, UnavailableError
 from embstore.bench.tiers_figures import TiersOptions, TiersResults, Unavailable
@@ -94,17 +95,9 @@ def to_json(options: TiersOptions, results: TiersResults) -> dict[str, object]:
         "options": {**asdict(options), "path": None if options.path is None else str(options.path)},
         "yardstick": YARDSTICK,
         "file_yardstick": file_tier_rounds.YARDSTICK,
-        "file_system": _file_system(options),
+        "file_system": file_system_of(Path(options.path or tempfile.gettempdir())),
         **asdict(results),
         "goals": [
             {**asdict(goal), "reached": goal.reached} for goal in results.goals(options.direct)
         ],
     }
-
-
-def _file_system(options: TiersOptions) -> str:
-    """Type of the one that the files were on, as ext4 or tmpfs."""
-    folder = Path(options.path or tempfile.gettempdir()).resolve()
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    types = {Path(mount[1]): mount[2] for mount in mounts}
-    return next(types[parent] for parent in (folder, *folder.parents) if parent in types)

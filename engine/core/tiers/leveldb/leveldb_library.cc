@@ -14,14 +14,6 @@ const LevelDbLibrary& leveldb_library() {
     library.load(loaded.free_text, "leveldb_free");
     library.load(loaded.write, "leveldb_write");
     library.load(loaded.get, "leveldb_get");
-    library.load(loaded.create_iterator, "leveldb_create_iterator");
-    library.load(loaded.iter_destroy, "leveldb_iter_destroy");
-    library.load(loaded.iter_valid, "leveldb_iter_valid");
-    library.load(loaded.iter_seek, "leveldb_iter_seek");
-    library.load(loaded.iter_next, "leveldb_iter_next");
-    library.load(loaded.iter_key, "leveldb_iter_key");
-    library.load(loaded.iter_value, "leveldb_iter_value");
-    library.load(loaded.iter_get_error, "leveldb_iter_get_error");
     library.load(loaded.writebatch_create, "leveldb_writebatch_create");
     library.load(loaded.writebatch_destroy, "leveldb_writebatch_destroy");
     library.load(loaded.writebatch_clear, "leveldb_writebatch_clear");
@@ -45,10 +37,8 @@ const LevelDbLibrary& leveldb_library() {
     library.load(loaded.readoptions_create, "leveldb_readoptions_create");
     library.load(loaded.readoptions_destroy, "leveldb_readoptions_destroy");
     library.load(loaded.readoptions_set_verify_checksums, "leveldb_readoptions_set_verify_checksums");
-    library.load(loaded.readoptions_set_fill_cache, "leveldb_readoptions_set_fill_cache");
     library.load(loaded.writeoptions_create, "leveldb_writeoptions_create");
     library.load(loaded.writeoptions_destroy, "leveldb_writeoptions_destroy");
-    library.load(loaded.writeoptions_set_sync, "leveldb_writeoptions_set_sync");
     return loaded;
   }();
   return calls;

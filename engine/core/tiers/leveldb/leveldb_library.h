@@ -24,12 +24,10 @@ struct LevelDbLibrary {
   struct ReadOptions;
   struct WriteOptions;
   struct WriteBatch;
-  struct Iterator;
   struct FilterPolicy;
   struct Cache;
 
   static constexpr int kNoCompression = 0;
-  static constexpr int kSnappyCompression = 1;
 
   Database* (*open)(const Options*, const char* path, char** error);
   void (*close)(Database*);
@@ -39,15 +37,6 @@ struct LevelDbLibrary {
   void (*write)(Database*, const WriteOptions*, WriteBatch*, char** error);
   char* (*get)(Database*, const ReadOptions*, const char* key, size_t key_bytes, size_t* value_bytes,
                char** error);
-
-  Iterator* (*create_iterator)(Database*, const ReadOptions*);
-  void (*iter_destroy)(Iterator*);
-  uint8_t (*iter_valid)(const Iterator*);
-  void (*iter_seek)(Iterator*, const char* key, size_t key_bytes);
-  void (*iter_next)(Iterator*);
-  const char* (*iter_key)(const Iterator*, size_t* key_bytes);
-  const char* (*iter_value)(const Iterator*, size_t* value_bytes);
-  void (*iter_get_error)(const Iterator*, char** error);
 
   WriteBatch* (*writebatch_create)();
   void (*writebatch_destroy)(WriteBatch*);
@@ -76,10 +65,8 @@ struct LevelDbLibrary {
   ReadOptions* (*readoptions_create)();
   void (*readoptions_destroy)(ReadOptions*);
   void (*readoptions_set_verify_checksums)(ReadOptions*, uint8_t);
-  void (*readoptions_set_fill_cache)(ReadOptions*, uint8_t);
   WriteOptions* (*writeoptions_create)();
   void (*writeoptions_destroy)(WriteOptions*);
-  void (*writeoptions_set_sync)(WriteOptions*, uint8_t);
 };
 
 // Loads the library at the first call; throws Error(kMissingLibrary).

@@ -1,10 +1,20 @@
-// How a LevelDB database is opened: the same for the tier and for the yardstick beside it.
+// How a LevelDB database is opened: the same for the tier and for the benchmarks' yardstick.
 #pragma once
 
+#include <cstddef>
+
 #include "tiers/leveldb/leveldb_library.h"
-#include "tiers/leveldb/leveldb_tier.h"
 
 namespace embstore {
+
+// bench/leveldb_options.cc measures what the defaults were chosen by.
+struct LevelDbOptions {
+  size_t write_buffer_bytes = size_t{16} << 20;  // held up to twice in memory
+  size_t max_file_bytes = size_t{16} << 20;
+  size_t block_bytes = size_t{4} << 10;
+  size_t block_cache_bytes = size_t{8} << 20;  // only for files that can't be mapped: the first 1000 are
+  int bloom_bits_per_row = 10;                 // 0: none
+};
 
 // What LevelDB wants kept as long as the database is open.
 struct LevelDbOpenOptions {
@@ -20,8 +30,8 @@ struct LevelDbOpenOptions {
     calls.options_set_write_buffer_size(handle.get(), options.write_buffer_bytes);
     calls.options_set_max_file_size(handle.get(), options.max_file_bytes);
     calls.options_set_block_size(handle.get(), options.block_bytes);
-    calls.options_set_compression(
-        handle.get(), options.compress ? LevelDbLibrary::kSnappyCompression : LevelDbLibrary::kNoCompression);
+    // Weights don't shrink.
+    calls.options_set_compression(handle.get(), LevelDbLibrary::kNoCompression);
   }
 
   LevelDbOwned<LevelDbLibrary::FilterPolicy> bloom;

@@ -6,48 +6,29 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <mutex>
-#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "row/place.h"
 #include "row/row_batch.h"
 #include "row/row_layout.h"
-#include "tiers/leveldb/leveldb_library.h"
+#include "threads/mutex.h"
+#include "tiers/leveldb/leveldb_record.h"
+#include "tiers/leveldb/shared_leveldb.h"
 #include "tiers/tier.h"
 
 namespace embstore {
-
-// bench/leveldb_options.cc measured what the defaults were chosen by.
-struct LevelDbOptions {
-  bool reopen = false;       // take over the rows of a database that was kept; else the tier starts empty
-  bool keep_files = false;   // leave the database in place on close, for a later reopen
-  bool sync_writes = false;  // a write returns when the medium has it: survives a power cut
-  bool compress = false;     // by Snappy
-  size_t write_buffer_bytes = size_t{16} << 20;  // held up to twice in memory
-  size_t max_file_bytes = size_t{16} << 20;
-  size_t block_bytes = size_t{4} << 10;
-  size_t block_cache_bytes = size_t{8} << 20;  // only for files that can't be mapped: the first 1000 are
-  int bloom_bits_per_row = 10;                 // 0: none
-};
 
 class LevelDbTier final : public Tier {
  public:
   static constexpr uint64_t kSlots = uint64_t{RowRef::kMaxSlots} + 1;
 
-  // Makes the database at the directory `path`, or empties one that a process left when it died. Throws
-  // Error(kMissingLibrary), or Error(kStorage), which names `path`: another tier has it open; there is
-  // something else; it was kept and isn't reopened; or it is reopened and has another format or layout.
-  LevelDbTier(const RowLayout& layout, std::string path, const LevelDbOptions& options = {});
-  ~LevelDbTier() override;
-  LevelDbTier(const LevelDbTier&) = delete;
-  LevelDbTier& operator=(const LevelDbTier&) = delete;
+  // Keeps the table's rows in the database at the directory `path`, which tables of other names may share.
+  // Throws what SharedLevelDb's constructor throws.
+  LevelDbTier(const std::string& table_name, const RowLayout& layout, const std::string& path,
+              const LevelDbOptions& options = {});
 
   void write(const RowBatch& rows, std::span<Slot> slots) override;
   // A place without a record yields a row whose header has another key than the place. That is
@@ -57,83 +38,32 @@ class LevelDbTier final : public Tier {
   uint64_t reused_places() const override { return reused_places_.load(std::memory_order_acquire); }
   // Takes note, no more: the records are deleted by the next write(), drain(), or compact() that finds many.
   // 16 bytes a place until then.
-  void erase(std::span<const Place> places) override;
+  void erase(std::span<const Place> places) noexcept override;
   TierStats stats() const override;
 
   void compact() override;
   // Deletes the records of every row erased so far.
   void drain() override;
-  uint64_t waiting_erasures() const;
-
-  // The rows as they were when the scan began, by ascending key. Lives no longer than the tier.
-  class Scan;
-  Scan scan();
 
  private:
-  template <class Object>
-  using Owned = LevelDbOwned<Object>;
-  struct Value {
-    Owned<char> data;
-    size_t size;
-  };
-  struct Handles;
-  struct FormatRecord;
-
-  void start_empty();
-  void reopen();
-  bool has_database() const;
-  void open_database(bool make);
-  void close_database() noexcept;
-  FormatRecord read_format() const;
-  void write_format();
-  void drop_older_records();
-
   // Deletes the records of all rows erased so far, then writes `puts` unless it's null.
-  // REQUIRES: write_mutex_ is held.
-  void delete_erased_then(LevelDbLibrary::WriteBatch* puts);
-  void write_batch(LevelDbLibrary::WriteBatch* batch);
-  Owned<LevelDbLibrary::WriteBatch> make_batch() const;
-  std::optional<Value> get(std::string_view key) const;
-  // Returns the sequence number; throws where the value is not that of `place`, whole.
-  uint64_t decode(const Place& place, std::string_view value, RowHeader& header, float* floats) const;
-  // Throws where `error`, which is freed, isn't null.
-  void check(char* error, const char* what) const;
-  [[noreturn]] void fail(const std::string& what) const;
+  void delete_erased_then(const LevelDbDatabase::Batch* puts) REQUIRES(write_mutex_);
+  LevelDbRowKey row_key(const Place& place) const { return leveldb_row_key(shared_.number(), place); }
 
-  const LevelDbLibrary& calls_;
   const RowLayout layout_;
-  const std::string path_;
-  const LevelDbOptions options_;
-  const size_t value_bytes_;
-  const std::unique_ptr<Handles> handles_;
-  LevelDbLibrary::Database* database_ = nullptr;
+  const LevelDbRowValue row_value_;
+  const SharedLevelDb shared_;
+  LevelDbDatabase& database_;
 
   std::atomic<uint64_t> rows_{0};
   std::atomic<uint64_t> reused_places_{0};
 
   // Held over a write: a slot's erased row is deleted before the slot comes again.
-  std::mutex write_mutex_;
-  uint64_t next_sequence_ = 0;  // guarded by write_mutex_
+  Mutex write_mutex_;
+  uint64_t next_sequence_ GUARDED_BY(write_mutex_) = 0;
 
-  mutable std::mutex mutex_;   // the innermost lock: never held over a call of the library
-  std::vector<Place> erased_;  // guarded by mutex_; not deleted yet
-};
-
-class LevelDbTier::Scan {
- public:
-  // Fills both with the next `max_rows` rows, or fewer at the end; false: there are none left. A row
-  // that was erased since the scan began may be among them.
-  bool next(size_t max_rows, RowBatch& rows, std::vector<Place>& places) {
-    return next(max_rows, rows, places, nullptr);
-  }
-
- private:
-  friend class LevelDbTier;
-  explicit Scan(const LevelDbTier& tier);
-  bool next(size_t max_rows, RowBatch& rows, std::vector<Place>& places, std::vector<uint64_t>* sequences);
-
-  const LevelDbTier& tier_;
-  Owned<LevelDbLibrary::Iterator> iterator_;
+  mutable Mutex erased_mutex_;  // the innermost lock: never held over a call of the library
+  std::vector<Place> erased_ GUARDED_BY(erased_mutex_);  // not deleted yet
 };
 
 }  // namespace embstore

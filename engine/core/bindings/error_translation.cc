@@ -1,0 +1,47 @@
+#include "bindings/error_translation.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
+
+#include <exception>
+
+#include "errors/error.h"
+
+namespace nb = nanobind;
+
+namespace embstore {
+namespace {
+
+const char* python_class(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kInvalidArgument: return "InvalidArgumentError";
+    case ErrorKind::kStoreFull: return "StoreFullError";
+    case ErrorKind::kMissingLibrary: return "MissingLibraryError";
+    case ErrorKind::kMissingDevice: return "MissingDeviceError";
+    case ErrorKind::kStorage: return "StorageError";
+    case ErrorKind::kDamagedRows: return "DamagedRowsError";
+    case ErrorKind::kForked: return "ForkedError";
+    case ErrorKind::kCheckpoint: return "CheckpointError";
+    case ErrorKind::kClosed: return "ClosedError";
+  }
+  return "EmbStoreError";
+}
+
+void translate(const std::exception_ptr& exception, void*) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const DamagedRowsError& error) {
+    const nb::object type = nb::module_::import_("embstore.errors").attr(python_class(error.kind()));
+    const nb::object raised = type(error.what(), error.keys());
+    PyErr_SetObject(type.ptr(), raised.ptr());
+  } catch (const Error& error) {
+    const nb::object type = nb::module_::import_("embstore.errors").attr(python_class(error.kind()));
+    PyErr_SetString(type.ptr(), error.what());
+  }
+}
+
+}  // namespace
+
+void translate_errors() { nb::register_exception_translator(translate); }
+
+}  // namespace embstore

@@ -1,0 +1,67 @@
+// A LevelDB database in a directory of its own, for as long as the process has it open: it's made empty, and
+// removed in the end.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "row/row_layout.h"
+#include "tiers/leveldb/leveldb_library.h"
+#include "tiers/leveldb/leveldb_open_options.h"
+
+namespace embstore {
+
+// Any number of threads may read and write.
+class LevelDbDatabase {
+ public:
+  // A record's value; it ends with this.
+  struct Value {
+    LevelDbOwned<char> data;  // null where there is no such record
+    size_t size;
+    std::string_view bytes() const { return {data.get(), size}; }
+  };
+  using Batch = LevelDbOwned<LevelDbLibrary::WriteBatch>;
+
+  // Makes the database at the directory `path`, or empties one that a process left when it died. Throws
+  // Error(kMissingLibrary), or Error(kStorage), which names `path`: a process has it open, or there is
+  // something else.
+  LevelDbDatabase(std::string path, const RowLayout& layout, const LevelDbOptions& options);
+  ~LevelDbDatabase();
+  LevelDbDatabase(const LevelDbDatabase&) = delete;
+  LevelDbDatabase& operator=(const LevelDbDatabase&) = delete;
+
+  const std::string& path() const { return path_; }
+  uint64_t file_bytes() const;
+
+  Batch make_batch() const;
+  void put(Batch& batch, std::string_view key, std::string_view value) const;
+  void remove(Batch& batch, std::string_view key) const;
+  void append(Batch& batch, const Batch& more) const;
+  void clear(Batch& batch) const;
+  // All of it or nothing. Throws Error(kStorage).
+  void write(const Batch& batch);
+  // Throws Error(kStorage).
+  Value get(std::string_view key) const;
+
+  // Throws Error(kStorage), which names the directory.
+  [[noreturn]] void fail(const std::string& what) const;
+
+ private:
+  void make_empty(const RowLayout& layout);
+  void remove_leftover();
+  void refuse_foreign_files() const;
+  void open(bool make);
+  void close() noexcept;
+  // Throws where `error`, which is freed, isn't null.
+  void check(char* error, const char* what) const;
+
+  const LevelDbLibrary& calls_;
+  const std::string path_;
+  const LevelDbOpenOptions open_options_;
+  const LevelDbOwned<LevelDbLibrary::ReadOptions> read_options_;
+  const LevelDbOwned<LevelDbLibrary::WriteOptions> write_options_;
+  LevelDbLibrary::Database* database_ = nullptr;
+};
+
+}  // namespace embstore

@@ -1,0 +1,90 @@
+#include "tiers/leveldb/shared_leveldb.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "errors/error.h"
+#include "threads/mutex.h"
+
+namespace embstore {
+namespace {
+
+struct OpenDatabase {
+  OpenDatabase(const std::string& path, const RowLayout& rows, const LevelDbOptions& options)
+      : layout(rows), database(path, rows, options) {}
+
+  const RowLayout layout;
+  LevelDbDatabase database;
+  std::set<std::string> tables;
+  uint32_t next_number = 0;
+};
+
+struct OpenDatabases {
+  Mutex mutex;  // held while a database is opened or closed, too
+  // By process, since a forked one must not use what it inherited, and directory.
+  std::map<std::pair<pid_t, std::string>, std::unique_ptr<OpenDatabase>> all GUARDED_BY(mutex);
+};
+
+// Never destroyed: a table may outlive the end of main().
+OpenDatabases& open_databases() {
+  static OpenDatabases& databases = *new OpenDatabases;
+  return databases;
+}
+
+std::string in_one_spelling(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
+  return error ? path : canonical.string();
+}
+
+}  // namespace
+
+SharedLevelDb::SharedLevelDb(const std::string& path, const std::string& table_name, const RowLayout& layout,
+                             const LevelDbOptions& options)
+    : directory_(in_one_spelling(path)), table_name_(table_name) {
+  OpenDatabases& databases = open_databases();
+  const MutexLock lock(databases.mutex);
+  const std::pair key(getpid(), directory_);
+  const auto found = databases.all.find(key);
+  if (found == databases.all.end()) {
+    auto made = std::make_unique<OpenDatabase>(path, layout, options);
+    made->tables.insert(table_name);
+    database_ = &made->database;
+    number_ = made->next_number++;
+    databases.all.emplace(key, std::move(made));
+    return;
+  }
+  OpenDatabase& open = *found->second;
+  const bool same_rows = open.layout.dim() == layout.dim() && open.layout.slot_count() == layout.slot_count();
+  if (!same_rows || open.tables.contains(table_name)) {
+    throw Error(ErrorKind::kStorage,
+                path + ": is in use by another variable; give each its own name or storage_path");
+  }
+  open.tables.insert(table_name);
+  database_ = &open.database;
+  number_ = open.next_number++;
+}
+
+SharedLevelDb::~SharedLevelDb() {
+  OpenDatabases& databases = open_databases();
+  const MutexLock lock(databases.mutex);
+  const auto found = databases.all.find({getpid(), directory_});
+  if (found == databases.all.end()) return;  // inherited from the process that forked this one
+  found->second->tables.erase(table_name_);
+  if (found->second->tables.empty()) databases.all.erase(found);
+}
+
+size_t SharedLevelDb::table_count() const {
+  OpenDatabases& databases = open_databases();
+  const MutexLock lock(databases.mutex);
+  const auto found = databases.all.find({getpid(), directory_});
+  return found == databases.all.end() ? 1 : found->second->tables.size();
+}
+
+}  // namespace embstore

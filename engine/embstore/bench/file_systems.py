@@ -1,0 +1,13 @@
+"""What kind of file system a folder is on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def file_system_of(folder: Path) -> str:
+    """Its type, as ext4 or tmpfs."""
+    folder = folder.resolve()
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    types = {Path(mount[1]): mount[2] for mount in mounts}
+    return next(types[parent] for parent in (folder, *folder.parents) if parent in types)

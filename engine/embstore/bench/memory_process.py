@@ -1,0 +1,121 @@
+"""What the memory suite runs in processes of their own: one table is filled, and its DRAM measured.
+
+    python -m embstore.bench.memory_process REQUEST
+
+REQUEST and what is printed are JSON.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import embstore as es
+from embstore.bench.contenders import Ids, scrambled_keys
+from embstore.bench.measure import quiesce
+from embstore.bench.stores import Sizes, UnavailableError, Variable, open_variable
+
+# Few, so that what a batch of them takes for a while is little beside the rows.
+BATCH_ROWS = 16_384
+
+
+@dataclass(frozen=True)
+class Request:
+    storage_type: str  # es.StorageType's name
+    tier: int  # that the rows are to lie in
+    rows: int
+    first_tier_rows: int  # where the rows are to lie in another tier
+    dim: int
+    seed: int
+    folder: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    rows: int  # that came to lie in the tier
+    dram_bytes: int  # that the process grew by
+    index_bytes: int  # of these
+
+
+def measure_apart(request: Request) -> Measured:
+    """In a process of its own; raises UnavailableError where this computer lacks what it needs."""
+    done = subprocess.run(
+        [sys.executable, "-m", __name__, json.dumps(asdict(request))],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(
+            f"the process that measures {request.storage_type} ended with {done.returncode}"
+        )
+    answer = json.loads(done.stdout)
+    if "unavailable" in answer:
+        raise UnavailableError(answer["unavailable"])
+    return Measured(**answer)
+
+
+def measure(request: Request) -> Measured:
+    keys = scrambled_keys(request.rows, request.seed)
+    # Beside a small table of the same kind, which has had a batch already: so what both share, as
+    # libraries, threads and buffers of a batch, doesn't count, and all else does.
+    small = keys[:BATCH_ROWS]
+    with closing(_open(request, small.size, "small")) as before:
+        _fill(before, small)
+        bytes_before = dram_bytes()
+        with closing(_open(request, request.rows, "measured")) as variable:
+            _fill(variable, keys)
+            return Measured(
+                rows=variable.tier_rows()[request.tier],
+                dram_bytes=dram_bytes() - bytes_before,
+                index_bytes=variable.counters().index_bytes or 0,
+            )
+
+
+def _open(request: Request, rows: int, name: str) -> Variable:
+    folder = Path(request.folder) / name
+    folder.mkdir()
+    sizes = Sizes(
+        rows=rows,
+        first_tier_rows=request.first_tier_rows,
+        second_of_three_rows=rows,
+        dim=request.dim,
+    )
+    return open_variable(es.StorageType[request.storage_type], sizes, folder)
+
+
+def _fill(variable: Variable, keys: Ids) -> None:
+    for first in range(0, keys.size, BATCH_ROWS):
+        variable.load(keys[first : first + BATCH_ROWS])
+    variable.settle()
+    quiesce()
+
+
+def dram_bytes() -> int:
+    """Memory that this process alone takes of DRAM: pages of files, which the kernel may drop at
+    any time, aside; pages of tmpfs and such as were swapped out included."""
+    with suppress(AttributeError):  # a C library other than glibc
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed isn't taken
+    fields = {}
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]:
+        name, _, size = line.partition(":")
+        fields[name] = int(size.split()[0]) * 1024
+    if "Pss_Anon" not in fields:
+        raise OSError("/proc/self/smaps_rollup has no Pss_Anon: this kernel is older than 5.3")
+    return fields["Pss_Anon"] + fields["Pss_Shmem"] + fields["SwapPss"]
+
+
+def main() -> None:
+    try:
+        answer = asdict(measure(Request(**json.loads(sys.argv[1]))))
+    except UnavailableError as error:
+        answer = {"unavailable": str(error)}
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Bytes of DRAM that a row takes in the tier that it lies in.
+
+Each tier's table is made and filled in a process of its own, with all rows but a few in that tier.
+Everything counts that the process's memory grows by, pages of files aside: the index, what ranks
+rows, buffers. Some of it doesn't grow with the rows: LevelDB gathers up to 32 MiB a variable.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from embstore.bench.file_systems import file_system_of
+from embstore.bench.memory_process import BATCH_ROWS, Request, measure_apart
+from embstore.bench.stores import UnavailableError
+from embstore.bench.watcher import Watcher
+from embstore.errors import InvalidArgumentError
+
+AIMED_AT_DIM = 16
+_MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"}
+
+
+@dataclass(frozen=True)
+class TierOfRows:
+    """Where the rows of a measurement lie."""
+
+    storage_type: str
+    tier: int
+    kind: str
+    at_most: float  # bytes of DRAM a row, at AIMED_AT_DIM
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} of {self.storage_type}"
+
+
+LAST, RANKED = 26.0, 40.0
+TIERS = (
+    TierOfRows("PMEM_LIBPMEM", 0, "PMEM", LAST),
+    TierOfRows("DRAM_PMEM", 1, "PMEM", LAST),
+    TierOfRows("DRAM_SSDHASH", 1, "SSDHASH", LAST),
+    TierOfRows("DRAM_LEVELDB", 1, "LEVELDB", LAST),
+    TierOfRows("DRAM_PMEM_SSDHASH", 1, "PMEM", RANKED),
+)
+
+
+@dataclass(frozen=True)
+class MemoryOptions:
+    """What the suite runs; the defaults are the ones to quote."""
+
+    rows: int = 2_000_000
+    dim: int = AIMED_AT_DIM
+    storage_types: tuple[str, ...] = tuple(tier.storage_type for tier in TIERS)
+    path: Path | None = None  # where files are made; None: the system's temporary folder
+    seed: int = 1
+
+    @property
+    def first_tier_rows(self) -> int:
+        """Little beside the rows below: it counts too."""
+        return min(max(256, self.rows // 1000), self.rows // 2, BATCH_ROWS)
+
+    @property
+    def folder(self) -> Path:
+        return self.path or Path(tempfile.gettempdir())
+
+
+@dataclass(frozen=True)
+class MemoryResult:
+    storage_type: str
+    tier: str
+    rows: int  # that lie in the tier
+    dram_bytes: float  # a row
+    index_bytes: float  # a row; of those
+    at_most: float | None  # what is aimed at; None where that is for another dim
+
+    @property
+    def reached(self) -> bool | None:
+        return None if self.at_most is None else self.dram_bytes <= self.at_most
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    storage_type: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class MemoryResults:
+    tiers: list[MemoryResult] = field(default_factory=list)
+    unavailable: list[Unavailable] = field(default_factory=list)
+
+
+def tiers_of(options: MemoryOptions) -> list[TierOfRows]:
+    return [tier for tier in TIERS if tier.storage_type in options.storage_types]
+
+
+def run(options: MemoryOptions, watcher: Watcher) -> MemoryResults:
+    """Leaves no file behind. Raises InvalidArgumentError where files would lie in memory."""
+    kind = file_system_of(options.folder)
+    if kind in _MEMORY_FILE_SYSTEMS:
+        raise InvalidArgumentError(
+            f"--path: {options.folder} is on {kind}, which is memory, so rows in files would count "
+            "as DRAM; give a folder on a disk"
+        )
+    results = MemoryResults()
+    for tier in tiers_of(options):
+        watcher.begin(tier.name)
+        try:
+            results.tiers.append(_measure(tier, options))
+        except UnavailableError as error:
+            results.unavailable.append(Unavailable(tier.storage_type, str(error)))
+        watcher.advance()
+    return results
+
+
+def _measure(tier: TierOfRows, options: MemoryOptions) -> MemoryResult:
+    with tempfile.TemporaryDirectory(prefix="embstore-bench-", dir=options.path) as folder:
+        measured = measure_apart(
+            Request(
+                storage_type=tier.storage_type,
+                tier=tier.tier,
+                rows=options.rows,
+                first_tier_rows=options.first_tier_rows,
+                dim=options.dim,
+                seed=options.seed,
+                folder=folder,
+            )
+        )
+    least = options.rows if tier.tier == 0 else options.rows - options.first_tier_rows
+    if measured.rows < least:
+        raise RuntimeError(
+            f"{measured.rows} rows lie in the tier {tier.name}, not {least}: its figures would "
+            "mean nothing"
+        )
+    return MemoryResult(
+        storage_type=tier.storage_type,
+        tier=tier.kind,
+        rows=measured.rows,
+        dram_bytes=measured.dram_bytes / measured.rows,
+        index_bytes=measured.index_bytes / measured.rows,
+        at_most=tier.at_most if options.dim == AIMED_AT_DIM else None,
+    )
+
+
+def to_json(options: MemoryOptions, results: MemoryResults) -> dict[str, object]:
+    return {
+        "suite": "memory",
+        "options": {**asdict(options), "path": None if options.path is None else str(options.path)},
+        "file_system": file_system_of(options.folder),
+        "tiers": [{**asdict(tier), "reached": tier.reached} for tier in results.tiers],
+        "unavailable": [asdict(one) for one in results.unavailable],
+    }
