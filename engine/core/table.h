@@ -129,6 +129,10 @@ class Table {
   // Lets it be no less: partitions take over rows of different ages, and count together.
   void advance_apply_count(int64_t at_least);
 
+  // By which the next apply trains; until it is set, what the optimizer was made with.
+  double learning_rate() const;
+  void set_learning_rate(double learning_rate);
+
   // Waits for the operations under way and gives memory and files back. Where the last tier keeps its rows,
   // it gets those of the others first: throws Error(kStorage) if it can't, and nothing is lost until the
   // table is destroyed. May be called again.
@@ -242,7 +246,7 @@ class Table {
   SaveSpans spans_;                    // guarded by apply_gate_
   std::vector<int64_t> removed_keys_;  // guarded by apply_gate_; since the last save that succeeded
 
-  std::mutex state_mutex_;
+  mutable std::mutex state_mutex_;
   int64_t apply_count_ = 0;         // guarded by state_mutex_
   OptimizerState optimizer_state_;  // guarded by state_mutex_
 

@@ -84,6 +84,18 @@ ApplyContext Table::begin_apply(std::optional<int64_t> global_step) {
   return context;
 }
 
+double Table::learning_rate() const {
+  const Operation operation(*this);
+  const std::lock_guard lock(state_mutex_);
+  return optimizer_state_.learning_rate;
+}
+
+void Table::set_learning_rate(double learning_rate) {
+  const Operation operation(*this);
+  const std::lock_guard lock(state_mutex_);
+  optimizer_state_.learning_rate = learning_rate;
+}
+
 void Table::apply_keys(IndexShard& shard, std::span<const KeyGradient> keys, const ApplyScope& scope,
                        RowBudget::Reservation& reservation, StagedRows& staged) {
   if (!mover_) {

@@ -13,8 +13,8 @@
 #include <span>
 #include <string>
 
-#include "row/row_layout.h"
 #include "row/row_guard.h"
+#include "row/row_layout.h"
 
 namespace embstore {
 
@@ -22,10 +22,12 @@ namespace embstore {
 using OptimizerParams = std::map<std::string, double>;
 double parameter(const OptimizerParams& params, const char* name);  // throws Error(kInvalidArgument)
 
-// What an optimizer keeps once a table rather than once a row.
+// What an optimizer keeps once a table rather than once a row: the learning rate is among it, since it may
+// change between two applies.
 struct OptimizerState {
   double beta1_power = 1.0;
   double beta2_power = 1.0;
+  double learning_rate = 0.0;
 };
 
 // What one apply tells every row's update.
@@ -63,13 +65,14 @@ concept UpdateRule = requires(const Rule rule, const OptimizerParams& params, fl
   Rule(params);
   { Rule::kSlots } -> std::convertible_to<int>;
   { rule.initial_slot_value(0) } -> std::same_as<float>;
+  // All but the learning rate, which every rule reads from context.state.
   { rule.initial_state() } -> std::same_as<OptimizerState>;
   rule.advance(state);
   // `slots` is the first slot; slot k lies k * slot_stride floats behind it.
   rule.update(row, /*slots=*/row, /*slot_stride=*/size_t{}, gradient, /*dim=*/0, context);
 };
 
-// The parts that rules without global state share.
+// The parts that rules share whose only global state is the learning rate.
 struct StatelessRule {
   OptimizerState initial_state() const { return {}; }
   void advance(OptimizerState&) const {}
@@ -78,11 +81,16 @@ struct StatelessRule {
 template <UpdateRule Rule>
 class OptimizerOf final : public Optimizer {
  public:
-  explicit OptimizerOf(const OptimizerParams& params) : rule_(params) {}
+  explicit OptimizerOf(const OptimizerParams& params)
+      : rule_(params), learning_rate_(parameter(params, "learning_rate")) {}
 
   int slot_count() const override { return Rule::kSlots; }
   float initial_slot_value(int slot) const override { return rule_.initial_slot_value(slot); }
-  OptimizerState initial_state() const override { return rule_.initial_state(); }
+  OptimizerState initial_state() const override {
+    OptimizerState state = rule_.initial_state();
+    state.learning_rate = learning_rate_;
+    return state;
+  }
   void advance(OptimizerState& state) const override { rule_.advance(state); }
 
   void update(std::span<const RowUpdate> rows, const RowLayout& layout,
@@ -100,6 +108,7 @@ class OptimizerOf final : public Optimizer {
 
  private:
   const Rule rule_;
+  const double learning_rate_;  // at the start
 };
 
 }  // namespace embstore
