@@ -2,11 +2,12 @@
 
 Each works on the rows of a batch alone: w is a row's weights, g the sum of its gradients in the
 batch, t the number of applies so far, this one included; everything is float32 and element by
-element unless the formula says otherwise. The arithmetic itself is in the core, in
-engine/core/update/optimizers; it uses AVX2 where the processor has it, with the same bits, unless
-EMBSTORE_CPU=default is set when the first variable is made. `slots` names the arrays kept beside the weights, in the order in
-which `EmbeddingVariable.export` gives them. An optimizer never changes; what a variable is to be
-trained by next is its `EmbeddingVariable.learning_rate`.
+element unless the formula says otherwise. An optimizer never changes; what a variable is to be
+trained by next is its `EmbeddingVariable.learning_rate`. `slots` names the arrays kept beside the
+weights, in the order in which `EmbeddingVariable.export` gives them.
+
+The arithmetic itself is in the core, in engine/core/update/optimizers. It uses AVX2 where the
+processor has it, with the same bits, unless the environment says EMBSTORE_CPU=default.
 """
 
 from __future__ import annotations
