@@ -46,13 +46,12 @@ class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
 class Training:
     """A model with its optimizers, over variables or over torch.nn.Embedding."""
 
-    def __init__(self, model: Model, optimizers: list[Any]) -> None:
+    def __init__(self, model: Any, optimizers: list[Any]) -> None:
         self.model, self.optimizers = model, optimizers
 
     def backward(self, ids: Any, scale: Callable[[Any], Any] = lambda loss: loss) -> None:
         # A sum: gradients of micro-batches then add up to that of the whole batch.
-        loss: Any = (self.model(torch.tensor(ids)) - 1).pow(2).sum()
-        scale(loss).backward()
+        scale((self.model(torch.tensor(ids)) - 1).pow(2).sum()).backward()
 
     def step(self) -> None:
         for optimizer in self.optimizers:
