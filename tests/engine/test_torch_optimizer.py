@@ -20,7 +20,7 @@ KEYS = 20
 DIM = 5
 BATCHES = [[[1, 2, 1], [3, 1, 4]], [[5, 5, 5], [1, 2, 3]], [[6, 7, 8], [8, 7, 1]]]  # ids
 
-RULES = {
+RULES: dict[str, tuple[es.optimizers.Optimizer, Callable[[Any], Any]]] = {
     "SGD": (es.optimizers.SGD(0.1), lambda p: torch.optim.SGD(p, lr=0.1)),
     "Adagrad": (
         es.optimizers.Adagrad(0.1),
@@ -396,3 +396,12 @@ def test_a_gradient_of_rows_is_only_replaced_by_one_like_it(pair: Pair) -> None:
         ours.step()
         after = ours.model.one.variable.lookup([1, 3], train=True)
         np.testing.assert_allclose(before - after, 0.1, rtol=1e-5)
+
+
+def test_a_batch_without_ids_gathers_a_gradient_without_rows(pair: Pair) -> None:
+    ours, _ = pair
+    ours.model.one(torch.empty(0, dtype=torch.int64)).sum().backward()
+    assert ours.model.one.rows.grad.shape == (0, DIM)
+    assert torch.nn.utils.clip_grad_norm_(ours.model.parameters(), 1.0) == 0
+    ours.step()
+    assert ours.model.one.variable.total_count() == (0, DIM)

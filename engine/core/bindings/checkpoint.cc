@@ -92,7 +92,8 @@ nb::dict verify(const std::string& path, size_t partition_count) {
 void restore(const std::vector<Table*>& tables, const Chain& chain, int64_t apply_count, double beta1_power,
              double beta2_power, double learning_rate, uint64_t clock, bool waiting_keys) {
   const nb::gil_scoped_release release;
-  restore_tables(tables, chain, {apply_count, {beta1_power, beta2_power, learning_rate}, clock}, waiting_keys);
+  restore_tables(tables, chain, {apply_count, {beta1_power, beta2_power, learning_rate}, clock},
+                 waiting_keys);
 }
 
 }  // namespace
