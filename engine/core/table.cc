@@ -292,6 +292,18 @@ void Table::advance_apply_count(int64_t at_least) {
   parts_.apply_count = std::max(parts_.apply_count, at_least);
 }
 
+double Table::learning_rate() const {
+  const Operation operation(*this);
+  MutexLock lock(parts_.state_mutex);
+  return parts_.optimizer_state.learning_rate;
+}
+
+void Table::set_learning_rate(double learning_rate) {
+  const Operation operation(*this);
+  MutexLock lock(parts_.state_mutex);
+  parts_.optimizer_state.learning_rate = learning_rate;
+}
+
 // --- Keeping
 
 ExportedRows Table::export_rows(OnDamage on_damage) const {

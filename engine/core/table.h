@@ -127,6 +127,10 @@ class Table {
   // Lets it be no less: partitions take over rows of different ages, and count together.
   void advance_apply_count(int64_t at_least);
 
+  // By which the next apply trains; until it is set, what the optimizer was made with.
+  double learning_rate() const;
+  void set_learning_rate(double learning_rate);
+
   // Waits for the operations under way and gives memory and files back. Where the last tier keeps its rows, it gets
   // those of the others first, as many as can be written: throws Error(kStorage) where some can't, and nothing is
   // lost until the table is destroyed. May be called again.

@@ -16,7 +16,8 @@ __all__ = ["FileEntry", "Manifest", "OptimizerEntry", "VariableEntry"]
 
 FILE_NAME = "manifest.json"
 FORMAT = "embstore checkpoint"
-VERSION = 1
+VERSION = 2
+READ_VERSIONS = (1, 2)
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class VariableEntry:
     apply_count: int
     beta1_power: float
     beta2_power: float
+    learning_rate: float | None  # None: without an optimizer, or of a save that didn't keep it yet
     clock: int
     follows: str | None  # the save_id that an incremental save goes on from
     total_rows: int  # that the variable had, whether in this save or one before
@@ -84,15 +86,15 @@ class Manifest:
         try:
             fields = json.loads(text)
             version = fields.pop("version")
-            if fields.pop("format") == FORMAT and version != VERSION:
+            if fields.pop("format") == FORMAT and version not in READ_VERSIONS:
                 raise CheckpointError(
                     f"{path}: its format has version {version}, and this program reads "
-                    f"version {VERSION}"
+                    f"versions {' and '.join(map(str, READ_VERSIONS))}"
                 )
             del fields["checksum"]
-            if text != _text({"format": FORMAT, "version": VERSION, **fields}):
+            if text != _text({"format": FORMAT, "version": version, **fields}):
                 raise ValueError
-            return _manifest(fields)
+            return _manifest(fields, version)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise CheckpointError(f"{path}: is truncated or damaged") from None
 
@@ -107,12 +109,14 @@ def _json(fields: dict[str, Any]) -> bytes:
     return (json.dumps(fields, indent=1, allow_nan=False) + "\n").encode("ascii")
 
 
-def _manifest(fields: dict[str, Any]) -> Manifest:
-    variables = tuple(_variable(entry) for entry in fields.pop("variables"))
+def _manifest(fields: dict[str, Any], version: int) -> Manifest:
+    variables = tuple(_variable(entry, version) for entry in fields.pop("variables"))
     return Manifest(variables=variables, **fields)
 
 
-def _variable(fields: dict[str, Any]) -> VariableEntry:
+def _variable(fields: dict[str, Any], version: int) -> VariableEntry:
+    if version == 1:
+        fields["learning_rate"] = None
     optimizer = fields.pop("optimizer")
     if optimizer is not None:
         optimizer = OptimizerEntry(**{**optimizer, "slots": tuple(optimizer["slots"])})

@@ -77,7 +77,8 @@ def restore(
 
     The storage type, partition_num and dim may be others than those of the save: columns that it
     lacks get their initial values, those that it has too many are cut. The rows that rank highest
-    come back into the upper tiers. A variable without an optimizer takes the weights alone.
+    come back into the upper tiers. The optimizer's state is that of the save, the learning rate
+    too. A variable without an optimizer takes the weights alone.
 
     incremental: the paths of the incremental saves that followed, in order.
 
@@ -184,6 +185,7 @@ def _write(
         apply_count=parts[0]["apply_count"],
         beta1_power=parts[0]["beta1_power"],
         beta2_power=parts[0]["beta2_power"],
+        learning_rate=None if variable.optimizer is None else parts[0]["learning_rate"],
         clock=max(part["clock"] for part in parts),
         follows=variable._last_save if incremental else None,
         total_rows=sum(part["rows_left"] for part in parts),
@@ -231,6 +233,9 @@ class _Plan:
         variable = self.variable
         with _checkpoint_locks([variable]), variable._partitions_lock:
             variable._last_save = None
+            learning_rate = self.entry.learning_rate
+            if variable.optimizer is None or learning_rate is None:
+                learning_rate = variable._tables[0].learning_rate()  # stays as it is
             try:
                 _core.restore_tables(
                     variable._tables,
@@ -238,6 +243,7 @@ class _Plan:
                     apply_count=self.entry.apply_count,
                     beta1_power=self.entry.beta1_power,
                     beta2_power=self.entry.beta2_power,
+                    learning_rate=learning_rate,
                     clock=self.entry.clock,
                     waiting_keys=self.waiting_keys,
                 )

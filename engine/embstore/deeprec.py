@@ -11,6 +11,7 @@ here; see `embstore.torch` for that.
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +42,7 @@ from embstore.graph import (
     square,
     subtract,
 )
+from embstore.graph.training import ChangingRate, is_changing_rate
 from embstore.initializers import Initializer
 from embstore.options import (
     CacheStrategy,
@@ -187,7 +189,10 @@ truncated_normal_initializer = _initializer(_initializers.TruncatedNormal)
 glorot_uniform_initializer = _initializer(_initializers.GlorotUniform)
 
 
-# --- Optimizers.
+# --- Optimizers. A learning rate may be a tensor, a placeholder for one, or a callable without
+# arguments, as in TensorFlow.
+
+_REPLACED_RATE = 1.0  # of an optimizer before its first run: any that is legal for all of them
 
 
 def _optimizer(rule: type[_optimizers.Optimizer]) -> Callable[..., Trainer]:
@@ -197,7 +202,11 @@ def _optimizer(rule: type[_optimizers.Optimizer]) -> Callable[..., Trainer]:
         name: str | None = None,  # noqa: ARG001
         **options: Any,
     ) -> Trainer:
-        return Trainer(rule(*arguments, **options))
+        given = inspect.signature(rule).bind(*arguments, **options).arguments
+        rate = given.get("learning_rate")
+        if is_changing_rate(rate):
+            return Trainer(rule(**{**given, "learning_rate": _REPLACED_RATE}), learning_rate=rate)
+        return Trainer(rule(**given))
 
     return optimizer
 
@@ -207,7 +216,7 @@ def _counted_optimizer(rule: type[_optimizers.Optimizer]) -> Callable[..., Train
     make = _optimizer(rule)
 
     def optimizer(
-        learning_rate: float,
+        learning_rate: float | ChangingRate,
         global_step: object = None,  # noqa: ARG001
         **options: Any,
     ) -> Trainer:

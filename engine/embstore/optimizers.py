@@ -2,9 +2,12 @@
 
 Each works on the rows of a batch alone: w is a row's weights, g the sum of its gradients in the
 batch, t the number of applies so far, this one included; everything is float32 and element by
-element unless the formula says otherwise. The arithmetic itself is in the core, in
-engine/core/optimizers. `slots` names the arrays kept beside the weights, in the order in which
-`EmbeddingVariable.export` gives them.
+element unless the formula says otherwise. An optimizer never changes; what a variable is to be
+trained by next is its `EmbeddingVariable.learning_rate`. `slots` names the arrays kept beside the
+weights, in the order in which `EmbeddingVariable.export` gives them.
+
+The arithmetic itself is in the core, in engine/core/update/optimizers. It uses AVX2 where the
+processor has it, with the same bits, unless the environment says EMBSTORE_CPU=default.
 """
 
 from __future__ import annotations
@@ -44,6 +47,10 @@ class Optimizer:
         """What the core knows it by."""
         return type(self).__name__
 
+    def check_learning_rate(self, value: object) -> float:
+        """`value` as a learning rate; InvalidArgumentError where the rule can't work with it."""
+        return _checks.real("learning_rate", value, at_least=0)
+
     def params(self) -> dict[str, float]:
         """The arguments as the core takes them."""
         return {field.name: float(getattr(self, field.name)) for field in fields(self)}
@@ -60,7 +67,7 @@ class SGD(Optimizer):
     learning_rate: float
 
     def __post_init__(self) -> None:
-        _checks.real("learning_rate", self.learning_rate, at_least=0)
+        self.check_learning_rate(self.learning_rate)
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ class Adagrad(Optimizer):
     initial_accumulator_value: float = 0.1
 
     def __post_init__(self) -> None:
-        _checks.real("learning_rate", self.learning_rate, at_least=0)
+        self.check_learning_rate(self.learning_rate)
         _checks.real("initial_accumulator_value", self.initial_accumulator_value, above=0)
 
 
@@ -101,7 +108,7 @@ class AdagradDecay(Optimizer):
     accumulator_decay_rate: float = 0.9
 
     def __post_init__(self) -> None:
-        _checks.real("learning_rate", self.learning_rate, at_least=0)
+        self.check_learning_rate(self.learning_rate)
         _checks.real("initial_accumulator_value", self.initial_accumulator_value, above=0)
         _checks.integer(
             "accumulator_decay_step", self.accumulator_decay_step, at_least=1, unit="steps"
@@ -225,7 +232,7 @@ class Adadelta(Optimizer):
     epsilon: float = 1e-7
 
     def __post_init__(self) -> None:
-        _checks.real("learning_rate", self.learning_rate, at_least=0)
+        self.check_learning_rate(self.learning_rate)
         _checks.real("rho", self.rho, at_least=0, below=1)
         _checks.real("epsilon", self.epsilon, above=0)
 
@@ -245,7 +252,7 @@ class RMSprop(Optimizer):
     epsilon: float = 1e-7
 
     def __post_init__(self) -> None:
-        _checks.real("learning_rate", self.learning_rate, at_least=0)
+        self.check_learning_rate(self.learning_rate)
         _checks.real("rho", self.rho, at_least=0, below=1)
         _checks.real("momentum", self.momentum, at_least=0, below=1)
         _checks.real("epsilon", self.epsilon, above=0)
@@ -275,6 +282,9 @@ class Ftrl(Optimizer):
     def slots(self) -> tuple[str, ...]:
         return ("accum", "linear")
 
+    def check_learning_rate(self, value: object) -> float:
+        return _checks.real("learning_rate", value, above=0)  # it is divided by
+
     learning_rate: float
     learning_rate_power: float = -0.5
     initial_accumulator_value: float = 0.1
@@ -282,7 +292,7 @@ class Ftrl(Optimizer):
     l2_regularization_strength: float = 0.0
 
     def __post_init__(self) -> None:
-        _checks.real("learning_rate", self.learning_rate, above=0)
+        self.check_learning_rate(self.learning_rate)
         _checks.real("learning_rate_power", self.learning_rate_power, at_most=0)
         _checks.real("initial_accumulator_value", self.initial_accumulator_value, at_least=0)
         _checks.real("l1_regularization_strength", self.l1_regularization_strength, at_least=0)
@@ -293,7 +303,7 @@ _NAMES = ", ".join(name for name in __all__ if name != "Optimizer")
 
 
 def _check_adam(optimizer: Adam | AdamAsync | AdamW | Adamax) -> None:
-    _checks.real("learning_rate", optimizer.learning_rate, at_least=0)
+    optimizer.check_learning_rate(optimizer.learning_rate)
     _checks.real("beta1", optimizer.beta1, at_least=0, below=1)
     _checks.real("beta2", optimizer.beta2, at_least=0, below=1)
     _checks.real("epsilon", optimizer.epsilon, above=0)

@@ -148,6 +148,25 @@ class EmbeddingVariable:
         return self._optimizer
 
     @property
+    def learning_rate(self) -> float:
+        """By which the next `apply_gradients` trains: the optimizer's own until it is set.
+
+        It may be set at any time and from any thread; an apply that has begun isn't changed by it.
+        Saves keep it, and `embstore.restore` brings it back; files kept by
+        `SSDHashOption.keep_files` don't. Raises InvalidArgumentError where the variable has no
+        optimizer, or the optimizer can't work with the value.
+        """
+        self._check_trainable()
+        return self._tables[0].learning_rate()
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        rate = self._check_trainable().check_learning_rate(value)
+        with self._partitions_lock:  # so that no batch trains some of its keys by the old one
+            for table in self._tables:
+                table.set_learning_rate(rate)
+
+    @property
     def ev_option(self) -> EmbeddingVariableOption:
         return self._option
 
@@ -202,11 +221,7 @@ class EmbeddingVariable:
 
         Raises StoreFullError, before anything is changed, where the new rows have no room.
         """
-        if self._optimizer is None:
-            raise InvalidArgumentError(
-                f"{self._name} was made without an optimizer and can't be trained; "
-                "give get_embedding_variable an optimizer="
-            )
+        self._check_trainable()
         keys = _checks.ids(ids)
         values = _checks.grads(grads, (*keys.shape, self._dim))
         if global_step is not None:
@@ -312,6 +327,14 @@ class EmbeddingVariable:
             f"{self._name} can't be copied or pickled, since its rows lie in the tiers of this "
             "process; export() gives them"
         )
+
+    def _check_trainable(self) -> Optimizer:
+        if self._optimizer is None:
+            raise InvalidArgumentError(
+                f"{self._name} was made without an optimizer and can't be trained, nor has it a "
+                "learning_rate; give get_embedding_variable an optimizer="
+            )
+        return self._optimizer
 
     def _routed(self, keys: NDArray[np.int64]) -> Iterator[tuple[Table, NDArray[np.intp]]]:
         """Each partition with where in `keys` its own are, in order, so that sums stay the same."""

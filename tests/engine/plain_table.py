@@ -1,101 +1,18 @@
-"""What an embedding variable must do, in a dict and numpy: the float32 arithmetic of the core's
-rules, operation by operation, so that results can be compared bit for bit."""
+"""What an embedding variable must do, in a dict and numpy, so that results can be compared bit for
+bit."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
+from plain_rules import F32, Row, Step, update_of
 
 import embstore as es
-
-F32 = np.float32
-Row = NDArray[np.float32]
-Update = Callable[[Row, list[Row], Row, int], None]  # weights, slots, gradient, t from 1
-
-
-def sgd(optimizer: es.optimizers.SGD) -> Update:
-    rate = F32(optimizer.learning_rate)
-
-    def update(w: Row, slots: list[Row], g: Row, t: int) -> None:
-        del slots, t
-        w -= rate * g
-
-    return update
-
-
-def adagrad(optimizer: es.optimizers.Adagrad) -> Update:
-    rate = F32(optimizer.learning_rate)
-
-    def update(w: Row, slots: list[Row], g: Row, t: int) -> None:
-        del t
-        (a,) = slots
-        a += g * g
-        w -= rate * g / np.sqrt(a)
-
-    return update
-
-
-def adam(optimizer: es.optimizers.Adam) -> Update:
-    beta1, beta2 = optimizer.beta1, optimizer.beta2
-    powers = {0: (1.0, 1.0)}
-
-    def update(w: Row, slots: list[Row], g: Row, t: int) -> None:
-        for i in range(len(powers), t + 1):
-            powers[i] = (powers[i - 1][0] * beta1, powers[i - 1][1] * beta2)
-        power1, power2 = powers[t]
-        step = F32(optimizer.learning_rate * math.sqrt(1.0 - power2) / (1.0 - power1))
-        m, v = slots
-        m += F32(1.0 - beta1) * (g - m)
-        v += F32(1.0 - beta2) * (g * g - v)
-        w -= step * m / (np.sqrt(v) + F32(optimizer.epsilon))
-
-    return update
-
-
-def ftrl(optimizer: es.optimizers.Ftrl) -> Update:
-    assert optimizer.learning_rate_power == -0.5, "numpy's power may round unlike the C library's"
-    rate = optimizer.learning_rate
-    l1 = optimizer.l1_regularization_strength
-    l2_term = F32(2.0 * optimizer.l2_regularization_strength * rate)
-
-    def update(w: Row, slots: list[Row], g: Row, t: int) -> None:
-        del t
-        a, linear = slots
-        raised = a + g * g
-        linear += g - (np.sqrt(raised) - np.sqrt(a)) * F32(1.0 / rate) * w
-        a[:] = raised
-        norm = _norm(linear)
-        if norm <= l1:
-            w[:] = 0
-        else:
-            w[:] = F32((l1 / norm - 1.0) * rate) * linear / (np.sqrt(a) + l2_term)
-
-    return update
-
-
-def _norm(row: Row) -> float:
-    lanes = [0.0] * 8  # the order in which the core sums, for any width of vector registers
-    for i, value in enumerate(row.tolist()):
-        lanes[i % 8] += value * value
-    return math.sqrt(sum(lanes))
-
-
-def update_of(optimizer: es.optimizers.Optimizer) -> tuple[Update, list[float]]:
-    """The rule and its slots' initial values."""
-    if isinstance(optimizer, es.optimizers.SGD):
-        return sgd(optimizer), []
-    if isinstance(optimizer, es.optimizers.Adagrad):
-        return adagrad(optimizer), [optimizer.initial_accumulator_value]
-    if isinstance(optimizer, es.optimizers.Adam):
-        return adam(optimizer), [0.0, 0.0]
-    assert isinstance(optimizer, es.optimizers.Ftrl)
-    return ftrl(optimizer), [optimizer.initial_accumulator_value, 0.0]
 
 
 class PlainStoreFullError(Exception):
@@ -130,6 +47,7 @@ class PlainTable:
         self._initial_rows = initial_rows
         self._update, self._slot_values = update_of(optimizer)
         self._slot_names = optimizer.slots
+        self.learning_rate: float = optimizer.params()["learning_rate"]
         self._capacities = capacities
         self._strategy = cache_strategy
         self._partitions = partition_num
@@ -167,7 +85,7 @@ class PlainTable:
                 slots = [np.full(self.dim, value, F32) for value in self._slot_values]
                 self._rows[key] = PlainRow(self._initial_row(key).copy(), slots)
             row = self._rows[key]
-            self._update(row.w, row.slots, grad, self._applies)
+            self._update(row.w, row.slots, grad, Step(self._applies, step, self.learning_rate))
             row.version = step
         for key in ids:
             self._now += 1

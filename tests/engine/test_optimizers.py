@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from typing import Any
@@ -295,3 +298,25 @@ def test_a_parameter_that_cant_work_is_named(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=f"^{argument}.* must be"):
         make()
+
+
+def trained_with_vectors(extensions: str) -> subprocess.CompletedProcess[str]:
+    """Prints Ftrl's row after a step, computed by the named vector instructions."""
+    program = """
+import embstore as es
+var = es.get_embedding_variable("v", 9, optimizer=es.optimizers.Ftrl(0.1))
+var.apply_gradients([1], [[0.1, -0.2, 0.3] * 3])
+print(var.lookup([1]).tobytes().hex())
+"""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "EMBSTORE_CPU": extensions},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_vector_instructions_can_be_chosen_and_give_the_same_bits() -> None:
+    assert trained_with_vectors("default").stdout == trained_with_vectors("").stdout != ""
+    refused = trained_with_vectors("sse9")
+    assert "InvalidArgumentError: EMBSTORE_CPU: must be default or avx2, got sse9" in refused.stderr

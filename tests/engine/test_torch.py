@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 import subprocess
 import sys
 import threading
@@ -14,7 +15,12 @@ import pytest
 from engine_storage import MakeVariable
 
 import embstore as es
-from embstore.errors import InvalidArgumentError, StoreFullError
+from embstore.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    StoreFullError,
+    UnsupportedError,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -266,12 +272,200 @@ def test_threads_train_one_variable(make_variable: MakeVariable) -> None:
     assert (var.lookup([1, 2]) == 200).all()
 
 
-def test_a_module_has_no_parameters_and_no_state(var: es.EmbeddingVariable) -> None:
-    layer = es.torch.Embedding(var)
-    assert list(layer.parameters()) == []
+def test_modules_of_a_variable_have_one_parameter_without_elements_and_no_state(
+    var: es.EmbeddingVariable,
+) -> None:
+    layer, bag = es.torch.Embedding(var), es.torch.EmbeddingBag(var, "sqrtn")
+    (rows,) = torch.nn.ModuleList([layer, bag]).parameters()
+    assert isinstance(rows, es.torch.Rows)
+    assert rows.shape == (0, DIM)
+    assert rows.grad is None
     assert layer.state_dict() == {}
     assert repr(layer) == f"Embedding({var!r})"
-    assert repr(es.torch.EmbeddingBag(var, "sqrtn")).endswith("combiner='sqrtn')")
+    assert repr(bag).endswith("combiner='sqrtn')")
+    assert repr(rows) == f"Rows({var!r})"
+
+
+def test_rows_of_another_module_arent_loaded_in_silence(var: es.EmbeddingVariable) -> None:
+    model = torch.nn.Sequential(es.torch.Embedding(var))
+    model.load_state_dict({})
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*0\.weight"):
+        model.load_state_dict(torch.nn.Sequential(torch.nn.Embedding(KEYS, DIM)).state_dict())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_rows_come_out_in_the_modules_dtype_and_are_trained_in_float32(
+    var: es.EmbeddingVariable, table: Any, dtype: Any
+) -> None:
+    model = torch.nn.Sequential(es.torch.Embedding(var), torch.nn.Linear(DIM, 1)).to(dtype)
+    ids = torch.tensor([1, 2, 1])
+    rows = model[0](ids)
+    assert rows.dtype == dtype
+    assert torch.equal(rows.detach(), table[ids].to(dtype))
+    assert model.eval()[0](ids).dtype == dtype
+    grads = torch.tensor([0.1, 0.2, 0.3], dtype=dtype)
+    (rows * grads[:, None]).sum().backward()
+    twin = Twin(table)
+    (twin(ids) * grads.float()[:, None]).sum().backward()
+    twin.step()
+    assert_same_rows(var, twin)
+    model(ids).sum().backward()
+
+
+def test_int32_ids_and_offsets_are_taken(var: es.EmbeddingVariable, table: Any) -> None:
+    ids = torch.tensor([1, 2, 3], dtype=torch.int32)
+    assert torch.equal(es.torch.Embedding(var)(ids).detach(), table[ids])
+    bags = es.torch.EmbeddingBag(var, "sum")(ids, torch.tensor([0, 2], dtype=torch.int32))
+    torch.testing.assert_close(bags.detach(), torch.stack([table[1] + table[2], table[3]]))
+
+
+def test_padding_reads_as_it_is_and_isnt_trained(var: es.EmbeddingVariable, table: Any) -> None:
+    theirs = torch.nn.Embedding(KEYS, DIM, padding_idx=2)
+    theirs.weight.data.copy_(table)
+    optimizer = torch.optim.Adagrad(
+        theirs.parameters(), lr=0.1, initial_accumulator_value=0.1, eps=0.0
+    )
+    layer = es.torch.Embedding(var, padding_idx=2)
+    ids = torch.tensor([[1, 2], [2, 3], [2, 2]])
+    assert torch.equal(layer(ids), theirs(ids))
+    for embed in (layer, theirs):
+        embed(ids).pow(2).sum().backward()
+    optimizer.step()
+    np.testing.assert_allclose(
+        var.lookup(np.arange(KEYS)), theirs.weight.detach().numpy(), rtol=1e-5, atol=1e-6
+    )
+    assert var.get_frequency([1, 2, 3]).tolist() == [1, 0, 1]
+    assert "padding_idx=2" in repr(layer)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("by_offsets", [False, True])
+def test_bags_leave_padding_out(
+    var: es.EmbeddingVariable, table: Any, mode: str, by_offsets: bool
+) -> None:
+    ids = torch.tensor([[1, 2, 3], [2, 2, 2], [4, 1, 2], [5, 6, 5]])
+    arguments = (ids.reshape(-1), torch.tensor([0, 3, 6, 9])) if by_offsets else (ids,)
+    weight = torch.nn.Parameter(table.clone())
+    layer = es.torch.EmbeddingBag(var, mode, padding_idx=2)
+    bags = layer(*arguments)
+    theirs = torch.nn.functional.embedding_bag(
+        arguments[0], weight, *arguments[1:], mode=mode, padding_idx=2
+    )
+    torch.testing.assert_close(bags, theirs)
+    bags.pow(2).sum().backward()
+    theirs.pow(2).sum().backward()
+    twin = Twin(table)
+    twin.weight.grad = weight.grad
+    twin.step()
+    assert_same_rows(var, twin)
+    assert var.get_frequency([2]).tolist() == [0]
+
+
+def test_a_copy_of_a_module_is_refused_or_shares_the_variable(var: es.EmbeddingVariable) -> None:
+    model = torch.nn.Sequential(es.torch.Embedding(var), torch.nn.Linear(DIM, 1))
+    with pytest.raises(UnsupportedError, match=r"copy.deepcopy\(model, {id\(variable\)"):
+        copy.deepcopy(model)
+    with pytest.raises(UnsupportedError, match=r"embstore.save"):
+        pickle.dumps(model)
+    shared = copy.deepcopy(model, {id(var): var})
+    assert shared[0].variable is var
+    assert next(shared.parameters()) is next(model.parameters())
+    shared(torch.tensor([1])).sum().backward()
+    assert var.total_count() == (1, DIM)
+
+
+def test_a_frozen_variable_gives_rows_without_a_gradient(
+    var: es.EmbeddingVariable, table: Any
+) -> None:
+    layer = es.torch.Embedding(var)
+    layer.requires_grad_(False)
+    rows = layer(torch.tensor([1]))
+    assert not rows.requires_grad
+    assert torch.equal(rows, table[[1]])
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])
+def test_a_gradient_that_isnt_finite_trains_nothing(var: es.EmbeddingVariable, bad: float) -> None:
+    layer = es.torch.Embedding(var)
+    weights = torch.ones(2, DIM)
+    weights[1, 3] = bad
+    with pytest.raises(InvalidArgumentError, match=r"inf or nan.*embstore.torch.Optimizer"):
+        (layer(torch.tensor([1, 2])) * weights).sum().backward()
+    assert var.total_count() == (0, DIM)
+
+
+def test_gradients_are_finite_whose_sum_isnt(var: es.EmbeddingVariable) -> None:
+    (es.torch.Embedding(var)(torch.tensor([1])) * 1e19).sum().backward()
+    (es.torch.Embedding(var)(torch.tensor([1, 2])) * 3e38).sum().backward()
+    assert var.total_count() == (2, DIM)
+
+
+def test_a_scaler_without_the_optimizer_of_rows_is_an_error_in_its_first_step(
+    var: es.EmbeddingVariable,
+) -> None:
+    model = torch.nn.Sequential(es.torch.Embedding(var), torch.nn.Linear(DIM, 1))
+    dense = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(scaler: Any) -> None:
+        scaler.scale(model(torch.tensor([1, 2])).sum()).backward()
+        scaler.step(dense)
+        scaler.update()
+
+    with pytest.raises(InvalidArgumentError, match=r"var_0: .*GradScaler had scaled"):
+        step(torch.amp.GradScaler("cpu", init_scale=4.0))
+    step(torch.amp.GradScaler("cpu", enabled=False))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_model_trains_the_same_rows(make_variable: MakeVariable, backend: str) -> None:
+    class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.var = make_variable(dim=DIM)
+            self.rows = es.torch.Embedding(self.var)
+            self.bags = es.torch.EmbeddingBag(self.var)
+            self.linear = torch.nn.Linear(DIM, 1)
+
+        def forward(self, ids: Any) -> Any:
+            return self.linear(torch.relu(self.rows(ids) * 2).sum(1) + self.bags(ids))
+
+    plain, compiled = Model(), Model()
+    losses = []
+    for model in (plain, torch.compile(compiled, backend=backend, fullgraph=False)):
+        for step in range(3):
+            loss = model(torch.tensor([[1, 2, 3], [4, step, 1]])).pow(2).sum()
+            loss.backward()
+            losses.append(loss.item())
+    assert losses[:3] == losses[3:]
+    np.testing.assert_array_equal(compiled.var.export()["values"], plain.var.export()["values"])
+
+
+def test_a_variable_that_nothing_holds_any_more_is_told_from_a_trained_one() -> None:
+    var = es.get_embedding_variable("gone", DIM, optimizer=es.optimizers.SGD(0.1))
+    loss = es.torch.Embedding(var)(torch.tensor([1])).sum()
+    del var
+    gc.collect()
+    with pytest.raises(ClosedError, match="gone doesn't exist any more"):
+        loss.backward()
+
+
+def test_a_script_ends_without_a_word_about_leaks() -> None:
+    program = """
+import torch
+import embstore as es
+table = es.get_embedding_variable("t", 4, optimizer=es.optimizers.Adagrad(0.1))
+model = torch.nn.Sequential(es.torch.Embedding(table), torch.nn.Linear(4, 1))
+loss = model(torch.tensor([1, 2])).sum()
+loss.backward()
+rows = es.torch.Optimizer(model)
+loss = model(torch.tensor([1, 2])).sum()
+loss.backward()
+rows.step()
+untrained = model(torch.tensor([5]))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")
 
 
 COMBINERS = ("sum", "mean", "sqrtn")
@@ -342,12 +536,15 @@ def test_empty_bags_give_zeros(var: es.EmbeddingVariable, combiner: str) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((torch.tensor([1.0]),), "ids must be an int64 tensor, got torch.float32"),
-        ((torch.tensor([1], dtype=torch.int32),), "ids must be an int64 tensor, got torch.int32"),
-        (([1],), "ids must be an int64 tensor, got list"),
-        ((torch.tensor([1]),), "offsets must be a 1-D int64 tensor"),
-        ((torch.tensor([1]), torch.tensor([0.0])), "offsets must be a 1-D int64 tensor"),
-        ((torch.tensor([1]), torch.tensor([[0]])), "offsets must be a 1-D int64 tensor"),
+        ((torch.tensor([1.0]),), "ids must be an int64 or int32 tensor, got torch.float32"),
+        ((torch.tensor([True]),), "ids must be an int64 or int32 tensor, got torch.bool"),
+        (([1],), "ids must be an int64 or int32 tensor, got list"),
+        (
+            (torch.tensor([1]),),
+            "offsets must say where each bag starts where ids are 1-D, got None",
+        ),
+        ((torch.tensor([1]), torch.tensor([0.0])), "offsets must be an int64 or int32 tensor"),
+        ((torch.tensor([1]), torch.tensor([[0]])), "offsets must be 1-D, got 2-D"),
         ((torch.tensor([1]), torch.tensor([1])), "offsets must start at 0"),
         ((torch.tensor([1, 2]), torch.tensor([0, 2, 1])), "offsets must start at 0 and ascend"),
         ((torch.tensor([1, 2]), torch.tensor([0, 3])), "ascend to at most 2"),

@@ -60,6 +60,7 @@ nb::dict save_table(Table& table, std::string path, const nb::bytes& save_id, ui
   dict["apply_count"] = saved.state.apply_count;
   dict["beta1_power"] = saved.state.optimizer.beta1_power;
   dict["beta2_power"] = saved.state.optimizer.beta2_power;
+  dict["learning_rate"] = saved.state.optimizer.learning_rate;
   dict["clock"] = saved.state.clock;
   return dict;
 }
@@ -89,9 +90,10 @@ nb::dict verify(const std::string& path, size_t partition_count) {
 }
 
 void restore(const std::vector<Table*>& tables, const Chain& chain, int64_t apply_count, double beta1_power,
-             double beta2_power, uint64_t clock, bool waiting_keys) {
+             double beta2_power, double learning_rate, uint64_t clock, bool waiting_keys) {
   const nb::gil_scoped_release release;
-  restore_tables(tables, chain, {apply_count, {beta1_power, beta2_power}, clock}, waiting_keys);
+  restore_tables(tables, chain, {apply_count, {beta1_power, beta2_power, learning_rate}, clock},
+                 waiting_keys);
 }
 
 }  // namespace
@@ -123,7 +125,7 @@ void bind(nb::module_& module) {
       },
       "chain"_a, "partition_count"_a);
   module.def("restore_tables", &restore, "tables"_a, nb::kw_only(), "chain"_a, "apply_count"_a,
-             "beta1_power"_a, "beta2_power"_a, "clock"_a, "waiting_keys"_a);
+             "beta1_power"_a, "beta2_power"_a, "learning_rate"_a, "clock"_a, "waiting_keys"_a);
   module.def("crc32c", [](const nb::bytes& data) { return crc32c(data.data(), data.size()); }, "data"_a);
 }
 

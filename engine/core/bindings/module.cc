@@ -224,6 +224,9 @@ void bind_table(nb::module_& module) {
       .def("apply_count", &Table::apply_count, nb::call_guard<nb::gil_scoped_release>())
       .def("advance_apply_count", &Table::advance_apply_count, "at_least"_a,
            nb::call_guard<nb::gil_scoped_release>())
+      .def("learning_rate", &Table::learning_rate, nb::call_guard<nb::gil_scoped_release>())
+      .def("set_learning_rate", &Table::set_learning_rate, "learning_rate"_a,
+           nb::call_guard<nb::gil_scoped_release>())
       .def("drain", &Table::drain, nb::call_guard<nb::gil_scoped_release>())
       .def("close", &Table::close, nb::call_guard<nb::gil_scoped_release>());
 }

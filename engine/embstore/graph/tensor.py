@@ -25,6 +25,9 @@ class Run(Protocol):
     def __getitem__(self, tensor: Tensor, /) -> Array:
         """The value of a tensor that was computed before: those of a node's inputs are."""
 
+    def compute(self, wanted: Sequence[Tensor], /) -> None:
+        """Makes sure that the tensors have values."""
+
     def variable(self, variable: GraphVariable, /) -> EmbeddingVariable:
         """The rows of a variable in the run's session."""
 

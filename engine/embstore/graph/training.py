@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from embstore.errors import InvalidArgumentError
 from embstore.graph.tensor import Array, Operation, Run, Tensor, in_order
 from embstore.graph.variable import GraphVariable, Lookup
 from embstore.optimizers import Optimizer, check_optimizer
+
+# What it is when a run trains: a tensor's value (of a placeholder, say), or what a call returns.
+ChangingRate: TypeAlias = "Tensor | Callable[[], float]"
 
 
 class GlobalStep(Tensor):
@@ -34,11 +38,20 @@ class Gradient(Tensor):
 
 
 class Trainer:
-    """Trains variables by one optimizer of `embstore.optimizers`."""
+    """Trains variables by one optimizer of `embstore.optimizers`.
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    learning_rate: takes the place of the optimizer's own, anew at every run.
+    """
+
+    def __init__(self, optimizer: Optimizer, learning_rate: ChangingRate | None = None) -> None:
         check_optimizer(optimizer)
+        if learning_rate is not None and not is_changing_rate(learning_rate):
+            raise InvalidArgumentError(
+                "learning_rate must be a tensor or a callable that returns a number, got "
+                f"{learning_rate!r}; a rate that never changes is the optimizer's"
+            )
         self.optimizer = optimizer
+        self.learning_rate = learning_rate
 
     def compute_gradients(
         self, loss: Tensor, var_list: Sequence[GraphVariable] | None = None
@@ -73,7 +86,8 @@ class Trainer:
                     "its rows hold the slots of that optimizer"
                 )
             variable.optimizer = self.optimizer
-        return _Train([gradient for gradient, _ in grads_and_vars], global_step, name)
+        gradients = [gradient for gradient, _ in grads_and_vars]
+        return _Train(gradients, self.learning_rate, global_step, name)
 
     def minimize(
         self,
@@ -87,9 +101,14 @@ class Trainer:
 
 class _Train(Operation):
     def __init__(
-        self, gradients: Sequence[Gradient], global_step: GlobalStep | None, name: str
+        self,
+        gradients: Sequence[Gradient],
+        learning_rate: ChangingRate | None,
+        global_step: GlobalStep | None,
+        name: str,
     ) -> None:
         self.name = name
+        self._learning_rate = learning_rate
         self._gradients = gradients
         self._global_step = global_step
 
@@ -99,8 +118,28 @@ class _Train(Operation):
     def execute(self, run: Run, /) -> None:
         # All gradients before the first variable changes: a run that fails there trains nothing.
         rows = [run.row_gradients(g.inputs[0], g.variable) for g in self._gradients]
+        rate = None if self._learning_rate is None else _value(self._learning_rate, run)
         step = None if self._global_step is None else run.steps(self._global_step)
         for gradient, (ids, values) in zip(self._gradients, rows, strict=True):
+            if rate is not None:
+                run.variable(gradient.variable).learning_rate = rate
             run.variable(gradient.variable).apply_gradients(ids, values, global_step=step)
         if self._global_step is not None:
             run.count_step(self._global_step)
+
+
+def is_changing_rate(learning_rate: object) -> bool:
+    return isinstance(learning_rate, Tensor) or callable(learning_rate)
+
+
+def _value(learning_rate: ChangingRate, run: Run) -> float:
+    if not isinstance(learning_rate, Tensor):
+        return learning_rate()
+    run.compute([learning_rate])
+    value = run[learning_rate]
+    if value.size != 1:
+        raise InvalidArgumentError(
+            f"learning_rate must be one number, but {learning_rate.name!r} has the shape "
+            f"{value.shape}"
+        )
+    return float(value.item())

@@ -156,7 +156,7 @@ class DenseAdagrad:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._parameters: list[Tensor] = list(model.parameters())
+        self._parameters: list[Tensor] = list(es_torch.dense_parameters(model))
         self._sums = [torch.full_like(p, INITIAL_ACCUMULATOR) for p in self._parameters]
         self._steps = [torch.zeros(()) for _ in self._parameters]
 

@@ -11,19 +11,18 @@ namespace embstore {
 struct Adadelta : StatelessRule {
   static constexpr int kSlots = 2;  // a, b
 
-  float learning_rate;
   float gain;
   float epsilon;
 
   explicit Adadelta(const OptimizerParams& params)
-      : learning_rate(static_cast<float>(parameter(params, "learning_rate"))),
-        gain(static_cast<float>(1.0 - parameter(params, "rho"))),
+      : gain(static_cast<float>(1.0 - parameter(params, "rho"))),
         epsilon(static_cast<float>(parameter(params, "epsilon"))) {}
 
   float initial_slot_value(int) const { return 0.0f; }
 
   void update(float* __restrict w, float* __restrict slots, size_t stride, const float* __restrict g, int dim,
-              const ApplyContext&) const {
+              const ApplyContext& context) const {
+    const auto learning_rate = static_cast<float>(context.state.learning_rate);
     float* __restrict a = slots;
     float* __restrict b = slots + stride;
     for (int i = 0; i < dim; ++i) {

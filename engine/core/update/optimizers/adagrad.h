@@ -11,17 +11,16 @@ namespace embstore {
 struct Adagrad : StatelessRule {
   static constexpr int kSlots = 1;  // a
 
-  float learning_rate;
   float initial_accumulator_value;
 
   explicit Adagrad(const OptimizerParams& params)
-      : learning_rate(static_cast<float>(parameter(params, "learning_rate"))),
-        initial_accumulator_value(static_cast<float>(parameter(params, "initial_accumulator_value"))) {}
+      : initial_accumulator_value(static_cast<float>(parameter(params, "initial_accumulator_value"))) {}
 
   float initial_slot_value(int) const { return initial_accumulator_value; }
 
   void update(float* __restrict w, float* __restrict slots, size_t, const float* __restrict g, int dim,
-              const ApplyContext&) const {
+              const ApplyContext& context) const {
+    const auto learning_rate = static_cast<float>(context.state.learning_rate);
     float* __restrict a = slots;
     for (int i = 0; i < dim; ++i) {
       a[i] += g[i] * g[i];

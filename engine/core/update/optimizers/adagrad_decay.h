@@ -14,14 +14,12 @@ namespace embstore {
 struct AdagradDecay : StatelessRule {
   static constexpr int kSlots = 2;  // a; how often the row decayed, in every element
 
-  float learning_rate;
   float initial_accumulator_value;
   int64_t decay_step;
   float decay_rate;
 
   explicit AdagradDecay(const OptimizerParams& params)
-      : learning_rate(static_cast<float>(parameter(params, "learning_rate"))),
-        initial_accumulator_value(static_cast<float>(parameter(params, "initial_accumulator_value"))),
+      : initial_accumulator_value(static_cast<float>(parameter(params, "initial_accumulator_value"))),
         decay_step(static_cast<int64_t>(parameter(params, "accumulator_decay_step"))),
         decay_rate(static_cast<float>(parameter(params, "accumulator_decay_rate"))) {}
 
@@ -29,6 +27,7 @@ struct AdagradDecay : StatelessRule {
 
   void update(float* __restrict w, float* __restrict slots, size_t stride, const float* __restrict g, int dim,
               const ApplyContext& context) const {
+    const auto learning_rate = static_cast<float>(context.state.learning_rate);
     float* __restrict a = slots;
     float* __restrict decays = slots + stride;
     if ((context.global_step + 1) / decay_step > static_cast<int64_t>(decays[0])) {

@@ -12,14 +12,12 @@ namespace embstore {
 struct Adam {
   static constexpr int kSlots = 2;  // m, v
 
-  double learning_rate;
   double beta1;
   double beta2;
   float epsilon;
 
   explicit Adam(const OptimizerParams& params)
-      : learning_rate(parameter(params, "learning_rate")),
-        beta1(parameter(params, "beta1")),
+      : beta1(parameter(params, "beta1")),
         beta2(parameter(params, "beta2")),
         epsilon(static_cast<float>(parameter(params, "epsilon"))) {}
 
@@ -33,8 +31,9 @@ struct Adam {
   void update(float* __restrict w, float* __restrict slots, size_t stride, const float* __restrict g, int dim,
               const ApplyContext& context) const {
     // The bias corrections are differences of nearly equal numbers, hence the doubles.
-    const auto step = static_cast<float>(learning_rate * std::sqrt(1.0 - context.state.beta2_power) /
-                                         (1.0 - context.state.beta1_power));
+    const auto step =
+        static_cast<float>(context.state.learning_rate * std::sqrt(1.0 - context.state.beta2_power) /
+                           (1.0 - context.state.beta1_power));
     const auto m_gain = static_cast<float>(1.0 - beta1);
     const auto v_gain = static_cast<float>(1.0 - beta2);
     float* __restrict m = slots;

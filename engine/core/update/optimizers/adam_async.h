@@ -20,7 +20,7 @@ struct AdamAsync : Adam {
       Adam::update(w, slots, stride, g, dim, context);
       return;
     }
-    const auto step = static_cast<float>(learning_rate);
+    const auto step = static_cast<float>(context.state.learning_rate);
     const auto momentum = static_cast<float>(beta1);
     const auto v_gain = static_cast<float>(1.0 - beta2);
     float* __restrict m = slots;

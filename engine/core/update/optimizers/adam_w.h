@@ -18,9 +18,9 @@ struct AdamW : Adam {
 
   void update(float* __restrict w, float* __restrict slots, size_t stride, const float* __restrict g, int dim,
               const ApplyContext& context) const {
-    const auto step = static_cast<float>(learning_rate / (1.0 - context.state.beta1_power));
+    const auto step = static_cast<float>(context.state.learning_rate / (1.0 - context.state.beta1_power));
     const auto v_scale = static_cast<float>(1.0 / std::sqrt(1.0 - context.state.beta2_power));
-    const auto decay = static_cast<float>(learning_rate * weight_decay);
+    const auto decay = static_cast<float>(context.state.learning_rate * weight_decay);
     const auto m_gain = static_cast<float>(1.0 - beta1);
     const auto v_gain = static_cast<float>(1.0 - beta2);
     float* __restrict m = slots;

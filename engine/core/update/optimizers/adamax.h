@@ -14,7 +14,7 @@ struct Adamax : Adam {
 
   void update(float* __restrict w, float* __restrict slots, size_t stride, const float* __restrict g, int dim,
               const ApplyContext& context) const {
-    const auto step = static_cast<float>(learning_rate / (1.0 - context.state.beta1_power));
+    const auto step = static_cast<float>(context.state.learning_rate / (1.0 - context.state.beta1_power));
     const auto m_gain = static_cast<float>(1.0 - beta1);
     const auto u_decay = static_cast<float>(beta2);
     float* __restrict m = slots;

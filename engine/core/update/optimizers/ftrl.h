@@ -15,15 +15,13 @@ namespace embstore {
 struct Ftrl : StatelessRule {
   static constexpr int kSlots = 2;  // a, linear
 
-  double learning_rate;
   float power;
   float initial_accumulator_value;
   double l1;
   double l2;
 
   explicit Ftrl(const OptimizerParams& params)
-      : learning_rate(parameter(params, "learning_rate")),
-        power(static_cast<float>(-parameter(params, "learning_rate_power"))),
+      : power(static_cast<float>(-parameter(params, "learning_rate_power"))),
         initial_accumulator_value(static_cast<float>(parameter(params, "initial_accumulator_value"))),
         l1(parameter(params, "l1_regularization_strength")),
         l2(parameter(params, "l2_regularization_strength")) {}
@@ -31,18 +29,19 @@ struct Ftrl : StatelessRule {
   float initial_slot_value(int slot) const { return slot == 0 ? initial_accumulator_value : 0.0f; }
 
   void update(float* __restrict w, float* __restrict slots, size_t stride, const float* __restrict g, int dim,
-              const ApplyContext&) const {
+              const ApplyContext& context) const {
+    const double rate = context.state.learning_rate;
     if (power == 0.5f) {
-      update_with(w, slots, slots + stride, g, dim, [](float a) { return std::sqrt(a); });
+      update_with(w, slots, slots + stride, g, dim, rate, [](float a) { return std::sqrt(a); });
     } else {
-      update_with(w, slots, slots + stride, g, dim, [p = power](float a) { return std::pow(a, p); });
+      update_with(w, slots, slots + stride, g, dim, rate, [p = power](float a) { return std::pow(a, p); });
     }
   }
 
  private:
   template <class Raise>
   void update_with(float* __restrict w, float* __restrict a, float* __restrict linear,
-                   const float* __restrict g, int dim, Raise raise) const {
+                   const float* __restrict g, int dim, double learning_rate, Raise raise) const {
     const auto inverse_rate = static_cast<float>(1.0 / learning_rate);
     for (int i = 0; i < dim; ++i) {
       const float raised = a[i] + g[i] * g[i];

@@ -17,11 +17,11 @@
 namespace embstore {
 namespace {
 
-using Factory = std::function<std::unique_ptr<Optimizer>(const OptimizerParams&)>;
+using Factory = std::function<std::unique_ptr<Optimizer>(const OptimizerParams&, VectorExtensions)>;
 
 template <UpdateRule Rule>
-std::unique_ptr<Optimizer> make(const OptimizerParams& params) {
-  return std::make_unique<OptimizerOf<Rule>>(params);
+std::unique_ptr<Optimizer> make(const OptimizerParams& params, VectorExtensions extensions) {
+  return std::make_unique<OptimizerOf<Rule>>(params, extensions);
 }
 
 const std::map<std::string, Factory>& factories() {
@@ -52,12 +52,13 @@ double parameter(const OptimizerParams& params, const char* name) {
   return found->second;
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const OptimizerParams& params) {
+std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const OptimizerParams& params,
+                                          VectorExtensions extensions) {
   const auto found = factories().find(name);
   if (found == factories().end()) {
     throw Error(ErrorKind::kInvalidArgument, "optimizer: there is none named " + name);
   }
-  return found->second(params);
+  return found->second(params, extensions);
 }
 
 }  // namespace embstore

@@ -2,7 +2,7 @@
 //
 // A rule is a small struct: its parameters and an inline update of one row (see adagrad.h). OptimizerOf
 // turns it into an Optimizer, whose virtual call is made once for a block of rows; inside, the rule is
-// known to the compiler, which inlines and vectorises it.
+// known to the compiler, which inlines and vectorises it, once for each of VectorExtensions.
 #pragma once
 
 #include <concepts>
@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 
+#include "platform/vector_extensions.h"
 #include "row/row_guard.h"
 #include "row/row_layout.h"
 
@@ -22,10 +23,12 @@ namespace embstore {
 using OptimizerParams = std::map<std::string, double>;
 double parameter(const OptimizerParams& params, const char* name);  // throws Error(kInvalidArgument)
 
-// What an optimizer keeps once a table rather than once a row.
+// What an optimizer keeps once a table rather than once a row: the learning rate is among it, since it may
+// change between two applies.
 struct OptimizerState {
   double beta1_power = 1.0;
   double beta2_power = 1.0;
+  double learning_rate = 0.0;
 };
 
 // What one apply tells every row's update.
@@ -54,8 +57,10 @@ class Optimizer {
                       const ApplyContext& context) const = 0;
 };
 
-// `name` as in embstore.optimizers; throws Error(kInvalidArgument) for one that doesn't exist.
-std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const OptimizerParams& params);
+// `name` as in embstore.optimizers; throws Error(kInvalidArgument) for one that doesn't exist. Gives the same
+// bits with all `extensions`, which the processor must offer.
+std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const OptimizerParams& params,
+                                          VectorExtensions extensions = chosen_vector_extensions());
 
 template <class Rule>
 concept UpdateRule = requires(const Rule rule, const OptimizerParams& params, float* row,
@@ -63,43 +68,85 @@ concept UpdateRule = requires(const Rule rule, const OptimizerParams& params, fl
   Rule(params);
   { Rule::kSlots } -> std::convertible_to<int>;
   { rule.initial_slot_value(0) } -> std::same_as<float>;
+  // All but the learning rate, which every rule reads from context.state.
   { rule.initial_state() } -> std::same_as<OptimizerState>;
   rule.advance(state);
   // `slots` is the first slot; slot k lies k * slot_stride floats behind it.
   rule.update(row, /*slots=*/row, /*slot_stride=*/size_t{}, gradient, /*dim=*/0, context);
 };
 
-// The parts that rules without global state share.
+// The parts that rules share whose only global state is the learning rate.
 struct StatelessRule {
   OptimizerState initial_state() const { return {}; }
   void advance(OptimizerState&) const {}
 };
 
+// One loop over rows for each of VectorExtensions: the same source, since a rule that is inlined is compiled
+// for what the function around it may use. `flatten` inlines all of it; a call that stayed one would be of
+// the function for every x86-64. Chosen by a pointer and not by the loader (target_clones), which would
+// choose before a sanitizer has started.
+template <UpdateRule Rule>
+using RowLoop = void (*)(const Rule&, std::span<const RowUpdate>, const RowLayout&, const ApplyContext&);
+
+template <UpdateRule Rule>
+inline void update_rows(const Rule& of, std::span<const RowUpdate> rows, const RowLayout& layout,
+                        const ApplyContext& context) {
+  // Local copies, which stores to rows can't alias: what doesn't depend on the row leaves the loop.
+  const Rule rule = of;
+  const ApplyContext apply = context;
+  const size_t stride = layout.block_floats();
+  const int dim = layout.dim();
+  for (const RowUpdate& update : rows) {
+    const RowWrite write(*update.guard);
+    rule.update(update.row, update.row + stride, stride, update.gradient, dim, apply);
+  }
+}
+
+template <UpdateRule Rule>
+[[gnu::flatten]] void update_rows_default(const Rule& rule, std::span<const RowUpdate> rows,
+                                          const RowLayout& layout, const ApplyContext& context) {
+  update_rows(rule, rows, layout, context);
+}
+
+template <UpdateRule Rule>
+[[gnu::target("avx2"), gnu::flatten]] void update_rows_avx2(const Rule& rule, std::span<const RowUpdate> rows,
+                                                            const RowLayout& layout,
+                                                            const ApplyContext& context) {
+  update_rows(rule, rows, layout, context);
+}
+
+template <UpdateRule Rule>
+RowLoop<Rule> row_loop(VectorExtensions extensions) {
+  if (extensions == VectorExtensions::kAvx2) return update_rows_avx2<Rule>;
+  return update_rows_default<Rule>;
+}
+
 template <UpdateRule Rule>
 class OptimizerOf final : public Optimizer {
  public:
-  explicit OptimizerOf(const OptimizerParams& params) : rule_(params) {}
+  OptimizerOf(const OptimizerParams& params, VectorExtensions extensions)
+      : rule_(params),
+        learning_rate_(parameter(params, "learning_rate")),
+        update_rows_(row_loop<Rule>(extensions)) {}
 
   int slot_count() const override { return Rule::kSlots; }
   float initial_slot_value(int slot) const override { return rule_.initial_slot_value(slot); }
-  OptimizerState initial_state() const override { return rule_.initial_state(); }
+  OptimizerState initial_state() const override {
+    OptimizerState state = rule_.initial_state();
+    state.learning_rate = learning_rate_;
+    return state;
+  }
   void advance(OptimizerState& state) const override { rule_.advance(state); }
 
   void update(std::span<const RowUpdate> rows, const RowLayout& layout,
               const ApplyContext& context) const override {
-    // Local copies, which stores to rows can't alias: what doesn't depend on the row leaves the loop.
-    const Rule rule = rule_;
-    const ApplyContext apply = context;
-    const size_t stride = layout.block_floats();
-    const int dim = layout.dim();
-    for (const RowUpdate& update : rows) {
-      const RowWrite write(*update.guard);
-      rule.update(update.row, update.row + stride, stride, update.gradient, dim, apply);
-    }
+    update_rows_(rule_, rows, layout, context);
   }
 
  private:
   const Rule rule_;
+  const double learning_rate_;  // at the start
+  const RowLoop<Rule> update_rows_;
 };
 
 }  // namespace embstore

@@ -12,21 +12,20 @@ template <bool kMomentum>
 struct RMSprop : StatelessRule {
   static constexpr int kSlots = kMomentum ? 2 : 1;  // a, b
 
-  float learning_rate;
   float gain;
   float momentum;
   float epsilon;
 
   explicit RMSprop(const OptimizerParams& params)
-      : learning_rate(static_cast<float>(parameter(params, "learning_rate"))),
-        gain(static_cast<float>(1.0 - parameter(params, "rho"))),
+      : gain(static_cast<float>(1.0 - parameter(params, "rho"))),
         momentum(static_cast<float>(parameter(params, "momentum"))),
         epsilon(static_cast<float>(parameter(params, "epsilon"))) {}
 
   float initial_slot_value(int) const { return 0.0f; }
 
   void update(float* __restrict w, float* __restrict slots, [[maybe_unused]] size_t stride,
-              const float* __restrict g, int dim, const ApplyContext&) const {
+              const float* __restrict g, int dim, const ApplyContext& context) const {
+    const auto learning_rate = static_cast<float>(context.state.learning_rate);
     float* __restrict a = slots;
     for (int i = 0; i < dim; ++i) a[i] += gain * (g[i] * g[i] - a[i]);
     if constexpr (kMomentum) {

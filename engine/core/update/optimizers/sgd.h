@@ -8,15 +8,13 @@ namespace embstore {
 struct Sgd : StatelessRule {
   static constexpr int kSlots = 0;
 
-  float learning_rate;
-
-  explicit Sgd(const OptimizerParams& params)
-      : learning_rate(static_cast<float>(parameter(params, "learning_rate"))) {}
+  explicit Sgd(const OptimizerParams&) {}
 
   float initial_slot_value(int) const { return 0.0f; }
 
   void update(float* __restrict w, float* __restrict, size_t, const float* __restrict g, int dim,
-              const ApplyContext&) const {
+              const ApplyContext& context) const {
+    const auto learning_rate = static_cast<float>(context.state.learning_rate);
     for (int i = 0; i < dim; ++i) w[i] -= learning_rate * g[i];
   }
 };

@@ -1,0 +1,156 @@
+"""Look-ups that autograd knows: what flows back through them gathers, or trains at once."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._compile import _disable_dynamo
+
+from embstore.errors import InvalidArgumentError
+from embstore.torch import replicas
+from embstore.torch.rows import GradientPart, Rows, joined, rows_of
+from embstore.torch.step_checks import trained_at_once
+from embstore.variable import EmbeddingVariable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["lookup"]
+
+
+def lookup(
+    variable: EmbeddingVariable, ids: Tensor, *, training: bool, padding_idx: int | None
+) -> Tensor:
+    """The rows of int64 `ids`: ids.shape + (dim,), on the ids' device, in the dtype of `Rows`.
+
+    padding_idx: an id that gets no gradient.
+    """
+    if torch.compiler.is_compiling():  # torch.compile breaks its graph here
+        return _outside_of_graphs(variable, ids, training, padding_idx)
+    return _eager_lookup(variable, ids, training, padding_idx)
+
+
+def _eager_lookup(
+    variable: EmbeddingVariable, ids: Tensor, training: bool, padding_idx: int | None
+) -> Tensor:
+    rows = rows_of(variable)
+    kept_ids = ids.detach().cpu()
+    if training and rows.requires_grad and torch.is_grad_enabled():
+        values: Tensor = _Lookup.apply(  # type: ignore[no-untyped-call]
+            rows, kept_ids.clone(), padding_idx, replicas.current(variable)
+        )
+    else:
+        values = _read(variable, kept_ids, train=False)
+    return values.to(ids.device, rows.dtype)
+
+
+# As torch.compiler.disable, but without the seconds that it takes where nothing is compiled.
+_outside_of_graphs = _disable_dynamo(_eager_lookup)
+
+
+class _Lookup(torch.autograd.Function):
+    """Rows of a variable, with a backward that hands their gradients to the pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Rows,
+        ids: Tensor,
+        padding_idx: int | None,
+        group: replicas.Replicas | None,
+    ) -> Tensor:
+        ctx.rows, ctx.ids, ctx.padding_idx, ctx.group = rows, ids, padding_idx, group
+        ctx.number = next(_forward_numbers)
+        return _read(rows.variable, ids, train=True)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        rows: Rows = ctx.rows
+        # The tensor itself, not a view: autograd may write into one that nobody else holds.
+        _current_pass().add(rows, ctx.group, (ctx.number, ctx.ids, grad, ctx.padding_idx))
+        # Of the parameter itself, which has no rows. It says to whoever asks, such as
+        # DistributedDataParallel, that the parameter had its turn.
+        return torch.zeros_like(rows), None, None, None
+
+
+_Gathered = tuple[int, "Tensor", "Tensor", "int | None"]  # number, ids, gradients, padding_idx
+
+
+@dataclass(eq=False)
+class _Pass:
+    """What one backward pass has gathered."""
+
+    parts: dict[Rows, list[_Gathered]] = field(default_factory=dict)
+    groups: dict[Rows, replicas.Replicas] = field(default_factory=dict)
+
+    def add(self, rows: Rows, group: replicas.Replicas | None, part: _Gathered) -> None:
+        self.parts.setdefault(rows, []).append(part)
+        if group is not None:
+            self.groups[rows] = group
+
+    def end(self) -> None:
+        # By name, so that replicas, which wait for each other, take them in one order.
+        for rows in sorted(self.parts, key=lambda rows: rows.variable.name):
+            group = self.groups.get(rows)
+            part = joined([_part(rows, gathered, group) for gathered in self.parts[rows]])
+            if group is not None and group.synchronizes:
+                part = group.mean(joined([*rows.take_parts_of_this_replica(), part]))
+            if rows.gathers:
+                rows.add_part(part)
+            elif part.of_all_replicas:
+                _train_at_once(rows.variable, part)
+            else:
+                raise InvalidArgumentError(
+                    f"{rows.variable.name}: in no_sync() its replicas would be trained apart, "
+                    "since a backward pass trains at once; make an embstore.torch.Optimizer, "
+                    "which gathers"
+                )
+
+
+def _part(rows: Rows, gathered: _Gathered, group: replicas.Replicas | None) -> GradientPart:
+    number, ids, grad, padding_idx = gathered
+    ids = ids.reshape(-1)
+    grads = grad.detach().reshape(-1, rows.variable.dim).to(torch.float32)
+    if padding_idx is not None:
+        trained = ids != padding_idx
+        ids, grads = ids[trained], grads[trained.to(grads.device)]
+    return GradientPart(number, ids, grads, of_all_replicas=group is None)
+
+
+def _train_at_once(variable: EmbeddingVariable, part: GradientPart) -> None:
+    # A sum is finite only where its parts are, and fast; a finite one may still overflow.
+    if not part.grads.sum().isfinite() and not part.grads.isfinite().all():
+        raise InvalidArgumentError(
+            f"{variable.name}: a gradient is inf or nan, and its rows, which a backward pass "
+            "trains at once, would be lost to it; with torch.amp.GradScaler make an "
+            "embstore.torch.Optimizer, which can leave out a step"
+        )
+    trained_at_once(variable)
+    variable.apply_gradients(part.ids.numpy(), part.grads.cpu().numpy())
+
+
+# By autograd's number of the backward pass. Only the callback that ends a pass owns its entry, so
+# a pass that fails, and never comes to its end, takes what it had gathered along.
+_passes: weakref.WeakValueDictionary[int, _Pass] = weakref.WeakValueDictionary()
+_passes_lock = threading.Lock()
+_forward_numbers = itertools.count()
+
+
+def _current_pass() -> _Pass:
+    number = torch._C._current_graph_task_id()
+    with _passes_lock:
+        current = _passes.get(number)
+        if current is None:
+            current = _passes[number] = _Pass()
+            torch.autograd.Variable._execution_engine.queue_callback(current.end)
+    return current
+
+
+def _read(variable: EmbeddingVariable, ids: Tensor, train: bool) -> Tensor:
+    return torch.from_numpy(variable.lookup(ids.numpy(), train=train))

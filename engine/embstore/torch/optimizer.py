@@ -1,0 +1,153 @@
+"""The optimizer that trains variables' rows step by step, as PyTorch's train dense parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
+
+import torch
+
+from embstore import _checks
+from embstore.errors import InvalidArgumentError
+from embstore.torch.rows import Rows, rows_of
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["Optimizer", "dense_parameters"]
+
+Trained: TypeAlias = "torch.nn.Module | EmbeddingVariable"
+
+
+def dense_parameters(model: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
+    """The model's parameters but the `Rows`: those for a dense torch optimizer."""
+    return (parameter for parameter in model.parameters() if not isinstance(parameter, Rows))
+
+
+class Optimizer(torch.optim.Optimizer):
+    """Trains the variables of a model by their own optimizers, once a `step()`.
+
+    of: a module, whose variables are trained; a variable; or several of either.
+    lr: the learning rate of all; where it isn't given, each variable keeps its own.
+
+    From when it is made, backward passes gather the variables' gradients, until `zero_grad()`, in
+    place of training at once. `step()` applies what has gathered, in the order of the forwards.
+
+    `param_groups` has one group for each variable: its `Rows`, its `lr` and its `name`. An `lr`
+    that was changed since the last step becomes the variable's `learning_rate`; else a
+    `learning_rate` that was changed, by a restore for example, becomes the `lr`.
+
+    `state_dict` has the learning rates and the global step. Rows and their slots are saved by
+    `embstore.save`.
+    """
+
+    def __init__(self, of: Trained | Iterable[Trained], lr: float | None = None) -> None:
+        found = list(_rows_in(of))
+        if not found:
+            raise InvalidArgumentError(
+                "of has no embedding variable: no embstore.torch.Embedding or EmbeddingBag is in it"
+            )
+        for rows in found:
+            if lr is not None:
+                rows.variable.learning_rate = lr
+        self._set_rates: dict[Rows, float] = {}  # the lr that each variable's rate came from
+        self._global_step = 0
+        super().__init__([{"params": [rows]} for rows in found], {})
+
+    @property
+    def global_step(self) -> int:
+        """The version of the rows that the next step trains: how many steps came before it, or
+        how many applies a variable had, where that is more.
+        """
+        applies = [
+            table.apply_count() for rows in self._all_rows() for table in rows.variable._tables
+        ]
+        return max(self._global_step, *applies)
+
+    @global_step.setter
+    def global_step(self, value: int) -> None:
+        self._global_step = _checks.integer("global_step", value, at_least=0)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Takes over another variable: {"params": its `Rows`}, and "lr" where it isn't its own."""
+        params = param_group["params"]
+        rows = params if isinstance(params, Rows) else next(iter(params), None)
+        if not isinstance(rows, Rows) or (rows is not params and len(params) != 1):
+            raise InvalidArgumentError(
+                "params must be the Rows of one variable, as an embstore.torch.Embedding has them; "
+                "dense parameters are for an optimizer of torch.optim"
+            )
+        rate = rows.variable.learning_rate
+        super().add_param_group({"lr": rate, "name": rows.variable.name, **param_group})
+        self._set_rates[rows] = rate
+        rows.gathers = True
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Applies the gradients that have gathered; a variable without any isn't touched.
+
+        closure: computes the loss again, with gradients, beforehand; its result is returned.
+
+        Raises as `EmbeddingVariable.apply_gradients` does; variables that were trained before the
+        error stay trained. Gradients stay until `zero_grad()`.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        step = self.global_step
+        for group in self.param_groups:
+            (rows,) = group["params"]
+            self._agree_on_rate(group, rows)
+            part = rows.gathered()
+            if part is not None:
+                rows.variable.apply_gradients(
+                    part.ids.numpy(), part.grads.cpu().numpy(), global_step=step
+                )
+        self._global_step = step + 1
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the gradients that have gathered.
+
+        set_to_none: makes no difference: of rows that no batch has named there is no gradient,
+            not even one of zeros.
+        """
+        del set_to_none
+        for rows in self._all_rows():
+            rows.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "global_step": self.global_step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self.global_step = state_dict["global_step"]
+
+    def _all_rows(self) -> list[Rows]:
+        return [rows for group in self.param_groups for rows in group["params"]]
+
+    def _agree_on_rate(self, group: dict[str, Any], rows: Rows) -> None:
+        variable = rows.variable
+        if group["lr"] != self._set_rates[rows]:
+            variable.learning_rate = float(group["lr"])
+        elif variable.learning_rate != self._set_rates[rows]:
+            group["lr"] = variable.learning_rate
+        self._set_rates[rows] = variable.learning_rate
+
+
+def _rows_in(of: Trained | Iterable[Trained]) -> Iterator[Rows]:
+    """Each once."""
+    items: list[Any] = [of] if isinstance(of, (torch.nn.Module, EmbeddingVariable)) else list(of)
+    seen: set[Rows] = set()
+    for item in items:
+        if isinstance(item, torch.nn.Module):
+            found = [p for p in item.parameters() if isinstance(p, Rows)]
+        elif isinstance(item, EmbeddingVariable):
+            found = [rows_of(item)]
+        else:
+            raise InvalidArgumentError(
+                f"of must be a module, a variable, or several of either, got {type(item).__name__}"
+            )
+        for rows in found:
+            if rows not in seen:
+                seen.add(rows)
+                yield rows

@@ -1,0 +1,126 @@
+"""One of two replicas of a model, for test_torch_replicas.py: replicas.py RANK RENDEZVOUS_FILE.
+
+Prints as JSON what its variable came to, what dense parameters did, and what was refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import embstore as es
+from embstore.errors import EmbStoreError
+
+KEYS = 12
+DIM = 3
+REPLICAS = 2
+
+
+def batch(step: int, rank: int) -> torch.Tensor:
+    """Of different sizes, with ids that come twice in a replica and in both."""
+    ids = np.random.default_rng(100 * step + rank).integers(0, KEYS, 5 + rank)
+    return torch.from_numpy(ids)
+
+
+def make(seed: int = 1, rate: float = 0.1) -> Any:
+    torch.manual_seed(0)
+    var = es.get_embedding_variable(
+        "table",
+        DIM,
+        initializer=es.initializers.RandomNormal(stddev=1.0, seed=seed),
+        optimizer=es.optimizers.Adagrad(rate),
+    )
+    return torch.nn.Sequential(es.torch.Embedding(var), torch.nn.Linear(DIM, 1))
+
+
+def loss_of(model: torch.nn.Module, ids: torch.Tensor) -> Any:
+    loss: Any = (model(ids) - 1).pow(2).sum()
+    return loss
+
+
+def result(model: Any) -> dict[str, Any]:
+    exported = model[0].variable.export()
+    columns = {name: column.tolist() for name, column in exported.items()}
+    return {**columns, "dense": model[1].weight.tolist()}
+
+
+def train(rank: int | None, *, gathers: bool) -> dict[str, Any]:
+    """As one of the replicas, or with rank None as one process with the batches of all.
+
+    gathers: steps of two micro-batches each, the first in no_sync(), with clipping.
+    """
+    model = make()
+    wrapped: Any = model if rank is None else DistributedDataParallel(model)
+    optimizers: list[Any] = [torch.optim.SGD(es.torch.dense_parameters(model), lr=0.05)]
+    if gathers:
+        optimizers.append(es.torch.Optimizer(model))
+    for step in range(0, 6, 2 if gathers else 1):
+        micro_batches = [step, step + 1] if gathers else [step]
+        for number in micro_batches:
+            if rank is None:
+                parts = [loss_of(model, batch(number, r)) for r in range(REPLICAS)]
+                (sum(parts[1:], parts[0]) / REPLICAS).backward()
+                continue
+            apart = wrapped.no_sync() if number != micro_batches[-1] else contextlib.nullcontext()
+            with apart:
+                loss_of(wrapped, batch(number, rank)).backward()
+        if gathers:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    return result(model)
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except EmbStoreError as error:
+        return str(error)
+    return ""
+
+
+def in_no_sync() -> None:
+    wrapped = DistributedDataParallel(make())
+    with wrapped.no_sync():
+        loss_of(wrapped, batch(0, 0)).backward()
+
+
+def in_join() -> None:
+    wrapped = DistributedDataParallel(make())
+    with wrapped.join():
+        loss_of(wrapped, batch(0, 0))
+
+
+def main() -> None:
+    rank, rendezvous = int(sys.argv[1]), sys.argv[2]
+    dist.init_process_group(
+        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=REPLICAS
+    )
+    ids = torch.tensor([1])
+    print(
+        json.dumps(
+            {
+                "at once": [train(rank, gathers=False), train(None, gathers=False)],
+                "gathered": [train(rank, gathers=True), train(None, gathers=True)],
+                "other rows": refusal(lambda: DistributedDataParallel(make(seed=rank))(ids)),
+                "other rates": refusal(lambda: DistributedDataParallel(make(rate=1 + rank))(ids)),
+                "no_sync": refusal(in_no_sync),
+                "join": refusal(in_join),
+            }
+        )
+    )
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""A variable's learning rate: changed between steps, from any thread, and kept in checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoint_variables import assert_same, train, variable
+from engine_storage import MakeVariable
+from plain_table import PlainTable
+
+import embstore as es
+from embstore import _core, graph, optimizers
+from embstore.errors import ClosedError, InvalidArgumentError
+
+DIM = 13
+OPTIMIZERS = [
+    optimizers.SGD(0.1),
+    optimizers.Adagrad(0.1),
+    optimizers.AdagradDecay(0.1, 0.1, 3, 0.5),
+    optimizers.AdagradDecayV2(0.1, 0.1, 3, 0.5),
+    optimizers.Adam(0.01),
+    optimizers.AdamAsync(0.01),
+    optimizers.AdamAsync(0.01, apply_sparse_rmsprop=True),
+    optimizers.AdamW(0.05, learning_rate=0.01),
+    optimizers.Adamax(0.01),
+    optimizers.Adadelta(0.5),
+    optimizers.RMSprop(0.01),
+    optimizers.RMSprop(0.01, momentum=0.7),
+    optimizers.Ftrl(0.1, l1_regularization_strength=0.5, l2_regularization_strength=0.01),
+]
+IDS = [f"{optimizer.name}-{i}" for i, optimizer in enumerate(OPTIMIZERS)]
+
+
+def assert_same_rows(var: es.EmbeddingVariable, plain: PlainTable) -> None:
+    wanted = plain.export()
+    for column, values in var.export().items():
+        np.testing.assert_array_equal(values, wanted[column], err_msg=column)
+
+
+@pytest.mark.parametrize("partition_num", [1, 3])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=IDS)
+def test_a_rate_that_changes_between_steps_gives_the_formulas_bits(
+    make_variable: MakeVariable, optimizer: optimizers.Optimizer, partition_num: int
+) -> None:
+    var = make_variable(dim=DIM, optimizer=optimizer, partition_num=partition_num)
+    plain = PlainTable(np.ones((1, DIM), np.float32), optimizer)
+    assert var.learning_rate == optimizer.params()["learning_rate"]
+    random = np.random.default_rng(5)
+    for rate in (None, 0.3, 1e-4, np.float32(0.7), 1):
+        if rate is not None:
+            var.learning_rate = rate  # type: ignore[assignment]
+            plain.learning_rate = float(rate)
+            assert var.learning_rate == float(rate)
+        for _ in range(3):
+            ids = random.integers(-4, 5, 12)
+            grads = random.standard_normal((12, DIM)).astype(np.float32)
+            var.apply_gradients(ids, grads)
+            plain.apply_gradients(ids.tolist(), grads, None)
+    assert_same_rows(var, plain)
+
+
+@pytest.mark.parametrize("rate", [-0.1, math.nan, math.inf, "fast", None, True])
+def test_a_rate_that_cant_be_is_refused_by_name(make_variable: MakeVariable, rate: Any) -> None:
+    var = make_variable()
+    with pytest.raises(InvalidArgumentError, match=r"^learning_rate must be"):
+        var.learning_rate = rate
+    assert var.learning_rate == 0.1
+
+
+def test_only_ftrl_refuses_a_rate_of_0(make_variable: MakeVariable) -> None:
+    still = make_variable()
+    still.learning_rate = 0
+    still.apply_gradients([1], np.ones((1, 3), np.float32))
+    assert (still.lookup([1]) == 1).all()
+    var = make_variable(optimizer=optimizers.Ftrl(0.1))
+    with pytest.raises(InvalidArgumentError, match="learning_rate must be greater than 0"):
+        var.learning_rate = 0
+
+
+def test_a_variable_without_an_optimizer_has_no_rate(make_variable: MakeVariable) -> None:
+    var = make_variable(optimizer=None)
+    with pytest.raises(InvalidArgumentError, match="without an optimizer"):
+        _ = var.learning_rate
+    with pytest.raises(InvalidArgumentError, match="without an optimizer"):
+        var.learning_rate = 0.1
+
+
+def test_a_closed_variable_has_no_rate(make_variable: MakeVariable) -> None:
+    var = make_variable()
+    var.close()
+    with pytest.raises(ClosedError):
+        _ = var.learning_rate
+    with pytest.raises(ClosedError):
+        var.learning_rate = 0.1
+
+
+def test_every_apply_beside_a_change_has_one_rate_for_all_its_keys(
+    make_variable: MakeVariable,
+) -> None:
+    var = make_variable(optimizer=optimizers.SGD(1.0), partition_num=4, dim=2)
+    ids = np.arange(400)
+    var.apply_gradients(ids, np.zeros((400, 2), np.float32))
+    stop = threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            for rate in (1.0, 2.0, 4.0):
+                var.learning_rate = rate
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(200):
+            before = var.lookup(ids)
+            var.apply_gradients(ids, np.ones((400, 2), np.float32))
+            steps = np.unique(before - var.lookup(ids))
+            assert len(steps) == 1
+            assert steps[0] in (1.0, 2.0, 4.0)
+    finally:
+        stop.set()
+        thread.join()
+
+
+# --- Checkpoints
+
+
+@pytest.mark.parametrize("partition_num", [1, 3])
+def test_a_restore_brings_back_the_rate_of_the_save(tmp_path: Path, partition_num: int) -> None:
+    adam = optimizers.Adam(0.01)
+    with (
+        variable(optimizer=adam) as var,
+        variable(optimizer=optimizers.Adam(0.5), partition_num=partition_num) as other,
+    ):
+        var.learning_rate = 0.003
+        train(var, 1)
+        es.save(tmp_path, [var], 1)
+        var.learning_rate = 0.2
+        es.restore(tmp_path, [var])
+        assert var.learning_rate == 0.003
+        es.restore(tmp_path, [other])
+        assert other.learning_rate == 0.003
+        train(var, 2)
+        train(other, 2)
+        assert_same(other.export(), var.export())
+
+
+def test_an_incremental_save_brings_its_own_rate(tmp_path: Path) -> None:
+    with variable() as var:
+        train(var, 1)
+        es.save(tmp_path / "full", [var], 1)
+        var.learning_rate = 0.02
+        train(var, 2)
+        es.save_incremental(tmp_path / "more", [var], 2)
+        var.learning_rate = 0.9
+        es.restore(tmp_path / "full", [var], incremental=[tmp_path / "more"])
+        assert var.learning_rate == 0.02
+        es.restore(tmp_path / "full", [var])
+        assert var.learning_rate == 0.1
+
+
+def _as_version_1(save: Path) -> None:
+    """Rewrites a manifest as it was before it had learning rates."""
+    path = save / "manifest.json"
+    fields = json.loads(path.read_bytes())
+    del fields["checksum"]
+    fields["version"] = 1
+    for entry in fields["variables"]:
+        del entry["learning_rate"]
+    unsigned = (json.dumps(fields, indent=1) + "\n").encode()
+    fields["checksum"] = f"{_core.crc32c(unsigned):08x}"
+    path.write_bytes((json.dumps(fields, indent=1) + "\n").encode())
+
+
+def test_a_save_from_before_rates_were_kept_leaves_the_variables_own(tmp_path: Path) -> None:
+    with variable() as var, variable(optimizer=optimizers.Adagrad(0.4)) as other:
+        train(var, 1)
+        es.save(tmp_path, [var], 1)
+        _as_version_1(tmp_path / "save-00000001")
+        other.learning_rate = 0.05
+        es.restore(tmp_path, [other])
+        assert other.learning_rate == 0.05
+        assert_same(other.export(), var.export())
+
+
+def test_a_variable_that_only_serves_takes_rows_without_a_rate(tmp_path: Path) -> None:
+    with variable() as var, es.get_embedding_variable("var", 3) as serving:
+        train(var, 1)
+        es.save(tmp_path / "trained", [var], 1)
+        es.restore(tmp_path / "trained", [serving])
+        es.save(tmp_path / "served", [serving], 1)
+        es.restore(tmp_path / "served", [serving])
+        assert serving.total_count() == var.total_count()
+
+
+# --- In graphs
+
+
+def _graph_losses(trainer: graph.Trainer, feeds: list[dict[Any, Any]]) -> list[float]:
+    var = graph.GraphVariable("var", 1, initializer=es.initializers.Zeros())
+    rows = graph.embedding_lookup(var, [1])
+    step = trainer.minimize(graph.reduce_sum(rows))
+    with graph.Session() as session:
+        session.run(graph.Initialize())
+        values = []
+        for feed in feeds:
+            session.run(step, feed)
+            values.append(float(session.run(rows)[0, 0]))
+        return values
+
+
+def test_a_placeholder_is_the_rate_of_each_run() -> None:
+    rate = graph.Placeholder(np.float32, name="rate")
+    trainer = es.deeprec.train.GradientDescentOptimizer(rate)
+    assert _graph_losses(trainer, [{rate: 0.5}, {rate: 2.0}]) == [-0.5, -2.5]
+
+
+def test_a_callable_is_asked_for_the_rate_at_each_run() -> None:
+    rates = iter([0.5, 2.0])
+    trainer = es.deeprec.train.GradientDescentOptimizer(learning_rate=lambda: next(rates))
+    assert _graph_losses(trainer, [{}, {}]) == [-0.5, -2.5]
+
+
+def test_a_rate_that_no_run_can_use_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="learning_rate must be a tensor or a callable"):
+        graph.Trainer(optimizers.SGD(0.1), learning_rate="fast")  # type: ignore[arg-type]
+    rate = graph.Placeholder(np.float32, name="rate")
+    trainer = es.deeprec.train.GradientDescentOptimizer(rate)
+    with pytest.raises(InvalidArgumentError, match="learning_rate must be one number"):
+        _graph_losses(trainer, [{rate: [0.5, 0.1]}])
+    with pytest.raises(InvalidArgumentError, match="learning_rate must be at least 0"):
+        _graph_losses(trainer, [{rate: -1.0}])

@@ -1,0 +1,407 @@
+"""`embstore.torch.Optimizer`: rows are trained as torch.optim trains a dense embedding's weight."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_storage import MakeVariable
+
+import embstore as es
+from embstore.errors import InvalidArgumentError, StoreFullError
+
+torch = pytest.importorskip("torch")
+
+KEYS = 20
+DIM = 5
+BATCHES = [[[1, 2, 1], [3, 1, 4]], [[5, 5, 5], [1, 2, 3]], [[6, 7, 8], [8, 7, 1]]]  # ids
+
+RULES: dict[str, tuple[es.optimizers.Optimizer, Callable[[Any], Any]]] = {
+    "SGD": (es.optimizers.SGD(0.1), lambda p: torch.optim.SGD(p, lr=0.1)),
+    "Adagrad": (
+        es.optimizers.Adagrad(0.1),
+        lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.1, eps=0.0),
+    ),
+}
+
+
+class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """Two embeddings and a dense layer; `both` is looked up twice."""
+
+    def __init__(self, one: Any, both: Any) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.one, self.both = one, both
+        self.linear = torch.nn.Linear(DIM, 1)
+
+    def forward(self, ids: Any) -> Any:
+        rows = self.one(ids) * self.both(ids) + self.both(ids // 2)
+        return self.linear(torch.tanh(rows)).squeeze(-1)
+
+
+class Training:
+    """A model with its optimizers, over variables or over torch.nn.Embedding."""
+
+    def __init__(self, model: Any, optimizers: list[Any]) -> None:
+        self.model, self.optimizers = model, optimizers
+
+    def backward(self, ids: Any, scale: Callable[[Any], Any] = lambda loss: loss) -> None:
+        # A sum: gradients of micro-batches then add up to that of the whole batch.
+        scale((self.model(torch.tensor(ids)) - 1).pow(2).sum()).backward()
+
+    def step(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def weights(self) -> list[Any]:
+        tables = [
+            embedding.weight.detach().numpy()
+            if isinstance(embedding, torch.nn.Embedding)
+            else embedding.variable.lookup(np.arange(KEYS), train=True)
+            for embedding in (self.model.one, self.model.both)
+        ]
+        return [*tables, self.model.linear.weight.detach().numpy()]
+
+
+@pytest.fixture(params=RULES)
+def pair(request: pytest.FixtureRequest, make_variable: MakeVariable) -> tuple[Training, Training]:
+    """Ours and theirs, which start alike."""
+    rule, make_theirs = RULES[request.param]
+    ours, theirs = [], []
+    for seed in (1, 2):
+        table = es.initializers.RandomNormal(stddev=1.0, seed=seed)((KEYS, DIM))
+        init = es.InitializerOption(es.initializers.Constant(table), default_value_dim=KEYS)
+        ours.append(es.torch.Embedding(make_variable(dim=DIM, init=init, optimizer=rule)))
+        theirs.append(torch.nn.Embedding(KEYS, DIM, _weight=torch.tensor(table)))
+    model, twin = Model(*ours), Model(*theirs)
+    dense = torch.optim.SGD(es.torch.dense_parameters(model), lr=0.05)
+    return (
+        Training(model, [dense, es.torch.Optimizer(model)]),
+        Training(
+            twin,
+            [
+                torch.optim.SGD(twin.linear.parameters(), lr=0.05),
+                make_theirs([twin.one.weight, twin.both.weight]),
+            ],
+        ),
+    )
+
+
+Pair = tuple[Training, Training]
+
+
+def assert_same(ours: Training, theirs: Training) -> None:
+    for got, wanted in zip(ours.weights(), theirs.weights(), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-6)
+
+
+def versions(training: Training) -> list[list[int]]:
+    return [
+        layer.variable.get_version(np.arange(9)).tolist()
+        for layer in (training.model.one, training.model.both)
+    ]
+
+
+def test_gradients_of_micro_batches_are_applied_at_the_step_as_one_batch(pair: Pair) -> None:
+    ours, theirs = pair
+    before = ours.weights()
+    for batch in BATCHES:
+        for micro_batch in batch:
+            ours.backward(micro_batch)
+        np.testing.assert_array_equal(ours.weights()[0], before[0])
+        theirs.backward([*batch[0], *batch[1]])
+        ours.step()
+        theirs.step()
+        assert_same(ours, theirs)
+        before = ours.weights()
+    # Three steps; each row has the version of the last one that it was in.
+    assert versions(ours)[0] == [-1, 2, 1, 1, 0, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_every_occurrence_counts_once_however_gradients_were_gathered(
+    pair: Pair, looked_at: bool
+) -> None:
+    ours, _ = pair
+    for micro_batch in BATCHES[0]:
+        ours.backward(micro_batch)
+        if looked_at:
+            assert all(p.grad is not None for p in ours.model.parameters())
+    ours.step()
+    assert ours.model.one.variable.get_frequency(np.arange(5)).tolist() == [0, 3, 1, 1, 1]
+
+
+def test_looking_at_a_gradient_changes_no_bit(make_variable: MakeVariable) -> None:
+    # 2^25 + 1 is no float32: the order of additions shows.
+    gradients = [2.0**25, 1.0, -(2.0**25), 3.0]
+    rows = []
+    for look_after in ([], [0], [1, 3], [0, 1, 2, 3]):
+        var = make_variable(optimizer=es.optimizers.SGD(1.0))
+        layer = es.torch.Embedding(var)
+        optimizer = es.torch.Optimizer(layer)
+        for i, gradient in enumerate(gradients):
+            (layer(torch.tensor([7])).sum() * gradient).backward()
+            if i in look_after:
+                assert layer.rows.grad.shape == (1, 3)
+        optimizer.step()
+        rows.append(var.lookup([7]))
+    for row in rows[1:]:
+        np.testing.assert_array_equal(row, rows[0])
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_clipping_sees_dense_parameters_and_rows_together(pair: Pair, foreach: bool) -> None:
+    ours, theirs = pair
+    for batch in BATCHES:
+        norms = []
+        for training in pair:
+            for micro_batch in batch:
+                training.backward(micro_batch)
+            norm = torch.nn.utils.clip_grad_norm_(training.model.parameters(), 0.7, foreach=foreach)
+            norms.append(norm.item())
+            training.step()
+        assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+        assert norms[0] > 0.7
+        assert_same(ours, theirs)
+
+
+def test_clipping_by_value_sees_the_sum_of_a_keys_gradients(pair: Pair) -> None:
+    ours, theirs = pair
+    for training in pair:
+        training.backward([1, 1, 2])
+        training.backward([1, 3, 2])
+        torch.nn.utils.clip_grad_value_(training.model.parameters(), 0.3)
+        training.step()
+    assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("unscale_before", [False, True])
+def test_a_scaler_leaves_out_steps_with_infinite_gradients_and_unscales_others(
+    pair: Pair, unscale_before: bool
+) -> None:
+    ours, theirs = pair
+    scales = []
+    for training in pair:
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=2)
+        for i, batch in enumerate(BATCHES * 2):
+            before = training.weights()
+            spoilt = float("inf") if i in (1, 4) else 1.0
+
+            def scale(loss: Any, scaler: Any = scaler, by: float = spoilt) -> Any:
+                return scaler.scale(loss) * by
+
+            for micro_batch in batch:
+                training.backward(micro_batch, scale)
+            if unscale_before:
+                for optimizer in training.optimizers:
+                    scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(training.model.parameters(), 0.7)
+            for optimizer in training.optimizers:
+                scaler.step(optimizer)
+                optimizer.zero_grad()
+            scaler.update()
+            scales.append(scaler.get_scale())
+            if spoilt != 1.0:
+                for got, wanted in zip(training.weights(), before, strict=True):
+                    np.testing.assert_array_equal(got, wanted)
+    assert scales[:6] == scales[6:]
+    assert_same(ours, theirs)
+    assert ours.optimizers[1].global_step == 4
+
+
+def test_rates_are_scheduled(pair: Pair) -> None:
+    ours, theirs = pair
+    schedulers = [
+        torch.optim.lr_scheduler.SequentialLR(
+            training.optimizers[1],
+            [
+                torch.optim.lr_scheduler.LinearLR(training.optimizers[1], 0.5, total_iters=2),
+                torch.optim.lr_scheduler.ExponentialLR(training.optimizers[1], 0.5),
+            ],
+            milestones=[2],
+        )
+        for training in pair
+    ]
+    for ids in itertools.chain(*BATCHES):
+        for training, scheduler in zip(pair, schedulers, strict=True):
+            training.backward(ids)
+            training.step()
+            scheduler.step()
+        assert_same(ours, theirs)
+    group = theirs.optimizers[1].param_groups[0]
+    assert [g["lr"] for g in ours.optimizers[1].param_groups] == [group["lr"]] * 2
+    ours.step()
+    assert ours.model.one.variable.learning_rate == pytest.approx(group["lr"])
+
+
+def test_a_step_repeats_the_gradients_that_nobody_dropped(pair: Pair) -> None:
+    ours, theirs = pair
+    for training in pair:
+        training.backward(BATCHES[0][0])
+        for optimizer in [*training.optimizers, *training.optimizers]:
+            optimizer.step()
+    assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("drop", ["optimizer", "model", "not to none"])
+def test_dropped_gradients_train_nothing(pair: Pair, drop: str) -> None:
+    ours, _ = pair
+    before = ours.weights()
+    ours.backward(BATCHES[0][0])
+    if drop == "model":
+        ours.model.zero_grad()
+    else:
+        ours.optimizers[1].zero_grad(set_to_none=drop == "optimizer")
+    ours.optimizers[1].step()
+    np.testing.assert_array_equal(ours.weights()[0], before[0])
+    assert ours.model.one.variable.total_count() == (0, DIM)
+
+
+def test_a_backward_that_fails_gathers_nothing(pair: Pair) -> None:
+    ours, _ = pair
+    rows = ours.model.one(torch.tensor([1]))
+    rows.register_hook(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        (rows * ours.model.both(torch.tensor([2]))).sum().backward()
+    assert ours.model.one.rows.grad is None
+    assert ours.model.both.rows.grad is None
+
+
+def test_a_variable_that_a_step_left_out_has_the_versions_of_its_own_steps(pair: Pair) -> None:
+    ours, _ = pair
+    rows = ours.optimizers[1]
+    ours.model.one(torch.tensor([1])).sum().backward()
+    ours.step()
+    ours.model.both(torch.tensor([1])).sum().backward()
+    ours.step()
+    assert [v[1] for v in versions(ours)] == [0, 1]
+    rows.global_step = 100
+    ours.backward([3])
+    ours.step()
+    assert versions(ours)[0][3] == 100
+    assert rows.global_step == 101
+
+
+def test_the_closure_is_called_with_gradients(pair: Pair) -> None:
+    ours, theirs = pair
+
+    def closure() -> float:
+        ours.backward(BATCHES[0][0])
+        return 7.0
+
+    assert ours.optimizers[1].step(closure) == 7.0
+    theirs.backward(BATCHES[0][0])
+    theirs.optimizers[1].step()
+    np.testing.assert_allclose(ours.weights()[0], theirs.weights()[0], rtol=2e-5, atol=2e-6)
+
+
+def test_the_state_goes_on_where_it_was_saved(make_variable: MakeVariable, tmp_path: Path) -> None:
+    def start() -> tuple[es.EmbeddingVariable, Any, Any]:
+        var = make_variable(name="var", optimizer=es.optimizers.Adam(0.1))
+        optimizer = es.torch.Optimizer(var)
+        return var, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    def train(var: es.EmbeddingVariable, optimizer: Any, scheduler: Any) -> None:
+        layer = es.torch.Embedding(var)
+        for ids in BATCHES[0]:
+            layer(torch.tensor(ids)).pow(2).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+
+    var, optimizer, scheduler = start()
+    train(var, optimizer, scheduler)
+    es.save(tmp_path, [var], optimizer.global_step)
+    states = optimizer.state_dict(), scheduler.state_dict()
+    train(var, optimizer, scheduler)
+
+    other, other_optimizer, other_scheduler = start()
+    assert es.restore(tmp_path, [other]) == 2
+    other_optimizer.load_state_dict(states[0])
+    other_scheduler.load_state_dict(states[1])
+    train(other, other_optimizer, other_scheduler)
+    for column, values in var.export().items():
+        np.testing.assert_array_equal(other.export()[column], values)
+    assert other_optimizer.state_dict() == optimizer.state_dict()
+
+
+def test_a_rate_that_was_restored_goes_into_the_group(make_variable: MakeVariable) -> None:
+    var = make_variable()
+    optimizer = es.torch.Optimizer(var, lr=0.4)
+    assert var.learning_rate == 0.4
+    var.learning_rate = 0.2
+    optimizer.step()
+    assert optimizer.param_groups[0]["lr"] == 0.2
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.25)
+    optimizer.step()
+    assert var.learning_rate == 0.25
+
+
+def test_an_error_of_a_variable_comes_out_of_the_step(make_variable: MakeVariable) -> None:
+    var = make_variable(storage=es.StorageOption(storage_size=[32]))
+    layer = es.torch.Embedding(var)
+    optimizer = es.torch.Optimizer(layer)
+    layer(torch.tensor([1, 2])).sum().backward()
+    with pytest.raises(StoreFullError):
+        optimizer.step()
+    assert var.total_count() == (0, 3)
+
+
+def test_another_optimizer_that_holds_rows_is_refused_before_it_steps(pair: Pair) -> None:
+    ours, _ = pair
+    other = torch.optim.Adam(ours.model.parameters())
+    ours.backward(BATCHES[0][0])
+    before = ours.weights()
+    with pytest.raises(InvalidArgumentError, match=r"Adam holds Rows.*dense_parameters\(model\)"):
+        other.step()
+    np.testing.assert_array_equal(ours.weights()[2], before[2])
+
+
+def test_dense_parameters_are_all_but_rows(pair: Pair) -> None:
+    ours, _ = pair
+    assert set(es.torch.dense_parameters(ours.model)) == set(ours.model.linear.parameters())
+
+
+def test_an_optimizer_needs_variables_that_can_be_trained(make_variable: MakeVariable) -> None:
+    var = make_variable()
+    for of in (var, [var, var], es.torch.Embedding(var), [es.torch.EmbeddingBag(var)]):
+        assert len(es.torch.Optimizer(of).param_groups) == 1
+    with pytest.raises(InvalidArgumentError, match="of has no embedding variable"):
+        es.torch.Optimizer(torch.nn.Linear(2, 2))
+    with pytest.raises(InvalidArgumentError, match="of must be a module, a variable"):
+        es.torch.Optimizer([torch.nn.Linear(2, 2).weight])
+    with pytest.raises(InvalidArgumentError, match="learning_rate must be at least 0"):
+        es.torch.Optimizer(var, lr=-1)
+    with pytest.raises(InvalidArgumentError, match="without an optimizer"):
+        es.torch.Optimizer(make_variable(optimizer=None))
+    with pytest.raises(InvalidArgumentError, match="params must be the Rows of one variable"):
+        es.torch.Optimizer(var).add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+
+
+def test_a_gradient_of_rows_is_only_replaced_by_one_like_it(pair: Pair) -> None:
+    ours, _ = pair
+    rows = ours.model.one.rows
+    ours.backward([3, 1])
+    assert rows.grad.shape == (2, DIM)
+    with pytest.raises(InvalidArgumentError, match=r"of its own shape, got \(1, 5\)"):
+        rows.grad = torch.ones(1, DIM)
+    before = ours.model.one.variable.lookup([1, 3], train=True)
+    if ours.model.one.variable.optimizer == es.optimizers.SGD(0.1):
+        rows.grad = torch.ones(2, DIM)
+        ours.step()
+        after = ours.model.one.variable.lookup([1, 3], train=True)
+        np.testing.assert_allclose(before - after, 0.1, rtol=1e-5)
+
+
+def test_a_batch_without_ids_gathers_a_gradient_without_rows(pair: Pair) -> None:
+    ours, _ = pair
+    ours.model.one(torch.empty(0, dtype=torch.int64)).sum().backward()
+    assert ours.model.one.rows.grad.shape == (0, DIM)
+    assert torch.nn.utils.clip_grad_norm_(ours.model.parameters(), 1.0) == 0
+    ours.step()
+    assert ours.model.one.variable.total_count() == (0, DIM)

@@ -1,0 +1,68 @@
+"""Replicas of a model in two processes, each with a variable of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def replicas(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of two processes printed."""
+    program = str(Path(__file__).with_name("replicas.py"))
+    rendezvous = str(tmp_path_factory.mktemp("replicas") / "rendezvous")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, program, str(rank), rendezvous],
+            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        ended = [process.communicate(timeout=240) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for process, (_, errors) in zip(processes, ended, strict=True):
+        assert process.returncode == 0, errors
+    return [json.loads(output) for output, _ in ended]
+
+
+@pytest.mark.parametrize("how", ["at once", "gathered"])
+def test_replicas_are_trained_by_the_gradients_of_all(
+    replicas: list[dict[str, Any]], how: str
+) -> None:
+    (first, alone), (second, _) = (replica[how] for replica in replicas)
+    assert first == second  # to the last bit
+    for column, wanted in alone.items():
+        if column in ("keys", "freqs", "versions"):
+            assert first[column] == wanted
+        else:
+            np.testing.assert_allclose(first[column], wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("other rows", "table: replicas must start alike, but their rows differ between rank 0"),
+        ("other rates", "table: replicas must start alike, but their optimizers differ"),
+        ("no_sync", "table: in no_sync() its replicas would be trained apart"),
+        ("join", "table: its replicas can't be trained in join()"),
+    ],
+)
+def test_what_would_let_replicas_diverge_is_refused_in_all_of_them(
+    replicas: list[dict[str, Any]], what: str, message: str
+) -> None:
+    assert [replica[what].startswith(message) for replica in replicas] == [True, True]
