@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from embstore.errors import InvalidArgumentError
-from embstore.graph.tensor import Array, Operation, Run, Tensor, in_order
-from embstore.graph.variable import GraphVariable, Lookup
 from embstore.optimizers import Optimizer, check_optimizer
+from embstore.tensorflow1.graph.tensor import Array, Operation, Run, Tensor, in_order
+from embstore.tensorflow1.graph.variable import GraphVariable, Lookup
 
 
 class GlobalStep(Tensor):
