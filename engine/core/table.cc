@@ -149,42 +149,97 @@ void Table::read_settled(std::span<const int64_t> keys, RowBatch& rows) const {
   }
 }
 
-ExportedRows Table::export_rows() const {
-  constexpr size_t kRowsAtATime = 4096;
-  const Operation operation(*this);
-  const std::lock_guard queue(turnstile_);
-  const std::unique_lock gate(apply_gate_);
-  const std::unique_lock moves = mover_ ? mover_->pause() : std::unique_lock<std::mutex>();
+void Table::read_undamaged(std::vector<int64_t>& keys, RowBatch& rows, std::vector<int64_t>& damaged) const {
+  for (;;) {
+    try {
+      read_settled(keys, rows);
+      return;
+    } catch (const DamagedRowsError& error) {
+      // A row that a tier moved on while it was read may be spoken of too; alone it is found where it is now.
+      std::vector<int64_t> unreadable;
+      for (const int64_t key : error.keys()) {
+        try {
+          read_settled({&key, 1}, rows);
+        } catch (const DamagedRowsError&) {
+          unreadable.push_back(key);
+        }
+      }
+      std::sort(unreadable.begin(), unreadable.end());
+      std::erase_if(
+          keys, [&](int64_t key) { return std::binary_search(unreadable.begin(), unreadable.end(), key); });
+      damaged.insert(damaged.end(), unreadable.begin(), unreadable.end());
+    }
+  }
+}
 
+std::vector<int64_t> Table::all_keys() const {
   std::vector<int64_t> keys;
   for (int s = 0; s < kShards; ++s) {
     const std::lock_guard lock(index_->shard(s).mutex);
     index_->shard(s).for_each([&keys](int64_t key, RowRef) { keys.push_back(key); });
   }
   std::sort(keys.begin(), keys.end());
+  return keys;
+}
 
+std::vector<int64_t> Table::find_damaged() const {
+  constexpr size_t kRowsAtATime = 4096;
+  const Operation operation(*this);
+  const std::lock_guard queue(turnstile_);
+  const std::unique_lock gate(apply_gate_);
+  const std::unique_lock moves = mover_ ? mover_->pause() : std::unique_lock<std::mutex>();
+  const std::vector<int64_t> keys = all_keys();
+  RowBatch batch(layout_);
+  std::vector<int64_t> some;
+  std::vector<int64_t> damaged;
+  for (size_t next = 0; next < keys.size(); next += kRowsAtATime) {
+    const auto part = std::span(keys).subspan(next, std::min(kRowsAtATime, keys.size() - next));
+    some.assign(part.begin(), part.end());
+    read_undamaged(some, batch, damaged);
+  }
+  std::sort(damaged.begin(), damaged.end());
+  return damaged;
+}
+
+ExportedRows Table::export_rows(bool skip_damaged) const {
+  constexpr size_t kRowsAtATime = 4096;
+  const Operation operation(*this);
+  const std::lock_guard queue(turnstile_);
+  const std::unique_lock gate(apply_gate_);
+  const std::unique_lock moves = mover_ ? mover_->pause() : std::unique_lock<std::mutex>();
+
+  const std::vector<int64_t> keys = all_keys();
   const size_t dim = static_cast<size_t>(layout_.dim());
   ExportedRows exported;
-  exported.frequencies.resize(keys.size());
-  exported.versions.resize(keys.size());
-  exported.values.resize(keys.size() * dim);
-  exported.slots.assign(static_cast<size_t>(layout_.slot_count()), std::vector<float>(keys.size() * dim));
+  exported.keys.reserve(keys.size());
+  exported.frequencies.reserve(keys.size());
+  exported.versions.reserve(keys.size());
+  exported.values.reserve(keys.size() * dim);
+  exported.slots.resize(static_cast<size_t>(layout_.slot_count()));
+  for (auto& slot : exported.slots) slot.reserve(keys.size() * dim);
   RowBatch batch(layout_);
+  std::vector<int64_t> some;
+  std::vector<int64_t> damaged;
   for (size_t next = 0; next < keys.size(); next += kRowsAtATime) {
-    const auto some = std::span(keys).subspan(next, std::min(kRowsAtATime, keys.size() - next));
-    read_settled(some, batch);
+    const auto part = std::span(keys).subspan(next, std::min(kRowsAtATime, keys.size() - next));
+    some.assign(part.begin(), part.end());
+    if (skip_damaged) {
+      read_undamaged(some, batch, damaged);
+    } else {
+      read_settled(some, batch);
+    }
+    exported.keys.insert(exported.keys.end(), some.begin(), some.end());
     for (size_t i = 0; i < some.size(); ++i) {
-      const size_t position = next + i;
-      exported.frequencies[position] = static_cast<int64_t>(batch.header(i).frequency);
-      exported.versions[position] = batch.header(i).version;
+      exported.frequencies.push_back(static_cast<int64_t>(batch.header(i).frequency));
+      exported.versions.push_back(batch.header(i).version);
       const float* const row = batch.row(i);
-      std::copy_n(row, dim, exported.values.data() + position * dim);
+      exported.values.insert(exported.values.end(), row, row + dim);
       for (size_t s = 0; s < exported.slots.size(); ++s) {
-        std::copy_n(row + (1 + s) * layout_.block_floats(), dim, exported.slots[s].data() + position * dim);
+        const float* const slot = row + (1 + s) * layout_.block_floats();
+        exported.slots[s].insert(exported.slots[s].end(), slot, slot + dim);
       }
     }
   }
-  exported.keys = std::move(keys);
   return exported;
 }
 

@@ -103,7 +103,8 @@ class Table {
   void versions(std::span<const int64_t> ids, int64_t* versions) const;        // -1: no row
 
   uint64_t row_count() const;
-  ExportedRows export_rows() const;
+  // Throws DamagedRowsError where a row can't be read, unless those are to be left out.
+  ExportedRows export_rows(bool skip_damaged) const;
   TableStats stats() const;
 
   // Returns when every tier is within its capacity and nothing is being moved.
@@ -113,9 +114,16 @@ class Table {
   // succeeded, and the keys removed since; and with `waiting_keys` those that the filter keeps out.
   // Drops what `eviction` says beforehand. Holds applies, promotions and moves off. On an error nothing is
   // lost but the rows that were to be dropped, which the next save tells of.
-  SavedTable save(checkpoint::Writer& file, const EvictionRule& eviction, bool waiting_keys);
+  // A row that can't be read is a DamagedRowsError, unless those are to be left out.
+  SavedTable save(checkpoint::Writer& file, const EvictionRule& eviction, bool waiting_keys,
+                  bool skip_damaged);
   // What save() wrote is safe: the next incremental save may leave it out. Saves don't overlap.
   void save_succeeded(uint16_t next_span);
+
+  // The keys of rows that a medium doesn't give back as they were written, ascending.
+  std::vector<int64_t> find_damaged() const;
+  // Removes rows, damaged or not, which the next incremental save tells of. Returns how many there were.
+  uint64_t drop(std::span<const int64_t> keys);
 
   // Of the filter, where it keeps a sketch.
   SketchShape sketch_shape() const {
@@ -165,6 +173,9 @@ class Table {
   // REQUIRES: all of them exist; the apply gate is held alone and moves are paused, so that rows change
   // places only by a tier's own compaction.
   void read_settled(std::span<const int64_t> keys, RowBatch& rows) const;
+  // The same, but keys whose rows can't be read go from `keys` to `damaged`.
+  void read_undamaged(std::vector<int64_t>& keys, RowBatch& rows, std::vector<int64_t>& damaged) const;
+  std::vector<int64_t> all_keys() const;  // ascending
 
   // Applies a batch for which so many rows were reserved, and releases those that it didn't need.
   // REQUIRES: the apply gate is held.
@@ -185,7 +196,9 @@ class Table {
   // REQUIRES, all of them: the apply gate is held alone and moves are paused.
   // The keys of a shard's rows in a tier; `unsaved_only` leaves out those that are known to be saved.
   std::vector<int64_t> rows_of(IndexShard& shard, uint32_t tier, bool unsaved_only) const;
-  void save_rows(checkpoint::Writer& file, const EvictionRule& eviction, std::span<const int64_t> keys);
+  // Adds to `skipped`, where given, the keys of rows that can't be read.
+  void save_rows(checkpoint::Writer& file, const EvictionRule& eviction, std::span<const int64_t> keys,
+                 std::vector<int64_t>* skipped);
   void save_waiting_keys(checkpoint::Writer& file) const;
   void remove_rows(std::span<const int64_t> keys);
 

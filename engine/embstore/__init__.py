@@ -22,7 +22,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 from embstore import errors, initializers, optimizers
-from embstore.checkpoint import restore, save, save_incremental
+from embstore._variable_making import get_embedding_variable
+from embstore.checkpoint import SaveReport, restore, save, save_incremental
 from embstore.options import (
     CacheStrategy,
     CBFFilter,
@@ -37,7 +38,7 @@ from embstore.options import (
     StorageType,
 )
 from embstore.recovery import RecoveryReport
-from embstore.variable import EmbeddingVariable, get_embedding_variable
+from embstore.variable import EmbeddingVariable
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -59,6 +60,7 @@ __all__ = [
     "L2WeightEvict",
     "RecoveryReport",
     "SSDHashOption",
+    "SaveReport",
     "StorageOption",
     "StorageType",
     "errors",

@@ -9,15 +9,19 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embstore import _checks, _core
 from embstore._manifest import FileEntry, Manifest, OptimizerEntry, VariableEntry
 from embstore._saves import newest_full, only_incremental, publishing
+from embstore._shard import SavedShard, Shard, ShardState
 from embstore.errors import (
     CheckpointError,
     ClosedError,
@@ -26,19 +30,25 @@ from embstore.errors import (
     StoreFullError,
 )
 from embstore.options import CBFFilter, CounterFilter, GlobalStepEvict, L2WeightEvict
-from embstore.variable import EmbeddingVariable
+from embstore.variable import EmbeddingVariable, OnDamage
 
 if TYPE_CHECKING:
     from embstore.optimizers import Optimizer
 
-__all__ = ["restore", "save", "save_incremental"]
+__all__ = ["SaveReport", "restore", "save", "save_incremental"]
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
 SAVE_FILTERED_FEATURES = "TF_EV_SAVE_FILTERED_FEATURES"
 
 
-def save(path: PathLike, variables: Sequence[EmbeddingVariable], global_step: int) -> None:
+def save(
+    path: PathLike,
+    variables: Sequence[EmbeddingVariable],
+    global_step: int,
+    *,
+    on_damage: OnDamage = "raise",
+) -> SaveReport:
     """Saves every row of the variables, which no two share a name.
 
     Beforehand, each variable's evict_option drops rows from it, in every tier. Rows go to the files
@@ -47,17 +57,25 @@ def save(path: PathLike, variables: Sequence[EmbeddingVariable], global_step: in
 
     path: a directory, made if its parent exists; what it held before is removed in the end.
     global_step: kept with the save, and what GlobalStepEvict counts from.
+    on_damage: what to do where a medium doesn't give rows back as they were written: "raise"
+        DamagedRowsError, which has their `keys`; or "skip" them, which the report tells of. They
+        stay in the variable (see `EmbeddingVariable.drop_damaged`). A restore has no row of them;
+        or, where an incremental save skipped them, the row of the save before.
 
     Raises StorageError, which names the file, where the files can't be written: the save before
     stays as it was. Keys that wait at a filter are saved too, unless TF_EV_SAVE_FILTERED_FEATURES
     is 0 or False.
     """
-    _save(path, variables, global_step, incremental=False)
+    return _save(path, variables, global_step, incremental=False, on_damage=on_damage)
 
 
 def save_incremental(
-    path: PathLike, variables: Sequence[EmbeddingVariable], global_step: int
-) -> None:
+    path: PathLike,
+    variables: Sequence[EmbeddingVariable],
+    global_step: int,
+    *,
+    on_damage: OnDamage = "raise",
+) -> SaveReport:
     """As `save`, but only the rows updated, and the keys removed, since each variable's last save
     of either kind (or since it was restored).
 
@@ -65,7 +83,18 @@ def save_incremental(
 
     Raises InvalidArgumentError for a variable that was neither saved nor restored yet.
     """
-    _save(path, variables, global_step, incremental=True)
+    return _save(path, variables, global_step, incremental=True, on_damage=on_damage)
+
+
+@dataclass(frozen=True)
+class SaveReport:
+    """What a save did.
+
+    skipped: by the name of each variable that had damaged rows, their keys, int64 (n,), ascending;
+        empty where the save is whole.
+    """
+
+    skipped: Mapping[str, NDArray[np.int64]]
 
 
 def restore(
@@ -117,12 +146,22 @@ class _Save:
 
 
 def _save(
-    path: PathLike, variables: Sequence[EmbeddingVariable], global_step: int, *, incremental: bool
-) -> None:
+    path: PathLike,
+    variables: Sequence[EmbeddingVariable],
+    global_step: int,
+    *,
+    incremental: bool,
+    on_damage: str,
+) -> SaveReport:
     chosen = _check_variables(variables)
     step = _checks.integer("global_step", global_step, at_least=0)
-    save_id = uuid.uuid4().hex
-    waiting_keys = _saves_waiting_keys()
+    job = _SaveJob(
+        save_id=uuid.uuid4().hex,
+        global_step=step,
+        incremental=incremental,
+        waiting_keys=_saves_waiting_keys(),
+        skip_damaged=_checks.choice("on_damage", on_damage, ("raise", "skip")) == "skip",
+    )
     with _checkpoint_locks(chosen):
         if incremental:
             for variable in chosen:
@@ -132,64 +171,77 @@ def _save(
                         "incremental save has nothing to go on from; save() it first"
                     )
         with publishing(_path(path), incremental=incremental) as (directory, publish):
-            written = [
-                _write(variable, directory, number, save_id, step, incremental, waiting_keys)
-                for number, variable in enumerate(chosen)
+            saved = [
+                _write(variable, directory, number, job) for number, variable in enumerate(chosen)
             ]
             Manifest(
-                save_id=save_id,
+                save_id=job.save_id,
                 kind="incremental" if incremental else "full",
                 global_step=step,
-                variables=tuple(entry for entry, _ in written),
+                variables=tuple(entry for entry, _ in saved),
             ).write(directory)
             publish()
-            for variable, (_, spans) in zip(chosen, written, strict=True):
-                variable._last_save = save_id
+            for variable, (_, parts) in zip(chosen, saved, strict=True):
+                variable._last_save = job.save_id
                 with contextlib.suppress(ClosedError):
-                    for table, span in zip(variable._tables, spans, strict=True):
-                        _core.save_succeeded(table, span)
+                    for shard, part in zip(variable._shards, parts, strict=True):
+                        if part.skipped.size == 0:  # else the next one has all of this one's again
+                            shard.save_succeeded(part.next_span)
+    skipped = {
+        variable.name: np.sort(np.concatenate([part.skipped for part in parts]))
+        for variable, (_, parts) in zip(chosen, saved, strict=True)
+    }
+    return SaveReport({name: keys for name, keys in skipped.items() if keys.size})
+
+
+@dataclass(frozen=True)
+class _SaveJob:
+    """What all files of a save have in common."""
+
+    save_id: str
+    global_step: int
+    incremental: bool
+    waiting_keys: bool
+    skip_damaged: bool
 
 
 def _write(
-    variable: EmbeddingVariable,
-    directory: Path,
-    number: int,
-    save_id: str,
-    global_step: int,
-    incremental: bool,
-    waiting_keys: bool,
-) -> tuple[VariableEntry, list[int]]:
-    """The manifest's entry, and what each table is to be told when the save has succeeded."""
+    variable: EmbeddingVariable, directory: Path, number: int, job: _SaveJob
+) -> tuple[VariableEntry, list[SavedShard]]:
+    """Writes a variable's files; returns the manifest's entry, and what each shard said."""
+    least_version, least_half_square = _eviction(variable, job.global_step)
     files = []
-    parts: list[dict[str, Any]] = []
+    parts: list[SavedShard] = []
     with variable._partitions_lock:  # so that every partition has the same batches
-        for partition, table in enumerate(variable._tables):
+        for partition, shard in enumerate(variable._shards):
             name = f"{_quoted(variable.name)}-{number}.{partition}.rows"
-            part = _core.save_table(
-                table,
-                path=str(directory / name),
-                save_id=bytes.fromhex(save_id),
+            part = shard.save(
+                str(directory / name),
+                save_id=bytes.fromhex(job.save_id),
                 partition=partition,
-                partition_count=len(variable._tables),
-                incremental=incremental,
-                waiting_keys=waiting_keys,
-                **_eviction(variable, global_step),
+                partition_count=len(variable._shards),
+                incremental=job.incremental,
+                least_version=least_version,
+                least_half_square=least_half_square,
+                waiting_keys=job.waiting_keys,
+                skip_damaged=job.skip_damaged,
             )
             parts.append(part)
-            files.append(FileEntry(name, **{field: part[field] for field in _FILE_FACTS}))
+            files.append(FileEntry(name, **{fact: getattr(part, fact) for fact in _FILE_FACTS}))
+    state = parts[0].state
     entry = VariableEntry(
         name=variable.name,
         dim=variable.dim,
         optimizer=_optimizer_entry(variable.optimizer),
-        apply_count=parts[0]["apply_count"],
-        beta1_power=parts[0]["beta1_power"],
-        beta2_power=parts[0]["beta2_power"],
-        clock=max(part["clock"] for part in parts),
-        follows=variable._last_save if incremental else None,
-        total_rows=sum(part["rows_left"] for part in parts),
+        apply_count=state.apply_count,
+        beta1_power=state.beta1_power,
+        beta2_power=state.beta2_power,
+        clock=max(part.state.clock for part in parts),
+        follows=variable._last_save if job.incremental else None,
+        total_rows=sum(part.rows_left - part.skipped.size for part in parts),
         files=tuple(files),
     )
-    return entry, [part["next_span"] for part in parts]
+    return entry, parts
 
 
 def _quoted(name: str) -> str:
@@ -199,13 +251,14 @@ def _quoted(name: str) -> str:
 _FILE_FACTS = ("size", "checksum", "rows", "removed_keys", "waiting_keys", "sketches")
 
 
-def _eviction(variable: EmbeddingVariable, global_step: int) -> dict[str, Any]:
+def _eviction(variable: EmbeddingVariable, global_step: int) -> tuple[int | None, float | None]:
+    """The least version, and the least half square of the weights, that rows must have to stay."""
     option = variable.ev_option.evict_option
     if isinstance(option, GlobalStepEvict):
-        return {"least_version": global_step - option.steps_to_live}
+        return global_step - option.steps_to_live, None
     if isinstance(option, L2WeightEvict):
-        return {"least_half_square": option.l2_weight_threshold}
-    return {}
+        return None, option.l2_weight_threshold
+    return None, None
 
 
 def _optimizer_entry(optimizer: Optimizer | None) -> OptimizerEntry | None:
@@ -229,35 +282,45 @@ class _Plan:
 
     def carry_out(self) -> None:
         variable = self.variable
+        state = ShardState(
+            apply_count=self.entry.apply_count,
+            beta1_power=self.entry.beta1_power,
+            beta2_power=self.entry.beta2_power,
+            clock=self.entry.clock,
+        )
         with _checkpoint_locks([variable]), variable._partitions_lock:
             variable._last_save = None
             try:
-                _core.restore_tables(
-                    variable._tables,
-                    chain=self.chain,
-                    apply_count=self.entry.apply_count,
-                    beta1_power=self.entry.beta1_power,
-                    beta2_power=self.entry.beta2_power,
-                    clock=self.entry.clock,
-                    waiting_keys=self.waiting_keys,
-                )
+                self._fill(self.chain, state)
             except ClosedError:
                 raise
             except EmbStoreError as error:
+                self._fill([], state)  # a part of the rows is of no use
                 raise CheckpointError(f"{variable.name} is left empty: {error}") from error
             variable._last_save = self.newest.manifest.save_id
+
+    def _fill(self, chain: list[list[str]], state: ShardState) -> None:
+        shards = self.variable._shards
+        for partition, shard in enumerate(shards):
+            shard.restore(
+                chain,
+                partition=partition,
+                partition_count=len(shards),
+                state=state,
+                waiting_keys=self.waiting_keys,
+            )
 
 
 def _plan(variable: EmbeddingVariable, saves: list[_Save], waiting_keys: bool) -> _Plan:
     chain = _links(variable, saves)
-    tables = variable._tables
-    bound = [0] * len(tables)  # rows a partition may get
+    partition_count = len(variable._shards)
+    bound = [0] * partition_count  # rows a partition may get
     shapes: set[tuple[int, int, int]] = set()
     for save, entry in chain:
         _check_optimizer(variable, save, entry)
         shapes.clear()
         for partition, file in enumerate(entry.files):
-            verified = _verify(save, entry, partition, file, len(tables))
+            verified = _verify(save, entry, partition, file, partition_count)
             bound = [a + b for a, b in zip(bound, verified["rows_by_partition"], strict=True)]
             shapes.update(verified["sketch_shapes"])
     newest, entry = chain[-1]
@@ -342,7 +405,7 @@ def _check_sketches(
     option = variable.ev_option.filter_option
     if not isinstance(option, (CounterFilter, CBFFilter)) or option.filter_freq == 0 or not shapes:
         return
-    if shapes == {_core.sketch_shape(variable._tables[0])}:
+    if shapes == {variable._shards[0].sketch_shape()}:
         return
     raise CheckpointError(
         f"{save.directory}: the keys of {variable.name} that wait at its filter were saved in a "
@@ -352,7 +415,7 @@ def _check_sketches(
 
 
 def _check_room(variable: EmbeddingVariable, bound: list[int], files: list[list[str]]) -> None:
-    rooms = [_capacity_rows(table) for table in variable._tables]
+    rooms = [_capacity_rows(shard) for shard in variable._shards]
 
     def fits(rows: list[int]) -> bool:
         return all(room is None or n <= room for n, room in zip(rows, rooms, strict=True))
@@ -370,8 +433,8 @@ def _check_room(variable: EmbeddingVariable, bound: list[int], files: list[list[
     )
 
 
-def _capacity_rows(table: _core.Table) -> int | None:
-    capacities = [tier["capacity_rows"] for tier in table.stats()["tiers"]]
+def _capacity_rows(shard: Shard) -> int | None:
+    capacities = [tier["capacity_rows"] for tier in shard.stats()["tiers"]]
     return None if None in capacities else sum(capacities)
 
 
@@ -415,7 +478,9 @@ def _saves_waiting_keys() -> bool:
 
 @contextlib.contextmanager
 def _checkpoint_locks(variables: Sequence[EmbeddingVariable]) -> Iterator[None]:
-    """Keeps saves and restores of a variable apart."""
+    """Keeps saves and restores of a variable apart; ForkedError where it was inherited."""
+    for variable in variables:
+        variable._refuse_if_forked()
     with contextlib.ExitStack() as stack:
         for variable in sorted(variables, key=id):  # one order for all threads
             stack.enter_context(variable._checkpoint_lock)

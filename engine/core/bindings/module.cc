@@ -18,6 +18,7 @@
 #include "bench/hand_written_table.h"
 #include "bindings/array_arguments.h"
 #include "bindings/checkpoint.h"
+#include "bindings/table_handle.h"
 #include "errors/error.h"
 #include "table.h"
 
@@ -37,17 +38,6 @@ void check_rows(const char* argument, const RowArray& rows, const Ids& ids, int 
                   " ids of dim " + std::to_string(dim));
 }
 
-// Hands a vector's memory to numpy.
-template <class T>
-nb::object to_numpy(std::vector<T>&& values, std::vector<size_t> shape) {
-  auto owned = std::make_unique<std::vector<T>>(std::move(values));
-  T* data = owned->data();
-  const nb::capsule owner(owned.get(),
-                          [](void* vector) noexcept { delete static_cast<std::vector<T>*>(vector); });
-  owned.release();
-  return nb::ndarray<nb::numpy, T>(data, shape.size(), shape.data(), owner).cast();
-}
-
 template <class T, class Read>
 nb::object read_per_id(const Ids& ids, Read read) {
   std::vector<T> values(ids.shape(0));
@@ -55,17 +45,16 @@ nb::object read_per_id(const Ids& ids, Read read) {
     const nb::gil_scoped_release release;
     read(span_of(ids), values.data());
   }
-  const size_t count = values.size();
-  return to_numpy(std::move(values), {count});
+  return to_numpy(std::move(values));
 }
 
-nb::tuple export_rows(const Table& table) {
-  ExportedRows rows = [&table] {
+nb::tuple export_rows(const TableHandle& table, bool skip_damaged) {
+  ExportedRows rows = [&] {
     const nb::gil_scoped_release release;
-    return table.export_rows();
+    return table->export_rows(skip_damaged);
   }();
   const size_t count = rows.keys.size();
-  const size_t dim = static_cast<size_t>(table.dim());
+  const size_t dim = static_cast<size_t>(table->dim());
   nb::list slots;
   for (auto& slot : rows.slots) slots.append(to_numpy(std::move(slot), {count, dim}));
   return nb::make_tuple(
@@ -91,10 +80,10 @@ nb::dict to_dict(const TableStats::Level& level) {
   return dict;
 }
 
-nb::dict stats(const Table& table) {
+nb::dict stats(const TableHandle& table) {
   const TableStats stats = [&table] {
     const nb::gil_scoped_release release;
-    return table.stats();
+    return table->stats();
   }();
   nb::list tiers;
   for (const TableStats::Level& level : stats.tiers) tiers.append(to_dict(level));
@@ -109,8 +98,8 @@ nb::dict stats(const Table& table) {
   return dict;
 }
 
-nb::object recovery(const Table& table) {
-  const std::optional<RecoveryReport>& report = table.recovery();
+nb::object recovery(const TableHandle& table) {
+  const std::optional<RecoveryReport>& report = table->recovery();
   if (!report) return nb::none();
   nb::dict dict;
   dict["files"] = report->files;
@@ -184,7 +173,7 @@ FilterSpec to_filter_spec(const std::optional<FilterTuple>& filter) {
   return BloomFilterSpec{filter_freq, max_element_size, probability, counter_bits};
 }
 
-void construct_table(Table* self, std::string name, int dim, const Rows& default_values,
+void construct_table(TableHandle* self, std::string name, int dim, const Rows& default_values,
                      std::string optimizer, OptimizerParams optimizer_params,
                      const std::vector<TierTuple>& tiers, const std::string& cache_strategy,
                      const std::optional<FilterTuple>& filter, float no_permission_value,
@@ -214,18 +203,19 @@ void construct_table(Table* self, std::string name, int dim, const Rows& default
     spec.tiers.push_back({kind, path, size_bytes, to_ssd_hash_options(ssd_hash, spec.optimizer)});
   }
   const nb::gil_scoped_release release;
-  new (self) Table(spec);
+  new (self) TableHandle(spec);
 }
 
 void bind_table(nb::module_& module) {
-  nb::class_<Table>(module, "Table")
+  nb::class_<TableHandle>(module, "Table")
       .def("__init__", &construct_table, nb::kw_only(), "name"_a, "dim"_a, "default_values"_a.noconvert(),
            "optimizer"_a, "optimizer_params"_a, "tiers"_a, "cache_strategy"_a = "LFU",
            "filter"_a = nb::none(), "no_permission_value"_a = 0.0f,
            "ssd_hash"_a = SsdHashTuple(false, "auto", false))
       .def(
           "lookup",
-          [](const Table& table, const Ids& ids, const MutableRows& out, bool train) {
+          [](const TableHandle& handle, const Ids& ids, const MutableRows& out, bool train) {
+            const Table& table = handle.table();
             check_rows("out", out, ids, table.dim());
             const nb::gil_scoped_release release;
             table.lookup(span_of(ids), out.data(), train);
@@ -233,7 +223,9 @@ void bind_table(nb::module_& module) {
           "ids"_a.noconvert(), "out"_a.noconvert(), "train"_a = false)
       .def(
           "apply_gradients",
-          [](Table& table, const Ids& ids, const Rows& grads, std::optional<int64_t> global_step) {
+          [](const TableHandle& handle, const Ids& ids, const Rows& grads,
+             std::optional<int64_t> global_step) {
+            Table& table = handle.table();
             check_rows("grads", grads, ids, table.dim());
             const nb::gil_scoped_release release;
             table.apply_gradients(span_of(ids), grads.data(), global_step);
@@ -241,31 +233,53 @@ void bind_table(nb::module_& module) {
           "ids"_a.noconvert(), "grads"_a.noconvert(), "global_step"_a = nb::none())
       .def(
           "lookup_tier",
-          [](const Table& table, const Ids& ids) {
-            return read_per_id<int32_t>(ids, [&](auto keys, int32_t* out) { table.lookup_tier(keys, out); });
+          [](const TableHandle& table, const Ids& ids) {
+            return read_per_id<int32_t>(ids, [&](auto keys, int32_t* out) { table->lookup_tier(keys, out); });
           },
           "ids"_a.noconvert())
       .def(
           "frequency",
-          [](const Table& table, const Ids& ids) {
-            return read_per_id<int64_t>(ids, [&](auto keys, int64_t* out) { table.frequencies(keys, out); });
+          [](const TableHandle& table, const Ids& ids) {
+            return read_per_id<int64_t>(ids, [&](auto keys, int64_t* out) { table->frequencies(keys, out); });
           },
           "ids"_a.noconvert())
       .def(
           "version",
-          [](const Table& table, const Ids& ids) {
-            return read_per_id<int64_t>(ids, [&](auto keys, int64_t* out) { table.versions(keys, out); });
+          [](const TableHandle& table, const Ids& ids) {
+            return read_per_id<int64_t>(ids, [&](auto keys, int64_t* out) { table->versions(keys, out); });
           },
           "ids"_a.noconvert())
-      .def("size", &Table::row_count, nb::call_guard<nb::gil_scoped_release>())
-      .def("export", &export_rows)
+      .def(
+          "size", [](const TableHandle& table) { return table->row_count(); },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def("export", &export_rows, "skip_damaged"_a = false)
       .def("stats", &stats)
+      .def("find_damaged",
+           [](const TableHandle& table) {
+             std::vector<int64_t> keys = [&table] {
+               const nb::gil_scoped_release release;
+               return table->find_damaged();
+             }();
+             return to_numpy(std::move(keys));
+           })
+      .def(
+          "drop",
+          [](const TableHandle& table, const Ids& keys) {
+            const nb::gil_scoped_release release;
+            return table->drop(span_of(keys));
+          },
+          "keys"_a.noconvert())
       .def("recovery", &recovery)
-      .def("apply_count", &Table::apply_count, nb::call_guard<nb::gil_scoped_release>())
-      .def("advance_apply_count", &Table::advance_apply_count, "at_least"_a,
-           nb::call_guard<nb::gil_scoped_release>())
-      .def("drain", &Table::drain, nb::call_guard<nb::gil_scoped_release>())
-      .def("close", &Table::close, nb::call_guard<nb::gil_scoped_release>());
+      .def(
+          "apply_count", [](const TableHandle& table) { return table->apply_count(); },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "advance_apply_count",
+          [](const TableHandle& table, int64_t at_least) { table->advance_apply_count(at_least); },
+          "at_least"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "drain", [](const TableHandle& table) { table->drain(); }, nb::call_guard<nb::gil_scoped_release>())
+      .def("close", &TableHandle::close, nb::call_guard<nb::gil_scoped_release>());
 }
 
 void bind_hand_written_table(nb::module_& module) {
@@ -302,6 +316,7 @@ void bind_hand_written_table(nb::module_& module) {
 
 NB_MODULE(_core, module) {
   nb::register_exception_translator(embstore::translate_error);
+  module.def("fork_generation", &embstore::fork_generation);
   embstore::bind_table(module);
   embstore::checkpoint::bind(module);
   embstore::bind_hand_written_table(module);

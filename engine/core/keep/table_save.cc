@@ -22,7 +22,8 @@ bool EvictionRule::evicts(const RowHeader& header, const float* weights, int dim
   return 0.5 * sum < *least_half_square;
 }
 
-SavedTable Table::save(checkpoint::Writer& file, const EvictionRule& eviction, bool waiting_keys) {
+SavedTable Table::save(checkpoint::Writer& file, const EvictionRule& eviction, bool waiting_keys,
+                       bool skip_damaged) {
   const Operation operation(*this);
   const std::lock_guard queue(turnstile_);
   const std::unique_lock gate(apply_gate_);
@@ -38,7 +39,8 @@ SavedTable Table::save(checkpoint::Writer& file, const EvictionRule& eviction, b
   const bool unsaved_only = file.incremental() && !eviction.any();
   for (uint32_t t = 0; t < tiers_->size(); ++t) {
     for (int s = 0; s < kShards; ++s) {
-      save_rows(file, eviction, rows_of(index_->shard(s), t, unsaved_only));
+      save_rows(file, eviction, rows_of(index_->shard(s), t, unsaved_only),
+                skip_damaged ? &saved.skipped : nullptr);
     }
   }
   if (file.incremental()) {
@@ -48,6 +50,7 @@ SavedTable Table::save(checkpoint::Writer& file, const EvictionRule& eviction, b
   if (eviction.any() && tiers_->last().keeps_rows()) tiers_->last().flush();
   if (waiting_keys) save_waiting_keys(file);
   for (size_t t = 0; t < tiers_->size(); ++t) saved.rows_left += tiers_->rows(t);
+  std::sort(saved.skipped.begin(), saved.skipped.end());
   return saved;
 }
 
@@ -85,12 +88,19 @@ std::vector<int64_t> Table::rows_of(IndexShard& shard, uint32_t tier, bool unsav
   return keys;
 }
 
-void Table::save_rows(checkpoint::Writer& file, const EvictionRule& eviction, std::span<const int64_t> keys) {
+void Table::save_rows(checkpoint::Writer& file, const EvictionRule& eviction, std::span<const int64_t> keys,
+                      std::vector<int64_t>* skipped) {
   const size_t most = rows_at_a_time(layout_);
   RowBatch rows(layout_);
   std::vector<int64_t> evicted;
   for (size_t first = 0; first < keys.size(); first += most) {
-    read_settled(keys.subspan(first, std::min(most, keys.size() - first)), rows);
+    const auto part = keys.subspan(first, std::min(most, keys.size() - first));
+    if (skipped != nullptr) {
+      std::vector<int64_t> some(part.begin(), part.end());
+      read_undamaged(some, rows, *skipped);
+    } else {
+      read_settled(part, rows);
+    }
     evicted.clear();
     for (size_t i = 0; i < rows.size(); ++i) {
       const RowHeader& header = rows.header(i);
@@ -104,6 +114,27 @@ void Table::save_rows(checkpoint::Writer& file, const EvictionRule& eviction, st
     removed_keys_.insert(removed_keys_.end(), evicted.begin(), evicted.end());
     remove_rows(evicted);
   }
+}
+
+uint64_t Table::drop(std::span<const int64_t> keys) {
+  const Operation operation(*this);
+  const std::lock_guard queue(turnstile_);
+  const std::unique_lock gate(apply_gate_);
+  if (mover_) mover_->settle();
+  const std::unique_lock moves = mover_ ? mover_->pause() : std::unique_lock<std::mutex>();
+  std::vector<int64_t> rows;
+  {
+    IndexReader reader(*index_);
+    for (const int64_t key : keys) {
+      if (reader.find(hash_key(key), key).ref) rows.push_back(key);
+    }
+  }
+  std::sort(rows.begin(), rows.end());
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  removed_keys_.insert(removed_keys_.end(), rows.begin(), rows.end());
+  remove_rows(rows);
+  if (tiers_->last().keeps_rows()) tiers_->last().flush();
+  return rows.size();
 }
 
 void Table::save_waiting_keys(checkpoint::Writer& file) const {

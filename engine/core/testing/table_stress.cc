@@ -98,7 +98,7 @@ void inspect(const Table& table, std::mt19937_64& random, const Options& options
   table.frequencies(ids, values.data());
   table.versions(ids, values.data());
   table.lookup_tier(ids, tiers.data());
-  const ExportedRows rows = table.export_rows();
+  const ExportedRows rows = table.export_rows(/*skip_damaged=*/false);
   for (size_t i = 0; i < rows.keys.size(); ++i) checked_row(&rows.values[i * kDim]);
   for (size_t i = 1; i < rows.keys.size(); ++i) {
     check(rows.keys[i - 1] < rows.keys[i], "a key is exported twice");
@@ -129,12 +129,11 @@ class Checkpoints {
     checkpoint::Writer file(
         path, RowLayout(table.dim(), table.slot_count()),
         {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = incremental});
-    const SavedTable saved = table.save(file, {}, /*waiting_keys=*/true);
+    const SavedTable saved = table.save(file, {}, /*waiting_keys=*/true, /*skip_damaged=*/false);
     file.finish();
     table.save_succeeded(saved.next_span);
     chain_.insert(chain_.begin(), {path});
-    Table* const tables[] = {&copy_};
-    checkpoint::restore_tables(tables, chain_, saved.state, /*waiting_keys=*/true);
+    checkpoint::restore_table(copy_, {.number = 0, .count = 1}, chain_, saved.state, /*waiting_keys=*/true);
     check(copy_.row_count() == saved.rows_left, "a restore lost or doubled a row");
   }
 
@@ -175,7 +174,7 @@ void check_settled(const Table& table, int64_t total) {
     check(level.rows == level.tier.rows, "a tier keeps rows that the index doesn't know");
   }
   check(stats.tiers.size() == 1 || stats.demotions > 0, "nothing moved");
-  const ExportedRows rows = table.export_rows();
+  const ExportedRows rows = table.export_rows(/*skip_damaged=*/false);
   check(rows.keys.size() == table.row_count(), "the count and the export disagree");
   double sum = 0;
   for (size_t i = 0; i < rows.keys.size(); ++i) sum += checked_row(&rows.values[i * kDim]);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "row/row_batch.h"
 #include "update/optimizers/optimizer.h"
@@ -27,8 +28,9 @@ struct EvictionRule {
 
 struct SavedTable {
   TableState state;
-  uint64_t rows_left = 0;  // in the table, whether saved now or before
-  uint16_t next_span = 0;  // for Table::save_succeeded()
+  uint64_t rows_left = 0;        // in the table, whether saved now or before
+  uint16_t next_span = 0;        // for Table::save_succeeded()
+  std::vector<int64_t> skipped;  // keys of damaged rows, ascending
 };
 
 }  // namespace embstore

@@ -82,7 +82,8 @@ struct LevelDbLibrary {
   void (*writeoptions_set_sync)(WriteOptions*, uint8_t);
 };
 
-// Loads the library at the first call; throws Error(kMissingLibrary).
+// Loads the library at the first call; throws Error(kMissingLibrary), or Error(kForked) where the process that
+// this one was forked from had loaded it.
 const LevelDbLibrary& leveldb_library();
 
 }  // namespace embstore
