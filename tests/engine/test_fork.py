@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -15,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_storage import MIB, MakeVariable, Stack, StorageOf, skip_without_library
+from programs import run_program
 
 import embstore as es
 from embstore.errors import ForkedError, StorageError
@@ -199,7 +198,7 @@ def test_a_child_can_make_and_train_a_variable_of_its_own(
     def work() -> None:
         if tiered_stack.storage_type.name.endswith("LEVELDB"):
             # Its one background thread isn't here: better an error than a table that stops.
-            with pytest.raises(ForkedError, match="LevelDB.*spawn"):
+            with pytest.raises(ForkedError, match=r"LevelDB.*spawn"):
                 make("childs")
             return
         childs = make("childs")
@@ -297,14 +296,7 @@ assert (var.lookup(ids) == wanted).all()
 
 def test_workers_of_a_data_loader_that_inherit_a_variable_harm_nothing(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    ended = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", "-c", DATA_LOADER, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    ended = run_program(DATA_LOADER, tmp_path)
     assert ended.returncode == 0, ended.stderr
 
 
@@ -313,8 +305,7 @@ import os, sys
 from pathlib import Path
 import numpy as np
 import embstore as es
-sys.path.insert(0, sys.argv[2])
-from test_end_of_life import kept_variable
+from programs import kept_variable
 var = kept_variable(Path(sys.argv[1]))
 ids = np.arange(5000)
 var.apply_gradients(ids, np.ones((5000, 16), np.float32))
@@ -330,14 +321,7 @@ with kept_variable(Path(sys.argv[1])) as again:
 
 
 def test_a_child_that_ends_as_programs_do_closes_nothing(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", EXITS, str(tmp_path), str(Path(__file__).parent)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    ended = run_program(EXITS, tmp_path)
     assert ended.returncode == 0, ended.stderr
 
 
