@@ -12,6 +12,8 @@
         var.apply_gradients(ids, gradients_of_rows)
 
 `embstore.torch` has the same as PyTorch modules; it is imported on first use and needs torch.
+`embstore.feature_column`, `embstore.graph` and `embstore.deeprec` are for programs written for
+TensorFlow 1.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 from embstore import errors, initializers, optimizers
-from embstore.checkpoint import restore, save, save_incremental
+from embstore._variable_making import get_embedding_variable
+from embstore.checkpoint import SaveReport, restore, save, save_incremental
 from embstore.options import (
     CacheStrategy,
     CBFFilter,
@@ -35,10 +38,15 @@ from embstore.options import (
     StorageType,
 )
 from embstore.recovery import RecoveryReport
-from embstore.variable import EmbeddingVariable, get_embedding_variable
+from embstore.variable import EmbeddingVariable
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    from embstore import deeprec as deeprec
+    from embstore import torch as torch
+    from embstore.tensorflow1 import feature_column as feature_column
+    from embstore.tensorflow1 import graph as graph
 
 __all__ = [
     "CBFFilter",
@@ -52,6 +60,7 @@ __all__ = [
     "L2WeightEvict",
     "RecoveryReport",
     "SSDHashOption",
+    "SaveReport",
     "StorageOption",
     "StorageType",
     "errors",
@@ -65,10 +74,15 @@ __all__ = [
 
 
 # Imported on first use: torch takes seconds and is optional, and few programs need the others.
-_ON_FIRST_USE = frozenset({"deeprec", "feature_column", "graph", "torch"})
+_ON_FIRST_USE = {
+    "deeprec": "embstore.deeprec",
+    "feature_column": "embstore.tensorflow1.feature_column",
+    "graph": "embstore.tensorflow1.graph",
+    "torch": "embstore.torch",
+}
 
 
 def __getattr__(name: str) -> ModuleType:
     if name in _ON_FIRST_USE:
-        return importlib.import_module(f"embstore.{name}")
+        return importlib.import_module(_ON_FIRST_USE[name])
     raise AttributeError(f"module 'embstore' has no attribute {name!r}")

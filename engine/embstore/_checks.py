@@ -42,6 +42,13 @@ def flag(name: str, value: object) -> bool:
     return bool(value)
 
 
+def choice(name: str, value: object, choices: Sequence[str]) -> str:
+    """`value`, which is one of `choices`."""
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidArgumentError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    return value
+
+
 def real(
     name: str,
     value: object,

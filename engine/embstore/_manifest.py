@@ -7,12 +7,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from embstore._core import crc32c
 from embstore.errors import CheckpointError, StorageError
 
-__all__ = ["FileEntry", "Manifest", "OptimizerEntry", "VariableEntry"]
+if TYPE_CHECKING:
+    from embstore.optimizers import Optimizer
+
+__all__ = ["FILE_FACTS", "FileEntry", "Manifest", "OptimizerEntry", "VariableEntry"]
 
 FILE_NAME = "manifest.json"
 FORMAT = "embstore checkpoint"
@@ -33,11 +36,21 @@ class FileEntry:
     sketches: int
 
 
+# What is told of a file by whoever wrote it, and by whoever verifies it.
+FILE_FACTS = ("size", "checksum", "rows", "removed_keys", "waiting_keys", "sketches")
+
+
 @dataclass(frozen=True)
 class OptimizerEntry:
     name: str
     slots: tuple[str, ...]
     params: Mapping[str, float]
+
+    @staticmethod
+    def of(optimizer: Optimizer | None) -> OptimizerEntry | None:
+        if optimizer is None:
+            return None
+        return OptimizerEntry(optimizer.name, optimizer.slots, optimizer.params())
 
 
 @dataclass(frozen=True)

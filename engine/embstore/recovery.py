@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from embstore._core import Table
-
-__all__ = ["RecoveryReport"]
+__all__ = ["RecoveryReport", "combined"]
 
 
 @dataclass(frozen=True)
@@ -39,22 +37,15 @@ class RecoveryReport:
     first_damage: str
 
 
-def take_over(tables: Iterable[Table]) -> RecoveryReport | None:
-    """The report on all partitions; has them count applies together from here on."""
-    tables = list(tables)
-    parts = [part for part in (table.recovery() for table in tables) if part is not None]
-    if not parts:
-        return None
-    newest = max(table.apply_count() for table in tables)
-    for table in tables:
-        table.advance_apply_count(newest)
-    unwritten = [part["unwritten"] for part in parts]
+def combined(parts: Sequence[RecoveryReport]) -> RecoveryReport:
+    """The report on all partitions of a variable."""
+    unwritten = [part.unwritten for part in parts if part.unwritten is not None]
     return RecoveryReport(
-        files=sum(part["files"] for part in parts),
-        rows=sum(part["rows"] for part in parts),
-        superseded=sum(part["superseded"] for part in parts),
-        torn=sum(part["torn"] for part in parts),
-        damaged=sum(part["damaged"] for part in parts),
-        unwritten=None if None in unwritten else sum(unwritten),
-        first_damage=next((part["first_damage"] for part in parts if part["first_damage"]), ""),
+        files=sum(part.files for part in parts),
+        rows=sum(part.rows for part in parts),
+        superseded=sum(part.superseded for part in parts),
+        torn=sum(part.torn for part in parts),
+        damaged=sum(part.damaged for part in parts),
+        unwritten=sum(unwritten) if len(unwritten) == len(parts) else None,
+        first_damage=next((part.first_damage for part in parts if part.first_damage), ""),
     )

@@ -2,85 +2,36 @@
 
 from __future__ import annotations
 
-import re
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embstore import _checks
-from embstore._core import Table
+from embstore import _checks, _core
+from embstore._closing_at_exit import close_at_exit
+from embstore._shard import Shard, ShardRows
 from embstore.errors import (
     EmbStoreError,
+    ForkedError,
     InvalidArgumentError,
-    StorageError,
-    StoreFullError,
     UnsupportedError,
 )
-from embstore.initializers import Initializer, TruncatedNormal, check_initializer, initial_rows
-from embstore.optimizers import SGD, Optimizer, check_optimizer
-from embstore.options import (
-    CBFFilter,
-    CounterFilter,
-    EmbeddingVariableOption,
-    IoScheme,
-    SSDHashOption,
-    StorageOption,
-    Tier,
-    TierKind,
-    check_runs,
-)
-from embstore.recovery import RecoveryReport, take_over
+from embstore.optimizers import Optimizer
+from embstore.options import EmbeddingVariableOption
+from embstore.recovery import RecoveryReport, combined
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["EmbeddingVariable", "get_embedding_variable"]
+__all__ = ["EmbeddingVariable"]
+
+OnDamage: TypeAlias = Literal["raise", "skip"]
 
 _ScalarT = TypeVar("_ScalarT", bound=np.generic)
-
-KEPT_FILES_NOTE = "sequence.ssdhash"  # beside rows that are kept; see engine/FORMAT.md
-
-MAX_DIM = 1 << 16
-MAX_PARTITIONS = 1 << 12
-
-
-def get_embedding_variable(
-    name: str,
-    embedding_dim: int,
-    *,
-    initializer: Initializer | None = None,
-    optimizer: Optimizer | None = None,
-    ev_option: EmbeddingVariableOption | None = None,
-    partition_num: int = 1,
-) -> EmbeddingVariable:
-    """Makes a variable: an empty one, unless rows were kept for it (`SSDHashOption.keep_files`).
-
-    name: names the variable in messages and its files.
-    embedding_dim: values a row.
-    initializer: what rows start as; TruncatedNormal() where neither this nor
-        `ev_option.init_option.initializer`, which wins, is given.
-    optimizer: one of `embstore.optimizers`; without one the variable can't be trained.
-    ev_option: where rows are kept, and how they start; DRAM where it isn't given.
-    partition_num: tables that the keys are spread over, by key % partition_num; each has tiers
-        of its own, of the full storage_size.
-
-    Raises InvalidArgumentError, UnsupportedError, MissingLibraryError, MissingDeviceError,
-    StoreFullError (memkind's node has less room than storage_size) or StorageError.
-    """
-    return EmbeddingVariable(
-        name,
-        embedding_dim,
-        initializer=initializer,
-        optimizer=optimizer,
-        ev_option=ev_option,
-        partition_num=partition_num,
-    )
 
 
 class EmbeddingVariable:
@@ -88,40 +39,28 @@ class EmbeddingVariable:
 
     ids: int64, of any shape; an array must be int64 already, lists of ints are converted.
     Every method may be called from any thread. Use it as a context manager, or `close()` it, to
-    give its memory and files back. Made by `get_embedding_variable`.
+    give its memory and files back; one that is open when the program ends is closed then. Made by
+    `get_embedding_variable`.
+
+    It belongs to the process that made it. In one that was forked from that its methods raise
+    ForkedError, but for close(), which does nothing there: so leaving a `with` block is no error.
+    Open it in the worker instead, or start workers by spawn.
     """
 
     def __init__(
         self,
         name: str,
-        embedding_dim: int,
-        *,
-        initializer: Initializer | None = None,
-        optimizer: Optimizer | None = None,
-        ev_option: EmbeddingVariableOption | None = None,
-        partition_num: int = 1,
+        dim: int,
+        optimizer: Optimizer | None,
+        ev_option: EmbeddingVariableOption,
+        shards: Sequence[Shard],
     ) -> None:
-        if not isinstance(name, str) or not name or "\0" in name:
-            raise InvalidArgumentError(f"name must be a string that isn't empty, got {name!r}")
-        dim = _checks.integer("embedding_dim", embedding_dim, at_least=1, at_most=MAX_DIM)
-        partitions = _checks.integer(
-            "partition_num", partition_num, at_least=1, at_most=MAX_PARTITIONS
-        )
-        if initializer is not None:
-            check_initializer(initializer)
-        if optimizer is not None:
-            check_optimizer(optimizer)
-        if ev_option is None:
-            ev_option = EmbeddingVariableOption()
-        elif not isinstance(ev_option, EmbeddingVariableOption):
-            raise InvalidArgumentError(
-                "ev_option must be an embstore.EmbeddingVariableOption, "
-                f"got {type(ev_option).__name__}"
-            )
+        """shards: one a partition; the variable closes them."""
         self._name = name
         self._dim = dim
         self._optimizer = optimizer
         self._option = ev_option
+        self._made_in = _core.fork_generation()
         # Held while a batch goes to the partitions: that all have room is settled before the first
         # changes, and must stay so.
         self._partitions_lock = threading.Lock()
@@ -129,10 +68,9 @@ class EmbeddingVariable:
         # which an incremental save goes on from.
         self._checkpoint_lock = threading.Lock()
         self._last_save: str | None = None
-        self._tables = _make_tables(
-            name, dim, initializer or TruncatedNormal(), optimizer, ev_option, partitions
-        )
-        self._recovery = take_over(self._tables)
+        self._shards = tuple(shards)
+        self._recovery = _take_over(self._shards)
+        close_at_exit(self)
 
     @property
     def name(self) -> str:
@@ -157,14 +95,15 @@ class EmbeddingVariable:
         optimizer, or the optimizer can't work with the value.
         """
         self._check_trainable()
-        return self._tables[0].learning_rate()
+        return self._shards[0].learning_rate()
 
     @learning_rate.setter
     def learning_rate(self, value: float) -> None:
         rate = self._check_trainable().check_learning_rate(value)
+        self._refuse_if_forked()
         with self._partitions_lock:  # so that no batch trains some of its keys by the old one
-            for table in self._tables:
-                table.set_learning_rate(rate)
+            for shard in self._shards:
+                shard.set_learning_rate(rate)
 
     @property
     def ev_option(self) -> EmbeddingVariableOption:
@@ -172,7 +111,7 @@ class EmbeddingVariable:
 
     @property
     def partition_num(self) -> int:
-        return len(self._tables)
+        return len(self._shards)
 
     @property
     def recovery(self) -> RecoveryReport | None:
@@ -201,13 +140,11 @@ class EmbeddingVariable:
         else:
             _checks.out(out, shape)
         keys, rows = keys.reshape(-1), out.reshape(-1, self._dim)
-        if len(self._tables) == 1:
-            self._tables[0].lookup(keys, rows, train)
+        if len(self._shards) == 1:
+            self._shards[0].lookup(keys, train, rows)
             return out
-        for table, where in self._routed(keys):
-            part = np.empty((where.size, self._dim), np.float32)
-            table.lookup(keys[where], part, train)
-            rows[where] = part
+        for shard, where in self._routed(keys):
+            rows[where] = shard.lookup(keys[where], train)
         return out
 
     def apply_gradients(
@@ -219,7 +156,9 @@ class EmbeddingVariable:
             summed, in order.
         global_step: becomes the rows' version; by default the number of applies so far, from 0.
 
-        Raises StoreFullError, before anything is changed, where the new rows have no room.
+        Whole or not at all: an error leaves every row as it was. StoreFullError where the new rows
+        have no room; DamagedRowsError, StorageError where rows can't be read, or room for them
+        can't be made.
         """
         self._check_trainable()
         keys = _checks.ids(ids)
@@ -227,70 +166,108 @@ class EmbeddingVariable:
         if global_step is not None:
             global_step = _checks.integer("global_step", global_step, at_least=0)
         keys, values = keys.reshape(-1), values.reshape(-1, self._dim)
-        if len(self._tables) == 1:
-            self._tables[0].apply_gradients(keys, values, global_step)
+        if len(self._shards) == 1:
+            self._shards[0].apply_gradients(keys, values, global_step)
             return
-        parts = [(table, keys[where], where) for table, where in self._routed(keys)]
-        with self._partitions_lock:
-            for table, part, _ in parts:
-                _check_room(table, part)
-            # Every table takes part, if only with an empty batch: each counts the applies itself.
-            for table, part, where in parts:
-                table.apply_gradients(part, values[where], global_step)
+        self._refuse_if_forked()
+        # Every shard takes part, if only with an empty batch: each counts the applies itself.
+        parts = [(shard, keys[where], values[where]) for shard, where in self._routed(keys)]
+        with self._partitions_lock, contextlib.ExitStack() as prepared:
+            numbers = []
+            for shard, part_keys, part_values in parts:
+                numbers.append(shard.prepare_apply(part_keys, part_values))
+                prepared.callback(shard.abort_apply, numbers[-1])
+            for (shard, _, _), number in zip(parts, numbers, strict=True):
+                shard.commit_apply(number, global_step)
 
     def lookup_tier(self, ids: _checks.Ids) -> NDArray[np.int32]:
         """The tier that each row lies in, from 0, or -1 where there is no row; of ids.shape."""
-        return self._gather(ids, Table.lookup_tier, np.int32)
+        return self._gather(ids, lambda shard, keys: shard.lookup_tier(keys), np.int32)
 
     def get_frequency(self, ids: _checks.Ids) -> NDArray[np.int64]:
         """How often each key occurred in `apply_gradients`; 0 for unknown keys; of ids.shape."""
-        return self._gather(ids, Table.frequency, np.int64)
+        return self._gather(ids, lambda shard, keys: shard.frequency(keys), np.int64)
 
     def get_version(self, ids: _checks.Ids) -> NDArray[np.int64]:
         """The global step of each key's last apply; -1 for unknown keys; of ids.shape."""
-        return self._gather(ids, Table.version, np.int64)
+        return self._gather(ids, lambda shard, keys: shard.version(keys), np.int64)
 
     def total_count(self) -> tuple[int, int]:
         """(rows, dim)."""
-        return sum(table.size() for table in self._tables), self._dim
+        return sum(shard.size() for shard in self._shards), self._dim
 
-    def export(self) -> dict[str, NDArray[Any]]:
+    def export(self, *, on_damage: OnDamage = "raise") -> dict[str, NDArray[Any]]:
         """Every row, in ascending order of keys.
 
         keys int64 (n,), values float32 (n, dim), freqs int64 (n,), versions int64 (n,), and for
         each of the optimizer's slots, by its name, float32 (n, dim).
+
+        on_damage: what to do where a medium doesn't give rows back as they were written: "raise"
+            DamagedRowsError, which has their `keys`, or "skip" them.
         """
+        skip = _checks.choice("on_damage", on_damage, ("raise", "skip")) == "skip"
         slots = self._optimizer.slots if self._optimizer is not None else ()
         names = ("keys", "values", "freqs", "versions", *slots)
-        parts = [_columns(table) for table in self._tables]
+        parts = [_columns(shard.export(skip)) for shard in self._shards]
         columns = parts[0]
         if len(parts) > 1:
             order = np.argsort(np.concatenate([part[0] for part in parts]))
             columns = [np.concatenate(column)[order] for column in zip(*parts, strict=True)]
         return dict(zip(names, columns, strict=True))
 
+    def damaged_keys(self) -> NDArray[np.int64]:
+        """The keys of rows that a medium doesn't give back as they were written; (n,), ascending.
+
+        Reads every row. All other rows are as they were; those are lost, and their look-ups,
+        applies, saves and exports raise DamagedRowsError, until the medium gives them back, or
+        `drop_damaged()` or a restore has them gone.
+        """
+        return np.sort(np.concatenate([shard.find_damaged() for shard in self._shards]))
+
+    def drop_damaged(self) -> NDArray[np.int64]:
+        """Removes those rows; their keys start anew. Returns the keys, (n,), ascending."""
+        self._refuse_if_forked()
+        dropped = []
+        for shard in self._shards:
+            dropped.append(shard.find_damaged())
+            shard.drop(dropped[-1])
+        return np.sort(np.concatenate(dropped))
+
     def drain(self) -> None:
         """Returns when every tier is within its capacity and no row is being moved."""
-        for table in self._tables:
-            table.drain()
+        for shard in self._shards:
+            shard.drain()
 
     def stats(self) -> dict[str, Any]:
-        """Counters since the start, and the tiers.
+        """Counters since the variable was made, and the tiers.
 
-        hits and misses (ids looked up that had a row or none), promotions, demotions,
-        waiting_keys, index_bytes; and "tiers", a list of one dict a tier: name, rows,
-        capacity_rows, bytes (of its rows), row_bytes, address (of the first row; 0 if none),
-        mapped_bytes, path, is_pmem (None where nothing can tell), io_scheme (of an SSDHASH tier,
-        by which it reads what isn't in the page cache: "io_uring" or "pread"; else None). With
-        partitions, the tiers of each follow those of the one before, and have its number as
-        "partition".
+        hits: ids looked up, duplicates too, whose row was in the first tier.
+        misses: the others, whose row was in a lower tier, or that have none. A batch counts both
+            when it is looked up, whether to serve or to train; applies, and what else reads rows,
+            count neither. hits / (hits + misses) is the first tier's hit rate.
+        promotions and demotions: rows that went up to the first tier, and down by a tier.
+        forgotten_accesses: ids looked up to serve that were never counted for the cache's ranking,
+            since a save or a failing medium held moves off for too long.
+        background_error: what the last attempt to move rows met; "" if it went well. Nothing is
+            lost by it, and it is tried again.
+        waiting_keys: that were counted, and are below their filter's threshold.
+        index_bytes: memory of the index, which finds rows by key.
+        tiers: a list of one dict a tier: name, rows, capacity_rows, bytes (of its rows), row_bytes,
+            address (of the first row; 0 if none), mapped_bytes, path, is_pmem (None where nothing
+            can tell), io_scheme (of an SSDHASH tier, by which it reads what isn't in the page
+            cache: "io_uring" or "pread"; else None).
+
+        With partitions, counters are sums, and the tiers of each partition follow those of the one
+        before, and have its number as "partition".
         """
-        parts = [table.stats() for table in self._tables]
+        parts = [shard.stats() for shard in self._shards]
         if len(parts) == 1:
             return parts[0]
-        counters = {name: sum(part[name] for part in parts) for name in parts[0] if name != "tiers"}
+        apart = ("background_error", "tiers")
+        counters = {name: sum(part[name] for part in parts) for name in parts[0] if name not in apart}
         tiers = [{**tier, "partition": i} for i, part in enumerate(parts) for tier in part["tiers"]]
-        return {**counters, "tiers": tiers}
+        errors = (part["background_error"] for part in parts if part["background_error"])
+        return {**counters, "background_error": next(errors, ""), "tiers": tiers}
 
     def close(self) -> None:
         """Gives memory and files back; later calls but this one raise ClosedError.
@@ -298,10 +275,12 @@ class EmbeddingVariable:
         Where files are kept (`SSDHashOption.keep_files`) the rows go to them first: StorageError
         if they can't. Then nothing is lost yet, and close() may be called again.
         """
+        if self._is_inherited():
+            return
         refused: EmbStoreError | None = None
-        for table in self._tables:
+        for shard in self._shards:
             try:
-                table.close()
+                shard.close()
             except EmbStoreError as error:
                 refused = refused or error
         if refused is not None:
@@ -336,160 +315,50 @@ class EmbeddingVariable:
             )
         return self._optimizer
 
-    def _routed(self, keys: NDArray[np.int64]) -> Iterator[tuple[Table, NDArray[np.intp]]]:
+    def _is_inherited(self) -> bool:
+        return _core.fork_generation() != self._made_in
+
+    def _refuse_if_forked(self) -> None:
+        """Before a lock of Python's is waited for, which a thread may have held that isn't here."""
+        if self._is_inherited():
+            raise ForkedError(
+                f"{self._name} belongs to the process that this one was forked from; open it in "
+                "the worker, or start workers by spawn"
+            )
+
+    def _routed(self, keys: NDArray[np.int64]) -> Iterator[tuple[Shard, NDArray[np.intp]]]:
         """Each partition with where in `keys` its own are, in order, so that sums stay the same."""
-        partition = keys % len(self._tables)  # numpy's % is floor modulo: never negative
+        partition = keys % len(self._shards)  # numpy's % is floor modulo: never negative
         order = np.argsort(partition, kind="stable")
-        counts = np.bincount(partition, minlength=len(self._tables))
-        return zip(self._tables, np.split(order, np.cumsum(counts)[:-1]), strict=True)
+        counts = np.bincount(partition, minlength=len(self._shards))
+        return zip(self._shards, np.split(order, np.cumsum(counts)[:-1]), strict=True)
 
     def _gather(
         self,
         ids: _checks.Ids,
-        read: Callable[[Table, NDArray[np.int64]], NDArray[_ScalarT]],
+        read: Callable[[Shard, NDArray[np.int64]], NDArray[_ScalarT]],
         dtype: type[_ScalarT],
     ) -> NDArray[_ScalarT]:
         keys = _checks.ids(ids)
         flat = keys.reshape(-1)
-        if len(self._tables) == 1:
-            return read(self._tables[0], flat).reshape(keys.shape)
+        if len(self._shards) == 1:
+            return read(self._shards[0], flat).reshape(keys.shape)
         result = np.empty(flat.shape, dtype)
-        for table, where in self._routed(flat):
-            result[where] = read(table, flat[where])
+        for shard, where in self._routed(flat):
+            result[where] = read(shard, flat[where])
         return result.reshape(keys.shape)
 
 
-def _make_tables(
-    name: str,
-    dim: int,
-    initializer: Initializer,
-    optimizer: Optimizer | None,
-    option: EmbeddingVariableOption,
-    partitions: int,
-) -> list[Table]:
-    init = option.init_option
-    if init.initializer is not None:
-        initializer = init.initializer
-    default_values = initial_rows(initializer, (init.default_value_dim, dim))
-    # A variable that is never trained still needs rows without slots: those of SGD.
-    core_optimizer = optimizer if optimizer is not None else SGD(learning_rate=0.0)
-    check_runs(option.storage_option.storage_type)
-    tiers = option.storage_option.tiers()
-    file_names = [f"{name}.part{i}" for i in range(partitions)] if partitions > 1 else [name]
-    for tier in tiers:
-        if tier.path is not None:
-            _make_directory(tier.path)
-            _refuse_other_partitions(tier, name, file_names)
-    tables: list[Table] = []
-    try:
-        for file_name in file_names:
-            # What kept files are known by: with another partition_num a key lies elsewhere.
-            table_name = f"{file_name} of {partitions}" if partitions > 1 else name
-            tables.append(
-                Table(
-                    dim=dim,
-                    default_values=default_values,
-                    optimizer=core_optimizer.name,
-                    optimizer_params=core_optimizer.params(),
-                    tiers=[
-                        (tier.kind.value, _tier_file(tier, file_name, name), tier.size_bytes)
-                        for tier in tiers
-                    ],
-                    name=table_name,
-                    cache_strategy=option.storage_option.cache_strategy.name,
-                    filter=_core_filter(option.filter_option),
-                    no_permission_value=init.default_value_no_permission,
-                    ssd_hash=_core_ssd_hash(option.storage_option),
-                )
-            )
-    except BaseException:
-        for table in tables:
-            table.close()
-        raise
-    return tables
+def _columns(rows: ShardRows) -> Sequence[NDArray[Any]]:
+    return [rows.keys, rows.values, rows.frequencies, rows.versions, *rows.slots]
 
 
-def _core_filter(
-    option: CounterFilter | CBFFilter | None,
-) -> tuple[int, tuple[int, float, int] | None] | None:
-    if option is None:
+def _take_over(shards: Sequence[Shard]) -> RecoveryReport | None:
+    """What the shards took over, all together; has them count applies together from here on."""
+    parts = [part for part in (shard.recovery() for shard in shards) if part is not None]
+    if not parts:
         return None
-    if isinstance(option, CounterFilter):
-        return option.filter_freq, None
-    sketch = (
-        option.max_element_size,
-        option.false_positive_probability,
-        option.counter_bits,
-    )
-    return option.filter_freq, sketch
-
-
-def _core_ssd_hash(storage: StorageOption) -> tuple[bool, str, bool]:
-    option = storage.ssdhash_option or SSDHashOption()
-    return option.direct_io, IoScheme(option.io_scheme).value, option.keep_files
-
-
-def _columns(table: Table) -> Sequence[NDArray[Any]]:
-    keys, values, freqs, versions, slots = table.export()
-    return [keys, values, freqs, versions, *slots]
-
-
-def _check_room(table: Table, keys: NDArray[np.int64]) -> None:
-    """Raises StoreFullError where the new ones of `keys` don't fit."""
-    tiers = table.stats()["tiers"]
-    if tiers[-1]["capacity_rows"] is None:
-        return
-    room = sum(tier["capacity_rows"] - tier["rows"] for tier in tiers)
-    if keys.size <= room:
-        return
-    absent = int((table.lookup_tier(np.unique(keys)) < 0).sum())
-    if absent > room:
-        raise StoreFullError(
-            f"the batch brings a partition {absent} new keys, but its tiers have room for {room} "
-            "more rows; raise storage_size"
-        )
-
-
-def _tier_file(tier: Tier, file_name: str, name: str) -> str | None:
-    """file_name: the partition's. name: the variable's."""
-    if tier.path is None:
-        return None
-    if tier.kind is TierKind.LEVELDB:
-        file_name = name  # the partitions share a database: each costs descriptors and buffers
-    return str(Path(tier.path) / f"{quote(file_name, safe='')}.{tier.kind.value.lower()}")
-
-
-def _refuse_other_partitions(tier: Tier, name: str, file_names: Sequence[str]) -> None:
-    """Raises StorageError where rows were kept for more partitions, or fewer.
-
-    Those of these very names are left to the core.
-    """
-    if tier.kind is not TierKind.SSDHASH or tier.path is None:
-        return
-    quoted = re.escape(quote(name, safe=""))
-    ours = {_tier_file(tier, file_name, name) for file_name in file_names}
-    for directory in sorted(Path(tier.path).iterdir()):
-        if (
-            re.fullmatch(rf"{quoted}(\.part\d+)?\.ssdhash", directory.name)
-            and str(directory) not in ours
-            and (directory / KEPT_FILES_NOTE).exists()
-        ):
-            raise StorageError(
-                f"{directory}: rows of {name} were kept here by a variable of another "
-                "partition_num; take them over with that one, or remove the directory"
-            )
-
-
-def _make_directory(path: str) -> None:
-    # Only the last part of the path: making the rest too would turn a mistyped or unmounted
-    # device into an ordinary directory without a word.
-    try:
-        Path(path).mkdir(exist_ok=True)
-    except FileNotFoundError:
-        raise StorageError(
-            f"storage_path: {path} can't be made, because {Path(path).parent} doesn't exist"
-        ) from None
-    except FileExistsError:
-        raise StorageError(f"storage_path: {path} is a file; give a directory") from None
-    except OSError as error:
-        raise StorageError(f"storage_path: {path} can't be made: {error.strerror}") from error
+    newest = max(shard.apply_count() for shard in shards)
+    for shard in shards:
+        shard.advance_apply_count(newest)
+    return combined(parts)

@@ -228,3 +228,14 @@ def test_optimizers_go_by_tensorflows_names(
     trainer: graph.Trainer, optimizer: es.optimizers.Optimizer
 ) -> None:
     assert trainer.optimizer == optimizer
+
+
+def test_programs_find_this_face_under_the_names_that_they_use() -> None:
+    import embstore.tensorflow1.deeprec as face
+
+    assert es.feature_column.input_layer is tf.feature_column.input_layer
+    assert es.deeprec is tf
+    assert es.graph.Session is tf.Session
+    assert {name: getattr(tf, name) for name in face.__all__} == {
+        name: getattr(face, name) for name in face.__all__
+    }

@@ -1,12 +1,16 @@
-// numpy arrays as the Python modules take them: contiguous, in memory, of exactly one type.
+// numpy arrays as the Python modules take them (contiguous, in memory, of exactly one type) and give them.
 #pragma once
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "errors/error.h"
 
@@ -17,6 +21,22 @@ using Array = nanobind::ndarray<T, nanobind::ndim<kDimensions>, nanobind::c_cont
 using Ids = Array<const int64_t, 1>;
 using Rows = Array<const float, 2>;
 using MutableRows = Array<float, 2>;
+
+// Hands a vector's memory to numpy.
+template <class T>
+nanobind::object to_numpy(std::vector<T>&& values, std::vector<size_t> shape) {
+  auto owned = std::make_unique<std::vector<T>>(std::move(values));
+  T* data = owned->data();
+  const nanobind::capsule owner(owned.get(),
+                                [](void* vector) noexcept { delete static_cast<std::vector<T>*>(vector); });
+  owned.release();
+  return nanobind::ndarray<nanobind::numpy, T>(data, shape.size(), shape.data(), owner).cast();
+}
+template <class T>
+nanobind::object to_numpy(std::vector<T>&& values) {
+  const size_t count = values.size();
+  return to_numpy(std::move(values), {count});
+}
 
 inline std::span<const int64_t> span_of(const Ids& ids) { return {ids.data(), ids.shape(0)}; }
 

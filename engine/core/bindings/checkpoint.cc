@@ -8,13 +8,15 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "bindings/array_arguments.h"
+#include "bindings/table_handle.h"
 #include "errors/error.h"
 #include "keep/checkpoint/restore.h"
 #include "keep/checkpoint/writer.h"
 #include "platform/crc32c.h"
-#include "table.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -41,16 +43,18 @@ void put_summary(nb::dict& dict, const FileSummary& summary) {
   dict["sketches"] = summary.totals.sketches;
 }
 
-nb::dict save_table(Table& table, std::string path, const nb::bytes& save_id, uint32_t partition,
+nb::dict save_table(const TableHandle& handle, std::string path, const nb::bytes& save_id, uint32_t partition,
                     uint32_t partition_count, bool incremental, std::optional<int64_t> least_version,
-                    std::optional<double> least_half_square, bool waiting_keys) {
+                    std::optional<double> least_half_square, bool waiting_keys, bool skip_damaged) {
+  Table& table = handle.table();
   const FileIdentity identity{to_save_id(save_id), partition, partition_count, incremental};
   SavedTable saved;
   FileSummary summary;
   {
     const nb::gil_scoped_release release;
     Writer file(std::move(path), RowLayout(table.dim(), table.slot_count()), identity);
-    saved = table.save(file, {least_version, least_half_square}, waiting_keys);
+    saved = table.save(file, {least_version, least_half_square}, waiting_keys,
+                       skip_damaged ? OnDamage::kSkip : OnDamage::kRaise);
     summary = file.finish();
   }
   nb::dict dict;
@@ -62,6 +66,7 @@ nb::dict save_table(Table& table, std::string path, const nb::bytes& save_id, ui
   dict["beta2_power"] = saved.state.optimizer.beta2_power;
   dict["learning_rate"] = saved.state.optimizer.learning_rate;
   dict["clock"] = saved.state.clock;
+  dict["skipped"] = to_numpy(std::move(saved.skipped));
   return dict;
 }
 
@@ -89,11 +94,12 @@ nb::dict verify(const std::string& path, size_t partition_count) {
   return dict;
 }
 
-void restore(const std::vector<Table*>& tables, const Chain& chain, int64_t apply_count, double beta1_power,
-             double beta2_power, double learning_rate, uint64_t clock, bool waiting_keys) {
+void restore(const TableHandle& table, const Chain& chain, size_t partition, size_t partition_count,
+             int64_t apply_count, double beta1_power, double beta2_power, double learning_rate,
+             uint64_t clock, bool waiting_keys) {
   const nb::gil_scoped_release release;
-  restore_tables(tables, chain, {apply_count, {beta1_power, beta2_power, learning_rate}, clock},
-                 waiting_keys);
+  restore_table(table.table(), {partition, partition_count}, chain,
+                {apply_count, {beta1_power, beta2_power, learning_rate}, clock}, waiting_keys);
 }
 
 }  // namespace
@@ -101,18 +107,18 @@ void restore(const std::vector<Table*>& tables, const Chain& chain, int64_t appl
 void bind(nb::module_& module) {
   module.def("save_table", &save_table, "table"_a, nb::kw_only(), "path"_a, "save_id"_a, "partition"_a,
              "partition_count"_a, "incremental"_a, "least_version"_a = nb::none(),
-             "least_half_square"_a = nb::none(), "waiting_keys"_a = true);
+             "least_half_square"_a = nb::none(), "waiting_keys"_a = true, "skip_damaged"_a = false);
   module.def(
       "save_succeeded",
-      [](Table& table, uint16_t next_span) {
+      [](const TableHandle& table, uint16_t next_span) {
         const nb::gil_scoped_release release;
-        table.save_succeeded(next_span);
+        table->save_succeeded(next_span);
       },
       "table"_a, "next_span"_a);
   module.def(
       "sketch_shape",
-      [](const Table& table) -> nb::object {
-        const SketchShape shape = table.sketch_shape();
+      [](const TableHandle& table) -> nb::object {
+        const SketchShape shape = table->sketch_shape();
         return shape.counter_bits == 0 ? nb::none() : nb::object(to_tuple(shape));
       },
       "table"_a);
@@ -124,8 +130,9 @@ void bind(nb::module_& module) {
         return count_rows(chain, partition_count);
       },
       "chain"_a, "partition_count"_a);
-  module.def("restore_tables", &restore, "tables"_a, nb::kw_only(), "chain"_a, "apply_count"_a,
-             "beta1_power"_a, "beta2_power"_a, "learning_rate"_a, "clock"_a, "waiting_keys"_a);
+  module.def("restore_table", &restore, "table"_a, nb::kw_only(), "chain"_a, "partition"_a,
+             "partition_count"_a, "apply_count"_a, "beta1_power"_a, "beta2_power"_a, "learning_rate"_a,
+             "clock"_a, "waiting_keys"_a);
   module.def("crc32c", [](const nb::bytes& data) { return crc32c(data.data(), data.size()); }, "data"_a);
 }
 

@@ -1,9 +1,10 @@
-// The Python module: converts arguments and results, releases the GIL. Nothing else.
+// The Python module: converts arguments and results, releases the GIL, maps errors. Nothing else.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include "bindings/array_arguments.h"
 #include "bindings/checkpoint.h"
 #include "bindings/error_translation.h"
+#include "bindings/table_handle.h"
 #include "errors/error.h"
 #include "table.h"
 
@@ -26,17 +28,6 @@ using namespace nb::literals;
 namespace embstore {
 namespace {
 
-// Hands a vector's memory to numpy.
-template <class T>
-nb::object to_numpy(std::vector<T>&& values, std::vector<size_t> shape) {
-  auto owned = std::make_unique<std::vector<T>>(std::move(values));
-  T* data = owned->data();
-  const nb::capsule owner(owned.get(),
-                          [](void* vector) noexcept { delete static_cast<std::vector<T>*>(vector); });
-  owned.release();
-  return nb::ndarray<nb::numpy, T>(data, shape.size(), shape.data(), owner).cast();
-}
-
 template <class T, class Read>
 nb::object read_per_id(const Ids& ids, Read read) {
   std::vector<T> values(ids.shape(0));
@@ -44,17 +35,16 @@ nb::object read_per_id(const Ids& ids, Read read) {
     const nb::gil_scoped_release release;
     read(span_of(ids), values.data());
   }
-  const size_t count = values.size();
-  return to_numpy(std::move(values), {count});
+  return to_numpy(std::move(values));
 }
 
-nb::tuple export_rows(const Table& table) {
-  ExportedRows rows = [&table] {
+nb::tuple export_rows(const TableHandle& table, bool skip_damaged) {
+  ExportedRows rows = [&] {
     const nb::gil_scoped_release release;
-    return table.export_rows();
+    return table->export_rows(skip_damaged ? OnDamage::kSkip : OnDamage::kRaise);
   }();
   const size_t count = rows.keys.size();
-  const size_t dim = static_cast<size_t>(table.dim());
+  const size_t dim = static_cast<size_t>(table->dim());
   nb::list slots;
   for (auto& slot : rows.slots) slots.append(to_numpy(std::move(slot), {count, dim}));
   return nb::make_tuple(
@@ -67,9 +57,8 @@ nb::dict to_dict(const TableStats::Level& level) {
   nb::dict dict;
   dict["name"] = tier.name;
   dict["rows"] = level.rows;
-  dict["capacity_rows"] = level.capacity_rows == kUnlimitedRows
-                              ? nb::object(nb::none())
-                              : nb::object(nb::int_(level.capacity_rows));
+  dict["capacity_rows"] = level.capacity_rows == kUnlimitedRows ? nb::object(nb::none())
+                                                                : nb::object(nb::int_(level.capacity_rows));
   dict["bytes"] = level.rows * tier.row_bytes;
   dict["row_bytes"] = tier.row_bytes;
   dict["address"] = tier.address;
@@ -80,10 +69,10 @@ nb::dict to_dict(const TableStats::Level& level) {
   return dict;
 }
 
-nb::dict stats(const Table& table) {
+nb::dict stats(const TableHandle& table) {
   const TableStats stats = [&table] {
     const nb::gil_scoped_release release;
-    return table.stats();
+    return table->stats();
   }();
   nb::list tiers;
   for (const TableStats::Level& level : stats.tiers) tiers.append(to_dict(level));
@@ -92,14 +81,16 @@ nb::dict stats(const Table& table) {
   dict["misses"] = stats.misses;
   dict["promotions"] = stats.promotions;
   dict["demotions"] = stats.demotions;
+  dict["forgotten_accesses"] = stats.forgotten_accesses;
   dict["waiting_keys"] = stats.waiting_keys;
   dict["index_bytes"] = stats.index_bytes;
+  dict["background_error"] = stats.background_error;
   dict["tiers"] = tiers;
   return dict;
 }
 
-nb::object recovery(const Table& table) {
-  const std::optional<RecoveryReport>& report = table.recovery();
+nb::object recovery(const TableHandle& table) {
+  const std::optional<RecoveryReport>& report = table->recovery();
   if (!report) return nb::none();
   nb::dict dict;
   dict["files"] = report->files;
@@ -144,7 +135,7 @@ FilterSpec to_filter_spec(const std::optional<FilterTuple>& filter) {
   return BloomFilterSpec{filter_freq, max_element_size, probability, counter_bits};
 }
 
-void construct_table(Table* self, std::string name, int dim, const Rows& default_values,
+void construct_table(TableHandle* self, std::string name, int dim, const Rows& default_values,
                      std::string optimizer, OptimizerParams optimizer_params,
                      const std::vector<TierTuple>& tiers, const std::string& cache_strategy,
                      const std::optional<FilterTuple>& filter, float no_permission_value,
@@ -174,18 +165,43 @@ void construct_table(Table* self, std::string name, int dim, const Rows& default
     spec.tiers.push_back({kind, path, size_bytes, to_ssd_hash_options(ssd_hash, spec.optimizer)});
   }
   const nb::gil_scoped_release release;
-  new (self) Table(spec);
+  new (self) TableHandle(spec);
+}
+
+// What was prepared, until it's committed or aborted, which takes locks: without the interpreter's.
+class PreparedHandle {
+ public:
+  explicit PreparedHandle(std::unique_ptr<Table::PreparedApply> prepared) : prepared_(std::move(prepared)) {}
+
+  void commit(std::optional<int64_t> global_step) {
+    const auto prepared = std::move(prepared_);
+    if (prepared == nullptr)
+      throw Error(ErrorKind::kInvalidArgument, "a batch was committed or aborted twice");
+    prepared->commit(global_step);
+  }
+  void abort() { prepared_.reset(); }
+
+ private:
+  std::unique_ptr<Table::PreparedApply> prepared_;
+};
+
+void bind_prepared_apply(nb::module_& module) {
+  nb::class_<PreparedHandle>(module, "PreparedApply")
+      .def("commit", &PreparedHandle::commit, "global_step"_a = nb::none(),
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("abort", &PreparedHandle::abort, nb::call_guard<nb::gil_scoped_release>());
 }
 
 void bind_table(nb::module_& module) {
-  nb::class_<Table>(module, "Table")
+  nb::class_<TableHandle>(module, "Table")
       .def("__init__", &construct_table, nb::kw_only(), "name"_a, "dim"_a, "default_values"_a.noconvert(),
            "optimizer"_a, "optimizer_params"_a, "tiers"_a, "cache_strategy"_a = "LFU",
            "filter"_a = nb::none(), "no_permission_value"_a = 0.0f,
            "ssd_hash"_a = SsdHashTuple(false, "auto", false))
       .def(
           "lookup",
-          [](const Table& table, const Ids& ids, const MutableRows& out, bool train) {
+          [](const TableHandle& handle, const Ids& ids, const MutableRows& out, bool train) {
+            const Table& table = handle.table();
             check_rows("out", out, ids, static_cast<size_t>(table.dim()));
             const nb::gil_scoped_release release;
             table.lookup(span_of(ids), out.data(), train);
@@ -193,42 +209,79 @@ void bind_table(nb::module_& module) {
           "ids"_a.noconvert(), "out"_a.noconvert(), "train"_a = false)
       .def(
           "apply_gradients",
-          [](Table& table, const Ids& ids, const Rows& grads, std::optional<int64_t> global_step) {
+          [](const TableHandle& handle, const Ids& ids, const Rows& grads,
+             std::optional<int64_t> global_step) {
+            Table& table = handle.table();
             check_rows("grads", grads, ids, static_cast<size_t>(table.dim()));
             const nb::gil_scoped_release release;
             table.apply_gradients(span_of(ids), grads.data(), global_step);
           },
           "ids"_a.noconvert(), "grads"_a.noconvert(), "global_step"_a = nb::none())
       .def(
+          "prepare_apply",
+          [](const TableHandle& handle, const Ids& ids, const Rows& grads) {
+            Table& table = handle.table();
+            check_rows("grads", grads, ids, static_cast<size_t>(table.dim()));
+            const nb::gil_scoped_release release;
+            return std::make_unique<PreparedHandle>(table.prepare_apply(span_of(ids), grads.data()));
+          },
+          "ids"_a.noconvert(), "grads"_a.noconvert())
+      .def(
           "lookup_tier",
-          [](const Table& table, const Ids& ids) {
-            return read_per_id<int32_t>(ids, [&](auto keys, int32_t* out) { table.lookup_tier(keys, out); });
+          [](const TableHandle& table, const Ids& ids) {
+            return read_per_id<int32_t>(ids, [&](auto keys, int32_t* out) { table->lookup_tier(keys, out); });
           },
           "ids"_a.noconvert())
       .def(
           "frequency",
-          [](const Table& table, const Ids& ids) {
-            return read_per_id<int64_t>(ids, [&](auto keys, int64_t* out) { table.frequencies(keys, out); });
+          [](const TableHandle& table, const Ids& ids) {
+            return read_per_id<int64_t>(ids, [&](auto keys, int64_t* out) { table->frequencies(keys, out); });
           },
           "ids"_a.noconvert())
       .def(
           "version",
-          [](const Table& table, const Ids& ids) {
-            return read_per_id<int64_t>(ids, [&](auto keys, int64_t* out) { table.versions(keys, out); });
+          [](const TableHandle& table, const Ids& ids) {
+            return read_per_id<int64_t>(ids, [&](auto keys, int64_t* out) { table->versions(keys, out); });
           },
           "ids"_a.noconvert())
-      .def("size", &Table::row_count, nb::call_guard<nb::gil_scoped_release>())
-      .def("export", &export_rows)
+      .def(
+          "size", [](const TableHandle& table) { return table->row_count(); },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def("export", &export_rows, "skip_damaged"_a = false)
       .def("stats", &stats)
+      .def("find_damaged",
+           [](const TableHandle& table) {
+             std::vector<int64_t> keys = [&table] {
+               const nb::gil_scoped_release release;
+               return table->find_damaged();
+             }();
+             return to_numpy(std::move(keys));
+           })
+      .def(
+          "drop",
+          [](const TableHandle& table, const Ids& keys) {
+            const nb::gil_scoped_release release;
+            return table->drop(span_of(keys));
+          },
+          "keys"_a.noconvert())
       .def("recovery", &recovery)
-      .def("apply_count", &Table::apply_count, nb::call_guard<nb::gil_scoped_release>())
-      .def("advance_apply_count", &Table::advance_apply_count, "at_least"_a,
-           nb::call_guard<nb::gil_scoped_release>())
-      .def("learning_rate", &Table::learning_rate, nb::call_guard<nb::gil_scoped_release>())
-      .def("set_learning_rate", &Table::set_learning_rate, "learning_rate"_a,
-           nb::call_guard<nb::gil_scoped_release>())
-      .def("drain", &Table::drain, nb::call_guard<nb::gil_scoped_release>())
-      .def("close", &Table::close, nb::call_guard<nb::gil_scoped_release>());
+      .def(
+          "apply_count", [](const TableHandle& table) { return table->apply_count(); },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "advance_apply_count",
+          [](const TableHandle& table, int64_t at_least) { table->advance_apply_count(at_least); },
+          "at_least"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "learning_rate", [](const TableHandle& table) { return table->learning_rate(); },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "set_learning_rate",
+          [](const TableHandle& table, double learning_rate) { table->set_learning_rate(learning_rate); },
+          "learning_rate"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "drain", [](const TableHandle& table) { table->drain(); }, nb::call_guard<nb::gil_scoped_release>())
+      .def("close", &TableHandle::close, nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace
@@ -236,6 +289,8 @@ void bind_table(nb::module_& module) {
 
 NB_MODULE(_core, module) {
   embstore::translate_errors();
+  module.def("fork_generation", &embstore::fork_generation);
+  embstore::bind_prepared_apply(module);
   embstore::bind_table(module);
   embstore::checkpoint::bind(module);
 }

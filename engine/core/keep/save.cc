@@ -129,7 +129,8 @@ SavedTable save_table(TableParts& table, checkpoint::Writer& file, const Evictio
     }
   }
   if (on_damage == OnDamage::kRaise) visits.raise();
-  saved.damaged_keys = std::move(visits.damaged());
+  saved.skipped = std::move(visits.damaged());
+  std::sort(saved.skipped.begin(), saved.skipped.end());
   if (file.incremental()) {
     for (const int64_t key : table.removed_keys) file.add_removed_key(key);
   }
@@ -138,7 +139,6 @@ SavedTable save_table(TableParts& table, checkpoint::Writer& file, const Evictio
   if (eviction.any() && store.tiers().last().keeps_rows()) store.tiers().last().flush();
   if (waiting_keys) save_waiting_keys(table, file);
   for (size_t t = 0; t < store.tiers().size(); ++t) saved.rows_left += store.rows(t);
-  saved.rows_left -= saved.damaged_keys.size();
   store.tiers().compact();
   return saved;
 }

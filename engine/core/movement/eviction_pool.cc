@@ -1,9 +1,11 @@
 #include "movement/eviction_pool.h"
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 
 #include "errors/error.h"
@@ -28,12 +30,21 @@ int thread_count() {
 }  // namespace
 
 EvictionPool& EvictionPool::instance() {
-  // Never destroyed: its threads outlive main(), and jobs are cancelled by their tables.
-  static EvictionPool& pool = *new EvictionPool(thread_count());
-  return pool;
+  // Without a lock, which another thread might hold when the process is forked. Never destroyed: its threads
+  // outlive main(), and jobs are cancelled by their tables.
+  static std::atomic<EvictionPool*> current{nullptr};
+  EvictionPool* pool = current.load(std::memory_order_acquire);
+  while (pool == nullptr || inherited(pool->made_in_)) {
+    const int threads = thread_count();
+    std::unique_ptr<EvictionPool> made(new EvictionPool);
+    if (!current.compare_exchange_strong(pool, made.get())) continue;
+    pool = made.release();
+    pool->start(threads);
+  }
+  return *pool;
 }
 
-EvictionPool::EvictionPool(int threads) {
+void EvictionPool::start(int threads) {
   for (int t = 0; t < threads; ++t) std::thread([this] { work(); }).detach();
 }
 

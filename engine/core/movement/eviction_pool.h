@@ -1,5 +1,6 @@
 // The process's threads that move rows between tiers, one pool for all tables:
-// TF_MULTI_TIER_EV_EVICTION_THREADS of them, 1 where that isn't set.
+// TF_MULTI_TIER_EV_EVICTION_THREADS of them, 1 where that isn't set. A forked child has none of its parent's
+// threads, and gets a pool of its own.
 #pragma once
 
 #include <condition_variable>
@@ -7,6 +8,8 @@
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "platform/fork.h"
 
 namespace embstore {
 
@@ -34,9 +37,11 @@ class EvictionPool {
   void cancel(Job& job);
 
  private:
-  explicit EvictionPool(int threads);
+  EvictionPool() = default;
+  void start(int threads);
   [[noreturn]] void work();
 
+  const ForkGeneration made_in_ = fork_generation();
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job*> queue_;  // guarded by mutex_

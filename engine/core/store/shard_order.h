@@ -7,7 +7,6 @@
 
 #include "row/key_hash.h"
 
-
 namespace embstore {
 
 // The numbers 0 to count-1 in the order of the shards of hash_of(i), those of one shard in their own order.

@@ -133,8 +133,7 @@ class Checkpoints {
     file.finish();
     table.save_succeeded(saved.next_span);
     chain_.insert(chain_.begin(), {path});
-    Table* const tables[] = {&copy_};
-    checkpoint::restore_tables(tables, chain_, saved.state, /*waiting_keys=*/true);
+    checkpoint::restore_table(copy_, {.number = 0, .count = 1}, chain_, saved.state, /*waiting_keys=*/true);
     check(copy_.row_count() == saved.rows_left, "a restore lost or doubled a row");
   }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <unordered_set>
 
 #include "errors/error.h"
@@ -28,38 +27,35 @@ void add_removed_keys(const Reader::Block& block, Keys& removed) {
   for (size_t i = 0; i < block.count; ++i) removed.insert(key_at(block, i, sizeof(int64_t)));
 }
 
-// Routes the rows of a file to the tables, brought to their layout.
-class RowRouter {
+// Puts those rows of a file into a table that are its partition's, brought to its layout.
+class RowReader {
  public:
-  RowRouter(std::span<const std::unique_ptr<Replacement>> tables, const FileHeader& file)
-      : tables_(tables),
-        layout_(tables.front()->layout()),
+  RowReader(Replacement& table, Partition partition, const FileHeader& file)
+      : table_(table),
+        partition_(partition),
+        layout_(table.layout()),
         file_dim_(file.dim),
         file_slots_(file.slot_count),
         record_bytes_(file.record_bytes),
-        batches_(tables.size(), RowBatch(layout_)) {}
+        batch_(layout_) {}
 
-  void route(const Reader::Block& block, const Keys& removed_later) {
+  void put(const Reader::Block& block, const Keys& removed_later) {
+    batch_.clear();
     for (size_t i = 0; i < block.count; ++i) {
       const std::byte* const record = block.payload.data() + i * record_bytes_;
       RowRecord row;
       std::memcpy(&row, record, sizeof row);
+      if (partition_of(row.key, partition_.count) != partition_.number) continue;
       if (removed_later.contains(row.key)) continue;
-      const size_t table = partition_of(row.key, tables_.size());
-      RowBatch& batch = batches_[table];
-      batch.resize(batch.size() + 1);
-      batch.header(batch.size() - 1) = {.key = row.key,
-                                        .frequency = row.frequency,
-                                        .version = row.version,
-                                        .served = row.served,
-                                        .stamp = row.stamp};
-      fit(row.key, record + sizeof row, batch.row(batch.size() - 1));
+      batch_.resize(batch_.size() + 1);
+      batch_.header(batch_.size() - 1) = {.key = row.key,
+                                          .frequency = row.frequency,
+                                          .version = row.version,
+                                          .served = row.served,
+                                          .stamp = row.stamp};
+      fit(row.key, record + sizeof row, batch_.row(batch_.size() - 1));
     }
-    for (size_t t = 0; t < batches_.size(); ++t) {
-      if (batches_[t].empty()) continue;
-      tables_[t]->put(batches_[t]);
-      batches_[t].clear();
-    }
+    if (!batch_.empty()) table_.put(batch_);
   }
 
  private:
@@ -67,62 +63,60 @@ class RowRouter {
   void fit(int64_t key, const std::byte* floats, float* row) const {
     const auto dim = static_cast<size_t>(layout_.dim());
     const size_t common = std::min(dim, file_dim_);
-    const Replacement& table = *tables_.front();
-    const float* const initial = table.initial_weights(key);
+    const float* const initial = table_.initial_weights(key);
     for (size_t b = 0; b <= static_cast<size_t>(layout_.slot_count()); ++b) {
       float* const block = row + b * layout_.block_floats();
       std::fill(block + dim, block + layout_.block_floats(), 0.0f);
       const bool kept = b <= file_slots_;
       if (kept) std::memcpy(block, floats + b * file_dim_ * sizeof(float), common * sizeof(float));
       for (size_t d = kept ? common : 0; d < dim; ++d) {
-        block[d] = b == 0 ? initial[d] : table.initial_slot_value(static_cast<int>(b) - 1);
+        block[d] = b == 0 ? initial[d] : table_.initial_slot_value(static_cast<int>(b) - 1);
       }
     }
   }
 
-  const std::span<const std::unique_ptr<Replacement>> tables_;
+  Replacement& table_;
+  const Partition partition_;
   const RowLayout layout_;
   const size_t file_dim_;
   const size_t file_slots_;
   const size_t record_bytes_;
-  std::vector<RowBatch> batches_;
+  RowBatch batch_;
 };
 
-void put_waiting(const Reader::Block& block, const FileHeader& file,
-                 std::span<const std::unique_ptr<Replacement>> tables) {
+void put_waiting(const Reader::Block& block, const FileHeader& file, Replacement& table,
+                 Partition partition) {
   if (block.kind == kWaitingKeys) {
     for (size_t i = 0; i < block.count; ++i) {
       const auto waiting = record_at<WaitingKeyRecord>(block, i, sizeof(WaitingKeyRecord));
-      tables[partition_of(waiting.key, tables.size())]->put_waiting_key(waiting);
+      if (partition_of(waiting.key, partition.count) == partition.number) table.put_waiting_key(waiting);
     }
     return;
   }
   auto header = record_at<SketchHeader>(block, 0, 0);
-  const auto counters = block.payload.subspan(sizeof header);
-  if (tables.size() == file.partition_count) {
-    tables[file.partition]->put_sketch(header, counters);
-    return;
+  // A sketch doesn't know its keys, so where partitions are others than before, each has to know them all.
+  if (partition.count != file.partition_count) {
+    header.waiting_keys = (header.waiting_keys + partition.count - 1) / partition.count;
   }
-  // A sketch doesn't know its keys, so every new partition has to know them all.
-  header.waiting_keys = (header.waiting_keys + tables.size() - 1) / tables.size();
-  for (const auto& table : tables) table->put_sketch(header, counters);
+  table.put_sketch(header, block.payload.subspan(sizeof header));
 }
 
-void restore_files(std::span<const std::unique_ptr<Replacement>> tables, const Chain& chain,
-                   bool waiting_keys) {
+void restore_files(Replacement& table, Partition partition, const Chain& chain, bool waiting_keys) {
   Keys removed_later;
   for (size_t save = 0; save < chain.size(); ++save) {
     Keys removed;
-    for (const std::string& path : chain[save]) {
-      Reader reader(path);
-      RowRouter router(tables, reader.header());
+    for (size_t f = 0; f < chain[save].size(); ++f) {
+      // Of as many partitions as there were, each finds everything in the file of its number.
+      if (chain[save].size() == partition.count && f != partition.number) continue;
+      Reader reader(chain[save][f]);
+      RowReader rows(table, partition, reader.header());
       while (const auto block = reader.next()) {
         switch (block->kind) {
-          case kRows: router.route(*block, removed_later); break;
+          case kRows: rows.put(*block, removed_later); break;
           case kRemovedKeys: add_removed_keys(*block, removed); break;
           default:
             // The newest save has all keys that wait, incremental or not.
-            if (save == 0 && waiting_keys) put_waiting(*block, reader.header(), tables);
+            if (save == 0 && waiting_keys) put_waiting(*block, reader.header(), table, partition);
         }
       }
     }
@@ -181,20 +175,17 @@ std::vector<uint64_t> count_rows(const Chain& chain, size_t partition_count) {
   return rows;
 }
 
-void restore_tables(std::span<Table* const> tables, const Chain& chain, const TableState& state,
-                    bool waiting_keys) {
-  std::vector<std::unique_ptr<Replacement>> replacements;
-  for (Table* const table : tables) {
-    replacements.push_back(std::make_unique<Replacement>(*table));
-  }
-  for (const auto& replacement : replacements) replacement->clear();
+void restore_table(Table& table, Partition partition, const Chain& chain, const TableState& state,
+                   bool waiting_keys) {
+  Replacement replacement(table);
+  replacement.clear();
   try {
-    restore_files(replacements, chain, waiting_keys);
+    restore_files(replacement, partition, chain, waiting_keys);
   } catch (...) {
-    for (const auto& replacement : replacements) replacement->clear();
+    replacement.clear();
     throw;
   }
-  for (const auto& replacement : replacements) replacement->finish(state);
+  replacement.finish(state);
 }
 
 }  // namespace embstore::checkpoint

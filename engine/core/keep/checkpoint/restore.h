@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -34,14 +33,20 @@ struct VerifiedFile {
 // Reads the whole file. Throws as Reader does.
 VerifiedFile verify_file(const std::string& path, size_t partition_count);
 
-// The rows that restore_tables() would give each of so many partitions. Remembers the keys of the incremental
+// The rows that restore_table() would give each of so many partitions. Remembers the keys of the incremental
 // saves.
 std::vector<uint64_t> count_rows(const Chain& chain, size_t partition_count);
 
-// Replaces what the tables hold, which are the partitions of one variable. REQUIRES: every file was verified
-// and belongs where it is. On an error, which can only be the medium's, the tables are left empty.
-// Without `waiting_keys` those of the chain are left out.
-void restore_tables(std::span<Table* const> tables, const Chain& chain, const TableState& state,
-                    bool waiting_keys);
+// One of the equal parts that a variable's keys are spread over.
+struct Partition {
+  size_t number;
+  size_t count;
+};
+
+// Replaces what a table holds, which is that partition of a variable. REQUIRES: every file was verified and
+// belongs where it is. On an error, which can only be the medium's, the table is left empty; so it is after
+// an empty chain. Without `waiting_keys` those of the chain are left out.
+void restore_table(Table& table, Partition partition, const Chain& chain, const TableState& state,
+                   bool waiting_keys);
 
 }  // namespace embstore::checkpoint

@@ -28,9 +28,9 @@ struct EvictionRule {
 
 struct SavedTable {
   TableState state;
-  uint64_t rows_left = 0;             // in the table, whether saved now or before
-  uint16_t next_span = 0;             // for Table::save_succeeded()
-  std::vector<int64_t> damaged_keys;  // whose rows were left out
+  uint64_t rows_left = 0;        // in the table, whether saved now or before
+  uint16_t next_span = 0;        // for Table::save_succeeded()
+  std::vector<int64_t> skipped;  // keys of damaged rows, ascending
 };
 
 }  // namespace embstore

@@ -1,5 +1,7 @@
 #include "tiers/leveldb/leveldb_library.h"
 
+#include "errors/error.h"
+#include "platform/fork.h"
 #include "platform/shared_library.h"
 
 namespace embstore {
@@ -41,6 +43,15 @@ const LevelDbLibrary& leveldb_library() {
     library.load(loaded.writeoptions_destroy, "leveldb_writeoptions_destroy");
     return loaded;
   }();
+  static const ForkGeneration loaded_in = fork_generation();
+  if (inherited(loaded_in)) {
+    // Its own thread, which writes and merges files, is one a process and doesn't exist here; nor can the
+    // library be told to start another, so a database would stop at its first full buffer.
+    throw Error(
+        ErrorKind::kForked,
+        "LevelDB was in use in the process that this one was forked from, and can't be used here; start "
+        "workers by spawn, or use a storage type with SSDHASH");
+  }
   return calls;
 }
 

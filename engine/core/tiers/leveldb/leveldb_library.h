@@ -69,7 +69,8 @@ struct LevelDbLibrary {
   void (*writeoptions_destroy)(WriteOptions*);
 };
 
-// Loads the library at the first call; throws Error(kMissingLibrary).
+// Loads the library at the first call; throws Error(kMissingLibrary), or Error(kForked) where the process that
+// this one was forked from had loaded it.
 const LevelDbLibrary& leveldb_library();
 
 }  // namespace embstore

@@ -364,6 +364,7 @@ void SsdHashTier::close() {
     std::error_code code;
     fs::remove(directory_, code);  // stays if others put something there
   }
+  flock(directory_descriptor_, LOCK_UN);  // which a forked child's copy of the descriptor would hold on to
   calls_.close(directory_descriptor_);
 }
 

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 from embstore.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from embstore.graph.variable import GraphVariable
+    from embstore.tensorflow1.graph.variable import GraphVariable
     from embstore.variable import EmbeddingVariable
 
 Array: TypeAlias = NDArray[Any]
@@ -143,4 +143,4 @@ def in_order(wanted: Sequence[Tensor], known: Sequence[Tensor] = ()) -> Iterator
             stack.extend((x, False) for x in reversed(tensor.inputs))
 
 
-from embstore.graph import arithmetic  # noqa: E402  (it needs Tensor)
+from embstore.tensorflow1.graph import arithmetic  # noqa: E402  (it needs Tensor)

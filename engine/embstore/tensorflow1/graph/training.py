@@ -8,9 +8,9 @@ from typing import TypeAlias
 import numpy as np
 
 from embstore.errors import InvalidArgumentError
-from embstore.graph.tensor import Array, Operation, Run, Tensor, in_order
-from embstore.graph.variable import GraphVariable, Lookup
 from embstore.optimizers import Optimizer, check_optimizer
+from embstore.tensorflow1.graph.tensor import Array, Operation, Run, Tensor, in_order
+from embstore.tensorflow1.graph.variable import GraphVariable, Lookup
 
 # What it is when a run trains: a tensor's value (of a placeholder, say), or what a call returns.
 ChangingRate: TypeAlias = "Tensor | Callable[[], float]"

@@ -3,7 +3,7 @@
 column = feature_column.categorical_column_with_embedding("item", dtype=np.int64)
 weights = feature_column.embedding_column(column, dimension=16)
 features = {"item": feature_column.SparseTensor(indices, values, dense_shape)}
-rows = feature_column.input_layer(features, [weights])     # a Tensor of embstore.graph
+rows = feature_column.input_layer(features, [weights])     # a graph.Tensor
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from embstore import _checks, graph
+from embstore import _checks
 from embstore.errors import InvalidArgumentError
 from embstore.initializers import Initializer
 from embstore.options import EmbeddingVariableOption
+from embstore.tensorflow1 import graph
 
 __all__ = [
     "CategoricalColumn",

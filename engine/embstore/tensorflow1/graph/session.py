@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embstore.errors import ClosedError, InvalidArgumentError
-from embstore.graph.tensor import Array, Operand, Operation, Placeholder, Rows, Tensor, in_order
-from embstore.graph.variable import GraphVariable, Lookup
 from embstore.optimizers import Optimizer
+from embstore.tensorflow1.graph.tensor import (
+    Array,
+    Operand,
+    Operation,
+    Placeholder,
+    Rows,
+    Tensor,
+    in_order,
+)
+from embstore.tensorflow1.graph.variable import GraphVariable, Lookup
 from embstore.variable import EmbeddingVariable
 
 if TYPE_CHECKING:

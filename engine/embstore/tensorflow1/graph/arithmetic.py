@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from embstore.graph.tensor import Array, Constant, Operand, Run, Tensor, as_tensor
+from embstore.tensorflow1.graph.tensor import Array, Constant, Operand, Run, Tensor, as_tensor
 
 Axes = int | tuple[int, ...] | None
 

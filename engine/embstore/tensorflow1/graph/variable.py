@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from embstore._variable_making import get_embedding_variable
 from embstore.errors import InvalidArgumentError
-from embstore.graph.tensor import Array, Operand, Operation, Run, Tensor, as_tensor
 from embstore.initializers import Initializer
 from embstore.optimizers import Optimizer
 from embstore.options import EmbeddingVariableOption
-from embstore.variable import EmbeddingVariable, get_embedding_variable
+from embstore.tensorflow1.graph.tensor import Array, Operand, Operation, Run, Tensor, as_tensor
+from embstore.variable import EmbeddingVariable
 
 
 class GraphVariable:

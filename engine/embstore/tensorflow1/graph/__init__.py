@@ -6,7 +6,7 @@ DeepRec's programs know all this. It holds what surrounds an embedding, not a mo
 those are better written with `embstore.torch`.
 """
 
-from embstore.graph.arithmetic import (
+from embstore.tensorflow1.graph.arithmetic import (
     add,
     cast,
     concat,
@@ -16,10 +16,17 @@ from embstore.graph.arithmetic import (
     square,
     subtract,
 )
-from embstore.graph.session import Session
-from embstore.graph.tensor import Operand, Operation, Placeholder, Run, Tensor, as_tensor
-from embstore.graph.training import GlobalStep, Gradient, Trainer
-from embstore.graph.variable import GraphVariable, Initialize, embedding_lookup
+from embstore.tensorflow1.graph.session import Session
+from embstore.tensorflow1.graph.tensor import (
+    Operand,
+    Operation,
+    Placeholder,
+    Run,
+    Tensor,
+    as_tensor,
+)
+from embstore.tensorflow1.graph.training import GlobalStep, Gradient, Trainer
+from embstore.tensorflow1.graph.variable import GraphVariable, Initialize, embedding_lookup
 
 __all__ = [
     "GlobalStep",

@@ -1,0 +1,46 @@
+#include "bindings/table_handle.h"
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+
+#include "errors/error.h"
+
+namespace embstore {
+namespace {
+
+// Then no other thread runs Python any more, and one that waited for the interpreter's lock would be ended.
+bool interpreter_ends() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
+}  // namespace
+
+TableHandle::TableHandle(const TableSpec& spec) : name_(spec.name), table_(std::make_unique<Table>(spec)) {}
+
+TableHandle::~TableHandle() {
+  if (inherited(made_in_)) {
+    static_cast<void>(table_.release());
+    return;
+  }
+  if (interpreter_ends()) return;
+  const nanobind::gil_scoped_release release;
+  table_.reset();
+}
+
+void TableHandle::close() {
+  if (!inherited(made_in_)) table_->close();
+}
+
+void TableHandle::refuse() const {
+  throw Error(ErrorKind::kForked,
+              name_ +
+                  ": belongs to the process that this one was forked from; open it in the worker, or start "
+                  "workers by spawn");
+}
+
+}  // namespace embstore

@@ -1,0 +1,40 @@
+// A table as Python holds it: refuses itself to a process that only inherited it, and ends it without the
+// interpreter's lock.
+#pragma once
+
+#include <memory>
+
+#include "platform/fork.h"
+#include "table.h"
+
+namespace embstore {
+
+class TableHandle {
+ public:
+  explicit TableHandle(const TableSpec& spec);
+  // Closes the table, which may take long, while other Python threads go on. In a forked child it does
+  // nothing: memory, files and threads are the parent's.
+  ~TableHandle();
+  TableHandle(const TableHandle&) = delete;
+  TableHandle& operator=(const TableHandle&) = delete;
+
+  // Throws Error(kForked) in a forked child, before any lock is touched.
+  Table& table() const {
+    if (inherited(made_in_)) [[unlikely]]
+      refuse();
+    return *table_;
+  }
+  Table* operator->() const { return &table(); }
+
+  // In a forked child it does nothing.
+  void close();
+
+ private:
+  [[noreturn]] void refuse() const;
+
+  const std::string name_;
+  const ForkGeneration made_in_ = fork_generation();
+  std::unique_ptr<Table> table_;
+};
+
+}  // namespace embstore

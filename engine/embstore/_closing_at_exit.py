@@ -1,0 +1,39 @@
+"""Closes the variables that are alive when the interpreter ends.
+
+Otherwise kept rows that lie in memory would be lost, and files of rows that aren't kept would stay.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import traceback
+import weakref
+from typing import Protocol
+
+__all__ = ["close_at_exit"]
+
+
+class _Closable(Protocol):
+    @property
+    def name(self) -> str: ...
+    def close(self) -> None: ...
+
+
+_open: weakref.WeakSet[_Closable] = weakref.WeakSet()
+
+
+def close_at_exit(variable: _Closable) -> None:
+    """Unless it is gone by then; variables may be closed before, and closing again is nothing."""
+    _open.add(variable)
+
+
+@atexit.register
+def _close_all() -> None:
+    for variable in list(_open):
+        try:
+            variable.close()
+        except Exception:
+            # Nobody is left to catch it.
+            print(f"embstore: {variable.name} wasn't closed as the program ended:", file=sys.stderr)
+            traceback.print_exc()

@@ -1,0 +1,379 @@
+"""A shard, which holds one partition of a variable: what a variable asks of it, and the one in this
+process.
+
+Everything goes in batches, and everything that goes in or out is a numpy array, a number, a string,
+or a dataclass or mapping of such: so that a shard in another process can stand in for one here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore import _core
+from embstore.recovery import RecoveryReport
+
+__all__ = ["LocalShard", "SavedShard", "Shard", "ShardRows", "ShardSpec", "ShardState"]
+
+
+@dataclass(frozen=True)
+class ShardSpec:
+    """What a shard is made from."""
+
+    name: str  # in messages, and of what its kept files are known by
+    dim: int
+    default_values: NDArray[np.float32]  # (n, dim); key k starts as row k mod n
+    optimizer: str
+    optimizer_params: dict[str, float]
+    tiers: list[tuple[str, str | None, int | None]]  # kind, path, size in bytes (None: no limit)
+    cache_strategy: str  # "LFU" or "LRU"
+    # filter_freq; and of a sketch: max_element_size, false_positive_probability, counter_bits
+    filter: tuple[int, tuple[int, float, int] | None] | None
+    no_permission_value: float
+    ssd_hash: tuple[bool, str, bool]  # direct_io, io_scheme, keep_files
+
+
+@dataclass(frozen=True)
+class ShardRows:
+    """Rows in ascending order of keys."""
+
+    keys: NDArray[np.int64]  # (n,)
+    values: NDArray[np.float32]  # (n, dim)
+    frequencies: NDArray[np.int64]  # (n,)
+    versions: NDArray[np.int64]  # (n,)
+    slots: list[NDArray[np.float32]]  # of the optimizer, in its order; each (n, dim)
+
+
+@dataclass(frozen=True)
+class ShardState:
+    """What a shard keeps once, rather than once a row."""
+
+    apply_count: int
+    beta1_power: float
+    beta2_power: float
+    learning_rate: float
+    clock: int  # that of rows' recency
+
+
+@dataclass(frozen=True)
+class SavedShard:
+    """A file that a shard wrote, in a manifest's terms, and the shard as it was then."""
+
+    size: int
+    checksum: int
+    rows: int
+    removed_keys: int
+    waiting_keys: int
+    sketches: int
+    rows_left: int  # in the shard, whether saved now or before
+    next_span: int  # for save_succeeded()
+    state: ShardState
+    skipped: NDArray[np.int64]  # keys of damaged rows, which are not in the file
+
+
+class Shard(Protocol):
+    """Rows by key, in tiers, and the optimizer that updates them.
+
+    ids: int64 of (n,), C-contiguous. Any thread may call any method. Errors are those of
+    `embstore.errors`: ClosedError after close(), ForkedError in a process that was forked from the
+    shard's own, and, from a shard that lies elsewhere, what tells that it can't be reached.
+    """
+
+    def lookup(
+        self, ids: NDArray[np.int64], train: bool, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        """The rows of `ids`, (n, dim): `out` itself, filled, where it is given.
+
+        train: an apply follows, which counts and promotes; so this doesn't.
+        """
+        ...
+
+    def apply_gradients(
+        self, ids: NDArray[np.int64], grads: NDArray[np.float32], global_step: int | None
+    ) -> None:
+        """One optimizer step over `grads` (n, dim); an empty batch counts as one too.
+
+        global_step: the rows' version; None: the number of applies so far, from 0.
+        """
+        ...
+
+    def prepare_apply(self, ids: NDArray[np.int64], grads: NDArray[np.float32]) -> int:
+        """Does all of an apply that may fail, and changes nothing; returns its number.
+
+        So a batch that goes to several shards is applied by all of them or by none. What was
+        prepared holds back saves and restores of the shard: it is to be ended soon, by the thread
+        that prepared it.
+        """
+        ...
+
+    def commit_apply(self, number: int, global_step: int | None) -> None:
+        """What is left of an apply, as apply_gradients() has it. Can't fail."""
+        ...
+
+    def abort_apply(self, number: int) -> None:
+        """Nothing was changed; does nothing where it was committed."""
+        ...
+
+    def lookup_tier(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
+        """(n,); -1 where there is no row."""
+        ...
+
+    def frequency(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(n,); of waiting keys too; 0 for unknown ones."""
+        ...
+
+    def version(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(n,); of waiting keys too; -1 for unknown ones."""
+        ...
+
+    def size(self) -> int:
+        """Rows."""
+        ...
+
+    def export(self, skip_damaged: bool = False) -> ShardRows:
+        """DamagedRowsError where a row can't be read, unless those are to be left out."""
+        ...
+
+    def stats(self) -> dict[str, Any]:
+        """As `EmbeddingVariable.stats`, of one partition."""
+        ...
+
+    def drain(self) -> None:
+        """Returns when every tier is within its capacity and no row is being moved."""
+        ...
+
+    def find_damaged(self) -> NDArray[np.int64]:
+        """The keys of rows that a medium doesn't give back as they were written, ascending."""
+        ...
+
+    def drop(self, ids: NDArray[np.int64]) -> int:
+        """Removes rows, damaged or not; an incremental save tells of it. Returns how many."""
+        ...
+
+    def recovery(self) -> RecoveryReport | None:
+        """What was taken over from an earlier process; None where there was nothing."""
+        ...
+
+    def apply_count(self) -> int:
+        """The step that an apply without one of its own gets next."""
+        ...
+
+    def advance_apply_count(self, at_least: int) -> None: ...
+
+    def learning_rate(self) -> float:
+        """By which the next apply trains."""
+        ...
+
+    def set_learning_rate(self, learning_rate: float) -> None: ...
+
+    def sketch_shape(self) -> tuple[int, int, int] | None:
+        """Counters, hashes and bits a counter of the filter's sketch; None where it has none."""
+        ...
+
+    def save(
+        self,
+        path: str,
+        *,
+        save_id: bytes,
+        partition: int,
+        partition_count: int,
+        incremental: bool,
+        least_version: int | None,
+        least_half_square: float | None,
+        waiting_keys: bool,
+        skip_damaged: bool,
+    ) -> SavedShard:
+        """Writes a new file of a checkpoint, which the medium has on return; see engine/FORMAT.md.
+
+        Rows of a lower version than least_version, or where half the sum of the weights' squares is
+        less than least_half_square, are removed first.
+        """
+        ...
+
+    def save_succeeded(self, next_span: int) -> None:
+        """What save() wrote is safe: the next incremental save may leave it out."""
+        ...
+
+    def restore(
+        self,
+        chain: Sequence[Sequence[str]],
+        *,
+        partition: int,
+        partition_count: int,
+        state: ShardState,
+        waiting_keys: bool,
+    ) -> None:
+        """Replaces everything by what a chain of saves has for this partition.
+
+        chain: for each save the paths of its files, verified; the newest save's first. An empty
+            one leaves the shard empty, and so does an error.
+        """
+        ...
+
+    def close(self) -> None:
+        """Gives memory and files back; where rows are kept they are written out first, or it raises
+        StorageError and may be called again. In a forked child it does nothing.
+        """
+        ...
+
+
+class LocalShard:
+    """A shard in this process."""
+
+    def __init__(self, spec: ShardSpec) -> None:
+        self._table = _core.Table(
+            name=spec.name,
+            dim=spec.dim,
+            default_values=spec.default_values,
+            optimizer=spec.optimizer,
+            optimizer_params=spec.optimizer_params,
+            tiers=spec.tiers,
+            cache_strategy=spec.cache_strategy,
+            filter=spec.filter,
+            no_permission_value=spec.no_permission_value,
+            ssd_hash=spec.ssd_hash,
+        )
+        self._dim = spec.dim
+        self._numbers = itertools.count()
+        self._prepared: dict[int, tuple[_core.PreparedApply, NDArray[np.float32]]] = {}
+
+    def lookup(
+        self, ids: NDArray[np.int64], train: bool, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        if out is None:
+            out = np.empty((ids.size, self._dim), np.float32)
+        self._table.lookup(ids, out, train)
+        return out
+
+    def apply_gradients(
+        self, ids: NDArray[np.int64], grads: NDArray[np.float32], global_step: int | None
+    ) -> None:
+        self._table.apply_gradients(ids, grads, global_step)
+
+    def prepare_apply(self, ids: NDArray[np.int64], grads: NDArray[np.float32]) -> int:
+        prepared = self._table.prepare_apply(ids, grads)
+        number = next(self._numbers)
+        self._prepared[number] = (prepared, grads)  # which it refers to
+        return number
+
+    def commit_apply(self, number: int, global_step: int | None) -> None:
+        prepared, _ = self._prepared.pop(number)
+        prepared.commit(global_step)
+
+    def abort_apply(self, number: int) -> None:
+        prepared, _ = self._prepared.pop(number, (None, None))
+        if prepared is not None:
+            prepared.abort()
+
+    def lookup_tier(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
+        return self._table.lookup_tier(ids)
+
+    def frequency(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._table.frequency(ids)
+
+    def version(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._table.version(ids)
+
+    def size(self) -> int:
+        return self._table.size()
+
+    def export(self, skip_damaged: bool = False) -> ShardRows:
+        return ShardRows(*self._table.export(skip_damaged))
+
+    def stats(self) -> dict[str, Any]:
+        return self._table.stats()
+
+    def drain(self) -> None:
+        self._table.drain()
+
+    def find_damaged(self) -> NDArray[np.int64]:
+        return self._table.find_damaged()
+
+    def drop(self, ids: NDArray[np.int64]) -> int:
+        return self._table.drop(ids)
+
+    def recovery(self) -> RecoveryReport | None:
+        found = self._table.recovery()
+        return None if found is None else RecoveryReport(**found)
+
+    def apply_count(self) -> int:
+        return self._table.apply_count()
+
+    def advance_apply_count(self, at_least: int) -> None:
+        self._table.advance_apply_count(at_least)
+
+    def learning_rate(self) -> float:
+        return self._table.learning_rate()
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        self._table.set_learning_rate(learning_rate)
+
+    def sketch_shape(self) -> tuple[int, int, int] | None:
+        return _core.sketch_shape(self._table)
+
+    def save(
+        self,
+        path: str,
+        *,
+        save_id: bytes,
+        partition: int,
+        partition_count: int,
+        incremental: bool,
+        least_version: int | None,
+        least_half_square: float | None,
+        waiting_keys: bool,
+        skip_damaged: bool,
+    ) -> SavedShard:
+        saved = _core.save_table(
+            self._table,
+            path=path,
+            save_id=save_id,
+            partition=partition,
+            partition_count=partition_count,
+            incremental=incremental,
+            least_version=least_version,
+            least_half_square=least_half_square,
+            waiting_keys=waiting_keys,
+            skip_damaged=skip_damaged,
+        )
+        state = ShardState(
+            apply_count=saved.pop("apply_count"),
+            beta1_power=saved.pop("beta1_power"),
+            beta2_power=saved.pop("beta2_power"),
+            learning_rate=saved.pop("learning_rate"),
+            clock=saved.pop("clock"),
+        )
+        return SavedShard(state=state, **saved)
+
+    def save_succeeded(self, next_span: int) -> None:
+        _core.save_succeeded(self._table, next_span)
+
+    def restore(
+        self,
+        chain: Sequence[Sequence[str]],
+        *,
+        partition: int,
+        partition_count: int,
+        state: ShardState,
+        waiting_keys: bool,
+    ) -> None:
+        _core.restore_table(
+            self._table,
+            chain=[list(files) for files in chain],
+            partition=partition,
+            partition_count=partition_count,
+            apply_count=state.apply_count,
+            beta1_power=state.beta1_power,
+            beta2_power=state.beta2_power,
+            learning_rate=state.learning_rate,
+            clock=state.clock,
+            waiting_keys=waiting_keys,
+        )
+
+    def close(self) -> None:
+        self._table.close()

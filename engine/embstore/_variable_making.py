@@ -1,0 +1,212 @@
+"""Makes variables: checks what is asked for, and says what each partition's shard is made from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from embstore import _checks
+from embstore._shard import LocalShard, Shard, ShardSpec
+from embstore.errors import InvalidArgumentError, StorageError
+from embstore.initializers import Initializer, TruncatedNormal, check_initializer, initial_rows
+from embstore.optimizers import SGD, Optimizer, check_optimizer
+from embstore.options import (
+    CBFFilter,
+    CounterFilter,
+    EmbeddingVariableOption,
+    IoScheme,
+    SSDHashOption,
+    StorageOption,
+    Tier,
+    TierKind,
+    check_runs,
+)
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["get_embedding_variable", "make_variable"]
+
+KEPT_FILES_NOTE = "sequence.ssdhash"  # beside rows that are kept; see engine/FORMAT.md
+
+MAX_DIM = 1 << 16
+MAX_PARTITIONS = 1 << 12
+
+
+def get_embedding_variable(
+    name: str,
+    embedding_dim: int,
+    *,
+    initializer: Initializer | None = None,
+    optimizer: Optimizer | None = None,
+    ev_option: EmbeddingVariableOption | None = None,
+    partition_num: int = 1,
+) -> EmbeddingVariable:
+    """Makes a variable: an empty one, unless rows were kept for it (`SSDHashOption.keep_files`).
+
+    name: names the variable in messages and its files.
+    embedding_dim: values a row.
+    initializer: what rows start as; TruncatedNormal() where neither this nor
+        `ev_option.init_option.initializer`, which wins, is given.
+    optimizer: one of `embstore.optimizers`; without one the variable can't be trained.
+    ev_option: where rows are kept, and how they start; DRAM where it isn't given.
+    partition_num: tables that the keys are spread over, by key % partition_num; each has tiers
+        of its own, of the full storage_size.
+
+    Raises InvalidArgumentError, UnsupportedError, MissingLibraryError, MissingDeviceError,
+    StoreFullError (memkind's node has less room than storage_size) or StorageError.
+    """
+    return make_variable(
+        name,
+        embedding_dim,
+        initializer=initializer,
+        optimizer=optimizer,
+        ev_option=ev_option,
+        partition_num=partition_num,
+    )
+
+
+def make_variable(
+    name: str,
+    embedding_dim: int,
+    *,
+    initializer: Initializer | None = None,
+    optimizer: Optimizer | None = None,
+    ev_option: EmbeddingVariableOption | None = None,
+    partition_num: int = 1,
+    make_shard: Callable[[ShardSpec], Shard] = LocalShard,
+) -> EmbeddingVariable:
+    """As `get_embedding_variable`, with the shards that `make_shard` makes."""
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise InvalidArgumentError(f"name must be a string that isn't empty, got {name!r}")
+    dim = _checks.integer("embedding_dim", embedding_dim, at_least=1, at_most=MAX_DIM)
+    partitions = _checks.integer("partition_num", partition_num, at_least=1, at_most=MAX_PARTITIONS)
+    if initializer is not None:
+        check_initializer(initializer)
+    if optimizer is not None:
+        check_optimizer(optimizer)
+    if ev_option is None:
+        ev_option = EmbeddingVariableOption()
+    elif not isinstance(ev_option, EmbeddingVariableOption):
+        raise InvalidArgumentError(
+            f"ev_option must be an embstore.EmbeddingVariableOption, got {type(ev_option).__name__}"
+        )
+    specs = _shard_specs(
+        name, dim, initializer or TruncatedNormal(), optimizer, ev_option, partitions
+    )
+    shards: list[Shard] = []
+    try:
+        for spec in specs:
+            shards.append(make_shard(spec))
+        return EmbeddingVariable(name, dim, optimizer, ev_option, shards)
+    except BaseException:
+        for shard in shards:
+            shard.close()
+        raise
+
+
+def _shard_specs(
+    name: str,
+    dim: int,
+    initializer: Initializer,
+    optimizer: Optimizer | None,
+    option: EmbeddingVariableOption,
+    partitions: int,
+) -> list[ShardSpec]:
+    init = option.init_option
+    if init.initializer is not None:
+        initializer = init.initializer
+    default_values = initial_rows(initializer, (init.default_value_dim, dim))
+    # A variable that is never trained still needs rows without slots: those of SGD.
+    core_optimizer = optimizer if optimizer is not None else SGD(learning_rate=0.0)
+    check_runs(option.storage_option.storage_type)
+    tiers = option.storage_option.tiers()
+    file_names = [f"{name}.part{i}" for i in range(partitions)] if partitions > 1 else [name]
+    for tier in tiers:
+        if tier.path is not None:
+            _make_directory(tier.path)
+            _refuse_other_partitions(tier, name, file_names)
+    return [
+        ShardSpec(
+            # What kept files are known by: with another partition_num a key lies elsewhere.
+            name=f"{file_name} of {partitions}" if partitions > 1 else name,
+            dim=dim,
+            default_values=default_values,
+            optimizer=core_optimizer.name,
+            optimizer_params=core_optimizer.params(),
+            tiers=[
+                (tier.kind.value, _tier_file(tier, file_name, name), tier.size_bytes)
+                for tier in tiers
+            ],
+            cache_strategy=option.storage_option.cache_strategy.name,
+            filter=_core_filter(option.filter_option),
+            no_permission_value=init.default_value_no_permission,
+            ssd_hash=_core_ssd_hash(option.storage_option),
+        )
+        for file_name in file_names
+    ]
+
+
+def _core_filter(
+    option: CounterFilter | CBFFilter | None,
+) -> tuple[int, tuple[int, float, int] | None] | None:
+    if option is None:
+        return None
+    if isinstance(option, CounterFilter):
+        return option.filter_freq, None
+    sketch = (
+        option.max_element_size,
+        option.false_positive_probability,
+        option.counter_bits,
+    )
+    return option.filter_freq, sketch
+
+
+def _core_ssd_hash(storage: StorageOption) -> tuple[bool, str, bool]:
+    option = storage.ssdhash_option or SSDHashOption()
+    return option.direct_io, IoScheme(option.io_scheme).value, option.keep_files
+
+
+def _tier_file(tier: Tier, file_name: str, name: str) -> str | None:
+    """file_name: the partition's. name: the variable's."""
+    if tier.path is None:
+        return None
+    if tier.kind is TierKind.LEVELDB:
+        file_name = name  # the partitions share a database: each costs descriptors and buffers
+    return str(Path(tier.path) / f"{quote(file_name, safe='')}.{tier.kind.value.lower()}")
+
+
+def _refuse_other_partitions(tier: Tier, name: str, file_names: Sequence[str]) -> None:
+    """Raises StorageError where rows were kept for more partitions, or fewer.
+
+    Those of these very names are left to the core.
+    """
+    if tier.kind is not TierKind.SSDHASH or tier.path is None:
+        return
+    quoted = re.escape(quote(name, safe=""))
+    ours = {_tier_file(tier, file_name, name) for file_name in file_names}
+    for directory in sorted(Path(tier.path).iterdir()):
+        if (
+            re.fullmatch(rf"{quoted}(\.part\d+)?\.ssdhash", directory.name)
+            and str(directory) not in ours
+            and (directory / KEPT_FILES_NOTE).exists()
+        ):
+            raise StorageError(
+                f"{directory}: rows of {name} were kept here by a variable of another "
+                "partition_num; take them over with that one, or remove the directory"
+            )
+
+
+def _make_directory(path: str) -> None:
+    # Only the last part of the path: making the rest too would turn a mistyped or unmounted
+    # device into an ordinary directory without a word.
+    try:
+        Path(path).mkdir(exist_ok=True)
+    except FileNotFoundError:
+        raise StorageError(
+            f"storage_path: {path} can't be made, because {Path(path).parent} doesn't exist"
+        ) from None
+    except FileExistsError:
+        raise StorageError(f"storage_path: {path} is a file; give a directory") from None
+    except OSError as error:
+        raise StorageError(f"storage_path: {path} can't be made: {error.strerror}") from error

@@ -1,0 +1,107 @@
+"""How variables end: dropped, or open when the program does."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+from programs import kept_variable, run_program
+
+import embstore as es
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_other_threads_run_while_a_dropped_variable_writes_its_rows(tmp_path: Path) -> None:
+    var = kept_variable(tmp_path)
+    ids = np.arange(400_000)
+    var.apply_gradients(ids, np.ones((ids.size, 16), np.float32))
+    gaps = []
+    dropped = threading.Event()
+
+    def count() -> None:
+        last = time.perf_counter()
+        while not dropped.is_set():
+            time.sleep(0.001)
+            now = time.perf_counter()
+            gaps.append(now - last)
+            last = now
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    start = time.perf_counter()
+    del var
+    gc.collect()
+    took = time.perf_counter() - start
+    dropped.set()
+    counter.join()
+    assert took > 0.05, "too short to tell anything"
+    assert len(gaps) > 5
+    assert max(gaps) < took / 2, f"stood still for {max(gaps):.3f} of {took:.3f} s"
+    with kept_variable(tmp_path) as again:
+        assert again.total_count()[0] == ids.size
+
+
+TRAIN_AND_END = """
+import sys
+from pathlib import Path
+import numpy as np
+from programs import kept_variable
+var = kept_variable(Path(sys.argv[1]), keep_files=sys.argv[2] == "kept")
+var.apply_gradients(np.arange(500), np.ones((500, 16), np.float32))
+"""
+
+# As objects are that native code holds on to.
+NEVER_DROPPED = "import ctypes; ctypes.pythonapi.Py_IncRef(ctypes.py_object(var))"
+
+
+@pytest.mark.parametrize(
+    "ending", ["", "cycle = [var]; cycle.append(cycle)", "raise SystemExit(0)", NEVER_DROPPED]
+)
+def test_rows_of_a_variable_that_is_open_when_the_program_ends_are_kept(
+    tmp_path: Path, ending: str
+) -> None:
+    ended = run_program(TRAIN_AND_END + ending, tmp_path, "kept")
+    assert ended.returncode == 0, ended.stderr
+    with kept_variable(tmp_path) as again:
+        assert again.total_count()[0] == 500
+        assert again.recovery is not None
+        assert again.recovery.unwritten == 0
+        assert (again.get_frequency(np.arange(500)) == 1).all()
+
+
+@pytest.mark.parametrize("ending", ["", NEVER_DROPPED])
+def test_files_of_a_variable_that_is_open_when_the_program_ends_are_gone(
+    tmp_path: Path, ending: str
+) -> None:
+    ended = run_program(TRAIN_AND_END + ending, tmp_path, "not kept")
+    assert ended.returncode == 0, ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_closing_at_the_end_of_the_program_failed_on_is_told(tmp_path: Path) -> None:
+    ended = run_program(
+        TRAIN_AND_END
+        + "import resource, signal\n"
+        + "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        + "resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))\n"
+        + NEVER_DROPPED,
+        tmp_path,
+        "kept",
+    )
+    assert "var wasn't closed" in ended.stderr
+    assert "StorageError" in ended.stderr
+    assert str(tmp_path) in ended.stderr
+
+
+def test_what_closes_variables_at_the_end_keeps_none_alive() -> None:
+    var = es.get_embedding_variable("short", 3)
+    alive = weakref.ref(var)
+    del var
+    gc.collect()
+    assert alive() is None

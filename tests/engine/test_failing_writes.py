@@ -1,0 +1,141 @@
+"""Files that can't be written for a while: nothing is half done, and nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoint_variables import assert_same
+from programs import kept_variable, no_file_grows_beyond, ones, run_function
+
+import embstore as es
+from embstore.errors import StorageError
+
+pytestmark = pytest.mark.timeout(200)
+
+KEYS = 20_000
+
+
+def every_failed_apply_leaves_everything_as_it_was(
+    storage_type: es.StorageType, batch: int, first_tier_rows: int
+) -> None:
+    """Beside a table in DRAM, which gets the applies that succeeded."""
+    random = np.random.default_rng(1)
+    everything = np.arange(KEYS)
+    with tempfile.TemporaryDirectory() as directory:
+        var = kept_variable(Path(directory), False, first_tier_rows, storage_type)
+        model = es.get_embedding_variable(
+            "model",
+            16,
+            initializer=es.initializers.RandomUniform(seed=9),
+            optimizer=es.optimizers.Adagrad(0.1),
+        )
+
+        def same_as_model() -> None:
+            assert_same(var.export(), model.export())
+            for read in ("get_frequency", "get_version", "lookup"):
+                np.testing.assert_array_equal(
+                    getattr(var, read)(everything), getattr(model, read)(everything), err_msg=read
+                )
+
+        failed = 0
+        for step in range(60):
+            ids = random.integers(0, KEYS, batch)
+            grads = random.standard_normal((batch, 16)).astype(np.float32)
+            files = [file for file in Path(directory).rglob("*") if file.is_file()]
+            largest = max((file.stat().st_size for file in files), default=0)
+            place = int(largest * random.random()) if step % 2 else 1 << 40
+            with no_file_grows_beyond(place):
+                try:
+                    var.apply_gradients(ids, grads)
+                    refused = False
+                except StorageError:
+                    refused = True
+                    same_as_model()
+            if refused:
+                failed += 1
+                same_as_model()
+                try:
+                    var.apply_gradients(ids, grads)  # applied once, for it wasn't before
+                except StorageError:
+                    # LevelDB may refuse all writes from its first failed one on.
+                    assert storage_type is es.StorageType.DRAM_LEVELDB
+                    same_as_model()
+                    return
+            model.apply_gradients(ids, grads)
+        var.drain()
+        same_as_model()
+        assert failed > 3, "the files could always be written"
+
+
+@pytest.mark.parametrize(
+    "first_tier_rows", [4096, 200], ids=["batch fits first tier", "batch is larger"]
+)
+@pytest.mark.parametrize("storage_type", ["DRAM_SSDHASH", "DRAM_LEVELDB"])
+def test_an_apply_whose_rows_cannot_be_written_changes_nothing(
+    storage_type: str, first_tier_rows: int
+) -> None:
+    if storage_type == "DRAM_LEVELDB":
+        pytest.importorskip("plyvel")  # which comes with the library
+    call = "every_failed_apply_leaves_everything_as_it_was"
+    run_function(
+        "test_failing_writes",
+        f"{call}(test_failing_writes.es.StorageType.{storage_type}, 3000, {first_tier_rows})",
+    )
+
+
+def errors_of_the_past_are_past(closes: bool) -> None:
+    ids = np.arange(6000)
+    with tempfile.TemporaryDirectory() as directory:
+        var = kept_variable(Path(directory), first_tier_rows=1000)
+        with no_file_grows_beyond(0):
+            for first in range(0, ids.size, 500):
+                some = ids[first : first + 500]
+                with contextlib.suppress(StorageError):
+                    var.apply_gradients(some, ones(some))
+            time.sleep(0.2)  # evictions go on behind it, and fail
+        written = var.get_frequency(ids) > 0
+        rest = ids[~written]
+        if rest.size:
+            var.apply_gradients(rest, ones(rest))
+        wanted = var.lookup(ids, train=True)
+        with no_file_grows_beyond(0):
+            var.lookup(ids)  # promotes, so that others are to be moved down, which fails
+            time.sleep(0.2)
+        if closes:
+            var.close()
+        del var
+        with kept_variable(Path(directory), first_tier_rows=1000) as again:
+            assert again.total_count()[0] == ids.size, again.total_count()
+            np.testing.assert_array_equal(again.lookup(ids, train=True), wanted)
+            assert (again.get_frequency(ids) == 1).all()
+
+
+@pytest.mark.parametrize("closes", [True, False], ids=["closed", "dropped"])
+def test_an_error_that_was_repaired_is_not_thrown_again_and_loses_no_row(closes: bool) -> None:
+    run_function("test_failing_writes", f"errors_of_the_past_are_past({closes})")
+
+
+def look_ups_read_whatever_fails_behind_them() -> None:
+    ids = np.arange(6000)
+    with tempfile.TemporaryDirectory() as directory:
+        var = kept_variable(Path(directory), False, first_tier_rows=500)
+        var.apply_gradients(ids, ones(ids))
+        var.drain()
+        wanted = var.lookup(ids, train=True)
+        random = np.random.default_rng(2)
+        with no_file_grows_beyond(0):
+            for _ in range(300):
+                some = random.integers(0, ids.size, 200)
+                np.testing.assert_array_equal(var.lookup(some), wanted[some])
+        var.drain()
+        np.testing.assert_array_equal(var.lookup(ids, train=True), wanted)
+        var.close()
+
+
+def test_a_serving_look_up_does_not_fail_for_what_cannot_be_written() -> None:
+    run_function("test_failing_writes", "look_ups_read_whatever_fails_behind_them()")

@@ -1,0 +1,337 @@
+"""Processes that are forked from one that has variables: they can't use those, nor harm them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_storage import MIB, MakeVariable, Stack, StorageOf, skip_without_library
+from programs import run_program
+
+import embstore as es
+from embstore.errors import ForkedError, StorageError
+from embstore.options import TIER_KINDS
+
+pytestmark = [
+    pytest.mark.timeout(120),  # a lock that nobody holds any more hangs
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+
+KEEPING = [es.StorageType.DRAM_SSDHASH, es.StorageType.DRAM_PMEM_SSDHASH]
+
+IDS = np.arange(5000)
+
+
+def in_child(work: Callable[[], None]) -> None:
+    """Forks a process that does the work and ends as Python programs do; fails where that did."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(reader)
+            work()
+            status = 0
+        except BaseException:
+            os.write(writer, traceback.format_exc().encode())
+        finally:
+            os._exit(status)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        problem = told.read()
+    assert os.waitpid(child, 0)[1] == 0, problem
+
+
+class Kept:
+    """A variable whose rows outlive it, and those that took them over."""
+
+    def __init__(self, kind: es.StorageType, directory: Path) -> None:
+        self.variables: list[es.EmbeddingVariable] = []
+        lower = len(TIER_KINDS[kind]) - 1
+        self._storage = es.StorageOption(
+            kind,
+            [None, *[directory] * lower],
+            [500 * 32] * lower,
+            ssdhash_option=es.SSDHashOption(keep_files=True),
+        )
+
+    def open(self) -> es.EmbeddingVariable:
+        self.variables.append(
+            es.get_embedding_variable(
+                "kept",
+                3,
+                initializer=es.initializers.RandomUniform(seed=3),
+                optimizer=es.optimizers.Adagrad(0.1),
+                ev_option=es.EmbeddingVariableOption(storage_option=self._storage),
+            )
+        )
+        return self.variables[-1]
+
+
+@pytest.fixture(params=KEEPING, ids=lambda kind: kind.name)
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
+    skip_without_library(request.param)
+    made = Kept(request.param, tmp_path)
+    yield made
+    for var in made.variables:
+        var.close()
+
+
+def trained(var: es.EmbeddingVariable) -> es.EmbeddingVariable:
+    for step in range(3):
+        var.apply_gradients(IDS, np.full((IDS.size, 3), step + 0.5, np.float32))
+    return var
+
+
+def expect_forked(call: Callable[[], Any]) -> None:
+    with pytest.raises(ForkedError, match="open it in the worker, or start workers by spawn"):
+        call()
+
+
+def test_every_use_of_an_inherited_variable_is_an_error_that_says_what_to_do(
+    make_variable: MakeVariable, tiered_stack: Stack, storage_of: StorageOf, tmp_path: Path
+) -> None:
+    for partition_num in (1, 2):
+        var = make_variable(storage=storage_of(tiered_stack), partition_num=partition_num)
+        var.apply_gradients([1, 2, 3], np.ones((3, 3), np.float32))
+        es.save(tmp_path / "save", [var], 1)
+
+        def use(var: es.EmbeddingVariable = var) -> None:
+            expect_forked(lambda: var.lookup([1]))
+            expect_forked(lambda: var.lookup([1], train=True))
+            expect_forked(lambda: var.apply_gradients([1], np.ones((1, 3), np.float32)))
+            expect_forked(lambda: var.lookup_tier([1]))
+            expect_forked(lambda: var.get_frequency([1]))
+            expect_forked(lambda: var.get_version([1]))
+            expect_forked(var.total_count)
+            expect_forked(var.export)
+            expect_forked(var.stats)
+            expect_forked(var.drain)
+            expect_forked(var.damaged_keys)
+            expect_forked(var.drop_damaged)
+            expect_forked(lambda: es.save(tmp_path / "save", [var], 2))
+            expect_forked(lambda: es.save_incremental(tmp_path / "other", [var], 2))
+            expect_forked(lambda: es.restore(tmp_path / "save", [var]))
+            assert var.name in repr(var)
+            with var:  # leaving closes, which does nothing here
+                pass
+            var.close()
+            expect_forked(lambda: var.lookup([1]))
+
+        in_child(use)
+        assert var.total_count() == (3, 3)
+        assert es.restore(tmp_path / "save", [var]) == 1
+
+
+@pytest.mark.parametrize("ending", ["looks up", "closes", "drops it", "does nothing"])
+def test_what_the_parent_keeps_is_whole_whatever_its_children_did(kept: Kept, ending: str) -> None:
+    trained(kept.open())
+
+    def work() -> None:
+        if ending == "looks up":
+            expect_forked(lambda: kept.variables[0].lookup(IDS))
+        elif ending == "closes":
+            kept.variables[0].close()
+        elif ending == "drops it":
+            kept.variables.clear()
+            gc.collect()
+
+    var = kept.variables[0]
+    wanted = var.export()
+    del var
+    for _ in range(3):
+        in_child(work)
+    var = kept.variables[0]
+    rows = var.lookup(IDS)
+    var.apply_gradients(IDS[:10], np.zeros((10, 3), np.float32))
+    np.testing.assert_array_equal(var.lookup(IDS), rows)
+    var.close()
+    again = kept.open()
+    assert again.recovery is not None
+    assert (again.recovery.rows, again.recovery.damaged) == (IDS.size, 0)
+    got = again.export()
+    np.testing.assert_array_equal(got["values"], wanted["values"])
+    np.testing.assert_array_equal(got["keys"], IDS)
+
+
+def test_a_child_that_lives_on_keeps_nobody_from_the_parents_files(
+    kept: Kept,
+) -> None:
+    var = trained(kept.open())
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        os.read(reader, 1)  # until the parent is done
+        os._exit(0)
+    try:
+        var.close()
+        again = kept.open()  # which needs the lock on the files
+        assert again.total_count() == (IDS.size, 3)
+    finally:
+        os.close(writer)
+        os.close(reader)
+        os.waitpid(child, 0)
+
+
+def test_a_child_can_make_and_train_a_variable_of_its_own(
+    make_variable: MakeVariable, storage_of: StorageOf, tiered_stack: Stack
+) -> None:
+    def make(name: str) -> es.EmbeddingVariable:
+        size = 4096 * 32  # rows move between tiers
+        return make_variable(
+            name=name, storage=storage_of(tiered_stack, size, upper_bytes=256 * 32)
+        )
+
+    ids = np.arange(2000)
+    grads = np.ones((ids.size, 3), np.float32)
+    mine = make("mine")
+    mine.apply_gradients(ids, grads)
+
+    def work() -> None:
+        if tiered_stack.storage_type.name.endswith("LEVELDB"):
+            # Its one background thread isn't here: better an error than a table that stops.
+            with pytest.raises(ForkedError, match=r"LevelDB.*spawn"):
+                make("childs")
+            return
+        childs = make("childs")
+        for _ in range(3):
+            childs.apply_gradients(ids, grads)
+        childs.drain()
+        assert childs.total_count() == (2000, 3)
+        assert childs.stats()["demotions"] > 0
+        assert (childs.get_frequency(ids) == 3).all()
+        childs.close()
+
+    in_child(work)
+    mine.apply_gradients(ids, grads)
+    mine.drain()
+    assert (mine.get_frequency(ids) == 2).all()
+
+
+def test_locks_that_threads_held_at_the_fork_stop_nobody(
+    make_variable: MakeVariable, storage_of: StorageOf
+) -> None:
+    var = make_variable(
+        storage=storage_of(es.StorageType.DRAM_SSDHASH, 64 * MIB, upper_bytes=MIB), partition_num=2
+    )
+    done = threading.Event()
+
+    def train() -> None:
+        while not done.is_set():
+            var.apply_gradients(IDS, np.ones((IDS.size, 3), np.float32))
+
+    def export() -> None:
+        while not done.is_set():
+            var.export()
+
+    def work() -> None:
+        expect_forked(lambda: var.apply_gradients(IDS, np.ones((IDS.size, 3), np.float32)))
+        expect_forked(lambda: es.save("/nowhere", [var], 1))
+        expect_forked(var.export)
+        var.close()
+
+    threads = [threading.Thread(target=train), threading.Thread(target=export)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            in_child(work)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
+DATA_LOADER = """
+import sys
+from pathlib import Path
+import numpy as np
+import torch
+import embstore as es
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, var):
+        self.var = var
+    def __len__(self):
+        return 40
+    def __getitem__(self, i):
+        try:
+            self.var.lookup([i])
+        except es.errors.ForkedError as error:
+            assert "spawn" in str(error)
+        else:
+            raise AssertionError("a worker read a row")
+        return i
+
+def make():
+    return es.get_embedding_variable(
+        "var", 3, optimizer=es.optimizers.Adagrad(0.1),
+        ev_option=es.EmbeddingVariableOption(storage_option=es.StorageOption(
+            es.StorageType.DRAM_SSDHASH, [None, Path(sys.argv[1])], [500 * 32],
+            ssdhash_option=es.SSDHashOption(keep_files=True))))
+
+var = make()
+ids = np.arange(5000)
+var.apply_gradients(ids, np.ones((5000, 3), np.float32))
+wanted = var.lookup(ids)
+loader = torch.utils.data.DataLoader(
+    Rows(var), batch_size=4, num_workers=2, multiprocessing_context="fork")
+for epoch in range(2):
+    assert sorted(torch.cat(list(loader)).tolist()) == list(range(40))
+assert (var.lookup(ids) == wanted).all()
+var.close()
+var = make()
+assert (var.recovery.rows, var.recovery.damaged) == (5000, 0)
+assert (var.lookup(ids) == wanted).all()
+"""
+
+
+def test_workers_of_a_data_loader_that_inherit_a_variable_harm_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    ended = run_program(DATA_LOADER, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+
+EXITS = """
+import os, sys
+from pathlib import Path
+import numpy as np
+import embstore as es
+from programs import kept_variable
+var = kept_variable(Path(sys.argv[1]))
+ids = np.arange(5000)
+var.apply_gradients(ids, np.ones((5000, 16), np.float32))
+child = os.fork()
+if child == 0:
+    sys.exit(0)  # with all that Python does at its end
+assert os.waitpid(child, 0)[1] == 0
+assert var.total_count()[0] == 5000
+var.close()
+with kept_variable(Path(sys.argv[1])) as again:
+    assert (again.recovery.rows, again.recovery.damaged) == (5000, 0)
+"""
+
+
+def test_a_child_that_ends_as_programs_do_closes_nothing(tmp_path: Path) -> None:
+    ended = run_program(EXITS, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_parents_files_are_in_use_as_long_as_it_has_them(
+    kept: Kept,
+) -> None:
+    trained(kept.open())
+
+    def work() -> None:
+        with pytest.raises(StorageError, match="in use"):
+            kept.open()
+
+    in_child(work)

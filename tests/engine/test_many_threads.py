@@ -1,0 +1,124 @@
+"""Many threads at once: none waits for what it has no need of, and none waits for ever."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from programs import kept_variable, ones, run_function
+
+import embstore as es
+
+pytestmark = pytest.mark.timeout(200)
+
+
+def many_threads_and_saves(threads: int) -> None:
+    keys, batch, steps = 40_000, 4000, 4
+    with tempfile.TemporaryDirectory() as directory:
+        (Path(directory) / "rows").mkdir()
+        var = kept_variable(Path(directory) / "rows", False, first_tier_rows=2000)
+        everything = np.arange(keys)
+        var.apply_gradients(everything, ones(everything))
+        start = threading.Barrier(threads + 1)
+
+        def work(number: int) -> None:
+            random = np.random.default_rng(number)
+            batches = [random.integers(0, keys, batch) for _ in range(steps)]
+            start.wait()
+            for step, ids in enumerate(batches):
+                if number % 8:
+                    var.apply_gradients(ids, ones(ids))
+                else:
+                    assert np.isfinite(var.lookup(ids, train=bool(step % 2))).all()
+
+        def save() -> None:
+            start.wait()
+            for step in range(3):
+                es.save(Path(directory) / "save", [var], step)
+
+        with ThreadPoolExecutor(threads + 1) as pool:
+            working = [pool.submit(save), *(pool.submit(work, n) for n in range(threads))]
+            for done in working:
+                done.result()
+        applies = steps * sum(bool(number % 8) for number in range(threads))
+        assert var.get_frequency(everything).sum() == keys + applies * batch
+        assert var.get_version(everything).max() == applies
+        var.close()
+
+
+def test_160_threads_that_look_up_and_apply_beside_saves_all_end() -> None:
+    run_function("test_many_threads", "many_threads_and_saves(160)", timeout=100)
+
+
+def test_serving_look_ups_go_on_while_a_save_writes(tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    with kept_variable(tmp_path / "rows", False, first_tier_rows=50_000) as var:
+        ids = np.arange(400_000)
+        var.apply_gradients(ids, ones(ids))
+        var.drain()
+        saved = threading.Event()
+        waits: list[float] = []
+
+        def serve(number: int) -> None:
+            random = np.random.default_rng(number)
+            while not saved.is_set():
+                some = random.integers(0, ids.size, 4000)
+                start = time.perf_counter()
+                var.lookup(some)
+                waits.append(time.perf_counter() - start)
+
+        servers = [threading.Thread(target=serve, args=(number,)) for number in range(3)]
+        for server in servers:
+            server.start()
+        start = time.perf_counter()
+        es.save(tmp_path / "save", [var], 1)
+        took = time.perf_counter() - start
+        saved.set()
+        for server in servers:
+            server.join()
+        assert took > 0.2, "too short to tell anything"
+        assert len(waits) > 20
+        assert max(waits) < took / 3, f"one waited {max(waits):.2f} s of the save's {took:.2f} s"
+
+
+def test_an_apply_to_a_nearly_full_table_does_not_wait_for_another() -> None:
+    ids = np.arange(300_000)
+    rows = ids.size + 50  # room for fewer rows than either batch has ids
+    storage = es.StorageOption(es.StorageType.DRAM, None, [rows * 512])
+    with es.get_embedding_variable(
+        "var",
+        64,
+        optimizer=es.optimizers.Adagrad(0.1),
+        ev_option=es.EmbeddingVariableOption(storage_option=storage),
+    ) as var:
+        grads = np.ones((ids.size, 64), np.float32)
+        for part in np.array_split(ids, 10):
+            var.apply_gradients(part, grads[: part.size])
+        larges: list[float] = []
+        done = threading.Event()
+
+        def apply_large() -> None:
+            for _ in range(5):
+                start = time.perf_counter()
+                var.apply_gradients(ids, grads)
+                larges.append(time.perf_counter() - start)
+            done.set()
+
+        thread = threading.Thread(target=apply_large)
+        thread.start()
+        few = ids[::3000]
+        smalls: list[float] = []
+        while not done.is_set():
+            start = time.perf_counter()
+            var.apply_gradients(few, grads[: few.size])
+            smalls.append(time.perf_counter() - start)
+        thread.join()
+        assert (var.get_frequency(few) == 6 + len(smalls)).all()
+        assert var.total_count()[0] == ids.size
+        # One at a time, a small one waits for most of a large one.
+        assert max(smalls) < np.median(larges) / 2, f"{max(smalls):.3f} s beside {larges}"
