@@ -20,17 +20,14 @@ struct RankedKey {
   int64_t key;
 };
 
-// Rows that lie at the places that the recovery tells; adds them to `ranked` unless it's null.
-void refer_to(TableParts& table, const RowBatch& rows, std::span<const Slot> slots,
+// Rows that lie at the places that the recovery tells; adds them to `ranked` unless it's null. False where the tiers
+// have no room for them.
+bool refer_to(TableParts& table, const RowBatch& rows, std::span<const Slot> slots,
               std::vector<RankedKey>* ranked) {
   RowStore& store = *table.store;
   const auto last = static_cast<uint32_t>(store.tiers().size() - 1);
   Transaction arrival(store, /*most_departures=*/0);
-  if (!arrival.try_reserve_rows(rows.size())) {
-    throw Error(ErrorKind::kStoreFull, table.name + ": more rows were kept than its tiers hold, which is " +
-                                           std::to_string(store.tiers().total_capacity_rows()) +
-                                           "; raise storage_size");
-  }
+  if (!arrival.try_reserve_rows(rows.size())) return false;
   for (size_t i = 0; i < rows.size(); ++i) {
     const RowHeader& header = rows.header(i);
     const KeyHash hash = hash_key(header.key);
@@ -43,6 +40,7 @@ void refer_to(TableParts& table, const RowBatch& rows, std::span<const Slot> slo
     ranked->push_back(
         {Rank::of(table.mover->strategy(), header.frequency + header.served, header.stamp), header.key});
   }
+  return true;
 }
 
 // Moves rows of the last tier to tier t.
@@ -133,13 +131,20 @@ void take_over_kept_rows(TableParts& table) {
   std::vector<RankedKey> ranked;
   int64_t newest_version = RowMeta::kNeverUpdated;
   uint64_t newest_stamp = 0;
+  bool fits = true;
   RecoveryReport report = last.recover([&](const RowBatch& rows, std::span<const Slot> slots) {
     for (size_t i = 0; i < rows.size(); ++i) {
       newest_version = std::max(newest_version, rows.header(i).version);
       newest_stamp = std::max(newest_stamp, rows.header(i).stamp);
     }
-    refer_to(table, rows, slots, bounded ? &ranked : nullptr);
+    fits = refer_to(table, rows, slots, bounded ? &ranked : nullptr) && fits;
   });
+  if (!fits) {
+    throw Error(ErrorKind::kStoreFull, table.name + ": " + std::to_string(report.rows) +
+                                           " rows were kept, but its tiers hold " +
+                                           std::to_string(store.tiers().total_capacity_rows()) +
+                                           "; raise storage_size");
+  }
   if (!report.earlier_run) return;
   // What comes now is newer than what was.
   {

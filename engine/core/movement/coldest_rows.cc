@@ -102,10 +102,11 @@ const std::vector<ColdestRows::Candidate>& ColdestRows::next(uint64_t count) {
   keep_given();
   add_arrivals();
   bool scanned = false;
+  bool any_unpinned = false;
   while (given_.size() < count) {
     Candidate row;
     if (!take_coldest(row)) {
-      if (!given_.empty() || scanned) break;
+      if (any_unpinned || scanned) break;
       scan();
       scanned = true;
       continue;
@@ -119,6 +120,7 @@ const std::vector<ColdestRows::Candidate>& ColdestRows::next(uint64_t count) {
       // Else it is one that a scan found as it arrived, or whose slot was filled again.
       is_given_.add(row.slot);
       given_.push_back(row);
+      any_unpinned = any_unpinned || tier_.ranks().pins(row.slot) == 0;
     }
   }
   return given_;

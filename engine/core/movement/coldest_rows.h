@@ -27,7 +27,8 @@ class ColdestRows {
   // REQUIRES: the tier is ranked, and has no rows yet.
   ColdestRows(MemoryTier& tier, CacheStrategy strategy);
 
-  // Up to `count` rows that rank lowest, coldest first and each once; none only where there are none. Rows
+  // Up to `count` rows that rank lowest, coldest first and each once, pinned ones among them; none only where there
+  // are none, and none but pinned ones only where many of those are the coldest. Rows
   // that are accessed meanwhile may be ranked by what they were before. They come again next time, unless
   // they are said to have left.
   const std::vector<Candidate>& next(uint64_t count);
