@@ -74,8 +74,8 @@ void Table::visit_facts(std::span<const int64_t> ids, Visit visit) const {
   for (size_t i = 0; i < ids.size(); ++i) {
     const KeyHash hash = hash_key(ids[i]);
     IndexShard& shard = index_->shard(shard_of(hash));
-    const std::lock_guard lock(shard.mutex);
-    const Entry entry = shard.entry(hash, ids[i]);
+    const MutexLock lock(shard.mutex);
+    const IndexEntry entry = shard.entry(hash, ids[i]);
     KeyFacts facts;
     if (!entry) {
       if (const AdmissionFilter* filter = filter_of(hash)) {
@@ -117,7 +117,7 @@ uint64_t Table::row_count() const {
   uint64_t rows = 0;
   for (int s = 0; s < kShards; ++s) {
     IndexShard& shard = index_->shard(s);
-    const std::lock_guard lock(shard.mutex);
+    const MutexLock lock(shard.mutex);
     rows += shard.entries();
   }
   return rows;
@@ -158,7 +158,7 @@ ExportedRows Table::export_rows() const {
 
   std::vector<int64_t> keys;
   for (int s = 0; s < kShards; ++s) {
-    const std::lock_guard lock(index_->shard(s).mutex);
+    const MutexLock lock(index_->shard(s).mutex);
     index_->shard(s).for_each([&keys](int64_t key, RowRef) { keys.push_back(key); });
   }
   std::sort(keys.begin(), keys.end());
@@ -204,7 +204,7 @@ TableStats Table::stats() const {
   }
   for (int s = 0; s < kShards; ++s) {
     IndexShard& shard = index_->shard(s);
-    const std::lock_guard lock(shard.mutex);
+    const MutexLock lock(shard.mutex);
     stats.index_bytes += shard.size_bytes();
     if (const auto& filter = filters_[static_cast<size_t>(s)]) {
       stats.waiting_keys += filter->waiting_keys();

@@ -5,7 +5,7 @@
 //   sees whole batches only, and by an apply to a nearly full table, which must count on the room it sees.
 //   The turnstile before it keeps a stream of batches from starving them.
 // - the mover's mutex (movement/mover.h): held while rows are moved down, and to hold moves off.
-// - a shard's mutex (index/index.h): guards its entries and their rows against other writers. Readers take
+// - a shard's mutex (index/index_shard.h): guards its entries and their rows against other writers. Readers take
 //   no lock; they rely on the buckets' sequence locks. At most one shard's mutex is held at a time.
 // - a tier's own, innermost; and state_mutex_, which guards the step count and the optimizer's state.
 #pragma once
@@ -27,7 +27,7 @@
 #include "movement/mover.h"
 #include "row/ranking.h"
 #include "row/row_layout.h"
-#include "store/index/index.h"
+#include "store/index/index_reader.h"
 #include "store/row_budget.h"
 #include "store/tier_stack.h"
 #include "threads/epochs.h"
@@ -178,7 +178,7 @@ class Table {
   // Returns how many rows it inserted.
   uint64_t apply_locked(IndexShard& shard, std::span<const KeyGradient> keys, const ApplyScope& scope,
                         Mover::Claim* claim, const StagedRows* staged);
-  Entry insert_row(IndexShard& shard, const KeyGradient& key, Slot slot, uint64_t earlier_occurrences);
+  IndexEntry insert_row(IndexShard& shard, const KeyGradient& key, Slot slot, uint64_t earlier_occurrences);
 
   // --- Saves and restores (table_save.cc, table_replacement.h).
   friend class TableReplacement;

@@ -87,7 +87,7 @@ ApplyContext Table::begin_apply(std::optional<int64_t> global_step) {
 void Table::apply_keys(IndexShard& shard, std::span<const KeyGradient> keys, const ApplyScope& scope,
                        RowBudget::Reservation& reservation, StagedRows& staged) {
   if (!mover_) {
-    const std::lock_guard lock(shard.mutex);
+    const MutexLock lock(shard.mutex);
     reservation.use(apply_locked(shard, keys, scope, nullptr, nullptr));
     return;
   }
@@ -97,13 +97,13 @@ void Table::apply_keys(IndexShard& shard, std::span<const KeyGradient> keys, con
     IndexReader reader(*index_);
     staged.start(*tiers_);
     for (size_t i = 0; i < some.size(); ++i) {
-      const Found found = reader.find(some[i].hash, some[i].key);
+      const IndexHit found = reader.find(some[i].hash, some[i].key);
       if (found.ref && found.ref.tier() != 0) staged.add(some[i].key, some[i].hash, found, i);
     }
     staged.read(*tiers_);  // the slow part, before the lock
     Mover::Claim claim = mover_->claim(some.size());
     {
-      const std::lock_guard lock(shard.mutex);
+      const MutexLock lock(shard.mutex);
       reservation.use(apply_locked(shard, some, scope, &claim, &staged));
     }
     mover_->rows_came();
@@ -113,7 +113,7 @@ void Table::apply_keys(IndexShard& shard, std::span<const KeyGradient> keys, con
 uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> keys, const ApplyScope& scope,
                              Mover::Claim* claim, const StagedRows* staged) {
   MemoryTier& tier = tiers_->first();
-  std::array<Entry, kBlock> entries;
+  std::array<IndexEntry, kBlock> entries;
   std::array<RowUpdate, kBlock> updates;
   std::array<Slot, kBlock> slots;
   uint64_t inserted = 0;
@@ -204,7 +204,8 @@ uint64_t Table::apply_locked(IndexShard& shard, std::span<const KeyGradient> key
   return inserted;
 }
 
-Entry Table::insert_row(IndexShard& shard, const KeyGradient& key, Slot slot, uint64_t earlier_occurrences) {
+IndexEntry Table::insert_row(IndexShard& shard, const KeyGradient& key, Slot slot,
+                             uint64_t earlier_occurrences) {
   MemoryTier& tier = tiers_->first();
   float* const row = tier.row(slot);
   const size_t block = layout_.block_floats();

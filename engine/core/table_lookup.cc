@@ -75,10 +75,10 @@ uint64_t Table::lookup_rows(std::span<const int64_t> ids, float* out, StagedRows
   const MemoryTier& tier = tiers_->first();
   IndexReader reader(*index_);
   std::array<KeyHash, kAhead> hashes;
-  std::array<Found, kAhead> found;
+  std::array<IndexHit, kAhead> found;
   uint64_t hits = 0;
 
-  const auto copy = [&](size_t i, Found entry) {
+  const auto copy = [&](size_t i, IndexHit entry) {
     float* const target = out + i * dim;
     for (;;) {
       if constexpr (kNoted) refs[i] = entry.ref;
@@ -140,7 +140,7 @@ void Table::lookup_row(int64_t key, float* out) const {
   IndexReader reader(*index_);
   StagedRows staged(layout_);
   for (;;) {
-    const Found found = reader.find(hash, key);
+    const IndexHit found = reader.find(hash, key);
     if (!found.ref) {
       copy_initial_value(hash, key, out);
       return;

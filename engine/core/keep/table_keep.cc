@@ -36,7 +36,7 @@ std::vector<Table::RankedKey> Table::take_over_rows(CacheStrategy strategy) {
       const RowHeader& header = rows.header(i);
       const KeyHash hash = hash_key(header.key);
       IndexShard& shard = index_->shard(shard_of(hash));
-      const std::lock_guard lock(shard.mutex);
+      const MutexLock lock(shard.mutex);
       shard.reserve(1);
       shard.insert(hash, header.key, RowRef(last, slots[i]));
       newest_version = std::max(newest_version, header.version);
@@ -84,7 +84,7 @@ void Table::move_up(size_t t, std::span<const RankedKey> rows) {
     for (const RankedKey& row : rows.subspan(first, std::min(most, rows.size() - first))) {
       const KeyHash hash = hash_key(row.key);
       IndexShard& shard = index_->shard(shard_of(hash));
-      const std::lock_guard lock(shard.mutex);
+      const MutexLock lock(shard.mutex);
       places.push_back({row.key, shard.entry(hash, row.key).ref().slot()});
     }
     tiers_->last().read(places, batch);
@@ -101,7 +101,7 @@ void Table::move_up(size_t t, std::span<const RankedKey> rows) {
     for (size_t i = 0; i < places.size(); ++i) {
       const KeyHash hash = hash_key(places[i].key);
       IndexShard& shard = index_->shard(shard_of(hash));
-      const std::lock_guard lock(shard.mutex);
+      const MutexLock lock(shard.mutex);
       shard.set_ref(shard.entry(hash, places[i].key), RowRef(static_cast<uint32_t>(t), slots[i]));
     }
     tiers_->last().erase(places);
@@ -122,7 +122,7 @@ void Table::write_down(size_t t, IndexShard& shard) {
   const auto last = static_cast<uint32_t>(tiers_->size() - 1);
   std::vector<Place> places;
   {
-    const std::lock_guard lock(shard.mutex);
+    const MutexLock lock(shard.mutex);
     shard.for_each([&](int64_t key, RowRef ref) {
       if (ref.tier() == t) places.push_back({key, ref.slot()});
     });
@@ -135,7 +135,7 @@ void Table::write_down(size_t t, IndexShard& shard) {
     slots.resize(some.size());
     tiers_->last().write(batch, slots);
     {
-      const std::lock_guard lock(shard.mutex);
+      const MutexLock lock(shard.mutex);
       for (size_t i = 0; i < some.size(); ++i) {
         const int64_t key = some[i].key;
         shard.set_ref(shard.entry(hash_key(key), key), RowRef(last, slots[i]));

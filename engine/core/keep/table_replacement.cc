@@ -26,7 +26,7 @@ void TableReplacement::clear() {
     std::vector<int64_t> keys;
     {
       IndexShard& shard = table_.index_->shard(s);
-      const std::lock_guard lock(shard.mutex);
+      const MutexLock lock(shard.mutex);
       keys.reserve(shard.entries());
       shard.for_each([&keys](int64_t key, RowRef) { keys.push_back(key); });
       if (auto& filter = table_.filters_[static_cast<size_t>(s)]) {
@@ -113,7 +113,7 @@ void TableReplacement::insert(size_t t, const RowBatch& rows, std::span<const si
     const int64_t key = rows.header(which[k]).key;
     const KeyHash hash = hash_key(key);
     IndexShard& shard = table_.index_->shard(shard_of(hash));
-    const std::lock_guard lock(shard.mutex);
+    const MutexLock lock(shard.mutex);
     if (shard.entry(hash, key)) {
       twice.push_back({key, slots[k]});
       continue;
@@ -142,7 +142,7 @@ void TableReplacement::make_room() {
 void TableReplacement::put_waiting_key(const checkpoint::WaitingKeyRecord& waiting) {
   const KeyHash hash = hash_key(waiting.key);
   IndexShard& shard = table_.index_->shard(shard_of(hash));
-  const std::lock_guard lock(shard.mutex);
+  const MutexLock lock(shard.mutex);
   AdmissionFilter* const filter = table_.filter_of(hash);
   if (filter == nullptr || shard.entry(hash, waiting.key)) return;
   filter->restore({.key = waiting.key, .count = waiting.count, .version = waiting.version});
@@ -150,7 +150,7 @@ void TableReplacement::put_waiting_key(const checkpoint::WaitingKeyRecord& waiti
 
 void TableReplacement::put_sketch(const checkpoint::SketchHeader& header,
                                   std::span<const std::byte> counters) {
-  const std::lock_guard lock(table_.index_->shard(static_cast<int>(header.shard)).mutex);
+  const MutexLock lock(table_.index_->shard(static_cast<int>(header.shard)).mutex);
   AdmissionFilter* const filter = table_.filters_[header.shard].get();
   if (filter == nullptr) return;
   filter->merge_sketch(

@@ -69,7 +69,7 @@ std::vector<int64_t> Table::rows_of(IndexShard& shard, uint32_t tier, bool unsav
   };
   std::vector<Row> rows;
   {
-    const std::lock_guard lock(shard.mutex);
+    const MutexLock lock(shard.mutex);
     shard.for_each([&](int64_t key, RowRef ref) {
       if (ref.tier() != tier) return;
       if (memory != nullptr) {
@@ -108,7 +108,7 @@ void Table::save_rows(checkpoint::Writer& file, const EvictionRule& eviction, st
 
 void Table::save_waiting_keys(checkpoint::Writer& file) const {
   for (int s = 0; s < kShards; ++s) {
-    const std::lock_guard lock(index_->shard(s).mutex);
+    const MutexLock lock(index_->shard(s).mutex);
     const AdmissionFilter* const filter = filters_[static_cast<size_t>(s)].get();
     if (filter == nullptr) continue;
     const SketchShape shape = filter->sketch_shape();
@@ -141,9 +141,9 @@ void Table::remove_rows(std::span<const int64_t> keys) {
   for (size_t first = 0; first < rows.size();) {
     const int shard_number = shard_of(rows[first].hash);
     IndexShard& shard = index_->shard(shard_number);
-    const std::lock_guard lock(shard.mutex);
+    const MutexLock lock(shard.mutex);
     for (; first < rows.size() && shard_of(rows[first].hash) == shard_number; ++first) {
-      const Entry entry = shard.entry(rows[first].hash, rows[first].key);
+      const IndexEntry entry = shard.entry(rows[first].hash, rows[first].key);
       if (!entry) continue;
       const RowRef ref = entry.ref();
       shard.erase(entry);

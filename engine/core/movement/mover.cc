@@ -147,7 +147,7 @@ void Mover::count_missed(std::vector<Accesses> missed) {
       if (n + kAhead < missed.size()) reader.prefetch(hash_key(missed[n + kAhead].key));
       const auto& [key, count, stamp] = missed[n];
       const KeyHash hash = hash_key(key);
-      const Found found = reader.find(hash, key);
+      const IndexHit found = reader.find(hash, key);
       if (!found.ref) continue;
       if (found.ref.tier() == 0) {
         tiers_.first().count_served(found.ref.slot(), count, stamp);
@@ -206,7 +206,7 @@ void Mover::promote(const StagedRows& staged, std::span<const StagedAccesses> ac
     };
     {
       IndexShard& shard = index_.shard(shard_number);
-      const std::lock_guard lock(shard.mutex);
+      const MutexLock lock(shard.mutex);
       const End at_the_end{tiers_, claim, slots, used, left};
       for (size_t n = first; n < end; ++n) {
         if (n + kAhead < end) {
@@ -216,7 +216,7 @@ void Mover::promote(const StagedRows& staged, std::span<const StagedAccesses> ac
         }
         const auto& [row, count, stamp] = accesses[n];
         const StagedRows::Entry& wanted = staged.entry(row);
-        const Entry entry = shard.entry(wanted.hash, wanted.key);
+        const IndexEntry entry = shard.entry(wanted.hash, wanted.key);
         if (!entry) continue;  // removed
         const RowRef from = entry.ref();
         if (from.tier() == 0) {
@@ -241,14 +241,14 @@ void Mover::promote(const StagedRows& staged, std::span<const StagedAccesses> ac
   }
 }
 
-void Mover::promote_entry(IndexShard& shard, const Entry& entry, const RowHeader& header, const float* row,
-                          Slot slot) {
+void Mover::promote_entry(IndexShard& shard, const IndexEntry& entry, const RowHeader& header,
+                          const float* row, Slot slot) {
   const uint32_t tier = entry.ref().tier();
   const Place left = move_up(shard, entry, header, row, slot);
   tiers_.tier(tier).erase({&left, 1});
 }
 
-Place Mover::move_up(IndexShard& shard, const Entry& entry, const RowHeader& header, const float* row,
+Place Mover::move_up(IndexShard& shard, const IndexEntry& entry, const RowHeader& header, const float* row,
                      Slot slot) {
   const RowRef from = entry.ref();
   // Off one count first and on the other last: a tier that looked fuller than it is would give up a row
@@ -303,13 +303,13 @@ void Mover::relocate(std::span<Relocation> rows) {
   for (size_t first = 0; first < order.size();) {
     const int shard_number = shard_of(hash_key(rows[order[first]].key));
     IndexShard& shard = index_.shard(shard_number);
-    const std::lock_guard lock(shard.mutex);
+    const MutexLock lock(shard.mutex);
     for (; first < order.size(); ++first) {
       Relocation& row = rows[order[first]];
       const KeyHash hash = hash_key(row.key);
       if (shard_of(hash) != shard_number) break;
       if (first + kAhead < order.size()) reader.prefetch(hash_key(rows[order[first + kAhead]].key));
-      const Entry entry = shard.entry(hash, row.key);
+      const IndexEntry entry = shard.entry(hash, row.key);
       row.done = entry && entry.ref() == RowRef(tier, row.from);
       if (row.done) shard.set_ref(entry, RowRef(tier, row.to));
     }
@@ -350,7 +350,7 @@ uint64_t Mover::demote(size_t t, uint64_t count) {
     const auto& [rank, slot] = coldest[i];
     const int64_t key = from.key(slot);
     const KeyHash hash = hash_key(key);
-    const Found found = reader.find(hash, key);
+    const IndexHit found = reader.find(hash, key);
     if (found.ref != RowRef(static_cast<uint32_t>(t), slot)) continue;
     // Accessed since it was ranked: not the coldest any more. An access from here on changes the bucket.
     if (from.rank(slot, strategy_) != rank) continue;
@@ -374,23 +374,23 @@ uint64_t Mover::demote(size_t t, uint64_t count) {
 
   std::vector<Place> left;
   std::vector<Place> written_in_vain;
-  std::vector<Entry> entries;
+  std::vector<IndexEntry> entries;
   for (size_t first = 0; first < leaving.size();) {
     const int shard_number = shard_of(leaving[first].hash);
     IndexShard& shard = index_.shard(shard_number);
-    const std::lock_guard lock(shard.mutex);
+    const MutexLock lock(shard.mutex);
     // First which rows are still what was copied, then the changes: they would look like others'.
     entries.clear();
     size_t end = first;
     for (; end < leaving.size() && shard_of(leaving[end].hash) == shard_number; ++end) {
       if (end + kAhead < leaving.size()) prefetch_line(leaving[end + kAhead].found.bucket);
       const Leaving& row = leaving[end];
-      const Entry entry = shard.entry(row.hash, row.place.key);
+      const IndexEntry entry = shard.entry(row.hash, row.place.key);
       const bool unchanged = entry && entry.bucket == row.found.bucket && row.found.holds();
-      entries.push_back(unchanged ? entry : Entry{});
+      entries.push_back(unchanged ? entry : IndexEntry{});
     }
     for (size_t i = first; i < end; ++i) {
-      if (const Entry& entry = entries[i - first]) {
+      if (const IndexEntry& entry = entries[i - first]) {
         shard.set_ref(entry, RowRef(static_cast<uint32_t>(t + 1), slots[i]));
         left.push_back(leaving[i].place);
         coldest_[t].left(leaving[i].place.slot);

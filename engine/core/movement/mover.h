@@ -27,7 +27,7 @@
 #include "movement/eviction_pool.h"
 #include "movement/staged_rows.h"
 #include "row/ranking.h"
-#include "store/index/index.h"
+#include "store/index/index_reader.h"
 #include "store/tier_stack.h"
 #include "threads/epochs.h"
 
@@ -67,7 +67,7 @@ class Mover final : private EvictionPool::Job, private Relocator {
 
   // Moves a row to the first tier, for a caller who found `entry` and holds the shard's mutex.
   // REQUIRES: `row` is the row that entry.ref() refers to, in a lower tier.
-  void promote_entry(IndexShard& shard, const Entry& entry, const RowHeader& header, const float* row,
+  void promote_entry(IndexShard& shard, const IndexEntry& entry, const RowHeader& header, const float* row,
                      Slot slot);
 
   // To be called, without locks, after rows came to the first tier: sets the eviction threads to work if it
@@ -129,7 +129,8 @@ class Mover final : private EvictionPool::Job, private Relocator {
                std::vector<Accesses>& missed);
   // Puts a row into `slot` of the first tier and has the index refer to it; returns the place that it left,
   // which is to be erased. REQUIRES: as promote_entry(), which does the rest too.
-  Place move_up(IndexShard& shard, const Entry& entry, const RowHeader& header, const float* row, Slot slot);
+  Place move_up(IndexShard& shard, const IndexEntry& entry, const RowHeader& header, const float* row,
+                Slot slot);
   // Moves rows down until tier t and those below it are within their capacities.
   void shrink_from(size_t t);
   // Moves some rows of tier t down; false where it's within its capacity. The tiers below are, afterwards,
@@ -138,7 +139,7 @@ class Mover final : private EvictionPool::Job, private Relocator {
   struct Leaving {
     Place place;
     KeyHash hash;
-    Found found;
+    IndexHit found;
   };
   // Moves up to `count` of tier t's coldest rows down; returns how many went.
   uint64_t demote(size_t t, uint64_t count);

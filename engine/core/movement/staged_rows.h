@@ -7,7 +7,7 @@
 
 #include "platform/prefetch.h"
 #include "row/row_batch.h"
-#include "store/index/index.h"
+#include "store/index/index_reader.h"
 #include "store/tier_stack.h"
 
 namespace embstore {
@@ -17,7 +17,7 @@ class StagedRows {
   struct Entry {
     int64_t key;
     KeyHash hash;
-    Found found;
+    IndexHit found;
     size_t tag;  // the caller's
   };
 
@@ -36,7 +36,7 @@ class StagedRows {
   }
 
   // REQUIRES: found.ref refers to a row.
-  void add(int64_t key, KeyHash hash, const Found& found, size_t tag) {
+  void add(int64_t key, KeyHash hash, const IndexHit& found, size_t tag) {
     entries_.push_back({key, hash, found, tag});
   }
   // Reads all that was added, one batch a tier, and puts the entries in the order of their tiers.

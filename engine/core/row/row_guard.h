@@ -19,16 +19,18 @@ struct RowGuard {
 
   std::atomic<uint32_t> state;
 
-  // True if nothing changed since `noted`, so that everything read in between is whole.
-  bool unchanged_since(uint32_t noted) const {
+  // The state now that everything before this call has been read.
+  uint32_t state_after_reads() const {
 #if defined(__SANITIZE_THREAD__)
     // The sanitizer doesn't model fences; a read-modify-write orders as much.
-    return const_cast<std::atomic<uint32_t>&>(state).fetch_add(0, std::memory_order_acq_rel) == noted;
+    return const_cast<std::atomic<uint32_t>&>(state).fetch_add(0, std::memory_order_acq_rel);
 #else
     std::atomic_thread_fence(std::memory_order_acquire);
-    return state.load(std::memory_order_relaxed) == noted;
+    return state.load(std::memory_order_relaxed);
 #endif
   }
+  // True if nothing changed since `noted`, so that everything read in between is whole.
+  bool unchanged_since(uint32_t noted) const { return state_after_reads() == noted; }
 };
 
 // The scope of one change. The mutex of the guard's owner must be held.
@@ -48,6 +50,7 @@ class RowWrite {
 
   // Of the owner's flags.
   void set_flag(uint32_t flag) { state_ |= flag; }
+  void clear_flag(uint32_t flag) { state_ &= ~flag; }
 
  private:
   RowGuard& guard_;

@@ -1,44 +1,124 @@
 #include "threads/epochs.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
-#include <functional>
+#include <new>
 #include <thread>
 #include <utility>
 
 namespace embstore {
+namespace {
+
+// Threads are numbered as they come, so that those of one pool begin their search at lines of their own.
+size_t this_threads_number() {
+  static std::atomic<size_t> threads{0};
+  thread_local const size_t number = threads.fetch_add(1, std::memory_order_relaxed);
+  return number;
+}
+
+}  // namespace
+
+// On the memory order: claims, epochs and the pointers that are unlinked before retire() are sequentially
+// consistent. So either reclaim() sees a claim, or the claim came later, and what its operation loads next
+// is what was linked instead.
+
+Epochs::~Epochs() {
+  reclaim();
+  for (std::atomic<Participant*>& block : further_blocks_) delete[] block.load();
+}
+
+Epochs::Participant& Epochs::participant(size_t i) const {
+  if (i < kFirstBlock) return first_block_[i];
+  const auto block = static_cast<size_t>(std::bit_width(i / kFirstBlock));
+  return further_blocks_[block - 1].load(std::memory_order_acquire)[i - (kFirstBlock << (block - 1))];
+}
 
 Epochs::Guard Epochs::enter() {
-  const size_t start = std::hash<std::thread::id>{}(std::this_thread::get_id());
-  for (;;) {
-    for (size_t i = 0; i < kMaxOperations; ++i) {
-      Participant& participant = participants_[(start + i) % kMaxOperations];
+  const size_t start = this_threads_number();
+  for (size_t count = participants_.load();; count = grow(count)) {
+    for (size_t i = 0; i < count; ++i) {
+      Participant& participant = this->participant((start + i) & (count - 1));  // a power of two
       uint64_t idle = kIdle;
-      // Sequentially consistent: the pointers that this operation loads next must not be loaded before
-      // the claim can be seen. An epoch that is already over when it's stored only delays a free.
+      // An epoch that is already over when it's stored only delays a free.
       if (participant.epoch.load(std::memory_order_relaxed) == kIdle &&
           participant.epoch.compare_exchange_strong(idle, epoch_.load())) {
-        return Guard(participant);
+        return Guard(*this, participant);
       }
     }
-    std::this_thread::yield();
   }
 }
 
-void Epochs::retire(std::shared_ptr<void> object) {
-  const std::lock_guard lock(mutex_);
-  retired_.push_back({epoch_.fetch_add(1), std::move(object)});
+size_t Epochs::grow(size_t count) {
+  const auto block = static_cast<size_t>(std::countr_zero(count / kFirstBlock));
+  if (block == kFurtherBlocks) throw std::bad_alloc();
+  if (further_blocks_[block].load() == nullptr) {
+    auto made = std::make_unique<Participant[]>(count);
+    Participant* none = nullptr;
+    if (further_blocks_[block].compare_exchange_strong(none, made.get())) (void)made.release();
+  }
+  // Before anyone claims one of them, so that reclaim() looks at all that are claimed.
+  size_t before = count;
+  participants_.compare_exchange_strong(before, 2 * count);
+  return participants_.load();
+}
+
+void Epochs::leave(Participant& participant) noexcept {
+  const uint64_t entered = participant.epoch.load(std::memory_order_relaxed);
+  participant.epoch.store(kIdle);
+  // Something was retired since: this may be the last that held it back.
+  if (epoch_.load() != entered) reclaim();
+}
+
+void Epochs::refresh(Participant& participant) noexcept {
+  const uint64_t entered = participant.epoch.load(std::memory_order_relaxed);
+  const uint64_t now = epoch_.load();
+  if (now == entered) return;
+  participant.epoch.store(now);
+  reclaim();
+}
+
+uint64_t Epochs::oldest_under_way() const {
   uint64_t oldest = epoch_.load();
-  for (const Participant& participant : participants_) {
-    const uint64_t entered = participant.epoch.load();
+  const size_t count = participants_.load();
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t entered = participant(i).epoch.load();
     if (entered != kIdle) oldest = std::min(oldest, entered);
   }
-  std::erase_if(retired_, [oldest](const Retired& retired) { return retired.epoch < oldest; });
+  return oldest;
+}
+
+void Epochs::retire(std::unique_ptr<Retirable> object) noexcept {
+  {
+    const MutexLock lock(mutex_);
+    object->retired_in_ = epoch_.fetch_add(1);
+    object->next_retired_ = retired_;
+    retired_ = object.release();
+  }
+  reclaim();
+}
+
+void Epochs::reclaim() noexcept {
+  Retirable* reclaimed = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    if (retired_ == nullptr) return;
+    const uint64_t oldest = oldest_under_way();
+    // The newest come first, so all that can go hang together at the end.
+    Retirable** link = &retired_;
+    while (*link != nullptr && (*link)->retired_in_ >= oldest) link = &(*link)->next_retired_;
+    reclaimed = std::exchange(*link, nullptr);
+  }
+  // Outside of the lock: it takes milliseconds to free an array of gigabytes.
+  while (reclaimed != nullptr) {
+    delete std::exchange(reclaimed, reclaimed->next_retired_);
+  }
 }
 
 void Epochs::wait_until_idle() const {
-  for (const Participant& participant : participants_) {
-    while (participant.epoch.load() != kIdle) {
+  const size_t count = participants_.load();
+  for (size_t i = 0; i < count; ++i) {
+    while (participant(i).epoch.load() != kIdle) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }

@@ -1,17 +1,36 @@
 // Epoch-based reclamation: memory that readers may still be looking at is freed only after every
 // operation that was under way when it was retired has ended.
 //
-// An operation (a whole batch, not a row) holds a Guard. Entering costs one compare-and-swap.
+// An operation (a whole batch, not a row) holds a Guard. Entering costs one compare-and-swap on a cache line
+// that is this thread's most of the time, and waits for nobody: any number of threads hold guards at once,
+// and a thread may hold several.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
-#include <vector>
+
+#include "threads/mutex.h"
 
 namespace embstore {
+
+// What can be retired. It brings the link that it is kept by, so retiring takes no memory and can't fail.
+class Retirable {
+ public:
+  virtual ~Retirable() = default;
+  Retirable(const Retirable&) = delete;
+  Retirable& operator=(const Retirable&) = delete;
+
+ protected:
+  Retirable() = default;
+
+ private:
+  friend class Epochs;
+  Retirable* next_retired_ = nullptr;
+  uint64_t retired_in_ = 0;  // epoch
+};
 
 class Epochs {
  private:
@@ -23,36 +42,60 @@ class Epochs {
  public:
   class Guard {
    public:
-    explicit Guard(Participant& participant) : participant_(participant) {}
-    ~Guard() { participant_.epoch.store(kIdle, std::memory_order_release); }
+    ~Guard() { epochs_.leave(participant_); }
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
 
+    // As if this guard ended and another began: what was reachable before may be freed from now on. For long
+    // operations, which would keep everything that is retired meanwhile.
+    void refresh() { epochs_.refresh(participant_); }
+
    private:
+    friend class Epochs;
+    Guard(Epochs& epochs, Participant& participant) : epochs_(epochs), participant_(participant) {}
+
+    Epochs& epochs_;
     Participant& participant_;
   };
 
+  Epochs() = default;
+  // REQUIRES: no guard is held.
+  ~Epochs();
+  Epochs(const Epochs&) = delete;
+  Epochs& operator=(const Epochs&) = delete;
+
+  // Throws std::bad_alloc where more guards are held than ever before and there is no memory to note it.
   [[nodiscard]] Guard enter();
 
-  // Keeps `object` until no operation that began before this call is under way.
+  // Keeps `object` until no operation that began before this call is under way; the last of them to end
+  // frees it, if there are any.
   // REQUIRES: operations that begin from now on can't reach it.
-  void retire(std::shared_ptr<void> object);
+  void retire(std::unique_ptr<Retirable> object) noexcept EXCLUDES(mutex_);
+
+  // Frees what can be freed. Seldom needed: retire(), and whatever held something back, do so by themselves.
+  void reclaim() noexcept EXCLUDES(mutex_);
 
   // Waits until no operation is under way. REQUIRES: new ones are turned away, or the wait may not end.
   void wait_until_idle() const;
 
  private:
-  struct Retired {
-    uint64_t epoch;
-    std::shared_ptr<void> object;
-  };
+  // The first block holds so many; each further one as many as all before it.
+  static constexpr size_t kFirstBlock = 64;
+  static constexpr size_t kFurtherBlocks = 24;
 
-  static constexpr size_t kMaxOperations = 128;  // at a time; further ones wait
+  Participant& participant(size_t i) const;
+  // Makes `count` participants twice as many; returns how many there are then.
+  size_t grow(size_t count);
+  void leave(Participant& participant) noexcept;
+  void refresh(Participant& participant) noexcept;
+  uint64_t oldest_under_way() const;
 
-  std::array<Participant, kMaxOperations> participants_;
-  std::atomic<uint64_t> epoch_{1};
-  std::mutex mutex_;
-  std::vector<Retired> retired_;  // guarded by mutex_
+  mutable std::array<Participant, kFirstBlock> first_block_;
+  std::array<std::atomic<Participant*>, kFurtherBlocks> further_blocks_{};  // null: not made yet
+  std::atomic<size_t> participants_{kFirstBlock};
+  std::atomic<uint64_t> epoch_{1};  // goes on with every object that is retired
+  Mutex mutex_;
+  Retirable* retired_ GUARDED_BY(mutex_) = nullptr;  // the newest, which links to older ones
 };
 
 }  // namespace embstore

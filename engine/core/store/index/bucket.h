@@ -19,8 +19,7 @@ struct alignas(64) Bucket {
 
   // Flags beside the guard.
   static constexpr uint32_t kMoved = RowGuard::kFirstOwnersFlag;  // the array was replaced; load it again
-  static constexpr uint32_t kOverflowed =
-      RowGuard::kSecondOwnersFlag;  // an entry of this home lies further on
+  static constexpr uint32_t kOverflowed = RowGuard::kSecondOwnersFlag;  // a key was passed on to the next
 
   std::atomic<int64_t> keys[kEntries];
   std::atomic<uint32_t> refs[kEntries];

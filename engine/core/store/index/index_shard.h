@@ -1,0 +1,131 @@
+// One shard of the index, for its writers: key -> RowRef, changed under the shard's mutex. How it is read
+// without the mutex: index_reader.h.
+//
+// A key lies in its home bucket or, where that is full, in the first after it that had room. Every bucket that
+// a key was passed on by is marked as overflowed, so that a search knows where to end. An erasure moves a key
+// that was passed on back into the room that it leaves, and takes off the marks that no key needs any more.
+// So however many keys have come and gone, the shard looks as if it had been filled just now, and searches
+// stay as short.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "row/key_hash.h"
+#include "row/place.h"
+#include "store/index/bucket.h"
+#include "store/index/bucket_array.h"
+#include "threads/epochs.h"
+#include "threads/mutex.h"
+
+namespace embstore {
+
+// What a writer found; `bucket` is null where there is no such key. Holds until the shard's mutex is let go
+// of, room is reserved, or an entry is erased, whichever it is.
+struct IndexEntry {
+  Bucket* bucket = nullptr;
+  int position = -1;
+
+  explicit operator bool() const { return bucket != nullptr; }
+  RowRef ref() const { return bucket->ref(position); }
+  int64_t key() const { return bucket->keys[position].load(std::memory_order_relaxed); }
+};
+
+class alignas(64) IndexShard {
+ public:
+  class Room;
+
+  explicit IndexShard(Epochs& epochs);
+  IndexShard(const IndexShard&) = delete;
+  IndexShard& operator=(const IndexShard&) = delete;
+
+  // Guards every change to the shard's entries and to the rows that they refer to.
+  Mutex mutex;
+
+  // What readers start from. REQUIRES: a guard of the epochs is held, for as long as the array is used.
+  // Sequentially consistent, as Epochs::enter() asks; costs nothing more on x86.
+  const BucketArray& buckets() const { return *buckets_.load(); }
+
+  // --- Writers.
+  IndexEntry entry(KeyHash hash, int64_t key) const REQUIRES(mutex);
+
+  // Makes room for the next `count` inserts, which then can't fail as long as the mutex is held on. Gives
+  // memory back where most entries went. Throws Error(kStorage) or std::bad_alloc, and has changed nothing.
+  void reserve(uint64_t count) REQUIRES(mutex);
+  // As reserve(), but the room stays its holder's when the mutex is let go of, whatever others insert.
+  [[nodiscard]] Room reserve_room(uint64_t count) REQUIRES(mutex);
+
+  // REQUIRES: room was reserved, `key` is absent, and the row that `ref` names is whole.
+  IndexEntry insert(KeyHash hash, int64_t key, RowRef ref) noexcept REQUIRES(mutex);
+  // From the room of this shard that is given, of which something is left.
+  IndexEntry insert(KeyHash hash, int64_t key, RowRef ref, Room& room) noexcept REQUIRES(mutex);
+
+  // Lets the entry refer to another place, which readers see at once.
+  void set_ref(const IndexEntry& entry, RowRef ref) noexcept REQUIRES(mutex) {
+    const RowWrite write(entry.bucket->guard);
+    entry.bucket->refs[entry.position].store(ref.raw(), std::memory_order_relaxed);
+  }
+  // Every entry that was found before is void then: another key may lie there.
+  void erase(const IndexEntry& entry) noexcept REQUIRES(mutex);
+
+  uint64_t entries() const REQUIRES(mutex) { return entries_; }
+  uint64_t size_bytes() const REQUIRES(mutex) { return uint64_t{array_->count()} * sizeof(Bucket); }
+  template <class Visit>
+  void for_each(Visit visit) const REQUIRES(mutex) {
+    for (uint32_t i = 0; i < array_->count(); ++i) {
+      const Bucket& bucket = (*array_)[i];
+      for (int e = 0; e < Bucket::kEntries; ++e) {
+        if (const RowRef ref = bucket.ref(e)) visit(bucket.keys[e].load(std::memory_order_relaxed), ref);
+      }
+    }
+  }
+
+ private:
+  static IndexEntry place(const BucketArray& buckets, KeyHash hash, int64_t key, RowRef ref);
+  void rebuild(uint64_t buckets) REQUIRES(mutex);
+  // A key that bucket `passed` passed on, if there is one.
+  IndexEntry passed_on_by(uint32_t passed) const REQUIRES(mutex);
+  // Takes off the marks from `first` up to `last` that no key needs, now that one which lay in `last` and was
+  // passed on by them all is gone.
+  void unmark(uint32_t first, uint32_t last) noexcept REQUIRES(mutex);
+  void give_back(uint64_t count) noexcept EXCLUDES(mutex);
+
+  Epochs& epochs_;
+  std::unique_ptr<BucketArray> array_ GUARDED_BY(mutex);
+  uint64_t entries_ GUARDED_BY(mutex) = 0;
+  uint64_t reserved_ GUARDED_BY(mutex) = 0;  // for entries to come, by the rooms that are held
+  uint64_t erased_ GUARDED_BY(mutex) = 0;    // since the array was made
+  std::atomic<const BucketArray*> buckets_;  // array_, for readers
+};
+
+// Room for so many inserts, which then can't fail. What is left of it goes back in the end, for which the
+// shard's mutex is taken.
+class IndexShard::Room {
+ public:
+  Room() = default;  // for nothing
+  Room(Room&& other) noexcept
+      : shard_(std::exchange(other.shard_, nullptr)), left_(std::exchange(other.left_, 0)) {}
+  // What it had goes back when `other` ends.
+  Room& operator=(Room&& other) noexcept {
+    std::swap(shard_, other.shard_);
+    std::swap(left_, other.left_);
+    return *this;
+  }
+  // REQUIRES: the shard's mutex isn't held, unless nothing is left.
+  ~Room() {
+    if (left_ != 0) shard_->give_back(left_);
+  }
+
+  uint64_t left() const { return left_; }
+
+ private:
+  friend class IndexShard;
+  Room(IndexShard& shard, uint64_t left) : shard_(&shard), left_(left) {}
+
+  IndexShard* shard_ = nullptr;
+  uint64_t left_ = 0;
+};
+
+}  // namespace embstore

@@ -1,0 +1,416 @@
+// The index against a plain map, whatever is inserted, erased and reserved; what a search costs after many
+// generations of keys; and readers beside writers, who must never miss a key that is there.
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <limits>
+#include <random>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "store/index/index_reader.h"
+#include "testing/check.h"
+
+namespace embstore {
+namespace {
+
+uint64_t capacity_bytes_at_most(uint64_t entries) { return entries * 23 + 16 * 64; }
+
+// A shard, and a map of what must be in it. Keys of one shard, some of which share few homes.
+class ModelledShard {
+ public:
+  explicit ModelledShard(uint64_t seed) : random_(seed) {
+    for (int64_t key = 0; keys_.size() < 3000; ++key) {
+      const KeyHash hash = hash_key(key);
+      // Half of the keys have their homes in the first and the last part of the array.
+      const auto place = static_cast<uint32_t>(hash);
+      const bool crowded = place < (1u << 27) || place > 0xffffffffu - (1u << 27);
+      if (shard_of(hash) == kShard && (crowded || keys_.size() % 2 == 0)) keys_.push_back(key);
+    }
+    keys_.push_back(std::numeric_limits<int64_t>::min());
+    keys_.push_back(std::numeric_limits<int64_t>::max());
+    std::erase_if(keys_, [](int64_t key) { return shard_of(hash_key(key)) != kShard; });
+  }
+
+  uint64_t below(uint64_t end) { return random_() % end; }
+  size_t entries() const { return refs_.size(); }
+
+  void insert() {
+    const int64_t key = any_key();
+    const MutexLock lock(shard_.mutex);
+    if (refs_.contains(key)) return;
+    shard_.reserve(1);
+    insert_at(key, nullptr);
+  }
+  void insert_some() {
+    const uint64_t count = 1 + below(40);
+    const MutexLock lock(shard_.mutex);
+    shard_.reserve(count);
+    const BucketArray* const buckets = &shard_.buckets();
+    for (uint64_t i = 0; i < count; ++i) {
+      const int64_t key = any_key();
+      if (!refs_.contains(key)) insert_at(key, nullptr);
+    }
+    check(buckets == &shard_.buckets(), "an insert moved the buckets though room was reserved");
+  }
+  // Of several rooms at once; others insert and erase before all of it is used.
+  void reserve_room() {
+    const MutexLock lock(shard_.mutex);
+    rooms_.push_back(shard_.reserve_room(below(60)));
+  }
+  void use_room() {
+    if (rooms_.empty()) return;
+    IndexShard::Room& room = rooms_[below(rooms_.size())];
+    const MutexLock lock(shard_.mutex);
+    const BucketArray* const buckets = &shard_.buckets();
+    for (uint64_t i = below(room.left() + 1); i > 0; --i) {
+      const int64_t key = any_key();
+      if (!refs_.contains(key)) insert_at(key, &room);
+    }
+    check(buckets == &shard_.buckets(), "an insert into a room moved the buckets");
+  }
+  void give_room_back() {
+    if (rooms_.empty()) return;
+    std::swap(rooms_[below(rooms_.size())], rooms_.back());
+    rooms_.pop_back();
+  }
+  void give_all_rooms_back() { rooms_.clear(); }
+
+  void set_ref() {
+    const int64_t key = any_key();
+    const MutexLock lock(shard_.mutex);
+    const auto known = refs_.find(key);
+    if (known == refs_.end()) return;
+    known->second = next_ref();
+    shard_.set_ref(shard_.entry(hash_key(key), key), known->second);
+  }
+  void erase() {
+    const int64_t key = any_key();
+    const MutexLock lock(shard_.mutex);
+    const IndexEntry entry = shard_.entry(hash_key(key), key);
+    check(static_cast<bool>(entry) == (refs_.erase(key) == 1), "a key is found that isn't there, or isn't");
+    if (entry) shard_.erase(entry);
+  }
+
+  // Reader and writer find just what is there, and the array says neither too much nor too little of what
+  // was passed on.
+  void check_all() {
+    const Epochs::Guard guard = epochs_.enter();
+    IndexReader reader(index_);
+    const MutexLock lock(shard_.mutex);
+    for (const int64_t key : keys_) {
+      const auto known = refs_.find(key);
+      const RowRef expected = known == refs_.end() ? RowRef() : known->second;
+      const IndexEntry entry = shard_.entry(hash_key(key), key);
+      check((entry ? entry.ref() : RowRef()) == expected, "a writer found something else");
+      const IndexHit hit = reader.find(hash_key(key), key);
+      check(hit.ref == expected && hit.holds(), "a reader found something else");
+    }
+    check(shard_.entries() == refs_.size(), "the entries are counted wrongly");
+    uint64_t visited = 0;
+    shard_.for_each([&](int64_t key, RowRef ref) {
+      ++visited;
+      const auto known = refs_.find(key);
+      check(known != refs_.end() && known->second == ref, "an entry is visited that isn't there");
+    });
+    check(visited == refs_.size(), "an entry wasn't visited, or twice");
+    check_marks();
+  }
+
+ private:
+  static constexpr int kShard = 5;
+
+  int64_t any_key() { return keys_[below(keys_.size())]; }
+  RowRef next_ref() { return {static_cast<uint32_t>(below(4)), next_slot_++}; }
+
+  void insert_at(int64_t key, IndexShard::Room* room) REQUIRES(shard_.mutex) {
+    const RowRef ref = next_ref();
+    const KeyHash hash = hash_key(key);
+    const IndexEntry entry =
+        room != nullptr ? shard_.insert(hash, key, ref, *room) : shard_.insert(hash, key, ref);
+    check(entry.ref() == ref && entry.key() == key, "an insert returned another entry");
+    refs_[key] = ref;
+  }
+
+  void check_marks() REQUIRES(shard_.mutex) {
+    const BucketArray& buckets = shard_.buckets();
+    std::vector<bool> needed(buckets.count());
+    for (uint32_t i = 0; i < buckets.count(); ++i) {
+      for (int e = 0; e < Bucket::kEntries; ++e) {
+        if (!buckets[i].ref(e)) continue;
+        const uint32_t home = home_bucket(hash_key(buckets[i].keys[e].load()), buckets.count());
+        for (uint32_t passed = home; passed != i; passed = buckets.next(passed)) needed[passed] = true;
+      }
+    }
+    for (uint32_t i = 0; i < buckets.count(); ++i) {
+      const bool marked = (buckets[i].guard.state.load() & Bucket::kOverflowed) != 0;
+      check(marked || !needed[i], "a bucket that passed a key on isn't marked");
+      check(needed[i] || !marked, "a bucket is marked that passes no key on");
+      check(!marked || buckets[i].find_empty() < 0, "a key lies further on than it must");
+    }
+  }
+
+  std::mt19937_64 random_;
+  Epochs epochs_;
+  Index index_{epochs_};
+  IndexShard& shard_ = index_.shard(kShard);
+  std::vector<int64_t> keys_;
+  std::unordered_map<int64_t, RowRef> refs_;
+  std::vector<IndexShard::Room> rooms_;  // given back before the shard goes
+  Slot next_slot_ = 0;
+};
+
+void the_index_is_a_map(uint64_t seed) {
+  ModelledShard shard(seed);
+  for (int step = 0; step < 12'000; ++step) {
+    // It fills and empties by turns.
+    const bool filling = step / 2'000 % 2 == 0;
+    switch (shard.below(10)) {
+      case 0: shard.insert_some(); break;
+      case 1: shard.set_ref(); break;
+      case 2:
+        if (shard.below(10) == 0) shard.reserve_room();
+        break;
+      case 3: shard.use_room(); break;
+      case 4:
+        if (shard.below(10) == 0) shard.give_room_back();
+        break;
+      case 5: shard.insert(); break;
+      default:
+        for (int i = 0; i < (filling ? 3 : 20); ++i) shard.erase();
+    }
+    if (step % 500 == 0) shard.check_all();
+  }
+  shard.give_all_rooms_back();
+  shard.check_all();
+}
+
+class Generations {
+ public:
+  uint64_t size_bytes() {
+    return sum([](uint64_t bytes, uint64_t) { return bytes; });
+  }
+  uint64_t entries() {
+    return sum([](uint64_t, uint64_t entries) { return entries; });
+  }
+
+  void insert(int64_t key) {
+    const KeyHash hash = hash_key(key);
+    IndexShard& shard = index_.shard(shard_of(hash));
+    const MutexLock lock(shard.mutex);
+    shard.reserve(1);
+    shard.insert(hash, key, RowRef(0, 7));
+  }
+  void erase(int64_t key) {
+    const KeyHash hash = hash_key(key);
+    IndexShard& shard = index_.shard(shard_of(hash));
+    const MutexLock lock(shard.mutex);
+    const IndexEntry entry = shard.entry(hash, key);
+    check(static_cast<bool>(entry), "a key is missing");
+    shard.erase(entry);
+  }
+
+  // How many buckets a search for an absent key looks at: on average over its homes.
+  double buckets_searched() {
+    uint64_t homes = 0;
+    uint64_t searched = 0;
+    for (int s = 0; s < kShards; ++s) {
+      const BucketArray& buckets = index_.shard(s).buckets();
+      homes += buckets.count();
+      for (uint32_t home = 0; home < buckets.count(); ++home) {
+        uint64_t run = 1;
+        for (uint32_t i = home; (buckets[i].guard.state.load() & Bucket::kOverflowed) != 0; ++run) {
+          i = buckets.next(i);
+          check(run < buckets.count(), "a search never ends");
+        }
+        searched += run;
+      }
+    }
+    return static_cast<double>(searched) / static_cast<double>(homes);
+  }
+
+ private:
+  template <class Choose>
+  uint64_t sum(Choose choose) {
+    uint64_t sum = 0;
+    for (int s = 0; s < kShards; ++s) {
+      IndexShard& shard = index_.shard(s);
+      const MutexLock lock(shard.mutex);
+      sum += choose(shard.size_bytes(), shard.entries());
+    }
+    return sum;
+  }
+
+  Epochs epochs_;
+  Index index_{epochs_};
+};
+
+void searches_stay_short_over_generations(double share_that_goes) {
+  constexpr size_t kRows = 50'000;
+  std::mt19937_64 random(3);
+  const auto any_key = [&random] { return static_cast<int64_t>(random()); };
+  std::vector<int64_t> keys(kRows);
+  std::generate(keys.begin(), keys.end(), any_key);
+  Generations aged;
+  for (const int64_t key : keys) aged.insert(key);
+  for (int generation = 0; generation < 60; ++generation) {
+    std::shuffle(keys.begin(), keys.end(), random);
+    const auto going = static_cast<size_t>(share_that_goes * kRows);
+    for (size_t i = 0; i < going; ++i) aged.erase(keys[i]);
+    for (size_t i = 0; i < going; ++i) aged.insert(keys[i] = any_key());
+  }
+  Generations fresh;
+  for (const int64_t key : keys) fresh.insert(key);
+  check(aged.entries() == kRows && fresh.entries() == kRows, "keys were lost");
+  check(aged.size_bytes() == fresh.size_bytes(), "an index that lived has another size than a new one");
+  check(aged.buckets_searched() < 1.05 * fresh.buckets_searched(),
+        "searches grow longer: " + std::to_string(aged.buckets_searched()) +
+            " buckets where a new index has " + std::to_string(fresh.buckets_searched()));
+}
+
+void memory_comes_back_where_most_entries_went() {
+  Generations index;
+  constexpr int64_t kRows = 200'000;
+  for (int64_t key = 0; key < kRows; ++key) index.insert(key);
+  const uint64_t full = index.size_bytes();
+  check(full <= capacity_bytes_at_most(kRows), "an entry takes more than 23 bytes");
+  check(full >= 17 * kRows, "an index is fuller than its searches allow");
+  for (int64_t key = kRows / 20; key < kRows; ++key) index.erase(key);
+  for (int64_t key = kRows; key < kRows + 1000; ++key) index.insert(key);
+  check(index.size_bytes() < full / 5, "an index of few entries is as large as it was");
+  for (int64_t key = 0; key < kRows / 20; ++key) index.erase(key);
+}
+
+void room_is_kept_whatever_others_insert() {
+  Epochs epochs;
+  IndexShard shard(epochs);
+  IndexShard::Room room;
+  {
+    const MutexLock lock(shard.mutex);
+    room = shard.reserve_room(1000);
+  }
+  std::vector<std::thread> others;
+  std::atomic<int64_t> next_key{1'000'000};
+  for (int t = 0; t < 3; ++t) {
+    others.emplace_back([&] {
+      for (int i = 0; i < 20'000; ++i) {
+        const int64_t key = next_key++;
+        const MutexLock lock(shard.mutex);
+        shard.reserve(1);
+        shard.insert(hash_key(key), key, RowRef(0, 1));
+      }
+    });
+  }
+  for (int64_t key = 0; key < 900; ++key) {
+    const MutexLock lock(shard.mutex);
+    const BucketArray* const buckets = &shard.buckets();
+    shard.insert(hash_key(key), key, RowRef(0, 1), room);
+    check(buckets == &shard.buckets(), "an insert into a room moved the buckets");
+  }
+  for (std::thread& other : others) other.join();
+  check(room.left() == 100, "a room has another rest than what wasn't used");
+  const auto size_bytes = [&shard] {
+    const MutexLock lock(shard.mutex);
+    check(shard.entries() == 60'900, "inserts were lost");
+    return shard.size_bytes();
+  };
+  const uint64_t before = size_bytes();
+  // What was given back can be had again: without growth, as often as one likes.
+  room = {};
+  for (int i = 0; i < 1000; ++i) {
+    const MutexLock lock(shard.mutex);
+    IndexShard::Room again;
+    again = shard.reserve_room(100);
+    for (int64_t n = 0; n < 100; ++n) {
+      const int64_t key = -1 - n;
+      shard.insert(hash_key(key), key, RowRef(0, 1), again);
+    }
+    for (int64_t n = 0; n < 100; ++n) shard.erase(shard.entry(hash_key(-1 - n), -1 - n));
+  }
+  for (int i = 0; i < 1000; ++i) {
+    IndexShard::Room again;  // outlives the lock, which it takes in the end
+    const MutexLock lock(shard.mutex);
+    again = shard.reserve_room(100);
+  }
+  check(size_bytes() == before, "room that is given back is kept");
+}
+
+// Writers erase and insert keys around others that stay, which move about by that and by growing and shrinking
+// arrays. Each key that stays names itself by its slot.
+void readers_find_what_stays(int rounds) {
+  Epochs epochs;
+  const Index index(epochs);
+  constexpr int64_t kStaying = 2000;
+  constexpr int64_t kGoing = 20'000;  // keys from kStaying on, a part of them at a time
+  const auto insert = [&index](int64_t key) {
+    const KeyHash hash = hash_key(key);
+    IndexShard& shard = index.shard(shard_of(hash));
+    const MutexLock lock(shard.mutex);
+    if (shard.entry(hash, key)) return;
+    shard.reserve(1);
+    shard.insert(hash, key, RowRef(0, static_cast<Slot>(key)));
+  };
+  const auto erase = [&index](int64_t key) {
+    const KeyHash hash = hash_key(key);
+    IndexShard& shard = index.shard(shard_of(hash));
+    const MutexLock lock(shard.mutex);
+    if (const IndexEntry entry = shard.entry(hash, key)) shard.erase(entry);
+  };
+  for (int64_t key = 0; key < kStaying; ++key) {
+    insert(kStaying + key);
+    insert(key);
+  }
+  std::atomic<bool> writing{true};
+  std::atomic<uint64_t> found{0};
+  std::vector<std::thread> readers;
+  for (int t = 0; t < 2; ++t) {
+    readers.emplace_back([&, t] {
+      std::mt19937_64 random(static_cast<uint64_t>(t));
+      uint64_t held = 0;
+      while (writing.load()) {
+        const Epochs::Guard guard = epochs.enter();
+        IndexReader reader(index);
+        for (int i = 0; i < 2000; ++i) {
+          const auto key = static_cast<int64_t>(random() % kStaying);
+          const IndexHit hit = reader.find(hash_key(key), key);
+          check(static_cast<bool>(hit.ref), "a key that stays isn't found");
+          if (!hit.holds()) continue;
+          check(hit.ref == RowRef(0, static_cast<Slot>(key)), "a reader accepted another key's row");
+          ++held;
+        }
+      }
+      found += held;
+    });
+  }
+  std::mt19937_64 random(9);
+  for (int round = 0; round < rounds; ++round) {
+    // By turns few and many, so that arrays grow and shrink; in between, one out and one in.
+    const auto any_key = [&random] { return kStaying + static_cast<int64_t>(random() % kGoing); };
+    for (int i = 0; i < 10'000; ++i) {
+      erase(any_key());
+      insert(any_key());
+    }
+    for (int64_t key = kStaying; key < kStaying + kGoing; ++key) round % 2 == 0 ? erase(key) : insert(key);
+  }
+  writing = false;
+  for (std::thread& reader : readers) reader.join();
+  check(found > 0, "no reader accepted anything");
+}
+
+}  // namespace
+}  // namespace embstore
+
+int main() {
+  using namespace embstore;
+  for (uint64_t seed = 1; seed <= 3; ++seed) the_index_is_a_map(seed);
+  for (const double share : {0.02, 0.3, 1.0}) searches_stay_short_over_generations(share);
+  memory_comes_back_where_most_entries_went();
+  room_is_kept_whatever_others_insert();
+  readers_find_what_stays(/*rounds=*/40);
+  std::printf("held: the index\n");
+  return 0;
+}
