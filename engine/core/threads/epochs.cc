@@ -78,10 +78,10 @@ void Epochs::refresh(Participant& participant) noexcept {
   reclaim();
 }
 
-uint64_t Epochs::oldest_under_way() const {
+uint64_t Epochs::oldest_under_way(uint64_t enough) const {
   uint64_t oldest = epoch_.load();
   const size_t count = participants_.load();
-  for (size_t i = 0; i < count; ++i) {
+  for (size_t i = 0; i < count && oldest > enough; ++i) {
     const uint64_t entered = participant(i).epoch.load();
     if (entered != kIdle) oldest = std::min(oldest, entered);
   }
@@ -92,8 +92,8 @@ void Epochs::retire(std::unique_ptr<Retirable> object) noexcept {
   {
     const MutexLock lock(mutex_);
     object->retired_in_ = epoch_.fetch_add(1);
-    object->next_retired_ = retired_;
-    retired_ = object.release();
+    Retirable*& link = oldest_retired_ == nullptr ? oldest_retired_ : newest_retired_->next_retired_;
+    newest_retired_ = link = object.release();
   }
   reclaim();
 }
@@ -102,12 +102,15 @@ void Epochs::reclaim() noexcept {
   Retirable* reclaimed = nullptr;
   {
     const MutexLock lock(mutex_);
-    if (retired_ == nullptr) return;
-    const uint64_t oldest = oldest_under_way();
-    // The newest come first, so all that can go hang together at the end.
-    Retirable** link = &retired_;
-    while (*link != nullptr && (*link)->retired_in_ >= oldest) link = &(*link)->next_retired_;
-    reclaimed = std::exchange(*link, nullptr);
+    if (oldest_retired_ == nullptr) return;
+    const uint64_t oldest = oldest_under_way(oldest_retired_->retired_in_);
+    Retirable** link = &reclaimed;
+    while (oldest_retired_ != nullptr && oldest_retired_->retired_in_ < oldest) {
+      *link = oldest_retired_;
+      link = &(*link)->next_retired_;
+      oldest_retired_ = *link;
+    }
+    *link = nullptr;
   }
   // Outside of the lock: it takes milliseconds to free an array of gigabytes.
   while (reclaimed != nullptr) {

@@ -88,14 +88,16 @@ class Epochs {
   size_t grow(size_t count);
   void leave(Participant& participant) noexcept;
   void refresh(Participant& participant) noexcept;
-  uint64_t oldest_under_way() const;
+  // The epoch in which the oldest operation under way began; any that is no later than `enough` will do.
+  uint64_t oldest_under_way(uint64_t enough) const;
 
   mutable std::array<Participant, kFirstBlock> first_block_;
   std::array<std::atomic<Participant*>, kFurtherBlocks> further_blocks_{};  // null: not made yet
   std::atomic<size_t> participants_{kFirstBlock};
   std::atomic<uint64_t> epoch_{1};  // goes on with every object that is retired
   Mutex mutex_;
-  Retirable* retired_ GUARDED_BY(mutex_) = nullptr;  // the newest, which links to older ones
+  Retirable* oldest_retired_ GUARDED_BY(mutex_) = nullptr;  // each links to the next newer one
+  Retirable* newest_retired_ GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace embstore

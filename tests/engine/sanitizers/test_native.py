@@ -7,7 +7,15 @@ from native_programs import SANITIZERS, build, run
 @pytest.mark.sanitizer
 @pytest.mark.parametrize("sanitizer", ["", *SANITIZERS])
 @pytest.mark.parametrize(
-    "program", ["admission_test", "coldest_rows_test", "leveldb_tier_test", "optimizers_test"]
+    "program",
+    [
+        "admission_test",
+        "coldest_rows_test",
+        "epochs_test",
+        "index_test",
+        "leveldb_tier_test",
+        "optimizers_test",
+    ],
 )
 def test_the_parts_of_the_core_hold_alone(program: str, sanitizer: str) -> None:
     assert "held: " in run(build(program, sanitizer), timeout_s=600)
