@@ -39,7 +39,7 @@ struct SsdHashStats {
   uint64_t bytes_read;
   uint64_t compacted_files;
   uint64_t moved_rows;
-  uint64_t damaged_records;      // live ones, seen by compaction
+  uint64_t damaged_records;      // live ones, seen by compaction; again each time that they move
   std::string compaction_error;  // what keeps it from a file, or ended it; empty once it went well
   uint64_t rewritten_files;      // since the medium refused what was written to them
   uint64_t lost_records;         // live ones, that couldn't be read back then
