@@ -16,24 +16,29 @@ option = es.EmbeddingVariableOption(
     storage_option=es.StorageOption(
         es.StorageType.DRAM_SSDHASH,
         sys.argv[1],
-        [64 * 1024],
+        [4096],
         ssdhash_option=es.SSDHashOption(file_bytes=64 << 10, buffer_bytes=128 << 10),
     )
 )
-ids = np.arange(20_000)
+ids = np.arange(30_000)
 variables = [
     es.get_embedding_variable(
-        f"table_{i}", 4, es.initializers.Zeros(), es.optimizers.SGD(1.0), option, partition_num=8
+        f"table_{i}",
+        4,
+        initializer=es.initializers.Zeros(),
+        optimizer=es.optimizers.SGD(learning_rate=1.0),
+        ev_option=option,
+        partition_num=8,
     )
     for i in range(26)
 ]
 for i, variable in enumerate(variables):
     rows = (ids[:, None] * 32 + i + np.zeros(4)).astype(np.float32)
     variable.apply_gradients(ids, -rows)
+    variable.drain()
 files = sum(len(names) for _, _, names in os.walk(sys.argv[1]))
 assert files > 1024, files
 for i, variable in enumerate(variables):
-    variable.drain()
     assert np.array_equal(variable.lookup(ids), (ids[:, None] * 32 + i + np.zeros(4)))
     variable.close()
 print(files)

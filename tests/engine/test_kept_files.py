@@ -174,6 +174,7 @@ def test_files_are_opened_for_direct_io_if_it_is_asked_for(
     ):
         for each in (variable, other):
             train(each, 1)
+            each.drain()  # rows go down in the background
         flags = flags_of_open_files(tmp_path / "rows/var.ssdhash")
         assert flags
         assert all(bool(flag & os.O_DIRECT) is direct_io for flag in flags)
