@@ -33,7 +33,14 @@ class Table:
         filter: tuple[int, tuple[int, float, int] | None] | None = None,
         no_permission_value: float = 0.0,
         # direct_io, io_scheme ("auto", "io_uring" or "pread"), keep_files
-        ssd_hash: tuple[bool, str, bool] = (False, "auto", False),
+        ssd_hash: tuple[bool, str, bool, int, int, bool] = (
+            False,
+            "auto",
+            False,
+            67108864,
+            4194304,
+            False,
+        ),
     ) -> None: ...
     def lookup(self, ids: _Ids, out: _Rows, train: bool = False) -> None: ...
     def apply_gradients(self, ids: _Ids, grads: _Rows, global_step: int | None = None) -> None: ...

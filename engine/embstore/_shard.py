@@ -35,7 +35,8 @@ class ShardSpec:
     # filter_freq; and of a sketch: max_element_size, false_positive_probability, counter_bits
     filter: tuple[int, tuple[int, float, int] | None] | None
     no_permission_value: float
-    ssd_hash: tuple[bool, str, bool]  # direct_io, io_scheme, keep_files
+    # direct_io, io_scheme, keep_files, file_bytes, buffer_bytes, sync
+    ssd_hash: tuple[bool, str, bool, int, int, bool]
 
 
 @dataclass(frozen=True)

@@ -162,9 +162,16 @@ def _core_filter(
     return option.filter_freq, sketch
 
 
-def _core_ssd_hash(storage: StorageOption) -> tuple[bool, str, bool]:
+def _core_ssd_hash(storage: StorageOption) -> tuple[bool, str, bool, int, int, bool]:
     option = storage.ssdhash_option or SSDHashOption()
-    return option.direct_io, IoScheme(option.io_scheme).value, option.keep_files
+    return (
+        option.direct_io,
+        IoScheme(option.io_scheme).value,
+        option.keep_files,
+        option.file_bytes,
+        option.buffer_bytes,
+        option.sync,
+    )
 
 
 def _tier_file(tier: Tier, file_name: str, name: str) -> str | None:

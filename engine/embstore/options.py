@@ -145,15 +145,35 @@ class SSDHashOption:
         The rows alone are kept. What is kept once a variable isn't: an optimizer's state (such as
         Adam's beta powers) starts anew, and so do the counts of keys that wait at a filter. The
         default global_step goes on after the newest version. es.save() keeps all of it.
+    file_bytes: of the largest file, from 64 KiB to 1 TiB; files are shorter while there are few
+        rows. Space that rows leave comes back a file at a time.
+    buffer_bytes: from 128 KiB to 1 GiB, a partition. Rows are gathered in memory, up to an eighth
+        of it, before they are written to a file; the files take at most twice the live rows and
+        this.
+    sync: True: older copies of rows go only after the newer ones reached the medium, so that what
+        was written to the files outlives a power cut, and a full buffer waits for the medium.
+        False: it outlives the process, and reaches the medium when the system sees to it, or where
+        files are kept at close().
     """
 
     direct_io: bool = False
     io_scheme: IoScheme | str = IoScheme.AUTO
     keep_files: bool = False
+    file_bytes: int = 64 << 20
+    buffer_bytes: int = 4 << 20
+    sync: bool = False
 
     def __post_init__(self) -> None:
-        _set(self, "direct_io", _checks.flag("direct_io", self.direct_io))
-        _set(self, "keep_files", _checks.flag("keep_files", self.keep_files))
+        for name in ("direct_io", "keep_files", "sync"):
+            _set(self, name, _checks.flag(name, getattr(self, name)))
+        for name, at_least, at_most in (
+            ("file_bytes", 64 << 10, 1 << 40),
+            ("buffer_bytes", 128 << 10, 1 << 30),
+        ):
+            value = _checks.integer(
+                name, getattr(self, name), at_least=at_least, at_most=at_most, unit="bytes"
+            )
+            _set(self, name, value)
         try:
             _set(self, "io_scheme", IoScheme(self.io_scheme))
         except ValueError:

@@ -86,6 +86,12 @@ def report_of(variable: es.EmbeddingVariable) -> es.RecoveryReport:
     [
         ({"direct_io": 1}, r"direct_io must be True or False, got 1 \(int\)"),
         ({"keep_files": "yes"}, r"keep_files must be True or False, got 'yes' \(str\)"),
+        ({"sync": 1}, r"sync must be True or False, got 1 \(int\)"),
+        ({"file_bytes": 65535}, "file_bytes must be at least 65536 bytes, got 65535"),
+        ({"file_bytes": 2**40 + 1}, "file_bytes must be at most 1099511627776 bytes"),
+        ({"file_bytes": 1e6}, r"file_bytes must be an integer \(bytes\), got 1000000.0"),
+        ({"buffer_bytes": 131071}, "buffer_bytes must be at least 131072 bytes, got 131071"),
+        ({"buffer_bytes": 2**30 + 1}, "buffer_bytes must be at most 1073741824 bytes"),
         ({"io_scheme": "aio"}, "io_scheme must be .*'auto', 'io_uring', 'pread', got 'aio'"),
     ],
 )

@@ -108,14 +108,17 @@ using TierTuple = std::tuple<std::string, std::optional<std::string>, std::optio
 // filter_freq; and of a sketch: max_element_size, false_positive_probability, counter_bits.
 using FilterTuple = std::tuple<uint64_t, std::optional<std::tuple<uint64_t, double, uint32_t>>>;
 
-// direct_io, io_scheme, keep_files
-using SsdHashTuple = std::tuple<bool, std::string, bool>;
+// direct_io, io_scheme, keep_files, file_bytes, buffer_bytes, sync
+using SsdHashTuple = std::tuple<bool, std::string, bool, uint64_t, uint64_t, bool>;
 
 SsdHashOptions to_ssd_hash_options(const SsdHashTuple& tuple, const std::string& optimizer) {
-  const auto& [direct_io, io_scheme, keep_files] = tuple;
+  const auto& [direct_io, io_scheme, keep_files, file_bytes, buffer_bytes, sync] = tuple;
   SsdHashOptions options;
   options.direct = direct_io;
   options.keep_files = keep_files;
+  options.file_bytes = file_bytes;
+  options.buffer_bytes = buffer_bytes;
+  options.sync = sync;
   options.optimizer = optimizer;
   if (io_scheme == "io_uring") {
     options.io_scheme = ssd_hash::IoScheme::kIoUring;
@@ -197,7 +200,7 @@ void bind_table(nb::module_& module) {
       .def("__init__", &construct_table, nb::kw_only(), "name"_a, "dim"_a, "default_values"_a.noconvert(),
            "optimizer"_a, "optimizer_params"_a, "tiers"_a, "cache_strategy"_a = "LFU",
            "filter"_a = nb::none(), "no_permission_value"_a = 0.0f,
-           "ssd_hash"_a = SsdHashTuple(false, "auto", false))
+           "ssd_hash"_a = SsdHashTuple(false, "auto", false, uint64_t{64} << 20, uint64_t{4} << 20, false))
       .def(
           "lookup",
           [](const TableHandle& handle, const Ids& ids, const MutableRows& out, bool train) {

@@ -5,110 +5,147 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <system_error>
 #include <utility>
 
-#include "errors/error.h"
+namespace embstore::files {
 
-namespace embstore::ssd_hash {
-namespace {
+FileError::FileError(const std::string& path, const std::string& what, int reason)
+    : Error(ErrorKind::kStorage, path + ": " + what + ": " + std::generic_category().message(reason)),
+      reason_(reason) {}
 
-[[noreturn]] void fail(const std::string& path, const std::string& what, int reason) {
-  throw Error(ErrorKind::kStorage, path + ": " + what + ": " + std::generic_category().message(reason));
+File::File(FileCalls& calls, std::string path, int flags, const FileUse& use)
+    : calls_(calls), path_(std::move(path)), flags_(flags | O_CLOEXEC), use_(use) {
+  open();
 }
 
-}  // namespace
+File::~File() { forget(); }
 
-int FileCalls::open(const char* path, int flags, mode_t mode) { return ::open(path, flags, mode); }
-int FileCalls::close(int descriptor) { return ::close(descriptor); }
-ssize_t FileCalls::pread(int descriptor, void* data, size_t bytes, off_t offset) {
-  return ::pread(descriptor, data, bytes, offset);
-}
-ssize_t FileCalls::pwrite(int descriptor, const void* data, size_t bytes, off_t offset) {
-  return ::pwrite(descriptor, data, bytes, offset);
-}
-int FileCalls::fdatasync(int descriptor) { return ::fdatasync(descriptor); }
-int FileCalls::fsync(int descriptor) { return ::fsync(descriptor); }
-int FileCalls::unlink(const char* path) { return ::unlink(path); }
-int FileCalls::rename(const char* from, const char* to) { return std::rename(from, to); }
-
-FileCalls& system_file_calls() {
-  static FileCalls calls;
-  return calls;
-}
-
-File::File(FileCalls& calls, std::string path, int flags)
-    : calls_(calls), path_(std::move(path)), descriptor_(calls.open(path_.c_str(), flags | O_CLOEXEC, 0600)) {
-  if (descriptor_ >= 0) return;
-  const int reason = errno;
-  if (reason == EINVAL && (flags & O_DIRECT) != 0) {
-    throw Error(
-        ErrorKind::kStorage,
-        path_ + ": this file system has no O_DIRECT; choose another path, or don't ask for direct I/O");
+int File::open_descriptor() const {
+  const int number = calls_.open(path_.c_str(), flags_, use_.mode);
+  if (number < 0) {
+    const int reason = errno;
+    if (reason == EINVAL && (flags_ & O_DIRECT) != 0) {
+      throw FileError(path_,
+                      "this file system has no O_DIRECT; choose another path, or don't ask for direct I/O",
+                      reason);
+    }
+    throw FileError(path_, (flags_ & O_CREAT) != 0 ? "can't be created" : "can't be opened", reason);
   }
-  fail(path_, (flags & O_CREAT) != 0 ? "can't be created" : "can't be opened", reason);
+  flags_ &= ~(O_CREAT | O_EXCL | O_TRUNC);
+  if (use_.pattern == AccessPattern::kRandom) posix_fadvise(number, 0, 0, POSIX_FADV_RANDOM);
+  if (use_.pattern == AccessPattern::kSequential) posix_fadvise(number, 0, 0, POSIX_FADV_SEQUENTIAL);
+  return number;
 }
 
-File::~File() { calls_.close(descriptor_); }
+void File::close_descriptor(int number) const { calls_.close(number); }
+
+bool File::must_sync_before_close() const {
+  return use_.for_the_medium && unsynced_.load(std::memory_order_acquire) && !in_doubt();
+}
+
+void File::sync_before_close() const { sync_descriptor(pin().number()); }
+
+int File::sync_descriptor(int number) const {
+  const MutexLock lock(sync_mutex_);
+  if (in_doubt()) return in_doubt_.load(std::memory_order_relaxed);
+  unsynced_.store(false, std::memory_order_release);
+  for (;;) {
+    if (calls_.fdatasync(number) == 0) return 0;
+    if (errno == EINTR) continue;
+    const int reason = errno;
+    in_doubt_.store(reason, std::memory_order_release);
+    return reason;
+  }
+}
+
+void File::check_sound() const {
+  const int reason = in_doubt_.load(std::memory_order_acquire);
+  if (reason == 0) return;
+  throw FileError(path_,
+                  "what was written is in doubt, since it couldn't be brought to the medium, and only a new "
+                  "file can take its place",
+                  reason);
+}
 
 size_t File::read_at(void* data, size_t bytes, uint64_t offset) const {
+  const Pin pinned = pin();
   size_t done = 0;
   while (done < bytes) {
-    const ssize_t got = calls_.pread(descriptor_, static_cast<char*>(data) + done, bytes - done,
+    const ssize_t got = calls_.pread(pinned.number(), static_cast<char*>(data) + done, bytes - done,
                                      static_cast<off_t>(offset + done));
     if (got == 0) break;
     if (got > 0) {
       done += static_cast<size_t>(got);
     } else if (errno != EINTR) {
-      fail(path_, "can't read " + std::to_string(bytes) + " bytes at " + std::to_string(offset), errno);
+      const int reason = errno;
+      throw FileError(path_, "can't read " + std::to_string(bytes) + " bytes at " + std::to_string(offset),
+                      reason);
     }
   }
   return done;
 }
 
 void File::write_at(const void* data, size_t bytes, uint64_t offset) {
+  check_sound();
+  const Pin pinned = pin();
   size_t done = 0;
   while (done < bytes) {
-    const ssize_t put = calls_.pwrite(descriptor_, static_cast<const char*>(data) + done, bytes - done,
+    const ssize_t put = calls_.pwrite(pinned.number(), static_cast<const char*>(data) + done, bytes - done,
                                       static_cast<off_t>(offset + done));
+    const int reason = put == 0 ? ENOSPC : errno;
+    // After each, while it's pinned: a sync under way may have missed it.
+    unsynced_.store(true, std::memory_order_release);
     if (put > 0) {
       done += static_cast<size_t>(put);
-    } else if (put == 0 || errno != EINTR) {
-      fail(path_, "can't write " + std::to_string(bytes) + " bytes at " + std::to_string(offset),
-           put == 0 ? ENOSPC : errno);
+    } else if (put == 0 || reason != EINTR) {
+      throw FileError(path_, "can't write " + std::to_string(bytes) + " bytes at " + std::to_string(offset),
+                      reason);
     }
   }
 }
 
 void File::sync() {
-  if (calls_.fdatasync(descriptor_) != 0) fail(path_, "can't be brought to its medium", errno);
+  check_sound();
+  const Pin pinned = pin();
+  const int reason = sync_descriptor(pinned.number());
+  if (reason != 0) throw FileError(path_, "can't be brought to its medium", reason);
 }
 
 void File::rename_to(std::string path) {
   if (calls_.rename(path_.c_str(), path.c_str()) != 0) {
-    fail(path_, "can't be renamed to " + path, errno);
+    const int reason = errno;
+    throw FileError(path_, "can't be renamed to " + path, reason);
   }
   path_ = std::move(path);
 }
 
 void File::remove() {
-  if (calls_.unlink(path_.c_str()) != 0 && errno != ENOENT) fail(path_, "can't be removed", errno);
+  if (calls_.unlink(path_.c_str()) == 0) return;
+  const int reason = errno;
+  if (reason != ENOENT) throw FileError(path_, "can't be removed", reason);
 }
 
 uint64_t File::size_bytes() const {
+  const Pin pinned = pin();
   struct stat status{};
-  if (fstat(descriptor_, &status) != 0) fail(path_, "can't be looked at", errno);
+  if (fstat(pinned.number(), &status) != 0) {
+    const int reason = errno;
+    throw FileError(path_, "can't be looked at", reason);
+  }
   return static_cast<uint64_t>(status.st_size);
 }
 
 void sync_directory(FileCalls& calls, const std::string& directory) {
   const int descriptor = calls.open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-  if (descriptor < 0) fail(directory, "can't be opened", errno);
+  if (descriptor < 0) {
+    const int reason = errno;
+    throw FileError(directory, "can't be opened", reason);
+  }
   const int result = calls.fsync(descriptor);
   const int reason = errno;
   calls.close(descriptor);
-  if (result != 0) fail(directory, "can't be brought to its medium", reason);
+  if (result != 0) throw FileError(directory, "can't be brought to its medium", reason);
 }
 
-}  // namespace embstore::ssd_hash
+}  // namespace embstore::files

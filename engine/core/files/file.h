@@ -1,58 +1,73 @@
-// Files as the tier uses them, and the one seam through which every system call on them goes.
+// A file as the engine uses it, whose descriptor is open only while it's needed.
 #pragma once
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
-namespace embstore::ssd_hash {
+#include "files/descriptor_cache.h"
+#include "files/file_calls.h"
+#include "files/file_error.h"
+#include "threads/mutex.h"
 
-// Arguments, results and errno as of the system calls of these names. Tests replace them to inject faults.
-class FileCalls {
- public:
-  virtual ~FileCalls() = default;
+namespace embstore::files {
 
-  virtual int open(const char* path, int flags, mode_t mode);
-  virtual int close(int descriptor);
-  virtual ssize_t pread(int descriptor, void* data, size_t bytes, off_t offset);
-  virtual ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t offset);
-  virtual int fdatasync(int descriptor);
-  virtual int fsync(int descriptor);
-  virtual int unlink(const char* path);
-  virtual int rename(const char* from, const char* to);
+enum class AccessPattern { kAny, kRandom, kSequential };
+
+struct FileUse {
+  AccessPattern pattern = AccessPattern::kAny;
+  // What is written must reach the medium before anybody relies on it.
+  bool for_the_medium = false;
+  mode_t mode = 0600;  // of a file that is made
 };
 
-FileCalls& system_file_calls();
-
-// Every method throws Error(kStorage) that names the file, what was wanted, and the system's reason.
-class File {
+// Every method throws FileError, which names the file, what was wanted, and the system's reason. Thread-safe
+// but for rename_to(), which comes before others know of the file.
+class File final : public CachedDescriptor {
  public:
-  File(FileCalls& calls, std::string path, int flags);
+  // `flags` as of open(2).
+  File(FileCalls& calls, std::string path, int flags, const FileUse& use = {});
   ~File();
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
 
   // Reads until `bytes` are there or the file ends, and says how many there were.
   size_t read_at(void* data, size_t bytes, uint64_t offset) const;
   // All of it, or an error; then any part may have been written.
   void write_at(const void* data, size_t bytes, uint64_t offset);
+  // Brings what was written to the medium. Where that failed once, the system has dropped what it couldn't
+  // write and calls the next try a success: so the file is in doubt from then on, and takes neither writes
+  // nor another sync. What it was to hold belongs into a new file.
   void sync();
+  bool in_doubt() const { return in_doubt_.load(std::memory_order_acquire) != 0; }
+
   void rename_to(std::string path);
   void remove();
 
   uint64_t size_bytes() const;
-  int descriptor() const { return descriptor_; }
   const std::string& path() const { return path_; }
 
  private:
+  int open_descriptor() const override;
+  void close_descriptor(int number) const override;
+  bool must_sync_before_close() const override;
+  void sync_before_close() const override;
+
+  void check_sound() const;
+  int sync_descriptor(int number) const;  // 0, or an errno; then the file is in doubt
+
   FileCalls& calls_;
   std::string path_;
-  int descriptor_;
+  mutable int flags_;  // without those that make a file, once it's made
+  const FileUse use_;
+  mutable std::atomic<bool> unsynced_{false};
+  mutable std::atomic<int> in_doubt_{0};  // the errno of the sync that failed
+  mutable Mutex sync_mutex_;  // an error is told to one of two syncs at once, and concerns the other as well
 };
 
-// Makes names in `directory` last through a power cut.
+// Makes names in `directory` last through a power cut. May be tried again: where a file system can't write
+// its names, its journal refuses everything after.
 void sync_directory(FileCalls& calls, const std::string& directory);
 
-}  // namespace embstore::ssd_hash
+}  // namespace embstore::files

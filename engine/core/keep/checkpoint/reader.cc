@@ -1,12 +1,9 @@
 #include "keep/checkpoint/reader.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "errors/error.h"
@@ -20,29 +17,26 @@ bool same(const Totals& a, const Totals& b) {
          a.sketches == b.sketches;
 }
 
-[[noreturn]] void refused(const std::string& path, const char* what, int reason) {
-  throw Error(reason == ENOENT ? ErrorKind::kCheckpoint : ErrorKind::kStorage,
-              path + ": " + what + ": " + std::generic_category().message(reason));
+// A file that a manifest speaks of and that isn't there is a checkpoint's fault, not the medium's.
+template <class Open>
+auto opened(Open open) {
+  try {
+    return open();
+  } catch (const files::FileError& error) {
+    if (error.reason() != ENOENT) throw;
+    throw Error(ErrorKind::kCheckpoint, error.what());
+  }
 }
 
 }  // namespace
 
-Reader::Reader(std::string path) : path_(std::move(path)) {
-  descriptor_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor_ < 0) refused(path_, "can't be opened", errno);
-  try {
-    struct stat status;
-    if (fstat(descriptor_, &status) != 0) refused(path_, "can't be read", errno);
-    size_bytes_ = static_cast<uint64_t>(status.st_size);
-    posix_fadvise(descriptor_, 0, 0, POSIX_FADV_SEQUENTIAL);
-    read_header();
-  } catch (...) {
-    close(descriptor_);
-    throw;
-  }
+Reader::Reader(std::string path, files::FileCalls& calls)
+    : file_(opened([&] {
+        return files::File(calls, std::move(path), O_RDONLY, {.pattern = files::AccessPattern::kSequential});
+      })),
+      size_bytes_(file_.size_bytes()) {
+  read_header();
 }
-
-Reader::~Reader() { close(descriptor_); }
 
 void Reader::read_header() {
   read(&header_, sizeof header_);
@@ -117,22 +111,13 @@ void Reader::count(const BlockHeader& block) {
 }
 
 void Reader::read(void* data, size_t bytes) {
-  char* to = static_cast<char*>(data);
-  while (bytes > 0) {
-    const ssize_t got = ::read(descriptor_, to, bytes);
-    if (got < 0) {
-      if (errno == EINTR) continue;
-      refused(path_, "can't be read", errno);
-    }
-    if (got == 0) truncated();
-    to += got;
-    offset_ += static_cast<uint64_t>(got);
-    bytes -= static_cast<size_t>(got);
-  }
+  const size_t got = file_.read_at(data, bytes, offset_);
+  offset_ += got;
+  if (got < bytes) truncated();
 }
 
 void Reader::damaged(const std::string& what) const {
-  throw Error(ErrorKind::kCheckpoint, path_ + ": " + what);
+  throw Error(ErrorKind::kCheckpoint, path() + ": " + what);
 }
 
 void Reader::truncated() const {

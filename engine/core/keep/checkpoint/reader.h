@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "files/file.h"
 #include "keep/checkpoint/format.h"
 #include "keep/checkpoint/writer.h"
 
@@ -17,12 +18,11 @@ namespace embstore::checkpoint {
 // of another format or version; and Error(kStorage) where it can't be read. Memory: one block.
 class Reader {
  public:
-  explicit Reader(std::string path);
-  ~Reader();
+  explicit Reader(std::string path, files::FileCalls& calls = files::system_file_calls());
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
   const FileHeader& header() const { return header_; }
 
   struct Block {
@@ -45,9 +45,8 @@ class Reader {
   [[noreturn]] void damaged(const std::string& what) const;
   [[noreturn]] void truncated() const;
 
-  const std::string path_;
-  int descriptor_ = -1;
-  uint64_t size_bytes_ = 0;
+  const files::File file_;
+  const uint64_t size_bytes_;
   FileHeader header_{};
 
   uint64_t offset_ = 0;

@@ -1,21 +1,20 @@
 #include "keep/checkpoint/writer.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
-#include "errors/error.h"
 #include "platform/crc32c.h"
 
 namespace embstore::checkpoint {
 
-Writer::Writer(std::string path, const RowLayout& layout, const FileIdentity& identity)
-    : path_(std::move(path)), layout_(layout), incremental_(identity.incremental) {
+Writer::Writer(std::string path, const RowLayout& layout, const FileIdentity& identity,
+               files::FileCalls& calls)
+    : layout_(layout),
+      incremental_(identity.incremental),
+      file_(calls, std::move(path), O_RDWR | O_CREAT | O_EXCL, {.for_the_medium = true, .mode = 0666}) {
   const auto dim = static_cast<size_t>(layout.dim());
   const auto slots = static_cast<size_t>(layout.slot_count());
   FileHeader header{
@@ -33,15 +32,9 @@ Writer::Writer(std::string path, const RowLayout& layout, const FileIdentity& id
       .checksum = 0,
   };
   header.checksum = crc32c(&header, offsetof(FileHeader, checksum));
-  descriptor_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) fail("can't be created", errno);
   block_.reserve(sizeof(BlockHeader) + kBlockBytes);
   checksum_ = crc32c(&header, sizeof header);
   write(&header, sizeof header);
-}
-
-Writer::~Writer() {
-  if (descriptor_ >= 0) close(descriptor_);
 }
 
 void Writer::add_row(const RowHeader& header, const float* row) {
@@ -84,9 +77,7 @@ FileSummary Writer::finish() {
   flush();
   std::memcpy(extend(kEnd, sizeof totals_), &totals_, sizeof totals_);
   flush();
-  if (fsync(descriptor_) != 0) fail("can't be written out", errno);
-  const int closed = close(std::exchange(descriptor_, -1));
-  if (closed != 0) fail("can't be closed", errno);
+  file_.sync();
   return {.size_bytes = size_bytes_, .checksum = checksum_, .totals = totals_};
 }
 
@@ -122,21 +113,8 @@ void Writer::flush() {
 }
 
 void Writer::write(const void* data, size_t bytes) {
-  const char* from = static_cast<const char*>(data);
+  file_.write_at(data, bytes, size_bytes_);
   size_bytes_ += bytes;
-  while (bytes > 0) {
-    const ssize_t written = ::write(descriptor_, from, bytes);
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      fail("can't be written", errno);
-    }
-    from += written;
-    bytes -= static_cast<size_t>(written);
-  }
-}
-
-void Writer::fail(const char* what, int reason) const {
-  throw Error(ErrorKind::kStorage, path_ + ": " + what + ": " + std::generic_category().message(reason));
 }
 
 }  // namespace embstore::checkpoint

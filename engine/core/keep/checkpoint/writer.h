@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "files/file.h"
 #include "keep/checkpoint/format.h"
 #include "row/row_batch.h"
 #include "row/row_layout.h"
@@ -28,12 +29,13 @@ struct FileSummary {
 };
 
 // Throws Error(kStorage), which names the file, where the operating system refuses something; the file is
-// then unfinished and whoever made it removes it. Memory: one block.
+// then unfinished and whoever made it removes it: a retry takes a new Writer and a new file. Memory: one
+// block.
 class Writer {
  public:
   // Makes the file, which must not exist.
-  Writer(std::string path, const RowLayout& layout, const FileIdentity& identity);
-  ~Writer();
+  Writer(std::string path, const RowLayout& layout, const FileIdentity& identity,
+         files::FileCalls& calls = files::system_file_calls());
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
@@ -52,12 +54,10 @@ class Writer {
   std::byte* extend(BlockKind kind, size_t bytes);
   void flush();
   void write(const void* data, size_t bytes);
-  [[noreturn]] void fail(const char* what, int reason) const;
 
-  const std::string path_;
   const RowLayout layout_;
   const bool incremental_;
-  int descriptor_ = -1;
+  files::File file_;
 
   // The block being filled: room for its header, then the payload.
   std::vector<std::byte> block_;

@@ -9,12 +9,23 @@ class PreadReader final : public BatchReader {
  public:
   void read(std::span<ReadRequest> requests) override {
     for (ReadRequest& request : requests) {
-      request.bytes_read = request.file->read_at(request.data, request.bytes, request.offset);
+      request.bytes_read = 0;
+      read_rest(request);
     }
   }
 };
 
 }  // namespace
+
+void BatchReader::read_rest(ReadRequest& request) {
+  const size_t done = request.bytes_read;
+  try {
+    request.bytes_read +=
+        request.file->read_at(request.data + done, request.bytes - done, request.offset + done);
+  } catch (const files::FileError& error) {
+    request.failure = error.what();
+  }
+}
 
 std::unique_ptr<BatchReader> make_pread_reader() { return std::make_unique<PreadReader>(); }
 

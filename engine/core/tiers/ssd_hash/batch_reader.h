@@ -18,20 +18,24 @@ enum class IoScheme {
 };
 
 struct ReadRequest {
-  const File* file;
+  const files::File* file;
   uint64_t offset;
   std::byte* data;
   size_t bytes;
-  size_t bytes_read;  // set by read(); less than `bytes` only where the file ends
+  size_t bytes_read;    // set by read(); less than `bytes` only where the file ends, or can't be read
+  std::string failure;  // set by read(): why it can't be read; else empty
 };
 
 // For one thread at a time.
 class BatchReader {
  public:
   virtual ~BatchReader() = default;
-  // Throws Error(kStorage), which names the file; no further calls then. No read is under way when it
-  // returns or throws.
+  // An error of one file is told in its requests; the others are read. None is under way on return.
   virtual void read(std::span<ReadRequest> requests) = 0;
+
+ protected:
+  // By pread, from what is read already.
+  static void read_rest(ReadRequest& request);
 };
 
 std::unique_ptr<BatchReader> make_pread_reader();

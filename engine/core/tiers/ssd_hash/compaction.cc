@@ -1,331 +1,408 @@
-// How the files stay within twice the live records plus one buffer.
-//
-// Let L be the bytes of live records, F those of the files, B the buffer (at least eight records), of which
-// B/8 goes out at once. Writers start to compact where F passes the soft bound, 7/4 L + B/4, a file for
-// each buffer; where F would pass the hard bound, 15/8 L + 5/8 B, they compact before they write. A file
-// is L/8 or B/8 long, whichever is more, so the copies that lie beside their originals for a while fit
-// below 2 L + B.
+#include "tiers/ssd_hash/compaction.h"
+
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <string>
 #include <utility>
 
 #include "errors/error.h"
-#include "tiers/ssd_hash/ssd_hash_tier.h"
+#include "tiers/ssd_hash/record_scan.h"
 
-namespace embstore {
+namespace embstore::ssd_hash {
+namespace {
 
-using ssd_hash::AlignedBytes;
-using ssd_hash::Buffer;
-using ssd_hash::LogFile;
-using ssd_hash::record_offset;
-using ssd_hash::RecordHeader;
-using ssd_hash::round_down_to_block;
-using ssd_hash::round_up_to_block;
+constexpr auto kSetAsideFor = std::chrono::seconds(5);
 
-uint64_t SsdHashTier::live_bytes() const {
-  return live_rows_.load(std::memory_order_relaxed) * record_bytes_;
-}
+}  // namespace
 
-bool SsdHashTier::is_over_soft_bound(uint64_t more_bytes) const {
-  return file_bytes_.load(std::memory_order_relaxed) + more_bytes > live_bytes() / 4 * 7 + 2 * flush_bytes_;
-}
-
-bool SsdHashTier::is_over_hard_bound(uint64_t more_bytes) const {
-  return file_bytes_.load(std::memory_order_relaxed) + more_bytes > live_bytes() / 8 * 15 + 5 * flush_bytes_;
-}
-
-void SsdHashTier::start_compaction(Relocator& relocator) {
-  relocator_.store(&relocator, std::memory_order_release);
-  if (options_.compaction == CompactionMode::kOwnThread && !compaction_thread_.joinable()) {
-    compaction_thread_ = std::thread([this] { run_compaction_thread(); });
+// Held for a whole compaction. False where another is under way and one doesn't wait for it.
+class Compaction::Turn {
+ public:
+  Turn(Compaction& compaction, bool wait) : compaction_(compaction) {
+    const MutexLock lock(compaction_.turn_mutex_);
+    if (compaction_.compacting_ && !wait) return;
+    while (compaction_.compacting_) compaction_.turn_ended_.wait(compaction_.turn_mutex_);
+    compaction_.compacting_ = mine_ = true;
   }
+  ~Turn() {
+    if (!mine_) return;
+    const MutexLock lock(compaction_.turn_mutex_);
+    compaction_.compacting_ = false;
+    compaction_.turn_ended_.notify_all();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  explicit operator bool() const { return mine_; }
+
+ private:
+  Compaction& compaction_;
+  bool mine_ = false;
+};
+
+Compaction::Compaction(Log& log, const LogShape& shape, CompactionMode mode)
+    : log_(log), shape_(shape), mode_(mode) {}
+
+void Compaction::start(Relocator& relocator) {
+  relocator_.store(&relocator, std::memory_order_release);
+  if (mode_ == CompactionMode::kOwnThread && !thread_.joinable())
+    thread_ = std::thread([this] { run_thread(); });
 }
 
-void SsdHashTier::make_room() {
+// -- when -------------------------------------------------------------------------------------------------
+
+uint64_t Compaction::bound_file_bytes() const {
+  const uint64_t bytes = log_.file_bytes();
+  const uint64_t aside = set_aside_bytes_.load(std::memory_order_relaxed);
+  if (aside == 0 || Clock::now().time_since_epoch().count() >= next_retry_.load(std::memory_order_relaxed)) {
+    return bytes;
+  }
+  return bytes - std::min(bytes, aside);
+}
+
+bool Compaction::is_over_soft_bound(uint64_t more_bytes) const {
+  return bound_file_bytes() + more_bytes > log_.live_bytes() / 4 * 7 + 2 * shape_.flush_bytes;
+}
+
+bool Compaction::is_over_hard_bound(uint64_t more_bytes) const {
+  return bound_file_bytes() + more_bytes > log_.live_bytes() / 8 * 15 + 5 * shape_.flush_bytes;
+}
+
+void Compaction::make_room() {
   // A buffer with its last record and block, and the next file's header.
-  const uint64_t more_bytes = flush_bytes_ + record_bytes_ + 2 * ssd_hash::kBlockBytes;
+  const uint64_t more_bytes = shape_.flush_bytes + shape_.record.bytes + 2 * kBlockBytes;
   if (!is_over_soft_bound(more_bytes)) return;
   if (is_over_hard_bound(more_bytes)) {
-    compact_while_over_soft_bound(more_bytes, SIZE_MAX, /*wait=*/true);
-  } else if (options_.compaction == CompactionMode::kOwnThread) {
-    wake_compaction_thread();
+    run({.more_bytes = more_bytes});
+  } else if (mode_ == CompactionMode::kOwnThread) {
+    wake_thread();
   } else {
-    // There is room still: a file that can't be compacted is no reason to turn rows away.
-    compact_noting_errors(more_bytes, 1);
+    run({.more_bytes = more_bytes, .max_files = 1, .wait = false});
   }
 }
 
-void SsdHashTier::compact() {
+void Compaction::compact() {
   if (!is_over_soft_bound(0)) return;
-  if (options_.compaction == CompactionMode::kOwnThread) {
-    wake_compaction_thread();
+  if (mode_ == CompactionMode::kOwnThread) {
+    wake_thread();
   } else {
-    compact_while_over_soft_bound(0, SIZE_MAX, /*wait=*/false);
+    run({.wait = false});
   }
 }
 
-void SsdHashTier::drain() {
-  if (is_over_soft_bound(0)) compact_while_over_soft_bound(0, SIZE_MAX, /*wait=*/true);
-}
-
-// Writers meet the error again where the bound can't be kept; until then stats() tells.
-void SsdHashTier::compact_noting_errors(uint64_t more_bytes, size_t max_files) {
-  try {
-    compact_while_over_soft_bound(more_bytes, max_files, /*wait=*/false);
-  } catch (const std::exception& error) {
-    const std::lock_guard lock(compaction_mutex_);
-    compaction_error_ = error.what();
-  }
-}
-
-// Takes the files that there are now, each once at most.
-void SsdHashTier::compact_while_over_soft_bound(uint64_t more_bytes, size_t max_files, bool wait) {
-  if (relocator_.load(std::memory_order_acquire) == nullptr) return;
-  {
-    std::unique_lock lock(compaction_mutex_);
-    if (compacting_ && !wait) return;
-    compaction_ended_.wait(lock, [this] { return !compacting_; });
-    compacting_ = true;
-  }
-  struct End {
-    SsdHashTier& tier;
-    ~End() {
-      const std::lock_guard lock(tier.compaction_mutex_);
-      tier.compacting_ = false;
-      tier.compaction_ended_.notify_all();
+void Compaction::drain() {
+  if (retry_all() || is_over_soft_bound(0)) run({.retry_problems = true});
+  std::string untold;
+  size_t others = 0;
+  const auto tell = [&](const std::string& text, bool& told) {
+    if (text.empty() || std::exchange(told, true)) return;
+    if (untold.empty()) {
+      untold = text;
+    } else {
+      ++others;
     }
-  } const end{*this};
-
-  uint64_t last_number = 0;
-  bool carry_tombstones = false;
+  };
   {
-    const std::lock_guard lock(log_mutex_);
-    check_usable();
-    if (!log_.empty()) last_number = log_.back()->number;
+    const MutexLock lock(problems_mutex_);
+    tell(failure_, failure_told_);
+    for (auto& [number, problem] : problems_) tell(problem.text, problem.told);
   }
+  if (untold.empty()) return;
+  if (others > 0) untold += " (and " + std::to_string(others) + " more files)";
+  throw Error(ErrorKind::kStorage, untold);
+}
+
+void Compaction::run(const Round& round) {
+  if (relocator_.load(std::memory_order_acquire) == nullptr) return;
+  const Turn turn(*this, round.wait);
+  if (!turn) return;
+  std::string failure;
+  try {
+    compact_files(round);
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  const MutexLock lock(problems_mutex_);
+  if (failure != failure_) failure_told_ = false;
+  failure_ = std::move(failure);
+}
+
+void Compaction::compact_files(const Round& round) {
+  forget_gone_files();
+  uint64_t last_number = 0;
+  for (const auto& file : log_.files()) last_number = file->number;
   std::vector<uint64_t> taken;  // their numbers
-  for (size_t files = 0; files < max_files && is_over_soft_bound(more_bytes); ++files) {
-    const std::shared_ptr<LogFile> victim = next_to_compact(taken, last_number);
-    if (victim == nullptr) break;
-    taken.push_back(victim->number);
-    move_live_rows(*victim, carry_tombstones);
-    compacted_files_.fetch_add(1, std::memory_order_relaxed);
-    // What its tombstones speak of may be in the file that can't go.
-    carry_tombstones = carry_tombstones || victim->has_stuck_row;
+  if (round.retry_problems) {
+    for (const auto& file : log_.files()) {
+      if (!has_problem(*file)) continue;
+      taken.push_back(file->number);
+      settle(file, move_live_rows(*file));
+    }
     remove_emptied_files();
   }
-  const std::lock_guard lock(compaction_mutex_);
-  compaction_error_.clear();
-}
-
-// The oldest file where files are kept, or else an older record could outlive a newer one of its key. Else
-// the one that wins most for what is moved: rows that are seldom asked for lie in the oldest files, nearly
-// all of them live.
-std::shared_ptr<LogFile> SsdHashTier::next_to_compact(std::span<const uint64_t> taken, uint64_t last_number) {
-  std::unique_lock lock(log_mutex_);
-  for (;;) {
-    std::shared_ptr<LogFile> best;
-    double best_live_share = 0;
-    for (const auto& file : log_) {
-      if (file->number > last_number || std::find(taken.begin(), taken.end(), file->number) != taken.end()) {
-        continue;
-      }
-      const double live_share =
-          static_cast<double>(file->live_rows.load(std::memory_order_relaxed)) / std::max(1u, file->records);
-      if (best == nullptr || live_share < best_live_share) {
-        best = file;
-        best_live_share = live_share;
-      }
-      if (options_.keep_files) break;
-    }
-    if (best == nullptr || best->sealed) return best;
-    seal_active_file(lock);
+  while (taken.size() < round.max_files && is_over_soft_bound(round.more_bytes) && !is_blocked()) {
+    const std::shared_ptr<LogFile> victim = next_victim(taken, last_number);
+    if (victim == nullptr) break;
+    log_.seal(*victim);
+    taken.push_back(victim->number);
+    settle(victim, move_live_rows(*victim));
+    compacted_files_.fetch_add(1, std::memory_order_relaxed);
+    remove_emptied_files();
   }
 }
 
-void SsdHashTier::move_live_rows(LogFile& victim, bool carry_tombstones) {
-  const auto records_a_chunk = static_cast<uint32_t>(std::max<size_t>(1, flush_bytes_ / record_bytes_));
-  const AlignedBytes chunk(round_up_to_block(flush_bytes_ + record_bytes_) + 2 * ssd_hash::kBlockBytes);
+// Where files aren't to be kept, the one that wins most for what is moved: rows that are seldom asked for lie
+// in the oldest files, nearly all of them live.
+std::shared_ptr<LogFile> Compaction::next_victim(std::span<const uint64_t> taken,
+                                                 uint64_t last_number) const {
+  std::shared_ptr<LogFile> best;
+  double best_live_share = 0;
+  for (const auto& file : log_.files()) {
+    if (file->number > last_number || std::find(taken.begin(), taken.end(), file->number) != taken.end() ||
+        is_set_aside(*file)) {
+      continue;
+    }
+    if (shape_.keeps_files) return file;
+    const double live_share = static_cast<double>(file->live_rows()) / std::max(1u, file->records.load());
+    if (best == nullptr || live_share < best_live_share) {
+      best = file;
+      best_live_share = live_share;
+    }
+  }
+  return best;
+}
+
+// -- moving rows ------------------------------------------------------------------------------------------
+
+Compaction::RowsLeft Compaction::move_live_rows(LogFile& victim) {
+  RecordScan scan(victim, shape_, shape_.flush_bytes);
+  RowsLeft left;
   std::vector<std::byte> records;
   std::vector<Slot> from;
-  for (uint32_t first = 0; first < victim.records; first += records_a_chunk) {
-    if (victim.live_rows.load(std::memory_order_acquire) == 0 && !carry_tombstones) return;
-    const uint32_t last = std::min(victim.records, first + records_a_chunk);
-    const auto is_wanted = [&](uint32_t record) { return carry_tombstones || victim.is_live(record); };
+  const uint32_t end = victim.records;
+  for (uint32_t first = 0; first < end && victim.live_rows() > 0; first += scan.records_a_chunk()) {
+    const uint32_t last = first + std::min(end - first, scan.records_a_chunk());
     uint32_t wanted = first;
-    while (wanted < last && !is_wanted(wanted)) ++wanted;
+    while (wanted < last && !victim.is_live(wanted)) ++wanted;
     if (wanted == last) continue;
-
-    const uint64_t begin = round_down_to_block(record_offset(first, record_bytes_));
-    const uint64_t end = round_up_to_block(record_offset(last, record_bytes_));
-    const size_t got = victim.file.read_at(chunk.data(), end - begin, begin);
-    bytes_read_.fetch_add(got, std::memory_order_relaxed);
     records.clear();
     from.clear();
-    for (uint32_t record = wanted; record < last; ++record) {
-      const uint64_t position = record_offset(record, record_bytes_) - begin;
-      const bool is_live = victim.is_live(record);
-      if (!is_live && !carry_tombstones) continue;
-      if (position + record_bytes_ > got) {
-        if (!is_live) continue;
-        throw Error(ErrorKind::kStorage, victim.file.path() + ": the record at " +
-                                             std::to_string(record_offset(record, record_bytes_)) +
-                                             " is cut off: the file was truncated");
+    scan.visit(wanted, last, [&](const ScannedRecord& record) {
+      if (!victim.is_live(record.number)) return;
+      if (record.available == shape_.record.bytes) {
+        records.insert(records.end(), record.bytes, record.bytes + record.available);
+        from.push_back(shape_.slot_of(victim, record.number));
+      } else if (left.count++ == 0) {
+        left.first_reason = shape_.name_of(victim, record.number) +
+                            (record.failure.empty() ? " is cut off: the file was truncated"
+                                                    : " can't be read: " + record.failure);
       }
-      const std::byte* at = chunk.data() + position;
-      if (!is_live && ssd_hash::header_of(at).kind != ssd_hash::kTombstones) continue;
-      records.insert(records.end(), at, at + record_bytes_);
-      from.push_back(slot_of(victim, record));
-    }
-    move_records(victim, records, from);
+    });
+    move_records(victim, records, from, left);
   }
+  bytes_read_.fetch_add(scan.bytes_read(), std::memory_order_relaxed);
+  return left;
 }
 
-// Appends copies of `records` of `victim`, sequence numbers included, and has the index refer to them. A copy that it
-// doesn't take is void before it goes out: on a medium it could outlive the newer record of its key.
-void SsdHashTier::move_records(LogFile& victim, const std::vector<std::byte>& records,
-                               std::span<const Slot> from) {
+// Appends copies of `records` of `victim`, sequence numbers included, and has the index refer to them.
+void Compaction::move_records(LogFile& victim, std::span<const std::byte> records, std::span<const Slot> from,
+                              RowsLeft& left) {
   Relocator& relocator = *relocator_.load(std::memory_order_acquire);
-  std::vector<std::pair<std::byte*, Slot>> refused;
+  const size_t bytes = shape_.record.bytes;
   std::vector<Relocator::Relocation> relocations;
   for (size_t done = 0; done < from.size();) {
-    std::shared_ptr<Buffer> buffer;
-    Slot first_to = 0;
-    std::byte* copies = nullptr;
-    uint32_t count = 0;
-    {
-      std::unique_lock lock(log_mutex_);
-      writable_buffer(lock);
-      buffer = buffer_;
-      const uint32_t before = buffer->count.load(std::memory_order_relaxed);
-      count = static_cast<uint32_t>(std::min<size_t>(from.size() - done, buffer->capacity - before));
-      const uint32_t first = active_->records;
-      copies = buffer->bytes.data() + (record_offset(first, record_bytes_) - buffer->base_offset);
-      first_to = slot_of(*active_, first);
-      std::memcpy(copies, records.data() + done * record_bytes_, count * record_bytes_);
-      for (uint32_t i = 0; i < count; ++i) {
-        if (ssd_hash::header_of(copies + i * record_bytes_).kind == ssd_hash::kTombstones) continue;
-        active_->set_live(first + i);  // not counted: the row is there already
-      }
-      active_->records += count;
-      buffer->count.store(before + count, std::memory_order_release);
-      ++buffer->relocating;
+    const Log::Copies copies = log_.append_copies(records.subspan(done * bytes));
+    relocations.clear();
+    for (uint32_t i = 0; i < copies.count; ++i) {
+      relocations.push_back({header_of(copies.bytes + i * bytes).key, from[done + i], copies.first + i});
     }
-    refused.clear();
+    std::vector<uint32_t> refused;
+    refused.reserve(copies.count);
     {
-      // Lets the buffer go out again, whatever relocate() does.
-      struct Release {
-        SsdHashTier& tier;
-        Buffer& held;
-        std::vector<std::pair<std::byte*, Slot>>& to_void;
-        ~Release() {
-          const std::lock_guard lock(tier.log_mutex_);
-          for (const auto& [record, slot] : to_void) {
-            RecordHeader header = ssd_hash::header_of(record);
-            header.kind = ssd_hash::kVoid;
-            std::memcpy(record, &header, sizeof header);
-            ssd_hash::seal_record(record, tier.record_shape_);
+      // Lets the buffer go out again, also where relocate() throws in the middle.
+      struct End {
+        Compaction& compaction;
+        LogFile& victim;
+        const Log::Copies& copies;
+        const std::vector<Relocator::Relocation>& relocations;
+        std::vector<uint32_t>& refused;
+        ~End() {
+          for (uint32_t i = 0; i < copies.count; ++i) {
+            if (!relocations[i].done) {
+              refused.push_back(i);
+              continue;
+            }
+            victim.clear_live(compaction.shape_.record_of(relocations[i].from));
+            compaction.moved_rows_.fetch_add(1, std::memory_order_relaxed);
           }
-          --held.relocating;
-          tier.relocated_.notify_all();
+          compaction.log_.end_copies(copies, refused);
         }
-      } const release{*this, *buffer, refused};
-      relocations.clear();
-      for (uint32_t i = 0; i < count; ++i) {
-        const RecordHeader header = ssd_hash::header_of(copies + i * record_bytes_);
-        if (header.kind == ssd_hash::kTombstones) continue;
-        relocations.push_back({header.key, from[done + i], first_to + i});
-      }
+      };
+      const End end{*this, victim, copies, relocations, refused};
       relocator.relocate(relocations);
-      for (const Relocator::Relocation& row : relocations) {
-        std::byte* copy = copies + (row.to - first_to) * record_bytes_;
-        // A damaged row moves as it is, so that whoever reads it is told; its key may be right.
-        const bool whole = ssd_hash::is_whole(copy, record_shape_);
-        if (!whole) damaged_records_.fetch_add(1, std::memory_order_relaxed);
-        if (row.done) {
-          victim.clear_live(static_cast<uint32_t>(row.from % records_per_file_));
-          moved_rows_.fetch_add(1, std::memory_order_relaxed);
-        } else {
-          refused.emplace_back(copy, row.to);
-          if (!whole) victim.has_stuck_row = true;
+      // A damaged row moves as it is, so that whoever reads it is told; its key may be right.
+      for (uint32_t i = 0; i < copies.count; ++i) {
+        if (is_whole(copies.bytes + i * bytes, shape_.record)) continue;
+        const uint32_t record = shape_.record_of(from[done + i]);
+        if (relocations[i].done) {
+          moved_damaged_records_.fetch_add(1, std::memory_order_relaxed);
+        } else if (victim.is_live(record) && left.count++ == 0) {
+          left.first_reason = shape_.name_of(victim, record) + " is damaged: its checksum is wrong";
         }
       }
     }
-    for (const auto& [record, slot] : refused) {
-      buffer->file->clear_live(static_cast<uint32_t>(slot % records_per_file_));
-    }
-    done += count;
+    done += copies.count;
   }
 }
 
-// Removes files without live rows, the oldest first and, where files are kept, no later one before an
-// earlier one. A file that keeps some (their owner is about to erase them, or has not told the index of them yet) stays for the
-// next round.
-void SsdHashTier::remove_emptied_files() {
-  std::unique_lock lock(log_mutex_);
-  const auto is_empty = [](const LogFile& file) {
-    return file.sealed && file.live_rows.load(std::memory_order_acquire) == 0;
-  };
+void Compaction::settle(const std::shared_ptr<LogFile>& victim, const RowsLeft& left) {
+  if (left.count == 0) {
+    forget_problem(victim->number);
+    return;
+  }
+  std::string text = left.first_reason;
+  if (left.count > 1) text += " (and " + std::to_string(left.count - 1) + " more rows of that file)";
+  bool blocks_others = false;
+  if (shape_.keeps_files) {
+    // The file stays while younger ones go, so nothing may be left in it that they supersede.
+    try {
+      log_.secure_newer_rows();
+      log_.void_dead_records(*victim);
+    } catch (const Error& error) {
+      blocks_others = true;
+      text += std::string("; and ") + error.what();
+    }
+  }
+  set_aside(*victim, std::move(text), left.count, blocks_others);
+}
+
+// The oldest first and, where files are kept, no later one before an earlier one. A file that keeps some rows
+// (their owner is about to erase them, or has not told the index of them yet) stays for the next round.
+void Compaction::remove_emptied_files() {
   std::vector<std::shared_ptr<LogFile>> emptied;
-  for (const auto& file : log_) {
-    if (is_empty(*file)) {
+  for (const auto& file : log_.files()) {
+    if (file->sealed && file->live_rows() == 0 && !is_set_aside(*file)) {
       emptied.push_back(file);
-    } else if (options_.keep_files && !file->has_stuck_row) {
+    } else if (shape_.keeps_files && !is_set_aside(*file)) {
       break;
     }
   }
   if (emptied.empty()) return;
-  // What took the place of their rows first.
-  flush_buffer(lock);
-  if (options_.sync && active_ != nullptr) active_->file.sync();
-  std::exception_ptr error;
-  size_t removed = 0;
-  for (; removed < emptied.size(); ++removed) {
-    LogFile& file = *emptied[removed];
-    try {
-      file.file.remove();
-    } catch (...) {
-      error = std::current_exception();
-      break;
-    }
-    file_bytes_.fetch_sub(file.written_bytes, std::memory_order_relaxed);
-    free_indexes_.push_back(file.index);
-    std::erase(log_, emptied[removed]);
+  log_.secure_newer_rows();
+  const std::vector<Log::NotRemoved> stay = log_.remove(emptied);
+  for (const auto& file : emptied) forget_problem(file->number);
+  for (const Log::NotRemoved& not_removed : stay) {
+    set_aside(*not_removed.file, not_removed.reason, 0, /*blocks_others=*/shape_.keeps_files);
   }
-  if (removed > 0) publish_files();
-  if (error != nullptr) std::rethrow_exception(error);
+}
+
+// -- files that are set aside -----------------------------------------------------------------------------
+
+void Compaction::set_aside(const LogFile& file, std::string text, uint32_t rows_left, bool blocks_others) {
+  const MutexLock lock(problems_mutex_);
+  Problem& problem = problems_[file.number];
+  const bool told = problem.told && problem.text == text;
+  problem = {
+      std::move(text), file.written_bytes, rows_left, blocks_others, told, Clock::now() + kSetAsideFor};
+  update_set_aside_bytes();
+}
+
+void Compaction::forget_problem(uint64_t file_number) {
+  const MutexLock lock(problems_mutex_);
+  if (problems_.erase(file_number) > 0) update_set_aside_bytes();
+}
+
+void Compaction::forget_gone_files() {
+  const std::vector<std::shared_ptr<LogFile>> files = log_.files();
+  const MutexLock lock(problems_mutex_);
+  if (problems_.empty()) return;
+  std::erase_if(problems_, [&](const auto& problem) {
+    return std::none_of(files.begin(), files.end(),
+                        [&](const auto& file) { return file->number == problem.first; });
+  });
+  update_set_aside_bytes();
+}
+
+bool Compaction::has_problem(const LogFile& file) const {
+  const MutexLock lock(problems_mutex_);
+  return problems_.contains(file.number);
+}
+
+bool Compaction::is_set_aside(const LogFile& file) const {
+  const MutexLock lock(problems_mutex_);
+  const auto problem = problems_.find(file.number);
+  return problem != problems_.end() && Clock::now() < problem->second.retry_at &&
+         (file.live_rows() > 0 || problem->second.rows_left == 0);
+}
+
+bool Compaction::is_blocked() const {
+  const MutexLock lock(problems_mutex_);
+  const auto now = Clock::now();
+  return std::any_of(problems_.begin(), problems_.end(), [&](const auto& problem) {
+    return problem.second.blocks_others && now < problem.second.retry_at;
+  });
+}
+
+bool Compaction::retry_all() {
+  const MutexLock lock(problems_mutex_);
+  for (auto& [number, problem] : problems_) problem.retry_at = Clock::now();
+  update_set_aside_bytes();
+  return !failure_.empty() || !problems_.empty();
+}
+
+void Compaction::update_set_aside_bytes() {
+  const auto now = Clock::now();
+  uint64_t bytes = 0;
+  auto next = Clock::time_point::max();
+  for (const auto& [number, problem] : problems_) {
+    if (problem.retry_at <= now) continue;
+    bytes += problem.file_bytes;
+    next = std::min(next, problem.retry_at);
+  }
+  next_retry_.store(next.time_since_epoch().count(), std::memory_order_relaxed);
+  set_aside_bytes_.store(bytes, std::memory_order_relaxed);
+}
+
+uint64_t Compaction::damaged_records() const {
+  uint64_t records = moved_damaged_records_.load(std::memory_order_relaxed);
+  const MutexLock lock(problems_mutex_);
+  for (const auto& [number, problem] : problems_) records += problem.rows_left;
+  return records;
+}
+
+std::string Compaction::error() const {
+  const MutexLock lock(problems_mutex_);
+  if (!failure_.empty() || problems_.empty()) return failure_;
+  return problems_.begin()->second.text;
 }
 
 // -- a thread of its own ----------------------------------------------------------------------------------
 
-void SsdHashTier::wake_compaction_thread() {
-  const std::lock_guard lock(wake_mutex_);
+void Compaction::wake_thread() {
+  const MutexLock lock(wake_mutex_);
   wanted_ = true;
   wake_.notify_one();
 }
 
-void SsdHashTier::run_compaction_thread() {
+void Compaction::run_thread() {
   for (;;) {
     {
-      std::unique_lock lock(wake_mutex_);
-      wake_.wait(lock, [this] { return wanted_ || stopping_; });
+      const MutexLock lock(wake_mutex_);
+      while (!wanted_ && !stopping_) wake_.wait(wake_mutex_);
       if (stopping_) return;
       wanted_ = false;
     }
-    compact_noting_errors(0, SIZE_MAX);
+    run({});
   }
 }
 
-void SsdHashTier::stop_compaction_thread() {
-  if (!compaction_thread_.joinable()) return;
+void Compaction::stop() {
+  if (!thread_.joinable()) return;
   {
-    const std::lock_guard lock(wake_mutex_);
+    const MutexLock lock(wake_mutex_);
     stopping_ = true;
     wake_.notify_one();
   }
-  compaction_thread_.join();
+  thread_.join();
 }
 
-}  // namespace embstore
+}  // namespace embstore::ssd_hash

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "errors/error.h"
 #include "tiers/ssd_hash/batch_reader.h"
@@ -34,33 +36,62 @@ class IoUringReader final : public BatchReader {
   IoUringReader& operator=(const IoUringReader&) = delete;
 
   void read(std::span<ReadRequest> requests) override {
-    for (size_t first = 0; first < requests.size(); first += kDepth) {
-      const auto some = requests.subspan(first, std::min<size_t>(kDepth, requests.size() - first));
-      read_some(some);
-      // What the ring left (the file's end, an error) is settled by pread, which names the file.
-      for (ReadRequest& request : some) {
-        if (request.bytes_read == request.bytes) continue;
-        request.bytes_read +=
-            request.file->read_at(request.data + request.bytes_read, request.bytes - request.bytes_read,
-                                  request.offset + request.bytes_read);
+    for (size_t first = 0; first < requests.size();) {
+      size_t count = 1;
+      if (broken_) {
+        requests[first].bytes_read = 0;
+      } else {
+        count = pin_files(requests.subspan(first));
+        read_some(requests.subspan(first, count));
+        pins_.clear();
       }
+      // What the ring left (the file's end, an error) is settled by pread, which names the file.
+      for (ReadRequest& request : requests.subspan(first, count)) {
+        if (request.bytes_read < request.bytes) read_rest(request);
+      }
+      first += count;
     }
   }
 
  private:
   static constexpr unsigned kDepth = 128;
 
-  // REQUIRES: at most kDepth requests; none under way.
+  // Pins the files of the first requests, as many as the ring takes and there are descriptors for. Says how
+  // many requests: at least one, which is left to pread where its file can't be opened.
+  size_t pin_files(std::span<ReadRequest> requests) {
+    size_t count = 0;
+    const files::File* last = nullptr;
+    descriptors_.clear();
+    for (; count < requests.size() && count < kDepth; ++count) {
+      const files::File* const file = requests[count].file;
+      if (file != last) {
+        files::File::Pin pin;
+        try {
+          pin = pins_.empty() ? file->pin() : file->try_pin();
+        } catch (const files::FileError&) {
+        }
+        if (!pin) break;
+        pins_.push_back(std::move(pin));
+        last = file;
+      }
+      descriptors_.push_back(pins_.back().number());
+    }
+    return std::max<size_t>(count, 1);
+  }
+
+  // Those of them whose files are pinned. REQUIRES: none under way.
   void read_some(std::span<ReadRequest> requests) {
-    for (ReadRequest& request : requests) {
+    for (size_t i = 0; i < requests.size(); ++i) {
+      ReadRequest& request = requests[i];
       request.bytes_read = 0;
+      if (i >= descriptors_.size()) continue;
       io_uring_sqe* entry = io_uring_get_sqe(&ring_);
-      io_uring_prep_read(entry, request.file->descriptor(), request.data,
-                         static_cast<unsigned>(request.bytes), request.offset);
+      io_uring_prep_read(entry, descriptors_[i], request.data, static_cast<unsigned>(request.bytes),
+                         request.offset);
       io_uring_sqe_set_data(entry, &request);
     }
     // Until the last is done, whatever happens: the kernel writes to the requests' memory.
-    unsigned unsubmitted = static_cast<unsigned>(requests.size());
+    auto unsubmitted = static_cast<unsigned>(descriptors_.size());
     unsigned under_way = 0;
     while (unsubmitted + under_way > 0) {
       const int submitted = io_uring_submit_and_wait(&ring_, unsubmitted + under_way);
@@ -68,9 +99,10 @@ class IoUringReader final : public BatchReader {
         unsubmitted -= static_cast<unsigned>(submitted);
         under_way += static_cast<unsigned>(submitted);
       } else if (submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY) {
+        // The ring holds requests that it doesn't take: it isn't used again.
+        broken_ = true;
         await(under_way);
-        throw Error(ErrorKind::kStorage,
-                    "io_uring takes no reads: " + std::generic_category().message(-submitted));
+        return;
       }
       under_way -= reap();
     }
@@ -95,6 +127,9 @@ class IoUringReader final : public BatchReader {
   }
 
   io_uring ring_;
+  bool broken_ = false;
+  std::vector<files::File::Pin> pins_;
+  std::vector<int> descriptors_;  // of the first requests
 };
 
 }  // namespace

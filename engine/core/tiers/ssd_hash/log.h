@@ -1,147 +1,171 @@
-// The parts of the log: a file of records, the buffer that gathers its next records, and what readers see
-// of both.
+// The log: records are appended to its end, gathered in a buffer, and written out to its last file, the
+// active one, until that is full and sealed.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
-#include <mutex>
-#include <new>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "files/file.h"
-#include "tiers/ssd_hash/format.h"
-#include "tiers/ssd_hash/mapping.h"
-#include "tiers/tier.h"
+#include "threads/mutex.h"
+#include "tiers/ssd_hash/append_buffer.h"
+#include "tiers/ssd_hash/log_file.h"
+#include "tiers/ssd_hash/log_shape.h"
+#include "tiers/ssd_hash/sequence_note.h"
 
 namespace embstore::ssd_hash {
 
-// Memory that O_DIRECT takes.
-class AlignedBytes {
- public:
-  explicit AlignedBytes(size_t bytes)
-      : data_(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{kBlockBytes}))), size_(bytes) {}
-  std::byte* data() const { return data_.get(); }
-  size_t size() const { return size_; }
+using LogFiles = std::vector<std::shared_ptr<LogFile>>;  // by index; null where there is none
 
- private:
-  struct Free {
-    void operator()(std::byte* data) const { ::operator delete(data, std::align_val_t{kBlockBytes}); }
+// What a batch of reads sees. Never changed; the log replaces it.
+struct LogView {
+  std::shared_ptr<const LogFiles> files;
+  std::shared_ptr<const AppendBuffer> buffer;  // null where every record is written out
+};
+
+// Thread-safe but for adopt(), and for what ends it. Throws Error(kStorage) where the operating system refuses
+// something: then what was written before is readable as it was, and the call may be made again.
+class Log {
+ public:
+  // `note` may be null, and outlives the log. `shape` does too.
+  Log(const LogShape& shape, SequenceNote* note);
+
+  std::shared_ptr<const LogView> view() const;
+
+  // Appends up to `count` records, as many as the buffer takes, and says how many. fill(file, record, bytes,
+  // i, sequence) makes the i-th of them, and runs under the log's lock.
+  template <class Fill>
+  size_t append(size_t count, const Fill& fill);
+  bool buffer_is_full() const;
+
+  // Copies of records, with their sequence numbers, whose rows are about to be referred to there. They
+  // count as live, and aren't written out before end_copies().
+  struct Copies {
+    std::shared_ptr<AppendBuffer> buffer;
+    std::byte* bytes;
+    Slot first;
+    uint32_t count;  // those that the buffer took
   };
-  std::unique_ptr<std::byte, Free> data_;
-  size_t size_;
-};
+  Copies append_copies(std::span<const std::byte> records);
+  // The numbers of those that nobody refers to: they become void before they go out. On a medium they could
+  // outlive the newer record of their key.
+  void end_copies(const Copies& copies, std::span<const uint32_t> refused);
 
-// Memory of buffers that no reader is in any more, for the next ones: fresh pages are slow.
-class BufferMemory {
- public:
-  explicit BufferMemory(size_t buffer_bytes) : buffer_bytes_(buffer_bytes) {}
-  AlignedBytes take() {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!spare_.empty()) {
-        AlignedBytes bytes = std::move(spare_.back());
-        spare_.pop_back();
-        return bytes;
-      }
-    }
-    return AlignedBytes(buffer_bytes_);
-  }
-  void give_back(AlignedBytes bytes) {
-    const std::lock_guard lock(mutex_);
-    if (spare_.size() < kMaxSpare) spare_.push_back(std::move(bytes));
-  }
+  // Writes out what is gathered.
+  void flush();
+  void seal(const LogFile& file);  // if it's the active one
+
+  std::vector<std::shared_ptr<LogFile>> files() const;  // the oldest first
+  // What took the place of rows in files that are about to go is written out, and on the medium where that
+  // is asked for.
+  void secure_newer_rows();
+  // REQUIRES: sealed files without live rows; secure_newer_rows(). Says which couldn't be removed, and why.
+  struct NotRemoved {
+    std::shared_ptr<LogFile> file;
+    std::string reason;
+  };
+  std::vector<NotRemoved> remove(std::span<const std::shared_ptr<LogFile>> emptied);
+  // Makes every record of `file` void but for the live ones. REQUIRES: it's sealed; secure_newer_rows().
+  void void_dead_records(LogFile& file);
+
+  // Files that an earlier process left, the oldest first. REQUIRES: nothing was appended yet.
+  void adopt(std::deque<std::shared_ptr<LogFile>> files, uint64_t live_rows, uint64_t next_sequence);
+
+  // The ends of a log: everything is on the medium, or every file is gone. May be called again after an error.
+  void keep_all();
+  void remove_all();
+  void forget_all();  // REQUIRES: one of them
+
+  // REQUIRES: the record was live. Rows that move are counted by nobody.
+  bool drop(const LogView& seen, Slot slot) const;  // false where it was dropped before
+  void add_live_rows(uint64_t rows) { live_rows_.fetch_add(rows, std::memory_order_relaxed); }
+  void subtract_live_rows(uint64_t rows) { live_rows_.fetch_sub(rows, std::memory_order_relaxed); }
+
+  uint64_t live_rows() const { return live_rows_.load(std::memory_order_relaxed); }
+  uint64_t live_bytes() const { return live_rows() * shape_.record.bytes; }
+  uint64_t file_bytes() const { return file_bytes_.load(std::memory_order_relaxed); }
+  uint64_t file_bytes_peak() const { return file_bytes_peak_.load(std::memory_order_relaxed); }
+  uint64_t bytes_written() const { return bytes_written_.load(std::memory_order_relaxed); }
+  uint64_t reused_indexes() const { return reused_indexes_.load(std::memory_order_acquire); }
+  uint64_t rewritten_files() const { return rewritten_files_.load(std::memory_order_relaxed); }
+  uint64_t lost_records() const { return lost_records_.load(std::memory_order_relaxed); }
+  uint64_t file_count() const;
+  uint64_t unwritten_records() const;
 
  private:
-  static constexpr size_t kMaxSpare = 2;
-  const size_t buffer_bytes_;
-  std::mutex mutex_;
-  std::vector<AlignedBytes> spare_;  // guarded by mutex_
+  void publish_view() REQUIRES(mutex_);   // after buffer_ changed
+  void publish_files() REQUIRES(mutex_);  // after files_ changed
+  uint32_t take_file_index() REQUIRES(mutex_);
+  void open_file() REQUIRES(mutex_);
+  void open_buffer() REQUIRES(mutex_);
+  // These let go of the lock while copies are being made.
+  AppendBuffer& writable_buffer() REQUIRES(mutex_);
+  void flush_buffer() REQUIRES(mutex_);
+  void seal_active_file() REQUIRES(mutex_);
+
+  void add_file_bytes(uint64_t bytes) REQUIRES(mutex_);
+  // A file whose sync failed is written anew first.
+  void make_sound(LogFile& file) REQUIRES(mutex_);
+  void bring_to_medium(LogFile& file) REQUIRES(mutex_);
+  void write_anew(LogFile& file) REQUIRES(mutex_);
+  void copy_bytes(const LogFile& from, files::File& to) REQUIRES(mutex_);
+  void count_lost_records(const LogFile& file) REQUIRES(mutex_);
+
+  const LogShape& shape_;
+  SequenceNote* const note_;
+  const std::shared_ptr<BufferMemory> buffer_memory_;
+
+  // Guards what is appended and which files there are. Held while a buffer is written out, never while a row
+  // is read or moved to another place. Taken after Compaction's, before view_mutex_ and those of files/.
+  mutable Mutex mutex_;
+  Condition copied_;
+  std::deque<std::shared_ptr<LogFile>> files_ GUARDED_BY(mutex_);  // oldest first
+  std::shared_ptr<LogFile> active_ GUARDED_BY(mutex_);             // the last of files_, or null
+  std::shared_ptr<AppendBuffer> buffer_ GUARDED_BY(mutex_);        // of active_, or null
+  uint32_t buffer_written_ GUARDED_BY(mutex_) = 0;  // records of buffer_ that are in the file as well
+  uint32_t copying_ GUARDED_BY(mutex_) = 0;         // Copies that haven't ended; buffer_ stays meanwhile
+  uint64_t next_sequence_ GUARDED_BY(mutex_) = 1;
+  uint64_t next_number_ GUARDED_BY(mutex_) = 1;
+  uint32_t next_index_ GUARDED_BY(mutex_) = 0;            // indexes from here on were never used
+  std::deque<uint32_t> free_indexes_ GUARDED_BY(mutex_);  // the longest free first
+  std::shared_ptr<const LogFiles> files_by_index_ GUARDED_BY(mutex_);
+  bool has_new_names_ GUARDED_BY(mutex_) = false;  // that the directory hasn't on its medium yet
+
+  // Innermost of all: guards the pointer, not what it points to.
+  mutable Mutex view_mutex_;
+  std::shared_ptr<const LogView> view_ GUARDED_BY(view_mutex_);
+
+  std::atomic<uint64_t> live_rows_{0};
+  std::atomic<uint64_t> file_bytes_{0};
+  std::atomic<uint64_t> file_bytes_peak_{0};
+  std::atomic<uint64_t> bytes_written_{0};
+  std::atomic<uint64_t> reused_indexes_{0};
+  std::atomic<uint64_t> rewritten_files_{0};
+  std::atomic<uint64_t> lost_records_{0};  // live ones, of files that were written anew
 };
 
-// One file. Its records are numbered from 0; record r of the file with index i has the slot
-// i * (records a file) + r.
-struct LogFile {
-  LogFile(FileCalls& calls, const std::string& path, int flags, uint64_t file_number, uint32_t file_index,
-          uint32_t record_capacity)
-      : file(calls, path, flags),
-        number(file_number),
-        index(file_index),
-        capacity(record_capacity),
-        live_bits((record_capacity + 63) / 64) {}
-
-  bool is_live(uint32_t record) const {
-    return (live_bits[record / 64].load(std::memory_order_acquire) >> (record % 64) & 1) != 0;
+template <class Fill>
+size_t Log::append(size_t count, const Fill& fill) {
+  const MutexLock lock(mutex_);
+  AppendBuffer& buffer = writable_buffer();
+  LogFile& file = *active_;
+  const uint32_t before = buffer.count.load(std::memory_order_relaxed);
+  const uint32_t first = file.records.load(std::memory_order_relaxed);
+  const auto appended = static_cast<uint32_t>(std::min<size_t>(count, buffer.capacity - before));
+  std::byte* at = buffer.at_offset(shape_.offset_of(first));
+  for (uint32_t i = 0; i < appended; ++i, at += shape_.record.bytes) {
+    fill(file, first + i, at, i, next_sequence_++);
+    seal_record(at, shape_.record);
   }
-  void set_live(uint32_t record) {
-    live_bits[record / 64].fetch_or(uint64_t{1} << (record % 64), std::memory_order_release);
-    live_rows.fetch_add(1, std::memory_order_release);
-  }
-  // False where the record wasn't live.
-  bool clear_live(uint32_t record) {
-    const uint64_t bit = uint64_t{1} << (record % 64);
-    if ((live_bits[record / 64].fetch_and(~bit, std::memory_order_acq_rel) & bit) == 0) return false;
-    live_rows.fetch_sub(1, std::memory_order_acq_rel);
-    return true;
-  }
-
-  // For up to `bytes`, of which the file may have fewer yet.
-  void map(uint64_t bytes) {
-    mapping_owner = std::make_unique<Mapping>(file, bytes);
-    mapping.store(mapping_owner.get(), std::memory_order_release);
-  }
-
-  File file;
-  const uint64_t number;
-  const uint32_t index;
-  const uint32_t capacity;  // records
-  std::vector<std::atomic<uint64_t>> live_bits;
-  std::atomic<uint32_t> live_rows{0};
-  std::atomic<const Mapping*> mapping{nullptr};  // null where rows aren't to be read from one
-  std::atomic<uint64_t> mapped_bytes{0};         // of it; they are all written, and stay as they are
-
-  // Guarded by the tier's log mutex:
-  uint32_t records = 0;        // appended
-  uint64_t written_bytes = 0;  // of the file, header included
-  std::unique_ptr<const Mapping> mapping_owner;
-  bool sealed = false;  // nothing is appended any more, and the header says so
-
-  // Of the one compaction at a time: a damaged row whose key can't be told. The file stays while it's live.
-  bool has_stuck_row = false;
-};
-
-// Records that are being gathered for the end of one file. They are laid out as in the file, from
-// base_offset on, so that whole blocks go out as they are.
-struct Buffer {
-  Buffer(std::shared_ptr<BufferMemory> memory, std::shared_ptr<LogFile> log_file)
-      : pool(std::move(memory)), file(std::move(log_file)), bytes(pool->take()) {}
-  ~Buffer() { pool->give_back(std::move(bytes)); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-
-  bool full() const { return count.load(std::memory_order_relaxed) == capacity; }
-
-  const std::shared_ptr<BufferMemory> pool;
-  const std::shared_ptr<LogFile> file;
-  AlignedBytes bytes;
-  uint64_t base_offset = 0;        // in the file; a whole number of blocks
-  uint32_t first_record = 0;       // of the file
-  uint32_t capacity = 0;           // records, from first_record on
-  std::atomic<uint32_t> count{0};  // records that are whole; stored under the log mutex
-
-  // Guarded by the tier's log mutex:
-  uint32_t written = 0;     // records that are in the file as well
-  uint32_t relocating = 0;  // compactions that may still void records here; it isn't written out meanwhile
-};
-
-using Files = std::vector<std::shared_ptr<LogFile>>;  // by index; null where there is none
-
-// What a batch of reads sees. Never changed; the tier replaces it.
-struct View {
-  std::shared_ptr<const Files> files;
-  std::shared_ptr<const Buffer> buffer;  // null where every record is written out
-};
+  file.records.store(first + appended, std::memory_order_release);
+  buffer.count.store(before + appended, std::memory_order_release);
+  if (note_ != nullptr) note_->hand_out(next_sequence_ - 1);
+  return appended;
+}
 
 }  // namespace embstore::ssd_hash

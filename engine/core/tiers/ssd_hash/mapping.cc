@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "tiers/ssd_hash/format.h"
+#include "tiers/ssd_hash/guarded_copy.h"
 
 namespace embstore::ssd_hash {
 namespace {
@@ -26,11 +27,13 @@ int64_t now_ns() {
 
 }  // namespace
 
-Mapping::Mapping(const File& file, uint64_t bytes) : file_(file), bytes_(bytes) {
-  void* address = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.descriptor(), 0);
+Mapping::Mapping(const files::File& file, uint64_t bytes) : bytes_(bytes) {
+  const auto pinned = file.pin();
+  void* address = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, pinned.number(), 0);
   if (address == MAP_FAILED) return;
   data_ = static_cast<const std::byte*>(address);
   madvise(address, bytes, MADV_RANDOM);
+  catch_bus_errors();
 }
 
 Mapping::~Mapping() {
@@ -38,15 +41,15 @@ Mapping::~Mapping() {
 }
 
 bool Mapping::is_resident(uint64_t bytes) const {
-  if (data_ == nullptr) return false;
+  if (data_ == nullptr || given_up_.load(std::memory_order_relaxed)) return false;
   const int64_t now = now_ns();
   if (now >= sampled_until_ns_.load(std::memory_order_acquire)) {
+    catch_bus_errors();
     const bool resident = sample(bytes);
     sampled_resident_.store(resident, std::memory_order_relaxed);
     sampled_until_ns_.store(now + (resident ? kResidentForNs : kAbsentForNs), std::memory_order_release);
   }
-  // Asked anew each time: pages beyond the end of a file that somebody cut off must not be touched.
-  return sampled_resident_.load(std::memory_order_relaxed) && file_.size_bytes() >= bytes;
+  return sampled_resident_.load(std::memory_order_relaxed);
 }
 
 bool Mapping::sample(uint64_t bytes) const {

@@ -44,7 +44,7 @@ struct SsdHashOptions {
   bool sync = false;
 
   // Default: the system's. Not owned.
-  ssd_hash::FileCalls* file_calls = nullptr;
+  files::FileCalls* file_calls = nullptr;
 };
 
 }  // namespace embstore

@@ -16,8 +16,6 @@
 namespace embstore::ssd_hash {
 namespace {
 
-std::string path_in(const std::string& directory) { return directory + "/" + kNoteName; }
-
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
   throw Error(ErrorKind::kStorage, path + ": " + why);
 }
@@ -59,7 +57,14 @@ void check_header(const std::string& path, const NoteHeader& found, const NoteHe
   }
 }
 
+void fill_page(char (&page)[kNoteBytes], const NoteHeader& header) {
+  std::memset(page, 0, sizeof page);
+  std::memcpy(page, &header, sizeof header);
+}
+
 }  // namespace
+
+std::string SequenceNote::path_in(const std::string& directory) { return directory + "/" + kNoteName; }
 
 struct SequenceNote::Counters {
   uint64_t handed_out;
@@ -71,43 +76,70 @@ bool SequenceNote::exists(const std::string& directory) {
   return std::filesystem::exists(path_in(directory), code);
 }
 
-void SequenceNote::remove(FileCalls& calls, const std::string& directory) {
+void SequenceNote::remove(files::FileCalls& calls, const std::string& directory) {
   const std::string path = path_in(directory);
   if (calls.unlink(path.c_str()) != 0 && errno != ENOENT) {
     refuse(path, "can't be removed: " + std::generic_category().message(errno));
   }
 }
 
-// Under its own name only when it's whole, so that no kill leaves half a note.
-void SequenceNote::make(FileCalls& calls, const std::string& directory, const std::string& variable_name,
-                        const std::string& optimizer) {
-  File file(calls, path_in(directory) + ".new", O_RDWR | O_CREAT | O_TRUNC);
-  char page[kNoteBytes] = {};
-  const NoteHeader header = header_for(variable_name, optimizer);
-  std::memcpy(page, &header, sizeof header);
-  file.write_at(page, sizeof page, 0);
-  file.sync();
-  file.rename_to(path_in(directory));
-  sync_directory(calls, directory);
+std::unique_ptr<files::File> SequenceNote::made(files::FileCalls& calls, const std::string& directory,
+                                                const void* page) {
+  auto file = std::make_unique<files::File>(calls, path_in(directory) + ".new", O_RDWR | O_CREAT | O_TRUNC,
+                                            files::FileUse{.for_the_medium = true});
+  file->write_at(page, kNoteBytes, 0);
+  file->sync();
+  file->rename_to(path_in(directory));
+  files::sync_directory(calls, directory);
+  return file;
 }
 
-SequenceNote::SequenceNote(FileCalls& calls, const std::string& directory, const std::string& variable_name,
-                           const std::string& optimizer)
-    : was_there_(exists(directory) || (make(calls, directory, variable_name, optimizer), false)),
-      file_(calls, path_in(directory), O_RDWR) {
-  NoteHeader header{};
-  if (file_.size_bytes() < kNoteBytes) refuse(file_.path(), "is truncated");
-  file_.read_at(&header, sizeof header, 0);
-  check_header(file_.path(), header, header_for(variable_name, optimizer));
-  page_ = mmap(nullptr, kNoteBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.descriptor(), 0);
-  if (page_ == MAP_FAILED) {
-    refuse(file_.path(),
-           "can't be mapped, which files that are kept need: " + std::generic_category().message(errno));
+SequenceNote::SequenceNote(files::FileCalls& calls, const std::string& directory,
+                           const std::string& variable_name, const std::string& optimizer)
+    : calls_(calls), directory_(directory), was_there_(exists(directory)) {
+  const NoteHeader wanted = header_for(variable_name, optimizer);
+  if (was_there_) {
+    file_ = std::make_unique<files::File>(calls, path_in(directory), O_RDWR);
+  } else {
+    char page[kNoteBytes];
+    fill_page(page, wanted);
+    file_ = made(calls, directory, page);
   }
-  counters_ = reinterpret_cast<Counters*>(static_cast<char*>(page_) + sizeof(NoteHeader));
+  NoteHeader header{};
+  if (file_->size_bytes() < kNoteBytes) refuse(file_->path(), "is truncated");
+  file_->read_at(&header, sizeof header, 0);
+  check_header(file_->path(), header, wanted);
+  map();
 }
 
 SequenceNote::~SequenceNote() { munmap(page_, kNoteBytes); }
+
+void SequenceNote::map() {
+  const auto pinned = file_->pin();
+  void* page = mmap(nullptr, kNoteBytes, PROT_READ | PROT_WRITE, MAP_SHARED, pinned.number(), 0);
+  if (page == MAP_FAILED) {
+    refuse(file_->path(),
+           "can't be mapped, which files that are kept need: " + std::generic_category().message(errno));
+  }
+  if (page_ != nullptr) munmap(page_, kNoteBytes);
+  page_ = page;
+  counters_ = reinterpret_cast<Counters*>(static_cast<char*>(page_) + sizeof(NoteHeader));
+}
+
+void SequenceNote::sync() {
+  if (!file_->in_doubt()) {
+    try {
+      file_->sync();
+      return;
+    } catch (const files::FileError&) {
+      if (!file_->in_doubt()) throw;
+    }
+  }
+  char page[kNoteBytes];
+  std::memcpy(page, page_, sizeof page);
+  file_ = made(calls_, directory_, page);
+  map();
+}
 
 uint64_t SequenceNote::handed_out() const {
   return std::atomic_ref(counters_->handed_out).load(std::memory_order_relaxed);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "files/file.h"
@@ -14,14 +15,14 @@ class SequenceNote {
   // Opens the note of `directory`, or makes one. `optimizer` says what the rows' slots are.
   // Throws Error(kStorage) where the file system can't map it, or where it's damaged, or of another
   // format, variable or optimizer.
-  SequenceNote(FileCalls& calls, const std::string& directory, const std::string& variable_name,
+  SequenceNote(files::FileCalls& calls, const std::string& directory, const std::string& variable_name,
                const std::string& optimizer);
   ~SequenceNote();
   SequenceNote(const SequenceNote&) = delete;
   SequenceNote& operator=(const SequenceNote&) = delete;
 
   static bool exists(const std::string& directory);
-  static void remove(FileCalls& calls, const std::string& directory);
+  static void remove(files::FileCalls& calls, const std::string& directory);
 
   // Whether an earlier process had made it.
   bool was_there() const { return was_there_; }
@@ -33,17 +34,22 @@ class SequenceNote {
   void hand_out(uint64_t sequence);
   void write_out(uint64_t sequence);
 
-  // Brings it to the medium.
-  void sync() { file_.sync(); }
+  // Brings it to the medium; where that fails once, a new note takes its place.
+  void sync();
 
  private:
   struct Counters;
 
-  static void make(FileCalls& calls, const std::string& directory, const std::string& variable_name,
-                   const std::string& optimizer);
+  static std::string path_in(const std::string& directory);
+  // Under its own name only when it's whole, so that no kill leaves half a note.
+  static std::unique_ptr<files::File> made(files::FileCalls& calls, const std::string& directory,
+                                           const void* page);
+  void map();
 
+  files::FileCalls& calls_;
+  const std::string directory_;
   const bool was_there_;
-  File file_;
+  std::unique_ptr<files::File> file_;
   void* page_ = nullptr;
   Counters* counters_ = nullptr;
 };

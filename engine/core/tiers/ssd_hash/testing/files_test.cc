@@ -353,14 +353,14 @@ void a_record_that_is_damaged_while_open_is_an_error_that_names_it() {
     };
     flip(files[0], record_offset(5, record) + 60);
     read(4);
-    check_throws(ErrorKind::kStorage, files[0] + ": the record at ", [&] { read(5); });
-    check_throws(ErrorKind::kStorage, "(key 5) is damaged", [&] { read(5); });
+    check_throws(ErrorKind::kDamagedRows, files[0] + ": the record at ", [&] { read(5); });
+    check_throws(ErrorKind::kDamagedRows, "(key 5) is damaged", [&] { read(5); });
     // Erased, it's nobody's row.
     tier.erase(std::vector{Place{5, index.find(5)->slot}});
     tier.read(std::vector{Place{5, index.find(5)->slot}}, rows);
     fs::resize_file(files[0], record_offset(20, record) + 1);
     read(19);
-    check_throws(ErrorKind::kStorage, "(key 20) is cut off", [&] { read(20); });
+    check_throws(ErrorKind::kDamagedRows, "(key 20) is cut off", [&] { read(20); });
   }
 }
 

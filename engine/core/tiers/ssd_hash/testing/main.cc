@@ -155,8 +155,8 @@ int main(int argc, char** argv) {
   using embstore::check;
   using embstore::fail;
   std::vector<Test> tests;
-  for (const auto group :
-       {row_tests(), file_tests(), fault_tests(), random_tests(), thread_tests(), kill_tests()}) {
+  for (const auto group : {row_tests(), file_tests(), fault_tests(), medium_tests(), descriptor_tests(),
+                           every_call_tests(), random_tests(), thread_tests(), kill_tests()}) {
     tests.insert(tests.end(), group.begin(), group.end());
   }
   if (argc == 2 && std::strcmp(argv[1], "--list") == 0) {

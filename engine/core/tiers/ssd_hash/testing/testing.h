@@ -69,6 +69,9 @@ struct Test {
 std::span<const Test> row_tests();
 std::span<const Test> file_tests();
 std::span<const Test> fault_tests();
+std::span<const Test> medium_tests();
+std::span<const Test> descriptor_tests();
+std::span<const Test> every_call_tests();
 std::span<const Test> random_tests();
 std::span<const Test> thread_tests();
 std::span<const Test> kill_tests();

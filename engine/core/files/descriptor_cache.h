@@ -1,0 +1,99 @@
+// The descriptors of all files of the process, of which only so many are open at once: a quarter of what the
+// process may have (RLIMIT_NOFILE), and at least 16. A file that is needed again is opened again.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "threads/mutex.h"
+
+namespace embstore::files {
+
+class DescriptorCache;
+
+// A file's descriptor, open or not. Whoever uses it pins it, for the time of a call or of a batch.
+class CachedDescriptor {
+ public:
+  CachedDescriptor(const CachedDescriptor&) = delete;
+  CachedDescriptor& operator=(const CachedDescriptor&) = delete;
+
+  class Pin {
+   public:
+    Pin() = default;
+    explicit Pin(const CachedDescriptor& pinned) : pinned_(&pinned) {}
+    Pin(Pin&& other) noexcept : pinned_(std::exchange(other.pinned_, nullptr)) {}
+    Pin& operator=(Pin&& other) noexcept {
+      std::swap(pinned_, other.pinned_);
+      return *this;
+    }
+    ~Pin() {
+      if (pinned_ != nullptr) pinned_->pins_.fetch_sub(1, std::memory_order_release);
+    }
+    explicit operator bool() const { return pinned_ != nullptr; }
+    int number() const { return pinned_->number_; }
+
+   private:
+    const CachedDescriptor* pinned_ = nullptr;
+  };
+
+  // Opens the file again where that is needed; throws what open_descriptor() throws. Where every descriptor
+  // is in use, one more than the cache's limit is opened: there are never more than there are callers.
+  // REQUIRES: the caller has pinned no other.
+  Pin pin() const;
+  // The same for callers who have pinned others: an empty pin where there is no room for one more.
+  Pin try_pin() const;
+
+ protected:
+  CachedDescriptor() = default;
+  ~CachedDescriptor() = default;
+
+  virtual int open_descriptor() const = 0;  // or throws
+  virtual void close_descriptor(int number) const = 0;
+  // An error of the medium may be told on one descriptor alone, so what must reach the medium does so before
+  // its descriptor goes.
+  virtual bool must_sync_before_close() const = 0;
+  virtual void sync_before_close() const = 0;  // REQUIRES: pinned. Throws nothing
+
+  void open() const;  // the first time
+  // Closes it. REQUIRES: nobody uses it any more. To be called by the destructor of whoever derives.
+  void forget() const;
+
+ private:
+  friend class DescriptorCache;
+  static constexpr int kClosed = -1;
+  bool pin_if_open() const;
+
+  mutable std::atomic<int> pins_{kClosed};
+  mutable std::atomic<bool> used_lately_{false};
+  mutable int number_ = -1;      // written by the cache alone, while pins_ is kClosed
+  mutable size_t position_ = 0;  // in the cache's list; the cache's
+};
+
+class DescriptorCache {
+ public:
+  static DescriptorCache& of_process();
+  // As many as may be open at once; asked of the system anew, since a process may change it.
+  static size_t limit();
+
+  size_t open_count() const;
+
+ private:
+  friend class CachedDescriptor;
+
+  // Pins `wanted`, which was closed. False only where `only_if_room`, and there is none.
+  bool open(const CachedDescriptor& wanted, bool only_if_room);
+  void forget(const CachedDescriptor& gone);
+  // False where none is idle.
+  bool close_an_idle_one(bool may_sync) REQUIRES(mutex_);
+  bool close_if_idle(const CachedDescriptor& candidate, bool may_sync) REQUIRES(mutex_);
+  void close(const CachedDescriptor& claimed) REQUIRES(mutex_);
+
+  mutable Mutex mutex_;  // innermost, but for the system's calls
+  Condition let_go_of_;  // an idle one that was being synced
+  std::vector<const CachedDescriptor*> open_ GUARDED_BY(mutex_);
+  size_t hand_ GUARDED_BY(mutex_) = 0;  // of the clock that says which was used least lately
+};
+
+}  // namespace embstore::files

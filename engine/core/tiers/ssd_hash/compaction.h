@@ -1,0 +1,139 @@
+// Keeps the files within twice the live records plus one buffer, by moving what is live in a file to the end
+// of the log and removing the file: the one with the least live rows, or the oldest where files are to be
+// kept. With the oldest first, for each key an older record goes before a newer one, and what recover()
+// finds is never older than what was written out, without a word about rows that were merely promoted.
+//
+// Let L be the bytes of live records, F those of the files, B the buffer (at least eight records), of which
+// B/8 goes out at once. Writers start to compact where F passes the soft bound, 7/4 L + B/4, a file for
+// each buffer; where F would pass the hard bound, 15/8 L + 5/8 B, they compact before they write. A file
+// is L/8 or B/8 long, whichever is more, so the copies that lie beside their originals for a while fit
+// below 2 L + B.
+//
+// A file that can't be compacted, since records in it are damaged or unreadable, or since it can't be
+// removed, concerns nobody else: it's set aside for a while, and the bound holds for the others.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "threads/mutex.h"
+#include "tiers/ssd_hash/log.h"
+#include "tiers/ssd_hash/options.h"
+#include "tiers/tier.h"
+
+namespace embstore::ssd_hash {
+
+// Thread-safe but for start() and stop(), which are the owner's. Nothing but drain() throws.
+class Compaction {
+ public:
+  Compaction(Log& log, const LogShape& shape, CompactionMode mode);
+  ~Compaction() { stop(); }
+  Compaction(const Compaction&) = delete;
+  Compaction& operator=(const Compaction&) = delete;
+
+  // Without it nothing is compacted. `relocator` must stay until stop().
+  void start(Relocator& relocator);
+  void stop();
+
+  // Before another buffer is written out.
+  void make_room();
+  // After erasures. Costs two loads where there is nothing to do.
+  void compact();
+  // Returns when the files are within their bound. Throws Error(kStorage) that says what couldn't be done,
+  // once for each that wasn't told of before.
+  void drain();
+
+  uint64_t compacted_files() const { return compacted_files_.load(std::memory_order_relaxed); }
+  uint64_t moved_rows() const { return moved_rows_.load(std::memory_order_relaxed); }
+  uint64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
+  uint64_t damaged_records() const;
+  std::string error() const;  // the first that still holds; else empty
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // Why a file is set aside.
+  struct Problem {
+    std::string text;
+    uint64_t file_bytes;
+    uint32_t rows_left;  // damaged ones that couldn't be moved
+    bool blocks_others;  // none after it may be removed
+    bool told;
+    Clock::time_point retry_at;
+  };
+  struct RowsLeft {
+    uint32_t count = 0;
+    std::string first_reason;
+  };
+  class Turn;  // one compaction at a time
+
+  bool is_over_soft_bound(uint64_t more_bytes) const;
+  bool is_over_hard_bound(uint64_t more_bytes) const;
+  uint64_t bound_file_bytes() const;  // of the files that the bound holds for
+
+  struct Round {
+    uint64_t more_bytes = 0;  // that are about to be written
+    size_t max_files = SIZE_MAX;
+    bool wait = true;             // for a round that is under way, rather than leave it at that
+    bool retry_problems = false;  // of files that were set aside, whatever the bound says
+  };
+  // As long as the soft bound is passed, of the files that there are now, each once.
+  void run(const Round& round);
+  void compact_files(const Round& round);
+  std::shared_ptr<LogFile> next_victim(std::span<const uint64_t> taken, uint64_t last_number) const;
+  RowsLeft move_live_rows(LogFile& victim);
+  void move_records(LogFile& victim, std::span<const std::byte> records, std::span<const Slot> from,
+                    RowsLeft& left);
+  void settle(const std::shared_ptr<LogFile>& victim, const RowsLeft& left);
+  void remove_emptied_files();
+
+  void set_aside(const LogFile& file, std::string text, uint32_t rows_left, bool blocks_others);
+  void forget_problem(uint64_t file_number);
+  void forget_gone_files();
+  bool has_problem(const LogFile& file) const;
+  bool is_set_aside(const LogFile& file) const;
+  bool is_blocked() const;
+  bool retry_all();  // false where no problem is known
+  void update_set_aside_bytes() REQUIRES(problems_mutex_);
+
+  void wake_thread();
+  void run_thread();
+
+  Log& log_;
+  const LogShape& shape_;
+  const CompactionMode mode_;
+  std::atomic<Relocator*> relocator_{nullptr};
+
+  // A flag rather than a held mutex, since relocate() runs meanwhile. Of the locks here none is held while
+  // another, or the log's, is taken.
+  Mutex turn_mutex_;
+  Condition turn_ended_;
+  bool compacting_ GUARDED_BY(turn_mutex_) = false;
+
+  mutable Mutex problems_mutex_;
+  std::map<uint64_t, Problem> problems_ GUARDED_BY(problems_mutex_);  // by file number
+  std::string failure_ GUARDED_BY(problems_mutex_);  // of no one file: what ended the last compaction
+  bool failure_told_ GUARDED_BY(problems_mutex_) = false;
+  std::atomic<uint64_t> set_aside_bytes_{0};
+  std::atomic<Clock::rep> next_retry_{0};
+
+  std::thread thread_;
+  Mutex wake_mutex_;
+  Condition wake_;
+  bool wanted_ GUARDED_BY(wake_mutex_) = false;
+  bool stopping_ GUARDED_BY(wake_mutex_) = false;
+
+  std::atomic<uint64_t> compacted_files_{0};
+  std::atomic<uint64_t> moved_rows_{0};
+  std::atomic<uint64_t> bytes_read_{0};
+  std::atomic<uint64_t> moved_damaged_records_{0};
+};
+
+}  // namespace embstore::ssd_hash

@@ -1,0 +1,76 @@
+#include "tiers/ssd_hash/file_header.h"
+
+#include <fcntl.h>
+
+#include <cstring>
+
+#include "errors/error.h"
+#include "tiers/ssd_hash/aligned_bytes.h"
+
+namespace embstore::ssd_hash {
+namespace {
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw Error(ErrorKind::kStorage, path + ": " + why);
+}
+
+}  // namespace
+
+void write_file_header(files::File& to, const LogFile& file, const LogShape& shape) {
+  FileHeader header{};
+  std::memcpy(header.magic, kMagic, sizeof header.magic);
+  header.format_version = kFormatVersion;
+  header.header_bytes = kHeaderBytes;
+  header.file_number = file.number;
+  header.variable_hash = hash_of_name(shape.variable_name);
+  header.dim = static_cast<uint32_t>(shape.layout.dim());
+  header.slot_count = static_cast<uint32_t>(shape.layout.slot_count());
+  header.row_bytes = static_cast<uint32_t>(shape.layout.row_bytes());
+  header.record_bytes = static_cast<uint32_t>(shape.record.bytes);
+  header.record_capacity = file.capacity;
+  header.flags = shape.keeps_files ? kKept : 0;
+  header.sealed = file.sealed ? 1 : 0;
+  header.sealed_records = file.sealed ? file.records.load() : 0;
+  header.checksum = checksum_of_header(header);
+  const AlignedBytes block(kHeaderBytes);
+  std::memset(block.data(), 0, block.size());
+  std::memcpy(block.data(), &header, sizeof header);
+  to.write_at(block.data(), block.size(), 0);
+}
+
+FileHeader read_file_header(files::FileCalls& calls, const std::string& path) {
+  const files::File file(calls, path, O_RDONLY);
+  FileHeader header{};
+  if (file.read_at(&header, sizeof header, 0) < sizeof header || file.size_bytes() < kHeaderBytes) {
+    refuse(path, "is truncated: shorter than its header");
+  }
+  if (std::memcmp(header.magic, kMagic, sizeof header.magic) != 0) {
+    refuse(path, "isn't a file of SSDHASH rows; remove it, or choose another storage_path");
+  }
+  if (header.format_version != kFormatVersion) {
+    refuse(path, "has format version " + std::to_string(header.format_version) +
+                     "; this engine reads version " + std::to_string(kFormatVersion));
+  }
+  if (header.checksum != checksum_of_header(header)) {
+    refuse(path, "is damaged: its header's checksum is wrong");
+  }
+  return header;
+}
+
+void check_file_header(const std::string& path, const FileHeader& header, const LogShape& shape) {
+  if (header.variable_hash != hash_of_name(shape.variable_name)) {
+    refuse(path, "holds rows of another variable than \"" + shape.variable_name +
+                     "\", or of another number of partitions; give each its own storage_path");
+  }
+  if (header.dim != static_cast<uint32_t>(shape.layout.dim()) ||
+      header.slot_count != static_cast<uint32_t>(shape.layout.slot_count()) ||
+      header.row_bytes != shape.layout.row_bytes() || header.record_bytes != shape.record.bytes ||
+      header.header_bytes != kHeaderBytes || header.record_capacity == 0) {
+    refuse(path, "holds rows of dim " + std::to_string(header.dim) + " with " +
+                     std::to_string(header.slot_count) + " optimizer slots; the variable has dim " +
+                     std::to_string(shape.layout.dim()) + " with " +
+                     std::to_string(shape.layout.slot_count()));
+  }
+}
+
+}  // namespace embstore::ssd_hash
