@@ -32,6 +32,7 @@ class FileLock {
   }
   ~FileLock() {
     unlink(path_.c_str());  // before the lock goes, or another owner's file could be removed
+    flock(descriptor_, LOCK_UN);  // which a forked child's copy of the descriptor would hold on to
     close(descriptor_);
   }
   FileLock(const FileLock&) = delete;

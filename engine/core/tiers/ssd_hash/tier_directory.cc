@@ -61,7 +61,9 @@ TierDirectory::TierDirectory(std::string path, files::FileCalls& calls)
 TierDirectory::~TierDirectory() { unlock(); }
 
 void TierDirectory::unlock() {
-  if (descriptor_ >= 0) calls_.close(std::exchange(descriptor_, -1));
+  if (descriptor_ < 0) return;
+  flock(descriptor_, LOCK_UN);  // which a forked child's copy of the descriptor would hold on to
+  calls_.close(std::exchange(descriptor_, -1));
 }
 
 // A file that a kill leaves has no rows by its name.
