@@ -91,8 +91,9 @@ void Table::lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const {
   Operation operation(*this);
   IndexReader reader(parts_.store->index());
   for (size_t i = 0; i < ids.size(); ++i) {
-    const RowRef ref = reader.find(hash_key(ids[i]), ids[i]).ref;
-    tiers[i] = ref ? static_cast<int32_t>(ref.tier()) : -1;
+    IndexHit hit = reader.find(hash_key(ids[i]), ids[i]);
+    while (!hit.holds()) hit = reader.find(hash_key(ids[i]), ids[i]);
+    tiers[i] = hit.ref ? static_cast<int32_t>(hit.ref.tier()) : -1;
   }
 }
 

@@ -48,7 +48,7 @@ std::vector<Variant> variants() {
     change(options);
     all.push_back({std::move(name), options});
   };
-  add("write buffer 4 MiB", [](LevelDbOptions& o) { o.write_buffer_bytes = size_t{4} << 20; });
+  add("write buffer 16 MiB", [](LevelDbOptions& o) { o.write_buffer_bytes = size_t{16} << 20; });
   add("write buffer 64 MiB", [](LevelDbOptions& o) { o.write_buffer_bytes = size_t{64} << 20; });
   add("files of 2 MiB", [](LevelDbOptions& o) { o.max_file_bytes = size_t{2} << 20; });
   add("files of 64 MiB", [](LevelDbOptions& o) { o.max_file_bytes = size_t{64} << 20; });

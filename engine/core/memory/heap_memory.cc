@@ -15,6 +15,8 @@ class HeapMemory final : public Memory {
     size_bytes_ = size_bytes;
   }
 
+  void discard(size_t begin, size_t end) override { pages_.discard(begin, end); }
+
  private:
   PageRange pages_;
 };

@@ -66,6 +66,12 @@ void PageRange::extend_to(size_t size_bytes) {
   advise();
 }
 
+void PageRange::discard(size_t begin, size_t end) const {
+  const size_t first = whole_pages(begin);
+  const size_t last = std::min(end, size_bytes_) / kPageBytes * kPageBytes;
+  if (first < last) madvise(static_cast<std::byte*>(data_) + first, last - first, MADV_DONTNEED);
+}
+
 // Advice only: a kernel without transparent huge pages serves small ones. Not of what is only reserved, or the
 // first byte of a short array would take a huge page.
 void PageRange::advise() {

@@ -23,6 +23,8 @@ class PageRange {
   // Makes at least so many bytes memory. Nothing moves. REQUIRES: at most what was reserved; one caller at a
   // time.
   void extend_to(size_t size_bytes);
+  // Gives back what is behind bytes `begin` to `end`, as far as these are whole pages: they read as zero then.
+  void discard(size_t begin, size_t end) const;
 
  private:
   void advise();
@@ -48,6 +50,7 @@ class PageArray {
     range_.extend_to(count * sizeof(T));
     count_ = count;
   }
+  void discard(size_t begin, size_t end) const { range_.discard(begin * sizeof(T), end * sizeof(T)); }
 
  private:
   size_t count_;

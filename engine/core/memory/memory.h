@@ -23,6 +23,8 @@ class Memory {
   // Makes the range longer, where it stays. Throws Error(kStorage) where there is no more.
   // REQUIRES: at most what was reserved, which is nothing but for heap memory; one caller at a time.
   virtual void extend_to(size_t size_bytes);
+  // Gives back what is behind whole pages of these bytes, where that can be had; what they hold is unspecified then.
+  virtual void discard(size_t, size_t) {}
 
   // The file behind the range, if there is one.
   virtual std::optional<std::string> path() const { return std::nullopt; }

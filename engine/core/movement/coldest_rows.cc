@@ -6,7 +6,8 @@ namespace embstore {
 namespace {
 
 // A scan's work is spread over as many rows as it finds.
-constexpr uint64_t kSlotsARow = 8;
+// What is kept of a tier that rows only pass through is less: 24 bytes a row that was found.
+uint64_t slots_a_row(const MemoryTier& tier) { return tier.is_first() ? 8 : 32; }
 constexpr uint64_t kLeastRowsAScan = 256;
 constexpr size_t kLatePart = 8;  // of a scan's rows, that came since, are sorted in
 
@@ -25,7 +26,7 @@ constexpr auto kHotter = [](const ColdestRows::Candidate& a, const ColdestRows::
 ColdestRows::ColdestRows(MemoryTier& tier, CacheStrategy strategy)
     : tier_(tier),
       strategy_(strategy),
-      rows_a_scan_(std::max(tier.slots().slots() / kSlotsARow, kLeastRowsAScan)),
+      rows_a_scan_(std::max(tier.slots().slots() / slots_a_row(tier), kLeastRowsAScan)),
       limit_(Rank::highest()),
       is_given_(tier.slots().most_slots()) {}
 
@@ -60,7 +61,7 @@ void ColdestRows::keep_given() {
 }
 
 void ColdestRows::add_arrivals() {
-  tier_.slots().take_arrivals(arrivals_);
+  if (!tier_.slots().take_arrivals(arrivals_)) scan();
   size_t unfilled = 0;
   for (size_t i = 0; i < arrivals_.size(); ++i) {
     if (i + kRanksFetchedAhead < arrivals_.size()) tier_.ranks().prefetch(arrivals_[i + kRanksFetchedAhead]);

@@ -39,6 +39,34 @@ bool Demotion::step() {
   return false;
 }
 
+void Demotion::vacate_added_slots() {
+  MemoryTier& tier = store_.tiers().first();
+  SlotAllocator& slots = tier.slots();
+  const uint64_t end = slots.untouched_from();
+  std::vector<float> floats(store_.layout().row_floats());
+  for (uint64_t i = slots.first_slots(); i < end; ++i) {
+    const Slot from = static_cast<Slot>(i);
+    if (!tier.ranks().is_filled(from)) continue;
+    if (!slots.try_claim(1)) return;
+    SlotClaim claim(slots, 1);
+    FirstTierSlots to(claim, 1);
+    if (to.peek(0) >= slots.first_slots()) return;  // no better
+    const int64_t key = tier.key(from);
+    const KeyHash hash = hash_key(key);
+    Transaction shift(store_, 1);
+    IndexShard& shard = store_.shard_of_hash(hash);
+    MutexLock lock(shard.mutex);
+    const IndexEntry entry = shard.entry(hash, key);
+    if (!entry || entry.ref() != RowRef(0, from) || tier.ranks().pins(from) != 0) continue;
+    tier.rows().copy_floats(from, floats.size(), floats.data());
+    const Slot slot = to.next();
+    tier.put(slot, tier.header(from, key), floats.data());
+    shift.move(shard, entry, key, RowRef(0, slot));
+    coldest_[0].left(from);
+  }
+  tier.discard_added_slots();
+}
+
 bool Demotion::demote(size_t t, uint64_t count) {
   const Epochs::Guard guard = store_.epochs().enter();
   const uint64_t pinned = choose(t, count);

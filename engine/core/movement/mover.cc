@@ -139,6 +139,7 @@ void Mover::settle() {
   {
     MutexLock lock(right_to_move_);
     settle_with_right();
+    demotion_.vacate_added_slots();
   }
   rows_changed();
 }
@@ -171,6 +172,7 @@ Mover::Pause::~Pause() NO_THREAD_SAFETY_ANALYSIS {
 void Mover::Pause::settle() {
   mover_.right_to_move_.assert_held();
   mover_.settle_with_right();
+  mover_.demotion_.vacate_added_slots();
 }
 
 SlotClaim Mover::Pause::claim(uint64_t count) {

@@ -65,8 +65,10 @@ void IndexShard::reserve(uint64_t count) {
     } catch (const Error&) {
       // There is room enough without it. Again when as many more were erased.
       erased_ = 0;
+      ++layout_;
     } catch (const std::bad_alloc&) {
       erased_ = 0;
+      ++layout_;
     }
   }
 }
@@ -115,6 +117,7 @@ void IndexShard::erase(const IndexEntry& entry) noexcept {
   set_ref(entry, RowRef());
   --entries_;
   ++erased_;
+  ++layout_;
   uint32_t room = buckets.position(*entry.bucket);
   unmark(home_bucket(hash_key(key), buckets.count()), room);
   // Each key that moves back leaves room for another.
@@ -178,6 +181,7 @@ void IndexShard::rebuild(uint64_t count) {
   for_each([&rebuilt](int64_t key, RowRef ref) { place(*rebuilt, hash_key(key), key, ref); });
   std::unique_ptr<BucketArray> old = std::exchange(array_, std::move(rebuilt));
   erased_ = 0;
+  ++layout_;
   buckets_.store(array_.get());
   // A reader that still holds the old array must not accept a row that is written under the new one.
   for (uint32_t i = 0; i < old->count(); ++i) {

@@ -9,7 +9,7 @@ namespace embstore {
 
 // bench/leveldb_options.cc measures what the defaults were chosen by.
 struct LevelDbOptions {
-  size_t write_buffer_bytes = size_t{16} << 20;  // held up to twice in memory
+  size_t write_buffer_bytes = size_t{4} << 20;  // held up to twice in memory
   size_t max_file_bytes = size_t{16} << 20;
   size_t block_bytes = size_t{4} << 10;
   size_t block_cache_bytes = size_t{8} << 20;  // only for files that can't be mapped: the first 1000 are

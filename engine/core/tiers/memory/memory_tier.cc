@@ -18,6 +18,18 @@ RowArray::Beside beside_of(MemoryRole role) {
   return RowArray::Beside::kHeader;
 }
 
+// Arrivals that are noted between two looks at them. A first tier's slots may be filled later than they are taken, so
+// each counts; below it, where there are too many, all slots are looked at.
+uint64_t most_arrivals(MemoryRole role, uint64_t slots, uint64_t most_slots) {
+  switch (role) {
+    case MemoryRole::kFirst: return most_slots;
+    case MemoryRole::kMiddle: return std::max<uint64_t>(slots / 32, 256);
+    case MemoryRole::kOnly:
+    case MemoryRole::kLast: break;
+  }
+  return 0;
+}
+
 bool ranks(MemoryRole role) { return role == MemoryRole::kFirst || role == MemoryRole::kMiddle; }
 
 }  // namespace
@@ -32,7 +44,7 @@ MemoryTier::MemoryTier(std::string name, const RowLayout& layout, MemoryRole rol
       layout_(layout),
       role_(role),
       rows_(layout, beside_of(role), slots, most_slots, std::move(memory)),
-      slots_(slots, most_slots, /*notes_arrivals=*/embstore::ranks(role)),
+      slots_(slots, most_slots, most_arrivals(role, slots, most_slots)),
       ranks_(embstore::ranks(role)
                  ? std::make_unique<SlotRanks>(slots, most_slots, /*accessed=*/role == MemoryRole::kFirst)
                  : nullptr) {}
@@ -88,6 +100,13 @@ void MemoryTier::add_slots(uint64_t count) {
   rows_.extend_to(wanted);
   ranks_->extend_to(wanted);
   slots_.add_slots(count);
+}
+
+void MemoryTier::discard_added_slots() {
+  slots_.forget_added([this](uint64_t begin, uint64_t end) {
+    rows_.discard(begin, end);
+    ranks_->discard(begin, end);
+  });
 }
 
 void MemoryTier::put(Slot slot, const RowHeader& header, const float* floats) {

@@ -38,6 +38,7 @@ class MemoryTier final : public Tier {
   void erase(std::span<const Place> places) override;
   TierStats stats() const override;
 
+  bool is_first() const { return role_ == MemoryRole::kFirst; }
   bool is_ranked() const { return role_ == MemoryRole::kFirst || role_ == MemoryRole::kMiddle; }
   SlotAllocator& slots() { return slots_; }
   const SlotAllocator& slots() const { return slots_; }
@@ -50,6 +51,8 @@ class MemoryTier final : public Tier {
   // More slots, beyond those that the tier is made with. Throws Error(kStorage) where there's no memory for
   // them, and Error(kStoreFull) beyond most_slots. Serialised by the caller. REQUIRES: a first tier.
   void add_slots(uint64_t count);
+  // Gives back the memory of those slots, if all of them are free.
+  void discard_added_slots();
 
   // Fills a slot that was taken.
   void put(Slot slot, const RowHeader& header, const float* floats);

@@ -48,6 +48,11 @@ void RowArray::extend_to(uint64_t slots) {
   meta_in_dram_->extend_to(slots);
 }
 
+void RowArray::discard(uint64_t begin, uint64_t end) {
+  memory_->discard(begin * layout_.row_bytes(), end * layout_.row_bytes());
+  if (meta_in_dram_) meta_in_dram_->discard(begin, end);
+}
+
 void RowArray::update(std::span<const Update> rows, const Optimizer& optimizer, const ApplyContext& context) {
   constexpr size_t kRowsACall = 16;  // whose pointers stay in the first-level cache
   std::array<RowUpdate, kRowsACall> updates;

@@ -39,6 +39,8 @@ class RowArray {
   const Memory& memory() const { return *memory_; }
   // Makes room for so many. Throws Error(kStorage).
   void extend_to(uint64_t slots);
+  // Gives back what is behind slots `begin` to `end`, which hold no rows.
+  void discard(uint64_t begin, uint64_t end);
 
   // A row that a reader found, and by which it knows whether the copy is whole.
   struct SeenRow {

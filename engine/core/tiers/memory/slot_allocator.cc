@@ -1,19 +1,22 @@
 #include "tiers/memory/slot_allocator.h"
 
+#include <utility>
+
 namespace embstore {
 
-SlotAllocator::SlotAllocator(uint64_t slots, uint64_t most_slots, bool notes_arrivals)
-    : most_slots_(most_slots),
-      notes_arrivals_(notes_arrivals),
+SlotAllocator::SlotAllocator(uint64_t slots, uint64_t most_slots, uint64_t most_arrivals)
+    : first_slots_(slots),
+      most_slots_(most_slots),
+      most_arrivals_(most_arrivals),
       slots_(slots),
       free_slots_(static_cast<int64_t>(slots)),
       free_list_(most_slots),
-      arrivals_(notes_arrivals ? most_slots : 1),
-      is_arrival_(notes_arrivals ? most_slots : 1) {}
+      arrivals_(most_arrivals + 1),
+      is_arrival_(most_arrivals == 0 ? 1 : most_slots) {}
 
 uint64_t SlotAllocator::taken_slots() const {
   MutexLock lock(mutex_);
-  return untouched_from_ - given_back_;
+  return touched_ - back_ + added_touched_ - added_back_;
 }
 
 bool SlotAllocator::try_claim(uint64_t count) {
@@ -32,13 +35,27 @@ void SlotAllocator::add_slots(uint64_t count) {
 void SlotAllocator::take(std::span<Slot> slots) {
   MutexLock lock(mutex_);
   for (Slot& slot : slots) {
-    if (given_back_ == 0) {
-      slot = static_cast<Slot>(untouched_from_++);
+    bool reused = true;
+    if (back_ != 0) {
+      slot = free_list_[--back_];
+    } else if (touched_ != first_slots_) {
+      slot = static_cast<Slot>(touched_++);
+      reused = false;
+    } else if (added_back_ != 0) {
+      slot = free_list_[most_slots_ - added_back_--];
     } else {
-      slot = free_list_[--given_back_];
+      slot = static_cast<Slot>(first_slots_ + added_touched_++);
+      reused = added_touched_ <= added_high_water_;
+      if (!reused) added_high_water_ = added_touched_;
+    }
+    if (reused) {
       reused_slots_.store(reused_slots_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     }
-    if (!notes_arrivals_ || is_arrival_.contains(slot)) continue;
+    if (most_arrivals_ == 0 || is_arrival_.contains(slot)) continue;
+    if (arrived_ == most_arrivals_) {
+      missed_arrivals_ = true;
+      continue;
+    }
     is_arrival_.add(slot);
     arrivals_[arrived_++] = slot;
   }
@@ -46,7 +63,13 @@ void SlotAllocator::take(std::span<Slot> slots) {
 
 void SlotAllocator::untake(std::span<const Slot> slots) {
   MutexLock lock(mutex_);
-  for (const Slot slot : slots) free_list_[given_back_++] = slot;
+  for (const Slot slot : slots) {
+    if (slot < first_slots_) {
+      free_list_[back_++] = slot;
+    } else {
+      free_list_[most_slots_ - ++added_back_] = slot;
+    }
+  }
 }
 
 void SlotAllocator::give_back(std::span<const Slot> slots) {
@@ -56,14 +79,15 @@ void SlotAllocator::give_back(std::span<const Slot> slots) {
 
 uint64_t SlotAllocator::untouched_from() const {
   MutexLock lock(mutex_);
-  return untouched_from_;
+  return added_touched_ != 0 ? first_slots_ + added_touched_ : touched_;
 }
 
-void SlotAllocator::take_arrivals(std::vector<Slot>& slots) {
+bool SlotAllocator::take_arrivals(std::vector<Slot>& slots) {
   MutexLock lock(mutex_);
   for (uint64_t i = 0; i < arrived_; ++i) is_arrival_.remove(arrivals_[i]);
   slots.insert(slots.end(), arrivals_.data(), arrivals_.data() + arrived_);
   arrived_ = 0;
+  return !std::exchange(missed_arrivals_, false);
 }
 
 }  // namespace embstore

@@ -19,8 +19,8 @@ namespace embstore {
 
 class SlotAllocator {
  public:
-  // `slots` to begin with, `most_slots` at most. Where arrivals are noted, take_arrivals() tells them.
-  SlotAllocator(uint64_t slots, uint64_t most_slots, bool notes_arrivals);
+  // `slots` to begin with, `most_slots` at most. So many slots that were taken are noted for take_arrivals().
+  SlotAllocator(uint64_t slots, uint64_t most_slots, uint64_t most_arrivals);
 
   uint64_t slots() const { return slots_.load(std::memory_order_relaxed); }
   uint64_t most_slots() const { return most_slots_; }
@@ -36,7 +36,19 @@ class SlotAllocator {
   // Adds `count` slots, which their memory is there for, to those that are free.
   void add_slots(uint64_t count);
 
-  // REQUIRES: as many were claimed. Slots that were never taken come last.
+  // Where none of the slots that were added is taken, forgets that they ever were, and calls give_back(begin, end)
+  // with their numbers before any is taken again.
+  template <class GiveBack>
+  void forget_added(GiveBack give_back) {
+    MutexLock lock(mutex_);
+    if (added_touched_ == 0 || added_touched_ != added_back_) return;
+    give_back(first_slots_, first_slots_ + added_touched_);
+    added_touched_ = 0;
+    added_back_ = 0;
+  }
+  uint64_t first_slots() const { return first_slots_; }  // to begin with
+
+  // REQUIRES: as many were claimed. Slots that were added come last.
   void take(std::span<Slot> slots);
   void give_back(std::span<const Slot> slots);
   // The same for slots that go on being claimed.
@@ -46,23 +58,30 @@ class SlotAllocator {
   uint64_t reused_slots() const { return reused_slots_.load(std::memory_order_acquire); }
   // Slots from here on were never taken.
   uint64_t untouched_from() const;
-  // Adds to `slots` those that were taken since the last call, each once.
-  void take_arrivals(std::vector<Slot>& slots);
+  // Adds to `slots` those that were taken since the last call, each once. False where there were too many to be noted.
+  bool take_arrivals(std::vector<Slot>& slots);
 
  private:
+  const uint64_t first_slots_;
   const uint64_t most_slots_;
-  const bool notes_arrivals_;
+  const uint64_t most_arrivals_;
   std::atomic<uint64_t> slots_;
   std::atomic<int64_t> free_slots_;  // less what is claimed
   std::atomic<uint64_t> reused_slots_{0};
 
   mutable Mutex mutex_;
-  uint64_t untouched_from_ GUARDED_BY(mutex_) = 0;
-  uint64_t given_back_ GUARDED_BY(mutex_) = 0;
-  // Stacks of slots, in memory that is there beforehand: neither taking nor giving back may fail.
-  const PageArray<Slot> free_list_;  // the first given_back_
-  const PageArray<Slot> arrivals_;   // the first arrived_
+  // Of the first slots, and of those that were added: how many were ever taken, and how many of them are back.
+  uint64_t touched_ GUARDED_BY(mutex_) = 0;
+  uint64_t back_ GUARDED_BY(mutex_) = 0;
+  uint64_t added_touched_ GUARDED_BY(mutex_) = 0;
+  uint64_t added_back_ GUARDED_BY(mutex_) = 0;
+  uint64_t added_high_water_ GUARDED_BY(mutex_) = 0;
+  // Stacks of slots, in memory that is there beforehand: neither taking nor giving back may fail. The first slots' from
+  // the front, the others' from the back.
+  const PageArray<Slot> free_list_;
+  const PageArray<Slot> arrivals_;  // the first arrived_
   uint64_t arrived_ GUARDED_BY(mutex_) = 0;
+  bool missed_arrivals_ GUARDED_BY(mutex_) = false;
   SlotSet is_arrival_ GUARDED_BY(mutex_);
 };
 

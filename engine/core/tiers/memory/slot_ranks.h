@@ -23,6 +23,8 @@ class SlotRanks {
 
   void extend_to(uint64_t slots) { words_.extend_to(slots * words_a_slot_); }
 
+  void discard(uint64_t begin, uint64_t end) { words_.discard(begin * words_a_slot_, end * words_a_slot_); }
+
   // Of a row that comes to a slot.
   void fill(Slot slot, int64_t key, uint64_t frequency, uint64_t served, uint64_t stamp) {
     std::atomic<uint64_t>* const words = of(slot);
