@@ -24,10 +24,11 @@ size_t whole_pages(size_t size_bytes) { return (size_bytes + kPageBytes - 1) / k
 
 }  // namespace
 
-PageRange::PageRange(size_t size_bytes, size_t reserved_bytes)
-    : size_bytes_(whole_pages(size_bytes)),
+PageRange::PageRange(size_t size_bytes, size_t reserved_bytes, PageSize page_size)
+    : page_size_(page_size),
+      size_bytes_(whole_pages(size_bytes)),
       reserved_bytes_(std::max(whole_pages(reserved_bytes), size_bytes_)) {
-  const bool huge = reserved_bytes_ >= kHugePageBytes;
+  const bool huge = page_size == PageSize::kHuge && reserved_bytes_ >= kHugePageBytes;
   const size_t slack = huge ? kHugePageBytes : 0;
   // Without any access it's nothing but addresses, which the system doesn't count against its memory.
   void* start = mmap(nullptr, std::max(reserved_bytes_, kPageBytes) + slack, PROT_NONE,
@@ -75,7 +76,11 @@ void PageRange::discard(size_t begin, size_t end) const {
 // Advice only: a kernel without transparent huge pages serves small ones. Not of what is only reserved, or the
 // first byte of a short array would take a huge page.
 void PageRange::advise() {
-  if (size_bytes_ >= kHugePageBytes) madvise(data_, size_bytes_, MADV_HUGEPAGE);
+  if (page_size_ == PageSize::kSmall) {
+    madvise(data_, size_bytes_, MADV_NOHUGEPAGE);
+  } else if (size_bytes_ >= kHugePageBytes) {
+    madvise(data_, size_bytes_, MADV_HUGEPAGE);
+  }
 }
 
 }  // namespace embstore

@@ -8,13 +8,15 @@ namespace embstore {
 
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 
+// Small pages are for what is touched here and there: a huge page would be backed for each such place.
+enum class PageSize { kHuge, kSmall };
+
 // An address range of which a part, from its start, is zeroed memory that is backed when first touched; the
 // rest is nothing but addresses, until it is needed. A range of at least one huge page starts on a huge page's
 // boundary. Throws Error(kStorage) where the system refuses.
 class PageRange {
  public:
-  explicit PageRange(size_t size_bytes) : PageRange(size_bytes, size_bytes) {}
-  PageRange(size_t size_bytes, size_t reserved_bytes);
+  PageRange(size_t size_bytes, size_t reserved_bytes, PageSize page_size = PageSize::kHuge);
   ~PageRange();
   PageRange(const PageRange&) = delete;
   PageRange& operator=(const PageRange&) = delete;
@@ -29,6 +31,7 @@ class PageRange {
  private:
   void advise();
 
+  const PageSize page_size_;
   size_t size_bytes_;
   size_t reserved_bytes_;
   void* data_;
@@ -38,7 +41,8 @@ class PageRange {
 template <class T>
 class PageArray {
  public:
-  explicit PageArray(size_t count) : PageArray(count, count) {}
+  explicit PageArray(size_t count, PageSize page_size = PageSize::kHuge)
+      : count_(count), range_(count * sizeof(T), count * sizeof(T), page_size) {}
   // Room for `reserved` elements, of which `count` can be used.
   PageArray(size_t count, size_t reserved) : count_(count), range_(count * sizeof(T), reserved * sizeof(T)) {}
 

@@ -10,8 +10,8 @@ SlotAllocator::SlotAllocator(uint64_t slots, uint64_t most_slots, uint64_t most_
       most_arrivals_(most_arrivals),
       slots_(slots),
       free_slots_(static_cast<int64_t>(slots)),
-      free_list_(most_slots),
-      arrivals_(most_arrivals + 1),
+      free_list_(most_slots, PageSize::kSmall),
+      arrivals_(most_arrivals + 1, PageSize::kSmall),
       is_arrival_(most_arrivals == 0 ? 1 : most_slots) {}
 
 uint64_t SlotAllocator::taken_slots() const {

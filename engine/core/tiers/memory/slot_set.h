@@ -10,7 +10,7 @@ namespace embstore {
 
 class SlotSet {
  public:
-  explicit SlotSet(uint64_t slots) : words_(slots / 64 + 1) {}
+  explicit SlotSet(uint64_t slots) : words_(slots / 64 + 1, PageSize::kSmall) {}
 
   bool contains(Slot slot) const { return (words_[slot / 64] >> (slot % 64) & 1) != 0; }
   void add(Slot slot) { words_[slot / 64] |= uint64_t{1} << (slot % 64); }
