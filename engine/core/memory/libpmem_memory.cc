@@ -31,7 +31,7 @@ class FileLock {
     }
   }
   ~FileLock() {
-    unlink(path_.c_str());  // before the lock goes, or another owner's file could be removed
+    unlink(path_.c_str());        // before the lock goes, or another owner's file could be removed
     flock(descriptor_, LOCK_UN);  // which a forked child's copy of the descriptor would hold on to
     close(descriptor_);
   }
