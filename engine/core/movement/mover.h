@@ -59,8 +59,10 @@ class Mover final : private EvictionPool::Job {
     Pause(const Pause&) = delete;
     Pause& operator=(const Pause&) = delete;
 
-    // As settle() and claim(), for whoever holds the pause.
+    // Counts what is to be counted and moves rows down until no tier is over its capacity, but for pinned rows;
+    // throws what a tier threw.
     void settle();
+    // The right to so many slots of the first tier, for which room is made.
     SlotClaim claim(uint64_t count);
     // Moves one batch of rows down, if there are too many somewhere.
     bool shrink_once();

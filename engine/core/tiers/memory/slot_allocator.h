@@ -39,7 +39,7 @@ class SlotAllocator {
   // REQUIRES: as many were claimed. Slots that were never taken come last.
   void take(std::span<Slot> slots);
   void give_back(std::span<const Slot> slots);
-  // The same for slots that go on being claimed.
+  // Gives slots back that go on being claimed: they may be taken again without another claim.
   void untake(std::span<const Slot> slots);
 
   // A number that changes before a slot is taken that was taken before.
