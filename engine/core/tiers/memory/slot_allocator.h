@@ -89,7 +89,7 @@ class SlotClaim {
     slots_->take(slots);
     count_ -= slots.size();
   }
-  // Of those taken, which weren't needed.
+  // Gives back slots that were taken and weren't needed: the claim has them again.
   void untake(std::span<const Slot> slots) {
     slots_->untake(slots);
     count_ += slots.size();
