@@ -9,6 +9,8 @@ INSTALLED := $(VENV)/.installed
 ENGINE_PACKAGES := g++ liburing-dev python3-dev python3-venv libleveldb1d libpmem1
 # In Debian 12 and Ubuntu, not in Debian 13; PMEM_MEMKIND says so where it is missing.
 OPTIONAL_PACKAGES := libmemkind0
+# What checks the rules of the core's locks.
+CHECK_PACKAGES := clang
 # What an emulated machine needs of the computer that it runs on.
 GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ndctl daxctl numactl e2fsprogs
 
@@ -65,9 +67,10 @@ bench: setup ## measure the engine against PyTorch and a hand-written loop
 	$(BIN)/python -m embstore.bench $(ARGS)
 
 .PHONY: check
-check: setup ## lint, check types, and test the core under the address and thread sanitizers
+check: setup check-packages ## lint, check types and locks, and test the core under the address and thread sanitizers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	find engine/core -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/engine -m sanitizer $(ARGS)
 
@@ -103,6 +106,10 @@ docker-answers:
 .PHONY: optional-packages
 optional-packages:
 	$(call install_packages,$(OPTIONAL_PACKAGES))
+
+.PHONY: check-packages
+check-packages:
+	$(call install_packages,$(CHECK_PACKAGES))
 
 .PHONY: guest-packages
 guest-packages:

@@ -89,7 +89,7 @@ class Table {
   // `gradients` outlives that. Throws Error(kStoreFull), DamagedRowsError or what a tier throws; nothing has
   // changed then.
   std::unique_ptr<PreparedApply> prepare_apply(std::span<const int64_t> ids, const float* gradients);
-  // Both at once.
+  // Prepares and commits at once.
   void apply_gradients(std::span<const int64_t> ids, const float* gradients,
                        std::optional<int64_t> global_step);
 

@@ -191,7 +191,10 @@ class StorageOption:
         None, a tier. A directory that doesn't exist is made, its parents aren't.
     storage_size: bytes a tier, first tier first; 1 GiB where the list is short, but a last tier
         on SSD is then unlimited. A tier holds bytes // row_bytes rows, where row_bytes =
-        (1 + optimizer slots) * round_up(4 * dim, 16).
+        (1 + optimizer slots) * round_up(4 * dim, 16). A tier of memory takes more bytes than that:
+        one of PMem for what lies beside each row, 16 bytes where it's the only tier and 48 below
+        another, and all but an only tier for up to an eighth, and 256 to 16384, more rows that are
+        on their way down. A first tier in DRAM may grow by the rows of one batch.
     ssdhash_option: for a storage type with an SSDHASH tier; None: SSDHashOption().
     """
 

@@ -264,7 +264,9 @@ class EmbeddingVariable:
         if len(parts) == 1:
             return parts[0]
         apart = ("background_error", "tiers")
-        counters = {name: sum(part[name] for part in parts) for name in parts[0] if name not in apart}
+        counters = {
+            name: sum(part[name] for part in parts) for name in parts[0] if name not in apart
+        }
         tiers = [{**tier, "partition": i} for i, part in enumerate(parts) for tier in part["tiers"]]
         errors = (part["background_error"] for part in parts if part["background_error"])
         return {**counters, "background_error": next(errors, ""), "tiers": tiers}

@@ -33,6 +33,9 @@ PMEM: Final = "pmem"
 SSD: Final = "ssd"
 """In a file: wherever the topology says that its solid-state disk is."""
 
+# Bytes that a tier of persistent memory takes for one of its size, at most: beside each row, the
+# workload's shortest of which have 48 bytes, lie up to 48 more, and it has an eighth more rows.
+_MEMORY_OF_A_TIER = 3
 _PMEM_KINDS = (TierKind.PMEM, TierKind.PMEM_LIBPMEM, TierKind.PMEM_MEMKIND)
 _SSD_KINDS = (TierKind.SSDHASH, TierKind.LEVELDB)
 
@@ -51,8 +54,9 @@ class Storage:
     path: folder for tiers that keep files. Default: the topology's `pmem.path` for a libpmem tier,
         its `ssd.path` for one on a solid-state disk.
     size_bytes: of each tier, first tier first (`size` in the file: one, or a list). Default, also
-        of those that are left out: of a tier of persistent memory, the topology's `pmem.size`
-        shared out evenly among the tables; else the engine's.
+        of those that are left out: of a tier of persistent memory, a third of the topology's
+        `pmem.size` shared out evenly among the tables, since tiers take more memory than rows
+        have floats; else the engine's.
     """
 
     path: str | None = None
@@ -162,7 +166,7 @@ class Scenario:
         for kind in kinds[len(sizes) :]:
             if kind not in _PMEM_KINDS or not topology.pmem.size_bytes:
                 break  # the engine's own size, and of those that follow too
-            sizes.append(topology.pmem.size_bytes // wdl.TABLES)
+            sizes.append(topology.pmem.size_bytes // wdl.TABLES // _MEMORY_OF_A_TIER)
         if sizes:
             argv += ["--storage-size", *map(str, sizes)]
         return argv + self.workload.argv()

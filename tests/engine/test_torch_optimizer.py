@@ -147,7 +147,9 @@ def test_looking_at_a_gradient_changes_no_bit(make_variable: MakeVariable) -> No
         for i, gradient in enumerate(gradients):
             (layer(torch.tensor([7])).sum() * gradient).backward()
             if i in look_after:
-                assert layer.rows.grad.shape == (1, 3)
+                grad = layer.rows.grad
+                assert grad is not None
+                assert grad.shape == (1, 3)
         optimizer.step()
         rows.append(var.lookup([7]))
     for row in rows[1:]:

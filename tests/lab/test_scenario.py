@@ -14,7 +14,7 @@ TOPOLOGY = """
 name: lab-fsdax
 summary: a machine with a DAX mount and a node of persistent memory
 proof: {nodes: 2}
-pmem: {path: /mnt/pmem, nodes: [1, 2], size: 52M}
+pmem: {path: /mnt/pmem, nodes: [1, 2], size: 156M}
 """
 
 SCENARIO = """
@@ -48,7 +48,7 @@ def test_storage_is_where_the_topology_has_its_persistent_memory(tmp_path: Path)
     assert argv[:4] == ["python3", "-m", "pmemlab.workloads.wdl", "--json"]
     assert option(argv, "--storage-type") == "PMEM_LIBPMEM"
     assert option(argv, "--storage-path") == "/mnt/pmem"
-    assert option(argv, "--storage-size") == str(1 << 20)  # 52 tables share 52 MiB
+    assert option(argv, "--storage-size") == str(1 << 20)  # 52 tables share a third of 156 MiB
     assert option(argv, "--reference") == "DRAM"
 
 

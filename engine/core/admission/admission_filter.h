@@ -43,7 +43,7 @@ class AdmissionFilter {
   // Brings what add() and count() will look at into the cache. As cheap as hashing: call it for a batch's
   // keys some ahead of what is done with them.
   virtual void prefetch(KeyHash hash) const = 0;
-  // The same of what admits() will look at. Needs no mutex.
+  // Brings what admits() will look at into the cache. Needs no mutex.
   virtual void prefetch_admits(KeyHash hash) const = 0;
 
   // Counts `occurrences` (at least 1) of `key` in a batch of step `global_step`, and returns how often it

@@ -42,7 +42,7 @@ class CachedDescriptor {
   // is in use, one more than the cache's limit is opened: there are never more than there are callers.
   // REQUIRES: the caller has pinned no other.
   Pin pin() const;
-  // The same for callers who have pinned others: an empty pin where there is no room for one more.
+  // Pins for callers who have pinned others already: an empty pin where there is no room for one more descriptor.
   Pin try_pin() const;
 
  protected:

@@ -140,10 +140,9 @@ void take_over_kept_rows(TableParts& table) {
     fits = refer_to(table, rows, slots, bounded ? &ranked : nullptr) && fits;
   });
   if (!fits) {
-    throw Error(ErrorKind::kStoreFull, table.name + ": " + std::to_string(report.rows) +
-                                           " rows were kept, but its tiers hold " +
-                                           std::to_string(store.tiers().total_capacity_rows()) +
-                                           "; raise storage_size");
+    throw Error(ErrorKind::kStoreFull,
+                table.name + ": " + std::to_string(report.rows) + " rows were kept, but its tiers hold " +
+                    std::to_string(store.tiers().total_capacity_rows()) + "; raise storage_size");
   }
   if (!report.earlier_run) return;
   // What comes now is newer than what was.

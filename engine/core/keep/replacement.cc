@@ -37,6 +37,7 @@ void Replacement::clear() {
   }
   table_.epochs.reclaim();
   store_.tiers().compact();
+  table_.gate.assert_held_alone();  // by standstill_
   table_.removed_keys = {};
   floors_.assign(floors_.size(), std::nullopt);
 }

@@ -34,8 +34,9 @@ class Replacement {
   // Throws Error(kStoreFull).
   void put(const RowBatch& rows);
 
-  // Both do nothing where the table has no filter.
+  // Does nothing where the table has no filter.
   void put_waiting_key(const checkpoint::WaitingKeyRecord& waiting);
+  // Does nothing where the table has no filter.
   void put_sketch(const checkpoint::SketchHeader& header, std::span<const std::byte> counters);
 
   // To be called when all rows are in.

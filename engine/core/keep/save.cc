@@ -106,7 +106,7 @@ SavedTable save_table(TableParts& table, checkpoint::Writer& file, const Evictio
     saved.state = {table.apply_count, table.optimizer_state, table.clock.next_stamp()};
   }
   saved.next_span = table.spans.begin_next();
-  const SaveSpans& spans = table.spans;
+  const SaveSpans spans = table.spans;  // a copy, since the analysis doesn't see that lambdas have the gate
   const bool unsaved_only = file.incremental() && !eviction.any();
   RowVisits visits(table);
   std::vector<int64_t> evicted;

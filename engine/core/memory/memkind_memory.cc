@@ -9,13 +9,13 @@
 #include <cstring>
 #include <fstream>
 #include <map>
-#include <mutex>
 #include <vector>
 
 #include "errors/error.h"
 #include "memory/huge_pages.h"
 #include "memory/memory.h"
 #include "platform/shared_library.h"
+#include "threads/mutex.h"
 
 namespace embstore {
 namespace {
@@ -83,7 +83,7 @@ uint64_t node_free_bytes(int node) {
 class NodeLedger {
  public:
   void reserve(const std::vector<int>& nodes, size_t size_bytes) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     auto [entry, first] = accounts_.try_emplace(nodes);
     Account& account = entry->second;
     if (account.promised_bytes == 0) {
@@ -102,7 +102,7 @@ class NodeLedger {
     account.promised_bytes += size_bytes;
   }
   void release(const std::vector<int>& nodes, size_t size_bytes) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     accounts_.at(nodes).promised_bytes -= size_bytes;
   }
 
@@ -111,8 +111,8 @@ class NodeLedger {
     uint64_t free_bytes = 0;
     uint64_t promised_bytes = 0;
   };
-  std::mutex mutex_;
-  std::map<std::vector<int>, Account> accounts_;  // guarded by mutex_
+  Mutex mutex_;
+  std::map<std::vector<int>, Account> accounts_ GUARDED_BY(mutex_);
 };
 
 NodeLedger& node_ledger() {

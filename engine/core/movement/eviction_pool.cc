@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "errors/error.h"
 
@@ -50,7 +51,7 @@ void EvictionPool::start(int threads) {
 
 void EvictionPool::schedule(Job& job) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (job.queued_) return;
     job.queued_ = true;
     queue_.push_back(&job);
@@ -59,23 +60,23 @@ void EvictionPool::schedule(Job& job) {
 }
 
 void EvictionPool::cancel(Job& job) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   job.cancelled_ = true;
   if (job.queued_) {
     std::erase(queue_, &job);
     job.queued_ = false;
   }
-  changed_.wait(lock, [&job] { return !job.running_; });
+  while (job.running_) changed_.wait(mutex_);
 }
 
 void EvictionPool::work() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     // A job that is running is left for the thread that runs it, or for later.
     const auto next =
         std::find_if(queue_.begin(), queue_.end(), [](const Job* job) { return !job->running_; });
     if (next == queue_.end()) {
-      changed_.wait(lock);
+      changed_.wait(mutex_);
       continue;
     }
     Job& job = **next;

@@ -3,13 +3,10 @@
 // threads, and gets a pool of its own.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
-#include <mutex>
-#include <thread>
-#include <vector>
 
 #include "platform/fork.h"
+#include "threads/mutex.h"
 
 namespace embstore {
 
@@ -23,9 +20,10 @@ class EvictionPool {
 
    private:
     friend class EvictionPool;
-    bool queued_ = false;     // guarded by the pool's mutex
-    bool running_ = false;    // guarded by the pool's mutex
-    bool cancelled_ = false;  // guarded by the pool's mutex
+    // Changed under the mutex of the pool, which the compiler can't know of here.
+    bool queued_ = false;
+    bool running_ = false;
+    bool cancelled_ = false;
   };
 
   // Starts the threads at the first call. Throws Error(kInvalidArgument) for a bad variable.
@@ -42,9 +40,9 @@ class EvictionPool {
   [[noreturn]] void work();
 
   const ForkGeneration made_in_ = fork_generation();
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Job*> queue_;  // guarded by mutex_
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<Job*> queue_ GUARDED_BY(mutex_);
 };
 
 }  // namespace embstore

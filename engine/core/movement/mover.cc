@@ -185,6 +185,9 @@ bool Mover::Pause::shrink_once() {
   return mover_.demotion_.step();
 }
 
-std::optional<Rank> Mover::Pause::least_rank(size_t t) const { return mover_.demotion_.least_rank(t); }
+std::optional<Rank> Mover::Pause::least_rank(size_t t) const {
+  mover_.right_to_move_.assert_held();
+  return mover_.demotion_.least_rank(t);
+}
 
 }  // namespace embstore

@@ -44,7 +44,8 @@ class Mover final : private EvictionPool::Job {
   // To be called, without locks, after rows came to the first tier or left it: sets the eviction threads to work
   // if there is something to do.
   void rows_changed();
-  void note_promoted(uint64_t rows) { promotion_.note_promoted(rows); }
+  // The count is atomic: it needs no right to move.
+  void note_promoted(uint64_t rows) NO_THREAD_SAFETY_ANALYSIS { promotion_.note_promoted(rows); }
 
   // Counts what is to be counted and moves until no tier is over its capacity, but for pinned rows; throws what a
   // tier threw.
@@ -58,8 +59,10 @@ class Mover final : private EvictionPool::Job {
     Pause(const Pause&) = delete;
     Pause& operator=(const Pause&) = delete;
 
-    // As settle() and claim(), for whoever holds the pause.
+    // Counts what is to be counted and moves rows down until no tier is over its capacity, but for pinned rows;
+    // throws what a tier threw.
     void settle();
+    // The right to so many slots of the first tier, for which room is made.
     SlotClaim claim(uint64_t count);
     // Moves one batch of rows down, if there are too many somewhere.
     bool shrink_once();
@@ -73,8 +76,9 @@ class Mover final : private EvictionPool::Job {
   // Ends moving for good. REQUIRES: no operation is under way.
   void stop();
 
-  uint64_t promoted_rows() const { return promotion_.promoted_rows(); }
-  uint64_t demoted_rows() const { return demotion_.demoted_rows(); }
+  // Atomic counts, which need no right to move.
+  uint64_t promoted_rows() const NO_THREAD_SAFETY_ANALYSIS { return promotion_.promoted_rows(); }
+  uint64_t demoted_rows() const NO_THREAD_SAFETY_ANALYSIS { return demotion_.demoted_rows(); }
   // Accesses that were never counted, since moves were held off.
   uint64_t forgotten_accesses() const { return forgotten_.load(std::memory_order_relaxed); }
   // What the eviction threads' last attempt met; empty if it went well.
@@ -94,8 +98,8 @@ class Mover final : private EvictionPool::Job {
 
   Mutex right_to_move_;
   std::atomic<int> pauses_{0};  // held or waited for
-  Promotion promotion_;         // guarded by right_to_move_, but for its count
-  Demotion demotion_;           // guarded by right_to_move_, but for its count
+  Promotion promotion_ GUARDED_BY(right_to_move_);
+  Demotion demotion_ GUARDED_BY(right_to_move_);
 
   AccessLog log_;
   std::atomic<uint64_t> forgotten_{0};

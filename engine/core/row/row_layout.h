@@ -31,7 +31,7 @@ struct RowMeta {
   static constexpr uint64_t kFrequencyBits = (uint64_t{1} << 48) - 1;
 
   uint64_t frequency : 48;
-  uint64_t save_span : 16;  // of the last apply, see checkpoint/save_spans.h
+  uint64_t save_span : 16;  // of the last apply, see keep/save_spans.h
   int64_t version;
 
   static RowMeta of(uint64_t frequency, int64_t version, uint16_t save_span) {

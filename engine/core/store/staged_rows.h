@@ -50,8 +50,8 @@ class StagedRows {
   // A change of a neighbour in the index makes this false too.
   // REQUIRES: the guard that was held when they were found still is.
   bool holds(size_t i) const { return wanted_[i].hit.holds(); }
-  // The same, for somebody who knows where the row is now, and may hold no such guard any more. Neighbours
-  // don't matter here, but it's false too where the tier has used places again.
+  // True if row i, which is at `now`, is still where it was when it was read. Needs no guard, and neighbours in
+  // the index don't matter; but it's false too where the tier has used places again.
   bool holds_at(size_t i, RowRef now, const TierStack& tiers) const {
     const RowRef then = wanted_[i].hit.ref;
     return now == then && tiers.tier(then.tier()).reused_places() == reused_places_[then.tier()];

@@ -7,7 +7,6 @@
 #include <ctime>
 #include <limits>
 #include <map>
-#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -16,6 +15,7 @@
 #include "admission/admission_filter.h"
 #include "admission/counting_bloom_filter.h"
 #include "testing/check.h"
+#include "threads/mutex.h"
 
 namespace embstore {
 namespace {
@@ -52,13 +52,13 @@ class Admission {
     return sum;
   }
   const auto& filters() const { return filters_; }
-  std::mutex& mutex(int64_t key) { return mutexes_[shard(key)]; }
+  Mutex& mutex(int64_t key) { return mutexes_[shard(key)]; }
 
  private:
   static size_t shard(int64_t key) { return static_cast<size_t>(shard_of(hash_key(key))); }
 
   std::array<std::unique_ptr<AdmissionFilter>, kShards> filters_;
-  std::array<std::mutex, kShards> mutexes_;
+  std::array<Mutex, kShards> mutexes_;
   std::map<int64_t, uint64_t> frequencies_;
 };
 
@@ -272,7 +272,7 @@ void threads_count_in_shards_and_ask_without_locks() {
         for (uint64_t round = 0; round < kRounds; ++round) {
           const auto key = static_cast<int64_t>(round) % kKeys;
           {
-            const std::lock_guard lock(admission.mutex(key));
+            const MutexLock lock(admission.mutex(key));
             admission.filter(key).add(key, hash_key(key), 1, 0);
           }
           check(admission.admits(-7) && !admission.admits(key), "admits() needs no mutex");

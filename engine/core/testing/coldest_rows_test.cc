@@ -1,7 +1,8 @@
-// The rows that a tier would give up, against all of its rows sorted: whatever rows come, go, are accessed,
-// or come back to the slot that they left.
+// The rows that a tier would give up, against all of its rows sorted: whatever rows come, go, are accessed or
+// pinned, or come back to the slot that they left.
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <map>
 #include <random>
 #include <set>
@@ -20,11 +21,12 @@ constexpr uint64_t kSlots = 600;  // more than a scan finds at once
 
 class ModelledTier {
  public:
-  ModelledTier(CacheStrategy strategy, uint64_t seed)
+  ModelledTier(MemoryRole role, CacheStrategy strategy, uint64_t seed)
       : random_(seed),
+        role_(role),
         strategy_(strategy),
-        tier_("DRAM", layout_, kSlots, allocate_heap_memory(kSlots * layout_.row_bytes()),
-              /*ranked=*/true),
+        tier_("DRAM", layout_, role, kSlots, kSlots,
+              allocate_heap_memory(MemoryTier::bytes_for(layout_, role, kSlots))),
         coldest_(tier_, strategy) {}
 
   size_t rows() const { return slots_.size(); }
@@ -35,18 +37,27 @@ class ModelledTier {
     const auto key = static_cast<int64_t>(below(2 * kSlots));
     if (slots_.contains(key) || rows() == kSlots) return;
     Slot slot;
-    tier_.take({&slot, 1});
+    check(tier_.slots().try_claim(1), "there is no slot for a row");
+    tier_.slots().take({&slot, 1});
     const std::vector<float> row(layout_.row_floats());
     tier_.put(slot, {.key = key, .frequency = below(5), .version = 0, .served = 0, .stamp = ++now_},
               row.data());
     slots_[key] = slot;
   }
 
+  // Below a first tier, rows are neither accessed nor pinned.
   void access() {
-    if (slots_.empty()) return;
-    auto row = slots_.lower_bound(static_cast<int64_t>(below(2 * kSlots)));
-    if (row == slots_.end()) row = slots_.begin();
-    tier_.count_served(row->second, 1, ++now_);
+    if (slots_.empty() || role_ != MemoryRole::kFirst) return;
+    tier_.ranks().count_served(any()->second, 1, ++now_);
+  }
+  void pin_or_unpin() {
+    if (slots_.empty() || role_ != MemoryRole::kFirst) return;
+    const Slot slot = any()->second;
+    if (is_pinned(slot)) {
+      tier_.ranks().unpin(slot);
+    } else {
+      tier_.ranks().pin(slot);
+    }
   }
 
   void remove(const Place& place) {
@@ -55,16 +66,15 @@ class ModelledTier {
   }
   void remove_any() {
     if (slots_.empty()) return;
-    auto row = slots_.lower_bound(static_cast<int64_t>(below(2 * kSlots)));
-    if (row == slots_.end()) row = slots_.begin();
-    remove({row->first, row->second});
+    const auto row = any();
+    if (!is_pinned(row->second)) remove({row->first, row->second});
   }
 
   // Checks the coldest `count` rows; most of them leave, as they do in a demotion.
   void demote(uint64_t count) {
-    const std::vector<MemoryTier::Candidate> given = coldest_.next(count);
+    const std::vector<ColdestRows::Candidate> given = coldest_.next(count);
     std::vector<Rank> expected;
-    for (const auto& [key, slot] : slots_) expected.push_back(tier_.rank(slot, strategy_));
+    for (const auto& [key, slot] : slots_) expected.push_back(tier_.ranks().rank(slot, strategy_));
     std::sort(expected.begin(), expected.end());
     check(!given.empty() || expected.empty(), "rows are there and none is given");
     check(given.size() <= std::min<size_t>(count, expected.size()), "more rows than asked for");
@@ -77,15 +87,22 @@ class ModelledTier {
       check(rank == expected[i], "row " + std::to_string(i) + " isn't the coldest of the rest");
     }
     for (const auto& [rank, slot] : given) {
-      if (below(8) == 0) continue;
+      if (is_pinned(slot) || below(8) == 0) continue;
       remove({tier_.key(slot), slot});
       if (below(2) == 0) coldest_.left(slot);
     }
   }
 
  private:
+  std::map<int64_t, Slot>::const_iterator any() {
+    const auto row = slots_.lower_bound(static_cast<int64_t>(below(2 * kSlots)));
+    return row == slots_.end() ? slots_.begin() : row;
+  }
+  bool is_pinned(Slot slot) const { return role_ == MemoryRole::kFirst && tier_.ranks().pins(slot) != 0; }
+
   const RowLayout layout_{4, 0};
   std::mt19937_64 random_;
+  const MemoryRole role_;
   const CacheStrategy strategy_;
   MemoryTier tier_;
   ColdestRows coldest_;
@@ -93,10 +110,10 @@ class ModelledTier {
   uint64_t now_ = AccessClock::kFirstStamp;
 };
 
-void the_coldest_rows_are_given_once_each(CacheStrategy strategy, uint64_t seed) {
-  ModelledTier tier(strategy, seed);
+void the_coldest_rows_are_given_once_each(MemoryRole role, CacheStrategy strategy, uint64_t seed) {
+  ModelledTier tier(role, strategy, seed);
   for (int step = 0; step < 20'000; ++step) {
-    switch (tier.below(8)) {
+    switch (tier.below(9)) {
       case 0:
       case 1:
       case 2:
@@ -104,6 +121,7 @@ void the_coldest_rows_are_given_once_each(CacheStrategy strategy, uint64_t seed)
       case 4:
       case 5: tier.access(); break;
       case 6: tier.remove_any(); break;
+      case 7: tier.pin_or_unpin(); break;
       default:
         if (tier.rows() > kSlots / 2 || tier.below(16) == 0) tier.demote(1 + tier.below(64));
     }
@@ -115,9 +133,12 @@ void the_coldest_rows_are_given_once_each(CacheStrategy strategy, uint64_t seed)
 
 int main() {
   using embstore::CacheStrategy;
+  using embstore::MemoryRole;
   for (uint64_t seed = 1; seed <= 10; ++seed) {
-    embstore::the_coldest_rows_are_given_once_each(CacheStrategy::kLfu, seed);
-    embstore::the_coldest_rows_are_given_once_each(CacheStrategy::kLru, seed);
+    for (const MemoryRole role : {MemoryRole::kFirst, MemoryRole::kMiddle}) {
+      embstore::the_coldest_rows_are_given_once_each(role, CacheStrategy::kLfu, seed);
+      embstore::the_coldest_rows_are_given_once_each(role, CacheStrategy::kLru, seed);
+    }
   }
   std::printf("held: the coldest rows\n");
   return 0;

@@ -23,6 +23,9 @@ class CAPABILITY("apply gate") ApplyGate {
     turnstile_.unlock();
   }
 
+  // Tells the compiler that the gate is held alone where it can't see it: by a scope that is a member, say.
+  void assert_held_alone() const ASSERT_CAPABILITY(this) {}
+
   class SCOPED_CAPABILITY Shared {
    public:
     explicit Shared(ApplyGate& gate) ACQUIRE_SHARED(gate) : gate_(gate) { gate_.enter(); }

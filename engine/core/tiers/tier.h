@@ -67,7 +67,7 @@ class Tier {
   // `damaged`: never a damaged row, and never an error that keeps other rows from being read.
   virtual void read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
                          std::vector<DamagedRow>& damaged) const = 0;
-  // The same for callers who need all of them: throws DamagedRowsError, which has the keys. Where a place
+  // Fills `rows` for callers who need every row: throws DamagedRowsError, which has the keys. Where a place
   // may have been erased meanwhile, that error may speak of a row that isn't wanted any more.
   void read(std::span<const Place> places, RowBatch& rows) const { read_whole(places, RowPart::kAll, rows); }
   void read_weights(std::span<const Place> places, RowBatch& rows) const {

@@ -145,7 +145,6 @@ void GatheredUpdate::find_shard(IndexShard& shard, int number) {
   AdmissionFilter* const filter = parts_.filters.shard(number);
   const BucketArray& buckets = shard.buckets();
   layouts_[static_cast<size_t>(number)] = shard.layout();
-  size_t waiting = 0;
   const auto fetch_bucket = [&](size_t i) {
     if (i >= keys.size()) return;
     prefetch_line(buckets.data() + home_bucket(keys[i].hash, buckets.count()));
@@ -169,7 +168,6 @@ void GatheredUpdate::find_shard(IndexShard& shard, int number) {
           filter == nullptr ||
           filter->count(keys[i].key, keys[i].hash) + keys[i].occurrences >= filter->threshold();
       seat.where = admitted ? Where::kAbsent : Where::kWaits;
-      waiting += !admitted;
     }
     for (size_t i = begin; i < end; ++i) {
       Seat& seat = seats_[first + i];

@@ -49,7 +49,7 @@ class GatheredUpdate final : public BatchUpdate {
   // Brings those that were staged up, and puts those of new keys in. Returns how many weren't what was
   // staged any more.
   size_t seat_shard(IndexShard& shard, int number, SlotClaim& claim) REQUIRES(shard.mutex);
-  // The same for one key, whose row is at `from`.
+  // Brings up the row of one key, if it's still the one that was staged; false where it isn't.
   bool bring_up(IndexShard& shard, size_t key, const IndexEntry& entry, Transaction& rise,
                 FirstTierSlots& slots) REQUIRES(shard.mutex);
   // Has what will be copied to the first tier fetched.

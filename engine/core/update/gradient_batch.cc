@@ -67,13 +67,13 @@ void GradientBatch::sort_by_shard(std::span<const int64_t> ids) {
 
 void GradientBatch::group_shard(std::span<const Occurrence> occurrences, std::span<const int64_t> ids,
                                 const float* gradients, int dim) {
-  constexpr size_t kAhead = 8;  // gradient rows to prefetch: they are visited out of order
+  constexpr size_t kGradientsFetchedAhead = 8;  // they are visited out of order
   const size_t size = std::bit_ceil(2 * occurrences.size() + 1);
   table_.assign(size, 0);
   const size_t width = static_cast<size_t>(dim);
   for (size_t i = 0; i < occurrences.size(); ++i) {
-    if (i + kAhead < occurrences.size()) {
-      prefetch_line(gradients + occurrences[i + kAhead].position * width);
+    if (i + kGradientsFetchedAhead < occurrences.size()) {
+      prefetch_line(gradients + occurrences[i + kGradientsFetchedAhead].position * width);
     }
     const auto [hash, position] = occurrences[i];
     const int64_t key = ids[position];

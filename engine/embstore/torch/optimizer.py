@@ -58,7 +58,7 @@ class Optimizer(torch.optim.Optimizer):
         how many applies a variable had, where that is more.
         """
         applies = [
-            table.apply_count() for rows in self._all_rows() for table in rows.variable._tables
+            shard.apply_count() for rows in self._all_rows() for shard in rows.variable._shards
         ]
         return max(self._global_step, *applies)
 

@@ -54,7 +54,8 @@ class alignas(64) IndexShard {
   // Makes room for the next `count` inserts, which then can't fail as long as the mutex is held on. Gives
   // memory back where most entries went. Throws Error(kStorage) or std::bad_alloc, and has changed nothing.
   void reserve(uint64_t count) REQUIRES(mutex);
-  // As reserve(), but the room stays its holder's when the mutex is let go of, whatever others insert.
+  // Makes room for `count` inserts that stays its holder's when the mutex is let go of, whatever others insert.
+  // Throws Error(kStorage) or std::bad_alloc, and has changed nothing.
   [[nodiscard]] Room reserve_room(uint64_t count) REQUIRES(mutex);
 
   // REQUIRES: room was reserved, `key` is absent, and the row that `ref` names is whole.

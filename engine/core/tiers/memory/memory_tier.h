@@ -45,7 +45,7 @@ class MemoryTier final : public Tier {
   // The hot path's way to the rows.
   RowArray& rows() { return rows_; }
   const RowArray& rows() const { return rows_; }
-  // REQUIRES: is_ranked(). Guarded as it says.
+  // REQUIRES: is_ranked(). slot_ranks.h says what guards them.
   SlotRanks& ranks() const { return *ranks_; }
 
   // More slots, beyond those that the tier is made with. Throws Error(kStorage) where there's no memory for
@@ -56,7 +56,7 @@ class MemoryTier final : public Tier {
 
   // Fills a slot that was taken.
   void put(Slot slot, const RowHeader& header, const float* floats);
-  // The same for a new row.
+  // Fills a slot that was taken with a new row: its weights, and slots as the optimizer has them start.
   void start(Slot slot, int64_t key, const float* weights, const Optimizer& optimizer, uint64_t frequency);
   // Gives back slots that were taken, whether filled or not. Nothing refers to them.
   void give_back(std::span<const Slot> slots);

@@ -51,7 +51,7 @@ class SlotAllocator {
   // REQUIRES: as many were claimed. Slots that were added come last.
   void take(std::span<Slot> slots);
   void give_back(std::span<const Slot> slots);
-  // The same for slots that go on being claimed.
+  // Gives slots back that go on being claimed: they may be taken again without another claim.
   void untake(std::span<const Slot> slots);
 
   // A number that changes before a slot is taken that was taken before.
@@ -108,7 +108,7 @@ class SlotClaim {
     slots_->take(slots);
     count_ -= slots.size();
   }
-  // Of those taken, which weren't needed.
+  // Gives back slots that were taken and weren't needed: the claim has them again.
   void untake(std::span<const Slot> slots) {
     slots_->untake(slots);
     count_ += slots.size();

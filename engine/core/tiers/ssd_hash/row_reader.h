@@ -27,7 +27,7 @@ class RowReader {
   RowReader(const RowReader&) = delete;
   RowReader& operator=(const RowReader&) = delete;
 
-  // As Tier::read_rows().
+  // Fills `rows` with those at `places`, as Tier::read_rows() says, as far as `seen` has them.
   void read(const LogView& seen, std::span<const Place> places, RowPart part, RowBatch& rows,
             std::vector<DamagedRow>& damaged) const;
 

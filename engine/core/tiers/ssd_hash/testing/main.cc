@@ -36,7 +36,7 @@ int64_t checked_version(const RowBatch& rows, size_t i, int64_t key) {
 
 void PlainIndex::relocate(std::span<Relocation> rows) {
   for (Relocation& row : rows) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = entries_.find(row.key);
     row.done = found != entries_.end() && found->second.slot == row.from;
     if (row.done) found->second.slot = row.to;
@@ -44,21 +44,21 @@ void PlainIndex::relocate(std::span<Relocation> rows) {
 }
 
 std::optional<PlainIndex::Entry> PlainIndex::put(int64_t key, Slot slot, int64_t version) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto [found, is_new] = entries_.try_emplace(key, Entry{slot, version});
   if (is_new) return std::nullopt;
   return std::exchange(found->second, Entry{slot, version});
 }
 
 std::optional<PlainIndex::Entry> PlainIndex::find(int64_t key) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find(key);
   if (found == entries_.end()) return std::nullopt;
   return found->second;
 }
 
 std::optional<PlainIndex::Entry> PlainIndex::take(int64_t key) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find(key);
   if (found == entries_.end()) return std::nullopt;
   const Entry entry = found->second;
@@ -67,12 +67,12 @@ std::optional<PlainIndex::Entry> PlainIndex::take(int64_t key) {
 }
 
 std::vector<std::pair<int64_t, PlainIndex::Entry>> PlainIndex::all() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return {entries_.begin(), entries_.end()};
 }
 
 size_t PlainIndex::size() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return entries_.size();
 }
 

@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <mutex>
 #include <numeric>
 #include <set>
 #include <string>
@@ -20,6 +19,7 @@
 #include "keep/checkpoint/reader.h"
 #include "keep/checkpoint/writer.h"
 #include "testing.h"
+#include "threads/mutex.h"
 #include "tiers/ssd_hash/guarded_copy.h"
 
 namespace embstore::ssd_hash::testing {
@@ -44,18 +44,18 @@ class ForgetfulMedium final : public files::FileCalls {
   int fdatasync(int descriptor) override {
     ++syncs;
     if (--syncs_to_fail < 0) return files::FileCalls::fdatasync(descriptor);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     in_doubt_.insert(inode_of(descriptor));
     errno = EIO;
     return -1;
   }
   size_t failures() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return in_doubt_.size();
   }
   // None of the files of `directory` is one whose sync failed.
   void check_files(const std::string& directory) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const std::string& path : files_in(directory)) {
       struct stat status{};
       check(stat(path.c_str(), &status) == 0, "a file is gone");
@@ -64,8 +64,8 @@ class ForgetfulMedium final : public files::FileCalls {
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::set<ino_t> in_doubt_;
+  mutable Mutex mutex_;
+  std::set<ino_t> in_doubt_ GUARDED_BY(mutex_);
 };
 
 void write_keys(SsdHashTier& tier, PlainIndex& index, int64_t first, int64_t count, int64_t version) {
@@ -279,8 +279,7 @@ void a_torn_tail_turns_no_other_rows_away(bool keep_files) {
   }
   const SsdHashStats stats = tier.detailed_stats();
   check(stats.compaction_error.find(torn) != std::string::npos, "stats() don't name the file");
-  check(stats.damaged_records >= 33,
-        std::to_string(stats.damaged_records) + " damaged records");
+  check(stats.damaged_records >= 33, std::to_string(stats.damaged_records) + " damaged records");
   check(stats.file_bytes <= 2 * stats.live_rows * stats.record_bytes + options.buffer_bytes,
         "one file keeps the others from being compacted");
   check_throws(ErrorKind::kStorage, torn, [&] { tier.drain(); });

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "errors/error.h"
 #include "testing/check.h"
+#include "threads/mutex.h"
 #include "tiers/ssd_hash/ssd_hash_tier.h"
 
 namespace embstore::ssd_hash::testing {
@@ -46,8 +46,8 @@ class PlainIndex final : public Relocator {
   size_t size() const;
 
  private:
-  mutable std::mutex mutex_;
-  std::map<int64_t, Entry> entries_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::map<int64_t, Entry> entries_ GUARDED_BY(mutex_);
 };
 
 // Writes rows, refers to them, and erases those that they replace.

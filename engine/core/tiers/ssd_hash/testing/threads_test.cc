@@ -4,11 +4,11 @@
 #include <atomic>
 #include <chrono>
 #include <random>
-#include <shared_mutex>
 #include <string>
 #include <thread>
 
 #include "testing.h"
+#include "threads/mutex.h"
 
 namespace embstore::ssd_hash::testing {
 namespace {
@@ -28,19 +28,19 @@ class ShardedIndex final : public Relocator {
 
   void relocate(std::span<Relocation> rows) override {
     for (Relocation& row : rows) {
-      const std::lock_guard lock(mutex(row.key));
+      const ExclusiveLock lock(mutex(row.key));
       Entry& entry = entries_[static_cast<size_t>(row.key)];
       row.done = entry.version >= 0 && entry.slot == row.from;
       if (row.done) entry.slot = row.to;
     }
   }
   Entry find(int64_t key) const {
-    const std::shared_lock lock(mutex(key));
+    const SharedLock lock(mutex(key));
     return entries_[static_cast<size_t>(key)];
   }
   // The row is taken out; the place is erased under the shard's mutex.
   void promote(int64_t key, SsdHashTier& tier) {
-    const std::lock_guard lock(mutex(key));
+    const ExclusiveLock lock(mutex(key));
     Entry& entry = entries_[static_cast<size_t>(key)];
     if (entry.version < 0) return;
     const Place place{key, entry.slot};
@@ -49,7 +49,7 @@ class ShardedIndex final : public Relocator {
   }
   // False where another thread was faster; then the new place is nobody's.
   bool demote(int64_t key, Slot slot, int64_t version) {
-    const std::lock_guard lock(mutex(key));
+    const ExclusiveLock lock(mutex(key));
     Entry& entry = entries_[static_cast<size_t>(key)];
     if (entry.version >= 0 || entry.last_version >= version) return false;
     entry = {slot, version, version};
@@ -58,9 +58,9 @@ class ShardedIndex final : public Relocator {
   size_t size() const { return entries_.size(); }
 
  private:
-  std::shared_mutex& mutex(int64_t key) const { return mutexes_[static_cast<size_t>(key) % kShards]; }
-  mutable std::shared_mutex mutexes_[kShards];
-  std::vector<Entry> entries_;  // each guarded by its shard's mutex
+  SharedMutex& mutex(int64_t key) const { return mutexes_[static_cast<size_t>(key) % kShards]; }
+  mutable SharedMutex mutexes_[kShards];
+  std::vector<Entry> entries_;  // each under its shard's mutex
 };
 
 constexpr int64_t kKeys = 3000;
