@@ -86,13 +86,12 @@ void GatheredUpdate::pin(size_t key, const IndexEntry& entry) {
   first_tier_.ranks().pin(seat.at.slot());
 }
 
-void GatheredUpdate::remember_array(const IndexShard& shard, int number) {
-  arrays_[static_cast<size_t>(number)] = shard.buckets().data();
+void GatheredUpdate::remember_revision(const IndexShard& shard, int number) {
+  revisions_[static_cast<size_t>(number)] = shard.revision();
 }
 
-// An array that was seen isn't freed, nor its address used again, while the guard of the epochs is held.
-bool GatheredUpdate::has_same_array(const IndexShard& shard, int number) const {
-  return arrays_[static_cast<size_t>(number)] == shard.buckets().data();
+bool GatheredUpdate::has_same_revision(const IndexShard& shard, int number) const {
+  return revisions_[static_cast<size_t>(number)] == shard.revision();
 }
 
 // --- Preparing
@@ -143,7 +142,7 @@ void GatheredUpdate::find_shard(IndexShard& shard, int number) {
   const size_t first = first_key(number);
   AdmissionFilter* const filter = parts_.filters.shard(number);
   const BucketArray& buckets = shard.buckets();
-  remember_array(shard, number);
+  remember_revision(shard, number);
   size_t waiting = 0;
   const auto fetch_bucket = [&](size_t i) {
     if (i >= keys.size()) return;
@@ -218,7 +217,7 @@ size_t GatheredUpdate::seat_shard(IndexShard& shard, int number, SlotClaim& clai
   for (size_t i = 0; i < keys.size(); ++i) unseated += !is_seated(i);
   if (unseated == 0) return 0;
 
-  const bool same_array = has_same_array(shard, number);
+  const bool same_revision = has_same_revision(shard, number);
   const AdmissionFilter* const filter = parts_.filters.shard(number);
   const BucketArray& buckets = shard.buckets();
   FirstTierSlots slots(claim, unseated);
@@ -248,13 +247,13 @@ size_t GatheredUpdate::seat_shard(IndexShard& shard, int number, SlotClaim& clai
       ++left;
     }
   }
-  if (!same_array) {
-    // The entries that were found before are another array's.
+  if (!same_revision) {
+    // The keys that were found before may lie in other buckets now.
     for (size_t i = 0; i < keys.size(); ++i) {
       Seat& seat = seats_[first + i];
       if (seat.where == Where::kSeated) seat.entry = shard.entry(keys[i].hash, keys[i].key);
     }
-    remember_array(shard, number);
+    remember_revision(shard, number);
   }
   mover_.note_promoted(rise.moved_rows());
   return left;
@@ -339,7 +338,7 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
   const std::span<Seat> seats = std::span(seats_).subspan(first_key(number), keys.size());
   RowArray& rows = first_tier_.rows();
   SlotRanks& ranks = first_tier_.ranks();
-  if (!has_same_array(shard, number)) {
+  if (!has_same_revision(shard, number)) {
     for (size_t i = 0; i < keys.size(); ++i) {
       if (seats[i].where == Where::kSeated) seats[i].entry = shard.entry(keys[i].hash, keys[i].key);
     }

@@ -36,7 +36,7 @@ class GatheredUpdate final : public BatchUpdate {
     kSeated,  // in the first tier, and pinned
   };
   struct Seat {
-    IndexEntry entry;  // of kSeated, as long as the shard has the array that it was found in
+    IndexEntry entry;  // of kSeated, as long as the shard is of the revision that it was found in
     RowRef at;         // of kSeated and kBelow, where it was when it was found
     Where where = Where::kAbsent;
     bool is_new = false;  // had no row before
@@ -55,8 +55,8 @@ class GatheredUpdate final : public BatchUpdate {
   // Has what will be copied to the first tier fetched.
   void fetch_source(size_t key) const;
   void pin(size_t key, const IndexEntry& entry);
-  void remember_array(const IndexShard& shard, int number);
-  bool has_same_array(const IndexShard& shard, int number) const;
+  void remember_revision(const IndexShard& shard, int number) REQUIRES(shard.mutex);
+  bool has_same_revision(const IndexShard& shard, int number) const REQUIRES(shard.mutex);
   void update_shard(IndexShard& shard, int number, const UpdateTime& time) REQUIRES(shard.mutex);
   void count_waiting(IndexShard& shard, int number, const UpdateTime& time) REQUIRES(shard.mutex);
   void undo_shard(IndexShard& shard, int number) REQUIRES(shard.mutex);
@@ -72,7 +72,7 @@ class GatheredUpdate final : public BatchUpdate {
   MemoryTier& first_tier_;
 
   std::vector<Seat> seats_;  // by key of the batch
-  std::array<const Bucket*, kShards> arrays_{};
+  std::array<uint64_t, kShards> revisions_{};
   Transaction insertion_;
   std::array<IndexShard::Room, kShards> rooms_;
   bool is_committed_ = false;

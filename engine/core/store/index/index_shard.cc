@@ -115,6 +115,7 @@ void IndexShard::erase(const IndexEntry& entry) noexcept {
   set_ref(entry, RowRef());
   --entries_;
   ++erased_;
+  ++revision_;
   uint32_t room = buckets.position(*entry.bucket);
   unmark(home_bucket(hash_key(key), buckets.count()), room);
   // Each key that moves back leaves room for another.
@@ -178,6 +179,7 @@ void IndexShard::rebuild(uint64_t count) {
   for_each([&rebuilt](int64_t key, RowRef ref) { place(*rebuilt, hash_key(key), key, ref); });
   std::unique_ptr<BucketArray> old = std::exchange(array_, std::move(rebuilt));
   erased_ = 0;
+  ++revision_;
   buckets_.store(array_.get());
   // A reader that still holds the old array must not accept a row that is written under the new one.
   for (uint32_t i = 0; i < old->count(); ++i) {

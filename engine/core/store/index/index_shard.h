@@ -70,6 +70,10 @@ class alignas(64) IndexShard {
   // Every entry that was found before is void then: another key may lie there.
   void erase(const IndexEntry& entry) noexcept REQUIRES(mutex);
 
+  // Changes whenever entries that were found before become void: also of keys that stayed, which lie in another
+  // bucket then.
+  uint64_t revision() const REQUIRES(mutex) { return revision_; }
+
   uint64_t entries() const REQUIRES(mutex) { return entries_; }
   uint64_t size_bytes() const REQUIRES(mutex) { return uint64_t{array_->count()} * sizeof(Bucket); }
   template <class Visit>
@@ -97,6 +101,7 @@ class alignas(64) IndexShard {
   uint64_t entries_ GUARDED_BY(mutex) = 0;
   uint64_t reserved_ GUARDED_BY(mutex) = 0;  // for entries to come, by the rooms that are held
   uint64_t erased_ GUARDED_BY(mutex) = 0;    // since the array was made
+  uint64_t revision_ GUARDED_BY(mutex) = 0;
   std::atomic<const BucketArray*> buckets_;  // array_, for readers
 };
 
