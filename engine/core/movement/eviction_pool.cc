@@ -51,7 +51,7 @@ void EvictionPool::start(int threads) {
 void EvictionPool::schedule(Job& job) {
   {
     const std::lock_guard lock(mutex_);
-    if (job.queued_) return;
+    if (job.queued_ || job.cancelled_) return;
     job.queued_ = true;
     queue_.push_back(&job);
   }
