@@ -52,6 +52,7 @@ struct TableParts {
   ApplyGate gate;
   SaveSpans spans GUARDED_BY(gate);
   std::vector<int64_t> removed_keys GUARDED_BY(gate);  // since the last save that succeeded
+  size_t removed_keys_saved GUARDED_BY(gate) = 0;      // the first of them, which the last save told of
 
   Mutex state_mutex;
   int64_t apply_count GUARDED_BY(state_mutex) = 0;

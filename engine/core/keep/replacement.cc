@@ -1,6 +1,7 @@
 #include "keep/replacement.h"
 
 #include <algorithm>
+#include <exception>
 #include <string>
 
 #include "errors/error.h"
@@ -18,6 +19,14 @@ Replacement::Replacement(Table& table) NO_THREAD_SAFETY_ANALYSIS : operation_(ta
 
 void Replacement::clear() {
   constexpr size_t kRowsAtATime = 4096;
+  std::exception_ptr first_error;  // of the medium; every row goes all the same
+  const auto bury = [&] {
+    try {
+      store_.bury_removed();
+    } catch (const std::exception&) {
+      first_error = std::current_exception();
+    }
+  };
   for (int s = 0; s < kShards; ++s) {
     std::vector<int64_t> keys;
     {
@@ -29,7 +38,7 @@ void Replacement::clear() {
     }
     for (size_t first = 0; first < keys.size(); first += kRowsAtATime) {
       store_.remove(std::span(keys).subspan(first, std::min(kRowsAtATime, keys.size() - first)));
-      store_.bury_removed();
+      if (!first_error) bury();
     }
     IndexShard& shard = store_.shard(s);
     MutexLock lock(shard.mutex);
@@ -39,7 +48,9 @@ void Replacement::clear() {
   store_.tiers().compact();
   table_.gate.assert_held_alone();  // by standstill_
   table_.removed_keys = {};
+  table_.removed_keys_saved = 0;
   floors_.assign(floors_.size(), std::nullopt);
+  if (first_error) std::rethrow_exception(first_error);
 }
 
 void Replacement::put(const RowBatch& rows) {

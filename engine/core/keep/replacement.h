@@ -26,7 +26,8 @@ class Replacement {
   const float* initial_weights(int64_t key) const { return table_.initial.of(key); }
   float initial_slot_value(int slot) const { return table_.optimizer->initial_slot_value(slot); }
 
-  // Removes every row and forgets every waiting key.
+  // Removes every row and forgets every waiting key. Throws Error(kStorage) where a tier that keeps its rows can't
+  // note that: the table is empty then too.
   void clear();
 
   // Puts rows in; those whose key has a row already are left out. Each goes to the tier where it will be in

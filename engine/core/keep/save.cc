@@ -134,6 +134,7 @@ SavedTable save_table(TableParts& table, checkpoint::Writer& file, const Evictio
   if (file.incremental()) {
     for (const int64_t key : table.removed_keys) file.add_removed_key(key);
   }
+  table.removed_keys_saved = table.removed_keys.size();
   store.bury_removed();
   // Gone means gone, even if the process is killed right after the save.
   if (eviction.any() && store.tiers().last().keeps_rows()) store.tiers().last().flush();

@@ -52,7 +52,7 @@ void EvictionPool::start(int threads) {
 void EvictionPool::schedule(Job& job) {
   {
     const MutexLock lock(mutex_);
-    if (job.queued_) return;
+    if (job.queued_ || job.cancelled_) return;
     job.queued_ = true;
     queue_.push_back(&job);
   }

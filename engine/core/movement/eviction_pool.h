@@ -31,7 +31,7 @@ class EvictionPool {
 
   // Runs the job soon, once, however often it's scheduled before it starts; never twice at a time.
   void schedule(Job& job);
-  // Returns when the job is neither queued nor running. REQUIRES: nobody schedules it again.
+  // Returns when the job is neither queued nor running. It isn't run again, whoever schedules it.
   void cancel(Job& job);
 
  private:

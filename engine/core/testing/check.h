@@ -11,8 +11,15 @@
 
 namespace embstore {
 
+// Which of many cases is being tested: told where one fails.
+inline std::string& tested_case() {
+  static std::string name;
+  return name;
+}
+
 [[noreturn]] inline void fail(const std::string& what) {
-  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+  std::fprintf(stderr, "FAILED: %s%s%s\n", tested_case().c_str(), tested_case().empty() ? "" : ": ",
+               what.c_str());
   std::exit(1);
 }
 

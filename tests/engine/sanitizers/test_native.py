@@ -15,6 +15,7 @@ from native_programs import SANITIZERS, build, run
         "index_test",
         "leveldb_tier_test",
         "optimizers_test",
+        "table_faults_test",
     ],
 )
 def test_the_parts_of_the_core_hold_alone(program: str, sanitizer: str) -> None:

@@ -181,11 +181,11 @@ void restore_table(Table& table, Partition partition, const Chain& chain, const 
   replacement.clear();
   try {
     restore_files(replacement, partition, chain, waiting_keys);
+    replacement.finish(state);
   } catch (...) {
     replacement.clear();
     throw;
   }
-  replacement.finish(state);
 }
 
 }  // namespace embstore::checkpoint
