@@ -48,7 +48,9 @@ def every_failed_apply_leaves_everything_as_it_was(
             grads = random.standard_normal((batch, 16)).astype(np.float32)
             files = [file for file in Path(directory).rglob("*") if file.is_file()]
             largest = max((file.stat().st_size for file in files), default=0)
-            place = int(largest * random.random()) if step % 2 else 1 << 40
+            # Anywhere in a file; or nowhere, where not even a new one can take what another refused.
+            places = [1 << 40, int(largest * random.random()), 1 << 40, 0]
+            place = places[step % len(places)]
             with no_file_grows_beyond(place):
                 try:
                     var.apply_gradients(ids, grads)
