@@ -32,13 +32,20 @@ uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, Stage
   std::array<KeyHash, kBucketsFetchedAhead> hashes;
   std::array<RowArray::SeenRow, kIdsABlock> seen;
   size_t seen_count = 0;
+  // Ids without a row, where a filter is to be asked: fetched for all of a block first.
+  std::array<size_t, kIdsABlock> absent;
+  size_t absent_count = 0;
+  const bool is_filtered = filters_.any();
   uint64_t hits = 0;
   std::vector<size_t> changed;
 
   const auto take = [&](size_t i, KeyHash hash) {
     const IndexHit hit = reader.find(hash, ids[i]);
     if (refs != nullptr) refs[i] = hit.ref;
-    if (!hit.ref) {
+    if (!hit.ref && is_filtered) {
+      filters_.of(hash)->prefetch_admits(hash);
+      absent[absent_count++] = i;
+    } else if (!hit.ref) {
       copy_initial_value(hash, ids[i], out + i * dim);
     } else if (hit.ref.tier() != 0) [[unlikely]] {
       lower.add(ids[i], hash, hit, i);
@@ -53,6 +60,10 @@ uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, Stage
       --hits;
     });
     seen_count = 0;
+    for (size_t a = 0; a < absent_count; ++a) {
+      copy_initial_value(hash_key(ids[absent[a]]), ids[absent[a]], out + absent[a] * dim);
+    }
+    absent_count = 0;
   };
 
   for (size_t i = 0; i < std::min(kBucketsFetchedAhead, ids.size()); ++i) {
