@@ -38,6 +38,10 @@ ino_t inode_of(int descriptor) {
 // As Linux does it: a sync that fails drops what it couldn't write, and the next one is a success.
 class ForgetfulMedium final : public files::FileCalls {
  public:
+  ~ForgetfulMedium() override {
+    for (const int held : held_) ::close(held);
+  }
+
   std::atomic<int> syncs_to_fail{0};
   std::atomic<int> syncs{0};
 
@@ -46,6 +50,7 @@ class ForgetfulMedium final : public files::FileCalls {
     if (--syncs_to_fail < 0) return files::FileCalls::fdatasync(descriptor);
     const std::lock_guard lock(mutex_);
     in_doubt_.insert(inode_of(descriptor));
+    held_.push_back(dup(descriptor));  // so that no other file gets the number
     errno = EIO;
     return -1;
   }
@@ -66,6 +71,7 @@ class ForgetfulMedium final : public files::FileCalls {
  private:
   mutable std::mutex mutex_;
   std::set<ino_t> in_doubt_;
+  std::vector<int> held_;
 };
 
 void write_keys(SsdHashTier& tier, PlainIndex& index, int64_t first, int64_t count, int64_t version) {
@@ -279,8 +285,7 @@ void a_torn_tail_turns_no_other_rows_away(bool keep_files) {
   }
   const SsdHashStats stats = tier.detailed_stats();
   check(stats.compaction_error.find(torn) != std::string::npos, "stats() don't name the file");
-  check(stats.damaged_records >= 33,
-        std::to_string(stats.damaged_records) + " damaged records");
+  check(stats.damaged_records >= 33, std::to_string(stats.damaged_records) + " damaged records");
   check(stats.file_bytes <= 2 * stats.live_rows * stats.record_bytes + options.buffer_bytes,
         "one file keeps the others from being compacted");
   check_throws(ErrorKind::kStorage, torn, [&] { tier.drain(); });
