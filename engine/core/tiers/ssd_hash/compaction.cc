@@ -137,7 +137,7 @@ void Compaction::compact_files(const Round& round) {
       taken.push_back(file->number);
       settle(file, move_live_rows(*file));
     }
-    remove_emptied_files();
+    if (!taken.empty()) remove_emptied_files();
   }
   while (taken.size() < round.max_files && is_over_soft_bound(round.more_bytes) && !is_blocked()) {
     const std::shared_ptr<LogFile> victim = next_victim(taken, last_number);

@@ -299,8 +299,12 @@ void RowReader::take_row_alone(const Batch& batch, uint64_t slot_and_row) const 
   const auto slot = static_cast<Slot>(slot_and_row >> 32);
   const LogFile& file = *batch.file_of(slot, shape_.records_per_file);
   const uint32_t record = shape_.record_of(slot);
-  const uint64_t begin = round_down_to_block(shape_.offset_of(record));
-  const uint64_t end = round_up_to_block(shape_.offset_of(record + uint64_t{1}));
+  uint64_t begin = shape_.offset_of(record);
+  uint64_t end = begin + shape_.record.bytes;
+  if (shape_.direct) {
+    begin = round_down_to_block(begin);
+    end = round_up_to_block(end);
+  }
   const uint64_t position = shape_.offset_of(record) - begin;
   const AlignedBytes bytes(end - begin);
   size_t got = 0;
