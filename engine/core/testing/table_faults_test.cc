@@ -408,7 +408,7 @@ int main(int argc, char** argv) {
     std::printf("held: this one\n");
     return 0;
   }
-  const int64_t scenarios = argc > 1 ? std::atoll(argv[1]) : 250;
+  const int64_t scenarios = argc > 1 ? std::atoll(argv[1]) : 120;
   embstore::the_table_is_as_before_whichever_call_fails(/*keep_files=*/false, scenarios);
   embstore::the_table_is_as_before_whichever_call_fails(/*keep_files=*/true, scenarios);
   std::printf("held: whichever call fails\n");

@@ -66,6 +66,14 @@ void train(Table& table, std::mt19937_64& random, const Options& options, std::a
   total += sum;
 }
 
+// A batch that is prepared and taken back: half its keys are new, and have a row meanwhile.
+void prepare_in_vain(Table& table, std::mt19937_64& random, const Options& options) {
+  std::vector<int64_t> ids = random_ids(random, options);
+  for (size_t i = 0; i < ids.size(); i += 2) ids[i] = static_cast<int64_t>(random());
+  const std::vector<float> gradients(ids.size() * kDim, 1.0f);
+  table.prepare_apply(ids, gradients.data());
+}
+
 void read(const Table& table, std::mt19937_64& random, const Options& options) {
   const std::vector<int64_t> ids = random_ids(random, options);
   std::vector<float> rows(ids.size() * kDim);
@@ -92,7 +100,10 @@ void inspect(const Table& table, std::mt19937_64& random, const Options& options
   table.versions(ids, values.data());
   table.lookup_tier(ids, tiers.data());
   const ExportedRows rows = table.export_rows();
-  for (size_t i = 0; i < rows.keys.size(); ++i) checked_row(&rows.values[i * kDim]);
+  for (size_t i = 0; i < rows.keys.size(); ++i) {
+    checked_row(&rows.values[i * kDim]);
+    check(rows.versions[i] >= 0, "a row is there that no update has seen");
+  }
   for (size_t i = 1; i < rows.keys.size(); ++i) {
     check(rows.keys[i - 1] < rows.keys[i], "a key is exported twice");
   }
@@ -200,7 +211,10 @@ class Checkpoints {
 
 ExportedRows checked_rows(const Table& table) {
   ExportedRows rows = table.export_rows();
-  for (size_t i = 0; i < rows.keys.size(); ++i) checked_row(&rows.values[i * kDim]);
+  for (size_t i = 0; i < rows.keys.size(); ++i) {
+    checked_row(&rows.values[i * kDim]);
+    check(rows.versions[i] >= 0, "a row is there that no update has seen");
+  }
   return rows;
 }
 
@@ -271,8 +285,10 @@ void run(const Options& options, const Storage& storage) {
     float hot_value = 0.0f;
     for (int batch = 0; batch < options.batches; ++batch) {
       const uint64_t choice = random() % 16;
-      if (choice < 8) {
+      if (choice < 7) {
         train(*table, random, options, total);
+      } else if (choice < 8) {
+        prepare_in_vain(*table, random, options);
       } else if (choice < 10) {
         read(checkpoints.copy(), random, options);
       } else if (choice < 15) {
@@ -319,8 +335,10 @@ void run_replaced(const Options& options, const Storage& storage) {
   in_threads(options, [&](std::mt19937_64& random) {
     for (int batch = 0; batch < options.batches / 4; ++batch) {
       const uint64_t choice = random() % 16;
-      if (choice < 7) {
+      if (choice < 6) {
         train(table, random, options, total);
+      } else if (choice < 7) {
+        prepare_in_vain(table, random, options);
       } else if (choice < 11) {
         read(table, random, options);
       } else if (choice < 12) {

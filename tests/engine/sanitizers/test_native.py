@@ -15,6 +15,7 @@ from native_programs import SANITIZERS, build, run
         "index_test",
         "leveldb_tier_test",
         "optimizers_test",
+        "prepared_updates_test",
         "table_faults_test",
     ],
 )

@@ -1,0 +1,89 @@
+// Updates that are prepared beside others: whatever those do in between, readers of a row are told that it changes.
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "table_parts.h"
+#include "testing/check.h"
+#include "update/gathered_update.h"
+
+namespace embstore {
+namespace {
+
+constexpr int kDim = 4;
+
+TableSpec two_tiers() {
+  constexpr uint64_t kTierBytes = uint64_t{1} << 20;
+  return {.name = "var",
+          .dim = kDim,
+          .default_values = std::vector<float>(kDim, 0.0f),
+          .optimizer = "SGD",
+          .optimizer_params = {{"learning_rate", -1.0}},
+          .tiers = {{"DRAM", std::nullopt, kTierBytes}, {"DRAM", std::nullopt, kTierBytes}}};
+}
+
+class PreparedUpdate {
+ public:
+  PreparedUpdate(TableParts& table, std::vector<int64_t> ids)
+      : ids_(std::move(ids)),
+        gradients_(ids_.size() * kDim, 1.0f),
+        batch_(GradientBatch::take_spare()),
+        table_(table) {
+    batch_->group(ids_, gradients_.data(), kDim);
+    update_ = std::make_unique<GatheredUpdate>(
+        UpdateParts{*table.store, table.filters, table.initial, *table.optimizer}, *batch_, *table.mover,
+        table.reads);
+    uint64_t new_rows = 0;
+    check(update_->prepare(new_rows), "there is no room");
+  }
+  void commit() {
+    MutexLock lock(table_.state_mutex);
+    update_->commit({{.global_step = 1, .state = table_.optimizer_state},
+                     table_.clock.begin_batch(ids_.size()),
+                     /*save_span=*/0});
+  }
+
+ private:
+  const std::vector<int64_t> ids_;
+  const std::vector<float> gradients_;
+  std::unique_ptr<GradientBatch> batch_;
+  TableParts& table_;
+  std::unique_ptr<GatheredUpdate> update_;
+};
+
+void readers_see_an_update_although_another_was_taken_back() {
+  constexpr int64_t kOthers = 20'000;
+  constexpr int64_t kKeys = 200;
+  TableParts table(two_tiers());
+  {
+    const Epochs::Guard guard = table.epochs.enter();
+    const ApplyGate::Shared gate(table.gate);
+    // Many keys of one update are passed on by buckets that the other's keys fill, and that are empty again then.
+    std::vector<int64_t> others;
+    for (int64_t key = 0; key < kOthers; ++key) others.push_back(kKeys + key);
+    auto taken_back = std::make_unique<PreparedUpdate>(table, others);
+    std::vector<std::unique_ptr<PreparedUpdate>> updates;
+    for (int64_t key = 0; key < kKeys; ++key) {
+      updates.push_back(std::make_unique<PreparedUpdate>(table, std::vector<int64_t>{key}));
+    }
+    taken_back.reset();
+    check(table.store->row_count() == kKeys, "rows of the update that was taken back are left");
+    for (int64_t key = 0; key < kKeys; ++key) {
+      const IndexHit hit = IndexReader(table.store->index()).find(hash_key(key), key);
+      check(static_cast<bool>(hit.ref), "a row is missing");
+      updates[static_cast<size_t>(key)]->commit();
+      check(!hit.holds(), "a row changed and its readers aren't told");
+    }
+  }
+  table.mover->stop();
+}
+
+}  // namespace
+}  // namespace embstore
+
+int main() {
+  embstore::readers_see_an_update_although_another_was_taken_back();
+  std::printf("held: prepared updates\n");
+  return 0;
+}
