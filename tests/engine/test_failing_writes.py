@@ -48,7 +48,7 @@ def every_failed_apply_leaves_everything_as_it_was(
             grads = random.standard_normal((batch, 16)).astype(np.float32)
             files = [file for file in Path(directory).rglob("*") if file.is_file()]
             largest = max((file.stat().st_size for file in files), default=0)
-            # Anywhere in a file; or nowhere, where not even a new one can take what another refused.
+            # Anywhere in a file; or nowhere: not even a new one takes what another refused.
             places = [1 << 40, int(largest * random.random()), 1 << 40, 0]
             place = places[step % len(places)]
             with no_file_grows_beyond(place):
