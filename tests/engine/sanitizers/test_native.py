@@ -12,6 +12,7 @@ from native_programs import SANITIZERS, build, run
         "admission_test",
         "coldest_rows_test",
         "epochs_test",
+        "eviction_pool_test",
         "index_test",
         "leveldb_tier_test",
         "optimizers_test",

@@ -1,0 +1,85 @@
+// One thread of evictions for many tables: each has its turn, and none has one after it was cancelled.
+#include "movement/eviction_pool.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "testing/check.h"
+
+namespace embstore {
+namespace {
+
+// A table whose rows never come to rest.
+class Restless final : public EvictionPool::Job {
+ public:
+  bool run() noexcept override {
+    ++turns;
+    return true;
+  }
+  std::atomic<uint64_t> turns{0};
+};
+
+class Brief final : public EvictionPool::Job {
+ public:
+  bool run() noexcept override {
+    ++turns;
+    return false;
+  }
+  std::atomic<uint64_t> turns{0};
+};
+
+void wait_until(const std::function<bool()>& holds, const std::string& otherwise) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!holds()) {
+    check(std::chrono::steady_clock::now() < deadline, otherwise);
+    std::this_thread::yield();
+  }
+}
+
+void a_job_that_never_ends_leaves_the_others_their_turns() {
+  EvictionPool& pool = EvictionPool::instance();
+  Restless restless;
+  Brief brief;
+  pool.schedule(restless);
+  wait_until([&] { return restless.turns > 0; }, "a job that was scheduled has no turn");
+  for (uint64_t turn = 1; turn <= 100; ++turn) {
+    pool.schedule(brief);
+    wait_until([&] { return brief.turns == turn; }, "a job has no turn beside one that never ends");
+  }
+  const uint64_t before = restless.turns;
+  wait_until([&] { return restless.turns > before; }, "a job that has more to do gets no further turn");
+  pool.cancel(restless);
+  pool.cancel(brief);
+}
+
+void a_job_that_was_cancelled_has_no_turn_any_more() {
+  EvictionPool& pool = EvictionPool::instance();
+  Restless restless;
+  pool.schedule(restless);
+  wait_until([&] { return restless.turns > 0; }, "a job that was scheduled has no turn");
+  pool.cancel(restless);
+  const uint64_t at_the_end = restless.turns;
+  pool.schedule(restless);
+  Brief after;
+  pool.schedule(after);
+  wait_until([&] { return after.turns == 1; }, "a job that was scheduled has no turn");
+  check(restless.turns == at_the_end, "a job has a turn although it was cancelled");
+  pool.cancel(after);
+}
+
+}  // namespace
+}  // namespace embstore
+
+int main() {
+  using namespace embstore;
+  setenv("TF_MULTI_TIER_EV_EVICTION_THREADS", "1", 1);
+  a_job_that_never_ends_leaves_the_others_their_turns();
+  a_job_that_was_cancelled_has_no_turn_any_more();
+  std::printf("held: the eviction threads' turns\n");
+  return 0;
+}
