@@ -34,8 +34,10 @@ def every_failed_apply_leaves_everything_as_it_was(
     """Beside a table in DRAM, which gets the applies that succeeded."""
     random = np.random.default_rng(1)
     everything = np.arange(KEYS)
-    with tempfile.TemporaryDirectory() as directory:
-        var = kept_variable(Path(directory), False, first_tier_rows, storage_type)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        kept_variable(Path(directory), False, first_tier_rows, storage_type) as var,
+    ):
         model = es.get_embedding_variable(
             "model",
             16,
@@ -55,8 +57,8 @@ def every_failed_apply_leaves_everything_as_it_was(
             ids = random.integers(0, KEYS, batch)
             grads = random.standard_normal((batch, 16)).astype(np.float32)
             largest = largest_file_bytes(Path(directory))
-            # Anywhere in a file; or nowhere: not even a new one takes what another refused.
-            places = [1 << 40, int(largest * random.random()), 1 << 40, 0]
+            # Anywhere in a file; or nowhere, for so long that memory alone can't take what comes.
+            places = [1 << 40, int(largest * random.random()), 0, 0, 0, 0]
             place = places[step % len(places)]
             with no_file_grows_beyond(place):
                 try:

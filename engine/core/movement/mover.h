@@ -47,7 +47,7 @@ class Mover final : private EvictionPool::Job {
   // The count is atomic: it needs no right to move.
   void note_promoted(uint64_t rows) NO_THREAD_SAFETY_ANALYSIS { promotion_.note_promoted(rows); }
 
-  // Counts what is to be counted and moves until no tier is over its capacity, but for pinned rows; throws what a
+  // Counts what was served until now, and moves until no tier is over its capacity, but for pinned rows; throws what a
   // tier threw.
   void settle();
 
