@@ -234,7 +234,7 @@ def test_a_file_that_there_is_no_room_for_is_an_error(
     with pytest.raises(StorageError, match=rf"{tmp_path}.*\d+ bytes.*File too large"):
         make_variable(storage=pmem(tmp_path, 4 << 20))
     assert list(tmp_path.iterdir()) == []
-    make_variable(storage=pmem(tmp_path, 1 << 20))
+    make_variable(storage=pmem(tmp_path, 1 << 19))
 
 
 def test_two_variables_of_one_name_cant_share_a_directory(

@@ -3,7 +3,8 @@
 import pytest
 from native_programs import SANITIZERS, build, run
 
-SEEDS = (1, 2, 3)
+SEEDS = (1, 2)
+BATCHES = 120  # a thread and storage; by hand, more of both
 
 
 @pytest.mark.sanitizer
@@ -11,4 +12,4 @@ SEEDS = (1, 2, 3)
 def test_threads_that_read_and_train_one_table_break_nothing(sanitizer: str) -> None:
     program = build("table_stress", sanitizer)
     for seed in SEEDS:
-        assert f"held: seed {seed}" in run(program, str(seed), timeout_s=300)
+        assert f"held: seed {seed}" in run(program, str(seed), str(BATCHES), timeout_s=600)
