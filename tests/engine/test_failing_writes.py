@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoint_variables import assert_same
+from numpy.typing import NDArray
 from programs import kept_variable, no_file_grows_beyond, ones, run_function
 
 import embstore as es
@@ -52,35 +53,40 @@ def every_failed_apply_leaves_everything_as_it_was(
                     getattr(var, read)(everything), getattr(model, read)(everything), err_msg=read
                 )
 
-        failed = 0
-        for step in range(60):
+        def next_batch() -> tuple[NDArray[np.int64], NDArray[np.float32]]:
             ids = random.integers(0, KEYS, batch)
-            grads = random.standard_normal((batch, 16)).astype(np.float32)
+            return ids, random.standard_normal((batch, 16)).astype(np.float32)
+
+        refusals = 0
+        for round_number in range(12):
+            # Somewhere in a file, or nowhere; so long that memory alone can't take what comes.
             largest = largest_file_bytes(Path(directory))
-            # Anywhere in a file; or nowhere, for so long that memory alone can't take what comes.
-            places = [1 << 40, int(largest * random.random()), 0, 0, 0, 0]
-            place = places[step % len(places)]
+            place = int(largest * random.random()) if round_number % 2 else 0
+            refused = None
             with no_file_grows_beyond(place):
-                try:
-                    var.apply_gradients(ids, grads)
-                    refused = False
-                except StorageError:
-                    refused = True
-                    same_as_model()
-            if refused:
-                failed += 1
+                for _ in range(10):
+                    ids, grads = next_batch()
+                    try:
+                        var.apply_gradients(ids, grads)
+                    except StorageError:
+                        refused = ids, grads
+                        same_as_model()
+                        break
+                    model.apply_gradients(ids, grads)
+            if refused is not None:
+                refusals += 1
                 same_as_model()
                 try:
-                    var.apply_gradients(ids, grads)  # applied once, for it wasn't before
+                    var.apply_gradients(*refused)  # applied once, for it wasn't before
                 except StorageError:
                     # LevelDB may refuse all writes from its first failed one on.
                     assert storage_type is es.StorageType.DRAM_LEVELDB
                     same_as_model()
                     return
-            model.apply_gradients(ids, grads)
-        var.drain()
-        same_as_model()
-        assert failed > 3, "the files could always be written"
+                model.apply_gradients(*refused)
+            var.drain()
+            same_as_model()
+        assert refusals >= 6, "the files could always be written"
 
 
 @pytest.mark.parametrize(
