@@ -182,6 +182,7 @@ var = es.get_embedding_variable(
     ev_option=es.EmbeddingVariableOption(storage_option=storage))
 for _ in range(5):
     var.apply_gradients(np.arange(5000), np.ones((5000, 3), np.float32))
+var.drain()  # so that files hold rows
 os.kill(os.getpid(), signal.SIGKILL)
 """
     run = subprocess.run([sys.executable, "-c", program], check=False)
