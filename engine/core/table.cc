@@ -181,15 +181,9 @@ void Table::drain() const {
   Operation operation(*this);
   if (!parts_.mover) return;
   const ApplyGate::Shared gate(parts_.gate);
-  const auto is_settled = [this] {
-    for (size_t t = 0; t < parts_.store->tiers().size(); ++t) {
-      if (parts_.store->excess_rows(t) != 0) return false;
-    }
-    return true;
-  };
   for (;;) {
     parts_.mover->settle();
-    if (is_settled()) break;
+    if (!parts_.store->has_excess()) break;
     std::this_thread::sleep_for(
         std::chrono::microseconds(100));  // rows that other threads' updates have pinned
   }

@@ -67,13 +67,7 @@ void Mover::rows_changed() {
   store_.tiers().compact();
 }
 
-bool Mover::has_work() const {
-  if (!log_.empty()) return true;
-  for (size_t t = 0; t + 1 < store_.tiers().size(); ++t) {
-    if (store_.excess_rows(t) != 0) return true;
-  }
-  return false;
-}
+bool Mover::has_work() const { return !log_.empty() || store_.has_excess(); }
 
 // --- Counting
 

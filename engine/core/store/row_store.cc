@@ -37,6 +37,13 @@ uint64_t RowStore::index_bytes() const {
   return bytes;
 }
 
+bool RowStore::has_excess() const {
+  for (size_t t = 0; t + 1 < tiers_.size(); ++t) {
+    if (excess_rows(t) != 0) return true;
+  }
+  return false;
+}
+
 void RowStore::read_settled(std::span<const int64_t> keys, RowBatch& rows,
                             std::vector<DamagedRow>& damaged) const {
   const Epochs::Guard guard = epochs_.enter();

@@ -47,6 +47,8 @@ class RowStore {
   uint64_t excess_rows(size_t t) const {
     return rows(t) > tiers_.capacity_rows(t) ? rows(t) - tiers_.capacity_rows(t) : 0;
   }
+  // Whether any tier has more rows than it may hold that could go down.
+  bool has_excess() const;
   // New rows that the table may still get.
   uint64_t room() const { return counts_.room(); }
   uint64_t index_bytes() const;

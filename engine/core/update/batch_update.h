@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <thread>
 
 #include "admission/shard_filters.h"
 #include "row/initial_rows.h"
@@ -26,6 +28,17 @@ struct UpdateTime {
   uint64_t first_stamp;  // of the batch's first id
   uint16_t save_span;
 };
+
+// Calls visit(number) for every shard that the batch has keys of. Threads start at different shards, so that they
+// seldom want the same one.
+template <class Visit>
+void visit_shards_of(const GradientBatch& batch, Visit visit) {
+  const size_t start = std::hash<std::thread::id>{}(std::this_thread::get_id());
+  for (size_t i = 0; i < kShards; ++i) {
+    const int number = static_cast<int>((start + i) % kShards);
+    if (!batch.shard(number).empty()) visit(number);
+  }
+}
 
 class BatchUpdate {
  public:

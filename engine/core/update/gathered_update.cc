@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
-#include <thread>
 
 #include "errors/error.h"
 #include "platform/prefetch.h"
@@ -313,16 +311,12 @@ void GatheredUpdate::undo_shard(IndexShard& shard, int number) {
 
 void GatheredUpdate::commit(const UpdateTime& time) noexcept {
   is_committed_ = true;
-  // Threads start at different shards, so that they seldom want the same one.
-  const size_t start = std::hash<std::thread::id>{}(std::this_thread::get_id());
-  for (size_t i = 0; i < kShards; ++i) {
-    const int number = static_cast<int>((start + i) % kShards);
-    if (batch_.shard(number).empty()) continue;
+  visit_shards_of(batch_, [&](int number) {
     IndexShard& shard = parts_.store.shard(number);
     MutexLock lock(shard.mutex);
     update_shard(shard, number, time);
     if (parts_.filters.any()) count_waiting(shard, number, time);
-  }
+  });
 }
 
 void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTime& time) {

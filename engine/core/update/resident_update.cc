@@ -1,8 +1,6 @@
 #include "update/resident_update.h"
 
 #include <algorithm>
-#include <functional>
-#include <thread>
 
 #include "platform/prefetch.h"
 
@@ -57,15 +55,11 @@ uint64_t ResidentUpdate::count_new_rows() const {
 }
 
 void ResidentUpdate::commit(const UpdateTime& time) noexcept {
-  // Threads start at different shards, so that they seldom want the same one.
-  const size_t start = std::hash<std::thread::id>{}(std::this_thread::get_id());
-  for (size_t i = 0; i < kShards; ++i) {
-    const int number = static_cast<int>((start + i) % kShards);
-    if (batch_.shard(number).empty()) continue;
+  visit_shards_of(batch_, [&](int number) {
     IndexShard& shard = parts_.store.shard(number);
     MutexLock lock(shard.mutex);
     update_shard(shard, number, time);
-  }
+  });
 }
 
 void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTime& time) {
