@@ -217,7 +217,7 @@ import numpy as np
 sys.path.insert(0, sys.argv[2])
 from test_tiers import disk_usage
 import embstore as es
-path, rows, buffer = Path(sys.argv[1]), 30_000, 4 << 20
+path, rows, buffer = Path(sys.argv[1]), 60_000, 4 << 20
 with es.get_embedding_variable(
     "var", 16, optimizer=es.optimizers.SGD(1.0), initializer=es.initializers.Zeros(),
     ev_option=es.EmbeddingVariableOption(storage_option=es.StorageOption(

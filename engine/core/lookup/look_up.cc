@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "errors/error.h"
@@ -11,8 +13,8 @@
 namespace embstore {
 namespace {
 
-// Ids that are found before their rows are copied: what is known of them stays in the first-level cache.
-constexpr size_t kIdsABlock = 512;
+// Ids of which a filter is asked one after the other.
+constexpr size_t kAskedAtOnce = 64;
 // An id's bucket is fetched so many ids before it is probed.
 constexpr size_t kBucketsFetchedAhead = 16;
 
@@ -26,68 +28,66 @@ void LookUp::copy_initial_value(KeyHash hash, int64_t key, float* out) const {
 
 uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, StagedRows& lower,
                                  RowRef* refs) const {
-  const auto dim = static_cast<size_t>(store_.layout().dim());
-  const RowArray& rows = store_.tiers().first().rows();
-  IndexReader reader(store_.index());
-  std::array<KeyHash, kBucketsFetchedAhead> hashes;
-  std::array<RowArray::SeenRow, kIdsABlock> seen;
-  size_t seen_count = 0;
-  // Ids without a row, where a filter is to be asked: fetched for all of a block first.
-  std::array<size_t, kIdsABlock> absent;
-  size_t absent_count = 0;
-  const bool is_filtered = filters_.any();
   uint64_t hits = 0;
   std::vector<size_t> changed;
+  store_.tiers().first().rows().gather(
+      out, [&changed](size_t position) { changed.push_back(position); },
+      [&](auto& gather) { hits = find_rows(ids, out, lower, refs, gather, changed); });
+  return hits;
+}
 
+// Per id rather than in blocks: evenly spread, the fetches of one id overlap with the work on others, and those of
+// buckets with those of rows. Inlined so that `gather` is known not to escape, and its members stay in registers.
+template <class Gather>
+[[gnu::always_inline]] inline uint64_t LookUp::find_rows(std::span<const int64_t> ids, float* out,
+                                                         StagedRows& lower, RowRef* refs, Gather& gather,
+                                                         std::vector<size_t>& changed) const {
+  const auto dim = static_cast<size_t>(store_.layout().dim());
+  const bool is_filtered = filters_.any();
+  IndexReader reader(store_.index());
+  std::array<KeyHash, kBucketsFetchedAhead> hashes;
+  // Ids without a row, where a filter is to be asked: what it looks at is fetched for some of them first.
+  std::array<size_t, kAskedAtOnce> absent;
+  size_t absent_count = 0;
+  uint64_t hits = 0;
+
+  const auto ask_filters = [&] {
+    for (const size_t i : std::span(absent).first(std::exchange(absent_count, 0))) {
+      copy_initial_value(hash_key(ids[i]), ids[i], out + i * dim);
+    }
+  };
   const auto take = [&](size_t i, KeyHash hash) {
     const IndexHit hit = reader.find(hash, ids[i]);
     if (refs != nullptr) refs[i] = hit.ref;
     if (!hit.ref && is_filtered) {
       filters_.of(hash)->prefetch_admits(hash);
       absent[absent_count++] = i;
+      if (absent_count == absent.size()) ask_filters();
     } else if (!hit.ref) {
       copy_initial_value(hash, ids[i], out + i * dim);
     } else if (hit.ref.tier() != 0) [[unlikely]] {
       lower.add(ids[i], hash, hit, i);
     } else {
-      seen[seen_count++] = {&hit.bucket->guard, hit.state, hit.ref.slot(), i};
+      gather.add({&hit.bucket->guard, hit.state, hit.ref.slot(), i});
+      ++hits;
     }
-  };
-  const auto gather = [&] {
-    hits += seen_count;
-    rows.gather(std::span(seen).first(seen_count), out, [&](const RowArray::SeenRow& row) {
-      changed.push_back(row.position);
-      --hits;
-    });
-    seen_count = 0;
-    for (size_t a = 0; a < absent_count; ++a) {
-      copy_initial_value(hash_key(ids[absent[a]]), ids[absent[a]], out + absent[a] * dim);
-    }
-    absent_count = 0;
   };
 
-  for (size_t i = 0; i < std::min(kBucketsFetchedAhead, ids.size()); ++i) {
-    hashes[i] = hash_key(ids[i]);
-    reader.prefetch(hashes[i]);
-  }
-  for (size_t first = 0; first < ids.size(); first += kIdsABlock) {
-    const size_t end = std::min(first + kIdsABlock, ids.size());
-    for (size_t i = first; i < end; ++i) {
-      const KeyHash hash = hashes[i % kBucketsFetchedAhead];
-      if (i + kBucketsFetchedAhead < ids.size()) {
-        const KeyHash ahead = hash_key(ids[i + kBucketsFetchedAhead]);
-        hashes[i % kBucketsFetchedAhead] = ahead;
-        reader.prefetch(ahead);
-      }
-      take(i, hash);
-    }
-    gather();
-    while (!changed.empty()) [[unlikely]] {
-      const std::vector<size_t> again = std::exchange(changed, {});
-      for (const size_t i : again) take(i, hash_key(ids[i]));
-      gather();
+  for (size_t i = 0; i < ids.size() + kBucketsFetchedAhead; ++i) {
+    KeyHash& hash = hashes[i % kBucketsFetchedAhead];
+    if (i >= kBucketsFetchedAhead) take(i - kBucketsFetchedAhead, hash);
+    if (i < ids.size()) {
+      hash = hash_key(ids[i]);
+      reader.prefetch(hash);
     }
   }
+  gather.finish();
+  while (!changed.empty()) [[unlikely]] {
+    hits -= changed.size();
+    for (const size_t i : std::exchange(changed, {})) take(i, hash_key(ids[i]));
+    gather.finish();
+  }
+  ask_filters();
   return hits;
 }
 
@@ -130,10 +130,13 @@ bool LookUp::read_one(int64_t key, float* out, std::string& damage) const {
       return true;
     }
     if (hit.ref.tier() == 0) {
-      const RowArray::SeenRow seen{&hit.bucket->guard, hit.state, hit.ref.slot(), 0};
       bool is_whole = true;
-      store_.tiers().first().rows().gather({&seen, 1}, out,
-                                           [&is_whole](const RowArray::SeenRow&) { is_whole = false; });
+      store_.tiers().first().rows().gather(
+          out, [&is_whole](size_t) { is_whole = false; },
+          [&hit](auto& gather) {
+            gather.add({&hit.bucket->guard, hit.state, hit.ref.slot(), 0});
+            gather.finish();
+          });
       if (is_whole) return true;
       continue;
     }

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "admission/shard_filters.h"
 #include "row/initial_rows.h"
@@ -27,6 +29,11 @@ class LookUp {
   void read_lower(float* out, StagedRows& lower, RowPart part) const;
 
  private:
+  // read_first_tier() with its rows going to `gather`, which adds the positions of those that have to be found again
+  // to `changed`.
+  template <class Gather>
+  uint64_t find_rows(std::span<const int64_t> ids, float* out, StagedRows& lower, RowRef* refs,
+                     Gather& gather, std::vector<size_t>& changed) const;
   // One row, wherever it is. False where a medium doesn't give it back: `damage` says why.
   bool read_one(int64_t key, float* out, std::string& damage) const;
   // What a key without a row reads.

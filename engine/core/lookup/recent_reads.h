@@ -12,14 +12,16 @@ namespace embstore {
 
 class RecentReads {
  public:
-  // Keeps what look-ups read; returns what goes for its sake, or is too much to be kept.
+  // Keeps what a look-up read; returns what goes for its sake, or is too much to be kept. Of the earlier ones only
+  // so much stays as a processor's cache holds: look-ups that no update follows work in the same memory again then.
   std::vector<ServedBatch> keep(ServedBatch&& batch) {
     std::vector<ServedBatch> gone;
     MutexLock lock(mutex_);
     bytes_ += batch.size_bytes();
     batches_.push_back(std::move(batch));
     size_t oldest = 0;
-    while (bytes_ > kMostBytes) {
+    while (oldest < batches_.size() &&
+           bytes_ > (oldest + 1 == batches_.size() ? kMostBytes : kMostBytesOfSeveral)) {
       bytes_ -= batches_[oldest].size_bytes();
       gone.push_back(std::move(batches_[oldest++]));
     }
@@ -35,6 +37,7 @@ class RecentReads {
 
  private:
   static constexpr size_t kMostBytes = size_t{8} << 20;
+  static constexpr size_t kMostBytesOfSeveral = size_t{1} << 20;
 
   Mutex mutex_;
   std::vector<ServedBatch> batches_ GUARDED_BY(mutex_);

@@ -64,7 +64,7 @@ void Demotion::vacate_added_slots() {
     shift.move(shard, entry, key, RowRef(0, slot));
     coldest_[0].left(from);
   }
-  tier.discard_added_slots();
+  tier.remove_added_slots();
 }
 
 bool Demotion::demote(size_t t, uint64_t count) {

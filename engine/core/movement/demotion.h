@@ -26,8 +26,8 @@ class Demotion {
   // Moves some rows down from where there are too many; false where there are none, or only such as are
   // pinned. Throws what a tier throws; all rows are where they were then, but for what had moved before.
   bool step();
-  // Moves what lies in slots that were added for large batches to others, as far as they are free, and gives the
-  // memory of those slots back if none is left in use.
+  // Moves what lies in slots that were added for large batches to others, as far as they are free, and takes those
+  // slots and their memory away if none is left in use.
   void vacate_added_slots();
   // How the coldest row of a ranked tier ranks.
   std::optional<Rank> least_rank(size_t t) const { return coldest_[t].least_rank(); }

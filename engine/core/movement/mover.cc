@@ -25,7 +25,7 @@ Mover::Mover(RowStore& store, CacheStrategy strategy)
           store,
           [this](uint64_t count) {
             right_to_move_.assert_held();
-            return claim_with_right(count);
+            return claim_for_promotion(count);
           },
           std::max<size_t>(1, store.tiers().headroom_rows(0) / 2)),
       demotion_(store, strategy),
@@ -60,6 +60,12 @@ SlotClaim Mover::claim_with_right(uint64_t count) {
     if (free < count) first.add_slots(count - free);
   }
   return SlotClaim(slots, count);
+}
+
+SlotClaim Mover::claim_for_promotion(uint64_t count) {
+  while (store_.excess_rows(0) + count > store_.tiers().headroom_rows(0) && demotion_.step()) {
+  }
+  return claim_with_right(count);
 }
 
 void Mover::rows_changed() {

@@ -90,6 +90,9 @@ class Mover final : private EvictionPool::Job {
   void count_waiting() REQUIRES(right_to_move_);
   void settle_with_right() REQUIRES(right_to_move_);
   SlotClaim claim_with_right(uint64_t count) REQUIRES(right_to_move_);
+  // For rows that come up: the first tier goes beyond its capacity by its headroom at most, however many slots were
+  // added for large batches.
+  SlotClaim claim_for_promotion(uint64_t count) REQUIRES(right_to_move_);
   void note_outcome(std::string error);
 
   RowStore& store_;

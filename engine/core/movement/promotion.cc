@@ -108,9 +108,14 @@ void Promotion::promote_shard(IndexShard& shard, const StagedRows& staged,
   for (size_t n = 0; n < accesses.size(); ++n) {
     if (n + kRowsFetchedAhead < accesses.size()) {
       const uint32_t ahead = accesses[n + kRowsFetchedAhead].row;
+      const RowRef ref = staged.wanted(ahead).hit.ref;
       reader.prefetch(staged.wanted(ahead).hash);
       first_tier.prefetch(slots.peek(kRowsFetchedAhead));
-      staged.prefetch(ahead);
+      if (const MemoryTier* const memory = store_.tiers().memory(ref.tier())) {
+        memory->prefetch(ref.slot());
+      } else {
+        staged.prefetch(ahead);
+      }
     }
     const auto& [row, count, stamp] = accesses[n];
     const StagedRows::Wanted& wanted = staged.wanted(row);

@@ -20,6 +20,7 @@ SHORTER = {"table_faults_test": ("20",)}  # scenarios a failure, and with files 
         "leveldb_tier_test",
         "optimizers_test",
         "prepared_updates_test",
+        "slot_allocator_test",
         "table_faults_test",
     ],
 )

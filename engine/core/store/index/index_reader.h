@@ -38,41 +38,19 @@ class IndexReader {
   }
 
   IndexHit find(KeyHash hash, int64_t key) {
-    for (;;) {
-      const ShardView& view = view_of_hash(hash);
-      const uint64_t home = home_bucket(hash, view.count);
-      uint64_t i = home;
-      uint32_t passed = 0;  // the sum of the states of the buckets from `home` to `i`
-      for (;;) {
-        const Bucket& bucket = view.buckets[i];
-        const uint32_t state = bucket.guard.state.load(std::memory_order_acquire);
-        if ((state & (RowGuard::kWriting | Bucket::kMoved)) != 0) [[unlikely]] {
-          if ((state & Bucket::kMoved) != 0) break;
-          __builtin_ia32_pause();
-          continue;
-        }
-        const int entry = bucket.find(key);
-        if (entry >= 0) [[likely]] {
-          if (const RowRef ref = bucket.ref(entry)) [[likely]]
-            return {&bucket, state, ref};
-          continue;  // it went, perhaps only to another bucket, between these two looks at it
-        }
-        if ((state & Bucket::kOverflowed) == 0) {
-          // A key that is inserted while we look may be missed: the look-up came before it. One that an
-          // erasure moved back behind us may not.
-          if (i == home || unchanged(view, home, i, passed)) return {&bucket, state, RowRef()};
-          i = home;
-          passed = 0;
-          continue;
-        }
-        passed += state;
-        if (++i == view.count) i = 0;
-        if (i == home) passed = 0;
+    const ShardView& view = view_of_hash(hash);
+    const Bucket& home = view.buckets[home_bucket(hash, view.count)];
+    const uint32_t state = home.guard.state.load(std::memory_order_acquire);
+    if ((state & (RowGuard::kWriting | Bucket::kMoved)) == 0) [[likely]] {
+      const int entry = home.find(key);
+      if (entry >= 0) [[likely]] {
+        if (const RowRef ref = home.ref(entry)) [[likely]]
+          return {&home, state, ref};
+      } else if ((state & Bucket::kOverflowed) == 0) {
+        return {&home, state, RowRef()};
       }
-      // The array was replaced since the batch began.
-      const int shard = shard_of(hash);
-      views_[static_cast<size_t>(shard)] = view_of(shard);
     }
+    return find_further(hash, key);
   }
 
  private:
@@ -86,6 +64,10 @@ class IndexReader {
     return {buckets.data(), buckets.count()};
   }
   const ShardView& view_of_hash(KeyHash hash) const { return views_[static_cast<size_t>(shard_of(hash))]; }
+
+  // find() for a key that isn't in its home bucket, or where the bucket is being changed. Out of line: it would take
+  // the registers of the loops that find() stands in.
+  IndexHit find_further(KeyHash hash, int64_t key);
 
   // True if the states of the buckets from `first` up to `last` still have that sum, so that each is still
   // the same: a change only ever adds to a state.

@@ -102,8 +102,8 @@ void MemoryTier::add_slots(uint64_t count) {
   slots_.add_slots(count);
 }
 
-void MemoryTier::discard_added_slots() {
-  slots_.forget_added([this](uint64_t begin, uint64_t end) {
+void MemoryTier::remove_added_slots() {
+  slots_.remove_added([this](uint64_t begin, uint64_t end) {
     rows_.discard(begin, end);
     ranks_->discard(begin, end);
   });

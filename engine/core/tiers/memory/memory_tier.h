@@ -51,8 +51,8 @@ class MemoryTier final : public Tier {
   // More slots, beyond those that the tier is made with. Throws Error(kStorage) where there's no memory for
   // them, and Error(kStoreFull) beyond most_slots. Serialised by the caller. REQUIRES: a first tier.
   void add_slots(uint64_t count);
-  // Gives back the memory of those slots, if all of them are free.
-  void discard_added_slots();
+  // Takes those slots away again and gives back their memory, if all of them are free.
+  void remove_added_slots();
 
   // Fills a slot that was taken.
   void put(Slot slot, const RowHeader& header, const float* floats);

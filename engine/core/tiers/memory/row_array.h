@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "memory/huge_pages.h"
@@ -18,6 +19,7 @@
 #include "row/row_batch.h"
 #include "row/row_guard.h"
 #include "row/row_layout.h"
+#include "tiers/memory/row_gather.h"
 #include "update/optimizers/optimizer.h"
 
 namespace embstore {
@@ -42,17 +44,12 @@ class RowArray {
   // Gives back what is behind slots `begin` to `end`, which hold no rows.
   void discard(uint64_t begin, uint64_t end);
 
-  // A row that a reader found, and by which it knows whether the copy is whole.
-  struct SeenRow {
-    const RowGuard* guard;
-    uint32_t state;  // of the guard, before the row was found
-    Slot slot;
-    size_t position;  // of its copy
-  };
-  // Copies the weights of each row to out + position * dim. Calls changed(row) for those that were written
-  // meanwhile, whose copies are not to be used.
-  template <class Changed>
-  void gather(std::span<const SeenRow> rows, float* out, Changed changed) const;
+  // Calls work(gather) once, with a RowGather to which it adds the rows whose weights are to be copied to
+  // out + position * dim.
+  template <class Changed, class Work>
+  void gather(float* out, Changed changed, Work work) const {
+    with_row_gather(floats_, row_floats_, layout_.dim(), out, std::move(changed), std::move(work));
+  }
 
   struct Update {
     RowGuard* guard;
@@ -73,20 +70,19 @@ class RowArray {
   void copy_floats(Slot slot, size_t floats, float* out) const;
 
   RowMeta& meta(Slot slot) const { return meta_[slot]; }
-  // The two caches lines and more that work on a slot starts with.
+  // What work on a slot starts with.
   void prefetch(Slot slot, size_t floats) const {
     prefetch_row(row(slot), floats);
     if (meta_ != nullptr) {
       prefetch_line(&meta_[slot]);
     } else {
       prefetch_line(&headers_[slot]);
+      prefetch_line(&headers_[slot].save_span);  // most headers lie in two cache lines
     }
   }
   void prefetch(Slot slot) const { prefetch(slot, row_floats_); }
 
  private:
-  template <int kDim, class Changed>
-  void gather_rows(std::span<const SeenRow> rows, float* out, Changed changed) const;
   float* row(Slot slot) const { return floats_ + slot * row_floats_; }
 
   const RowLayout layout_;
@@ -99,5 +95,3 @@ class RowArray {
 };
 
 }  // namespace embstore
-
-#include "tiers/memory/row_array_gather.h"  // IWYU pragma: export

@@ -36,13 +36,15 @@ class SlotAllocator {
   // Adds `count` slots, which their memory is there for, to those that are free.
   void add_slots(uint64_t count);
 
-  // Where none of the slots that were added is taken, forgets that they ever were, and calls give_back(begin, end)
-  // with their numbers before any is taken again.
+  // Where none of the slots that were added is taken, and no claim needs them, there are none of them any more: calls
+  // give_back(begin, end) with the numbers of those that ever were, before any is taken again.
   template <class GiveBack>
-  void forget_added(GiveBack give_back) {
+  void remove_added(GiveBack give_back) {
     MutexLock lock(mutex_);
-    if (added_touched_ == 0 || added_touched_ != added_back_) return;
-    give_back(first_slots_, first_slots_ + added_touched_);
+    const uint64_t added = slots() - first_slots_;
+    if (added == 0 || added_touched_ != added_back_ || !try_claim(added)) return;
+    slots_.store(first_slots_, std::memory_order_relaxed);
+    if (added_touched_ != 0) give_back(first_slots_, first_slots_ + added_touched_);
     added_touched_ = 0;
     added_back_ = 0;
   }

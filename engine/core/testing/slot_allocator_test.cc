@@ -1,0 +1,115 @@
+// Slots are claimed, taken, given back, added for a large batch and removed again: whatever happens in between, nobody
+// is refused what is free or given what is taken, and what a large batch needed is gone after it.
+#include <cstdint>
+#include <cstdio>
+#include <iterator>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "testing/check.h"
+#include "tiers/memory/slot_allocator.h"
+
+namespace embstore {
+namespace {
+
+constexpr uint64_t kFirstSlots = 40;
+constexpr uint64_t kMostSlots = 200;
+
+class ModelledSlots {
+ public:
+  explicit ModelledSlots(uint64_t seed) : random_(seed), slots_(kFirstSlots, kMostSlots, kMostSlots) {}
+
+  void step() {
+    switch (random_() % 5) {
+      case 0: return claim();
+      case 1: return take();
+      case 2: return give_back();
+      case 3: return random_() % 4 == 0 ? add() : take();
+      default: return remove_added();
+    }
+  }
+  void expect() const {
+    check(slots_.free_slots() == count_ - claimed_ - taken_.size(), "another number of slots is free");
+    check(slots_.taken_slots() == taken_.size(), "another number of slots is taken");
+    check(slots_.slots() == count_, "there is another number of slots");
+  }
+  // Nothing is needed any more.
+  void end() {
+    slots_.give_claim_back(claimed_);
+    claimed_ = 0;
+    while (!taken_.empty()) give_back();
+    remove_added();
+    check(slots_.slots() == kFirstSlots && slots_.free_slots() == kFirstSlots,
+          "slots that were added for a while are still there");
+  }
+
+ private:
+  uint64_t below(uint64_t end) { return random_() % end; }
+
+  void claim() {
+    const uint64_t count = 1 + below(30);
+    const bool fits = claimed_ + taken_.size() + count <= count_;
+    check(slots_.try_claim(count) == fits, fits ? "free slots are refused" : "more is claimed than there is");
+    if (fits) claimed_ += count;
+  }
+  void take() {
+    std::vector<Slot> some(below(claimed_ + 1));
+    slots_.take(some);
+    for (const Slot slot : some) {
+      check(slot < count_ && taken_.insert(slot).second, "a slot is given out twice, or isn't there");
+    }
+    claimed_ -= some.size();
+  }
+  void give_back() {
+    if (taken_.empty()) return;
+    auto at = taken_.begin();
+    std::advance(at, static_cast<ptrdiff_t>(below(taken_.size())));
+    slots_.give_back(std::vector<Slot>{*at});
+    taken_.erase(at);
+  }
+  void add() {
+    const uint64_t count = 1 + below(30);
+    if (count_ + count > kMostSlots) return;
+    slots_.add_slots(count);
+    count_ += count;
+  }
+  void remove_added() {
+    const bool are_needed =
+        claimed_ + taken_.size() > kFirstSlots || (!taken_.empty() && *taken_.rbegin() >= kFirstSlots);
+    bool told = false;
+    slots_.remove_added([&](uint64_t begin, uint64_t end) {
+      told = true;
+      check(begin == kFirstSlots && begin < end && end <= count_, "other slots than those added are removed");
+    });
+    check(!told || !are_needed, "slots that are needed were removed");
+    if (!are_needed) count_ = kFirstSlots;
+  }
+
+  std::mt19937_64 random_;
+  SlotAllocator slots_;
+  uint64_t count_ = kFirstSlots;
+  uint64_t claimed_ = 0;
+  std::set<Slot> taken_;
+};
+
+}  // namespace
+}  // namespace embstore
+
+int main() {
+  using namespace embstore;
+  constexpr uint64_t kSeeds = 200;
+  constexpr int kSteps = 400;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    ModelledSlots slots(seed);
+    for (int i = 0; i < kSteps; ++i) {
+      slots.step();
+      slots.expect();
+    }
+    slots.end();
+  }
+  std::printf("held: %d steps of %d tiers' slots\n", kSteps, static_cast<int>(kSeeds));
+  return 0;
+}
