@@ -69,7 +69,8 @@ def save_incremental(
 
     path: a directory without a save: each incremental save has its own.
 
-    Raises InvalidArgumentError for a variable that was neither saved nor restored yet.
+    Raises InvalidArgumentError for a variable that was neither saved nor restored yet, or whose
+    last restore failed.
     """
     return _save(path, variables, global_step, incremental=True, on_damage=on_damage)
 
@@ -138,8 +139,9 @@ def _save(
             for variable in chosen:
                 if variable._last_save is None:
                     raise InvalidArgumentError(
-                        f"variables: {variable.name} was neither saved nor restored yet, so an "
-                        "incremental save has nothing to go on from; save() it first"
+                        f"variables: {variable.name} was neither saved nor restored yet, or its "
+                        "last restore failed, so an incremental save has nothing to go on from; "
+                        "save() it first"
                     )
         with publishing(_path(path), incremental=incremental) as (directory, publish):
             saved = [

@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoint_variables import Export, assert_same, files_of, train, variable
+from engine_storage import Stack
 
 import embstore as es
 from embstore import _core
-from embstore.errors import CheckpointError, EmbStoreError, StorageError
+from embstore.errors import CheckpointError, EmbStoreError, InvalidArgumentError, StorageError
 
 
 @pytest.fixture
@@ -217,3 +218,25 @@ def test_a_closed_variable_can_neither_be_saved_nor_restored(tmp_path: Path) -> 
             call()
     with variable() as var:
         assert es.restore(tmp_path, [var]) == 1
+
+
+@pytest.mark.parametrize("kind", [es.StorageType.DRAM_SSDHASH, es.StorageType.DRAM_LEVELDB])
+def test_a_restore_that_the_medium_refuses_leaves_an_empty_variable_that_works(
+    tmp_path: Path, file_size_limit: Callable[[int], None], kind: es.StorageType
+) -> None:
+    rows = 60_000
+    with variable(dim=16, rows=rows) as var, variable(Stack(kind), dim=16, rows=rows) as other:
+        var.apply_gradients(np.arange(rows), np.ones((rows, 16), np.float32))
+        es.save(tmp_path / "full", [var], 1)
+        es.save(tmp_path / "before", [other], 1)
+        file_size_limit(1 << 16)
+        with pytest.raises(CheckpointError, match=f"{other.name} is left empty"):
+            es.restore(tmp_path / "full", [other])
+        file_size_limit(resource.RLIM_INFINITY)
+        assert other.total_count()[0] == 0
+        # What it has is no successor of what it had.
+        with pytest.raises(InvalidArgumentError, match="last restore failed"):
+            es.save_incremental(tmp_path / "increment", [other], 2)
+        es.restore(tmp_path / "full", [other])
+        assert_same(other.export(), var.export())
+        es.save_incremental(tmp_path / "increment", [other], 2)
