@@ -62,7 +62,7 @@ class RowGather {
   float* const out_;
   Changed& changed_;
   size_t added_ = 0;
-  std::array<SeenRow, kRowsFetchedAhead> fetched_;
+  std::array<SeenRow, kRowsFetchedAhead> fetched_{};
 };
 
 // Calls work(gather) with the RowGather that fits `dim`.
