@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pmemlab.metrics import Metric, ResultsFile, commit_of, read_results, timing_kind
+from pmemlab.scenarios.metrics import Metric, ResultsFile, commit_of, read_results, timing_kind
 
 METRIC = Metric(
     name="samples_per_s",

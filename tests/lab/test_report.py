@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 from test_metrics import METRIC
 
-from pmemlab.metrics import Metric
-from pmemlab.report import chart_svg, result_rows, table
+from pmemlab.scenarios.metrics import Metric
+from pmemlab.scenarios.report import chart_svg, result_rows, table
 
 
 def metrics(storage_type: str, rate: float, auc: float | None = 0.7) -> list[Metric]:

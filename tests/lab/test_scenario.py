@@ -7,7 +7,9 @@ from textwrap import dedent
 
 import pytest
 
-from pmemlab.scenario import Expectations, RowPlacement, Scenario, ScenarioError, load_scenario
+from pmemlab.scenarios.command import workload_command
+from pmemlab.scenarios.document import Expectations, RowPlacement, Scenario, ScenarioError
+from pmemlab.scenarios.reading import load_scenario
 from pmemlab.workloads import wdl
 
 TOPOLOGY = """
@@ -205,7 +207,7 @@ def test_a_topology_without_a_mount_has_no_path_to_expect(tmp_path: Path) -> Non
 
 
 def argv_of(scenario: Scenario, storage_type: str) -> list[str]:
-    return scenario.argv(storage_type, "python3", scenario.topology)
+    return workload_command(scenario, storage_type, "python3", scenario.topology)
 
 
 def option(argv: list[str], name: str) -> str:

@@ -12,7 +12,7 @@ import pmemlab.container_engine.connection
 import pmemlab.doctor
 import pmemlab.machines.container
 from pmemlab.errors import MissingRequirementError
-from pmemlab.machine_choice import Choice, MachineChooser
+from pmemlab.machines.choice import Choice, MachineChooser
 from pmemlab.topology import Topology, load_topology
 
 

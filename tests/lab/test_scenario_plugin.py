@@ -15,10 +15,10 @@ import pytest
 import pmemlab.machines
 from pmemlab.errors import LabError, MachineDiedError, MissingRequirementError
 from pmemlab.machines.protocol import Accelerator, Kind, Result
-from pmemlab.runner import Outcome
+from pmemlab.scenarios.runner import Outcome
 
 # Imported out here as well because pytester forgets modules that only a run inside it imports.
-from pmemlab.scenario_session import ScenarioSession
+from pmemlab.scenarios.session import ScenarioSession
 from pmemlab.topology import Topology
 
 pytest_plugins = ["pytester"]
@@ -132,7 +132,7 @@ class Lab:
 
     def run(self, *arguments: str, machine: str = "guest") -> pytest.RunResult:
         return self.pytester.runpytest_inprocess(
-            *("-p", "pmemlab.pytest_plugin", "scenarios", "--machine", machine),
+            *("-p", "pmemlab.scenarios.plugin", "scenarios", "--machine", machine),
             *arguments,
             no_reraise_ctrlc=True,
         )

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pmemlab.machines.protocol import Result
-from pmemlab.scenario import Expectations, RowPlacement, Scenario
+from pmemlab.scenarios.document import Expectations, RowPlacement, Scenario
+from pmemlab.scenarios.verdict import ExpectationError, judge, judge_placement, parse_document
 from pmemlab.topology import PersistentMemory, Topology
-from pmemlab.verdict import ExpectationError, judge, judge_placement, parse_document
 
 PMEM = PersistentMemory(path="/mnt/pmem", nodes=(1,), size_bytes=1 << 20)
 TOPOLOGY = Topology(name="fsdax", summary="", proof={}, pmem=PMEM)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     # everybody who has the package installed.
     from rich.status import Status
 
-    from pmemlab.runner import Outcome
-    from pmemlab.scenario import Scenario
-    from pmemlab.scenario_session import ScenarioSession
+    from pmemlab.scenarios.document import Scenario
+    from pmemlab.scenarios.runner import Outcome
+    from pmemlab.scenarios.session import ScenarioSession
 
 _INI_FOLDERS = "pmemlab_scenarios"
 _MACHINES = ("auto", "process", "guest", "container")
@@ -68,7 +68,8 @@ class ScenarioFile(pytest.File):
     """A scenario: a test for each of its storage types."""
 
     def collect(self) -> Iterator[ScenarioItem]:
-        from pmemlab.scenario import ScenarioError, load_scenario
+        from pmemlab.scenarios.document import ScenarioError
+        from pmemlab.scenarios.reading import load_scenario
 
         try:
             scenario = load_scenario(self.path)
@@ -115,7 +116,7 @@ class ScenarioItem(pytest.Item):
             )
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        from pmemlab.verdict import ExpectationError
+        from pmemlab.scenarios.verdict import ExpectationError
 
         if isinstance(excinfo.value, ExpectationError):
             return str(excinfo.value)
@@ -200,8 +201,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     scenarios = _scenario_items(session.items)
     if not scenarios or session.config.option.collectonly:
         return
-    from pmemlab.scenario import ScenarioError
-    from pmemlab.scenario_session import ScenarioSession
+    from pmemlab.scenarios.document import ScenarioError
+    from pmemlab.scenarios.session import ScenarioSession
 
     try:
         session.config.stash[_SESSION] = ScenarioSession(

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from pmemlab.errors import LabError
 from pmemlab.machines.protocol import Accelerator, Kind, Machine, Result
-from pmemlab.scenario import Scenario
+from pmemlab.scenarios.command import workload_command
+from pmemlab.scenarios.document import Scenario
 from pmemlab.topology import Topology
 
 __all__ = ["Job", "OpenMachine", "Outcome", "ScenarioRunner"]
@@ -181,7 +182,7 @@ class ScenarioRunner:
 
 
 def _run(job: Job, machine: Machine) -> Outcome:
-    argv = job.scenario.argv(job.storage_type, machine.python, machine.topology)
+    argv = workload_command(job.scenario, job.storage_type, machine.python, machine.topology)
     # So that a workload that crashes says where.
     env = {"PYTHONFAULTHANDLER": "1"}
     result = machine.run(argv, env=env, timeout=job.scenario.timeout_s)

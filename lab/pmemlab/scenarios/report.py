@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from pmemlab.machines.protocol import Accelerator, Kind
-from pmemlab.metrics import Metric, MetricKind
+from pmemlab.scenarios.metrics import Metric, MetricKind
 
 __all__ = ["ResultRow", "chart_svg", "result_rows", "table"]
 

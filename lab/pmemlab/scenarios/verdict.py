@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pmemlab.machines.protocol import Result
-from pmemlab.scenario import RowPlacement, Scenario
+from pmemlab.scenarios.document import RowPlacement, Scenario
 from pmemlab.topology import Topology
 
 __all__ = ["ExpectationError", "judge", "judge_placement", "parse_document"]

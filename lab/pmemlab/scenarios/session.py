@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from pmemlab import machines
-from pmemlab.machine_choice import Choice, KindOrAuto, MachineChooser
+from pmemlab.machines.choice import Choice, KindOrAuto, MachineChooser
 from pmemlab.machines.protocol import Kind
-from pmemlab.metrics import Metric, MetricKind, ResultsFile, commit_of, timing_kind
-from pmemlab.report import (
+from pmemlab.scenarios.document import Scenario, ScenarioError
+from pmemlab.scenarios.metrics import Metric, MetricKind, ResultsFile, commit_of, timing_kind
+from pmemlab.scenarios.report import (
     AUC,
     HIT_RATE,
     LOOKUPS_PER_S,
@@ -21,9 +22,8 @@ from pmemlab.report import (
     result_rows,
     table,
 )
-from pmemlab.runner import Job, Outcome, ScenarioRunner
-from pmemlab.scenario import Scenario, ScenarioError
-from pmemlab.verdict import judge, judge_placement, parse_document
+from pmemlab.scenarios.runner import Job, Outcome, ScenarioRunner
+from pmemlab.scenarios.verdict import judge, judge_placement, parse_document
 
 __all__ = ["ScenarioSession"]
 
