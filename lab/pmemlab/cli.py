@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from pmemlab.errors import EXEC_LAB_ERROR_STATUS, LabError, MissingRequirementError
-from pmemlab.machines import Machine, open_machine
+from pmemlab.machines import Machine
 from pmemlab.topology import load_topology, topology_names
 
 __all__ = ["main"]
@@ -192,7 +192,10 @@ def _running_or_fresh(name: str) -> Iterator[Machine]:
     except MissingRequirementError:
         is_running = False
     if is_running:
-        with open_machine(topology, "container") as machine:
+        from pmemlab.machines.container import open_container_machine
+
+        # People may look at a machine that a run is on.
+        with open_container_machine(topology, leased=False) as machine:
             yield machine
         return
     from pmemlab.machines.guest import open_guest_machine

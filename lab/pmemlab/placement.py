@@ -1,6 +1,6 @@
 """Where memory really lies: the evidence that a table is in the memory it was asked for.
 
-Both functions look at the process that calls them.
+The functions look at the process that calls them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
-__all__ = ["backing_file", "page_nodes"]
+__all__ = ["backing_file", "device_number", "page_nodes"]
 
 _SYS_MOVE_PAGES = {"x86_64": 279, "aarch64": 239}
 _BATCH_PAGES = 65_536
@@ -67,3 +67,8 @@ def backing_file(address: int) -> str | None:
             path = rest.split(maxsplit=4)[4:]
             return path[0] if path and path[0].startswith("/") else None
     raise ValueError(f"address {address:#x}: nothing is mapped there")
+
+
+def device_number(st_dev: int) -> str:
+    """ "major:minor" of a device number as stat(2) gives it, as sysfs writes them."""
+    return f"{os.major(st_dev)}:{os.minor(st_dev)}"

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from pmemlab.placement import page_nodes
+from pmemlab.placement import device_number, page_nodes
 
 __all__ = ["read_facts"]
 
@@ -163,6 +163,7 @@ def _mount(path: str) -> dict[str, object]:
         "filesystem": filesystem,
         "dax": bool({"dax", "dax=always"} & set(options.split(","))),
         "map_sync": _map_sync(path),
+        "device_number": device_number(Path(path).stat().st_dev),
         "free_bytes": space.f_bavail * space.f_frsize,
     }
 
@@ -184,12 +185,24 @@ def _disk(path: str) -> dict[str, object]:
         "bytes": os.statvfs(path).f_blocks * os.statvfs(path).f_frsize,
         "transport": None,
         "rotates": None,
+        "device_number": device_number(Path(path).stat().st_dev),
     }
+    traffic = _or_null(lambda: _traffic(path))
+    if isinstance(traffic, dict):
+        facts.update(traffic)
     listing = _or_null(lambda: _lsblk(mount[0]))
     if isinstance(listing, dict):
         facts["transport"] = listing.get("tran")
         facts["rotates"] = listing.get("rota")
     return facts
+
+
+def _traffic(path: str) -> dict[str, int]:
+    """What was read from and written to the device of `path` since the machine started."""
+    number = device_number(Path(path).stat().st_dev)
+    # Documentation/block/stat.rst: the third and the seventh are sectors of 512 bytes.
+    fields = _text(Path("/sys/dev/block") / number / "stat").split()
+    return {"read_bytes": int(fields[2]) * 512, "written_bytes": int(fields[6]) * 512}
 
 
 def _lsblk(device: str) -> dict[str, object]:

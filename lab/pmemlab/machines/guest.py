@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -20,9 +20,10 @@ from pmemlab.guest.initramfs import get_initramfs
 from pmemlab.guest.kernel import get_kernel
 from pmemlab.guest.link import Command, Link
 from pmemlab.guest.qemu import Qemu, command_line, find_qemu
+from pmemlab.machines.facts import read_facts
 from pmemlab.machines.protocol import Accelerator, Result
 from pmemlab.machines.state_folder import StateFolder
-from pmemlab.proof import Proof, probe_command, prove
+from pmemlab.proof import Proof, prove
 from pmemlab.topology import Topology
 
 __all__ = ["GuestMachine", "open_guest_machine"]
@@ -135,10 +136,7 @@ class GuestMachine:
 
         started = time.monotonic()
         on_step("proving it")
-        done = self.run(probe_command(self.topology, self.python), timeout=_PROVISION_LIMIT_S)
-        if done.returncode:
-            raise LabError(f"guest {self.topology.name}: its facts can't be read: {done.stderr}")
-        facts = json.loads(done.stdout)
+        facts = read_facts(self)
         proved = prove(self.topology, facts)
         seconds["proof"] = time.monotonic() - started
         rounded = {step: round(value, 2) for step, value in seconds.items()}
@@ -189,6 +187,10 @@ class GuestMachine:
 
     def facts(self) -> Mapping[str, object]:
         return self.proof.facts
+
+    def prove(self) -> None:
+        facts = read_facts(self)
+        self._proof = replace(self.proof, facts=facts, proved=prove(self.topology, facts))
 
     def power_cut(self) -> None:
         if self._qemu is not None and not self._down:

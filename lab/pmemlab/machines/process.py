@@ -6,7 +6,6 @@ this computer isn't is listed in its facts as "unproved".
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -25,15 +24,15 @@ from pmemlab.errors import (
     MachineDiedError,
     MissingRequirementError,
 )
+from pmemlab.machines.facts import read_facts
 from pmemlab.machines.protocol import Accelerator, Result
 from pmemlab.machines.state_folder import StateFolder
-from pmemlab.proof import mismatches, probe_command
+from pmemlab.proof import mismatches
 from pmemlab.topology import Topology
 
 __all__ = ["ProcessMachine", "open_process_machine"]
 
 _SHARED_MEMORY = Path("/dev/shm")
-_PROBE_LIMIT_S = 60.0
 
 
 def open_process_machine(topology: Topology) -> ProcessMachine:
@@ -83,10 +82,7 @@ class ProcessMachine:
 
     def start(self) -> None:
         """Read the facts, and tell which of the topology's demands they do not meet."""
-        done = self.run(probe_command(self.topology, self.python), timeout=_PROBE_LIMIT_S)
-        if done.returncode:
-            raise LabError(f"this computer's facts can't be read: {done.stderr}")
-        self._facts = json.loads(done.stdout)
+        self._facts = read_facts(self)
         memkind = self._facts.get("memkind")
         if isinstance(memkind, dict) and memkind["page_nodes"] is None:
             raise MissingRequirementError(
@@ -136,6 +132,9 @@ class ProcessMachine:
 
     def facts(self) -> Mapping[str, object]:
         return self._facts
+
+    def prove(self) -> None:
+        self.start()
 
     def power_cut(self) -> None:
         self._go_down("has had its power cut")

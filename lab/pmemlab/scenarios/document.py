@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -17,6 +17,7 @@ __all__ = [
     "SSD",
     "Expectations",
     "RowPlacement",
+    "SavedOn",
     "Scenario",
     "ScenarioError",
     "Storage",
@@ -55,6 +56,8 @@ class Workload:
 
     name: a module of `pmemlab.workloads`. Default: wdl.
     arguments: option -> value, as on its command line without the dashes. Default: none.
+
+    In a scenario's file it may be a name: then both are in workloads/NAME.yaml beside that file.
     """
 
     name: str = "wdl"
@@ -69,6 +72,20 @@ class Workload:
 
 
 @dataclass(frozen=True)
+class SavedOn:
+    """Where a run begins that goes on elsewhere.
+
+    topology: the machine (in the file as a scenario's own). Required.
+    storage_type: what the tables are on there. Required.
+    batches: after which they are saved. Required.
+    """
+
+    topology: Topology
+    storage_type: str
+    batches: int
+
+
+@dataclass(frozen=True)
 class RowPlacement:
     """Where every row of every table must lie; what is None is not asked.
 
@@ -76,11 +93,15 @@ class RowPlacement:
     file_under: folder of the file that the rows are mapped from, or of a disk tier's own folder;
         "pmem": the topology's `pmem.path`, "ssd": its `ssd.path`.
     is_pmem: what libpmem must say of that mapping.
+    read_bytes, written_bytes: what the kernel must at least have read from and written to the
+        topology's disk during the run (`read` and `written` in the file).
     """
 
     nodes: tuple[int, ...] | Literal["pmem"] | None = None
     file_under: str | None = None
     is_pmem: bool | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
 
     def on(self, topology: Topology) -> RowPlacement:
         """Return the same with the nodes and folders that "pmem" and "ssd" mean on a topology."""
@@ -90,7 +111,7 @@ class RowPlacement:
             file_under = topology.pmem.path
         elif file_under == SSD and topology.ssd is not None:
             file_under = topology.ssd.path
-        return RowPlacement(nodes, file_under, self.is_pmem)
+        return replace(self, nodes=nodes, file_under=file_under)
 
 
 @dataclass(frozen=True)
@@ -123,6 +144,8 @@ class Scenario:
     expect: what must hold. Required.
     storage: where, and how large. Default: as the topology says.
     workload: what is run. Default: wdl with its own defaults.
+    saved_on: another machine on which the run begins; what it saved is restored on this one.
+        Default: it begins here.
     timeout_s: after so many seconds the run is stopped as stuck. Default: 600.
     """
 
@@ -134,4 +157,5 @@ class Scenario:
     expect: Expectations
     storage: Storage = field(default_factory=Storage)
     workload: Workload = field(default_factory=Workload)
+    saved_on: SavedOn | None = None
     timeout_s: float = 600.0

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, get_args
 
+from embstore.options import TierKind
 from pmemlab.machines.protocol import Accelerator, Kind
 
 __all__ = ["Metric", "MetricKind", "ResultsFile", "commit_of", "read_results", "timing_kind"]
@@ -60,9 +61,25 @@ class Metric:
         return {**dataclasses.asdict(self), "facts": dict(self.facts)}
 
 
-def timing_kind(accelerator: Accelerator) -> MetricKind:
-    """What a timing taken with `accelerator` is worth."""
-    return "functional-only" if accelerator == "tcg" else "measured"
+def timing_kind(
+    tiers: Sequence[TierKind],
+    machine: Kind,
+    accelerator: Accelerator,
+    facts: Mapping[str, object],
+) -> MetricKind:
+    """What a timing of tables on these tiers is worth.
+
+    It is measured where each tier was on what it is called after. Emulated NVDIMMs, disks and
+    CXL memory are files and memory of the computer below, however fast the processor runs; so is
+    the plain memory that stands in for persistent memory in a process.
+    """
+    emulates_memory = accelerator == "tcg" or bool(facts.get("memory_side_caches"))
+    is_real = {
+        TierKind.DRAM: not emulates_memory,
+        TierKind.SSDHASH: machine == "process",
+        TierKind.LEVELDB: machine == "process",
+    }
+    return "measured" if all(is_real.get(kind, False) for kind in tiers) else "functional-only"
 
 
 def commit_of(folder: Path) -> str:

@@ -9,31 +9,34 @@ from pathlib import Path
 
 from embstore.options import TIER_KINDS, StorageType, TierKind
 from pmemlab.errors import TopologyError
-from pmemlab.scenarios.command import SSD_KINDS
+from pmemlab.scenarios.command import SSD_KINDS, WORKLOADS
 from pmemlab.scenarios.document import (
     PMEM,
     SSD,
     Expectations,
     RowPlacement,
+    SavedOn,
     Scenario,
     ScenarioError,
     Storage,
     Workload,
 )
 from pmemlab.topology import Topology, load_topology
-from pmemlab.workloads import wdl
 from pmemlab.yaml_fields import Fields, is_number, parse_size
 
 __all__ = ["load_scenario"]
 
-_WORKLOADS = {"wdl": wdl}
-_RUNNERS_OPTIONS = ("--storage-type", "--storage-path", "--storage-size", "--reference", "--json")
+_RUNNERS_OPTIONS = (
+    *("--storage-type", "--storage-path", "--storage-size", "--reference", "--json"),
+    *("--save", "--restore", "--stop-after"),
+)
 
 
 def load_scenario(path: Path) -> Scenario:
     """Load one file. Raises `ScenarioError`, naming the file and the field."""
     top = Fields.of_file(path, ScenarioError)
     topology = _topology(top)
+    workload = _workload(top)
     storage_types = _storage_types(top)
     storage = _storage(top.section("storage"))
     _check_disk(top, storage_types, storage, topology)
@@ -45,7 +48,8 @@ def load_scenario(path: Path) -> Scenario:
         storage_types=storage_types,
         expect=_expectations(top.section("expect", required=True), topology, storage_types),
         storage=storage,
-        workload=_workload(top.section("workload")),
+        workload=workload,
+        saved_on=_saved_on(top, workload),
         timeout_s=top.number("timeout_s", Scenario.timeout_s),
     )
     top.finish()
@@ -161,8 +165,23 @@ def _row_placement(fields: Fields, topology: Topology) -> RowPlacement:
         raise fields.error("is_pmem", f"must be true or false, not {is_pmem!r}")
     if nodes is None and file_under is None and is_pmem is None:
         raise fields.error("nodes", "say where rows must lie: nodes, file_under or is_pmem")
+    read, written = fields.take("read"), fields.take("written")
+    if file_under == SSD and (read is None or written is None):
+        raise fields.error(
+            "read" if read is None else "written",
+            "is missing; say how many bytes of the disk the run must read and write at least: "
+            "rows that lie in a buffer, or in the page cache, are not on it",
+        )
+    if file_under != SSD and not (read is None and written is None):
+        raise fields.error("read", f"is for file_under: {SSD}; there is no disk to ask otherwise")
     fields.finish()
-    return RowPlacement(nodes, file_under, is_pmem)
+    return RowPlacement(
+        nodes,
+        file_under,
+        is_pmem,
+        None if read is None else fields.bytes_of("read", read),
+        None if written is None else fields.bytes_of("written", written),
+    )
 
 
 def _storage(fields: Fields) -> Storage:
@@ -179,10 +198,41 @@ def _storage(fields: Fields) -> Storage:
     return Storage(path, size_bytes)
 
 
-def _workload(fields: Fields) -> Workload:
+def _workload(top: Fields) -> Workload:
+    """As stated in the scenario's file, or in one of its folder `workloads` by name."""
+    value = top.take("workload")
+    if not isinstance(value, str):
+        return _workload_of(top.fields_of("workload", {} if value is None else value))
+    folder = top.path.parent / "workloads"
+    path = folder / f"{value}.yaml"
+    if not path.is_file():
+        there = ", ".join(sorted(file.stem for file in folder.glob("*.yaml"))) or "none"
+        raise top.error("workload", f"there is no {path}; there are {there}")
+    return _workload_of(Fields.of_file(path, ScenarioError))
+
+
+def _saved_on(top: Fields, workload: Workload) -> SavedOn | None:
+    value = top.take("saved_on")
+    if value is None:
+        return None
+    fields = top.fields_of("saved_on", value)
+    if workload.name != "tables":
+        raise top.error("saved_on", f"only workload tables can be saved, not {workload.name}")
+    topology = _topology(fields)
+    storage_type = fields.text("storage_type")
+    _check_storage_type(fields, "storage_type", storage_type)
+    _check_disk(fields, (storage_type,), Storage(), topology)
+    batches = fields.count("batches", 0)
+    if batches == 0:
+        raise fields.error("batches", "is missing")
+    fields.finish()
+    return SavedOn(topology, storage_type, batches)
+
+
+def _workload_of(fields: Fields) -> Workload:
     name = fields.text("name", Workload.name)
-    if name not in _WORKLOADS:
-        raise fields.error("name", f"{name!r} is no workload; there are {', '.join(_WORKLOADS)}")
+    if name not in WORKLOADS:
+        raise fields.error("name", f"{name!r} is no workload; there are {', '.join(WORKLOADS)}")
     arguments = fields.take("arguments")
     if arguments is None:
         arguments = {}
@@ -201,7 +251,7 @@ def _check_arguments(fields: Fields, workload: Workload) -> None:
     """Let the workload's own parser judge, here rather than minutes later in a machine."""
     argv = workload.argv()
     try:
-        _, unknown = _WORKLOADS[workload.name].argument_parser().parse_known_args(argv)
+        _, unknown = WORKLOADS[workload.name].argument_parser().parse_known_args(argv)
     except argparse.ArgumentError as error:
         raise fields.error("arguments", str(error)) from error
     if unknown:

@@ -46,6 +46,10 @@ class ResultRow:
             f"{self.machine} ({self.accelerator})" if self.accelerator != "none" else self.machine
         )
 
+    def rate_label(self, rate: float) -> str:
+        """No digits where they would say nothing: somebody would compare them."""
+        return "works" if self.kind == "functional-only" else f"{rate:,.0f}"
+
 
 def result_rows(metrics: Iterable[Metric]) -> list[ResultRow]:
     """Gather the metrics of each run into a row, in the order in which runs first appear."""
@@ -90,10 +94,10 @@ def table(rows: Sequence[ResultRow], width: int) -> str:
             row.scenario,
             row.storage_type,
             row.machine_label,
-            f"{row.samples_per_s:,.0f}",
-            f"{row.lookups_per_s:,.0f}",
+            row.rate_label(row.samples_per_s),
+            row.rate_label(row.lookups_per_s),
             "-" if row.hit_rate is None else f"{row.hit_rate:.0%}",
-            "undefined" if row.auc is None else f"{row.auc:.3f}",
+            "-" if row.auc is None else f"{row.auc:.3f}",
             row.kind,
         )
     text = io.StringIO()
@@ -105,7 +109,7 @@ _BAR_HEIGHT, _LABEL_WIDTH, _BAR_WIDTH, _MARGIN = 22, 320, 420, 16
 
 
 def chart_svg(rows: Sequence[ResultRow]) -> str:
-    """Return a picture of the samples/s as bars.
+    """Return a picture of the samples/s as bars; runs whose rates say nothing are but named.
 
     Each kind of machine has bars and a scale of its own: rates of different accelerators mean
     different things, and lengths must not invite to compare them.
@@ -132,12 +136,12 @@ def chart_svg(rows: Sequence[ResultRow]) -> str:
 
 
 def _bar(top: int, row: ResultRow, scale: float) -> list[str]:
-    length = row.samples_per_s / scale * _BAR_WIDTH
+    length = 0.0 if row.kind == "functional-only" else row.samples_per_s / scale * _BAR_WIDTH
     return [
         _text(_MARGIN, top + 14, f"{row.scenario} · {row.storage_type}"),
         f'<rect x="{_LABEL_WIDTH}" y="{top + 3}" width="{length:.1f}" height="{_BAR_HEIGHT - 8}" '
         'fill="#3b6ea5"/>',
-        _text(_LABEL_WIDTH + length + 6, top + 14, f"{row.samples_per_s:,.0f}"),
+        _text(_LABEL_WIDTH + length + 6, top + 14, row.rate_label(row.samples_per_s)),
     ]
 
 

@@ -14,11 +14,17 @@ from dataclasses import dataclass
 
 from pmemlab.errors import LabError
 from pmemlab.machines.protocol import Accelerator, Kind, Machine, Result
-from pmemlab.scenarios.command import workload_command
+from pmemlab.machines.transfer import fetch_folder, put_folder, temporary_folder
+from pmemlab.scenarios.command import saving_command, workload_command
 from pmemlab.scenarios.document import Scenario
 from pmemlab.topology import Topology
 
 __all__ = ["Job", "OpenMachine", "Outcome", "ScenarioRunner"]
+
+# After SIGABRT a workload has so long to say where it is; emulated machines are slow.
+_KILL_AFTER_S = 20
+# And the machine so long to be done with it all.
+_MACHINE_GRACE_S = 120.0
 
 OpenMachine = Callable[[Topology, Kind], Machine]
 """Gives a started and proved machine, or raises LabError: see `pmemlab.machines.open_machine`."""
@@ -45,6 +51,7 @@ class Outcome:
     """How a job's command ended, and on what. Whether that is good is for `verdict` to say.
 
     topology: the machine's, which for a process has its persistent memory at other places.
+    facts: read just before the run. facts_after: just after it.
     """
 
     result: Result
@@ -52,6 +59,7 @@ class Outcome:
     machine: Kind
     accelerator: Accelerator
     facts: Mapping[str, object]
+    facts_after: Mapping[str, object]
 
 
 class ScenarioRunner:
@@ -133,18 +141,73 @@ class ScenarioRunner:
                 if self._closed:
                     raise LabError("the run was ended before its turn")
                 if machine is None:
-                    machine = self._open(job)
-                self._note(job, f"{job.label}: runs on a {machine.kind}")
-                self._futures[job].set_result(_run(job, machine))
+                    machine = self._open(job, job.scenario.topology)
+                self._futures[job].set_result(self._run(job, machine))
             except BaseException as error:
                 self._futures[job].set_exception(error)
                 self._stop(machine)
                 machine = None
         self._stop(machine)
 
-    def _open(self, job: Job) -> Machine:
-        self._note(job, f"{job.scenario.topology.name}: {job.kind} is being started")
-        machine = self._open_machine(job.scenario.topology, job.kind)
+    def _run(self, job: Job, machine: Machine) -> Outcome:
+        saved_on = job.scenario.saved_on
+        if saved_on is None:
+            return self._run_command(
+                job,
+                machine,
+                workload_command(job.scenario, job.storage_type, machine.python, machine.topology),
+            )
+        earlier = self._open(job, saved_on.topology)
+        try:
+            with temporary_folder(earlier) as folder:
+                command = saving_command(job.scenario, earlier.python, earlier.topology, folder)
+                outcome = self._run_command(job, earlier, command)
+                if outcome.result.returncode:
+                    return outcome
+                saved = fetch_folder(earlier, folder)
+        finally:
+            self._stop(earlier)
+        with temporary_folder(machine) as folder:
+            put_folder(machine, saved, folder)
+            return self._run_command(
+                job,
+                machine,
+                workload_command(
+                    job.scenario, job.storage_type, machine.python, machine.topology, folder
+                ),
+            )
+
+    def _run_command(self, job: Job, machine: Machine, command: Sequence[str]) -> Outcome:
+        """Run a workload on a machine that is what it says before and after it.
+
+        One that doesn't end is told to say where it is, by SIGABRT, before it is killed: that is
+        its own failure. The machine's is that it can't even do this.
+        """
+        self._note(job, f"{job.label}: runs on a {machine.kind}")
+        machine.prove()
+        facts = machine.facts()
+        limit_s = job.scenario.timeout_s
+        # coreutils' timeout: in the machine, so that the children of the workload are meant too.
+        timeout = ["timeout", "--verbose", "--signal=ABRT", f"--kill-after={_KILL_AFTER_S}"]
+        result = machine.run(
+            [*timeout, f"{limit_s}", *command],
+            # So that a workload that crashes, or is aborted, says where.
+            env={"PYTHONFAULTHANDLER": "1"},
+            timeout=limit_s + _MACHINE_GRACE_S,
+        )
+        machine.prove()
+        return Outcome(
+            result,
+            machine.topology,
+            machine.kind,
+            machine.accelerator,
+            facts,
+            machine.facts(),
+        )
+
+    def _open(self, job: Job, topology: Topology) -> Machine:
+        self._note(job, f"{topology.name}: {job.kind} is being started")
+        machine = self._open_machine(topology, job.kind)
         with self._lock:
             closed = self._closed
             self._machines[id(machine)] = machine
@@ -179,11 +242,3 @@ class ScenarioRunner:
                 self._activities.pop(job.scenario.topology.name, None)
             else:
                 self._activities[job.scenario.topology.name] = activity, time.monotonic()
-
-
-def _run(job: Job, machine: Machine) -> Outcome:
-    argv = workload_command(job.scenario, job.storage_type, machine.python, machine.topology)
-    # So that a workload that crashes says where.
-    env = {"PYTHONFAULTHANDLER": "1"}
-    result = machine.run(argv, env=env, timeout=job.scenario.timeout_s)
-    return Outcome(result, machine.topology, machine.kind, machine.accelerator, machine.facts())

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from embstore.options import TIER_KINDS, StorageType
 from pmemlab import machines
 from pmemlab.machines.choice import Choice, KindOrAuto, MachineChooser
 from pmemlab.machines.protocol import Kind
@@ -100,7 +101,9 @@ class ScenarioSession:
         unproved = outcome.facts.get("unproved") or []
         assert isinstance(unproved, list)
         if not unproved:
-            judge_placement(scenario, outcome.topology, document)
+            judge_placement(
+                scenario, outcome.topology, outcome.facts, outcome.facts_after, document
+            )
         metrics = _metrics(scenario, storage_type, outcome, document, self._commit)
         self._results.append(metrics)
         self.metrics += metrics
@@ -150,7 +153,9 @@ def _metrics(
 ) -> list[Metric]:
     run = document["run"]
     values = {**run, HIT_RATE: _hit_rate(run["tables"])}
-    rate_kind = timing_kind(outcome.accelerator)
+    rate_kind = timing_kind(
+        TIER_KINDS[StorageType[storage_type]], outcome.machine, outcome.accelerator, outcome.facts
+    )
 
     def metric(name: str, unit: str, kind: MetricKind) -> Metric:
         return Metric(

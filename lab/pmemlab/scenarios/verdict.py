@@ -7,12 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pmemlab.machines.protocol import Result
-from pmemlab.scenarios.document import RowPlacement, Scenario
+from pmemlab.scenarios.document import PMEM, SSD, RowPlacement, Scenario
 from pmemlab.topology import Topology
 
 __all__ = ["ExpectationError", "judge", "judge_placement", "parse_document"]
 
 _SHOWN_OUTPUT_LINES = 30
+_SHOWN_STACK_LINES = 200
+# Of coreutils' timeout: where the command ended by SIGABRT, and where it had to be killed.
+_TIMED_OUT = (124, 137, -9)
+_TIMEOUT_SAYS = "timeout: sending signal ABRT"
 _SHOWN_TABLES = 5
 
 
@@ -22,6 +26,11 @@ class ExpectationError(AssertionError):
 
 def parse_document(result: Result) -> dict[str, Any]:
     """Return what a workload printed. Raises `ExpectationError` where that is no document."""
+    if result.returncode in _TIMED_OUT and _TIMEOUT_SAYS in result.stderr:
+        raise ExpectationError(
+            "the workload was still running when its time was up; this is where it was:\n"
+            + _tail(result.stderr, _SHOWN_STACK_LINES)
+        )
     if result.returncode != 0:
         raise ExpectationError(
             f"the workload ended with status {result.returncode}:\n{_tail(result.stderr)}"
@@ -49,18 +58,34 @@ def judge(scenario: Scenario, storage_type: str, document: Mapping[str, Any]) ->
         *_differences(reference, run),
         *_low_auc(scenario.expect.auc_above, run["auc"]),
         *_rows_at_rest_elsewhere(len(scenario.expect.tiers), run["tables"]),
+        *_wrong_cold_rows(run, scenario),
+        *_wrong_count(run.get("plain")),
     )
 
 
-def judge_placement(scenario: Scenario, topology: Topology, document: Mapping[str, Any]) -> None:
+def judge_placement(
+    scenario: Scenario,
+    topology: Topology,
+    facts: Mapping[str, Any],
+    facts_after: Mapping[str, Any],
+    document: Mapping[str, Any],
+) -> None:
     """Raise `ExpectationError` where rows lie elsewhere than they must.
 
+    facts, facts_after: the machine's, before and after the run.
     REQUIRES: the machine was proved to be of this topology.
     """
     expect = scenario.expect
     placements = expect.tiers if expect.rows is None else (expect.rows,)
-    on_machine = [placement.on(topology) for placement in placements]
-    _raise_if_any(*_misplaced_tables(on_machine, document["run"]["tables"]))
+    _raise_if_any(
+        *_misplaced_tables(
+            [placement.on(topology) for placement in placements],
+            [_device_of(placement, facts) for placement in placements],
+            document["run"]["tables"],
+        ),
+        *_misplaced_yardstick(topology, facts, document["reference"]),
+        *_missing_traffic(placements, facts, facts_after),
+    )
 
 
 def _raise_if_any(*problems: str) -> None:
@@ -75,12 +100,13 @@ def _other_storage_type(run: Mapping[str, Any], expected: str) -> Iterator[str]:
 
 def _differences(reference: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[str]:
     names = reference["storage_type"], run["storage_type"]
-    ours, theirs = run["losses"], reference["losses"]
+    first = run.get("first_step", 0)  # of a run that goes on from a save
+    ours, theirs = run["losses"], reference["losses"][first:]
     if not ours:
         yield "no step was trained"
     if len(ours) != len(theirs):
         yield f"{len(theirs)} steps on {names[0]}, but {len(ours)} on {names[1]}"
-    for step, (expected, found) in enumerate(zip(theirs, ours, strict=False), start=1):
+    for step, (expected, found) in enumerate(zip(theirs, ours, strict=False), start=first + 1):
         if expected != found:
             yield f"step {step}: the loss is {expected} on {names[0]}, but {found} on {names[1]}"
             break  # the steps that follow differ as a consequence
@@ -122,8 +148,68 @@ def _rows_at_rest_elsewhere(tiers: int, tables: Sequence[Mapping[str, Any]]) -> 
             yield f"there were no {movement}"
 
 
+def _wrong_cold_rows(run: Mapping[str, Any], scenario: Scenario) -> Iterator[str]:
+    """Of rows of the last tier that were read when nothing cached them; wdl reads none."""
+    if not scenario.expect.tiers or scenario.workload.name == "wdl":
+        return
+    cold = run["cold"]
+    if not cold or not cold["rows"]:
+        yield "no cold row was looked up"
+    elif cold["wrong"]:
+        yield f"{cold['wrong']} of {cold['rows']} cold rows aren't what the reference has"
+
+
+def _wrong_count(plain: Mapping[str, Any] | None) -> Iterator[str]:
+    if plain is None:
+        return
+    if plain["wrong_keys"]:
+        yield f"{plain['wrong_keys']} keys have a row and should have none, or the other way round"
+    if plain["wrong_frequencies"]:
+        yield f"{plain['wrong_frequencies']} rows have another frequency than a plain count"
+
+
+def _device_of(placement: RowPlacement, facts: Mapping[str, Any]) -> str | None:
+    """Of the files that rows must be in; None where that isn't known."""
+    if placement.file_under not in (PMEM, SSD):
+        return None
+    device: str = facts["mount" if placement.file_under == PMEM else "ssd"]["device_number"]
+    return device
+
+
+def _missing_traffic(
+    placements: Sequence[RowPlacement], facts: Mapping[str, Any], facts_after: Mapping[str, Any]
+) -> Iterator[str]:
+    """What the kernel didn't read from, or write to, the disk that rows must be on."""
+    for placement in placements:
+        for name, least, verb in (
+            ("read_bytes", placement.read_bytes, "read from"),
+            ("written_bytes", placement.written_bytes, "written to"),
+        ):
+            if least is None:
+                continue
+            moved = facts_after["ssd"][name] - facts["ssd"][name]
+            if moved < least:
+                yield (
+                    f"{moved} bytes were {verb} {facts['ssd']['device']} during the run; rows "
+                    f"that lie there need {least} at least"
+                )
+
+
+def _misplaced_yardstick(
+    topology: Topology, facts: Mapping[str, Any], reference: Mapping[str, Any]
+) -> Iterator[str]:
+    """Rows in DRAM that others are compared with must not lie in persistent memory themselves."""
+    if reference["storage_type"] != "DRAM":
+        return
+    dram = RowPlacement(nodes=tuple(set(facts["nodes"]) - set(topology.pmem.nodes)))
+    for problem in _misplaced_tables([dram], [None], reference["tables"]):
+        yield f"the yardstick's {problem}"
+
+
 def _misplaced_tables(
-    placements: Sequence[RowPlacement], tables: Sequence[Mapping[str, Any]]
+    placements: Sequence[RowPlacement],
+    devices: Sequence[str | None],
+    tables: Sequence[Mapping[str, Any]],
 ) -> Iterator[str]:
     if not tables:
         yield "the run had no tables"
@@ -131,16 +217,18 @@ def _misplaced_tables(
     problems = [
         f"table {table['name']}, tier {tier['name']}: {problem}"
         for table in tables
-        for placement, tier in zip(placements, table["tiers"], strict=True)
+        for placement, device, tier in zip(placements, devices, table["tiers"], strict=True)
         if tier["rows"] or not several  # a small table leaves lower tiers empty
-        for problem in _misplacements(placement, tier)
+        for problem in _misplacements(placement, device, tier)
     ]
     yield from problems[:_SHOWN_TABLES]
     if len(problems) > _SHOWN_TABLES:
         yield f"... and {len(problems) - _SHOWN_TABLES} more of that kind"
 
 
-def _misplacements(placement: RowPlacement, tier: Mapping[str, Any]) -> Iterator[str]:
+def _misplacements(
+    placement: RowPlacement, device: str | None, tier: Mapping[str, Any]
+) -> Iterator[str]:
     if tier["rows"] == 0:
         yield "has no rows, so nothing can be said of where they lie"
         return
@@ -156,11 +244,17 @@ def _misplacements(placement: RowPlacement, tier: Mapping[str, Any]) -> Iterator
         folder = placement.file_under.rstrip("/") + "/"
         if tier["file"] is None or not tier["file"].startswith(folder):
             yield f"is mapped from {tier['file'] or 'no file'}; it must be a file under {folder}"
+        others = set(tier["devices"]) - {device}
+        if device is not None and (others or device not in tier["devices"]):
+            yield (
+                f"has its files on device {', '.join(sorted(others)) or 'none'}; they must be on "
+                f"{device}, where {folder} is"
+            )
     if placement.is_pmem is not None and tier["is_pmem"] is not placement.is_pmem:
         yield f"is_pmem is {tier['is_pmem']}; it must be {placement.is_pmem}"
 
 
-def _tail(text: str) -> str:
+def _tail(text: str, most_lines: int = _SHOWN_OUTPUT_LINES) -> str:
     lines = text.strip().splitlines()
-    shown = lines[-_SHOWN_OUTPUT_LINES:]
+    shown = lines[-most_lines:]
     return "\n".join(["..."] * (len(shown) < len(lines)) + shown) or "(it wrote nothing)"
