@@ -9,9 +9,11 @@ import ctypes
 import mmap
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["backing_file", "device_number", "page_nodes"]
+__all__ = ["backing_file", "device_number", "page_nodes", "unmap_pages_of"]
 
 _SYS_MOVE_PAGES = {"x86_64": 279, "aarch64": 239}
 _BATCH_PAGES = 65_536
@@ -60,13 +62,42 @@ def backing_file(address: int) -> str | None:
 
     Raises ValueError where nothing is mapped at address.
     """
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
-        bounds, _, rest = line.partition(" ")
-        low, high = (int(bound, 16) for bound in bounds.split("-"))
-        if low <= address < high:
-            path = rest.split(maxsplit=4)[4:]
-            return path[0] if path and path[0].startswith("/") else None
+    for mapping in _mappings():
+        if mapping.low <= address < mapping.high:
+            return mapping.path
     raise ValueError(f"address {address:#x}: nothing is mapped there")
+
+
+def unmap_pages_of(folder: Path) -> None:
+    """Take the pages of files under a folder out of this process's page tables.
+
+    The mappings stay: whoever reads them gets the pages back from the page cache, or the medium.
+    Raises OSError where the kernel refuses.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    for mapping in _mappings():
+        # A private mapping may hold changes that are nowhere else.
+        if not mapping.is_shared or not (mapping.path or "").startswith(f"{folder.resolve()}/"):
+            continue
+        start, size = ctypes.c_void_p(mapping.low), ctypes.c_size_t(mapping.high - mapping.low)
+        if libc.madvise(start, size, mmap.MADV_DONTNEED):
+            error = ctypes.get_errno()
+            raise OSError(error, f"madvise: {os.strerror(error)}", mapping.path)
+
+
+class _Mapping(NamedTuple):
+    low: int
+    high: int
+    is_shared: bool
+    path: str | None
+
+
+def _mappings() -> Iterator[_Mapping]:
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+        bounds, permissions, _, _, _, *path = line.split(maxsplit=5)
+        low, high = (int(bound, 16) for bound in bounds.split("-"))
+        file = path[0] if path and path[0].startswith("/") else None
+        yield _Mapping(low, high, permissions.endswith("s"), file)
 
 
 def device_number(st_dev: int) -> str:

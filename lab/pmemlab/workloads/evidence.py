@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import embstore as es
-from pmemlab.placement import backing_file, device_number, page_nodes
+from pmemlab.placement import backing_file, device_number, page_nodes, unmap_pages_of
 
 __all__ = ["TableEvidence", "TierEvidence", "forget_cached_pages", "state_sha256", "table_evidence"]
 
@@ -61,17 +61,18 @@ def table_evidence(variable: es.EmbeddingVariable) -> TableEvidence:
 
 
 def forget_cached_pages(variables: Iterable[es.EmbeddingVariable]) -> None:
-    """Let the kernel drop what it caches of the tables' files on disks.
+    """Let the kernel drop what it caches of the tables' files on disks, mapped or not.
 
-    Reads that follow come from the medium, but for pages that a reader has mapped.
+    Reads that follow come from the medium. Raises OSError where the kernel refuses.
     """
     for variable in variables:
         for tier in variable.stats()["tiers"]:
             if tier["address"] or tier["path"] is None:
                 continue
+            unmap_pages_of(Path(tier["path"]))  # mapped ones aren't dropped
             for path in _files_in(Path(tier["path"])):
                 with path.open("rb") as file:
-                    os.fsync(file.fileno())  # only clean pages are dropped
+                    os.fsync(file.fileno())  # nor are those that were not written yet
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 

@@ -46,7 +46,10 @@ def argument_parser() -> argparse.ArgumentParser:
     engine = parser.add_argument_group("the engine's options")
     engine.add_argument("--cache-strategy", choices=("LFU", "LRU"), default="LFU")
     engine.add_argument(
-        "--ssdhash-buffer", type=positive, metavar="BYTES", help="of every table; the engine's own"
+        "--ssdhash-buffer",
+        type=positive,
+        metavar="BYTES",
+        help="of every table that has an SSDHASH tier; the engine's own",
     )
     engine.add_argument(
         "--filter",
@@ -119,9 +122,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _subject(arguments: argparse.Namespace) -> es.StorageOption:
     import embstore as es
+    from embstore.options import TIER_KINDS, TierKind
 
+    is_known = arguments.storage_type in es.StorageType.__members__
     options: dict[str, Any] = {"cache_strategy": es.CacheStrategy[arguments.cache_strategy]}
-    if arguments.ssdhash_buffer is not None:
+    kinds = TIER_KINDS[es.StorageType[arguments.storage_type]] if is_known else ()
+    if arguments.ssdhash_buffer is not None and TierKind.SSDHASH in kinds:
         options["ssdhash_option"] = es.SSDHashOption(buffer_bytes=arguments.ssdhash_buffer)
     return storage_option(
         arguments.storage_type, arguments.storage_path, arguments.storage_size, **options
