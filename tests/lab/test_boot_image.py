@@ -7,6 +7,7 @@ import lzma
 import multiprocessing
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import time
@@ -39,6 +40,16 @@ def _module(depends: str, softdep: str = "") -> bytes:
     return f"\x7fELF\0license=GPL\0{soft}depends={depends}\0name=x\0".encode()
 
 
+def _bzimage(packed: bytes) -> bytes:
+    """As the kernel's boot protocol lays it out: a header that says where the packed kernel is."""
+    offset, setup_sectors = 700, 3
+    image = bytearray((setup_sectors + 1) * 512 + offset)
+    image[0x1F1] = setup_sectors
+    image[0x202:0x206] = b"HdrS"
+    image[0x248:0x250] = struct.pack("<II", offset, len(packed) + 4)
+    return bytes(image) + packed + struct.pack("<I", len(_KERNEL)) + b"what follows"
+
+
 def _zstd(content: bytes) -> bytes:
     return subprocess.run(["zstd", "-c"], input=content, check=True, capture_output=True).stdout
 
@@ -56,8 +67,7 @@ def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     root = tmp_path / "root"
     tree = root / "lib/modules" / _RELEASE
     (root / "boot").mkdir(parents=True)
-    image = b"MZ boot stub" + b"\xfd7zXZ\x00 no stream" + lzma.compress(_KERNEL)
-    (root / "boot" / f"vmlinuz-{_RELEASE}").write_bytes(image)
+    (root / "boot" / f"vmlinuz-{_RELEASE}").write_bytes(_bzimage(lzma.compress(_KERNEL)))
     modules = [*kernel_module._MODULES, *kernel_module._MORE_MODULES]
     depends = dict.fromkeys([*modules, "crc32c_generic", "crc32c_intel"], "")
     depends |= {"9p": "9pnet,netfs", "9pnet": "", "netfs": "", "ext4": "jbd2,libcrc", "jbd2": ""}
@@ -236,10 +246,40 @@ def test_a_kernel_that_apt_does_not_know_names_the_command(
         get_kernel()
 
 
-def test_an_image_that_python_can_t_unpack_is_left_to_qemu(root: Path) -> None:
-    image = root / "boot" / f"vmlinuz-{_RELEASE}"
-    image.write_bytes(b"MZ another format")
-    assert get_kernel().image.read_bytes() == b"MZ another format"
+@pytest.mark.skipif(not shutil.which("zstd"), reason="needs zstd")
+def test_an_image_that_zstd_packed_is_unpacked_too(root: Path) -> None:
+    (root / "boot" / f"vmlinuz-{_RELEASE}").write_bytes(_bzimage(_zstd(_KERNEL)))
+    assert get_kernel().image.read_bytes() == _KERNEL
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        b"MZ another format",
+        _bzimage(b"\x1f\x8b another program's"),
+        _bzimage(b"\xfd7zXZ\x00 no archive"),
+        _bzimage(b"\x28\xb5\x2f\xfd no archive"),
+        _bzimage(lzma.compress(b"no kernel")),
+    ],
+)
+def test_an_image_that_can_t_be_unpacked_is_left_to_qemu(root: Path, image: bytes) -> None:
+    (root / "boot" / f"vmlinuz-{_RELEASE}").write_bytes(image)
+    assert get_kernel().image.read_bytes() == image
+
+
+def test_an_image_beside_its_modules_is_found(root: Path) -> None:
+    tree = root / "usr/lib/modules" / _RELEASE
+    tree.parent.mkdir(parents=True)
+    (root / "lib/modules" / _RELEASE).rename(tree)
+    (root / f"boot/vmlinuz-{_RELEASE}").rename(tree / "vmlinuz")
+    assert kernel_source() == f"kernel {_RELEASE} from {tree}"
+    assert get_kernel().image.read_bytes() == _KERNEL
+
+
+def test_a_release_without_modules_is_told(root: Path) -> None:
+    shutil.rmtree(root / "lib/modules" / _RELEASE)
+    with pytest.raises(MissingRequirementError, match=f"{_RELEASE} has no modules in"):
+        _get_kernel_without_apt()
 
 
 @pytest.mark.skipif(not shutil.which("busybox"), reason="needs busybox")

@@ -41,7 +41,6 @@ _ALGORITHMS = {"crc32c": ("crc32c_generic", "crc32c_cryptoapi")}
 _OPTIONAL_MODULES = ["crc32c_intel"]
 _METAPACKAGES = ("linux-image-amd64", "linux-image-generic")
 _ROOT = Path("/")
-_XZ_MAGIC = b"\xfd7zXZ\x00"
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def kernel_source() -> str:
         return f"kernel {kernel.release} from {cache_folder()}"
     release, why = _find_release(_own_folder() or _ROOT)
     if release:
-        return f"kernel {release} from {(_own_folder() or _ROOT) / 'boot'}"
+        return f"kernel {release} from {_images(_own_folder() or _ROOT)[release].parent}"
     if _own_folder():
         raise _no_own_kernel(why)
     return f"kernel from the package {_package_names(why)[0]}, fetched at the first start"
@@ -127,7 +126,7 @@ def get_kernel() -> Kernel:
 def _no_own_kernel(why: list[str]) -> MissingRequirementError:
     return MissingRequirementError(
         f"a Linux kernel for the guests in PMEMLAB_KERNEL={_own_folder()} "
-        f"({'; '.join(why) or 'it has no boot/vmlinuz-* that can be read'})",
+        f"({'; '.join(why) or 'it has neither boot/vmlinuz-* nor usr/lib/modules/*/vmlinuz'})",
         "unpack a kernel's packages there (dpkg -x FILE.deb FOLDER), or unset PMEMLAB_KERNEL",
     )
 
@@ -137,13 +136,12 @@ def _find_release(root: Path) -> tuple[str | None, list[str]]:
     the newer ones is it.
     """
     why = []
-    images = (root / "boot").glob("vmlinuz-*")
-    for image in sorted(images, key=lambda path: _numbers(path.name), reverse=True):
-        release = image.name.removeprefix("vmlinuz-")
-        tree = _module_tree(root, release)
+    images = _images(root)
+    for release in sorted(images, key=_numbers, reverse=True):
+        image, tree = images[release], _module_tree(root, release)
         if not os.access(image, os.R_OK):
             why.append(f"{image} may not be read")
-        elif not tree.is_dir():
+        elif not (tree / "modules.builtin").is_file():
             why.append(f"{release} has no modules in {tree}")
         else:
             try:
@@ -153,6 +151,15 @@ def _find_release(root: Path) -> tuple[str | None, list[str]]:
             else:
                 return release, why
     return None, why
+
+
+def _images(root: Path) -> dict[str, Path]:
+    """Kernels by their release: in /boot, or beside their modules as newer packages have them."""
+    beside = {path.parent.name: path for path in root.glob("usr/lib/modules/*/vmlinuz")}
+    in_boot = {
+        path.name.removeprefix("vmlinuz-"): path for path in (root / "boot").glob("vmlinuz-*")
+    }
+    return beside | in_boot
 
 
 def _module_tree(root: Path, release: str) -> Path:
@@ -257,17 +264,24 @@ def _modinfo(module: bytes, key: bytes) -> str:
 
 
 def _uncompressed(image: bytes) -> bytes | None:
-    """The ELF kernel within a bzImage, where it is packed in a way that Python unpacks."""
-    start = image.find(_XZ_MAGIC)
-    while start >= 0:
-        try:
-            kernel = lzma.LZMADecompressor(lzma.FORMAT_XZ).decompress(image[start:])
-        except lzma.LZMAError:
-            kernel = b""
-        if kernel.startswith(b"\x7fELF"):
-            return kernel
-        start = image.find(_XZ_MAGIC, start + 1)
-    return None
+    """The ELF kernel within a bzImage; None where nothing here unpacks it.
+
+    The image's header says where the packed kernel is (linux: arch/x86/boot.rst).
+    """
+    if image[0x202:0x206] != b"HdrS" or len(image) < 0x250:
+        return None
+    start = (image[0x1F1] + 1) * 512 + int.from_bytes(image[0x248:0x24C], "little")
+    packed = image[start : start + int.from_bytes(image[0x24C:0x250], "little")]
+    try:
+        if packed.startswith(b"\xfd7zXZ\x00"):
+            kernel = lzma.LZMADecompressor(lzma.FORMAT_XZ).decompress(packed)
+        elif packed.startswith(b"\x28\xb5\x2f\xfd"):
+            kernel = _unpack_zstd(packed[:-4])  # what follows is its size
+        else:
+            return None
+    except (lzma.LZMAError, OSError, subprocess.CalledProcessError, MissingRequirementError):
+        return None
+    return kernel if kernel.startswith(b"\x7fELF") else None
 
 
 def _publish(root: Path, release: str, scratch: Path) -> Kernel:
@@ -286,7 +300,7 @@ def _publish(root: Path, release: str, scratch: Path) -> Kernel:
             shutil.copy(path, target)
     (target / "modules.order").write_text("".join(f"{name}\n" for name in names))
     _depmod(entry, release, scratch)
-    bzimage = (root / "boot" / f"vmlinuz-{release}").read_bytes()
+    bzimage = _images(root)[release].read_bytes()
     # QEMU boots either; unpacking here spares every guest the seconds.
     (entry / "vmlinux").write_bytes(_uncompressed(bzimage) or bzimage)
     (entry / "load-order").write_text("\n".join(f"kernel/{name}.ko" for name in order.at_boot))
@@ -328,7 +342,7 @@ def _package_names(why: list[str]) -> list[str]:
          "--important", *_METAPACKAGES],
         capture_output=True, text=True, check=False,
     ).stdout  # fmt: skip
-    pattern = r"^(linux-(?:image|binary|modules|modules-extra)-\d[^\s<>]*)$"
+    pattern = r"^(linux-(?:image|base|binary|modules|modules-extra)-\d[^\s<>]*)$"
     names = sorted(set(re.findall(pattern, listing, re.MULTILINE)))
     if not names:
         raise MissingRequirementError(
