@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pmemlab.errors import TopologyError
+from pmemlab.errors import TopologyError, UnknownFactError
+from pmemlab.guest.fact_names import FACTS, is_fact_name
 from pmemlab.yaml_fields import Fields
 
 __all__ = [
@@ -55,8 +56,9 @@ class Topology:
 
     name: the file's stem. Required.
     summary: one line for people. Required.
-    proof: what must hold, fact -> value, facts as `pmemlab.guest.probe` names them, with dots
-        between levels ("mount.dax: true"). Required: a machine that proves nothing is refused.
+    proof: what must hold, fact -> value, by the names of `pmemlab.guest.fact_names`, with dots
+        between levels ("mount.dax: true") and a star for every item of a list
+        ("regions.*.modes: [[fsdax]]"). Required: a machine that proves nothing is refused.
     guide: the mode's name in DeepRec's guide "Embedding on PMEM". Default: "".
     cpus: virtual CPUs. Default: 1, with which QEMU's TCG needs no atomics: a third less work.
     memory_bytes: RAM at boot (`memory` in the file). Default: 1G.
@@ -115,7 +117,7 @@ def _topology(top: Fields) -> Topology:
     topology = Topology(
         name=name,
         summary=top.text("summary"),
-        proof=top.mapping("proof", required=True),
+        proof=_proof(top),
         guide=top.text("guide", ""),
         cpus=top.count("cpus", Topology.cpus),
         memory_bytes=top.size("memory", Topology.memory_bytes),
@@ -134,6 +136,16 @@ def _topology(top: Fields) -> Topology:
     top.finish()
     _check_qemu(top, topology)
     return topology
+
+
+def _proof(top: Fields) -> dict[str, object]:
+    proof = top.mapping("proof", required=True)
+    for name, value in proof.items():
+        if not is_fact_name(name):
+            raise top.error("proof", str(UnknownFactError(name, [*FACTS])))
+        if value is None:
+            raise top.error(f"proof.{name}", "is empty: give the value that the fact must have")
+    return proof
 
 
 def _environment(top: Fields) -> dict[str, str]:

@@ -95,6 +95,8 @@ def test_fields_have_their_documented_defaults(tmp_path: Path) -> None:
         ({"name": "other"}, "name: is 'other', but the file is called mine.yaml"),
         ({"summary": "''"}, "summary: must be text"),
         ({"proof": "{}"}, "proof: must be a mapping"),
+        ({"proof": "{memory_side_cache: 1}"}, "proof: memory_side_cache: the probe knows no fact"),
+        ({"proof": "{regions: null}"}, r"proof\.regions: is empty"),
         ({"memory": "lots"}, "memory: 'lots' is no size"),
         ({"memory": "-1"}, "memory: -1 is no size"),
         ({"cpus": "0"}, "cpus: must be a whole number above 0"),

@@ -33,8 +33,13 @@ _starter = ThreadPoolExecutor(1, thread_name_prefix="qemu starter")
 
 
 def find_qemu() -> str:
-    """QEMU's path. Raises `MissingRequirementError`."""
-    found = shutil.which("qemu-system-x86_64")
+    """QEMU's path: $PMEMLAB_QEMU, or the one of PATH. Raises `MissingRequirementError`."""
+    own = os.environ.get("PMEMLAB_QEMU")
+    found = shutil.which(own or "qemu-system-x86_64")
+    if found is None and own:
+        raise MissingRequirementError(
+            f"PMEMLAB_QEMU={own} is no program that can be run", "unset PMEMLAB_QEMU, or correct it"
+        )
     if found is None:
         raise MissingRequirementError(
             "QEMU (qemu-system-x86_64)", "apt-get install qemu-system-x86"
@@ -66,6 +71,8 @@ def command_line(
     kernel_command_line = [
         f"console=ttyS0 quiet hostname={topology.name} rdinit=/init panic=-1 oops=panic",
         "mitigations=off nowatchdog tsc=reliable numa_balancing=disable",
+        # Newer kernels may be built to put memory online by themselves; daxctl refuses to then.
+        "memhp_default_state=offline",
         # Emulated on a busy host, the kernel may mistake the TSC's frequency by many times, and
         # every rate with it; the HPET's is given. KVM has a clock of its own.
         "clocksource=hpet" if accelerator == "tcg" else "",

@@ -22,12 +22,13 @@ from pmemlab.errors import (
     CommandTimeoutError,
     LabError,
     MachineDiedError,
+    MissingFactError,
     MissingRequirementError,
 )
 from pmemlab.machines.facts import read_facts
 from pmemlab.machines.protocol import Accelerator, Result
 from pmemlab.machines.state_folder import StateFolder
-from pmemlab.proof import mismatches
+from pmemlab.proof import find_fact, mismatches
 from pmemlab.topology import Topology
 
 __all__ = ["ProcessMachine", "open_process_machine"]
@@ -83,12 +84,15 @@ class ProcessMachine:
     def start(self) -> None:
         """Read the facts, and tell which of the topology's demands they do not meet."""
         self._facts = read_facts(self)
-        memkind = self._facts.get("memkind")
-        if isinstance(memkind, dict) and memkind["page_nodes"] is None:
-            raise MissingRequirementError(
-                "memkind (libmemkind.so.0), with memory of its KMEM DAX kind on node 0",
-                "apt-get install libmemkind0",
-            )
+        if self.topology.pmem.nodes:
+            try:
+                find_fact(self._facts, "memkind.page_nodes")
+            except MissingFactError as error:
+                raise MissingRequirementError(
+                    "memkind (libmemkind.so.0), with memory of its KMEM DAX kind on node 0 "
+                    f"({error.why})",
+                    "apt-get install libmemkind0",
+                ) from error
         self._facts["unproved"] = [m.fact for m in mismatches(self.topology, self._facts)]
 
     def run(
