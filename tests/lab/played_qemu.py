@@ -23,7 +23,8 @@ sys.path.insert(0, {str(_LAB)!r})
 from pmemlab.guest.agent import Agent
 
 line = " ".join(sys.argv)
-with open(re.search("file,id=console,path=([^ ]+)", line)[1], "w") as console:
+console_path = re.search("file,id=console,path=(.+?) -serial ", line)[1].replace(",,", ",")
+with open(console_path, "w") as console:
     console.write({CONSOLE!r})
 Agent(int(re.search("socket,id=agent,fd=([0-9]+)", line)[1])).serve()
 """
@@ -40,7 +41,7 @@ def play(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str = _PROGRAM)
     monkeypatch.setenv("PATH", f"{qemu.parent}{os.pathsep}{os.environ['PATH']}")
     kernel = Kernel("6.1.0-played", folder / "vmlinux", folder)
     monkeypatch.setattr("pmemlab.machines.guest.get_kernel", lambda: kernel)
-    monkeypatch.setattr("pmemlab.machines.guest.get_initramfs", lambda _: folder / "initramfs")
+    monkeypatch.setattr("pmemlab.machines.guest.get_initramfs", lambda *_: folder / "initramfs")
     monkeypatch.setattr("pmemlab.machines.guest.choose_accelerator", lambda *_: "tcg")
 
 

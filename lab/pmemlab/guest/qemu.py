@@ -14,6 +14,7 @@ from pathlib import Path
 from pmemlab.errors import LabError, MachineDiedError, MissingRequirementError
 from pmemlab.guest import agent
 from pmemlab.guest.kernel import Kernel
+from pmemlab.guest.shares import Share
 from pmemlab.machines.protocol import Accelerator
 from pmemlab.topology import Topology
 
@@ -58,8 +59,15 @@ def command_line(
     state: Path,
     agent_command: Sequence[str],
     port_fd: int,
+    *,
+    shares: Sequence[Share] = (),
+    further: Sequence[str] = (),
 ) -> list[str]:
-    """QEMU's arguments for a topology; backing files and the console lie in `state`."""
+    """QEMU's arguments for a topology; backing files and the console lie in `state`.
+
+    shares: the folders of this computer that the guest can read.
+    further: arguments that come last.
+    """
     machine = ",".join(filter(None, ["q35", topology.machine_options]))
     # Guests are throwaway and run our own code: mitigations would cost time and protect nobody.
     # NUMA balancing would move pages away from where a scenario wants to find them.
@@ -89,13 +97,16 @@ def command_line(
         *("-chardev", f"socket,id=agent,fd={port_fd}"),
         *("-device", "virtio-serial-pci"),
         *("-device", f"virtserialport,chardev=agent,name={agent.PORT_NAME}"),
-        *("-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap"),
-        *("-device", "virtio-9p-pci,fsdev=root,mount_tag=root"),
     ]
+    for share in shares:
+        options = f"id={share.tag},path={_qemu_quoted(share.path)}"
+        arguments += ["-fsdev", f"local,{options},security_model=none,readonly=on,multidevs=remap"]
+        arguments += ["-device", f"virtio-9p-pci,fsdev={share.tag},mount_tag={share.tag}"]
     files = {name: _qemu_quoted(state / f"{name}.img") for name in topology.backing_files}
     for argument in topology.qemu:
-        arguments += shlex.split(argument.format(**files))
-    return arguments
+        # Split first: the paths may have spaces in them.
+        arguments += [word.format(**files) for word in shlex.split(argument)]
+    return [*arguments, *further]
 
 
 def _kernel_quoted(argument: str) -> str:

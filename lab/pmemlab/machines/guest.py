@@ -1,4 +1,4 @@
-"""The `guest` machine: a QEMU guest with a real Linux kernel, on this computer's own root."""
+"""The `guest` machine: a QEMU guest with a real Linux kernel and this computer's programs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from pmemlab.guest.initramfs import get_initramfs
 from pmemlab.guest.kernel import get_kernel
 from pmemlab.guest.link import Command, Link
 from pmemlab.guest.qemu import Qemu, command_line, find_qemu
+from pmemlab.guest.sandbox import sandbox_arguments
+from pmemlab.guest.shares import foreign_site_folders, guest_root, shared_folders
 from pmemlab.machines.protocol import Accelerator, Result
 from pmemlab.machines.state_folder import StateFolder
 from pmemlab.proof import Proof, probe_command, prove
@@ -97,7 +99,8 @@ class GuestMachine:
         qemu = find_qemu()
         on_step("looking for a kernel")
         kernel = get_kernel()
-        initramfs = get_initramfs(kernel)
+        shares = shared_folders()
+        initramfs = get_initramfs(kernel, guest_root(shares))
         on_step("choosing KVM or TCG")
         self.accelerator = choose_accelerator(kernel, qemu)
 
@@ -115,6 +118,8 @@ class GuestMachine:
                 # -S -E: nothing of site-packages, nothing of the environment
                 [self.python, "-S", "-E", str(_AGENT)],
                 theirs.fileno(),
+                shares=shares,
+                further=sandbox_arguments(qemu),
             )
             self._qemu = Qemu(self.topology.name, argv, self._state.path, theirs)
             self._link = Link(ours.dup(), self.died)
@@ -178,11 +183,12 @@ class GuestMachine:
             self.link.refresh()
 
     def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        python_path = [folder.parent for folder in package_folders()] + foreign_site_folders()
         return {
             "PATH": _PATH,
             "HOME": "/root",
             "LANG": "C.UTF-8",
-            "PYTHONPATH": os.pathsep.join(dict.fromkeys(str(f.parent) for f in package_folders())),
+            "PYTHONPATH": os.pathsep.join(dict.fromkeys(map(str, python_path))),
             **self.topology.environment,
             **env,
         }
