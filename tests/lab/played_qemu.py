@@ -32,6 +32,12 @@ Agent(int(re.search("socket,id=agent,fd=([0-9]+)", line)[1])).serve()
 TRUE_HERE = Topology("played", "a guest that is this computer", {"kernel": os.uname().release})
 
 
+def program_that_tells(file: Path) -> str:
+    """The program, which also writes the arguments of a guest's start to a file, one a line."""
+    tell = f'if "-smp" in sys.argv: open({str(file)!r}, "w").write("\\n".join(sys.argv))\n'
+    return _PROGRAM.replace("line =", f"{tell}line =", 1)
+
+
 def play(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str = _PROGRAM) -> None:
     """From now on `qemu-system-x86_64` is the program, and guests need no kernel."""
     qemu = folder / "bin" / "qemu-system-x86_64"

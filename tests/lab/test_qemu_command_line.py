@@ -30,7 +30,7 @@ def _played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def _line(state: Path, topology: Topology = TOPOLOGY, shares: tuple[Share, ...] = ()) -> list[str]:
     kernel = Kernel("6.1.0", state / "vmlinux", state)
     initramfs = state / "initramfs"
-    return command_line(topology, kernel, initramfs, "tcg", state, ["agent"], 3, shares=shares)
+    return command_line(topology, kernel, initramfs, "tcg", state, ["agent"], "fd=3", shares=shares)
 
 
 def _values(line: list[str], option: str) -> list[str]:

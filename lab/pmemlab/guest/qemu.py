@@ -58,14 +58,15 @@ def command_line(
     accelerator: Accelerator,
     state: Path,
     agent_command: Sequence[str],
-    port_fd: int,
+    port: str,
     *,
     shares: Sequence[Share] = (),
     further: Sequence[str] = (),
 ) -> list[str]:
     """QEMU's arguments for a topology; backing files and the console lie in `state`.
 
-    shares: the folders of this computer that the guest can read.
+    port: options of the socket to the agent.
+    shares: the folders of this computer that the guest can read or write.
     further: arguments that come last.
     """
     machine = ",".join(filter(None, ["q35", topology.machine_options]))
@@ -94,13 +95,14 @@ def command_line(
         *("-append", " ".join(filter(None, kernel_command_line))),
         *("-chardev", f"file,id=console,path={_qemu_quoted(state / 'console.log')}"),
         *("-serial", "chardev:console"),
-        *("-chardev", f"socket,id=agent,fd={port_fd}"),
+        *("-chardev", f"socket,id=agent,{port}"),
         *("-device", "virtio-serial-pci"),
         *("-device", f"virtserialport,chardev=agent,name={agent.PORT_NAME}"),
     ]
     for share in shares:
         options = f"id={share.tag},path={_qemu_quoted(share.path)}"
-        arguments += ["-fsdev", f"local,{options},security_model=none,readonly=on,multidevs=remap"]
+        access = "" if share.writable else "readonly=on,"
+        arguments += ["-fsdev", f"local,{options},security_model=none,{access}multidevs=remap"]
         arguments += ["-device", f"virtio-9p-pci,fsdev={share.tag},mount_tag={share.tag}"]
     files = {name: _qemu_quoted(state / f"{name}.img") for name in topology.backing_files}
     for argument in topology.qemu:

@@ -18,7 +18,7 @@ from pathlib import Path
 from pmemlab.guest.host_files import package_folders
 from pmemlab.guest.initramfs import Entries
 
-__all__ = ["LIST", "Share", "foreign_site_folders", "guest_root", "shared_folders"]
+__all__ = ["LIST", "Share", "foreign_site_folders", "guest_root", "is_shareable", "shared_folders"]
 
 LIST = "shares"
 """In the initramfs: a line a share, `TAG PATH`, for the script that mounts them."""
@@ -44,10 +44,14 @@ _FOLDERS = (
 
 @dataclass(frozen=True)
 class Share:
-    """A folder of this computer. path: where it is here, and in the guest too."""
+    """A folder of this computer.
+
+    path: where it is here; and in the guest too, unless the guest may write to it.
+    """
 
     tag: str
     path: Path
+    writable: bool = False
 
 
 def shared_folders() -> list[Share]:
@@ -57,6 +61,11 @@ def shared_folders() -> list[Share]:
     wanted += [_clone_of(folder) or folder for folder in package_folders()]
     wanted += foreign_site_folders()
     return [Share(f"share{number}", path) for number, path in enumerate(_outermost(wanted))]
+
+
+def is_shareable(folder: Path) -> bool:
+    """Whether its path can be said in the list of shares."""
+    return "\n" not in str(folder)
 
 
 def foreign_site_folders() -> list[Path]:
