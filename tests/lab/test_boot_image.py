@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import multiprocessing
+import os
 import shutil
 import stat
 import struct
@@ -343,6 +344,23 @@ def test_an_initramfs_is_made_once_and_anew_for_another_script(
     assert get_initramfs(kernel) == first
     assert first.stat().st_mtime_ns == written
     assert get_initramfs(kernel, init=b"#!/bin/sh\n") != first
+    assert get_initramfs(kernel, {"shares": (stat.S_IFREG | 0o644, b"share0 /usr\n")}) != first
+
+
+def test_an_initramfs_that_was_not_used_for_long_goes_when_another_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "busybox").write_bytes(b"\x7fELF static")
+    (tmp_path / "busybox").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    kernel = get_kernel()
+    unused, used = get_initramfs(kernel, {}), get_initramfs(kernel, {"a": (stat.S_IFREG, b"")})
+    for path in (unused, used):
+        os.utime(path, (0, 0))
+    get_initramfs(kernel, {"a": (stat.S_IFREG, b"")})
+    get_initramfs(kernel, {"b": (stat.S_IFREG, b"")})
+    assert not unused.exists()
+    assert used.exists()
 
 
 def _build(cache: str) -> None:

@@ -75,7 +75,7 @@ def test_qemu_s_memory_is_the_machine_s(
     monkeypatch.setattr("pmemlab.guest.qemu.find_qemu", lambda: "qemu")
     topology = load_topology(name)
     kernel = Kernel("6.1", tmp_path, tmp_path)
-    argv = command_line(topology, kernel, tmp_path, "tcg", tmp_path, ["python", "a file"], 3)
+    argv = command_line(topology, kernel, tmp_path, "tcg", tmp_path, ["python", "a file"], "fd=3")
     backends = [item for item in argv if item.startswith("memory-backend-ram")]
     sizes = [parse_size(item.rpartition("size=")[2]) for item in backends]
     assert not sizes or sum(sizes) == topology.memory_bytes

@@ -49,7 +49,7 @@ def ensure_image(
     if name is not None:
         return name
     base = _ensure_base(client, clone, announce, report)
-    prepare_wheels(clone, report)
+    prepare_wheels(clone, announce, report)
     _build(clone, base, report)
     # What the name stood for before, if nothing runs of it.
     client.images.prune(filters={"dangling": True, "label": [f"{labels.CLONE}={clone.project}"]})

@@ -14,6 +14,7 @@ from pathlib import Path
 from pmemlab.errors import LabError, MachineDiedError, MissingRequirementError
 from pmemlab.guest import agent
 from pmemlab.guest.kernel import Kernel
+from pmemlab.guest.shares import Share
 from pmemlab.machines.protocol import Accelerator
 from pmemlab.topology import Topology
 
@@ -62,9 +63,17 @@ def command_line(
     accelerator: Accelerator,
     state: Path,
     agent_command: Sequence[str],
-    port_fd: int,
+    port: str,
+    *,
+    shares: Sequence[Share] = (),
+    further: Sequence[str] = (),
 ) -> list[str]:
-    """QEMU's arguments for a topology; backing files and the console lie in `state`."""
+    """QEMU's arguments for a topology; backing files and the console lie in `state`.
+
+    port: options of the socket to the agent.
+    shares: the folders of this computer that the guest can read or write.
+    further: arguments that come last.
+    """
     machine = ",".join(filter(None, ["q35", topology.machine_options]))
     # Guests are throwaway and run our own code: mitigations would cost time and protect nobody.
     # NUMA balancing would move pages away from where a scenario wants to find them.
@@ -93,16 +102,20 @@ def command_line(
         *("-append", " ".join(filter(None, kernel_command_line))),
         *("-chardev", f"file,id=console,path={_qemu_quoted(state / 'console.log')}"),
         *("-serial", "chardev:console"),
-        *("-chardev", f"socket,id=agent,fd={port_fd}"),
+        *("-chardev", f"socket,id=agent,{port}"),
         *("-device", "virtio-serial-pci"),
         *("-device", f"virtserialport,chardev=agent,name={agent.PORT_NAME}"),
-        *("-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap"),
-        *("-device", "virtio-9p-pci,fsdev=root,mount_tag=root"),
     ]
+    for share in shares:
+        options = f"id={share.tag},path={_qemu_quoted(share.path)}"
+        access = "" if share.writable else "readonly=on,"
+        arguments += ["-fsdev", f"local,{options},security_model=none,{access}multidevs=remap"]
+        arguments += ["-device", f"virtio-9p-pci,fsdev={share.tag},mount_tag={share.tag}"]
     files = {name: _qemu_quoted(state / f"{name}.img") for name in topology.backing_files}
     for argument in topology.qemu:
-        arguments += shlex.split(argument.format(**files))
-    return arguments
+        # Split first: the paths may have spaces in them.
+        arguments += [word.format(**files) for word in shlex.split(argument)]
+    return [*arguments, *further]
 
 
 def _kernel_quoted(argument: str) -> str:
