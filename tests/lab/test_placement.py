@@ -72,3 +72,13 @@ def resident_bytes(file: Path) -> int:
     _, found, after = text.partition(f" {file}\n")
     assert found
     return int(after.split("Rss:", 1)[1].split()[0]) << 10
+
+
+def test_a_large_mapping_of_which_little_was_touched_is_counted_at_once() -> None:
+    size = 4 << 30
+    no_reserve = 0x4000  # asm-generic/mman.h
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    for at in (0, size // 2, size - 1):
+        memory[at] = 1
+    assert sum(page_nodes(_address(memory), size).values()) == 3
