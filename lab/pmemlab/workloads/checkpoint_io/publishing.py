@@ -1,0 +1,96 @@
+"""A file that is there whole or not at all: written beside its place, synced, then renamed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pmemlab.workloads.checkpoint_io.errors import CheckpointInUseError
+from pmemlab.workloads.checkpoint_io.phases import PhaseClock
+
+__all__ = ["ClockedFile", "publish", "replacing", "sync_folder", "unfinished_file"]
+
+UNFINISHED = ".unfinished"
+
+
+class ClockedFile:
+    """What `torch.save` writes to: every write(2) counts as the phase `write`."""
+
+    def __init__(self, descriptor: int, clock: PhaseClock) -> None:
+        self._descriptor = descriptor
+        self._clock = clock
+
+    def write(self, data: bytes | memoryview) -> int:
+        rest = memoryview(data).cast("B")
+        count = len(rest)
+        with self._clock("write"):
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        return count
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+@contextmanager
+def replacing(path: Path, clock: PhaseClock) -> Iterator[ClockedFile]:
+    """Yields a file that takes the place of `path` in the end, when it and its folder are synced.
+
+    An error in between leaves `path` as it was and nothing beside it; a kill may leave a file named
+    `*.unfinished`, which the next save overwrites. Raises CheckpointInUseError where another save
+    is going on, OSError where the file can't be written.
+    """
+    with unfinished_file(path) as (descriptor, unfinished):
+        yield ClockedFile(descriptor, clock)
+        with clock("sync"):
+            os.fsync(descriptor)
+            publish(unfinished, path)
+
+
+def publish(unfinished: Path, path: Path) -> None:
+    """Put a synced file in its place, for good."""
+    unfinished.rename(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def unfinished_file(path: Path) -> Iterator[tuple[int, Path]]:
+    """Yields an empty file beside `path`, locked against other saves, as descriptor and path.
+
+    It is removed where an error ends the block.
+    """
+    unfinished = path.with_name(path.name + UNFINISHED)
+    descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        _lock(descriptor, unfinished)
+        try:
+            os.ftruncate(descriptor, 0)
+            yield descriptor, unfinished
+        except BaseException:
+            with suppress(FileNotFoundError):
+                unfinished.unlink()
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    """Also make sure that the file wasn't published by another save meanwhile."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), path.stat()):
+            return
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    raise CheckpointInUseError(f"{path}: another save is writing this checkpoint")
