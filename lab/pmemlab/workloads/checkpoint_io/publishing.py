@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pmemlab.workloads.checkpoint_io.errors import CheckpointInUseError
+from pmemlab.workloads.checkpoint_io.errors import CheckpointInUseError, NoCheckpointError
 from pmemlab.workloads.checkpoint_io.phases import PhaseClock
 
-__all__ = ["ClockedFile", "publish", "replacing", "sync_folder", "unfinished_file"]
+__all__ = ["ClockedFile", "demand_readable", "publish", "replacing", "sync_folder", "unfinished_file"]
 
 UNFINISHED = ".unfinished"
 
@@ -54,6 +54,14 @@ def publish(unfinished: Path, path: Path) -> None:
     """Put a synced file in its place, for good."""
     unfinished.rename(path)
     sync_folder(path.parent)
+
+
+def demand_readable(path: Path) -> None:
+    """Raises NoCheckpointError where there is no file, OSError where it can't be opened."""
+    try:
+        path.open("rb").close()
+    except FileNotFoundError as error:
+        raise NoCheckpointError(path) from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from pmemlab.errors import MissingRequirementError
 from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint
-from pmemlab.workloads.checkpoint_io.errors import DamagedCheckpointError, NoCheckpointError
+from pmemlab.workloads.checkpoint_io.errors import DamagedCheckpointError
 from pmemlab.workloads.checkpoint_io.phases import PhaseClock
-from pmemlab.workloads.checkpoint_io.publishing import replacing
+from pmemlab.workloads.checkpoint_io.publishing import demand_readable, replacing
 
 __all__ = ["SafetensorsFile"]
 
@@ -42,15 +42,12 @@ class SafetensorsFile:
             file.write(raw)
 
     def load(self, clock: PhaseClock) -> Checkpoint:
-        if not self._path.exists():
-            raise NoCheckpointError(self._path)
+        demand_readable(self._path)
         try:
             with clock("read"), self._library.safe_open(self._path, framework="pt") as file:
                 metadata = file.metadata()
                 tensors = {name: file.get_tensor(name) for name in json.loads(metadata["order"])}
                 return Checkpoint(tensors, json.loads(metadata["scalars"]))
-        except OSError:
-            raise
         except Exception as error:  # whatever its parts make of the wrong bytes
             raise DamagedCheckpointError(self._path, f"safetensors: {error!r}") from error
 

@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 
 from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint
-from pmemlab.workloads.checkpoint_io.errors import DamagedCheckpointError, NoCheckpointError
+from pmemlab.workloads.checkpoint_io.errors import DamagedCheckpointError
 from pmemlab.workloads.checkpoint_io.phases import PhaseClock
-from pmemlab.workloads.checkpoint_io.publishing import replacing
+from pmemlab.workloads.checkpoint_io.publishing import demand_readable, replacing
 
 __all__ = ["MappedTorchFile", "TorchFile"]
 
@@ -35,14 +35,11 @@ class TorchFile:
             torch.save(document, file)  # type: ignore[arg-type]  # needs no more than write
 
     def load(self, clock: PhaseClock) -> Checkpoint:
-        if not self._path.exists():
-            raise NoCheckpointError(self._path)
+        demand_readable(self._path)
         try:
             with clock("read"):
                 document = torch.load(self._path, weights_only=True, mmap=self.mmap)
                 return Checkpoint(document["tensors"], json.loads(document["scalars"]))
-        except OSError:
-            raise
         except Exception as error:  # whatever its parts make of the wrong bytes
             raise DamagedCheckpointError(self._path, f"torch.load: {error!r}") from error
 
