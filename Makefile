@@ -95,7 +95,7 @@ $(INSTALLED): pyproject.toml constraints.txt $(CORE_SOURCES)
 	-@$(MAKE) --no-print-directory optional-packages
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt "scikit-build-core>=0.11" "nanobind>=2.7" cmake ninja
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[torch,lab,bench,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[torch,lab,bench,checkpoints,dev]'
 	touch $@
 
 # First, because what follows takes minutes.

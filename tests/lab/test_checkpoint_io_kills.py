@@ -14,6 +14,7 @@ from killed_checkpoint_saves import kill_saves
 from pmemlab.workloads.checkpoint_io import publishing
 from pmemlab.workloads.checkpoint_io.errors import DamagedCheckpointError, NoCheckpointError
 from pmemlab.workloads.checkpoint_io.libpmem import PersistentMapping
+from pmemlab.workloads.checkpoint_io.mapped_file.layout import word_of_generation
 from pmemlab.workloads.checkpoint_io.mapped_file.slots import SlotFile
 
 KILLS = int(os.environ.get("PMEMLAB_KILLS", "20"))
@@ -71,7 +72,7 @@ def test_a_mapped_writer_that_publishes_first_would_be_found_out(tmp_path: Path)
         fill = writer._fill
 
         def early(mapping, header, slot, content, generation, clock):  # type: ignore[no-untyped-def]
-            store, word = PersistentMapping.store_word, writer.word_of_generation(generation)
+            store, word = PersistentMapping.store_word, word_of_generation(generation)
             PersistentMapping.store_word = (  # type: ignore[method-assign]
                 lambda self, offset, value: store(self, offset, value or word)
             )

@@ -281,7 +281,7 @@ def test_copies_outside_of_the_file_are_refused(path: Path) -> None:
 
 def test_tensors_of_a_dtype_that_the_format_lacks_are_refused_by_name(path: Path) -> None:
     complex_numbers = Checkpoint({"phases": torch.zeros(2, dtype=torch.complex64)})
-    with pytest.raises(ValueError, match="phases: tensors of torch.complex64"):
+    with pytest.raises(ValueError, match=r"phases: tensors of torch\.complex64"):
         mapped_file.save(path, complex_numbers, PhaseClock())
     assert not path.exists()
 

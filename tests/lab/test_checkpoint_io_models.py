@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import struct
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -60,15 +60,15 @@ def cifar_file(path: Path, first_label: int) -> np.ndarray[tuple[int, ...], np.d
     return pixels
 
 
-class PickledByPython2(pickle._Pickler):  # type: ignore[misc,name-defined]
+class PickledByPython2(pickle._Pickler):
     """CIFAR-10's files are: their texts and bytes are of the one type that both were then."""
 
     def save_string(self, value: str | bytes) -> None:
         raw = value.encode() if isinstance(value, str) else value
-        self.write(pickle.BINSTRING + struct.pack("<i", len(raw)) + raw)
+        self.write(pickle.BINSTRING + struct.pack("<i", len(raw)) + raw)  # type: ignore[attr-defined]
 
-    dispatch: ClassVar[dict[type, object]] = {
-        **pickle._Pickler.dispatch,  # type: ignore[attr-defined]
+    dispatch: ClassVar[dict[type, Any]] = {
+        **pickle._Pickler.dispatch,
         str: save_string,
         bytes: save_string,
     }

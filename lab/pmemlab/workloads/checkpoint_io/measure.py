@@ -197,12 +197,12 @@ class _Arm:
         started = time.perf_counter()
         if self._saver is None:
             self._save_now(self._content)
-            stalled = time.perf_counter()
+            stalled = ended = time.perf_counter()
         else:
             self._saver.save(self._content)
             stalled = time.perf_counter()
             self._saver.wait()
-        ended = time.perf_counter()
+            ended = time.perf_counter()
         return SaveTiming(ended - started, stalled - started, self._clock.seconds)
 
     def _save_now(self, content: Checkpoint) -> None:

@@ -11,7 +11,14 @@ from pathlib import Path
 from pmemlab.workloads.checkpoint_io.errors import CheckpointInUseError, NoCheckpointError
 from pmemlab.workloads.checkpoint_io.phases import PhaseClock
 
-__all__ = ["ClockedFile", "demand_readable", "publish", "replacing", "sync_folder", "unfinished_file"]
+__all__ = [
+    "ClockedFile",
+    "demand_readable",
+    "publish",
+    "replacing",
+    "sync_folder",
+    "unfinished_file",
+]
 
 UNFINISHED = ".unfinished"
 

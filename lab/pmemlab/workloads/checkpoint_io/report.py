@@ -88,20 +88,28 @@ def tables(report: Report, width: int) -> str:
 def _remarks(report: Report) -> list[str]:
     remarks = [
         f"rates are {report.kind}; saves end, and stalls too, when the medium has everything"
+        if all(save.stall_seconds == save.seconds for arm in report.arms for save in arm.saves)
+        else f"rates are {report.kind}; saves end when the medium has everything, stalls when "
+        "training's state was copied"
     ]
-    if any(arm.cold_bytes_per_s is None for arm in report.arms):
-        remarks.append("cold -: pages stayed in memory when caches were dropped, so it was warm")
-    if any(arm.format == "embstore" for arm in report.arms):
-        remarks.append(
-            "embstore: writing is all of a save; the engine doesn't tell its parts apart"
-        )
     for medium in report.media:
-        calls = {
-            str(arm.notes["sync_call"])
-            for arm in report.arms
-            if arm.medium == medium.name and "sync_call" in arm.notes
-        }
-        remarks += [f"{medium.name}: mapped saves are made durable by {call}" for call in calls]
+        arms = [arm for arm in report.arms if arm.medium == medium.name]
+        remarks += [f"{medium.name}: {remark}" for remark in _remarks_on(medium, arms)]
+    if any(arm.format == "embstore" for arm in report.arms):
+        remarks.append("embstore: write is all of a save; the engine doesn't tell its parts apart")
+    return remarks
+
+
+def _remarks_on(medium: Medium, arms: Sequence[ArmResult]) -> list[str]:
+    remarks = []
+    if medium.facts.map_sync:
+        remarks.append("a dax mount has no page cache, so that cold and warm mean the same")
+    elif any(load.resident_before < 1 for arm in arms for load in arm.cached_loads):
+        remarks.append("warm: some pages weren't in the page cache (resident_before in the JSON)")
+    if any(arm.cold_bytes_per_s is None for arm in arms):
+        remarks.append("cold -: pages stayed in memory when caches were dropped, so it was warm")
+    calls = {str(arm.notes["sync_call"]) for arm in arms if "sync_call" in arm.notes}
+    remarks += [f"mapped saves are made durable by {call}" for call in calls]
     return remarks
 
 
