@@ -53,6 +53,8 @@ def test_every_arm_saves_and_loads_the_same_bytes_and_leaves_nothing(tmp_path: P
         assert len(arm.saves) == len(arm.evicted_loads) == len(arm.cached_loads) == 2
         assert arm.save_bytes_per_s > 0
         assert arm.warm_bytes_per_s > 0
+        if arm.cold_bytes_per_s is not None:  # in the page cache after a load, and all of it
+            assert {load.resident_before for load in arm.cached_loads} == {1.0}
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,7 +13,7 @@ from pmemlab.workloads.checkpoint_io import medium as media
 from pmemlab.workloads.checkpoint_io import surroundings, yardstick
 from pmemlab.workloads.checkpoint_io.errors import MediumError
 from pmemlab.workloads.checkpoint_io.medium import parse_medium
-from pmemlab.workloads.checkpoint_io.page_cache import evict, resident_fraction
+from pmemlab.workloads.checkpoint_io.page_cache import FilePart, evict, resident_fraction
 from pmemlab.workloads.checkpoint_io.yardstick import YardstickError, measure_yardstick, parse_fio
 
 MEMORY = Path("/dev/shm")
@@ -87,16 +87,19 @@ def test_what_is_no_dax_mount_is_not_taken_for_one(tmp_path: Path) -> None:
 def test_eviction_empties_the_page_cache_of_a_file_and_that_can_be_seen(tmp_path: Path) -> None:
     if media.read_facts(tmp_path).device is None:
         pytest.skip("the temporary folder isn't on a disk")
-    file = tmp_path / "file"
-    file.write_bytes(os.urandom(1 << 20))
-    empty = tmp_path / "empty"
-    empty.touch()
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(1 << 20))
+    (tmp_path / "empty").touch()
+    file, empty = FilePart.whole(path), FilePart.whole(tmp_path / "empty")
     assert resident_fraction([file, empty]) == 1.0
     evict([file, empty], "posix_fadvise")
     assert resident_fraction([file]) == 0.0
-    with file.open("rb") as opened:
-        opened.read(1)
-    assert 0.0 < resident_fraction([file]) <= 1.0
+    with path.open("rb") as opened:
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead
+        os.pread(opened.fileno(), 4096, 8192)
+    assert resident_fraction([file]) == 1 / 256
+    assert resident_fraction([FilePart(path, 8192, 4096)]) == 1.0
+    assert resident_fraction([FilePart(path, 0, 8192)]) == 0.0
     assert resident_fraction([empty]) == 0.0
 
 
@@ -109,8 +112,8 @@ def test_pages_that_are_mapped_stay_and_that_can_be_seen(tmp_path: Path) -> None
     file.write_bytes(bytes(1 << 20))
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as held:
         assert held[5000] == 0
-        evict([file], "posix_fadvise")
-        assert resident_fraction([file]) > 0.0
+        evict([FilePart.whole(file)], "posix_fadvise")
+        assert resident_fraction([FilePart.whole(file)]) > 0.0
 
 
 def test_rates_of_a_guest_are_functional_only(tmp_path: Path) -> None:

@@ -183,11 +183,11 @@ class _Arm:
         name = f"{result.model}, {result.format} on {result.medium}"
         progress(f"{name}: save {which}")
         result.saves.append(self._save())
-        result.file_bytes = sum(file.stat().st_size for file in self._format.files())
+        result.file_bytes = sum(part.length for part in self._format.parts())
         result.notes = self._format.notes()
         result.notices_flipped_bits = self._format.notices_flipped_bits
         progress(f"{name}: cold load {which}")
-        evict(self._format.files(), self._eviction)
+        evict(self._format.parts(), self._eviction)
         result.evicted_loads.append(self._load(name))
         progress(f"{name}: warm load {which}")
         result.cached_loads.append(self._load(name))
@@ -210,7 +210,7 @@ class _Arm:
 
     def _load(self, arm: str) -> LoadTiming:
         clock = PhaseClock()
-        resident = resident_fraction(self._format.files())
+        resident = resident_fraction(self._format.parts())
         loaded = self._format.load(clock)
         with clock("touch"):
             touch(loaded)

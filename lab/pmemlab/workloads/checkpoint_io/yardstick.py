@@ -25,7 +25,7 @@ from typing import Any, Final
 from pmemlab.workloads.checkpoint_io.errors import CheckpointIOError
 from pmemlab.workloads.checkpoint_io.libpmem import mapped_file
 from pmemlab.workloads.checkpoint_io.medium import Medium
-from pmemlab.workloads.checkpoint_io.page_cache import evict
+from pmemlab.workloads.checkpoint_io.page_cache import FilePart, evict
 
 __all__ = ["Yardstick", "YardstickError", "measure_yardstick"]
 
@@ -170,7 +170,7 @@ def _mapped(file: Path, size: int) -> tuple[float, float]:
             mapping.copy_bytes(offset, block)
         mapping.drain(0, size)
         written = time.perf_counter() - started
-    evict([file], "posix_fadvise")
+    evict([FilePart.whole(file)], "posix_fadvise")
     into = ctypes.create_string_buffer(BLOCK_BYTES)
     address = ctypes.addressof(into)
     with (

@@ -12,6 +12,7 @@ import embstore as es
 from embstore.errors import CheckpointError
 from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint
 from pmemlab.workloads.checkpoint_io.errors import DamagedCheckpointError, NoCheckpointError
+from pmemlab.workloads.checkpoint_io.page_cache import FilePart
 from pmemlab.workloads.checkpoint_io.phases import PhaseClock
 
 __all__ = ["EmbstoreTable"]
@@ -69,8 +70,9 @@ class EmbstoreTable:
                 raise DamagedCheckpointError(self._path, str(error)) from error
             return _content(variable, step)
 
-    def files(self) -> list[Path]:
-        return sorted(path for path in self._path.rglob("*") if path.is_file())
+    def parts(self) -> list[FilePart]:
+        files = sorted(path for path in self._path.rglob("*") if path.is_file())
+        return [FilePart.whole(file) for file in files]
 
     def notes(self) -> dict[str, object]:
         return {}

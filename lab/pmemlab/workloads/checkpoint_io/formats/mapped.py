@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pmemlab.workloads.checkpoint_io import mapped_file
 from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint
+from pmemlab.workloads.checkpoint_io.page_cache import FilePart
 from pmemlab.workloads.checkpoint_io.phases import PhaseClock
 
 __all__ = ["MappedFile"]
@@ -28,8 +29,9 @@ class MappedFile:
     def load(self, clock: PhaseClock) -> Checkpoint:
         return mapped_file.load(self._path, clock)
 
-    def files(self) -> list[Path]:
-        return [self._path]
+    def parts(self) -> list[FilePart]:
+        offset, length = mapped_file.newest_extent(self._path)
+        return [FilePart(self._path, offset, length)]
 
     def notes(self) -> dict[str, object]:
         if self._report is None:

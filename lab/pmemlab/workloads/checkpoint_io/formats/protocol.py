@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint
+from pmemlab.workloads.checkpoint_io.page_cache import FilePart
 from pmemlab.workloads.checkpoint_io.phases import PhaseClock
 
 __all__ = ["Format"]
@@ -40,8 +41,8 @@ class Format(Protocol):
         DamagedCheckpointError, which names the file and what is wrong."""
         ...
 
-    def files(self) -> list[Path]:
-        """The checkpoint's files."""
+    def parts(self) -> list[FilePart]:
+        """Where the checkpoint lies."""
         ...
 
     def notes(self) -> dict[str, object]:

@@ -10,6 +10,7 @@ import torch
 
 from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint
 from pmemlab.workloads.checkpoint_io.errors import DamagedCheckpointError
+from pmemlab.workloads.checkpoint_io.page_cache import FilePart
 from pmemlab.workloads.checkpoint_io.phases import PhaseClock
 from pmemlab.workloads.checkpoint_io.publishing import demand_readable, replacing
 
@@ -43,8 +44,8 @@ class TorchFile:
         except Exception as error:  # whatever its parts make of the wrong bytes
             raise DamagedCheckpointError(self._path, f"torch.load: {error!r}") from error
 
-    def files(self) -> list[Path]:
-        return [self._path]
+    def parts(self) -> list[FilePart]:
+        return [FilePart.whole(self._path)]
 
     def notes(self) -> dict[str, object]:
         return {}

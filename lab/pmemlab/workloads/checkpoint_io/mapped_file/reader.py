@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import zlib
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from pmemlab.workloads.checkpoint_io.mapped_file.layout import DATA_OFFSET, DTYP
 from pmemlab.workloads.checkpoint_io.mapped_file.slots import SlotFile
 from pmemlab.workloads.checkpoint_io.phases import PhaseClock
 
-__all__ = ["load"]
+__all__ = ["load", "newest_extent"]
 
 
 def load(path: Path, clock: PhaseClock, *, verify: bool = True) -> Checkpoint:
@@ -56,6 +57,25 @@ def load(path: Path, clock: PhaseClock, *, verify: bool = True) -> Checkpoint:
         with clock("verify"):
             _verify(path, mapping, index)
     return Checkpoint(tensors, index.scalars)
+
+
+def newest_extent(path: Path) -> tuple[int, int]:
+    """Where in the file the last complete checkpoint lies: offset and length in bytes.
+
+    Raises NoCheckpointError, DamagedCheckpointError.
+    """
+    try:
+        file = SlotFile(path)
+    except FileNotFoundError as error:
+        raise NoCheckpointError(path) from error
+    with file:
+        newest = file.newest()
+        if newest is None:
+            raise NoCheckpointError(path)
+        slot, _ = newest
+        offset = file.header.slot_offset(slot)
+        header = SlotHeader.decode(path, slot, os.pread(file.descriptor, DATA_OFFSET, offset))
+    return offset, DATA_OFFSET + header.data_bytes + header.index_bytes
 
 
 def _locked_newest(file: SlotFile) -> tuple[int, int]:
