@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -71,7 +72,8 @@ def argument_parser() -> argparse.ArgumentParser:
     training.add_argument(
         "--keep",
         action="store_true",
-        help="leave a checkpoint for --resume on the first medium, in its first format",
+        help="leave a checkpoint for --resume on the first medium, in its first format that isn't "
+        "embstore",
     )
     training.add_argument(
         "--resume",
@@ -133,6 +135,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
     media = _media(arguments.medium)
     arms = _arms(media, arguments.formats)
+    kept_in = _kept_in(arms) if arguments.keep or arguments.resume else arms[0]
     _check_models(arguments.models)
     images = _images(arguments)
     guest = in_lab_guest()
@@ -142,14 +145,14 @@ def _run(arguments: argparse.Namespace) -> None:
     largest = 0
     with _progress() as progress:
         for model in arguments.models:
-            trainer = _trained(arguments, model, images, media[0], arms[0][1], progress)
+            trainer = _trained(arguments, model, images, kept_in, progress)
             checkpoint = trainer.checkpoint()
             largest = max(largest, checkpoint.tensor_bytes)
             models.append(_model_document(trainer, checkpoint))
             if arguments.keep:
                 from pmemlab.workloads.checkpoint_io.kept_checkpoint import keep
 
-                keep(media[0], arms[0][1], model, checkpoint)
+                keep(*kept_in, model, checkpoint)
             results += measure_arms(
                 model,
                 checkpoint,
@@ -204,6 +207,16 @@ def _arms(media: Sequence[Medium], formats: Sequence[str] | None) -> list[tuple[
     return arms
 
 
+def _kept_in(arms: Sequence[tuple[Medium, str]]) -> tuple[Medium, str]:
+    """Where --keep and --resume have their checkpoints."""
+    from pmemlab.workloads.batches import DataError
+
+    for medium, name in arms:
+        if name != "embstore":
+            return medium, name
+    raise DataError("--keep and --resume: embstore saves a table, not training; add a format")
+
+
 def _check_models(names: Sequence[str]) -> None:
     from pmemlab.workloads.batches import DataError
     from pmemlab.workloads.checkpoint_io.models import MODELS
@@ -225,8 +238,7 @@ def _trained(
     arguments: argparse.Namespace,
     model: str,
     images: Images,
-    medium: Medium,
-    format_name: str,
+    kept_in: tuple[Medium, str],
     progress: Progress,
 ) -> Trainer:
     from pmemlab.workloads.checkpoint_io.training import Trainer
@@ -235,7 +247,7 @@ def _trained(
     if arguments.resume:
         from pmemlab.workloads.checkpoint_io.kept_checkpoint import kept
 
-        trainer.resume(kept(medium, format_name, model))
+        trainer.resume(kept(*kept_in, model))
     for step in range(1, arguments.steps + 1):
         progress(f"{model}: training, step {step} of {arguments.steps}")
         trainer.step()
@@ -261,11 +273,15 @@ def _document(
 ) -> dict[str, Any]:
     import torch
 
+    from pmemlab.scenarios.metrics import commit_of
+
     return {
         "workload": "checkpoint_io",
         "kind": report.kind,
         "in_lab_guest": guest,
         "kernel": os.uname().release,
+        "commit": commit_of(Path(__file__).parent),
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "torch": torch.__version__,
         "arguments": {
             name: str(value) if isinstance(value, Path) else value

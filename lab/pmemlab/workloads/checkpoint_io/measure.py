@@ -85,9 +85,12 @@ class ArmResult:
     def stall_seconds(self) -> float:
         return statistics.median(save.stall_seconds for save in self.saves)
 
-    def save_phase_seconds(self, phase: Phase) -> float | None:
-        """Median; None where the format doesn't have this phase, or can't tell it apart."""
-        found = [save.phases[phase] for save in self.saves if phase in save.phases]
+    def phase_seconds(self, phase: Phase) -> float | None:
+        """Median over saves or loads; None where the format doesn't have this phase, or can't tell
+        it apart."""
+        of_saves = [save.phases for save in self.saves]
+        of_loads = [load.phases for load in (*self.evicted_loads, *self.cached_loads)]
+        found = [phases[phase] for phases in (*of_saves, *of_loads) if phase in phases]
         return statistics.median(found) if found else None
 
     def as_json(self) -> dict[str, Any]:

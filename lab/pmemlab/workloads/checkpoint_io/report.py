@@ -16,7 +16,7 @@ from pmemlab.workloads.checkpoint_io.yardstick import Yardstick
 
 __all__ = ["Report", "chart_svg", "tables"]
 
-_PHASES: Final[tuple[Phase, ...]] = ("serialise", "copy", "write", "sync")
+_PHASES: Final[tuple[Phase, ...]] = ("serialise", "copy", "write", "sync", "verify")
 WORKS: Final = "works"
 
 
@@ -63,7 +63,7 @@ def tables(report: Report, width: int) -> str:
             *(arm.model, arm.medium, arm.format, f"{arm.tensor_bytes / 1e6:.1f}"),
             *map(report.rate, (arm.save_bytes_per_s, arm.cold_bytes_per_s, arm.warm_bytes_per_s)),
             report.milliseconds(arm.stall_seconds),
-            *(report.milliseconds(arm.save_phase_seconds(phase)) for phase in _PHASES),
+            *(report.milliseconds(arm.phase_seconds(phase)) for phase in _PHASES),
         )
     media = grid(
         ("medium", "kind", "is, says the kernel", "yardstick"), ("write GB/s", "read GB/s")
