@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import torch
 from checkpoints import every_format, flip_bit, make_format, step_of, uniform_checkpoint
 from checkpoints import varied_checkpoint as varied
 
+from embstore.errors import EmbStoreError
 from pmemlab.errors import MissingRequirementError
 from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint, demand_same_bits
 from pmemlab.workloads.checkpoint_io.errors import (
@@ -166,6 +170,31 @@ def test_a_save_that_fails_leaves_the_one_before_and_nothing_else(tmp_path: Path
         failing_save()
     assert [entry.name for entry in tmp_path.iterdir()] == ["kept"]
     assert path.read_bytes() == b"old"
+
+
+@every_format
+def test_a_full_medium_is_an_error_that_names_the_file_and_loses_nothing(
+    name: str, tmp_path: Path
+) -> None:
+    chosen = make_format(name, tmp_path)
+    content = saved(chosen, uniform_checkpoint(1, tensors=2))
+    larger = chosen.content_of(uniform_checkpoint(2, tensors=60))
+    with no_larger_files(100_000), pytest.raises((OSError, EmbStoreError), match=str(tmp_path)):
+        chosen.save(larger, PhaseClock())
+    demand_same_bits(chosen.load(PhaseClock()), content)
+    assert not [entry for entry in tmp_path.iterdir() if "unfinished" in entry.name]
+    chosen.close()
+
+
+@contextmanager
+def no_larger_files(length: int) -> Iterator[None]:
+    """Writing beyond this many bytes of a file fails, as on a full medium."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (length, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_two_saves_of_one_checkpoint_at_once_are_an_error(tmp_path: Path) -> None:

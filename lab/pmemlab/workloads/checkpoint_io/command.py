@@ -104,6 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = argument_parser().parse_args(argv)
 
     # Only now: a wrong argument should not cost an import of PyTorch.
+    from embstore.errors import EmbStoreError
     from pmemlab.errors import MissingRequirementError
     from pmemlab.workloads.batches import DataError
     from pmemlab.workloads.checkpoint_io.errors import (
@@ -117,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     bad_input = (DataError, MediumError, MissingRequirementError, NoCheckpointError, ResumeError)
     try:
         _run(arguments)
-    except (*bad_input, CheckpointIOError, DivergedError, OSError) as error:
+    except (*bad_input, CheckpointIOError, DivergedError, EmbStoreError, OSError) as error:
         print(f"checkpoint_io: {error}", file=sys.stderr)
         return 2 if isinstance(error, bad_input) else 1
     return 0

@@ -24,18 +24,26 @@ UNFINISHED = ".unfinished"
 
 
 class ClockedFile:
-    """What `torch.save` writes to: every write(2) counts as the phase `write`."""
+    """What `torch.save` writes to: every write(2) counts as the phase `write`.
+
+    error: what the first write that failed raised.
+    """
 
     def __init__(self, descriptor: int, clock: PhaseClock) -> None:
         self._descriptor = descriptor
         self._clock = clock
+        self.error: OSError | None = None
 
     def write(self, data: bytes | memoryview) -> int:
         rest = memoryview(data).cast("B")
         count = len(rest)
-        with self._clock("write"):
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
+        try:
+            with self._clock("write"):
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            self.error = self.error or error
+            raise
         return count
 
     def flush(self) -> None:
@@ -51,7 +59,13 @@ def replacing(path: Path, clock: PhaseClock) -> Iterator[ClockedFile]:
     is going on, OSError where the file can't be written.
     """
     with unfinished_file(path) as (descriptor, unfinished):
-        yield ClockedFile(descriptor, clock)
+        file = ClockedFile(descriptor, clock)
+        try:
+            yield file
+        except Exception as error:
+            if file.error is not None:  # torch.save makes a RuntimeError of it
+                raise file.error from error
+            raise
         with clock("sync"):
             os.fsync(descriptor)
             publish(unfinished, path)
@@ -83,7 +97,7 @@ def sync_folder(folder: Path) -> None:
 def unfinished_file(path: Path) -> Iterator[tuple[int, Path]]:
     """Yields an empty file beside `path`, locked against other saves, as descriptor and path.
 
-    It is removed where an error ends the block.
+    It is removed where an error ends the block; an OSError that names no file then names this one.
     """
     unfinished = path.with_name(path.name + UNFINISHED)
     descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -92,9 +106,11 @@ def unfinished_file(path: Path) -> Iterator[tuple[int, Path]]:
         try:
             os.ftruncate(descriptor, 0)
             yield descriptor, unfinished
-        except BaseException:
+        except BaseException as error:
             with suppress(FileNotFoundError):
                 unfinished.unlink()
+            if isinstance(error, OSError) and error.errno and error.filename is None:
+                raise OSError(error.errno, error.strerror, str(unfinished)) from error
             raise
     finally:
         os.close(descriptor)
