@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from checkpoints import make_format, need_libpmem, uniform_checkpoint
+from checkpoints import every_format, make_format, need_libpmem, uniform_checkpoint
 
 from pmemlab.workloads.checkpoint_io import command, formats
 from pmemlab.workloads.checkpoint_io.background import BackgroundSaver
@@ -53,8 +53,6 @@ def test_every_arm_saves_and_loads_the_same_bytes_and_leaves_nothing(tmp_path: P
         assert len(arm.saves) == len(arm.evicted_loads) == len(arm.cached_loads) == 2
         assert arm.save_bytes_per_s > 0
         assert arm.warm_bytes_per_s > 0
-        if arm.cold_bytes_per_s is not None:  # in the page cache after a load, and all of it
-            assert {load.resident_before for load in arm.cached_loads} == {1.0}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -120,6 +118,17 @@ def test_a_load_is_cold_only_if_no_page_was_in_the_cache() -> None:
     assert arm.warm_bytes_per_s == 200
     arm.evicted_loads = [cold, replace(cold, resident_before=0.001), cold]
     assert arm.cold_bytes_per_s is None
+
+
+@every_format
+def test_on_a_disk_every_format_has_cold_loads(name: str, tmp_path: Path) -> None:
+    if parse_medium(f"disk={tmp_path}").facts.device is None:
+        pytest.skip("the temporary folder isn't on a disk")
+    make_format(name, tmp_path)
+    kind: MediumKind = "mapped" if name == "mapped" else "file"
+    (arm,) = measured(tmp_path, [name], kind=kind, repeats=3)
+    assert arm.cold_bytes_per_s is not None
+    assert {load.resident_before for load in arm.cached_loads} == {1.0}
 
 
 def test_files_in_memory_have_no_cold_loads() -> None:

@@ -18,7 +18,12 @@ from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint, demand_same_b
 from pmemlab.workloads.checkpoint_io.errors import DifferentBytesError
 from pmemlab.workloads.checkpoint_io.formats import FILE_FORMATS, FORMATS, MAPPED_FORMATS, Format
 from pmemlab.workloads.checkpoint_io.medium import Medium
-from pmemlab.workloads.checkpoint_io.page_cache import Eviction, evict, resident_fraction
+from pmemlab.workloads.checkpoint_io.page_cache import (
+    Eviction,
+    FilePart,
+    evict,
+    resident_fraction,
+)
 from pmemlab.workloads.checkpoint_io.phases import Phase, PhaseClock
 
 __all__ = ["ArmResult", "LoadTiming", "SaveTiming", "formats_on", "measure_arms"]
@@ -186,14 +191,15 @@ class _Arm:
         name = f"{result.model}, {result.format} on {result.medium}"
         progress(f"{name}: save {which}")
         result.saves.append(self._save())
-        result.file_bytes = sum(part.length for part in self._format.parts())
+        parts = self._format.parts()  # asked once: to find them may read some of them
+        result.file_bytes = sum(part.length for part in parts)
         result.notes = self._format.notes()
         result.notices_flipped_bits = self._format.notices_flipped_bits
         progress(f"{name}: cold load {which}")
-        evict(self._format.parts(), self._eviction)
-        result.evicted_loads.append(self._load(name))
+        evict(parts, self._eviction)
+        result.evicted_loads.append(self._load(name, parts))
         progress(f"{name}: warm load {which}")
-        result.cached_loads.append(self._load(name))
+        result.cached_loads.append(self._load(name, parts))
 
     def _save(self) -> SaveTiming:
         self._clock = PhaseClock()
@@ -211,9 +217,9 @@ class _Arm:
     def _save_now(self, content: Checkpoint) -> None:
         self._format.save(content, self._clock)
 
-    def _load(self, arm: str) -> LoadTiming:
+    def _load(self, arm: str, parts: Sequence[FilePart]) -> LoadTiming:
         clock = PhaseClock()
-        resident = resident_fraction(self._format.parts())
+        resident = resident_fraction(parts)
         loaded = self._format.load(clock)
         with clock("touch"):
             touch(loaded)
