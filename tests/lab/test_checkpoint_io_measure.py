@@ -270,6 +270,15 @@ def test_tables_have_a_line_an_arm_and_the_kernels_word(report: Report) -> None:
     assert "rates are measured" in text
 
 
+def test_names_are_whole_in_a_terminal_of_a_hundred_columns(report: Report) -> None:
+    for arm in report.arms:
+        arm.model, arm.medium, arm.format = "simpledla", "disk-mapped", "safetensors"
+    lines = tables(report, width=100).splitlines()
+    assert max(map(len, lines[:4])) <= 100
+    assert sum("simpledla disk-mapped safetensors" in " ".join(line.split()) for line in lines) == 2
+    assert "serialise" in "".join(lines)
+
+
 def test_what_is_functional_only_is_shown_without_digits(report: Report) -> None:
     emulated = replace(report, kind="functional-only")
     lines = tables(emulated, width=160).splitlines()

@@ -18,6 +18,7 @@ __all__ = ["Report", "chart_svg", "tables"]
 
 _PHASES: Final[tuple[Phase, ...]] = ("serialise", "copy", "write", "sync", "verify")
 WORKS: Final = "works"
+_NAMES: Final = ("model", "medium", "format")
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,11 @@ def tables(report: Report, width: int) -> str:
     from rich.table import Table
 
     def grid(words: Sequence[str], numbers: Sequence[str]) -> Table:
-        made = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, show_edge=False)
+        made = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
         for heading in words:
-            made.add_column(heading)
+            made.add_column(heading, no_wrap=heading in _NAMES)
         for heading in numbers:
-            made.add_column(heading, justify="right")
+            made.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
         return made
 
     arms = grid(
