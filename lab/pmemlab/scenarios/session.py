@@ -38,11 +38,18 @@ class ScenarioSession:
     """REQUIRES: `close` is called in the end."""
 
     def __init__(
-        self, selected: Sequence[tuple[Scenario, str]], machine: KindOrAuto, root: Path
+        self,
+        selected: Sequence[tuple[Scenario, str]],
+        machine: KindOrAuto,
+        root: Path,
+        *,
+        ahead: bool = True,
     ) -> None:
         """Choose a machine for each of the selected scenarios and storage types; start none yet.
 
         root: the project's folder; results go to its folder `results`.
+        ahead: whether all of the selected will be waited for, so that they can be run before their
+            turn. Else each is started when it is waited for.
 
         Raises ScenarioError where two topologies have one name: a machine is known by it.
         """
@@ -60,7 +67,8 @@ class ScenarioSession:
             for scenario, storage_type in selected
         }
         self._runner = ScenarioRunner(machines.open_machine, _emulated_at_a_time())
-        self._started = False
+        self._ahead = ahead
+        self._started: set[Job] = set()
         self._commit = commit_of(root)
         self._results = ResultsFile(root / "results")
         self.metrics: list[Metric] = []
@@ -80,11 +88,12 @@ class ScenarioSession:
         return self._choices[scenario.topology.name].kind
 
     def wait_for(self, scenario: Scenario, storage_type: str, waiting: Waiting) -> Outcome:
-        """Return how a run ended; the first call starts all of them. Raises LabError."""
-        if not self._started:
-            self._started = True
-            self._runner.start(list(self._jobs.values()))
+        """Return how a run ended; starts it, or all of them. Raises LabError."""
         job = self._jobs[scenario.path, storage_type]
+        if job not in self._started:
+            jobs = list(self._jobs.values()) if self._ahead else [job]
+            self._started.update(jobs)
+            self._runner.start(jobs)
         while (outcome := self._runner.outcome(job, timeout_s=_POLL_S)) is None:
             waiting(self._runner.activities())
         return outcome
