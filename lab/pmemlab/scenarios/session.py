@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from pmemlab import machines
 from pmemlab.machines.choice import Choice, KindOrAuto, MachineChooser
 from pmemlab.machines.protocol import Kind
+from pmemlab.machines.room import at_once
 from pmemlab.scenarios.document import Scenario, ScenarioError
 from pmemlab.scenarios.metrics import Metric, MetricKind, ResultsFile, commit_of, timing_kind
 from pmemlab.scenarios.report import (
@@ -28,7 +28,6 @@ from pmemlab.scenarios.verdict import judge, judge_placement, parse_document
 __all__ = ["ScenarioSession"]
 
 _POLL_S = 0.5
-_MOST_MACHINES = 4
 
 Waiting = Callable[[Sequence[str]], None]
 """Called about twice a second while an outcome is waited for, with what is being done."""
@@ -66,7 +65,7 @@ class ScenarioSession:
             )
             for scenario, storage_type in selected
         }
-        self._runner = ScenarioRunner(machines.open_machine, _emulated_at_a_time())
+        self._runner = ScenarioRunner(machines.open_machine, at_once())
         self._ahead = ahead
         self._started: set[Job] = set()
         self._commit = commit_of(root)
@@ -143,11 +142,6 @@ def _check_names(scenarios: Sequence[Scenario]) -> None:
                 f"{scenario.path}: topology: {other.path} has another one that is called "
                 f"{scenario.topology.name} too; run them apart, or rename one"
             )
-
-
-def _emulated_at_a_time() -> int:
-    """A core each, and no more than fit in a small computer's memory."""
-    return min(os.cpu_count() or 1, _MOST_MACHINES)
 
 
 def _metrics(
