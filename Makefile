@@ -98,10 +98,18 @@ wheels: build-packages $(BIN)/pip ## build this clone's wheel into wheels/, with
 	$(BIN)/python -m pip wheel -q -w wheels -f wheels -c constraints.txt '.[torch,lab]'
 
 .PHONY: clean
-clean: ## remove what was built, installed and downloaded into this folder
+clean: ## remove what was built, installed and downloaded into this folder; `make clean-cache`: kernels too
 	rm -rf $(VENV) build dist wheels .lab docker/wheels results
 	find . -name __pycache__ -prune -exec rm -rf {} +
+	find . -name '*.egg-info' -prune -exec rm -rf {} +
 	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache engine/embstore/_core*.so engine/embstore/bench/_yardsticks*.so
+
+# What all clones of this user's share.
+.PHONY: clean-cache
+clean-cache:
+	cache="$${PMEMLAB_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/pmemlab}"; [ ! -d "$$cache" ] || { \
+	  cd "$$cache" && rm -rf kernel-* initramfs-* scratch-* chosen by-hand accelerator.json containers-kvm.json lock && \
+	  cd / && rmdir --ignore-fail-on-non-empty "$$cache"; }
 
 # --- What the targets above need.
 

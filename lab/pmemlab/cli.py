@@ -72,7 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     up = add("up", _up)
     up.add_argument("machines", nargs="*", metavar="MACHINE", help=f"of {machines}; default: all")
 
-    add("down", _down)
+    down = add("down", _down)
+    down.add_argument("--images", action="store_true", help="the clone's images too")
 
     show = add("show", _show)
     show.add_argument("machine", metavar="MACHINE", help=f"one of {machines}, or a topology's file")
@@ -141,11 +142,11 @@ def _up(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _down(_: argparse.Namespace) -> int:
+def _down(arguments: argparse.Namespace) -> int:
     """stop the lab, and remove whatever it left"""
     from pmemlab.compose import lab_down
 
-    lab_down()
+    lab_down(images=arguments.images)
     return 0
 
 

@@ -16,7 +16,12 @@ from pmemlab.container_engine.compose_command import find_compose
 from pmemlab.container_engine.connection import connect
 from pmemlab.container_engine.health import is_proved, read_proof
 from pmemlab.container_engine.image import ensure_image
-from pmemlab.container_engine.inventory import find_machines, sweep, sweep_abandoned
+from pmemlab.container_engine.inventory import (
+    find_machines,
+    remove_images,
+    sweep,
+    sweep_abandoned,
+)
 from pmemlab.container_engine.kvm import kvm_works
 from pmemlab.container_engine.stages import Stage, Stages
 from pmemlab.errors import LabError, MissingRequirementError
@@ -67,16 +72,18 @@ def lab_up(topologies: Sequence[str] = (), console: Console | None = None) -> No
         raise LabError("\n\n".join(failures))
 
 
-def lab_down(console: Console | None = None) -> None:
-    """Remove all that the clone's lab has in the Docker engine, except for its image."""
+def lab_down(console: Console | None = None, *, images: bool = False) -> None:
+    """Remove all that the clone's lab has in the Docker engine, its image only if asked to."""
     console = console or Console()
     try:
         client = connect()
     except MissingRequirementError as error:
         console.print(f"{error.what}: nothing of the lab runs")
         return
-    removed = sweep(client, find_clone())
-    console.print(f"{removed} machines removed")
+    clone = find_clone()
+    console.print(f"{sweep(client, clone)} machines removed")
+    if images:
+        console.print(f"{remove_images(client, clone)} images removed")
 
 
 def _start(machines: Mapping[str, Container], at_a_time: int, stages: Stages) -> Iterable[_Outcome]:

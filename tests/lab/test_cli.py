@@ -122,6 +122,6 @@ def test_run_passes_its_arguments_to_pytest(monkeypatch: pytest.MonkeyPatch) -> 
         return 5
 
     monkeypatch.setattr(pytest, "main", pytest_main)
-    assert main(["run", "--topology", "dram", "-x"]) == 5
+    assert main(["run", "--pmemlab-topology", "dram", "-x"]) == 5
     assert given[0][1].endswith("/scenarios")
-    assert given[0][2:] == ["--topology", "dram", "-x"]
+    assert given[0][2:] == ["--pmemlab-topology", "dram", "-x"]

@@ -54,3 +54,41 @@ def test_the_light_set_up_takes_what_the_lab_s_extra_takes() -> None:
     light = [name for name in re.findall(r'"([^"]+)"', line[1]) if "python_version" not in name]
     assert light
     assert set(light) < set(re.findall(r'"([^"]+)"', extra[1]))
+
+
+def test_clean_leaves_nothing_that_git_ignores_but_the_user_s_certificates(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(tmp_path), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    git("init", "--quiet")
+    for name in ("Makefile", ".gitignore"):
+        (tmp_path / name).write_text((CLONE / name).read_text())
+    made = [
+        ".venv/bin/python", ".lab/state", "build/x/y.o", "dist/w.whl", "wheels/w.whl", "results/r",
+        "docker/wheels/run/w.whl", "lab/pmemlab/__pycache__/m.pyc", "engine/embstore/_core.abi3.so",
+        "engine/embstore/bench/_yardsticks.so", "engine/p.egg-info/PKG-INFO", ".hypothesis/a",
+        ".mypy_cache/a", ".pytest_cache/a", ".ruff_cache/a", "docker/extra-ca/mine.crt",
+    ]  # fmt: skip
+    for name in made:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    ignored = (tmp_path / ".gitignore").read_text().split()
+    tops = {line.strip("/") for line in ignored if line.startswith("/") and line.endswith("/")}
+    assert tops <= {name[: len(top)] for name in made for top in tops}  # each is tried here
+    subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, check=True)
+    left = git("status", "--ignored", "--porcelain", "--untracked-files=all").splitlines()
+    assert [line for line in left if line.startswith("!!")] == ["!! docker/extra-ca/mine.crt"]
+
+
+def test_clean_cache_removes_what_the_lab_cached_and_nothing_else(tmp_path: Path) -> None:
+    cache = tmp_path / "my cache"
+    (cache / "kernel-1234-6.1.0").mkdir(parents=True)
+    for name in ("initramfs-guest-1.cpio", "accelerator.json", "lock", "precious"):
+        (cache / name).touch()
+    command = ["make", "-f", str(CLONE / "Makefile"), "clean-cache", f"PMEMLAB_CACHE={cache}"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    assert [path.name for path in cache.iterdir()] == ["precious"]
+    (cache / "precious").unlink()
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    assert not cache.exists()

@@ -149,7 +149,7 @@ class Lab:
 
     def run(self, *arguments: str, machine: str = "guest") -> pytest.RunResult:
         return self.pytester.runpytest_inprocess(
-            *("-p", "pmemlab.scenarios.plugin", "scenarios", "--machine", machine),
+            *("-p", "pmemlab.scenarios.plugin", "scenarios", "--pmemlab-machine", machine),
             *arguments,
             no_reraise_ctrlc=True,
         )
@@ -327,16 +327,18 @@ def test_what_this_computer_lacks_is_skipped_only_where_nothing_else_can_be_had(
 def test_options_select_by_topology_and_storage_type(lab: Lab) -> None:
     lab.add("a", topology="one", storage_types="[DRAM, PMEM_MEMKIND]")
     lab.add("b", topology="two")
-    lab.run("--topology", "one").assert_outcomes(passed=2, deselected=1)
-    lab.run("--storage-type", "DRAM").assert_outcomes(passed=2, deselected=1)
-    lab.run("--topology", "one", "--storage-type", "DRAM").assert_outcomes(passed=1, deselected=2)
+    lab.run("--pmemlab-topology", "one").assert_outcomes(passed=2, deselected=1)
+    lab.run("--pmemlab-storage-type", "DRAM").assert_outcomes(passed=2, deselected=1)
+    lab.run("--pmemlab-topology", "one", "--pmemlab-storage-type", "DRAM").assert_outcomes(
+        passed=1, deselected=2
+    )
 
 
 def test_a_selection_that_no_scenario_has_is_a_usage_error(lab: Lab) -> None:
     lab.add("a", topology="one")
-    result = lab.run("--topology", "won")
+    result = lab.run("--pmemlab-topology", "won")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--topology won: no scenario has it; there are one"])
+    result.stderr.fnmatch_lines(["*--pmemlab-topology won: no scenario has it; there are one"])
 
 
 def test_two_topologies_of_one_name_are_not_mixed_up(lab: Lab) -> None:

@@ -100,6 +100,7 @@ def _build(clone: Clone, base: str, report: Report) -> None:
 
     command = ["docker", "build", "--force-rm", "--file", "docker/Dockerfile"]
     command += ["--build-arg", f"BASE={base}", "--tag", image_name(clone)]
+    command += ["--build-arg", f"PROJECT={clone.project}"]
     command += ["--label", f"{labels.CLONE}={clone.project}"]
     command += ["--label", f"{labels.SOURCES}={clone.sources_digest()}"]
     # Docker declares the arguments of these names by itself.

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pmemlab.clone import find_clone
 from pmemlab.errors import LabError
+from pmemlab.machines import guest
 from pmemlab.machines.protocol import Kind
 from pmemlab.topology import Topology, load_topology, topology_names
 
@@ -26,7 +27,7 @@ class Choice:
 
 
 class MachineChooser:
-    """Looks around at most once for each kind of machine, and only where it has to."""
+    """Asks each kind of machine what it lacks, best first; the first that lacks nothing is it."""
 
     def __init__(self, requested: KindOrAuto, root: Path) -> None:
         """root: a folder of the clone whose lab may be running."""
@@ -40,37 +41,32 @@ class MachineChooser:
         """
         if self._requested != "auto":
             return Choice(self._requested, "asked for by --machine")
-        containers = self._containers
-        if not _is_the_labs_own(topology):
-            why = f"{topology.name} is no topology of the lab's own, which containers run"
-        elif isinstance(containers, str):
-            why = f"no container: {containers}"
-        elif topology.name in containers:
-            return Choice("container", "it runs in this clone's lab")
-        else:
+        why = self._why_no_container(topology)
+        if why is None:
+            if topology.name in self._running:
+                return Choice("container", "it runs in this clone's lab")
             return Choice("container", "a throwaway one, since the lab has none up")
-        if self._why_no_guest is None:
+        missing = guest.requirements(topology)
+        if not missing:
             return Choice("guest", why)
-        return Choice("process", f"{why}; no guest: {self._why_no_guest}")
+        return Choice("process", f"{why}; no guest: {'; '.join(map(str, missing))}")
 
-    @cached_property
-    def _containers(self) -> frozenset[str] | str:
-        """Topologies whose container runs; or why there can't be a container."""
+    def _why_no_container(self, topology: Topology) -> str | None:
+        if not _is_the_labs_own(topology):
+            return f"{topology.name} is no topology of the lab's own, which containers run"
         try:
-            from pmemlab.container_engine.connection import connect
-            from pmemlab.machines.container import require_image, running_machines
+            from pmemlab.machines import container
 
-            clone = find_clone(self._root)
-            require_image(connect(), clone)
-            return running_machines(clone)
+            missing = container.requirements(topology, self._root)
         except (LabError, ImportError) as error:
-            return str(error)
+            return f"no container: {error}"
+        return f"no container: {'; '.join(map(str, missing))}" if missing else None
 
     @cached_property
-    def _why_no_guest(self) -> str | None:
-        from pmemlab.doctor import missing_for_guest
+    def _running(self) -> frozenset[str]:
+        from pmemlab.machines import container
 
-        return "; ".join(str(missing) for missing in missing_for_guest()) or None
+        return container.running_machines(find_clone(self._root))
 
 
 def _is_the_labs_own(topology: Topology) -> bool:

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
@@ -36,10 +37,17 @@ from pmemlab.errors import (
 from pmemlab.machines.facts import read_facts
 from pmemlab.machines.lease import Lease
 from pmemlab.machines.protocol import Accelerator, Result
+from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_memory
 from pmemlab.proof import prove
 from pmemlab.topology import Topology, load_topology
 
-__all__ = ["ContainerMachine", "open_container_machine", "require_image", "running_machines"]
+__all__ = [
+    "ContainerMachine",
+    "open_container_machine",
+    "require_image",
+    "requirements",
+    "running_machines",
+]
 
 # Where the image has the virtual environment with both packages.
 _PYTHON = "/opt/pmemlab/bin/python"
@@ -54,6 +62,23 @@ def running_machines(clone: Clone | None = None) -> frozenset[str]:
     """
     machines = find_machines(connect(), clone or find_clone())
     return frozenset(name for name, container in machines.items() if container.status == "running")
+
+
+def requirements(topology: Topology, start: Path | None = None) -> list[MissingRequirementError]:
+    """What this computer lacks for a machine of this topology in a container.
+
+    start: a folder of the clone. Default: the working folder.
+    """
+    try:
+        clone = find_clone(start)
+        client = connect()
+        require_image(client, clone)
+    except MissingRequirementError as error:
+        return [error]
+    if topology.name in running_machines(clone):
+        return []
+    wanted = topology.memory_bytes + media_bytes(topology) + EMULATOR_BYTES
+    return list(missing_memory(wanted, topology.name))
 
 
 def require_image(client: docker.DockerClient, clone: Clone) -> str:

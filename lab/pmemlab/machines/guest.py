@@ -13,29 +13,59 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from pmemlab.errors import LabError, MachineDiedError, ProvisionError
+from pmemlab.errors import (
+    LabError,
+    MachineDiedError,
+    MissingRequirementError,
+    ProvisionError,
+)
 from pmemlab.guest.accelerator import choose_accelerator
 from pmemlab.guest.host_files import HostFiles, package_folders
-from pmemlab.guest.initramfs import get_initramfs
-from pmemlab.guest.kernel import get_kernel
+from pmemlab.guest.initramfs import find_busybox, get_initramfs
+from pmemlab.guest.kernel import get_kernel, kernel_source
 from pmemlab.guest.link import Command, Link
-from pmemlab.guest.qemu import Qemu, command_line, find_qemu
+from pmemlab.guest.qemu import Qemu, command_line, find_qemu, find_setpriv
 from pmemlab.guest.sandbox import sandbox_arguments
 from pmemlab.guest.shares import foreign_site_folders, guest_root, shared_folders
 from pmemlab.machines.facts import read_facts
 from pmemlab.machines.guest_options import RESULTS, RESULTS_TAG, GuestOptions
 from pmemlab.machines.protocol import Accelerator, Result
+from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_disk, missing_memory
 from pmemlab.machines.state_folder import StateFolder
 from pmemlab.proof import Proof, prove
 from pmemlab.topology import Topology
 
-__all__ = ["GuestMachine", "agent_command", "open_guest_machine"]
+__all__ = ["GuestMachine", "agent_command", "open_guest_machine", "requirements"]
 
 # Generous: seven guests that start at once without KVM share the host's cores.
 _BOOT_LIMIT_S = 180.0
 _PROVISION_LIMIT_S = 180.0
 _AGENT = Path(__file__).parent.parent / "guest" / "agent.py"
+# Programs of the topologies' provisioning and of `pmemlab show`, with the packages that have them.
+# A guest's programs are this computer's, so they must be here.
+_PROGRAMS = {
+    "ndctl": "ndctl",
+    "daxctl": "daxctl",
+    "numactl": "numactl",
+    "mkfs.ext4": "e2fsprogs",
+}
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def requirements(topology: Topology) -> list[MissingRequirementError]:
+    """What this computer lacks for a guest of this topology. Downloads and starts nothing."""
+    missing = []
+    for check in (find_qemu, find_setpriv, find_busybox, kernel_source):
+        try:
+            check()
+        except MissingRequirementError as error:
+            missing.append(error)
+    for program, package in _PROGRAMS.items():
+        if not shutil.which(program, path=_PATH):
+            missing.append(MissingRequirementError(program, f"apt-get install {package}"))
+    missing += missing_memory(topology.memory_bytes + EMULATOR_BYTES, topology.name)
+    missing += missing_disk(media_bytes(topology), f"the media of {topology.name}")
+    return missing
 
 
 def open_guest_machine(

@@ -27,13 +27,32 @@ from pmemlab.errors import (
 )
 from pmemlab.machines.facts import read_facts
 from pmemlab.machines.protocol import Accelerator, Result
+from pmemlab.machines.room import gibibytes
 from pmemlab.machines.state_folder import StateFolder
 from pmemlab.proof import find_fact, mismatches
 from pmemlab.topology import Topology
 
-__all__ = ["ProcessMachine", "open_process_machine"]
+__all__ = ["ProcessMachine", "open_process_machine", "requirements"]
 
 _SHARED_MEMORY = Path("/dev/shm")
+
+
+def requirements(topology: Topology) -> list[MissingRequirementError]:
+    """What this computer lacks for taking the place of a machine of this topology."""
+    if topology.pmem.path is None:
+        return []
+    if not _SHARED_MEMORY.is_dir():
+        return [MissingRequirementError(str(_SHARED_MEMORY), "mount -t tmpfs tmpfs /dev/shm")]
+    free = shutil.disk_usage(_SHARED_MEMORY).free
+    if free < topology.pmem.size_bytes:
+        return [
+            MissingRequirementError(
+                f"{gibibytes(topology.pmem.size_bytes)} free in {_SHARED_MEMORY} for "
+                f"{topology.name}: {gibibytes(free)} are free",
+                "mount -o remount,size=4G /dev/shm",
+            )
+        ]
+    return []
 
 
 def open_process_machine(topology: Topology) -> ProcessMachine:

@@ -9,52 +9,56 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pmemlab.scenarios.machine_fixture import MARKER, machine, parametrize, pmemlab_machines
+from pmemlab.scenarios.options import add_options, lengthen
+
 if TYPE_CHECKING:
-    # Everything of the lab is imported on use only: pytest loads this module in every run of
+    # Everything else of the lab is imported on use only: pytest loads this module in every run of
     # everybody who has the package installed.
     from rich.status import Status
 
     from pmemlab.scenarios.document import Scenario
+    from pmemlab.scenarios.metrics import Metric
     from pmemlab.scenarios.runner import Outcome
     from pmemlab.scenarios.session import ScenarioSession
+    from pmemlab.scenarios.xdist import Findings
+
+# Pytest finds fixtures among a plugin's names.
+__all__ = ["machine", "pmemlab_machines"]
 
 _INI_FOLDERS = "pmemlab_scenarios"
-_MACHINES = ("auto", "process", "guest", "container")
 _LOG_WIDTH = 120
 _SESSION: pytest.StashKey[ScenarioSession] = pytest.StashKey()
+_FINDINGS: pytest.StashKey[Findings] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("pmemlab", "scenarios on emulated machines")
-    group.addoption(
-        "--storage-type",
-        action="append",
-        dest="pmemlab_storage_types",
-        metavar="TYPE",
-        help="run scenarios on this storage type only; may be given more than once",
-    )
-    group.addoption(
-        "--topology",
-        action="append",
-        dest="pmemlab_topologies",
-        metavar="NAME",
-        help="run scenarios of this topology only; may be given more than once",
-    )
-    group.addoption(
-        "--machine",
-        choices=_MACHINES,
-        default="auto",
-        dest="pmemlab_machine",
-        help="kind of machine to run scenarios on; auto: the running lab's containers, else "
-        "throwaway containers, else guests, else this computer itself",
-    )
+    add_options(group)
     parser.addini(_INI_FOLDERS, "folders whose .yaml files are scenarios", "paths", default=[])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(
+    parser: pytest.Parser, args: list[str]
+) -> Generator[None, object, object]:
+    result = yield
+    lengthen(args, parser)
+    return result
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARKER)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    parametrize(metafunc)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> ScenarioFile | None:
@@ -108,12 +112,27 @@ class ScenarioItem(pytest.Item):
     def runtest(self) -> None:
         assert self._outcome is not None, "setup gives an outcome, raises or skips"
         session = self.config.stash[_SESSION]
+        known = len(session.metrics)
         unproved = session.judge(self.scenario, self.storage_type, self._outcome)
+        self._tell_report_writers(session.metrics[known:])
         if unproved:
             pytest.skip(
                 f"all that a {self._outcome.machine} can show holds, but it can't prove "
                 f"{', '.join(unproved)}; a guest or a container can"
             )
+
+    def _tell_report_writers(self, metrics: Sequence[Metric]) -> None:
+        """As properties of the test, which JUnit XML and pytest-xdist carry."""
+        self.user_properties += [
+            ("topology", self.scenario.topology.name),
+            ("storage_type", self.storage_type),
+        ]
+        for metric in metrics:
+            self.user_properties += [
+                (metric.name, metric.value),
+                (f"{metric.name}.unit", metric.unit),
+                (f"{metric.name}.kind", metric.kind),
+            ]
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         from pmemlab.scenarios.verdict import ExpectationError
@@ -160,10 +179,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not scenarios:
         return
     wanted = _wanted(
-        scenarios, config.getoption("pmemlab_topologies"), "--topology", _topology_name
+        scenarios, config.getoption("pmemlab_topologies"), "--pmemlab-topology", _topology_name
     )
     wanted &= _wanted(
-        scenarios, config.getoption("pmemlab_storage_types"), "--storage-type", _storage_type
+        scenarios,
+        config.getoption("pmemlab_storage_types"),
+        "--pmemlab-storage-type",
+        _storage_type,
     )
     deselected = [item for item in scenarios if item not in wanted]
     if deselected:
@@ -203,12 +225,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     from pmemlab.scenarios.document import ScenarioError
     from pmemlab.scenarios.session import ScenarioSession
+    from pmemlab.scenarios.xdist import is_worker
 
     try:
         session.config.stash[_SESSION] = ScenarioSession(
             [(item.scenario, item.storage_type) for item in scenarios],
             machine=session.config.getoption("pmemlab_machine"),
             root=session.config.rootpath,
+            ahead=not is_worker(session.config),  # others get some of them
         )
     except ScenarioError as error:
         raise pytest.UsageError(str(error)) from error
@@ -223,23 +247,50 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     scenarios = session.config.stash.get(_SESSION, None)
     if scenarios is not None:
         scenarios.close()
+        _tell_controller(session.config, scenarios)
+
+
+def _tell_controller(config: pytest.Config, scenarios: ScenarioSession) -> None:
+    from pmemlab.scenarios.xdist import Findings, is_worker
+
+    if is_worker(config):
+        files = scenarios.written_files() if scenarios.metrics else []
+        Findings.tell(config, scenarios.metrics, files, scenarios.leftovers())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Of pytest-xdist, in its controller."""
+    from pmemlab.scenarios.xdist import Findings
+
+    findings = node.config.stash.setdefault(_FINDINGS, Findings())
+    findings.add(getattr(node, "workeroutput", {}))  # a worker that crashed tells nothing
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     scenarios = config.stash.get(_SESSION, None)
-    if scenarios is None:
+    findings = config.stash.get(_FINDINGS, None)
+    if scenarios is not None:
+        _summarize(terminalreporter, scenarios, scenarios.leftovers())
+    elif findings is not None:
+        _summarize(terminalreporter, findings, findings.leftovers)
+
+
+def _summarize(
+    reporter: pytest.TerminalReporter,
+    found: ScenarioSession | Findings,
+    leftovers: Sequence[str],
+) -> None:
+    for leftover in leftovers:
+        reporter.write_line(f"could not be stopped: {leftover}", red=True)
+    if not found.metrics:
         return
-    for leftover in scenarios.leftovers():
-        terminalreporter.write_line(f"could not be stopped: {leftover}", red=True)
-    if not scenarios.metrics:
-        return
-    terminalreporter.section("scenarios")
+    reporter.section("scenarios")
     # A log has no width of its own.
-    is_log = not terminalreporter.isatty()
-    width = _LOG_WIDTH if is_log else shutil.get_terminal_size().columns
-    terminalreporter.write_line(scenarios.table(width))
-    terminalreporter.write_line("")
-    for path in scenarios.written_files():
-        terminalreporter.write_line(f"written: {path}")
+    width = _LOG_WIDTH if not reporter.isatty() else shutil.get_terminal_size().columns
+    reporter.write_line(found.table(width))
+    reporter.write_line("")
+    for path in found.written_files():
+        reporter.write_line(f"written: {path}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,6 +11,7 @@ from embstore.options import TIER_KINDS, StorageType
 from pmemlab import machines
 from pmemlab.machines.choice import Choice, KindOrAuto, MachineChooser
 from pmemlab.machines.protocol import Kind
+from pmemlab.machines.room import at_once
 from pmemlab.scenarios.document import Scenario, ScenarioError
 from pmemlab.scenarios.metrics import Metric, MetricKind, ResultsFile, commit_of, timing_kind
 from pmemlab.scenarios.report import (
@@ -29,7 +29,6 @@ from pmemlab.scenarios.verdict import judge, judge_placement, parse_document
 __all__ = ["ScenarioSession"]
 
 _POLL_S = 0.5
-_MOST_MACHINES = 4
 
 Waiting = Callable[[Sequence[str]], None]
 """Called about twice a second while an outcome is waited for, with what is being done."""
@@ -39,11 +38,18 @@ class ScenarioSession:
     """REQUIRES: `close` is called in the end."""
 
     def __init__(
-        self, selected: Sequence[tuple[Scenario, str]], machine: KindOrAuto, root: Path
+        self,
+        selected: Sequence[tuple[Scenario, str]],
+        machine: KindOrAuto,
+        root: Path,
+        *,
+        ahead: bool = True,
     ) -> None:
         """Choose a machine for each of the selected scenarios and storage types; start none yet.
 
         root: the project's folder; results go to its folder `results`.
+        ahead: whether all of the selected will be waited for, so that they can be run before their
+            turn. Else each is started when it is waited for.
 
         Raises ScenarioError where two topologies have one name: a machine is known by it.
         """
@@ -60,8 +66,9 @@ class ScenarioSession:
             )
             for scenario, storage_type in selected
         }
-        self._runner = ScenarioRunner(machines.open_machine, _emulated_at_a_time())
-        self._started = False
+        self._runner = ScenarioRunner(machines.open_machine, at_once())
+        self._ahead = ahead
+        self._started: set[Job] = set()
         self._commit = commit_of(root)
         self._results = ResultsFile(root / "results")
         self.metrics: list[Metric] = []
@@ -81,11 +88,12 @@ class ScenarioSession:
         return self._choices[scenario.topology.name].kind
 
     def wait_for(self, scenario: Scenario, storage_type: str, waiting: Waiting) -> Outcome:
-        """Return how a run ended; the first call starts all of them. Raises LabError."""
-        if not self._started:
-            self._started = True
-            self._runner.start(list(self._jobs.values()))
+        """Return how a run ended; starts it, or all of them. Raises LabError."""
         job = self._jobs[scenario.path, storage_type]
+        if job not in self._started:
+            jobs = list(self._jobs.values()) if self._ahead else [job]
+            self._started.update(jobs)
+            self._runner.start(jobs)
         while (outcome := self._runner.outcome(job, timeout_s=_POLL_S)) is None:
             waiting(self._runner.activities())
         return outcome
@@ -137,11 +145,6 @@ def _check_names(scenarios: Sequence[Scenario]) -> None:
                 f"{scenario.path}: topology: {other.path} has another one that is called "
                 f"{scenario.topology.name} too; run them apart, or rename one"
             )
-
-
-def _emulated_at_a_time() -> int:
-    """A core each, and no more than fit in a small computer's memory."""
-    return min(os.cpu_count() or 1, _MOST_MACHINES)
 
 
 def _metrics(

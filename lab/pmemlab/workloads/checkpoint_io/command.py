@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         NoCheckpointError,
         ResumeError,
     )
-    from pmemlab.workloads.training import DivergedError
+    from pmemlab.workloads.run import DivergedError
 
     bad_input = (DataError, MediumError, MissingRequirementError, NoCheckpointError, ResumeError)
     try:
