@@ -12,7 +12,7 @@ OPTIONAL_PACKAGES := libmemkind0
 # What checks the rules of the core's locks.
 CHECK_PACKAGES := clang
 # What an emulated machine needs of the computer that it runs on.
-GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ndctl daxctl numactl e2fsprogs
+GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ndctl daxctl numactl e2fsprogs dmsetup
 
 CORE_SOURCES := $(shell find engine/core engine/CMakeLists.txt -type f)
 

@@ -26,6 +26,7 @@ _GUEST_PROGRAMS = {
     "daxctl": "daxctl",
     "numactl": "numactl",
     "mkfs.ext4": "e2fsprogs",
+    "dmsetup": "dmsetup",
 }
 _LIBRARIES = {
     "libleveldb.so.1d": "libleveldb1d",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["CLONE", "MACHINE", "OWNER", "SOURCES"]
+__all__ = ["CLONE", "MACHINE", "ON_DEMAND", "OWNER", "SOURCES"]
 
 CLONE = "pmemlab.clone"
 """On containers, networks, volumes and images: the clone's Compose project."""
 
 MACHINE = "pmemlab.machine"
 """On containers: the topology's name."""
+
+ON_DEMAND = "pmemlab.on-demand"
+"""On services of compose.yaml: `make lab-up` starts them only where they are named."""
 
 OWNER = "pmemlab.owner"
 """On throwaway containers only: the process that is to remove it."""
