@@ -17,7 +17,7 @@ OPTIONAL_PACKAGES := libmemkind0
 # What checks the rules of the core's locks.
 CHECK_PACKAGES := clang
 # What an emulated machine needs of the computer that it runs on.
-GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ndctl daxctl numactl e2fsprogs
+GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ndctl daxctl numactl e2fsprogs dmsetup
 
 # Of pyproject.toml's extra `lab`: pip installs no extra without its project.
 LAB_REQUIREMENTS := "docker>=7" "pyyaml>=6" "rich>=13" "tomli>=2; python_version < '3.11'"

@@ -70,7 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     add("doctor", _doctor)
 
     up = add("up", _up)
-    up.add_argument("machines", nargs="*", metavar="MACHINE", help=f"of {machines}; default: all")
+    up.add_argument(
+        "machines", nargs="*", metavar="MACHINE", help=f"of {machines}; default: all that stand"
+    )
 
     down = add("down", _down)
     down.add_argument("--images", action="store_true", help="the clone's images too")
@@ -133,7 +135,7 @@ def _doctor(_: argparse.Namespace) -> int:
 
 
 def _up(arguments: argparse.Namespace) -> int:
-    """start the lab: every machine in a container, proved"""
+    """start the lab: machines in containers, proved; those on demand only where they are named"""
     from pmemlab.compose import lab_up
 
     for name in arguments.machines:

@@ -65,6 +65,7 @@ class Topology:
     backing_files: name -> bytes; sparse files that are the DIMMs' and disks' media. QEMU
         arguments refer to one by "{name}". Default: none.
     machine_options: added to QEMU's `-machine q35`. Default: "".
+    cpu_options: added to QEMU's `-cpu`. Default: "".
     qemu: further QEMU arguments, as on a command line. Default: none.
     kernel_command_line: added to the kernel's command line. Default: "".
     provision: shell commands, run in the guest as root in this order. Default: none.
@@ -81,6 +82,7 @@ class Topology:
     memory_bytes: int = 1 << 30
     backing_files: Mapping[str, int] = field(default_factory=dict)
     machine_options: str = ""
+    cpu_options: str = ""
     qemu: tuple[str, ...] = ()
     kernel_command_line: str = ""
     provision: tuple[str, ...] = ()
@@ -126,6 +128,7 @@ def _topology(top: Fields) -> Topology:
             for key, value in top.mapping("backing_files").items()
         },
         machine_options=top.text("machine_options", ""),
+        cpu_options=top.text("cpu_options", ""),
         qemu=top.texts("qemu"),
         kernel_command_line=top.text("kernel_command_line", ""),
         provision=top.texts("provision"),

@@ -104,6 +104,11 @@ def test_what_only_some_machines_want_is_kept_but_not_loaded_by_all() -> None:
     assert kept - loaded == {*kernel_module._MORE_MODULES}
 
 
+def test_a_kernel_may_lack_what_only_some_machines_want(root: Path) -> None:
+    (root / f"lib/modules/{_RELEASE}/kernel/drivers/cxl-acpi.ko").unlink()
+    assert "cxl_acpi" not in {path.stem for path in get_kernel().folder.rglob("*.ko")}
+
+
 @pytest.mark.parametrize(
     ("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".zst", _zstd)]
 )

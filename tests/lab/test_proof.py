@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pmemlab.errors import LabError, Mismatch, MissingFactError, ProofError, UnknownFactError
+from pmemlab.guest import pmem_facts, storage_facts
 from pmemlab.guest.probe import read_facts
 from pmemlab.proof import Proof, find_fact, mismatches, prove
 from pmemlab.topology import Topology
@@ -206,3 +207,72 @@ def test_every_machine_has_nodes_and_their_distances() -> None:
 def test_a_topology_s_proof_is_of_its_own_names_only() -> None:
     topology = replace(_demanding(nodes=[0, 1]), environment={"A": "B"})
     assert prove(topology, _FACTS | {"more": 1}) == {"nodes": [0, 1]}
+
+
+def test_the_devices_beneath_a_mapping_are_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, slaves in {"dm-0": ["pmem1", "dm-1"], "dm-1": ["pmem0"]}.items():
+        for slave in slaves:
+            (tmp_path / name / "slaves" / slave).mkdir(parents=True)
+    monkeypatch.setattr(storage_facts, "_BLOCK_DEVICES", tmp_path)
+    assert storage_facts._beneath("dm-0") == {"pmem0", "pmem1"}
+    assert storage_facts._beneath("pmem0") == {"pmem0"}
+
+
+def test_a_partition_s_device_is_its_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    partition = tmp_path / "sda" / "sda1"
+    partition.mkdir(parents=True)
+    (partition / "partition").write_text("1")
+    (tmp_path / "sda1").symlink_to(partition)
+    monkeypatch.setattr(storage_facts, "_BLOCK_DEVICES", tmp_path)
+    assert storage_facts._beneath("sda1") == {"sda"}
+
+
+@pytest.mark.parametrize(
+    ("line", "target"),
+    [
+        ("0 520192 linear 259:0 0", {"target": "linear"}),
+        (
+            "0 520192 striped 2 4096 259:0 0 259:1 0",
+            {"target": "striped", "stripes": 2, "chunk_bytes": 2 << 20},
+        ),
+    ],
+)
+def test_a_mapping_s_targets_are_read(line: str, target: dict[str, object]) -> None:
+    assert storage_facts._target(line.split()) == target
+
+
+def test_the_pages_of_plain_memory_are_in_no_region(tmp_path: Path) -> None:
+    facts = read_facts(str(tmp_path), memkind=False)
+    if "mount.page_regions" not in _unreadable(facts):  # only root may ask
+        assert find_fact(facts, "mount.page_regions") == ["none"]
+
+
+def test_memkind_s_own_words_come_out_of_the_process_that_asked_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> list[int]:
+        raise OSError("no memory of that kind")
+
+    monkeypatch.setattr(pmem_facts, "_memkind_nodes", refuse)
+    facts = read_facts(None, memkind=True)
+    for name in ("memkind.page_nodes", "memkind.page_nodes_from.0"):
+        assert _unreadable(facts)[name] == "no memory of that kind"
+
+
+def test_a_process_that_dies_asking_memkind_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pmem_facts, "_memkind_nodes", lambda: os.kill(os.getpid(), 9))
+    told = _unreadable(read_facts(None, memkind=True))["memkind.page_nodes"]
+    assert told == "the process that asked memkind died"
+
+
+def test_a_node_s_cpus_ask_memkind_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pmem_facts, "_memkind_nodes", lambda: sorted(os.sched_getaffinity(0)))
+    facts = read_facts(None, memkind=True)
+    nodes = find_fact(facts, "nodes_with_cpus")
+    assert isinstance(nodes, list)
+    asked = [find_fact(facts, f"memkind.page_nodes_from.{node}") for node in nodes]
+    assert sorted(cpu for cpus in asked if isinstance(cpus, list) for cpu in cpus) == find_fact(
+        facts, "memkind.page_nodes"
+    )

@@ -24,17 +24,21 @@ def _written(folder: Path, **fields: str) -> Path:
     return path
 
 
-def test_the_guide_s_modes_and_a_yardstick_are_there() -> None:
+def test_the_guide_s_modes_a_yardstick_and_others_are_there() -> None:
     assert topology_names() == [
         "dram",
         "fsdax",
         "fsdax-memmap",
         "fsdax-nvme",
+        "interleaved",
         "kmem-dax",
         "memory-mode",
+        "mixed-mode",
         "numa-cpuless",
         "numa-fake",
         "nvme",
+        "sata",
+        "two-sockets",
     ]
 
 
@@ -59,11 +63,11 @@ def test_a_machine_proves_where_its_persistent_memory_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", topology_names())
-def test_a_machine_proves_that_its_disk_is_an_nvme_one(name: str) -> None:
+def test_a_machine_proves_which_disk_it_has(name: str) -> None:
     topology = load_topology(name)
     assert ("--ssd" in probe_command(topology, "python")) == (topology.ssd is not None)
     if topology.ssd:
-        assert topology.proof["ssd.transport"] == "nvme"
+        assert topology.proof["disks.*.transport"] == [topology.proof["ssd.transport"]]
         assert topology.proof["ssd.rotates"] is False
         assert f"mount {topology.proof['ssd.device']} {topology.ssd.path}" in topology.provision
 

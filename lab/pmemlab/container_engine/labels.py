@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["BASE", "CLONE", "MACHINE", "OWNER", "SOURCES", "STAGE"]
+__all__ = ["BASE", "CLONE", "MACHINE", "ON_DEMAND", "OWNER", "SOURCES", "STAGE"]
 
 BASE = "pmemlab.base"
 """On the image's base where debootstrap made it: the Debian release. All clones share it."""
@@ -12,6 +12,9 @@ CLONE = "pmemlab.clone"
 
 MACHINE = "pmemlab.machine"
 """On containers: the topology's name."""
+
+ON_DEMAND = "pmemlab.on-demand"
+"""On services of compose.yaml: `make lab-up` starts them only where they are named."""
 
 OWNER = "pmemlab.owner"
 """On throwaway containers only: the process that is to remove it."""

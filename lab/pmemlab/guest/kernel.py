@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -32,8 +32,12 @@ _MODULES = [
     "ext4",
     "nvme",
 ]
-# Kept for the topologies that load them by modprobe: each costs a guest time.
-_MORE_MODULES = ["ahci", "sd_mod", "dm_mod"]
+# Kept for the topologies that load them by modprobe, as far as a kernel has them. Each costs time,
+# so no other guest loads them.
+_MORE_MODULES = [
+    *("ahci", "sd_mod", "dm_mod"),
+    *("cxl_acpi", "cxl_port", "cxl_pci", "cxl_mem", "cxl_pmem", "dax_cxl"),
+]
 # The crypto API asks for an algorithm by name, and in an initramfs nobody answers. Modules that do
 # so say what they want first (softdep); these are the ones that have it, any one will do.
 _ALGORITHMS = {"crc32c": ("crc32c_generic", "crc32c_cryptoapi")}
@@ -246,14 +250,16 @@ def _load_order(tree: Path) -> _LoadOrder:
                 add((known or having)[0], name)
         order[name] = files[name]
 
-    for module in _OPTIONAL_MODULES:
-        if module in files:
-            add(module)
+    def add_those_there_are(modules: Sequence[str]) -> None:
+        for module in modules:
+            if module in files:
+                add(module)
+
+    add_those_there_are(_OPTIONAL_MODULES)
     for module in _MODULES:
         add(module)
     at_boot = [*order]
-    for module in _MORE_MODULES:
-        add(module)
+    add_those_there_are(_MORE_MODULES)
     return _LoadOrder(order, at_boot)
 
 

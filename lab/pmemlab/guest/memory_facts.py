@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pmemlab.guest.reading import attempt, text_of
 
-__all__ = ["read_memory_facts"]
+__all__ = ["cpus_of", "read_memory_facts"]
 
 _NODES = Path("/sys/devices/system/node")
 _CPUS = Path("/sys/devices/system/cpu")
@@ -51,6 +51,12 @@ def _numbers(path: Path) -> list[int]:
         return [0]
     ranges = (part.split("-") for part in text_of(path).split(",") if part)
     return [n for low, *high in ranges for n in range(int(low), int(high[0] if high else low) + 1)]
+
+
+def cpus_of(node: int) -> set[int]:
+    """Those of a node's CPUs that this process may run on."""
+    own = set(_numbers(_NODES / f"node{node}" / "cpulist")) if _NODES.exists() else {0}
+    return own & os.sched_getaffinity(0)
 
 
 def _socket_cpus() -> dict[str, list[int]]:

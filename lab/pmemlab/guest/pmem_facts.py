@@ -4,39 +4,48 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import mmap
 import os
+import struct
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from pmemlab.guest.memory_facts import cpus_of
 from pmemlab.guest.reading import attempt, document_of, text_of
 from pmemlab.placement import page_nodes
 
-__all__ = ["is_pmem", "map_sync", "memkind_nodes", "read_nvdimm_buses"]
+__all__ = ["is_pmem", "map_sync", "memkind_nodes", "page_regions", "read_nvdimm_buses"]
 
 _ND = Path("/sys/bus/nd")
 _MAP_SHARED_VALIDATE, _MAP_SYNC = 0x03, 0x80000  # asm-generic/mman-common.h
 _PMEM_FILE_CREATE = 1  # libpmem.h
 _TOUCHED_BYTES = 1 << 20
+_SPREAD_BYTES = 8 << 20  # over several chunks of what is interleaved
 
 
 def read_nvdimm_buses() -> dict[str, object]:
-    """The DIMMs and the regions of persistent memory that ndctl lists, in its order.
+    """The DIMMs and the regions of persistent memory that ndctl lists, by name.
 
     Both are empty where the kernel knows no such bus.
     """
     if not _ND.exists():
         return {"dimms": [], "regions": []}
     buses = document_of(["ndctl", "list", "--buses", "--dimms", "--regions", "--namespaces"])
-    return {
-        "dimms": [
-            {"name": dimm["dev"], "provider": bus["provider"]}
-            for bus in buses
-            for dimm in bus.get("dimms", [])
-        ],
-        "regions": [_region(region, bus) for bus in buses for region in bus.get("regions", [])],
-    }
+    dimms = [
+        {"name": dimm["dev"], "provider": bus["provider"]}
+        for bus in buses
+        for dimm in bus.get("dimms", [])
+    ]
+    regions = [_region(region, bus) for bus in buses for region in bus.get("regions", [])]
+    return {"dimms": sorted(dimms, key=_by_name), "regions": sorted(regions, key=_by_name)}
+
+
+def _by_name(fact: dict[str, Any]) -> tuple[int, str]:
+    """As people count: region2 before region10."""
+    name: str = fact["name"]
+    return len(name), name
 
 
 def _region(region: dict[str, Any], bus: dict[str, Any]) -> dict[str, object]:
@@ -75,6 +84,41 @@ def map_sync(path: str) -> bool:
         return True
 
 
+def page_regions(path: str) -> list[str]:
+    """The regions of persistent memory in which the pages of a mapped file in this folder lie.
+
+    "none" stands for pages elsewhere. Raises PermissionError where only root may ask.
+    """
+    regions = {
+        folder.name: (int(text_of(folder / "resource"), 0), int(text_of(folder / "size")))
+        for folder in (_ND / "devices").glob("region*")
+    }
+    with tempfile.TemporaryFile(dir=path) as file:
+        os.posix_fallocate(file.fileno(), 0, _SPREAD_BYTES)
+        with mmap.mmap(file.fileno(), _SPREAD_BYTES) as mapping:
+            for offset in range(0, _SPREAD_BYTES, mmap.PAGESIZE):
+                mapping[offset] = 1
+            addresses = _physical_addresses(mapping)
+    found = {
+        next((name for name, (at, size) in regions.items() if at <= a < at + size), "none")
+        for a in addresses
+    }
+    return sorted(found)
+
+
+def _physical_addresses(mapping: mmap.mmap) -> list[int]:
+    """Of every page, all of which must have been touched (linux: admin-guide/mm/pagemap.rst)."""
+    pages = len(mapping) // mmap.PAGESIZE
+    start = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+    with Path("/proc/self/pagemap").open("rb") as pagemap:
+        pagemap.seek(start // mmap.PAGESIZE * 8)
+        entries = struct.unpack(f"={pages}Q", pagemap.read(pages * 8))
+    frames = [entry & ((1 << 55) - 1) for entry in entries]
+    if not all(frames):
+        raise PermissionError("/proc/self/pagemap shows physical addresses to root alone")
+    return [frame * mmap.PAGESIZE for frame in frames]
+
+
 def is_pmem(path: str) -> int:
     """libpmem's own answer for a file in this folder: 1 where stores need no msync."""
     library = ctypes.CDLL("libpmem.so.1", use_errno=True)
@@ -98,8 +142,35 @@ def is_pmem(path: str) -> int:
     return answer.value
 
 
-def memkind_nodes() -> list[int]:
-    """The nodes on which memory of memkind's KMEM DAX kind lies."""
+def memkind_nodes(node: int) -> list[int]:
+    """The nodes on which memory of memkind's KMEM DAX kind lies where a CPU of `node` asks for it.
+
+    memkind chooses the node that is nearest to the CPU, once a process; so it is asked in one of
+    its own. Raises OSError with that one's words.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        answer = "it died"
+        try:
+            os.sched_setaffinity(0, cpus_of(node))
+            answer = json.dumps(_memkind_nodes())
+        except (OSError, ValueError, AttributeError) as error:
+            answer = str(error)
+        finally:
+            os.write(writer, answer.encode())
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answers:
+        answer = answers.read()
+    os.waitpid(child, 0)
+    if not answer.startswith("["):
+        raise OSError(answer or "the process that asked memkind died")
+    nodes: list[int] = json.loads(answer)
+    return nodes
+
+
+def _memkind_nodes() -> list[int]:
     library = ctypes.CDLL("libmemkind.so.0")
     library.memkind_malloc.restype = ctypes.c_void_p
     library.memkind_malloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t]

@@ -11,10 +11,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from functools import partial
 
 from pmemlab.guest.fact_names import FACTS
-from pmemlab.guest.memory_facts import read_memory_facts
-from pmemlab.guest.pmem_facts import is_pmem, map_sync, memkind_nodes, read_nvdimm_buses
+from pmemlab.guest.memory_facts import cpus_of, read_memory_facts
+from pmemlab.guest.pmem_facts import (
+    is_pmem,
+    map_sync,
+    memkind_nodes,
+    page_regions,
+    read_nvdimm_buses,
+)
 from pmemlab.guest.reading import attempt, separate
 from pmemlab.guest.storage_facts import read_disks, read_mount, read_ssd
 
@@ -29,11 +36,12 @@ def read_facts(path: str | None, memkind: bool, ssd: str | None = None) -> dict[
     memkind: whether to allocate from memkind's KMEM DAX kind and see where the page lies.
     ssd: folder that is said to be on a solid-state disk; its mount and disk are asked about.
     """
+    memory = read_memory_facts()
     buses = attempt(read_nvdimm_buses)
     disks = attempt(read_disks)
     found: dict[str, object] = {
         "kernel": os.uname().release,
-        **read_memory_facts(),
+        **memory,
         "dimms": buses["dimms"] if isinstance(buses, dict) else buses,
         "regions": buses["regions"] if isinstance(buses, dict) else buses,
         "disks": disks,
@@ -42,14 +50,27 @@ def read_facts(path: str | None, memkind: bool, ssd: str | None = None) -> dict[
         mount = attempt(lambda: read_mount(path))
         if isinstance(mount, dict):
             mount["map_sync"] = attempt(lambda: map_sync(path))
+            mount["page_regions"] = attempt(lambda: page_regions(path))
         found["mount"] = mount
         found["libpmem"] = {"is_pmem": attempt(lambda: is_pmem(path))}
     if memkind:
-        found["memkind"] = {"page_nodes": attempt(memkind_nodes)}
+        found["memkind"] = _read_memkind(memory["nodes_with_cpus"])
     if ssd is not None:
         found["ssd"] = attempt(lambda: read_ssd(ssd, disks))
     facts, unreadable = separate(found)
     return {**facts, "unreadable": unreadable}
+
+
+def _read_memkind(nodes_with_cpus: object) -> dict[str, object]:
+    assert isinstance(nodes_with_cpus, list)
+    askers = [node for node in nodes_with_cpus if cpus_of(node)]
+    answers = {str(node): attempt(partial(memkind_nodes, node)) for node in askers}
+    unreadable = [answer for answer in answers.values() if not isinstance(answer, list)]
+    together = {node for nodes in answers.values() if isinstance(nodes, list) for node in nodes}
+    return {
+        "page_nodes": unreadable[0] if unreadable else sorted(together),
+        "page_nodes_from": answers,
+    }
 
 
 def _main() -> None:

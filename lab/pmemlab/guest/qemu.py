@@ -75,6 +75,7 @@ def command_line(
     further: arguments that come last.
     """
     machine = ",".join(filter(None, ["q35", topology.machine_options]))
+    cpu = "host" if accelerator == "kvm" else _TCG_CPU
     # Guests are throwaway and run our own code: mitigations would cost time and protect nobody.
     # NUMA balancing would move pages away from where a scenario wants to find them.
     kernel_command_line = [
@@ -95,7 +96,7 @@ def command_line(
         *("-name", f"pmemlab-{topology.name}"),
         *("-machine", machine),
         *("-accel", "kvm" if accelerator == "kvm" else f"tcg,tb-size={_TCG_CACHE_MB}"),
-        *("-cpu", "host" if accelerator == "kvm" else _TCG_CPU),
+        *("-cpu", ",".join(filter(None, [cpu, topology.cpu_options]))),
         *("-smp", str(topology.cpus)),
         *("-m", f"{topology.memory_bytes >> 20}M"),
         *("-kernel", str(kernel.image), "-initrd", str(initramfs)),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Unreadable", "attempt", "document_of", "separate", "text_of"]
+__all__ = ["Unreadable", "attempt", "document_of", "output_of", "separate", "text_of"]
 
 _LIMIT_S = 60.0
 
@@ -58,12 +58,8 @@ def text_of(path: Path) -> str:
     return path.read_text().strip()
 
 
-def document_of(argv: Sequence[str]) -> Any:
-    """The JSON document that a program prints; an empty list where it prints nothing.
-
-    Raises OSError with the program's own words where it fails, ValueError where it prints
-    something else.
-    """
+def output_of(argv: Sequence[str]) -> str:
+    """What a program prints. Raises OSError with its own words where it fails."""
     done = subprocess.run(
         argv,
         capture_output=True,
@@ -75,7 +71,16 @@ def document_of(argv: Sequence[str]) -> Any:
     if done.returncode:
         words = (done.stderr or done.stdout).strip() or "it said nothing"
         raise OSError(f"{' '.join(argv)} ended with status {done.returncode}: {words}")
+    return done.stdout
+
+
+def document_of(argv: Sequence[str]) -> Any:
+    """The JSON document that a program prints; an empty list where it prints nothing.
+
+    Raises as `output_of` does, and ValueError where it prints something else.
+    """
+    output = output_of(argv)
     try:
-        return json.loads(done.stdout) if done.stdout.strip() else []
+        return json.loads(output) if output.strip() else []
     except ValueError as error:
         raise ValueError(f"{' '.join(argv)} printed no JSON: {error}") from error

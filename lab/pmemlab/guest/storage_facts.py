@@ -6,12 +6,13 @@ import os
 import re
 from pathlib import Path
 
-from pmemlab.guest.reading import Unreadable, attempt, document_of, text_of
+from pmemlab.guest.reading import Unreadable, attempt, document_of, output_of, text_of
 from pmemlab.placement import device_number
 
 __all__ = ["read_disks", "read_mount", "read_ssd"]
 
 _BLOCK_DEVICES = Path("/sys/class/block")
+_SECTOR_BYTES = 512
 
 
 def read_disks() -> list[dict[str, object]]:
@@ -58,6 +59,7 @@ def read_mount(path: str) -> dict[str, object]:
         "device": device,
         "device_number": device_number(Path(path).stat().st_dev),
         "block_devices": attempt(lambda: _block_devices(device)),
+        "mapping": attempt(lambda: _mapping(device)),
         "point": point,
         "filesystem": filesystem,
         "dax": bool({"dax", "dax=always"} & set(options.split(","))),
@@ -127,10 +129,33 @@ def _block_devices(device: str) -> list[str]:
 
     Raises OSError where `device` is no block device (a tmpfs has none).
     """
+    return sorted(_beneath(_block_device_folder(device).name))
+
+
+def _block_device_folder(device: str) -> Path:
     if not Path(device).is_block_device():
         raise OSError(f"{device} is no block device")
     number = device_number(Path(device).stat().st_rdev)
-    return sorted(_beneath(Path(f"/sys/dev/block/{number}").resolve().name))
+    return Path(f"/sys/dev/block/{number}").resolve()
+
+
+def _mapping(device: str) -> list[dict[str, object]]:
+    """The targets of a device-mapper device; empty where `device` is none.
+
+    Raises OSError with dmsetup's words where it may not be asked.
+    """
+    if not _block_device_folder(device).joinpath("dm").exists():
+        return []
+    table = output_of(["dmsetup", "table", device])
+    return [_target(line.split()) for line in table.splitlines()]
+
+
+def _target(words: list[str]) -> dict[str, object]:
+    """Of "start length type ..."; a stripe's goes on with "count chunk device offset ..."."""
+    target: dict[str, object] = {"target": words[2]}
+    if words[2] == "striped":
+        target |= {"stripes": int(words[3]), "chunk_bytes": int(words[4]) * _SECTOR_BYTES}
+    return target
 
 
 def _beneath(name: str) -> set[str]:

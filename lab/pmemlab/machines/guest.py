@@ -48,6 +48,7 @@ _PROGRAMS = {
     "daxctl": "daxctl",
     "numactl": "numactl",
     "mkfs.ext4": "e2fsprogs",
+    "dmsetup": "dmsetup",
 }
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
