@@ -11,7 +11,7 @@ import pytest
 from test_scenario_plugin import FakeMachine, Lab
 
 import pmemlab.machines
-from pmemlab.errors import LabError, MachineDiedError
+from pmemlab.errors import LabError, MachineDiedError, MissingRequirementError
 from pmemlab.machines.protocol import Kind, Result
 from pmemlab.topology import Topology
 
@@ -120,10 +120,9 @@ def test_a_machine_that_can_t_be_proved_is_an_error_and_no_failure(
 def test_this_computer_takes_no_machine_s_place_unless_asked(
     run: Callable[..., pytest.RunResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "pmemlab.machines.choice.MachineChooser._containers", "no Docker engine answers"
-    )
-    monkeypatch.setattr("pmemlab.machines.choice.MachineChooser._why_no_guest", "no QEMU")
+    lacking = [MissingRequirementError("no QEMU", "apt-get install qemu-system-x86")]
+    monkeypatch.setattr("pmemlab.machines.container.requirements", lambda *_: lacking)
+    monkeypatch.setattr("pmemlab.machines.guest.requirements", lambda _: lacking)
     test = '@pytest.mark.pmemlab("fsdax")\ndef test_mine(machine): pass'
     result = run(test, "-rs")
     result.assert_outcomes(skipped=1)
