@@ -17,7 +17,10 @@ from pmemlab.topology import Topology
 CONSOLE = "[    0.000000] a kernel's last words"
 
 _LAB = Path(__file__).parents[2] / "lab"
-_PROGRAM = f"""#!{sys.executable}
+# A shell finds Python, since the path after "#!" may have no space in it; Python sees a text there.
+_PROGRAM = f"""#!/bin/sh
+'''exec' "{sys.executable}" "$0" "$@"
+' '''
 import re, sys
 sys.path.insert(0, {str(_LAB)!r})
 from pmemlab.guest.agent import Agent

@@ -175,7 +175,7 @@ def test_a_scenario_is_a_test_for_each_storage_type(lab: Lab) -> None:
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
         [
-            "machines: guest for pmem-node: asked for by --machine",
+            "machines: guest for pmem-node: asked for by --pmemlab-machine",
             "*numa.yaml::DRAM PASSED*",
             "*numa.yaml::PMEM_MEMKIND PASSED*",
         ]

@@ -173,7 +173,7 @@ def test_the_user_s_terminal_and_the_guest_s_are_one(
     on_terminal: Callable[[str], _Terminal],
 ) -> None:
     terminal = on_terminal(
-        "stty size; trap 'stty size' WINCH; until read line; do :; done; echo $line; exit 9"
+        "trap 'stty size' WINCH; stty size; until read line; do :; done; echo $line; exit 9"
     )
     terminal.read_until(b"20 60")
     ioctl(terminal.ours, termios.TIOCSWINSZ, struct.pack("HHHH", 25, 66, 0, 0))

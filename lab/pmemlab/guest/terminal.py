@@ -96,6 +96,7 @@ def _keys_sent_to(command: Command) -> Iterator[None]:
             os.write(wake, b"r")
 
     before = signal.signal(signal.SIGWINCH, resized)
+    os.write(wake, b"r")  # it may have changed since the command was told
     thread = threading.Thread(target=send, name="keys", daemon=True)
     thread.start()
     try:

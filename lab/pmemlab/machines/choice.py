@@ -40,7 +40,7 @@ class MachineChooser:
         Best first: the running lab's container, a throwaway container, a guest, a process.
         """
         if self._requested != "auto":
-            return Choice(self._requested, "asked for by --machine")
+            return Choice(self._requested, "asked for by --pmemlab-machine")
         why = self._why_no_container(topology)
         if why is None:
             if topology.name in self._running:
