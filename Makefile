@@ -14,6 +14,13 @@ CHECK_PACKAGES := clang
 # What an emulated machine needs of the computer that it runs on.
 GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ndctl daxctl numactl e2fsprogs dmsetup
 
+# Where `make backports` has unpacked a newer QEMU and kernel, guests run on them.
+BACKPORTS := .lab/backports
+ifneq ($(wildcard $(BACKPORTS)/root),)
+export PMEMLAB_QEMU ?= $(CURDIR)/$(BACKPORTS)/root/usr/bin/qemu-system-x86_64
+export PMEMLAB_KERNEL ?= $(CURDIR)/$(BACKPORTS)/root
+endif
+
 CORE_SOURCES := $(shell find engine/core engine/CMakeLists.txt -type f)
 
 # $(call install_packages,PACKAGES): installs those that are missing, or says how.
@@ -61,6 +68,10 @@ lab-up: docker-answers setup ## build and start every machine as a container, an
 .PHONY: lab-down
 lab-down: setup ## stop the machines and remove whatever they left
 	$(BIN)/pmemlab down $(ARGS)
+
+.PHONY: backports
+backports: ## unpack Debian 12's newer QEMU and kernel, which the CXL machines want
+	lab/backports.sh $(BACKPORTS)
 
 .PHONY: bench
 bench: setup ## measure the engine against PyTorch and a hand-written loop
@@ -114,3 +125,9 @@ check-packages:
 .PHONY: guest-packages
 guest-packages:
 	$(call install_packages,$(GUEST_PACKAGES))
+	-@command -v cxl >/dev/null || $(MAKE) --no-print-directory cxl-package
+
+# In Debian 12 the program is part of ndctl; only the CXL machines want it.
+.PHONY: cxl-package
+cxl-package:
+	$(call install_packages,cxl)

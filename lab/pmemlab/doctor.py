@@ -13,11 +13,13 @@ from rich.table import Table
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.guest.accelerator import choose_accelerator
 from pmemlab.guest.initramfs import find_busybox
-from pmemlab.guest.kernel import cached_kernel, kernel_source
+from pmemlab.guest.kernel import cached_kernel, kernel_release, kernel_source
 from pmemlab.guest.qemu import find_qemu, find_setpriv
+from pmemlab.guest.requirements import unmet_requirements
 from pmemlab.machines.protocol import Kind
+from pmemlab.topology import Topology, load_topology, topology_names
 
-__all__ = ["Diagnosis", "diagnose", "diagnosis_table", "missing_for_guest"]
+__all__ = ["Diagnosis", "diagnose", "diagnosis_table", "missing_for_guest", "missing_for_topology"]
 
 # Programs of the topologies' provisioning and of `pmemlab show`, with the packages that have them.
 # A guest's root is this computer's, so they must be here.
@@ -40,7 +42,7 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class Diagnosis:
     """Of one kind of machine. missing: what keeps it from running, each with its remedy.
 
-    lacking: what only some of its storage types want. notes: what it runs with.
+    lacking: what only some of its storage types or topologies want. notes: what it runs with.
     """
 
     kind: Kind
@@ -83,6 +85,11 @@ def missing_for_guest() -> list[MissingRequirementError]:
     return [*_failures(checks), *programs]
 
 
+def missing_for_topology(topology: Topology) -> list[MissingRequirementError]:
+    """What keeps this machine from running as a guest, where others do."""
+    return unmet_requirements(topology, find_qemu(), kernel_release())
+
+
 def _process() -> Diagnosis:
     missing = []
     if not Path("/dev/shm").is_dir():
@@ -102,7 +109,12 @@ def _guest() -> Diagnosis:
         else "accelerator: KVM or TCG, found out at the first start"
     )
     notes = (kernel_source(), accelerator)
-    return Diagnosis("guest", (), tuple(_missing_libraries()), notes)
+    too_old = [
+        missing
+        for name in topology_names()
+        for missing in missing_for_topology(load_topology(name))
+    ]
+    return Diagnosis("guest", (), (*_missing_libraries(), *_missing_cxl(), *too_old), notes)
 
 
 def _container() -> Diagnosis:
@@ -122,6 +134,13 @@ def _container() -> Diagnosis:
         return Diagnosis("container", (MissingRequirementError(str(error), "git clone"),))
     note = f"image {image}" if image else "no image of these sources yet: `make lab-up` builds it"
     return Diagnosis("container", (), (), (f"Docker {client.version()['Version']}", note))
+
+
+def _missing_cxl() -> list[MissingRequirementError]:
+    if shutil.which("cxl", path=_SYSTEM_PATH):
+        return []
+    what = "cxl, for the machines with CXL memory"
+    return [MissingRequirementError(what, "apt-get install cxl, or ndctl of Debian 12")]
 
 
 def _missing_libraries() -> list[MissingRequirementError]:

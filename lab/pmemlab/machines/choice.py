@@ -10,7 +10,7 @@ from typing import Literal
 from pmemlab.clone import find_clone
 from pmemlab.errors import LabError
 from pmemlab.machines.protocol import Kind
-from pmemlab.topology import Topology, load_topology, topology_names
+from pmemlab.topology import Requirements, Topology, load_topology, topology_names
 
 __all__ = ["Choice", "KindOrAuto", "MachineChooser"]
 
@@ -43,15 +43,18 @@ class MachineChooser:
         containers = self._containers
         if not _is_the_labs_own(topology):
             why = f"{topology.name} is no topology of the lab's own, which containers run"
+        elif topology.requires != Requirements():
+            why = "containers have the distribution's own QEMU and kernel, which may be too old"
         elif isinstance(containers, str):
             why = f"no container: {containers}"
         elif topology.name in containers:
             return Choice("container", "it runs in this clone's lab")
         else:
             return Choice("container", "a throwaway one, since the lab has none up")
-        if self._why_no_guest is None:
+        missing = self._why_no_guest or _why_not_this_guest(topology)
+        if not missing:
             return Choice("guest", why)
-        return Choice("process", f"{why}; no guest: {self._why_no_guest}")
+        return Choice("process", f"{why}; no guest: {missing}")
 
     @cached_property
     def _containers(self) -> frozenset[str] | str:
@@ -71,6 +74,12 @@ class MachineChooser:
         from pmemlab.doctor import missing_for_guest
 
         return "; ".join(str(missing) for missing in missing_for_guest()) or None
+
+
+def _why_not_this_guest(topology: Topology) -> str:
+    from pmemlab.doctor import missing_for_topology
+
+    return "; ".join(map(str, missing_for_topology(topology)))
 
 
 def _is_the_labs_own(topology: Topology) -> bool:

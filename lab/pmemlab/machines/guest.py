@@ -20,6 +20,7 @@ from pmemlab.guest.initramfs import get_initramfs
 from pmemlab.guest.kernel import get_kernel
 from pmemlab.guest.link import Command, Link
 from pmemlab.guest.qemu import Qemu, command_line, find_qemu
+from pmemlab.guest.requirements import unmet_requirements
 from pmemlab.machines.protocol import Accelerator, Result
 from pmemlab.machines.state_folder import StateFolder
 from pmemlab.proof import Proof, probe_command, prove
@@ -97,6 +98,8 @@ class GuestMachine:
         qemu = find_qemu()
         on_step("looking for a kernel")
         kernel = get_kernel()
+        for missing in unmet_requirements(self.topology, qemu, kernel.release):
+            raise missing
         initramfs = get_initramfs(kernel)
         on_step("choosing KVM or TCG")
         self.accelerator = choose_accelerator(kernel, qemu)
