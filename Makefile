@@ -24,6 +24,13 @@ LAB_REQUIREMENTS := "docker>=7" "pyyaml>=6" "rich>=13" "tomli>=2; python_version
 # Debian and Ubuntu have pip's part of it in a package of its own.
 HAS_VENV := $(shell $(PYTHON) -c 'import ensurepip' 2>/dev/null && echo yes)
 
+# Where `make backports` has unpacked a newer QEMU and kernel, guests run on them.
+BACKPORTS := .lab/backports
+ifneq ($(wildcard $(BACKPORTS)/root),)
+export PMEMLAB_QEMU ?= $(CURDIR)/$(BACKPORTS)/root/usr/bin/qemu-system-x86_64
+export PMEMLAB_KERNEL ?= $(CURDIR)/$(BACKPORTS)/root
+endif
+
 CORE_SOURCES := $(shell find engine/core engine/CMakeLists.txt -type f)
 
 # $(call install_packages,PACKAGES): installs those that are missing, or says how.
@@ -75,6 +82,10 @@ lab-down: lab-tools ## stop the machines and remove whatever they left
 .PHONY: show
 show: lab-tools guest-packages ## print a machine's persistent memory: make show ARGS=fsdax
 	$(LAB) show $(ARGS)
+
+.PHONY: backports
+backports: ## unpack Debian 12's newer QEMU and kernel, which the CXL machines want
+	lab/backports.sh $(BACKPORTS)
 
 .PHONY: bench
 bench: setup ## measure the engine against PyTorch and a hand-written loop
@@ -163,3 +174,9 @@ check-packages:
 .PHONY: guest-packages
 guest-packages:
 	$(call install_packages,$(GUEST_PACKAGES))
+	-@command -v cxl >/dev/null || $(MAKE) --no-print-directory cxl-package
+
+# In Debian 12 the program is part of ndctl; only the CXL machines want it.
+.PHONY: cxl-package
+cxl-package:
+	$(call install_packages,cxl)

@@ -13,8 +13,9 @@ from rich.table import Table
 
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.guest.accelerator import choose_accelerator
-from pmemlab.guest.kernel import cached_kernel, kernel_source
+from pmemlab.guest.kernel import cached_kernel, kernel_release, kernel_source
 from pmemlab.guest.qemu import find_qemu
+from pmemlab.guest.requirements import unmet_requirements
 from pmemlab.guest.sandbox import sandbox_arguments
 from pmemlab.machines import guest, process
 from pmemlab.machines.protocol import Kind
@@ -42,7 +43,7 @@ _IMAGE_BUILD_BYTES = 6 << 30
 class Diagnosis:
     """Of one kind of machine. missing: what keeps it from running, each with its remedy.
 
-    lacking: what only some of its storage types want. notes: what it runs with.
+    lacking: what only some of its storage types or topologies want. notes: what it runs with.
     """
 
     kind: Kind
@@ -107,7 +108,12 @@ def _guest() -> Diagnosis:
     )
     sandbox = "on" if sandbox_arguments(find_qemu()) else "this QEMU has none that starts here"
     notes = [kernel_source(), accelerator, f"QEMU's sandbox: {sandbox}", *notes]
-    return Diagnosis("guest", (), libraries, tuple(notes))
+    too_old = [
+        missing
+        for name in topology_names()
+        for missing in unmet_requirements(load_topology(name), find_qemu(), kernel_release())
+    ]
+    return Diagnosis("guest", (), (*libraries, *_missing_cxl(), *too_old), tuple(notes))
 
 
 def _container() -> Diagnosis:
@@ -150,6 +156,13 @@ def _container() -> Diagnosis:
 def _largest(size: Callable[[Topology], int]) -> Topology:
     """Of the lab's own."""
     return max((load_topology(name) for name in topology_names()), key=size)
+
+
+def _missing_cxl() -> list[MissingRequirementError]:
+    if shutil.which("cxl", path=guest.PROGRAM_PATH):
+        return []
+    what = "cxl, for the machines with CXL memory"
+    return [MissingRequirementError(what, "apt-get install cxl, or ndctl of Debian 12")]
 
 
 def _missing_libraries() -> list[MissingRequirementError]:

@@ -6,6 +6,7 @@ be found afterwards, and which facts must hold before anyone may use the machine
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from pmemlab.yaml_fields import Fields
 
 __all__ = [
     "PersistentMemory",
+    "Requirements",
     "SolidStateDisk",
     "Topology",
     "load_topology",
@@ -51,6 +53,17 @@ class SolidStateDisk:
 
 
 @dataclass(frozen=True)
+class Requirements:
+    """The least versions with which a machine was seen to work. Default: any.
+
+    qemu: as `qemu-system-x86_64 --version` says, "10.0". kernel: the guest's, "6.12".
+    """
+
+    qemu: str = ""
+    kernel: str = ""
+
+
+@dataclass(frozen=True)
 class Topology:
     """One emulated machine.
 
@@ -60,6 +73,7 @@ class Topology:
         between levels ("mount.dax: true") and a star for every item of a list
         ("regions.*.modes: [[fsdax]]"). Required: a machine that proves nothing is refused.
     guide: the mode's name in DeepRec's guide "Embedding on PMEM". Default: "".
+    requires: least versions of QEMU and of the guest's kernel. Default: any.
     cpus: virtual CPUs. Default: 1, with which QEMU's TCG needs no atomics: a third less work.
     memory_bytes: RAM at boot (`memory` in the file). Default: 1G.
     backing_files: name -> bytes; sparse files that are the DIMMs' and disks' media. QEMU
@@ -78,6 +92,7 @@ class Topology:
     summary: str
     proof: Mapping[str, object]
     guide: str = ""
+    requires: Requirements = field(default_factory=Requirements)
     cpus: int = 1
     memory_bytes: int = 1 << 30
     backing_files: Mapping[str, int] = field(default_factory=dict)
@@ -121,6 +136,7 @@ def _topology(top: Fields) -> Topology:
         summary=top.text("summary"),
         proof=_proof(top),
         guide=top.text("guide", ""),
+        requires=_requires(top),
         cpus=top.count("cpus", Topology.cpus),
         memory_bytes=top.size("memory", Topology.memory_bytes),
         backing_files={
@@ -149,6 +165,17 @@ def _proof(top: Fields) -> dict[str, object]:
         if value is None:
             raise top.error(f"proof.{name}", "is empty: give the value that the fact must have")
     return proof
+
+
+def _requires(top: Fields) -> Requirements:
+    fields = top.section("requires")
+    versions = {}
+    for name in ("qemu", "kernel"):
+        versions[name] = fields.text(name, "")
+        if not re.fullmatch(r"([0-9]+(\.[0-9]+)*)?", versions[name]):
+            raise fields.error(name, f"must be a version in quotes, not {versions[name]!r}")
+    fields.finish()
+    return Requirements(**versions)
 
 
 def _environment(top: Fields) -> dict[str, str]:

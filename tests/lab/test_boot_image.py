@@ -23,7 +23,7 @@ from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.guest import kernel as kernel_module
 from pmemlab.guest.cache import build_once, cache_folder
 from pmemlab.guest.initramfs import get_initramfs, write_cpio
-from pmemlab.guest.kernel import cached_kernel, get_kernel, kernel_source
+from pmemlab.guest.kernel import cached_kernel, get_kernel, kernel_release, kernel_source
 
 _RELEASE = "6.1.0-9-amd64"
 _KERNEL = b"\x7fELF" + b"a kernel" * 1000
@@ -215,15 +215,17 @@ def test_a_folder_of_one_s_own_without_a_kernel_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PMEMLAB_KERNEL", str(tmp_path))
-    for find in (get_kernel, kernel_source):
+    for find in (get_kernel, kernel_source, kernel_release):
         with pytest.raises(MissingRequirementError, match=f"PMEMLAB_KERNEL={tmp_path}"):
             find()
 
 
 def test_a_kernel_is_got_once(root: Path) -> None:
     assert kernel_source() == f"kernel {_RELEASE} from {root}/boot"
+    assert kernel_release() == _RELEASE
     kernel = get_kernel()
     shutil.rmtree(root)
+    assert kernel_release() == _RELEASE
     assert cached_kernel() == get_kernel() == kernel
     assert str(cache_folder()) in kernel_source()
 
@@ -405,3 +407,13 @@ def test_a_cache_that_can_t_be_made_names_the_variable(
     monkeypatch.setenv("PMEMLAB_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(LabError, match="PMEMLAB_CACHE"):
         cache_folder()
+
+
+def test_a_package_s_release_is_known_before_it_is_fetched(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(root / "boot")
+    monkeypatch.setattr(
+        kernel_module, "_package_names", lambda _: ["linux-image-6.12.95+deb12-amd64"]
+    )
+    assert kernel_release() == "6.12.95+deb12-amd64"

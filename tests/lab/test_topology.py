@@ -26,6 +26,8 @@ def _written(folder: Path, **fields: str) -> Path:
 
 def test_the_guide_s_modes_a_yardstick_and_others_are_there() -> None:
     assert topology_names() == [
+        "cxl-pmem",
+        "cxl-ram",
         "dram",
         "fsdax",
         "fsdax-memmap",
@@ -86,6 +88,16 @@ def test_qemu_s_memory_is_the_machine_s(
     assert argv[argv.index("-append") + 1].endswith('-- python "a file"')
 
 
+def test_a_topology_s_own_cpu_options_are_qemu_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pmemlab.guest.qemu.find_qemu", lambda: "qemu")
+    topology = load_topology("cxl-ram")
+    kernel = Kernel("6.12", tmp_path, tmp_path)
+    argv = command_line(topology, kernel, tmp_path, "kvm", tmp_path, ["python"], "fd=3")
+    assert argv[argv.index("-cpu") + 1] == "host,-hypervisor"
+
+
 def test_fields_have_their_documented_defaults(tmp_path: Path) -> None:
     topology = load_topology(_written(tmp_path))
     assert (topology.cpus, topology.memory_bytes) == (1, 1 << 30)
@@ -120,6 +132,9 @@ def test_fields_have_their_documented_defaults(tmp_path: Path) -> None:
         ),
         ({"ssd": "{path: mnt}"}, r"ssd\.path: must be an absolute path"),
         ({"ssd": "{size: 1G}"}, r"ssd.*size: is no field here; there are path"),
+        ({"requires": "{qemu: 10.0}"}, r"requires\.qemu: must be text"),
+        ({"requires": "{kernel: '6.x'}"}, r"requires\.kernel: must be a version in quotes"),
+        ({"requires": "{cxl: '77'}"}, r"requires\.cxl: is no field here; there are qemu, kernel"),
         ({"memroy": "1G"}, "memroy: is no field here; there are name, summary"),
     ],
 )
@@ -148,7 +163,7 @@ def test_a_file_that_is_no_topology_is_refused(tmp_path: Path, text: str) -> Non
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
-    with pytest.raises(TopologyError, match=r"'kmemdax'.*dram, fsdax, .*kmem-dax"):
+    with pytest.raises(TopologyError, match=r"'kmemdax'.*cxl-pmem, .*dram, fsdax, .*kmem-dax"):
         load_topology("kmemdax")
 
 

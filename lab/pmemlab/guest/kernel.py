@@ -22,7 +22,7 @@ from pathlib import Path
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.guest.cache import build_once, cache_folder
 
-__all__ = ["Kernel", "cached_kernel", "get_kernel", "kernel_source"]
+__all__ = ["Kernel", "cached_kernel", "get_kernel", "kernel_release", "kernel_source"]
 
 # Every guest loads these, in the order in which they are wanted; their dependencies come before
 # them.
@@ -97,6 +97,19 @@ def kernel_source() -> str:
     if _own_folder():
         raise _no_own_kernel(why)
     return f"kernel from the package {_package_names(why)[0]}, fetched at the first start"
+
+
+def kernel_release() -> str:
+    """Release of the kernel that `get_kernel` would get, without getting it. Raises as it does."""
+    kernel = cached_kernel()
+    if kernel:
+        return kernel.release
+    release, why = _find_release(_own_folder() or _ROOT)
+    if release:
+        return release
+    if _own_folder():
+        raise _no_own_kernel(why)
+    return re.sub(r"^[^0-9]*", "", _package_names(why)[0])
 
 
 def get_kernel() -> Kernel:

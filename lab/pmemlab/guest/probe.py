@@ -13,6 +13,7 @@ import json
 import os
 from functools import partial
 
+from pmemlab.guest.cxl_facts import read_cxl_memdevs, read_cxl_regions
 from pmemlab.guest.fact_names import FACTS
 from pmemlab.guest.memory_facts import cpus_of, read_memory_facts
 from pmemlab.guest.pmem_facts import (
@@ -44,6 +45,8 @@ def read_facts(path: str | None, memkind: bool, ssd: str | None = None) -> dict[
         **memory,
         "dimms": buses["dimms"] if isinstance(buses, dict) else buses,
         "regions": buses["regions"] if isinstance(buses, dict) else buses,
+        "cxl_memdevs": attempt(read_cxl_memdevs),
+        "cxl_regions": attempt(read_cxl_regions),
         "disks": disks,
     }
     if path is not None:

@@ -22,9 +22,10 @@ from pmemlab.errors import (
 from pmemlab.guest.accelerator import choose_accelerator
 from pmemlab.guest.host_files import HostFiles, package_folders
 from pmemlab.guest.initramfs import find_busybox, get_initramfs
-from pmemlab.guest.kernel import get_kernel, kernel_source
+from pmemlab.guest.kernel import get_kernel, kernel_release, kernel_source
 from pmemlab.guest.link import Command, Link
 from pmemlab.guest.qemu import Qemu, command_line, find_qemu, find_setpriv
+from pmemlab.guest.requirements import unmet_requirements
 from pmemlab.guest.sandbox import sandbox_arguments
 from pmemlab.guest.shares import foreign_site_folders, guest_root, shared_folders
 from pmemlab.machines.facts import read_facts
@@ -35,7 +36,7 @@ from pmemlab.machines.state_folder import StateFolder
 from pmemlab.proof import Proof, prove
 from pmemlab.topology import Topology
 
-__all__ = ["GuestMachine", "agent_command", "open_guest_machine", "requirements"]
+__all__ = ["PROGRAM_PATH", "GuestMachine", "agent_command", "open_guest_machine", "requirements"]
 
 # Generous: seven guests that start at once without KVM share the host's cores.
 _BOOT_LIMIT_S = 180.0
@@ -50,7 +51,7 @@ _PROGRAMS = {
     "mkfs.ext4": "e2fsprogs",
     "dmsetup": "dmsetup",
 }
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PROGRAM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def requirements(topology: Topology) -> list[MissingRequirementError]:
@@ -62,8 +63,10 @@ def requirements(topology: Topology) -> list[MissingRequirementError]:
         except MissingRequirementError as error:
             missing.append(error)
     for program, package in _PROGRAMS.items():
-        if not shutil.which(program, path=_PATH):
+        if not shutil.which(program, path=PROGRAM_PATH):
             missing.append(MissingRequirementError(program, f"apt-get install {package}"))
+    if not missing:  # else neither is there to be too old
+        missing += unmet_requirements(topology, find_qemu(), kernel_release())
     missing += missing_memory(topology.memory_bytes + EMULATOR_BYTES, topology.name)
     missing += missing_disk(media_bytes(topology), f"the media of {topology.name}")
     return missing
@@ -147,6 +150,8 @@ class GuestMachine:
         qemu = find_qemu()
         on_step("looking for a kernel")
         kernel = get_kernel()
+        for missing in unmet_requirements(self.topology, qemu, kernel.release):
+            raise missing
         shares = shared_folders()
         initramfs = get_initramfs(kernel, guest_root(shares))
         on_step("choosing KVM or TCG")
@@ -246,7 +251,7 @@ class GuestMachine:
     def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
         python_path = [folder.parent for folder in package_folders()] + foreign_site_folders()
         return {
-            "PATH": _PATH,
+            "PATH": PROGRAM_PATH,
             "HOME": "/root",
             "LANG": "C.UTF-8",
             "PYTHONPATH": os.pathsep.join(dict.fromkeys(map(str, python_path))),
