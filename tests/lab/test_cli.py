@@ -97,7 +97,7 @@ def test_show_prints_what_the_guide_s_commands_do(
     for name, script in programs.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "bin" / name).chmod(0o755)
-    monkeypatch.setattr("pmemlab.machines.guest._PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    monkeypatch.setattr("pmemlab.machines.guest.PROGRAM_PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def no_docker() -> frozenset[str]:

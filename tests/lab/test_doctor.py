@@ -24,7 +24,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("PMEMLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-docker.sock")
-    monkeypatch.setattr(guest, "_PATH", str(tmp_path))
+    monkeypatch.setattr(guest, "PROGRAM_PATH", str(tmp_path))
     monkeypatch.setattr("pmemlab.guest.initramfs._SYSTEM_PATH", str(tmp_path))
     monkeypatch.setattr("pmemlab.guest.kernel._ROOT", tmp_path)
 

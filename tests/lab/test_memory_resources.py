@@ -30,6 +30,32 @@ _CASES: dict[str, tuple[dict[str, object], MemoryResources]] = {
         {"ram_bytes": 895 * _M, "persistent_bytes": 640 * _M, "kmem_bytes": 512 * _M},
         MemoryResources(895 * _M, 0, 640 * _M, 0, 896 * _M, 642 * _M),
     ),
+    "nvme": ({"ram_bytes": 895 * _M}, MemoryResources(895 * _M, 0, 0, 0, 896 * _M, 0)),
+    "sata": ({"ram_bytes": 895 * _M}, MemoryResources(895 * _M, 0, 0, 0, 896 * _M, 0)),
+    "fsdax-nvme": (
+        {"ram_bytes": 895 * _M},
+        MemoryResources(895 * _M, 0, 128 * _M, 0, 896 * _M, 130 * _M),
+    ),
+    "interleaved": (
+        {"ram_bytes": 895 * _M},
+        MemoryResources(895 * _M, 0, 256 * _M, 0, 896 * _M, 260 * _M),
+    ),
+    "two-sockets": (
+        {"ram_bytes": 895 * _M},
+        MemoryResources(895 * _M, 0, 512 * _M, 0, 896 * _M, 516 * _M),
+    ),
+    "mixed-mode": (
+        {"ram_bytes": 895 * _M},
+        MemoryResources(0, 895 * _M, 256 * _M, 224 * _M, 224 * _M, (896 + 258) * _M),
+    ),
+    "cxl-ram": (
+        {"ram_bytes": 895 * _M},
+        MemoryResources(895 * _M, 512 * _M, 0, 0, 896 * _M, 512 * _M),
+    ),
+    "cxl-pmem": (
+        {"ram_bytes": 895 * _M},
+        MemoryResources(895 * _M, 0, 256 * _M, 0, 896 * _M, 257 * _M),
+    ),
     "numa-cpuless": (
         {"ram_bytes": 1407 * _M, "node_bytes": {"0": 880 * _M, "1": 504 * _M}},
         MemoryResources(903 * _M, 504 * _M, 0, 0, 904 * _M, 504 * _M),
