@@ -4,15 +4,32 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# The commands of `pmemlab` that train nothing: neither the engine nor PyTorch is needed.
+LAB_TOOLS := $(VENV)/.lab-tools
+LAB := PYTHONPATH=lab $(BIN)/python -m pmemlab
+GET_TORCH := $(BIN)/python -I lab/pmemlab/torch_wheel.py constraints.txt
 
-# What the native core and the engine's memories need.
-ENGINE_PACKAGES := g++ liburing-dev python3-dev python3-venv libleveldb1d libpmem1
+# What the engine's memories and disk tiers need, and what compiles its core.
+ENGINE_LIBRARIES := libleveldb1d libpmem1
+ENGINE_PACKAGES := g++ liburing-dev python3-dev $(ENGINE_LIBRARIES)
 # In Debian 12 and Ubuntu, not in Debian 13; PMEM_MEMKIND says so where it is missing.
 OPTIONAL_PACKAGES := libmemkind0
 # What checks the rules of the core's locks.
 CHECK_PACKAGES := clang
 # What an emulated machine needs of the computer that it runs on.
-GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ndctl daxctl numactl e2fsprogs
+GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ndctl daxctl numactl e2fsprogs dmsetup
+
+# Of pyproject.toml's extra `lab`: pip installs no extra without its project.
+LAB_REQUIREMENTS := "docker>=7" "pyyaml>=6" "rich>=13" "tomli>=2; python_version < '3.11'"
+# Debian and Ubuntu have pip's part of it in a package of its own.
+HAS_VENV := $(shell $(PYTHON) -c 'import ensurepip' 2>/dev/null && echo yes)
+
+# Where `make backports` has unpacked a newer QEMU and kernel, guests run on them.
+BACKPORTS := .lab/backports
+ifneq ($(wildcard $(BACKPORTS)/root),)
+export PMEMLAB_QEMU ?= $(CURDIR)/$(BACKPORTS)/root/usr/bin/qemu-system-x86_64
+export PMEMLAB_KERNEL ?= $(CURDIR)/$(BACKPORTS)/root
+endif
 
 CORE_SOURCES := $(shell find engine/core engine/CMakeLists.txt -type f)
 
@@ -26,9 +43,9 @@ define install_packages
 	  if [ "$$(id -u)" = 0 ]; then sudo=""; elif command -v sudo >/dev/null; then sudo=sudo; else \
 	    echo "run as root: apt-get update && apt-get install -y$$missing" >&2; exit 1; fi; \
 	  echo "installing$$missing"; \
-	  { $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing; } >/tmp/pmemlab-apt.$$$$.log 2>&1 \
-	    || { cat /tmp/pmemlab-apt.$$$$.log; rm -f /tmp/pmemlab-apt.$$$$.log; exit 1; }; \
-	  rm -f /tmp/pmemlab-apt.$$$$.log; \
+	  log=$$(mktemp) && trap 'rm -f "$$log"' EXIT; \
+	  { $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; } >"$$log" 2>&1 \
+	    || { cat "$$log"; exit 1; }; \
 	fi
 endef
 
@@ -55,12 +72,20 @@ docker-stop: ## end the Docker engine that `make docker` started
 	@docker/engine.sh down
 
 .PHONY: lab-up
-lab-up: docker-answers setup ## build and start every machine as a container, and wait until each is proved
-	$(BIN)/pmemlab up $(ARGS)
+lab-up: docker-answers lab-tools ## build and start every machine as a container, and wait until each is proved
+	$(LAB) up $(ARGS)
 
 .PHONY: lab-down
-lab-down: setup ## stop the machines and remove whatever they left
-	$(BIN)/pmemlab down $(ARGS)
+lab-down: lab-tools ## stop the machines and remove whatever they left
+	$(LAB) down $(ARGS)
+
+.PHONY: show
+show: lab-tools guest-packages ## print a machine's persistent memory: make show ARGS=fsdax
+	$(LAB) show $(ARGS)
+
+.PHONY: backports
+backports: ## unpack Debian 12's newer QEMU and kernel, which the CXL machines want
+	lab/backports.sh $(BACKPORTS)
 
 .PHONY: bench
 bench: setup ## measure the engine against PyTorch and a hand-written loop
@@ -75,14 +100,27 @@ check: setup check-packages ## lint, check types and locks, and test the core un
 	$(BIN)/python -m pytest tests/engine -m sanitizer $(ARGS)
 
 .PHONY: doctor
-doctor: setup ## say which machines run on this computer, and what the others need
-	$(BIN)/pmemlab doctor
+doctor: lab-tools ## say which machines run on this computer, and what the others need
+	$(LAB) doctor
+
+.PHONY: wheels
+wheels: build-packages $(BIN)/pip ## build this clone's wheel into wheels/, with all that it needs beside it
+	$(GET_TORCH) wheel -q -w wheels
+	$(BIN)/python -m pip wheel -q -w wheels -f wheels -c constraints.txt '.[torch,lab]'
 
 .PHONY: clean
-clean: ## remove what was built, installed and downloaded into this folder
-	rm -rf $(VENV) build dist .lab docker/wheels results
+clean: ## remove what was built, installed and downloaded into this folder; `make clean-cache`: kernels too
+	rm -rf $(VENV) build dist wheels .lab docker/wheels results
 	find . -name __pycache__ -prune -exec rm -rf {} +
+	find . -name '*.egg-info' -prune -exec rm -rf {} +
 	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache engine/embstore/_core*.so engine/embstore/bench/_yardsticks*.so
+
+# What all clones of this user's share.
+.PHONY: clean-cache
+clean-cache:
+	cache="$${PMEMLAB_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/pmemlab}"; [ ! -d "$$cache" ] || { \
+	  cd "$$cache" && rm -rf kernel-* initramfs-* scratch-* chosen by-hand accelerator.json containers-kvm.json lock && \
+	  cd / && rmdir --ignore-fail-on-non-empty "$$cache"; }
 
 # --- What the targets above need.
 
@@ -90,13 +128,31 @@ clean: ## remove what was built, installed and downloaded into this folder
 setup: $(INSTALLED)
 
 # The core is compiled against the build tools in the environment, so a changed source costs seconds.
-$(INSTALLED): pyproject.toml constraints.txt $(CORE_SOURCES)
+# With WHEELS=FOLDER, what `make wheels` left there is installed instead; nothing is compiled or fetched.
+$(INSTALLED): pyproject.toml constraints.txt $(if $(WHEELS),$(wildcard $(WHEELS)/pmemlab-*.whl),$(CORE_SOURCES)) | $(BIN)/pip
+ifdef WHEELS
+	$(call install_packages,$(ENGINE_LIBRARIES))
+	-@$(MAKE) --no-print-directory optional-packages
+	$(BIN)/python -m pip install -q --no-index --find-links $(WHEELS) 'pmemlab[torch,lab]'
+else
 	$(call install_packages,$(ENGINE_PACKAGES))
 	-@$(MAKE) --no-print-directory optional-packages
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(GET_TORCH) install -q
 	$(BIN)/python -m pip install -q -c constraints.txt "scikit-build-core>=0.11" "nanobind>=2.7" cmake ninja
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[torch,lab,bench,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[torch,lab,bench,checkpoints,dev]'
+endif
+	touch $@ $(LAB_TOOLS)
+
+.PHONY: lab-tools
+lab-tools: $(LAB_TOOLS)
+
+$(LAB_TOOLS): pyproject.toml | $(BIN)/pip
+	$(BIN)/python -m pip install -q $(LAB_REQUIREMENTS)
 	touch $@
+
+$(BIN)/pip:
+	$(if $(HAS_VENV),,$(call install_packages,python3-venv))
+	$(PYTHON) -m venv $(VENV)
 
 # First, because what follows takes minutes.
 .PHONY: docker-answers
@@ -107,6 +163,10 @@ docker-answers:
 optional-packages:
 	$(call install_packages,$(OPTIONAL_PACKAGES))
 
+.PHONY: build-packages
+build-packages:
+	$(call install_packages,$(ENGINE_PACKAGES))
+
 .PHONY: check-packages
 check-packages:
 	$(call install_packages,$(CHECK_PACKAGES))
@@ -114,3 +174,9 @@ check-packages:
 .PHONY: guest-packages
 guest-packages:
 	$(call install_packages,$(GUEST_PACKAGES))
+	-@command -v cxl >/dev/null || $(MAKE) --no-print-directory cxl-package
+
+# In Debian 12 the program is part of ndctl; only the CXL machines want it.
+.PHONY: cxl-package
+cxl-package:
+	$(call install_packages,cxl)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from pmemlab.errors import EXEC_LAB_ERROR_STATUS, LabError, MissingRequirementError
-from pmemlab.machines import Machine, open_machine
-from pmemlab.topology import load_topology, topology_names
+from pmemlab.machines import Machine
+from pmemlab.topology import Topology, load_topology, topology_names
+
+if TYPE_CHECKING:
+    from pmemlab.machines.guest import GuestMachine
+    from pmemlab.machines.guest_options import GuestOptions
 
 __all__ = ["main"]
 
@@ -64,9 +70,12 @@ def _parser() -> argparse.ArgumentParser:
     add("doctor", _doctor)
 
     up = add("up", _up)
-    up.add_argument("machines", nargs="*", metavar="MACHINE", help=f"of {machines}; default: all")
+    up.add_argument(
+        "machines", nargs="*", metavar="MACHINE", help=f"of {machines}; default: all that stand"
+    )
 
-    add("down", _down)
+    down = add("down", _down)
+    down.add_argument("--images", action="store_true", help="the clone's images too")
 
     show = add("show", _show)
     show.add_argument("machine", metavar="MACHINE", help=f"one of {machines}, or a topology's file")
@@ -79,6 +88,14 @@ def _parser() -> argparse.ArgumentParser:
     execute.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
     execute.add_argument("--timeout", type=float, metavar="S", help="kill the command after S s")
 
+    shell = add("shell", _shell)
+    shell.usage = "pmemlab shell (MACHINE | --state-dir DIR) [options] [-- COMMAND [ARGUMENT ...]]"
+    shell.add_argument("machine", nargs="?", metavar="MACHINE", help=f"one of {machines}")
+    shell.add_argument("--state-dir", type=Path, help="of a running `pmemlab serve`")
+    shell.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
+    for command in (execute, shell):
+        _add_guest_options(command)
+
     run = add("run", _run)
     run.usage = "pmemlab run [pytest's arguments]"
 
@@ -86,6 +103,25 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("topology", metavar="TOPOLOGY", help=f"one of {machines}, or a file")
     serve.add_argument("--state-dir", type=Path, required=True, help="for what belongs to it")
     return parser
+
+
+def _add_guest_options(command: argparse.ArgumentParser) -> None:
+    guest = command.add_argument_group(
+        "guest", "each starts a guest for this command, also where the lab runs that machine"
+    )
+    guest.add_argument(
+        "--kernel",
+        metavar="VERSION|PATH",
+        help="a version in /boot, a FOLDER/boot/vmlinuz-VERSION, or a FOLDER with boot and lib",
+    )
+    guest.add_argument("--cpus", type=int, metavar="N", help="virtual CPUs")
+    guest.add_argument("--qemu-arguments", metavar="TEXT", help="added to QEMU's, in one text")
+    guest.add_argument(
+        "--share", type=Path, metavar="FOLDER", help="the guest may write it, at /mnt/results"
+    )
+    guest.add_argument(
+        "--dry-run", action="store_true", help="print the commands that would start the guest"
+    )
 
 
 def _doctor(_: argparse.Namespace) -> int:
@@ -99,7 +135,7 @@ def _doctor(_: argparse.Namespace) -> int:
 
 
 def _up(arguments: argparse.Namespace) -> int:
-    """start the lab: every machine in a container, proved"""
+    """start the lab: machines in containers, proved; those on demand only where they are named"""
     from pmemlab.compose import lab_up
 
     for name in arguments.machines:
@@ -108,11 +144,11 @@ def _up(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _down(_: argparse.Namespace) -> int:
+def _down(arguments: argparse.Namespace) -> int:
     """stop the lab, and remove whatever it left"""
     from pmemlab.compose import lab_down
 
-    lab_down()
+    lab_down(images=arguments.images)
     return 0
 
 
@@ -134,21 +170,50 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _exec(arguments: argparse.Namespace) -> int:
     """run a command in a machine, with its output and exit status"""
-    if not arguments.rest:
+    if not arguments.rest and not arguments.dry_run:
         raise LabError("exec: give the command after `--`")
     if (arguments.machine is None) == (arguments.state_dir is None):
         raise LabError("exec: give either a machine or --state-dir")
     env = _environment(arguments.env)
+    options = _guest_options(arguments)
     if arguments.state_dir is not None:
         from pmemlab.guest.control import run_attached
 
         return run_attached(arguments.state_dir, arguments.rest, env, arguments.timeout)
-    with _running_or_fresh(arguments.machine) as machine:
+    if arguments.dry_run:
+        return _print_script(arguments.machine, options)
+    with _running_or_fresh(arguments.machine, options) as machine:
         result = machine.run(arguments.rest, env, arguments.timeout)
     for stream, text in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
         stream.buffer.write(text.encode(errors="surrogateescape"))
         stream.flush()
     return result.returncode if result.returncode >= 0 else 128 - result.returncode
+
+
+def _shell(arguments: argparse.Namespace) -> int:
+    """open a shell in a machine, on this terminal"""
+    if (arguments.machine is None) == (arguments.state_dir is None):
+        raise LabError("shell: give either a machine or --state-dir")
+    env = {"TERM": os.environ.get("TERM", "dumb"), **_environment(arguments.env)}
+    options = _guest_options(arguments)
+    if arguments.dry_run:
+        return _print_script(arguments.machine, options)
+    from pmemlab.guest.terminal import own_size, run_on_own_terminal
+
+    own_size()  # without a terminal, nothing is started
+    argv = arguments.rest or ["/bin/bash"]
+    if arguments.state_dir is not None:
+        from pmemlab.guest.control import attach
+
+        with attach(arguments.state_dir) as link:
+            return run_on_own_terminal(lambda size: link.spawn(argv, env, size.as_document()))
+    topology = load_topology(arguments.machine)
+    if options is None and _runs_in_the_lab(topology):
+        from pmemlab.container_engine.terminal import run_in_container
+
+        return run_in_container(topology.name, argv, env)
+    with _fresh_guest(topology, options) as guest:
+        return run_on_own_terminal(lambda size: guest.spawn(argv, env, size.as_document()))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -182,27 +247,71 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _running_or_fresh(name: str) -> Iterator[Machine]:
-    """The running lab's machine of that name, else a guest for this command alone."""
+def _running_or_fresh(name: str, options: GuestOptions | None = None) -> Iterator[Machine]:
+    """The running lab's machine of that name, else a guest for this command alone; always the
+    latter where there are options.
+    """
     topology = load_topology(name)
+    if options is None and _runs_in_the_lab(topology):
+        from pmemlab.machines.container import open_container_machine
+
+        # People may look at a machine that a run is on.
+        with open_container_machine(topology, leased=False) as machine:
+            yield machine
+        return
+    with _fresh_guest(topology, options) as guest:
+        yield guest
+
+
+def _runs_in_the_lab(topology: Topology) -> bool:
     try:
         from pmemlab.machines.container import running_machines
 
-        is_running = topology.name in running_machines()
+        return topology.name in running_machines()
     except MissingRequirementError:
-        is_running = False
-    if is_running:
-        with open_machine(topology, "container") as machine:
-            yield machine
-        return
+        return False
+
+
+def _fresh_guest(topology: Topology, options: GuestOptions | None) -> GuestMachine:
     from pmemlab.machines.guest import open_guest_machine
+    from pmemlab.machines.guest_options import GuestOptions
 
     with _messages.status(f"{topology.name}: starting a guest") as status:
-        guest = open_guest_machine(
-            topology, on_step=lambda step: status.update(f"{topology.name}: {step}")
+        return open_guest_machine(
+            topology,
+            on_step=lambda step: status.update(f"{topology.name}: {step}"),
+            options=options or GuestOptions(),
         )
-    with guest:
-        yield guest
+
+
+def _guest_options(arguments: argparse.Namespace) -> GuestOptions | None:
+    """What the user wants of a guest; None for nothing. $PMEMLAB_KERNEL is set as they want it."""
+    from pmemlab.machines.guest_options import GuestOptions, parse_qemu_arguments
+
+    wanted = [arguments.kernel, arguments.cpus, arguments.qemu_arguments, arguments.share]
+    if all(option is None for option in wanted) and not arguments.dry_run:
+        return None
+    if arguments.state_dir is not None:
+        raise LabError("--state-dir: its guest runs already; options for guests can't change it")
+    if arguments.cpus is not None and arguments.cpus < 1:
+        raise LabError(f"--cpus {arguments.cpus}: must be 1 or more")
+    if arguments.kernel is not None:
+        from pmemlab.guest.kernel_choice import kernel_folder
+
+        os.environ["PMEMLAB_KERNEL"] = str(kernel_folder(arguments.kernel))
+    return GuestOptions(
+        cpus=arguments.cpus,
+        qemu_arguments=parse_qemu_arguments(arguments.qemu_arguments or ""),
+        results=arguments.share,
+    )
+
+
+def _print_script(name: str, options: GuestOptions | None) -> int:
+    from pmemlab.guest.by_hand import script
+    from pmemlab.machines.guest_options import GuestOptions
+
+    sys.stdout.write(script(load_topology(name), options or GuestOptions()))
+    return 0
 
 
 def _environment(settings: Sequence[str]) -> dict[str, str]:

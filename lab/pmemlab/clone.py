@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pmemlab.errors import LabError
+from pmemlab.errors import MissingRequirementError
 
 __all__ = ["Clone", "find_clone"]
 
@@ -67,10 +67,15 @@ class Clone:
 def find_clone(start: Path | None = None) -> Clone:
     """The clone that holds start (the working folder, if None).
 
-    Raises `LabError` where there is none, because Compose and the image need the clone's files.
+    Raises `MissingRequirementError` where there is none: Compose, the image and the scenarios need
+    its files. Guests and processes don't.
     """
     start = (start or Path.cwd()).resolve()
     for folder in (start, *start.parents):
         if (folder / "compose.yaml").is_file() and (folder / "lab/pmemlab").is_dir():
             return Clone(folder)
-    raise LabError(f"{start}: not inside a clone of pmemlab; run this in a clone's folder")
+    raise MissingRequirementError(
+        f"{start} is not inside a clone of pmemlab, which containers and the project's own "
+        "scenarios are made of; guests and processes need none",
+        "cd to a clone",
+    )

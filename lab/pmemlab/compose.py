@@ -1,4 +1,4 @@
-"""The lab as a whole: every machine of compose.yaml up and proved, or all of it gone."""
+"""The lab as a whole: its standing machines up and proved, or all of it gone."""
 
 from __future__ import annotations
 
@@ -7,21 +7,28 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import yaml
 from docker.models.containers import Container
 from rich.console import Console
 from rich.table import Table
 
-from pmemlab.clone import find_clone
+from pmemlab.clone import Clone, find_clone
+from pmemlab.container_engine import labels
 from pmemlab.container_engine.compose_command import find_compose
 from pmemlab.container_engine.connection import connect
 from pmemlab.container_engine.health import is_proved, read_proof
 from pmemlab.container_engine.image import ensure_image
-from pmemlab.container_engine.inventory import find_machines, sweep, sweep_abandoned
+from pmemlab.container_engine.inventory import (
+    find_machines,
+    remove_images,
+    sweep,
+    sweep_abandoned,
+)
 from pmemlab.container_engine.kvm import kvm_works
 from pmemlab.container_engine.stages import Stage, Stages
 from pmemlab.errors import LabError, MissingRequirementError
 
-__all__ = ["lab_down", "lab_up"]
+__all__ = ["lab_down", "lab_up", "standing_machines"]
 
 _POLL_S = 0.25
 _STOP_S = 10
@@ -40,7 +47,7 @@ class _Outcome:
 def lab_up(topologies: Sequence[str] = (), console: Console | None = None) -> None:
     """Build the image if need be, start the machines, and wait until each is proved.
 
-    topologies: names of the machines; every one of compose.yaml, if empty.
+    topologies: names of the machines; if empty, those of compose.yaml that aren't on demand.
     console: where progress and the table of what was proved go. Default: stdout.
 
     Raises `LabError` where a machine's proof fails, with the end of its log, once the others are
@@ -56,9 +63,10 @@ def lab_up(topologies: Sequence[str] = (), console: Console | None = None) -> No
         building.end("ready")
         overrides = [clone.kvm_override] if kvm_works(client, image) else []
         compose = find_compose(clone, image, *overrides)
-        compose.run("up", "--no-start", "--remove-orphans", *topologies)
+        names = topologies or standing_machines(clone)
+        compose.run("up", "--no-start", "--remove-orphans", *names)
         machines = find_machines(client, clone)
-        wanted = {name: machines[name] for name in topologies or machines}
+        wanted = {name: machines[name] for name in names}
         # More at a time than there are processors, and each takes longer to be ready.
         outcomes = list(_start(wanted, client.info()["NCPU"], stages))
     console.print(_table(outcome for outcome in outcomes if not outcome.error))
@@ -67,16 +75,24 @@ def lab_up(topologies: Sequence[str] = (), console: Console | None = None) -> No
         raise LabError("\n\n".join(failures))
 
 
-def lab_down(console: Console | None = None) -> None:
-    """Remove all that the clone's lab has in the Docker engine, except for its image."""
+def standing_machines(clone: Clone) -> list[str]:
+    """The services of compose.yaml that aren't on demand."""
+    services = yaml.safe_load(clone.compose_file.read_text(encoding="utf-8"))["services"]
+    return [name for name, service in services.items() if labels.ON_DEMAND not in service["labels"]]
+
+
+def lab_down(console: Console | None = None, *, images: bool = False) -> None:
+    """Remove all that the clone's lab has in the Docker engine, its image only if asked to."""
     console = console or Console()
     try:
         client = connect()
     except MissingRequirementError as error:
         console.print(f"{error.what}: nothing of the lab runs")
         return
-    removed = sweep(client, find_clone())
-    console.print(f"{removed} machines removed")
+    clone = find_clone()
+    console.print(f"{sweep(client, clone)} machines removed")
+    if images:
+        console.print(f"{remove_images(client, clone)} images removed")
 
 
 def _start(machines: Mapping[str, Container], at_a_time: int, stages: Stages) -> Iterable[_Outcome]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,34 +13,37 @@ from rich.table import Table
 
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.guest.accelerator import choose_accelerator
-from pmemlab.guest.initramfs import find_busybox
-from pmemlab.guest.kernel import cached_kernel, kernel_source
-from pmemlab.guest.qemu import find_qemu, find_setpriv
+from pmemlab.guest.kernel import cached_kernel, kernel_release, kernel_source
+from pmemlab.guest.qemu import find_qemu
+from pmemlab.guest.requirements import unmet_requirements
+from pmemlab.guest.sandbox import sandbox_arguments
+from pmemlab.machines import guest, process
 from pmemlab.machines.protocol import Kind
+from pmemlab.machines.room import (
+    EMULATOR_BYTES,
+    at_once,
+    free_memory_bytes,
+    gibibytes,
+    media_bytes,
+)
+from pmemlab.topology import Topology, load_topology, topology_names
 
-__all__ = ["Diagnosis", "diagnose", "diagnosis_table", "missing_for_guest"]
+__all__ = ["Diagnosis", "diagnose", "diagnosis_table"]
 
-# Programs of the topologies' provisioning and of `pmemlab show`, with the packages that have them.
-# A guest's root is this computer's, so they must be here.
-_GUEST_PROGRAMS = {
-    "ndctl": "ndctl",
-    "daxctl": "daxctl",
-    "numactl": "numactl",
-    "mkfs.ext4": "e2fsprogs",
-}
 _LIBRARIES = {
     "libleveldb.so.1d": "libleveldb1d",
     "libmemkind.so.0": "libmemkind0",
     "libpmem.so.1": "libpmem1",
 }
-_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# An image of some 2 GiB, the stages that it is built in, and the wheels that are fetched for it.
+_IMAGE_BUILD_BYTES = 6 << 30
 
 
 @dataclass(frozen=True)
 class Diagnosis:
     """Of one kind of machine. missing: what keeps it from running, each with its remedy.
 
-    lacking: what only some of its storage types want. notes: what it runs with.
+    lacking: what only some of its storage types or topologies want. notes: what it runs with.
     """
 
     kind: Kind
@@ -61,66 +65,104 @@ def diagnosis_table(diagnoses: Iterable[Diagnosis]) -> Table:
     table = Table("machine", "runs here", "what it has and lacks", "to get it")
     for diagnosis in diagnoses:
         lines = [*diagnosis.missing, *diagnosis.lacking]
-        table.add_row(
-            diagnosis.kind,
-            "[green]yes" if diagnosis.runs else "[red]no",
-            "\n".join([*diagnosis.notes, *(f"missing: {line.what}" for line in lines)]),
-            "\n".join([*("" for _ in diagnosis.notes), *(line.remedy for line in lines)]),
-            end_section=True,
-        )
+        for number, (what, remedy) in enumerate(
+            [*((note, "") for note in diagnosis.notes), *_told(lines)] or [("", "")]
+        ):
+            first = number == 0
+            runs = "[green]yes" if diagnosis.runs else "[red]no"
+            table.add_row(diagnosis.kind if first else "", runs if first else "", what, remedy)
+        table.add_section()
     return table
 
 
-def missing_for_guest() -> list[MissingRequirementError]:
-    """What keeps guests from running here; empty where they do."""
-    checks = [find_qemu, find_setpriv, find_busybox, kernel_source]
-    programs = [
-        MissingRequirementError(program, f"apt-get install {package}")
-        for program, package in _GUEST_PROGRAMS.items()
-        if not shutil.which(program, path=_SYSTEM_PATH)
-    ]
-    return [*_failures(checks), *programs]
+def _told(lines: Iterable[MissingRequirementError]) -> Iterable[tuple[str, str]]:
+    return ((f"missing: {line.what}", line.remedy) for line in lines)
 
 
 def _process() -> Diagnosis:
-    missing = []
-    if not Path("/dev/shm").is_dir():
-        missing.append(MissingRequirementError("/dev/shm", "mount -t tmpfs tmpfs /dev/shm"))
+    missing = process.requirements(_largest(lambda topology: topology.pmem.size_bytes))
     note = "no emulation: proves nothing of persistent memory"
     return Diagnosis("process", tuple(missing), tuple(_missing_libraries()), (note,))
 
 
 def _guest() -> Diagnosis:
-    missing = missing_for_guest()
+    largest = _largest(lambda topology: topology.memory_bytes)
+    missing = guest.requirements(largest)
+    libraries = tuple(_missing_libraries())
+    one = largest.memory_bytes + EMULATOR_BYTES
+    media = media_bytes(_largest(media_bytes))
+    folder = tempfile.gettempdir()
+    notes = [
+        f"memory: {gibibytes(free_memory_bytes())} free; a machine takes up to {gibibytes(one)}, "
+        f"and scenarios run up to {at_once()} at once: {gibibytes(one * at_once())}",
+        f"disk: {gibibytes(shutil.disk_usage(folder).free)} free in {folder}; "
+        f"a machine's media take up to {gibibytes(media)}",
+    ]
     if missing:
-        return Diagnosis("guest", tuple(missing), tuple(_missing_libraries()))
+        return Diagnosis("guest", tuple(missing), libraries, tuple(notes))
     kernel = cached_kernel()
     accelerator = (
         f"accelerator: {choose_accelerator(kernel, find_qemu()).upper()}"
         if kernel
         else "accelerator: KVM or TCG, found out at the first start"
     )
-    notes = (kernel_source(), accelerator)
-    return Diagnosis("guest", (), tuple(_missing_libraries()), notes)
+    sandbox = "on" if sandbox_arguments(find_qemu()) else "this QEMU has none that starts here"
+    notes = [kernel_source(), accelerator, f"QEMU's sandbox: {sandbox}", *notes]
+    too_old = [
+        missing
+        for name in topology_names()
+        for missing in unmet_requirements(load_topology(name), find_qemu(), kernel_release())
+    ]
+    return Diagnosis("guest", (), (*libraries, *_missing_cxl(), *too_old), tuple(notes))
 
 
 def _container() -> Diagnosis:
-    from pmemlab.clone import find_clone
-    from pmemlab.container_engine.compose_command import find_compose
-    from pmemlab.container_engine.connection import connect
-    from pmemlab.container_engine.image import current_image
-
     try:
-        clone = find_clone()
+        from pmemlab.container_engine.compose_command import find_compose
+        from pmemlab.container_engine.connection import connect
+        from pmemlab.machines import container
+    except ImportError as error:
+        lacking = MissingRequirementError(f"the Python package {error.name}", "make lab-up")
+        return Diagnosis("container", (lacking,))
+    topologies = [load_topology(name) for name in topology_names()]
+    whole = sum(t.memory_bytes + media_bytes(t) + EMULATOR_BYTES for t in topologies)
+    memory = f"memory: {gibibytes(free_memory_bytes())} free; all of the lab takes up to " + (
+        f"{gibibytes(whole)}"
+    )
+    try:
+        missing = container.requirements(_largest(lambda topology: topology.memory_bytes))
         client = connect()
-        image = current_image(client, clone)
-        find_compose(clone, image or "")
     except MissingRequirementError as error:
-        return Diagnosis("container", (error,))
+        return Diagnosis("container", (error,), (), (memory,))
+    lacking_compose: list[MissingRequirementError] = []
+    try:
+        from pmemlab.clone import find_clone
+
+        find_compose(find_clone(), "")
+    except MissingRequirementError as error:
+        lacking_compose.append(error)
     except LabError as error:
-        return Diagnosis("container", (MissingRequirementError(str(error), "git clone"),))
-    note = f"image {image}" if image else "no image of these sources yet: `make lab-up` builds it"
-    return Diagnosis("container", (), (), (f"Docker {client.version()['Version']}", note))
+        lacking_compose.append(MissingRequirementError(str(error), "make docker"))
+    notes = [f"Docker {client.version()['Version']}", memory]
+    storage = Path(str(client.info().get("DockerRootDir", "")))
+    if storage.is_dir():  # of an engine on this computer
+        notes.append(
+            f"disk: {gibibytes(shutil.disk_usage(storage).free)} free in {storage}; "
+            f"building the image takes up to {gibibytes(_IMAGE_BUILD_BYTES)}"
+        )
+    return Diagnosis("container", tuple(missing), tuple(lacking_compose), tuple(notes))
+
+
+def _largest(size: Callable[[Topology], int]) -> Topology:
+    """Of the lab's own."""
+    return max((load_topology(name) for name in topology_names()), key=size)
+
+
+def _missing_cxl() -> list[MissingRequirementError]:
+    if shutil.which("cxl", path=guest.PROGRAM_PATH):
+        return []
+    what = "cxl, for the machines with CXL memory"
+    return [MissingRequirementError(what, "apt-get install cxl, or ndctl of Debian 12")]
 
 
 def _missing_libraries() -> list[MissingRequirementError]:
@@ -131,13 +173,3 @@ def _missing_libraries() -> list[MissingRequirementError]:
         except OSError:
             missing.append(MissingRequirementError(library, f"apt-get install {package}"))
     return missing
-
-
-def _failures(checks: Iterable[Callable[[], object]]) -> list[MissingRequirementError]:
-    failures = []
-    for check in checks:
-        try:
-            check()
-        except MissingRequirementError as error:
-            failures.append(error)
-    return failures

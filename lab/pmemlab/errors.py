@@ -6,8 +6,10 @@ is. It is never the verdict of a scenario; whoever runs scenarios keeps the two 
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 __all__ = [
     "EXEC_LAB_ERROR_STATUS",
@@ -15,10 +17,12 @@ __all__ = [
     "LabError",
     "MachineDiedError",
     "Mismatch",
+    "MissingFactError",
     "MissingRequirementError",
     "ProofError",
     "ProvisionError",
     "TopologyError",
+    "UnknownFactError",
 ]
 
 EXEC_LAB_ERROR_STATUS = 125
@@ -64,13 +68,45 @@ class CommandTimeoutError(LabError):
         self.stderr = stderr
 
 
+class UnknownFactError(LabError):
+    """A proof demands a fact that the probe never reads, so nothing could tell whether it holds."""
+
+    def __init__(self, fact: str, known: Sequence[str]) -> None:
+        near = difflib.get_close_matches(fact, known, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`--help` of the probe lists them"
+        super().__init__(f"{fact}: the probe knows no fact of this name; {hint}")
+        self.fact = fact
+
+
+class MissingFactError(LabError):
+    """A fact that has no value. kind: as `Mismatch` tells them apart; why: for people."""
+
+    def __init__(self, name: str, kind: Literal["absent", "unreadable"], why: str) -> None:
+        super().__init__(f"{name}: {'could not be read' if kind == 'unreadable' else kind}: {why}")
+        self.kind: Literal["absent", "unreadable"] = kind
+        self.why = why
+
+
 @dataclass(frozen=True)
 class Mismatch:
-    """One fact that does not hold. `found` is None where it could not be read at all."""
+    """One fact that does not hold.
+
+    kind: "differs": it was `found` to be something else. "absent": the machine has nothing of the
+        kind, as where there is no second region. "unreadable": it could not be found out.
+    why: of the latter two, for people.
+    """
 
     fact: str
     expected: object
-    found: object
+    found: object = None
+    kind: Literal["differs", "absent", "unreadable"] = "differs"
+    why: str = ""
+
+    def __str__(self) -> str:
+        if self.kind == "differs":
+            return f"{self.fact}: expected {self.expected!r}, found {self.found!r}"
+        how = "could not be read" if self.kind == "unreadable" else "there is none"
+        return f"{self.fact}: expected {self.expected!r}, {how}: {self.why}"
 
 
 class ProofError(LabError):
@@ -79,8 +115,8 @@ class ProofError(LabError):
     def __init__(
         self, machine: str, mismatches: Sequence[Mismatch], facts: Mapping[str, object]
     ) -> None:
-        lines = [f"{m.fact}: expected {m.expected!r}, found {m.found!r}" for m in mismatches]
-        super().__init__(f"machine {machine} is not what it says:\n  " + "\n  ".join(lines))
+        lines = "\n  ".join(map(str, mismatches))
+        super().__init__(f"machine {machine} is not what it says:\n  {lines}")
         self.machine = machine
         self.mismatches = tuple(mismatches)
         self.facts = dict(facts)

@@ -39,20 +39,24 @@ class MemoryResources:
 def memory_resources(topology: Topology, facts: Mapping[str, object]) -> MemoryResources:
     """Of a machine, by its facts. Only what no guest can see of itself is the topology's: how
     much memory was plugged in, and which plain memory stands for persistent memory.
+
+    Raises `MissingFactError` where one of the facts could not be read.
     """
     ram = _bytes(facts, "ram_bytes")
     declared = _bytes(facts, "declared_persistent_bytes")
     plugged_ram = topology.memory_bytes - declared
-    plugged_pmem = declared + sum(topology.backing_files.values())
-    cache = _bytes(facts, "memory_side_cache.bytes")
+    disks = _total_bytes(facts, "disks.*.bytes")
+    plugged_pmem = declared + sum(topology.backing_files.values()) - disks
+    cache = _total_bytes(facts, "memory_side_caches.*.bytes")
+    # A kmem node is a use of AppDirect capacity: ipmctl knows nothing of it.
+    app_direct = declared + _bytes(facts, "persistent_bytes")
     if cache:  # memory mode: the RAM is persistent memory, and DDR only caches it
-        return MemoryResources(0, ram, 0, cache, cache, plugged_ram)
+        return MemoryResources(0, ram, app_direct, cache, cache, plugged_ram + plugged_pmem)
     if not plugged_pmem:
         nodes = sum(_bytes(facts, f"node_bytes.{node}") for node in topology.pmem.nodes)
         return MemoryResources(ram - nodes, nodes, 0, 0, plugged_ram - nodes, nodes)
-    # A kmem node is a use of AppDirect capacity: ipmctl knows nothing of it.
-    app_direct = declared + _bytes(facts, "persistent_bytes")
-    return MemoryResources(ram, 0, app_direct, 0, plugged_ram, plugged_pmem)
+    volatile_cxl = _total_bytes(facts, "cxl_memdevs.*.ram_bytes")
+    return MemoryResources(ram, volatile_cxl, app_direct, 0, plugged_ram, plugged_pmem)
 
 
 def memory_table(resources: MemoryResources) -> Table:
@@ -73,7 +77,14 @@ def memory_table(resources: MemoryResources) -> Table:
 
 def _bytes(facts: Mapping[str, object], name: str) -> int:
     value = find_fact(facts, name)
-    return value if isinstance(value, int) else 0
+    assert isinstance(value, int)
+    return value
+
+
+def _total_bytes(facts: Mapping[str, object], name: str) -> int:
+    values = find_fact(facts, name)
+    assert isinstance(values, list)
+    return sum(values)
 
 
 def _gib(value: int | None) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-from pmemlab.errors import LabError, Mismatch, ProofError
+from pmemlab.errors import LabError, Mismatch, MissingFactError, ProofError, UnknownFactError
+from pmemlab.guest.fact_names import FACTS, is_fact_name
 from pmemlab.machines.protocol import Accelerator
 from pmemlab.topology import Topology
 
@@ -59,27 +59,66 @@ def probe_command(topology: Topology, python: str) -> list[str]:
 
 
 def find_fact(facts: Mapping[str, object], name: str) -> object:
-    """A fact by its dotted name ("mount.dax", "regions.0.modes"); None where there is none."""
-    value: Any = facts
-    for part in name.split("."):
-        if isinstance(value, Mapping):
-            value = value.get(part)
-        elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
-            value = value[int(part)]
-        else:
-            return None
-    return value
+    """A fact by its dotted name: "mount.dax", "regions.0.modes".
+
+    A star stands for every item of a list, in order: "regions.*.modes" is a list of their modes.
+
+    Raises `UnknownFactError` where the probe knows no such name, `MissingFactError` where this
+    machine has none or it could not be read.
+    """
+    if not is_fact_name(name):
+        raise UnknownFactError(name, [*FACTS])
+    reasons = facts.get("unreadable")
+    return _find(facts, name.split("."), "", reasons if isinstance(reasons, Mapping) else {})
+
+
+def _find(value: object, parts: Sequence[str], at: str, reasons: Mapping[str, str]) -> object:
+    """What lies `parts` below `value`, which is called `at`."""
+    if at in reasons:
+        raise MissingFactError(at, "unreadable", reasons[at])
+    if not parts:
+        return value
+    part, rest = parts[0], parts[1:]
+    if part == "*" and isinstance(value, list):
+        return [_find(one, rest, f"{at}.{i}", reasons) for i, one in enumerate(value)]
+    below = f"{at}.{part}".lstrip(".")
+    if isinstance(value, Mapping) and part in value:
+        return _find(value[part], rest, below, reasons)
+    if isinstance(value, list) and part.isdigit() and int(part) < len(value):
+        return _find(value[int(part)], rest, below, reasons)
+    if below in reasons:
+        raise MissingFactError(below, "unreadable", reasons[below])
+    if isinstance(value, list):
+        raise MissingFactError(below, "absent", f"{at} has {len(value)} items")
+    raise MissingFactError(below, "absent", f"the machine has no {below}")
 
 
 def mismatches(topology: Topology, facts: Mapping[str, object]) -> list[Mismatch]:
-    """The facts that the topology demands and that do not hold."""
-    found = ((name, value, find_fact(facts, name)) for name, value in topology.proof.items())
-    # True == 1 in Python; a proof wants the very value
-    return [
-        Mismatch(name, expected, value)
-        for name, expected, value in found
-        if value != expected or type(value) is not type(expected)
-    ]
+    """The facts that the topology demands and that do not hold.
+
+    Raises `UnknownFactError` where it demands one that the probe knows nothing of.
+    """
+    wrong = []
+    for name, expected in topology.proof.items():
+        try:
+            found = find_fact(facts, name)
+        except MissingFactError as error:
+            wrong.append(Mismatch(name, expected, None, error.kind, error.why))
+        else:
+            if not _same(found, expected):
+                wrong.append(Mismatch(name, expected, found))
+    return wrong
+
+
+def _same(found: object, expected: object) -> bool:
+    """Whether it is the very value, at every depth: True == 1 in Python, and no fact is both."""
+    if type(found) is not type(expected):
+        return False
+    if isinstance(found, list) and isinstance(expected, list):
+        return len(found) == len(expected) and all(map(_same, found, expected))
+    if isinstance(found, dict) and isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(_same(found[k], expected[k]) for k in found)
+    return found == expected
 
 
 def prove(topology: Topology, facts: Mapping[str, object]) -> dict[str, object]:

@@ -17,18 +17,28 @@ from pmemlab.topology import Topology
 CONSOLE = "[    0.000000] a kernel's last words"
 
 _LAB = Path(__file__).parents[2] / "lab"
-_PROGRAM = f"""#!{sys.executable}
+# A shell finds Python, since the path after "#!" may have no space in it; Python sees a text there.
+_PROGRAM = f"""#!/bin/sh
+'''exec' "{sys.executable}" "$0" "$@"
+' '''
 import re, sys
 sys.path.insert(0, {str(_LAB)!r})
 from pmemlab.guest.agent import Agent
 
 line = " ".join(sys.argv)
-with open(re.search("file,id=console,path=([^ ]+)", line)[1], "w") as console:
+console_path = re.search("file,id=console,path=(.+?) -serial ", line)[1].replace(",,", ",")
+with open(console_path, "w") as console:
     console.write({CONSOLE!r})
 Agent(int(re.search("socket,id=agent,fd=([0-9]+)", line)[1])).serve()
 """
 
 TRUE_HERE = Topology("played", "a guest that is this computer", {"kernel": os.uname().release})
+
+
+def program_that_tells(file: Path) -> str:
+    """The program, which also writes the arguments of a guest's start to a file, one a line."""
+    tell = f'if "-smp" in sys.argv: open({str(file)!r}, "w").write("\\n".join(sys.argv))\n'
+    return _PROGRAM.replace("line =", f"{tell}line =", 1)
 
 
 def play(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str = _PROGRAM) -> None:
@@ -40,7 +50,7 @@ def play(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str = _PROGRAM)
     monkeypatch.setenv("PATH", f"{qemu.parent}{os.pathsep}{os.environ['PATH']}")
     kernel = Kernel("6.1.0-played", folder / "vmlinux", folder)
     monkeypatch.setattr("pmemlab.machines.guest.get_kernel", lambda: kernel)
-    monkeypatch.setattr("pmemlab.machines.guest.get_initramfs", lambda _: folder / "initramfs")
+    monkeypatch.setattr("pmemlab.machines.guest.get_initramfs", lambda *_: folder / "initramfs")
     monkeypatch.setattr("pmemlab.machines.guest.choose_accelerator", lambda *_: "tcg")
 
 

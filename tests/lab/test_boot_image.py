@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import lzma
 import multiprocessing
+import os
 import shutil
 import stat
+import struct
 import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +23,7 @@ from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.guest import kernel as kernel_module
 from pmemlab.guest.cache import build_once, cache_folder
 from pmemlab.guest.initramfs import get_initramfs, write_cpio
-from pmemlab.guest.kernel import cached_kernel, get_kernel, kernel_source
+from pmemlab.guest.kernel import cached_kernel, get_kernel, kernel_release, kernel_source
 
 _RELEASE = "6.1.0-9-amd64"
 _KERNEL = b"\x7fELF" + b"a kernel" * 1000
@@ -27,11 +32,34 @@ _KERNEL = b"\x7fELF" + b"a kernel" * 1000
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("PMEMLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("PMEMLAB_KERNEL", raising=False)
     return tmp_path / "cache"
 
 
-def _module(depends: str) -> bytes:
-    return b"\x7fELF\x00license=GPL\x00depends=" + depends.encode() + b"\x00name=x\x00"
+def _module(depends: str, softdep: str = "") -> bytes:
+    soft = f"softdep={softdep}\0" if softdep else ""
+    return f"\x7fELF\0license=GPL\0{soft}depends={depends}\0name=x\0".encode()
+
+
+def _bzimage(packed: bytes) -> bytes:
+    """As the kernel's boot protocol lays it out: a header that says where the packed kernel is."""
+    offset, setup_sectors = 700, 3
+    image = bytearray((setup_sectors + 1) * 512 + offset)
+    image[0x1F1] = setup_sectors
+    image[0x202:0x206] = b"HdrS"
+    image[0x248:0x250] = struct.pack("<II", offset, len(packed) + 4)
+    return bytes(image) + packed + struct.pack("<I", len(_KERNEL)) + b"what follows"
+
+
+def _zstd(content: bytes) -> bytes:
+    return subprocess.run(["zstd", "-c"], input=content, check=True, capture_output=True).stdout
+
+
+def _repack(root: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
+    """Pack every module as another distribution does."""
+    for path in [*root.rglob("*.ko")]:
+        path.with_name(path.name + suffix).write_bytes(pack(path.read_bytes()))
+        path.unlink()
 
 
 @pytest.fixture(autouse=True)
@@ -40,15 +68,15 @@ def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     root = tmp_path / "root"
     tree = root / "lib/modules" / _RELEASE
     (root / "boot").mkdir(parents=True)
-    image = b"MZ boot stub" + b"\xfd7zXZ\x00 no stream" + lzma.compress(_KERNEL)
-    (root / "boot" / f"vmlinuz-{_RELEASE}").write_bytes(image)
-    depends = dict.fromkeys(kernel_module._MODULES, "")
+    (root / "boot" / f"vmlinuz-{_RELEASE}").write_bytes(_bzimage(lzma.compress(_KERNEL)))
+    modules = [*kernel_module._MODULES, *kernel_module._MORE_MODULES]
+    depends = dict.fromkeys([*modules, "crc32c_generic", "crc32c_intel"], "")
     depends |= {"9p": "9pnet,netfs", "9pnet": "", "netfs": "", "ext4": "jbd2,libcrc", "jbd2": ""}
     depends |= {"nd_pmem": "libnvdimm", "virtio_pci": "virtio-ring", "virtio_ring": "built_in"}
     for name, others in depends.items():
         path = tree / "kernel" / "drivers" / f"{name.replace('_', '-')}.ko"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(_module(others))
+        path.write_bytes(_module(others, "pre: crc32c" if name == "ext4" else ""))
     (tree / "kernel/drivers/jbd2.ko.xz").write_bytes(lzma.compress(_module("")))
     (tree / "kernel/drivers/jbd2.ko").unlink()
     (tree / "modules.builtin").write_text("kernel/lib/libcrc.ko\nkernel/built-in.ko\n")
@@ -69,10 +97,135 @@ def test_the_kernel_of_boot_is_unpacked_with_the_modules_in_order() -> None:
     assert all(module.read_bytes().startswith(b"\x7fELF") for module in kernel.modules)
 
 
+def test_what_only_some_machines_want_is_kept_but_not_loaded_by_all() -> None:
+    kernel = get_kernel()
+    kept = {path.stem for path in kernel.folder.rglob("*.ko")}
+    loaded = {path.stem for path in kernel.modules}
+    assert kept - loaded == {*kernel_module._MORE_MODULES}
+
+
+def test_a_kernel_may_lack_what_only_some_machines_want(root: Path) -> None:
+    (root / f"lib/modules/{_RELEASE}/kernel/drivers/cxl-acpi.ko").unlink()
+    assert "cxl_acpi" not in {path.stem for path in get_kernel().folder.rglob("*.ko")}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".zst", _zstd)]
+)
+def test_packed_modules_are_unpacked(
+    root: Path, suffix: str, pack: Callable[[bytes], bytes]
+) -> None:
+    if suffix == ".zst" and not shutil.which("zstd"):
+        pytest.skip("needs zstd")
+    plain = [module.name for module in get_kernel().modules]
+    shutil.rmtree(cache_folder())
+    _repack(root, suffix, pack)
+    kernel = get_kernel()
+    assert [module.name for module in kernel.modules] == plain
+    assert all(module.read_bytes().startswith(b"\x7fELF") for module in kernel.modules)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="this Python unpacks it by itself")
+def test_a_packed_module_that_nothing_here_unpacks_names_the_package(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _repack(root, ".zst", lambda content: content)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(MissingRequirementError, match="apt-get install zstd"):
+        get_kernel()
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_a_module_that_is_no_archive_is_named(root: Path, suffix: str) -> None:
+    if suffix == ".zst" and not shutil.which("zstd"):
+        pytest.skip("needs zstd")
+    _repack(root, suffix, lambda content: content)
+    with pytest.raises(LabError, match=r"kernel module .*\.ko.* can't be unpacked"):
+        get_kernel()
+
+
+def test_a_kernel_without_crc32c_intel_will_do(root: Path) -> None:
+    (root / f"lib/modules/{_RELEASE}/kernel/drivers/crc32c-intel.ko").unlink()
+    names = [module.stem for module in get_kernel().modules]
+    assert "crc32c_intel" not in names
+    assert names.index("crc32c_generic") < names.index("ext4")
+
+
+@pytest.mark.parametrize("softdep", ["pre: crc32c", "pre: crypto-crc32c"])
+def test_an_ext4_that_asks_for_checksums_by_name_needs_them(root: Path, softdep: str) -> None:
+    tree = root / f"lib/modules/{_RELEASE}/kernel/drivers"
+    (tree / "ext4.ko").write_bytes(_module("", softdep))
+    (tree / "crc32c-generic.ko").unlink()
+    with pytest.raises(LabError, match="lacks the module crc32c_generic, which ext4 needs"):
+        _get_kernel_without_apt()
+    (tree / "crc32c-cryptoapi.ko").write_bytes(_module(""))
+    assert "crc32c_cryptoapi" in [module.stem for module in get_kernel().modules]
+
+
+def test_an_ext4_that_has_its_checksums_itself_needs_none(root: Path) -> None:
+    tree = root / f"lib/modules/{_RELEASE}/kernel/drivers"
+    (tree / "ext4.ko").write_bytes(_module(""))
+    for name in ("crc32c-generic", "crc32c-intel"):
+        (tree / f"{name}.ko").unlink()
+    assert not [module for module in get_kernel().modules if "crc32c" in module.stem]
+
+
+@pytest.mark.parametrize(
+    ("module", "told"), [("kmem", "lacks the module kmem"), ("netfs", "netfs, which 9p needs")]
+)
+def test_a_module_that_is_missing_is_named(root: Path, module: str, told: str) -> None:
+    (root / f"lib/modules/{_RELEASE}/kernel/drivers/{module}.ko").unlink()
+    with pytest.raises(MissingRequirementError, match=f"{_RELEASE} .*{told}"):
+        _get_kernel_without_apt()
+
+
+def _get_kernel_without_apt() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", "")
+        get_kernel()
+
+
+def test_a_package_s_kernel_that_lacks_a_module_is_told(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / f"lib/modules/{_RELEASE}/kernel/drivers/nfit.ko").unlink()
+    monkeypatch.setattr(kernel_module, "_package_names", lambda _: ["linux-image-6.1"])
+    monkeypatch.setattr(kernel_module, "_fetch_packages", lambda *_: root)
+    with pytest.raises(LabError, match=r"linux-image-6\.1: .*lacks the module nfit"):
+        get_kernel()
+
+
+def test_a_kernel_of_one_s_own_is_taken_from_its_folder(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    boot = get_kernel()
+    own = tmp_path / "own"
+    shutil.copytree(root, own)
+    for path in (own / "boot", own / "lib/modules"):
+        for found in path.iterdir():
+            found.rename(found.with_name(found.name.replace(_RELEASE, "6.12.1")))
+    monkeypatch.setenv("PMEMLAB_KERNEL", str(own))
+    assert kernel_source() == f"kernel 6.12.1 from {own}/boot"
+    assert get_kernel().release == "6.12.1"
+    monkeypatch.delenv("PMEMLAB_KERNEL")
+    assert get_kernel() == boot
+
+
+def test_a_folder_of_one_s_own_without_a_kernel_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PMEMLAB_KERNEL", str(tmp_path))
+    for find in (get_kernel, kernel_source, kernel_release):
+        with pytest.raises(MissingRequirementError, match=f"PMEMLAB_KERNEL={tmp_path}"):
+            find()
+
+
 def test_a_kernel_is_got_once(root: Path) -> None:
-    assert kernel_source() == f"kernel {_RELEASE} from /boot"
+    assert kernel_source() == f"kernel {_RELEASE} from {root}/boot"
+    assert kernel_release() == _RELEASE
     kernel = get_kernel()
     shutil.rmtree(root)
+    assert kernel_release() == _RELEASE
     assert cached_kernel() == get_kernel() == kernel
     assert str(cache_folder()) in kernel_source()
 
@@ -101,10 +254,40 @@ def test_a_kernel_that_apt_does_not_know_names_the_command(
         get_kernel()
 
 
-def test_an_image_that_python_can_t_unpack_is_left_to_qemu(root: Path) -> None:
-    image = root / "boot" / f"vmlinuz-{_RELEASE}"
-    image.write_bytes(b"MZ another format")
-    assert get_kernel().image.read_bytes() == b"MZ another format"
+@pytest.mark.skipif(not shutil.which("zstd"), reason="needs zstd")
+def test_an_image_that_zstd_packed_is_unpacked_too(root: Path) -> None:
+    (root / "boot" / f"vmlinuz-{_RELEASE}").write_bytes(_bzimage(_zstd(_KERNEL)))
+    assert get_kernel().image.read_bytes() == _KERNEL
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        b"MZ another format",
+        _bzimage(b"\x1f\x8b another program's"),
+        _bzimage(b"\xfd7zXZ\x00 no archive"),
+        _bzimage(b"\x28\xb5\x2f\xfd no archive"),
+        _bzimage(lzma.compress(b"no kernel")),
+    ],
+)
+def test_an_image_that_can_t_be_unpacked_is_left_to_qemu(root: Path, image: bytes) -> None:
+    (root / "boot" / f"vmlinuz-{_RELEASE}").write_bytes(image)
+    assert get_kernel().image.read_bytes() == image
+
+
+def test_an_image_beside_its_modules_is_found(root: Path) -> None:
+    tree = root / "usr/lib/modules" / _RELEASE
+    tree.parent.mkdir(parents=True)
+    (root / "lib/modules" / _RELEASE).rename(tree)
+    (root / f"boot/vmlinuz-{_RELEASE}").rename(tree / "vmlinuz")
+    assert kernel_source() == f"kernel {_RELEASE} from {tree}"
+    assert get_kernel().image.read_bytes() == _KERNEL
+
+
+def test_a_release_without_modules_is_told(root: Path) -> None:
+    shutil.rmtree(root / "lib/modules" / _RELEASE)
+    with pytest.raises(MissingRequirementError, match=f"{_RELEASE} has no modules in"):
+        _get_kernel_without_apt()
 
 
 @pytest.mark.skipif(not shutil.which("busybox"), reason="needs busybox")
@@ -168,6 +351,23 @@ def test_an_initramfs_is_made_once_and_anew_for_another_script(
     assert get_initramfs(kernel) == first
     assert first.stat().st_mtime_ns == written
     assert get_initramfs(kernel, init=b"#!/bin/sh\n") != first
+    assert get_initramfs(kernel, {"shares": (stat.S_IFREG | 0o644, b"share0 /usr\n")}) != first
+
+
+def test_an_initramfs_that_was_not_used_for_long_goes_when_another_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "busybox").write_bytes(b"\x7fELF static")
+    (tmp_path / "busybox").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    kernel = get_kernel()
+    unused, used = get_initramfs(kernel, {}), get_initramfs(kernel, {"a": (stat.S_IFREG, b"")})
+    for path in (unused, used):
+        os.utime(path, (0, 0))
+    get_initramfs(kernel, {"a": (stat.S_IFREG, b"")})
+    get_initramfs(kernel, {"b": (stat.S_IFREG, b"")})
+    assert not unused.exists()
+    assert used.exists()
 
 
 def _build(cache: str) -> None:
@@ -207,3 +407,13 @@ def test_a_cache_that_can_t_be_made_names_the_variable(
     monkeypatch.setenv("PMEMLAB_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(LabError, match="PMEMLAB_CACHE"):
         cache_folder()
+
+
+def test_a_package_s_release_is_known_before_it_is_fetched(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(root / "boot")
+    monkeypatch.setattr(
+        kernel_module, "_package_names", lambda _: ["linux-image-6.12.95+deb12-amd64"]
+    )
+    assert kernel_release() == "6.12.95+deb12-amd64"

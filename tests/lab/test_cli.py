@@ -97,7 +97,7 @@ def test_show_prints_what_the_guide_s_commands_do(
     for name, script in programs.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "bin" / name).chmod(0o755)
-    monkeypatch.setattr("pmemlab.machines.guest._PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    monkeypatch.setattr("pmemlab.machines.guest.PROGRAM_PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def no_docker() -> frozenset[str]:
@@ -122,6 +122,6 @@ def test_run_passes_its_arguments_to_pytest(monkeypatch: pytest.MonkeyPatch) -> 
         return 5
 
     monkeypatch.setattr(pytest, "main", pytest_main)
-    assert main(["run", "--topology", "dram", "-x"]) == 5
+    assert main(["run", "--pmemlab-topology", "dram", "-x"]) == 5
     assert given[0][1].endswith("/scenarios")
-    assert given[0][2:] == ["--topology", "dram", "-x"]
+    assert given[0][2:] == ["--pmemlab-topology", "dram", "-x"]

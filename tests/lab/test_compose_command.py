@@ -84,7 +84,7 @@ def test_a_clone_is_found_from_the_folders_in_it() -> None:
 
 
 def test_outside_of_a_clone_the_error_says_so(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="not inside a clone"):
+    with pytest.raises(MissingRequirementError, match=r"not inside a clone.*guests and processes"):
         find_clone(tmp_path)
 
 

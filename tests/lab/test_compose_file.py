@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
+from pmemlab.clone import Clone
+from pmemlab.compose import standing_machines
 from pmemlab.container_engine import labels
 from pmemlab.container_engine.health import STATE_FOLDER
 from pmemlab.container_engine.throwaway import create_options
 from pmemlab.errors import LabError
-from pmemlab.topology import load_topology, topology_names
+from pmemlab.topology import Requirements, load_topology, topology_names
 
 _MIB = 1 << 20
 _LAB_BYTES = 15 << 30
@@ -32,8 +34,9 @@ def _memory_limit(service: dict[str, Any]) -> int:
     return int(limit.removesuffix("m")) * _MIB
 
 
-def test_there_is_one_service_a_topology() -> None:
-    assert sorted(SERVICES) == topology_names()
+def test_there_is_one_service_a_topology_that_the_image_is_new_enough_for() -> None:
+    wanted = [name for name in topology_names() if load_topology(name).requires == Requirements()]
+    assert sorted(SERVICES) == wanted
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -69,8 +72,15 @@ def test_a_service_may_take_what_its_machine_needs(name: str) -> None:
     assert _memory_limit(SERVICES[name]) >= needed
 
 
-def test_the_whole_lab_stays_within_its_memory() -> None:
-    assert sum(map(_memory_limit, SERVICES.values())) <= _LAB_BYTES
+def test_the_machines_that_stand_stay_within_their_memory_together() -> None:
+    standing = standing_machines(Clone(_CLONE))
+    assert sum(_memory_limit(SERVICES[name]) for name in standing) <= _LAB_BYTES
+
+
+def test_a_machine_that_is_on_demand_is_labelled_so_and_left_alone_by_lab_up() -> None:
+    on_demand = {name for name in SERVICES if labels.ON_DEMAND in SERVICES[name]["labels"]}
+    assert on_demand == {"sata", "two-sockets", "interleaved", "mixed-mode"}
+    assert on_demand == SERVICES.keys() - standing_machines(Clone(_CLONE))
 
 
 def test_the_kvm_override_gives_every_service_the_device_and_nothing_else() -> None:

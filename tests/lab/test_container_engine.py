@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import shutil
+import socket
 import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import UnixStreamServer
+from types import SimpleNamespace
+from typing import Any
 
 import docker
 import pytest
-from docker.errors import DockerException
+from docker.errors import APIError, DockerException
 
+from pmemlab.clone import Clone
 from pmemlab.compose import lab_down
+from pmemlab.container_engine import connection
 from pmemlab.container_engine.connection import connect
-from pmemlab.errors import MissingRequirementError
+from pmemlab.container_engine.inventory import remove_images
+from pmemlab.errors import LabError, MissingRequirementError
 
 CLONE = Path(__file__).parents[2]
 
@@ -45,6 +59,156 @@ def test_without_an_engine_there_is_nothing_to_take_down(
     monkeypatch.chdir(CLONE)
     lab_down()
     assert "nothing of the lab runs" in capsys.readouterr().out
+
+
+@pytest.fixture
+def context(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, str], None]:
+    """Makes a context of Docker's, by its name and address."""
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setattr(connection, "_SOCKET", tmp_path / "no-engine.sock")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+
+    def make(name: str, host: str) -> None:
+        folder = tmp_path / "contexts/meta" / hashlib.sha256(name.encode()).hexdigest()
+        folder.mkdir(parents=True)
+        endpoint = {"docker": {"Host": host, "SkipTLSVerify": False}}
+        meta = {"Name": name, "Metadata": {}, "Endpoints": endpoint}
+        (folder / "meta.json").write_text(json.dumps(meta))
+        (tmp_path / "config.json").write_text(json.dumps({"currentContext": name}))
+
+    return make
+
+
+@contextmanager
+def _engine(path: Path) -> Iterator[list[str]]:
+    """An engine that answers pings on a socket; what it was asked."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            body = b'{"ApiVersion": "1.44"}'
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def address_string(self) -> str:
+            return "a socket"
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            del format, arguments
+
+    class Server(UnixStreamServer):
+        def get_request(self) -> tuple[socket.socket, str]:
+            return super().get_request()[0], "a socket"
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with Server(str(path), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield asked
+        server.shutdown()
+        thread.join()
+
+
+def test_the_current_context_is_asked(context: Callable[[str, str], None], tmp_path: Path) -> None:
+    context("mine", f"unix://{tmp_path}/mine.sock")
+    with _engine(tmp_path / "mine.sock") as asked:
+        connect().close()
+    assert any("_ping" in path for path in asked)
+
+
+def test_docker_host_beats_the_context(
+    context: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context("mine", "unix:///no/such.sock")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/other.sock")
+    with _engine(tmp_path / "other.sock") as asked:
+        connect().close()
+    assert asked
+
+
+def test_docker_context_beats_the_current_one(
+    context: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context("wanted", f"unix://{tmp_path}/wanted.sock")
+    context("current", "unix:///no/such.sock")
+    monkeypatch.setenv("DOCKER_CONTEXT", "wanted")
+    with _engine(tmp_path / "wanted.sock") as asked:
+        connect().close()
+    assert asked
+
+
+def test_a_context_that_there_is_not_is_named(
+    context: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context("mine", "unix:///no/such.sock")
+    monkeypatch.setenv("DOCKER_CONTEXT", "none-of-that-name")
+    with pytest.raises(LabError, match="none-of-that-name"):
+        connect()
+
+
+def test_without_a_local_engine_the_user_s_rootless_one_is_asked(
+    context: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    del context  # but for its environment
+    with pytest.MonkeyPatch.context() as patch, _engine(tmp_path / "run/docker.sock") as asked:
+        patch.setenv("DOCKER_HOST", "")
+        patch.delenv("DOCKER_HOST")
+        connect().close()
+        # For the `docker` command too.
+        assert os.environ["DOCKER_HOST"] == f"unix://{tmp_path}/run/docker.sock"
+    assert asked
+
+
+class _Images:
+    """A Docker engine's images: name -> labels, and what each was built on."""
+
+    def __init__(self, images: dict[str, tuple[str, str | None]]) -> None:
+        self.left = images
+
+    def list(self, *, filters: dict[str, str], all: bool = False) -> list[Any]:
+        del all
+        wanted = filters["label"]
+        return [
+            SimpleNamespace(tags=[name], id=name)
+            for name, (label, _) in self.left.items()
+            if label == wanted or label.split("=")[0] == wanted
+        ]
+
+    def remove(self, name: str) -> None:
+        if any(base == name for _, base in self.left.values()):
+            raise APIError("in use", SimpleNamespace(status_code=409))  # type: ignore[arg-type]
+        del self.left[name]
+
+
+def test_images_of_the_clone_go_with_their_stages_and_others_stay(tmp_path: Path) -> None:
+    clone = Clone(tmp_path)
+    images = _Images({
+        "base": ("pmemlab.base=bookworm", None),
+        "stage": (f"pmemlab.stage={clone.project}", None),
+        "later-stage": (f"pmemlab.stage={clone.project}", "stage"),
+        "image": (f"pmemlab.clone={clone.project}", None),
+        "others": ("pmemlab.clone=pmemlab-other", None),
+        "unrelated": ("maintainer=someone", None),
+    })  # fmt: skip
+    client: Any = SimpleNamespace(images=images)
+    assert remove_images(client, clone) == 3
+    assert set(images.left) == {"base", "others", "unrelated"}
+
+
+def test_the_base_goes_with_the_last_clone_s_image(tmp_path: Path) -> None:
+    clone = Clone(tmp_path)
+    images = _Images({
+        "base": ("pmemlab.base=bookworm", None),
+        "image": (f"pmemlab.clone={clone.project}", "base"),
+    })  # fmt: skip
+    client: Any = SimpleNamespace(images=images)
+    assert remove_images(client, clone) == 2
+    assert images.left == {}
 
 
 class EngineScript:

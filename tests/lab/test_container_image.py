@@ -27,6 +27,7 @@ class Pip:
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
         self.fails = False
+        self.has_cpu_build = True
 
     def __call__(
         self,
@@ -37,6 +38,8 @@ class Pip:
     ) -> None:
         if self.fails:
             raise LabError("python failed (exit status 1):\nno matching distribution for torch")
+        if not self.has_cpu_build and command[-1].endswith("+cpu"):
+            raise LabError(f"No matching distribution found for {command[-1]}")
         self.calls.append(list(command))
         (folder / f"call-{len(self.calls)}.whl").touch()
 
@@ -60,51 +63,78 @@ def _names(folder: Path) -> list[str]:
 
 
 def test_the_machines_packages_are_those_of_pyproject(pip: Pip, clone: Clone) -> None:
-    prepare_wheels(clone, _ignore)
+    prepare_wheels(clone, _ignore, _ignore)
     requirements = (clone.root / "docker/wheels/run/requirements.txt").read_text()
     assert "numpy" in requirements
     assert "torch" in requirements
     assert any("torch" in argument for argument in pip.calls[0])
 
 
+def test_pytorch_s_cpu_build_is_fetched_first_and_then_found_there(pip: Pip, clone: Clone) -> None:
+    told: list[str] = []
+    prepare_wheels(clone, told.append, _ignore)
+    alone, rest = pip.calls[:2]
+    assert alone[-2] == "--no-deps"
+    assert alone[-1].endswith("+cpu")
+    assert rest[rest.index("--find-links") + 1] == alone[alone.index("--dest") + 1]
+    assert told == []
+
+
+def test_without_a_cpu_build_the_plain_one_is_fetched_and_its_cost_is_told(
+    pip: Pip, clone: Clone
+) -> None:
+    pip.has_cpu_build = False
+    told: list[str] = []
+    prepare_wheels(clone, told.append, _ignore)
+    assert any(argument.startswith("torch") for argument in pip.calls[0])
+    assert len(told) == 1
+    assert "2.5 GB of CUDA" in told[0]
+
+
 def test_the_builds_tools_are_those_of_pyproject(pip: Pip, clone: Clone) -> None:
-    prepare_wheels(clone, _ignore)
+    prepare_wheels(clone, _ignore, _ignore)
     requirements = (clone.root / "docker/wheels/build/requirements.txt").read_text()
     assert "scikit-build-core" in requirements
     assert "cmake" in requirements
-    assert len(pip.calls) == 2
+    assert any("cmake" in argument for argument in pip.calls[-1])
 
 
 def test_wheels_are_constrained_and_never_built(pip: Pip, clone: Clone) -> None:
-    prepare_wheels(clone, _ignore)
+    prepare_wheels(clone, _ignore, _ignore)
     for call in pip.calls:
-        assert call[call.index("--constraint") + 1] == str(clone.root / "constraints.txt")
+        if "--no-deps" not in call:  # that one names its version itself
+            assert call[call.index("--constraint") + 1] == str(clone.root / "constraints.txt")
         assert call[call.index("--only-binary") + 1] == ":all:"
 
 
 def test_what_was_fetched_is_not_fetched_again(pip: Pip, clone: Clone) -> None:
-    prepare_wheels(clone, _ignore)
+    prepare_wheels(clone, _ignore, _ignore)
     before = _names(clone.root / "docker/wheels/run")
-    prepare_wheels(clone, _ignore)
-    assert len(pip.calls) == 2
+    calls = len(pip.calls)
+    prepare_wheels(clone, _ignore, _ignore)
+    assert len(pip.calls) == calls
     assert _names(clone.root / "docker/wheels/run") == before
 
 
 @pytest.mark.usefixtures("pip")
 def test_a_changed_constraint_fetches_anew_and_leaves_nothing_old(clone: Clone) -> None:
-    prepare_wheels(clone, _ignore)
+    prepare_wheels(clone, _ignore, _ignore)
     (clone.root / "constraints.txt").write_text("torch==9\n")
-    prepare_wheels(clone, _ignore)
-    assert _names(clone.root / "docker/wheels/run") == ["call-3.whl", "requirements.txt"]
+    prepare_wheels(clone, _ignore, _ignore)
+    assert _names(clone.root / "docker/wheels/run") == [
+        "call-4.whl",
+        "call-5.whl",
+        "requirements.txt",
+    ]
 
 
 def test_a_failed_fetch_leaves_what_was_there(pip: Pip, clone: Clone) -> None:
-    prepare_wheels(clone, _ignore)
+    prepare_wheels(clone, _ignore, _ignore)
     before = _names(clone.root / "docker/wheels/run")
     (clone.root / "constraints.txt").write_text("torch==9\n")
     pip.fails = True
     with pytest.raises(LabError, match=r"(?s)can't be fetched.*no matching distribution"):
-        prepare_wheels(clone, _ignore)
+        prepare_wheels(clone, _ignore, _ignore)
     assert _names(clone.root / "docker/wheels/run") == before
     assert _names(clone.root / "docker/wheels") == ["build", "build.stamp", "run", "run.stamp"]
 

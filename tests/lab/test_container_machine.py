@@ -17,13 +17,15 @@ import docker
 import pytest
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
+from recorded_facts import recorded_facts
 
 from pmemlab.clone import Clone
 from pmemlab.container_engine import labels
 from pmemlab.container_engine.health import is_proved, wait_until_proved
 from pmemlab.container_engine.inventory import owner_label, sweep_abandoned
-from pmemlab.errors import CommandTimeoutError, LabError, MachineDiedError
+from pmemlab.errors import CommandTimeoutError, LabError, MachineDiedError, ProofError
 from pmemlab.machines.container import ContainerMachine, open_container_machine
+from pmemlab.machines.lease import Lease
 from pmemlab.proof import Proof
 from pmemlab.topology import load_topology
 
@@ -129,6 +131,34 @@ def test_a_commands_streams_and_status_come_back(engine: Engine) -> None:
     engine.end_command(3, b"out\n", b"err\n")
     result = machine_of(engine).run(["true"])
     assert (result.returncode, result.stdout, result.stderr) == (3, "out\n", "err\n")
+
+
+def test_its_facts_are_read_again_when_it_is_proved_again(engine: Engine) -> None:
+    """A container may have been up for hours, and somebody in it meanwhile."""
+    facts = recorded_facts("dram") | {"kernel": "6.1.0-later"}
+    engine.end_command(0, json.dumps(facts).encode())
+    machine = machine_of(engine)
+    machine.prove()
+    assert machine.facts()["kernel"] == "6.1.0-later"
+    (argv,) = engine.commands
+    assert "pmemlab.guest.probe" in argv
+
+
+def test_a_machine_that_is_another_by_now_is_the_lab_s_fault(engine: Engine) -> None:
+    engine.end_command(0, json.dumps(recorded_facts("dram") | {"nodes": [0, 1]}).encode())
+    with pytest.raises(ProofError, match=r"nodes: expected \[0\], found \[0, 1\]"):
+        machine_of(engine).prove()
+
+
+def test_its_lease_ends_when_it_is_stopped(engine: Engine, tmp_path: Path) -> None:
+    lease = Lease(tmp_path / "dram.lock")
+    machine = ContainerMachine(
+        engine.client, load_topology("dram"), engine.container, owned=False, lease=lease
+    )
+    with pytest.raises(LabError, match="dram of the running lab is used by process"):
+        Lease(tmp_path / "dram.lock", limit_s=0)
+    machine.stop()
+    Lease(tmp_path / "dram.lock", limit_s=0).end()
 
 
 def test_a_command_goes_through_the_machines_own_door(engine: Engine) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from pmemlab import doctor
-from pmemlab.doctor import Diagnosis, diagnose, diagnosis_table, missing_for_guest
+from pmemlab.doctor import Diagnosis, diagnose, diagnosis_table
 from pmemlab.errors import MissingRequirementError
+from pmemlab.machines import guest, process, room
+from pmemlab.topology import load_topology
+
+GIB = 1 << 30
 
 
 @pytest.fixture
@@ -18,7 +24,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("PMEMLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-docker.sock")
-    monkeypatch.setattr(doctor, "_SYSTEM_PATH", str(tmp_path))
+    monkeypatch.setattr(guest, "PROGRAM_PATH", str(tmp_path))
     monkeypatch.setattr("pmemlab.guest.initramfs._SYSTEM_PATH", str(tmp_path))
     monkeypatch.setattr("pmemlab.guest.kernel._ROOT", tmp_path)
 
@@ -26,7 +32,8 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("bare")
 def test_a_bare_computer_is_told_all_that_guests_want() -> None:
     missing = {
-        error.what.split(",")[0].split(" ")[0]: error.remedy for error in missing_for_guest()
+        error.what.split(",")[0].split(" ")[0]: error.remedy
+        for error in guest.requirements(load_topology("fsdax"))
     }
     assert missing["QEMU"] == "apt-get install qemu-system-x86"
     assert missing["busybox"] == "apt-get install busybox-static"
@@ -42,6 +49,60 @@ def test_a_bare_computer_runs_processes_only() -> None:
     assert not diagnoses["guest"].runs
     assert not diagnoses["container"].runs
     assert [error.remedy for error in diagnoses["container"].missing] == ["make docker"]
+
+
+def _notes(kind: str) -> str:
+    return "\n".join(next(found for found in diagnose() if found.kind == kind).notes)
+
+
+@pytest.mark.usefixtures("bare")
+def test_memory_and_disk_are_told_beside_what_machines_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doctor, "free_memory_bytes", lambda: 7 * GIB)
+    monkeypatch.setattr(doctor, "at_once", lambda: 3)
+    notes = _notes("guest")
+    assert "memory: 7.0 GiB free; a machine takes up to" in notes
+    assert "up to 3 at once" in notes
+    assert "a machine's media take up to" in notes
+    assert "all of the lab takes up to" in _notes("container")
+
+
+def test_too_little_memory_keeps_guests_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "free_memory_bytes", lambda: GIB // 2)
+    told = [error.what for error in guest.requirements(load_topology("fsdax"))]
+    assert [what for what in told if "of free memory for fsdax: 0.5 GiB are free" in what]
+
+
+def test_too_little_room_for_media_keeps_guests_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: _Usage(free=1 << 20))
+    told = guest.requirements(load_topology("fsdax"))
+    assert [error for error in told if "for the media of fsdax" in error.what]
+    assert "set TMPDIR" in told[-1].remedy
+
+
+def test_too_little_shared_memory_keeps_processes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: _Usage(free=1 << 20))
+    [error] = process.requirements(load_topology("fsdax"))
+    assert "/dev/shm" in error.what
+    assert process.requirements(load_topology("dram")) == []
+
+
+def test_a_control_group_s_limit_is_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "max").write_text(f"{GIB}\n")
+    (tmp_path / "current").write_text(f"{GIB // 4}\n")
+    monkeypatch.setattr(room, "_MEMORY_LIMIT", tmp_path / "max")
+    monkeypatch.setattr(room, "_MEMORY_USED", tmp_path / "current")
+    assert room.free_memory_bytes() == 3 * GIB // 4
+    (tmp_path / "max").write_text("max\n")
+    assert room.free_memory_bytes() > 3 * GIB // 4
+
+
+@dataclass
+class _Usage:
+    free: int
 
 
 def test_the_table_has_a_row_a_kind_and_the_commands() -> None:

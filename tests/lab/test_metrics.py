@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pmemlab.metrics import Metric, ResultsFile, commit_of, read_results, timing_kind
+from embstore.options import TierKind
+from pmemlab.scenarios.metrics import Metric, ResultsFile, commit_of, read_results, timing_kind
 
 METRIC = Metric(
     name="samples_per_s",
@@ -60,9 +61,25 @@ def test_an_unknown_kind_is_refused() -> None:
         replace(METRIC, kind="guessed")  # type: ignore[arg-type]
 
 
+DRAM, PMEM, SSD = TierKind.DRAM, TierKind.PMEM, TierKind.SSDHASH
+
+
 def test_timings_under_tcg_are_functional_only() -> None:
-    assert timing_kind("tcg") == "functional-only"
-    assert timing_kind("kvm") == timing_kind("none") == "measured"
+    assert timing_kind([DRAM], "guest", "tcg", {}) == "functional-only"
+    assert timing_kind([DRAM], "guest", "kvm", {}) == "measured"
+    assert timing_kind([DRAM], "process", "none", {}) == "measured"
+
+
+def test_timings_of_emulated_media_are_functional_only_however_fast_the_processor_runs() -> None:
+    for kinds in ([PMEM], [DRAM, PMEM], [DRAM, SSD], [TierKind.LEVELDB]):
+        assert timing_kind(kinds, "guest", "kvm", {}) == "functional-only"
+    cached = {"memory_side_caches": [{"node": 0}]}
+    assert timing_kind([DRAM], "container", "kvm", cached) == "functional-only"
+
+
+def test_a_process_measures_its_disk_but_no_persistent_memory() -> None:
+    assert timing_kind([DRAM, SSD], "process", "none", {}) == "measured"
+    assert timing_kind([DRAM, PMEM], "process", "none", {}) == "functional-only"
 
 
 def test_the_commit_says_where_the_tree_differs(tmp_path: Path) -> None:

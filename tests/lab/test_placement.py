@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pmemlab.placement import backing_file, page_nodes
+from pmemlab.placement import backing_file, page_nodes, unmap_pages_of
 
 
 def _address(memory: mmap.mmap) -> int:
@@ -52,3 +52,33 @@ def test_an_address_that_is_not_mapped_is_refused() -> None:
 def test_an_empty_range_is_refused(address: int, length: int) -> None:
     with pytest.raises(ValueError, match="must both be above 0"):
         page_nodes(address, length)
+
+
+def test_pages_of_a_file_leave_the_page_tables_and_come_back(tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    file = tmp_path / "inside" / "rows"
+    file.write_bytes(b"row" * 4096)
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as mapping:
+        assert mapping[:3] == b"row"
+        assert resident_bytes(file) > 0
+        unmap_pages_of(tmp_path / "inside")
+        assert resident_bytes(file) == 0
+        assert mapping[:3] == b"row"
+
+
+def resident_bytes(file: Path) -> int:
+    """Of this process's mapping of it, by smaps."""
+    text = Path("/proc/self/smaps").read_text()
+    _, found, after = text.partition(f" {file}\n")
+    assert found
+    return int(after.split("Rss:", 1)[1].split()[0]) << 10
+
+
+def test_a_large_mapping_of_which_little_was_touched_is_counted_at_once() -> None:
+    size = 4 << 30
+    no_reserve = 0x4000  # asm-generic/mman.h
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    for at in (0, size // 2, size - 1):
+        memory[at] = 1
+    assert sum(page_nodes(_address(memory), size).values()) == 3

@@ -83,10 +83,10 @@ def test_its_nodes_are_node_0() -> None:
 
 
 def test_a_computer_without_memkind_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = '{"memkind": {"page_nodes": null}}'
+    facts = '{"memkind": {}, "unreadable": {"memkind.page_nodes": "libmemkind.so.0: not there"}}'
     result = SimpleNamespace(returncode=0, stdout=facts, stderr="")
     monkeypatch.setattr(ProcessMachine, "run", lambda *_, **__: result)
-    with pytest.raises(MissingRequirementError, match="libmemkind0"):
+    with pytest.raises(MissingRequirementError, match=r"not there.*libmemkind0"):
         open_process_machine(load_topology("kmem-dax"))
 
 

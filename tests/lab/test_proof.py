@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pmemlab.errors import LabError, Mismatch, ProofError
+from pmemlab.errors import LabError, Mismatch, MissingFactError, ProofError, UnknownFactError
+from pmemlab.guest import pmem_facts, storage_facts
 from pmemlab.guest.probe import read_facts
 from pmemlab.proof import Proof, find_fact, mismatches, prove
 from pmemlab.topology import Topology
@@ -15,9 +18,13 @@ from pmemlab.topology import Topology
 _FACTS: dict[str, object] = {
     "nodes": [0, 1],
     "distances": {"0": {"0": 10, "1": 17}},
-    "regions": [{"modes": ["fsdax"]}],
+    "regions": [{"modes": ["fsdax"], "node": 0}, {"modes": ["devdax", "raw"]}],
     "mount": {"dax": False},
-    "memory_side_cache": None,
+    "memory_side_caches": [],
+    "unreadable": {
+        "disks": "lsblk: no such program",
+        "regions.1.node": "it has no file numa_node",
+    },
 }
 
 
@@ -29,30 +36,92 @@ def _demanding(**proof: object) -> Topology:
 def test_facts_are_found_by_dotted_names() -> None:
     assert find_fact(_FACTS, "distances.0.1") == 17
     assert find_fact(_FACTS, "regions.0.modes") == ["fsdax"]
-    for name in ("regions.1.modes", "regions.modes", "nodes.0.x", "none", "mount.dax.x"):
-        assert find_fact(_FACTS, name) is None
+    assert find_fact(_FACTS, "regions.*.modes") == [["fsdax"], ["devdax", "raw"]]
+    assert find_fact(_FACTS, "memory_side_caches.*.bytes") == []
+
+
+@pytest.mark.parametrize(
+    "name", ["regions.2.modes", "distances.0.7", "distances.1.0", "mount.bytes"]
+)
+def test_what_a_machine_has_not_is_absent(name: str) -> None:
+    with pytest.raises(MissingFactError) as caught:
+        find_fact(_FACTS, name)
+    assert caught.value.kind == "absent"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("disks", "no such program"),
+        ("disks.*.transport", "no such program"),
+        ("disks.0.transport", "no such program"),
+        ("regions.1.node", "no file numa_node"),
+        ("regions.*.node", "no file numa_node"),
+    ],
+)
+def test_what_could_not_be_read_says_why(name: str, why: str) -> None:
+    with pytest.raises(MissingFactError, match=why) as caught:
+        find_fact(_FACTS, name)
+    assert caught.value.kind == "unreadable"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "memory_side_cache",
+        "mount.map_synk",
+        "regions.*.mode",
+        "regions.modes",
+        "nodes.0",
+        "mount.dax.x",
+    ],
+)
+def test_a_name_that_the_probe_does_not_know_is_an_error_of_its_own(name: str) -> None:
+    with pytest.raises(UnknownFactError, match="the probe knows no fact of this name"):
+        find_fact(_FACTS, name)
+    with pytest.raises(UnknownFactError):
+        mismatches(replace(_demanding(), proof={name: None}), _FACTS)
+
+
+def test_a_misspelt_name_is_answered_with_one_that_is_near() -> None:
+    with pytest.raises(UnknownFactError, match=r"did you mean mount\.map_sync"):
+        find_fact(_FACTS, "mount.map_synk")
 
 
 def test_a_machine_that_is_what_it_says_is_proved() -> None:
-    topology = _demanding(nodes=[0, 1], regions__0__modes=["fsdax"], memory_side_cache=None)
+    topology = _demanding(nodes=[0, 1], regions__0__modes=["fsdax"], memory_side_caches=[])
     assert prove(topology, _FACTS) == dict(topology.proof)
 
 
 def test_every_fact_that_does_not_hold_is_told() -> None:
-    topology = _demanding(nodes=[0], distances__0__1=20, mount__map_sync=True)
+    topology = _demanding(nodes=[0], regions__2__node=0, disks=[], mount__map_sync=True)
     with pytest.raises(ProofError) as caught:
         prove(topology, _FACTS)
-    assert caught.value.mismatches == (
-        Mismatch("nodes", [0], [0, 1]),
-        Mismatch("distances.0.1", 20, 17),
-        Mismatch("mount.map_sync", True, None),
-    )
-    assert "nodes: expected [0], found [0, 1]" in str(caught.value)
+    assert [(m.fact, m.kind) for m in caught.value.mismatches] == [
+        ("nodes", "differs"),
+        ("regions.2.node", "absent"),
+        ("disks", "unreadable"),
+        ("mount.map_sync", "absent"),
+    ]
+    told = str(caught.value)
+    assert "nodes: expected [0], found [0, 1]" in told
+    assert "regions.2.node: expected 0, there is none: regions has 2 items" in told
+    assert "disks: expected [], could not be read: lsblk: no such program" in told
 
 
-@pytest.mark.parametrize(("expected", "found"), [(1, True), (True, 1), (0, False), (0, None)])
+def test_nothing_holds_by_being_null() -> None:
+    assert mismatches(_demanding(mount__map_sync=None, disks=None), _FACTS) == [
+        Mismatch("mount.map_sync", None, None, "absent", "the machine has no mount.map_sync"),
+        Mismatch("disks", None, None, "unreadable", "lsblk: no such program"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("expected", "found"),
+    [(1, True), (True, 1), (0, False), (0, None), ([1], [True]), ([{"a": 0}], [{"a": False}])],
+)
 def test_a_value_of_another_type_does_not_hold(expected: object, found: object) -> None:
-    assert mismatches(_demanding(fact=expected), {"fact": found})
+    assert mismatches(_demanding(nodes=expected), {"nodes": found})
 
 
 def test_a_proof_is_written_whole_and_read_back(tmp_path: Path) -> None:
@@ -74,9 +143,57 @@ def test_plain_memory_is_not_taken_for_persistent(tmp_path: Path) -> None:
     facts = read_facts(str(tmp_path), memkind=False)
     assert find_fact(facts, "mount.map_sync") is False
     assert find_fact(facts, "mount.dax") is False
-    assert find_fact(facts, "libpmem.is_pmem") in (0, None)  # None: no libpmem here
+    assert facts["libpmem"] == {"is_pmem": 0} or "libpmem.is_pmem" in _unreadable(facts)
     assert find_fact(facts, "mount.free_bytes")
     assert list(tmp_path.iterdir()) == []
+
+
+def _unreadable(facts: Mapping[str, object]) -> dict[str, str]:
+    reasons = facts["unreadable"]
+    assert isinstance(reasons, dict)
+    return reasons
+
+
+def test_a_folder_that_is_not_there_is_told_as_the_reason(tmp_path: Path) -> None:
+    gone = str(tmp_path / "gone")
+    facts = read_facts(gone, memkind=False, ssd=gone)
+    assert not {"mount", "ssd"} & set(facts)
+    assert all("No such file" in _unreadable(facts)[name] for name in ("mount", "ssd"))
+
+
+def test_a_program_that_fails_is_told_with_its_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "ndctl").write_text("#!/bin/sh\necho no access to the bus >&2; exit 3\n")
+    (tmp_path / "ndctl").chmod(0o755)
+    monkeypatch.setattr("pmemlab.guest.pmem_facts._ND", tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    facts = read_facts(None, memkind=False)
+    assert not {"regions", "dimms"} & set(facts)
+    for name in ("regions", "dimms"):
+        assert "ended with status 3: no access to the bus" in _unreadable(facts)[name]
+    told = str(mismatches(_demanding(regions__0__modes=["fsdax"]), facts)[0])
+    assert "regions.0.modes: expected ['fsdax'], could not be read: ndctl list" in told
+
+
+def test_a_program_that_is_not_there_is_the_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("pmemlab.guest.pmem_facts._ND", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "No such file or directory: 'ndctl'" in _unreadable(read_facts(None, False))["regions"]
+
+
+def test_addresses_that_only_root_may_see_are_no_zeros(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "iomem").write_text(
+        "00000000-00000000 : Reserved\n  00000000-00000000 : System RAM\n"
+    )
+    monkeypatch.setattr("pmemlab.guest.memory_facts._IOMEM", tmp_path / "iomem")
+    facts = read_facts(None, memkind=False)
+    assert "ram_bytes" not in facts
+    assert "to root alone" in _unreadable(facts)["persistent_bytes"]
 
 
 def test_every_machine_has_nodes_and_their_distances() -> None:
@@ -90,3 +207,72 @@ def test_every_machine_has_nodes_and_their_distances() -> None:
 def test_a_topology_s_proof_is_of_its_own_names_only() -> None:
     topology = replace(_demanding(nodes=[0, 1]), environment={"A": "B"})
     assert prove(topology, _FACTS | {"more": 1}) == {"nodes": [0, 1]}
+
+
+def test_the_devices_beneath_a_mapping_are_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, slaves in {"dm-0": ["pmem1", "dm-1"], "dm-1": ["pmem0"]}.items():
+        for slave in slaves:
+            (tmp_path / name / "slaves" / slave).mkdir(parents=True)
+    monkeypatch.setattr(storage_facts, "_BLOCK_DEVICES", tmp_path)
+    assert storage_facts._beneath("dm-0") == {"pmem0", "pmem1"}
+    assert storage_facts._beneath("pmem0") == {"pmem0"}
+
+
+def test_a_partition_s_device_is_its_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    partition = tmp_path / "sda" / "sda1"
+    partition.mkdir(parents=True)
+    (partition / "partition").write_text("1")
+    (tmp_path / "sda1").symlink_to(partition)
+    monkeypatch.setattr(storage_facts, "_BLOCK_DEVICES", tmp_path)
+    assert storage_facts._beneath("sda1") == {"sda"}
+
+
+@pytest.mark.parametrize(
+    ("line", "target"),
+    [
+        ("0 520192 linear 259:0 0", {"target": "linear"}),
+        (
+            "0 520192 striped 2 4096 259:0 0 259:1 0",
+            {"target": "striped", "stripes": 2, "chunk_bytes": 2 << 20},
+        ),
+    ],
+)
+def test_a_mapping_s_targets_are_read(line: str, target: dict[str, object]) -> None:
+    assert storage_facts._target(line.split()) == target
+
+
+def test_the_pages_of_plain_memory_are_in_no_region(tmp_path: Path) -> None:
+    facts = read_facts(str(tmp_path), memkind=False)
+    if "mount.page_regions" not in _unreadable(facts):  # only root may ask
+        assert find_fact(facts, "mount.page_regions") == ["none"]
+
+
+def test_memkind_s_own_words_come_out_of_the_process_that_asked_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> list[int]:
+        raise OSError("no memory of that kind")
+
+    monkeypatch.setattr(pmem_facts, "_memkind_nodes", refuse)
+    facts = read_facts(None, memkind=True)
+    for name in ("memkind.page_nodes", "memkind.page_nodes_from.0"):
+        assert _unreadable(facts)[name] == "no memory of that kind"
+
+
+def test_a_process_that_dies_asking_memkind_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pmem_facts, "_memkind_nodes", lambda: os.kill(os.getpid(), 9))
+    told = _unreadable(read_facts(None, memkind=True))["memkind.page_nodes"]
+    assert told == "the process that asked memkind died"
+
+
+def test_a_node_s_cpus_ask_memkind_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pmem_facts, "_memkind_nodes", lambda: sorted(os.sched_getaffinity(0)))
+    facts = read_facts(None, memkind=True)
+    nodes = find_fact(facts, "nodes_with_cpus")
+    assert isinstance(nodes, list)
+    asked = [find_fact(facts, f"memkind.page_nodes_from.{node}") for node in nodes]
+    assert sorted(cpu for cpus in asked if isinstance(cpus, list) for cpu in cpus) == find_fact(
+        facts, "memkind.page_nodes"
+    )

@@ -7,7 +7,15 @@ from textwrap import dedent
 
 import pytest
 
-from pmemlab.scenario import Expectations, RowPlacement, Scenario, ScenarioError, load_scenario
+from pmemlab.scenarios.command import saving_command, workload_command
+from pmemlab.scenarios.document import (
+    Expectations,
+    RowPlacement,
+    Scenario,
+    ScenarioError,
+    Workload,
+)
+from pmemlab.scenarios.reading import load_scenario
 from pmemlab.workloads import wdl
 
 TOPOLOGY = """
@@ -65,6 +73,7 @@ def test_what_a_file_says_beats_the_topology(tmp_path: Path) -> None:
     assert option(argv, "--storage-size") == str(2 << 20)
 
 
+ON_DISK = "{file_under: ssd, read: 1M, written: 2M}"
 ON_SEVERAL_TIERS = """
 summary: rows in memory, persistent memory and on a disk
 topology: lab-fsdax.yaml
@@ -74,7 +83,7 @@ expect:
   tiers:
     - {nodes: [0]}
     - {file_under: pmem, is_pmem: true}
-    - {file_under: ssd}
+    - {file_under: ssd, read: 1M, written: 2M}
 """
 
 
@@ -91,29 +100,33 @@ def test_each_tier_is_where_the_topology_has_its_medium(tmp_path: Path) -> None:
     assert argv[at + 1 : at + 4] == ["-", "/mnt/pmem", "/mnt/ssd"]
     at = argv.index("--storage-size")
     # the first as the file says, the second its share, and the disk as much as there is
-    assert argv[at + 1 :] == [str(2 << 10), str(1 << 20)]
+    assert argv[at + 1 : at + 3] == [str(2 << 10), str(1 << 20)]
     assert wdl.argument_parser().parse_args(argv[3:]).storage_size == [2 << 10, 1 << 20]
     in_memory, in_pmem, on_ssd = (tier.on(scenario.topology) for tier in scenario.expect.tiers)
     assert in_memory == RowPlacement(nodes=(0,))
     assert in_pmem == RowPlacement(file_under="/mnt/pmem", is_pmem=True)
-    assert on_ssd == RowPlacement(file_under="/mnt/ssd")
+    assert on_ssd == RowPlacement(file_under="/mnt/ssd", read_bytes=1 << 20, written_bytes=2 << 20)
 
 
 def test_sizes_may_be_given_for_each_tier(tmp_path: Path) -> None:
     text = ON_SEVERAL_TIERS.replace("size: 2K", "size: [2K, 4K, 1M]")
     argv = argv_of(load_with_disk(tmp_path, text), "DRAM_PMEM_LEVELDB")
     at = argv.index("--storage-size")
-    assert argv[at + 1 :] == ["2048", "4096", str(1 << 20)]
+    assert argv[at + 1 : at + 4] == ["2048", "4096", str(1 << 20)]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
         ("tiers:", "rows:", "expect.tiers: is missing; DRAM_PMEM_SSDHASH has 3 tiers"),
-        ("    - {file_under: ssd}\n", "", "expect.tiers: has 2 entries; .* has 3 tiers"),
+        (f"    - {ON_DISK}\n", "", "expect.tiers: has 2 entries; .* has 3 tiers"),
         ("[DRAM_PMEM_SSDHASH, DRAM_PMEM_LEVELDB]", "[DRAM]", "expect.tiers: DRAM has one tier"),
-        ("{file_under: ssd}", "{file_under: mnt}", r"expect.tiers\[2\].file_under: must be pmem"),
-        ("{file_under: ssd}", "{}", r"expect.tiers\[2\].nodes: say where"),
+        (ON_DISK, "{file_under: mnt}", r"expect.tiers\[2\].file_under: must be pmem"),
+        (ON_DISK, "{}", r"expect.tiers\[2\].nodes: say where"),
+        (ON_DISK, "{file_under: ssd, read: 1M}", r"tiers\[2\].written: is missing; say how many"),
+        (ON_DISK, "{file_under: ssd, written: 1M}", r"tiers\[2\].read: is missing; say how many"),
+        (ON_DISK, "{file_under: ssd, read: 1M, written: x}", r"tiers\[2\].written: 'x' is no size"),
+        ("{nodes: [0]}", "{nodes: [0], read: 1M}", r"tiers\[0\].read: is for file_under: ssd"),
         ("size: 2K", "size: [2K, none]", "storage.size: 'none' is no size"),
     ],
 )
@@ -132,7 +145,7 @@ def test_a_topology_without_a_disk_is_refused_where_one_is_needed(tmp_path: Path
         load(
             tmp_path,
             ON_SEVERAL_TIERS.replace("size: 2K", "path: /srv").replace(
-                "file_under: ssd", "file_under: /srv"
+                ON_DISK, "{file_under: /srv}"
             ),
         ),
         "DRAM_PMEM_SSDHASH",
@@ -205,8 +218,54 @@ def test_a_topology_without_a_mount_has_no_path_to_expect(tmp_path: Path) -> Non
 
 
 def argv_of(scenario: Scenario, storage_type: str) -> list[str]:
-    return scenario.argv(storage_type, "python3", scenario.topology)
+    return workload_command(scenario, storage_type, "python3", scenario.topology)
 
 
 def option(argv: list[str], name: str) -> str:
     return argv[argv.index(name) + 1]
+
+
+def test_a_workload_may_be_said_once_for_many_scenarios(tmp_path: Path) -> None:
+    (tmp_path / "workloads").mkdir()
+    (tmp_path / "workloads" / "small.yaml").write_text("name: wdl\narguments: {steps: 3}\n")
+    scenario = load(tmp_path, SCENARIO + "workload: small\n")
+    assert scenario.workload == Workload("wdl", {"steps": 3})
+    with pytest.raises(ScenarioError, match=r"workload: there is no .*tiny\.yaml; there are small"):
+        load(tmp_path, SCENARIO + "workload: tiny\n")
+    (tmp_path / "workloads" / "small.yaml").write_text("name: wdl\narguments: {stepz: 3}\n")
+    with pytest.raises(ScenarioError, match=r"small\.yaml: arguments: wdl does not take --stepz 3"):
+        load(tmp_path, SCENARIO + "workload: small\n")
+
+
+SAVED_ON = "saved_on: {topology: lab-fsdax.yaml, storage_type: PMEM_LIBPMEM, batches: 4}\n"
+TABLES = "workload: {name: tables, arguments: {tables: 3}}\n"
+
+
+def test_a_run_may_begin_on_another_machine(tmp_path: Path) -> None:
+    scenario = load(tmp_path, SCENARIO + TABLES + SAVED_ON)
+    saving = saving_command(scenario, "python3", scenario.topology, "/tmp/saved")
+    assert option(saving, "--save") == "/tmp/saved"
+    assert option(saving, "--stop-after") == "4"
+    assert "--reference" not in saving
+    assert option(saving, "--storage-size") == str((156 << 20) // 3 // 3)
+    going_on = workload_command(
+        scenario, "PMEM_LIBPMEM", "python3", scenario.topology, "/tmp/there"
+    )
+    assert option(going_on, "--restore") == "/tmp/there"
+    assert option(going_on, "--reference") == "DRAM"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("batches: 4", "", "saved_on.batches: is missing"),
+        ("PMEM_LIBPMEM, batches", "DRAM_SSDHASH, batches", "DRAM_SSDHASH needs a disk"),
+        ("PMEM_LIBPMEM, batches", "PMEM, batches", "saved_on.storage_type: 'PMEM' is no storage"),
+        ("name: tables, arguments: {tables: 3}", "name: wdl", "only workload tables can be saved"),
+    ],
+)
+def test_a_bad_beginning_is_named(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    text = SCENARIO + TABLES + SAVED_ON
+    assert old in text
+    with pytest.raises(ScenarioError, match=complaint):
+        load(tmp_path, text.replace(old, new))

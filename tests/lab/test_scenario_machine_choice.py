@@ -8,11 +8,10 @@ from typing import NoReturn
 
 import pytest
 
-import pmemlab.container_engine.connection
-import pmemlab.doctor
 import pmemlab.machines.container
+import pmemlab.machines.guest
 from pmemlab.errors import MissingRequirementError
-from pmemlab.machine_choice import Choice, MachineChooser
+from pmemlab.machines.choice import Choice, MachineChooser
 from pmemlab.topology import Topology, load_topology
 
 
@@ -43,12 +42,14 @@ def computer(monkeypatch: pytest.MonkeyPatch) -> Computer:
             raise MissingRequirementError("there is no image", "make lab-up")
         return "image"
 
-    monkeypatch.setattr(pmemlab.container_engine.connection, "connect", connect)
+    monkeypatch.setattr(pmemlab.machines.container, "connect", connect)
     monkeypatch.setattr(pmemlab.machines.container, "require_image", require_image)
     monkeypatch.setattr(
         pmemlab.machines.container, "running_machines", lambda _clone: computer.running
     )
-    monkeypatch.setattr(pmemlab.doctor, "missing_for_guest", lambda: computer.missing_for_guest)
+    monkeypatch.setattr(
+        pmemlab.machines.guest, "requirements", lambda _topology: computer.missing_for_guest
+    )
     return computer
 
 
@@ -100,20 +101,22 @@ def test_what_is_asked_for_is_taken_without_looking_around(
     def look(*_: object) -> NoReturn:
         raise AssertionError("nobody asked")
 
-    monkeypatch.setattr(pmemlab.container_engine.connection, "connect", look)
+    monkeypatch.setattr(pmemlab.machines.container, "connect", look)
     chooser = MachineChooser("process", Path("/"))
     assert chooser.choose(load_topology("dram")).kind == "process"
 
 
-def test_docker_is_asked_once(computer: Computer, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
+def test_too_little_memory_for_a_container_is_told(
+    computer: Computer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pmemlab.machines.room.free_memory_bytes", lambda: 1 << 28)
+    choice = computer.choose()
+    assert choice.kind == "guest"  # played: its own memory is not looked at here
+    assert "of free memory for fsdax: 0.2 GiB are free" in choice.why
 
-    def running_machines(clone: object) -> frozenset[str]:
-        asked.append(clone)
-        return computer.running
 
-    monkeypatch.setattr(pmemlab.machines.container, "running_machines", running_machines)
-    chooser = MachineChooser("auto", Path(__file__).parents[2])
-    for name in ("dram", "fsdax"):
-        chooser.choose(load_topology(name))
-    assert len(asked) == 1
+def test_outside_of_a_clone_guests_run(computer: Computer, tmp_path: Path) -> None:
+    del computer
+    choice = MachineChooser("auto", tmp_path).choose(load_topology("fsdax"))
+    assert choice.kind == "guest"
+    assert "not inside a clone of pmemlab" in choice.why

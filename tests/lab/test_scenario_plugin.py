@@ -13,12 +13,18 @@ from typing import Any, ClassVar
 import pytest
 
 import pmemlab.machines
-from pmemlab.errors import LabError, MachineDiedError, MissingRequirementError
+from pmemlab.errors import (
+    LabError,
+    MachineDiedError,
+    Mismatch,
+    MissingRequirementError,
+    ProofError,
+)
 from pmemlab.machines.protocol import Accelerator, Kind, Result
-from pmemlab.runner import Outcome
+from pmemlab.scenarios.runner import Outcome
 
 # Imported out here as well because pytester forgets modules that only a run inside it imports.
-from pmemlab.scenario_session import ScenarioSession
+from pmemlab.scenarios.session import ScenarioSession
 from pmemlab.topology import Topology
 
 pytest_plugins = ["pytester"]
@@ -48,6 +54,7 @@ class FakeMachine:
 
     accelerator: ClassVar[Accelerator] = "tcg"
     unproved: ClassVar[Sequence[str]] = ()
+    decay: ClassVar[int | None] = None  # proofs that it passes before it is something else
     python: ClassVar[str] = "python3"
 
     topology: Topology
@@ -55,6 +62,7 @@ class FakeMachine:
     workload: RunWorkload
     log: list[str]
     stopped: threading.Event = field(default_factory=threading.Event)
+    proofs: list[str] = field(default_factory=list)
 
     def run(
         self,
@@ -68,7 +76,12 @@ class FakeMachine:
         return self.workload(storage_type)
 
     def facts(self) -> Mapping[str, object]:
-        return {"nodes": 2, "unproved": list(self.unproved)}
+        return {"nodes": [0, 1], "unproved": list(self.unproved)}
+
+    def prove(self) -> None:
+        self.proofs.append(self.topology.name)
+        if self.decay is not None and len(self.proofs) > self.decay:
+            raise ProofError(self.topology.name, [Mismatch("mount.dax", True, False)], {})
 
     def power_cut(self) -> None:
         raise AssertionError("no scenario cuts the power yet")
@@ -92,7 +105,10 @@ class FakeMachine:
 
 def document(storage_type: str, **changed: Any) -> Result:
     """What a good workload prints, but for what is changed in its run."""
-    tier = {"name": storage_type, "rows": 1, "nodes": {"1": 1}, "file": None, "is_pmem": None}
+    tier: dict[str, Any] = {
+        **{"name": storage_type, "rows": 1, "nodes": {"1": 1}, "file": None, "is_pmem": None},
+        "devices": {},
+    }
     run = {
         "storage_type": storage_type,
         "losses": ["0x1p-1"],
@@ -105,7 +121,8 @@ def document(storage_type: str, **changed: Any) -> Result:
             {"name": "deep_C1", "tiers": [tier], "stats": {"hits": 3, "misses": 1, "tiers": []}}
         ],
     }
-    reference = {**run, "storage_type": "DRAM"}
+    in_dram = {"name": "deep_C1", "tiers": [{**tier, "nodes": {"0": 1}}]}
+    reference = {**run, "storage_type": "DRAM", "tables": [in_dram]}
     whole = {"workload": "wdl", "run": {**run, **changed}, "reference": reference}
     return Result(0, json.dumps(whole), "")
 
@@ -132,7 +149,7 @@ class Lab:
 
     def run(self, *arguments: str, machine: str = "guest") -> pytest.RunResult:
         return self.pytester.runpytest_inprocess(
-            *("-p", "pmemlab.pytest_plugin", "scenarios", "--machine", machine),
+            *("-p", "pmemlab.scenarios.plugin", "scenarios", "--pmemlab-machine", machine),
             *arguments,
             no_reraise_ctrlc=True,
         )
@@ -158,7 +175,7 @@ def test_a_scenario_is_a_test_for_each_storage_type(lab: Lab) -> None:
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
         [
-            "machines: guest for pmem-node: asked for by --machine",
+            "machines: guest for pmem-node: asked for by --pmemlab-machine",
             "*numa.yaml::DRAM PASSED*",
             "*numa.yaml::PMEM_MEMKIND PASSED*",
         ]
@@ -171,7 +188,7 @@ def test_the_table_and_the_results_are_written(lab: Lab) -> None:
     result.stdout.fnmatch_lines(
         [
             "*scenario*storage type*machine*samples/s*lookups/s*hits*AUC*rates are",
-            "*numa*PMEM_MEMKIND*guest (tcg)*1,234*56,789*75%*0.625*functional-only*",
+            "*numa*PMEM_MEMKIND*guest (tcg)*works*works*75%*0.625*functional-only*",
             "written: *results*.jsonl",
         ]
     )
@@ -182,7 +199,7 @@ def test_the_table_and_the_results_are_written(lab: Lab) -> None:
     rate = records["samples_per_s"]
     assert rate["value"] == 1234.0
     assert rate["kind"] == "functional-only"
-    assert rate["facts"] == {"nodes": 2, "unproved": []}
+    assert rate["facts"] == {"nodes": [0, 1], "unproved": []}
     assert records["auc"]["kind"] == "measured"
     assert results.with_suffix(".svg").read_text().startswith("<svg")
 
@@ -223,6 +240,19 @@ def test_a_machine_that_dies_costs_one_run_only(lab: Lab) -> None:
     lab.workload = die_on_dram
     lab.run().assert_outcomes(errors=1, passed=1)
     assert lab.log.count("start pmem-node") == lab.log.count("stop pmem-node") == 2
+
+
+@pytest.mark.parametrize("proofs", [0, 1])
+def test_a_machine_that_is_something_else_by_now_is_an_error_of_the_lab(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, proofs: int
+) -> None:
+    """Before the run, as in a container that has been up for hours, or after it."""
+    monkeypatch.setattr(FakeMachine, "decay", proofs)
+    lab.add("numa")
+    result = lab.run()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*mount.dax: expected True, found False*"])
+    assert len([entry for entry in lab.log if entry.startswith("run")]) == proofs
 
 
 def test_a_machine_that_does_not_start_is_an_error_of_the_lab(
@@ -297,16 +327,18 @@ def test_what_this_computer_lacks_is_skipped_only_where_nothing_else_can_be_had(
 def test_options_select_by_topology_and_storage_type(lab: Lab) -> None:
     lab.add("a", topology="one", storage_types="[DRAM, PMEM_MEMKIND]")
     lab.add("b", topology="two")
-    lab.run("--topology", "one").assert_outcomes(passed=2, deselected=1)
-    lab.run("--storage-type", "DRAM").assert_outcomes(passed=2, deselected=1)
-    lab.run("--topology", "one", "--storage-type", "DRAM").assert_outcomes(passed=1, deselected=2)
+    lab.run("--pmemlab-topology", "one").assert_outcomes(passed=2, deselected=1)
+    lab.run("--pmemlab-storage-type", "DRAM").assert_outcomes(passed=2, deselected=1)
+    lab.run("--pmemlab-topology", "one", "--pmemlab-storage-type", "DRAM").assert_outcomes(
+        passed=1, deselected=2
+    )
 
 
 def test_a_selection_that_no_scenario_has_is_a_usage_error(lab: Lab) -> None:
     lab.add("a", topology="one")
-    result = lab.run("--topology", "won")
+    result = lab.run("--pmemlab-topology", "won")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--topology won: no scenario has it; there are one"])
+    result.stderr.fnmatch_lines(["*--pmemlab-topology won: no scenario has it; there are one"])
 
 
 def test_two_topologies_of_one_name_are_not_mixed_up(lab: Lab) -> None:

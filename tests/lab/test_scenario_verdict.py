@@ -9,12 +9,27 @@ from typing import Any
 import pytest
 
 from pmemlab.machines.protocol import Result
-from pmemlab.scenario import Expectations, RowPlacement, Scenario
-from pmemlab.topology import PersistentMemory, Topology
-from pmemlab.verdict import ExpectationError, judge, judge_placement, parse_document
+from pmemlab.scenarios.document import Expectations, RowPlacement, Scenario, Workload
+from pmemlab.scenarios.verdict import ExpectationError, judge, judge_placement, parse_document
+from pmemlab.topology import PersistentMemory, SolidStateDisk, Topology
 
 PMEM = PersistentMemory(path="/mnt/pmem", nodes=(1,), size_bytes=1 << 20)
-TOPOLOGY = Topology(name="fsdax", summary="", proof={}, pmem=PMEM)
+SSD = SolidStateDisk("/mnt/ssd")
+TOPOLOGY = Topology(name="fsdax", summary="", proof={}, pmem=PMEM, ssd=SSD)
+FACTS: dict[str, Any] = {
+    "nodes": [0, 1],
+    "mount": {"device_number": "259:0"},
+    "ssd": {
+        "device": "/dev/nvme0n1",
+        "device_number": "259:3",
+        "read_bytes": 1000,
+        "written_bytes": 2000,
+    },
+}
+FACTS_AFTER: dict[str, Any] = {
+    **FACTS,
+    "ssd": {**FACTS["ssd"], "read_bytes": 1000 + 4096, "written_bytes": 2000 + 8192},
+}
 ON_NODE_1 = RowPlacement(nodes=(1,))
 ON_DAX = RowPlacement(file_under="/mnt/pmem", is_pmem=True)
 
@@ -46,10 +61,16 @@ def table(**changed: Any) -> dict[str, Any]:
         "rows": 3,
         "nodes": {"1": 4},
         "file": "/mnt/pmem/deep_C1",
+        "devices": {"259:0": 4096},
         "is_pmem": True,
         **changed,
     }
     return {"name": "deep_C1", "tiers": [tier]}
+
+
+def yardstick() -> dict[str, Any]:
+    in_dram = {"name": "DRAM", "nodes": {"0": 4}, "file": None, "devices": {}, "is_pmem": None}
+    return run("DRAM") | {"tables": [table(**in_dram)]}
 
 
 def verdict(
@@ -58,13 +79,13 @@ def verdict(
     """Judge a good document, but for what is changed in its run; returns the complaint."""
     document = {
         "workload": "wdl",
-        "reference": run("DRAM"),
+        "reference": yardstick(),
         "run": run("PMEM_LIBPMEM") | changed,
     }
     judged = scenario(rows, auc_above)
     try:
         judge(judged, "PMEM_LIBPMEM", document)
-        judge_placement(judged, judged.topology, document)
+        judge_placement(judged, judged.topology, FACTS, FACTS_AFTER, document)
     except ExpectationError as error:
         return str(error)
     return None
@@ -118,13 +139,14 @@ def test_rows_that_lie_elsewhere_fail(
     assert complaint in shown
 
 
-ON_SSD = RowPlacement(file_under="/mnt/ssd")
+ON_SSD = RowPlacement(file_under="ssd", read_bytes=4096, written_bytes=8192)
 TWO_TIERS = Scenario(
     path=Path("nvme.yaml"),
     name="nvme",
     summary="",
     topology=TOPOLOGY,
     storage_types=("DRAM_SSDHASH",),
+    workload=Workload("tables"),
     expect=Expectations(None, tiers=(ON_NODE_1, ON_SSD)),
 )
 
@@ -132,25 +154,32 @@ TWO_TIERS = Scenario(
 def two_tiers(first_rows: int = 8, lower_rows: int = 3, **stats: Any) -> dict[str, Any]:
     first = {"name": "DRAM", "rows": first_rows, "capacity_rows": 8}
     lower = {"name": "SSDHASH", "rows": lower_rows, "capacity_rows": None}
-    evidence: dict[str, Any] = {"nodes": {}, "file": None, "is_pmem": None}
+    evidence: dict[str, Any] = {"nodes": {}, "file": None, "devices": {}, "is_pmem": None}
     return {
         "name": "deep_C1",
         "tiers": [
             {**first, **evidence, "nodes": {"1": 1}},
-            {**lower, **evidence, "file": "/mnt/ssd/deep_C1.ssdhash"},
+            {**lower, **evidence, "file": "/mnt/ssd/deep_C1.ssdhash", "devices": {"259:3": 4096}},
         ],
         "stats": {"promotions": 5, "demotions": 8, "tiers": [first, lower], **stats},
     }
 
 
-def verdict_on_two_tiers(*tables: dict[str, Any]) -> str | None:
+def verdict_on_two_tiers(
+    *tables: dict[str, Any], facts_after: dict[str, Any] = FACTS_AFTER, **changed: Any
+) -> str | None:
+    good = {
+        "tables": list(tables),
+        "cold": {"rows": 5, "wrong": 0},
+        "plain": {"wrong_keys": 0, "wrong_frequencies": 0},
+    }
     document = {
-        "reference": run("DRAM"),
-        "run": run("DRAM_SSDHASH") | {"tables": list(tables)},
+        "reference": yardstick(),
+        "run": run("DRAM_SSDHASH") | good | changed,
     }
     try:
         judge(TWO_TIERS, "DRAM_SSDHASH", document)
-        judge_placement(TWO_TIERS, TOPOLOGY, document)
+        judge_placement(TWO_TIERS, TOPOLOGY, FACTS, facts_after, document)
     except ExpectationError as error:
         return str(error)
     return None
@@ -188,6 +217,52 @@ def test_each_tier_has_a_place_of_its_own() -> None:
     assert "tier DRAM: 1 pages lie on node 0" in str(verdict_on_two_tiers(elsewhere))
 
 
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"cold": None}, "no cold row was looked up"),
+        ({"cold": {"rows": 0, "wrong": 0}}, "no cold row was looked up"),
+        ({"cold": {"rows": 5, "wrong": 2}}, "2 of 5 cold rows aren't what the reference has"),
+        ({"plain": {"wrong_keys": 3, "wrong_frequencies": 0}}, "3 keys have a row and should"),
+        ({"plain": {"wrong_keys": 0, "wrong_frequencies": 4}}, "4 rows have another frequency"),
+    ],
+)
+def test_rows_that_a_plain_look_shows_to_be_wrong_fail(
+    changed: dict[str, Any], complaint: str
+) -> None:
+    assert complaint in str(verdict_on_two_tiers(two_tiers(), **changed))
+
+
+def test_rows_that_never_reach_the_disk_fail() -> None:
+    complaint = str(verdict_on_two_tiers(two_tiers(), facts_after=FACTS))
+    assert "0 bytes were read from /dev/nvme0n1 during the run" in complaint
+    assert "0 bytes were written to /dev/nvme0n1 during the run" in complaint
+
+
+def test_files_on_another_device_fail_however_they_are_called() -> None:
+    # As when the disk was unmounted and its folder is on what is below.
+    elsewhere = two_tiers()
+    elsewhere["tiers"][1]["devices"] = {"0:21": 4096}
+    assert "on device 0:21; they must be on 259:3" in str(verdict_on_two_tiers(elsewhere))
+    nowhere = two_tiers()
+    nowhere["tiers"][1]["devices"] = {}
+    assert "on device none; they must be on 259:3" in str(verdict_on_two_tiers(nowhere))
+    moved = verdict(RowPlacement(file_under="pmem"), tables=[table(devices={"8:1": 1})])
+    assert "on device 8:1; they must be on 259:0" in str(moved)
+
+
+def test_a_yardstick_in_persistent_memory_is_none() -> None:
+    document = {"reference": run("DRAM"), "run": run("PMEM_LIBPMEM")}
+    with pytest.raises(ExpectationError, match="the yardstick's table deep_C1"):
+        judge_placement(scenario(ON_DAX), TOPOLOGY, FACTS, FACTS_AFTER, document)
+
+
+def test_a_run_that_goes_on_from_a_save_is_compared_from_where_it_began() -> None:
+    assert verdict(first_step=1, losses=["0x1.5p-1"]) is None
+    assert "step 2: the loss" in str(verdict(first_step=1, losses=["0x1.4p-1"]))
+    assert "1 steps on DRAM, but 2" in str(verdict(first_step=1))
+
+
 def test_pmem_means_wherever_the_machine_has_it() -> None:
     assert verdict(RowPlacement(nodes="pmem", file_under="pmem")) is None
     assert "node 0" in str(verdict(RowPlacement(nodes="pmem"), tables=[table(nodes={"0": 1})]))
@@ -215,6 +290,14 @@ def test_a_workload_that_fails_shows_the_end_of_what_it_wrote() -> None:
         parse_document(Result(2, "", stderr))
     assert "line 99" in str(raised.value)
     assert "line 10\n" not in str(raised.value)
+
+
+def test_a_workload_that_hangs_shows_where_it_was() -> None:
+    stacks = "timeout: sending signal ABRT to command 'python3'\nFatal Python error: Aborted"
+    for status in (124, 137, -9):
+        with pytest.raises(ExpectationError, match="still running when its time was up") as raised:
+            parse_document(Result(status, "", stacks))
+        assert "Fatal Python error: Aborted" in str(raised.value)
 
 
 @pytest.mark.parametrize("stdout", ["", "hello", "[]", "{}", '{"workload": "wdl", "run": {}}'])

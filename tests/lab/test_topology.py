@@ -12,7 +12,8 @@ from pmemlab.errors import TopologyError
 from pmemlab.guest.kernel import Kernel
 from pmemlab.guest.qemu import command_line
 from pmemlab.proof import probe_command
-from pmemlab.topology import PersistentMemory, load_topology, parse_size, topology_names
+from pmemlab.topology import PersistentMemory, load_topology, topology_names
+from pmemlab.yaml_fields import parse_size
 
 _GOOD = {"name": "mine", "summary": "a machine", "proof": "{nodes: [0]}"}
 
@@ -23,17 +24,23 @@ def _written(folder: Path, **fields: str) -> Path:
     return path
 
 
-def test_the_guide_s_modes_and_a_yardstick_are_there() -> None:
+def test_the_guide_s_modes_a_yardstick_and_others_are_there() -> None:
     assert topology_names() == [
+        "cxl-pmem",
+        "cxl-ram",
         "dram",
         "fsdax",
         "fsdax-memmap",
         "fsdax-nvme",
+        "interleaved",
         "kmem-dax",
         "memory-mode",
+        "mixed-mode",
         "numa-cpuless",
         "numa-fake",
         "nvme",
+        "sata",
+        "two-sockets",
     ]
 
 
@@ -58,11 +65,11 @@ def test_a_machine_proves_where_its_persistent_memory_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", topology_names())
-def test_a_machine_proves_that_its_disk_is_an_nvme_one(name: str) -> None:
+def test_a_machine_proves_which_disk_it_has(name: str) -> None:
     topology = load_topology(name)
     assert ("--ssd" in probe_command(topology, "python")) == (topology.ssd is not None)
     if topology.ssd:
-        assert topology.proof["ssd.transport"] == "nvme"
+        assert topology.proof["disks.*.transport"] == [topology.proof["ssd.transport"]]
         assert topology.proof["ssd.rotates"] is False
         assert f"mount {topology.proof['ssd.device']} {topology.ssd.path}" in topology.provision
 
@@ -74,11 +81,21 @@ def test_qemu_s_memory_is_the_machine_s(
     monkeypatch.setattr("pmemlab.guest.qemu.find_qemu", lambda: "qemu")
     topology = load_topology(name)
     kernel = Kernel("6.1", tmp_path, tmp_path)
-    argv = command_line(topology, kernel, tmp_path, "tcg", tmp_path, ["python", "a file"], 3)
+    argv = command_line(topology, kernel, tmp_path, "tcg", tmp_path, ["python", "a file"], "fd=3")
     backends = [item for item in argv if item.startswith("memory-backend-ram")]
     sizes = [parse_size(item.rpartition("size=")[2]) for item in backends]
     assert not sizes or sum(sizes) == topology.memory_bytes
     assert argv[argv.index("-append") + 1].endswith('-- python "a file"')
+
+
+def test_a_topology_s_own_cpu_options_are_qemu_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pmemlab.guest.qemu.find_qemu", lambda: "qemu")
+    topology = load_topology("cxl-ram")
+    kernel = Kernel("6.12", tmp_path, tmp_path)
+    argv = command_line(topology, kernel, tmp_path, "kvm", tmp_path, ["python"], "fd=3")
+    assert argv[argv.index("-cpu") + 1] == "host,-hypervisor"
 
 
 def test_fields_have_their_documented_defaults(tmp_path: Path) -> None:
@@ -94,10 +111,12 @@ def test_fields_have_their_documented_defaults(tmp_path: Path) -> None:
         ({"name": "other"}, "name: is 'other', but the file is called mine.yaml"),
         ({"summary": "''"}, "summary: must be text"),
         ({"proof": "{}"}, "proof: must be a mapping"),
+        ({"proof": "{memory_side_cache: 1}"}, "proof: memory_side_cache: the probe knows no fact"),
+        ({"proof": "{regions: null}"}, r"proof\.regions: is empty"),
         ({"memory": "lots"}, "memory: 'lots' is no size"),
         ({"memory": "-1"}, "memory: -1 is no size"),
-        ({"cpus": "0"}, "cpus: must be a number above 0"),
-        ({"cpus": "true"}, "cpus: must be a number above 0"),
+        ({"cpus": "0"}, "cpus: must be a whole number above 0"),
+        ({"cpus": "true"}, "cpus: must be a whole number above 0"),
         ({"backing_files": "{dimm: 0}"}, r"backing_files\.dimm: 0 is no size"),
         ({"qemu": "-device nvdimm"}, "qemu: must be a list of texts"),
         ({"qemu": "['-object mem-path={dimm}']"}, r"qemu\[0\]: .*there are none"),
@@ -107,10 +126,16 @@ def test_fields_have_their_documented_defaults(tmp_path: Path) -> None:
         ({"pmem": "{nodes: [one], size: 1G}"}, r"pmem\.nodes: must be a list of node numbers"),
         ({"pmem": "{size: 1G}"}, "pmem: must have a path or nodes"),
         ({"pmem": "{nodes: [1]}"}, r"pmem\.size: is missing"),
-        ({"pmem": "{nodes: [1], siez: 1G}"}, r"pmem\.siez: there are path, nodes and size"),
+        (
+            {"pmem": "{nodes: [1], siez: 1G}"},
+            r"pmem.*siez: is no field here; there are path, nodes, size",
+        ),
         ({"ssd": "{path: mnt}"}, r"ssd\.path: must be an absolute path"),
-        ({"ssd": "{size: 1G}"}, r"ssd\.size: there is path, no more"),
-        ({"memroy": "1G"}, "memroy: is no field of a topology; there are name, summary"),
+        ({"ssd": "{size: 1G}"}, r"ssd.*size: is no field here; there are path"),
+        ({"requires": "{qemu: 10.0}"}, r"requires\.qemu: must be text"),
+        ({"requires": "{kernel: '6.x'}"}, r"requires\.kernel: must be a version in quotes"),
+        ({"requires": "{cxl: '77'}"}, r"requires\.cxl: is no field here; there are qemu, kernel"),
+        ({"memroy": "1G"}, "memroy: is no field here; there are name, summary"),
     ],
 )
 def test_a_bad_field_is_named_with_its_file(
@@ -138,7 +163,7 @@ def test_a_file_that_is_no_topology_is_refused(tmp_path: Path, text: str) -> Non
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
-    with pytest.raises(TopologyError, match=r"'kmemdax'.*dram, fsdax, .*kmem-dax"):
+    with pytest.raises(TopologyError, match=r"'kmemdax'.*cxl-pmem, .*dram, fsdax, .*kmem-dax"):
         load_topology("kmemdax")
 
 

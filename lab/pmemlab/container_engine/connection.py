@@ -2,25 +2,74 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import Any
+
 import docker
-from docker.errors import DockerException
+from docker.context import ContextAPI
+from docker.errors import ContextException, DockerException
 
 from pmemlab.errors import LabError, MissingRequirementError
 
 __all__ = ["connect"]
 
+_SOCKET = Path("/var/run/docker.sock")
+
 
 def connect() -> docker.DockerClient:
-    """A client of the engine that DOCKER_HOST names, or of the local one.
+    """A client of the engine that the `docker` command speaks with: of DOCKER_HOST, else of the
+    current context, else of the local engine; and where that one has no socket, of this user's
+    rootless engine.
 
     Raises `MissingRequirementError` where none answers, with the command that gets one.
     """
+    context = _context()
     try:
-        client = docker.from_env()
+        if context is not None:
+            host, tls = context
+            client = docker.DockerClient(base_url=host, tls=tls)
+        else:
+            if "DOCKER_HOST" not in os.environ and not _SOCKET.exists():
+                _take_rootless()
+            client = docker.from_env()
         client.ping()
     except DockerException as error:
         raise _explain(error) from None
     return client
+
+
+def _context() -> tuple[str, Any] | None:
+    """Endpoint and TLS settings of the context in use, which the SDK doesn't ask for by itself.
+
+    None for the default. Raises `LabError` for one that can't be used.
+    """
+    if "DOCKER_HOST" in os.environ:
+        return None
+    name = os.environ.get("DOCKER_CONTEXT")
+    try:
+        context = ContextAPI.get_context(name)
+    except ContextException as error:
+        raise LabError(f"Docker's context {name or 'in use'} can't be read: {error}") from error
+    if context is None:
+        raise LabError(f"Docker has no context {name or 'of the name in its config.json'}")
+    if context.name == "default":
+        return None
+    host = context.endpoints.get("docker", {}).get("Host", "")
+    if not host or host.startswith("ssh://"):
+        raise LabError(
+            f"Docker's context {context.name}: an engine at {host or 'no address'} can't be used; "
+            "set DOCKER_HOST or `docker context use` another"
+        )
+    return host, context.TLSConfig or False
+
+
+def _take_rootless() -> None:
+    """For this process and the commands that it starts, `docker` among them."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    socket = Path(runtime) / "docker.sock"
+    if socket.is_socket():
+        os.environ["DOCKER_HOST"] = f"unix://{socket}"
 
 
 def _explain(error: DockerException) -> LabError:

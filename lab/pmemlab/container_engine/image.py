@@ -49,7 +49,7 @@ def ensure_image(
     if name is not None:
         return name
     base = _ensure_base(client, clone, announce, report)
-    prepare_wheels(clone, report)
+    prepare_wheels(clone, announce, report)
     _build(clone, base, report)
     # What the name stood for before, if nothing runs of it.
     client.images.prune(filters={"dangling": True, "label": [f"{labels.CLONE}={clone.project}"]})
@@ -100,6 +100,7 @@ def _build(clone: Clone, base: str, report: Report) -> None:
 
     command = ["docker", "build", "--force-rm", "--file", "docker/Dockerfile"]
     command += ["--build-arg", f"BASE={base}", "--tag", image_name(clone)]
+    command += ["--build-arg", f"PROJECT={clone.project}"]
     command += ["--label", f"{labels.CLONE}={clone.project}"]
     command += ["--label", f"{labels.SOURCES}={clone.sources_digest()}"]
     # Docker declares the arguments of these names by itself.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,14 @@ from docker.models.containers import Container
 from pmemlab.clone import Clone
 from pmemlab.container_engine import labels
 
-__all__ = ["find_machines", "owner_label", "remove", "sweep", "sweep_abandoned"]
+__all__ = [
+    "find_machines",
+    "owner_label",
+    "remove",
+    "remove_images",
+    "sweep",
+    "sweep_abandoned",
+]
 
 
 def find_machines(client: docker.DockerClient, clone: Clone) -> dict[str, Container]:
@@ -45,6 +53,37 @@ def sweep_abandoned(client: docker.DockerClient, clone: Clone) -> None:
         owner = container.labels.get(labels.OWNER)
         if owner is not None and not _is_alive(owner):
             remove(container)
+
+
+def remove_images(client: docker.DockerClient, clone: Clone) -> int:
+    """Remove the clone's images, what they were built in, and a base that no clone needs any more.
+
+    Return how many images were removed. To be called when no container is left.
+    """
+    # A stage's image can't go before those that were built on it.
+    of_clone = [f"{labels.CLONE}={clone.project}", f"{labels.STAGE}={clone.project}"]
+    removed = 0
+    while found := _removable(client, of_clone):
+        removed += found
+    if not client.images.list(filters={"label": labels.CLONE}):
+        removed += _removable(client, [labels.BASE])
+    return removed
+
+
+def _removable(client: docker.DockerClient, image_labels: Sequence[str]) -> int:
+    """Remove the images with any of the labels that can be removed now; how many they were."""
+    removed = 0
+    for label in image_labels:
+        for image in client.images.list(all=True, filters={"label": label}):
+            try:
+                client.images.remove(image.tags[0] if image.tags else str(image.id))
+                removed += 1
+            except NotFound:
+                removed += 1  # with one that was built on it
+            except APIError as error:
+                if error.status_code != 409:  # something else is built on it, or runs of it
+                    raise
+    return removed
 
 
 def remove(container: Container) -> None:

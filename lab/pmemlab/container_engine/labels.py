@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["CLONE", "MACHINE", "OWNER", "SOURCES"]
+__all__ = ["BASE", "CLONE", "MACHINE", "ON_DEMAND", "OWNER", "SOURCES", "STAGE"]
+
+BASE = "pmemlab.base"
+"""On the image's base where debootstrap made it: the Debian release. All clones share it."""
 
 CLONE = "pmemlab.clone"
 """On containers, networks, volumes and images: the clone's Compose project."""
@@ -10,8 +13,14 @@ CLONE = "pmemlab.clone"
 MACHINE = "pmemlab.machine"
 """On containers: the topology's name."""
 
+ON_DEMAND = "pmemlab.on-demand"
+"""On services of compose.yaml: `make lab-up` starts them only where they are named."""
+
 OWNER = "pmemlab.owner"
 """On throwaway containers only: the process that is to remove it."""
 
 SOURCES = "pmemlab.sources"
 """On images: digest of the sources they were built from."""
+
+STAGE = "pmemlab.stage"
+"""On what the image is built in, as CLONE: builds find it again, and `down --images` removes it."""

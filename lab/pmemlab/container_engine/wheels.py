@@ -17,6 +17,7 @@ from typing import Any
 from pmemlab.clone import Clone
 from pmemlab.container_engine.long_command import Report, run_long_command
 from pmemlab.errors import LabError
+from pmemlab.torch_wheel import advice, alone, cpu_build, is_not_there
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -31,11 +32,12 @@ _GLIBC_MINOR = 36
 _EXTRAS = ("torch", "lab")
 
 
-def prepare_wheels(clone: Clone, report: Report) -> None:
+def prepare_wheels(clone: Clone, announce: Report, report: Report) -> None:
     """Fill docker/wheels/run (the machine's packages) and docker/wheels/build (the build's).
 
     Does nothing where they are as pyproject.toml and constraints.txt ask. The user's own pip
-    configuration decides where wheels come from. Raises `LabError` with pip's last lines.
+    configuration decides where wheels come from; PyTorch is its build for the CPU where it can be
+    had, and else announce is told what that costs. Raises `LabError` with pip's last lines.
     """
     pyproject = tomllib.loads((clone.root / "pyproject.toml").read_text(encoding="utf-8"))
     constraints = (clone.root / "constraints.txt").read_bytes()
@@ -51,7 +53,7 @@ def prepare_wheels(clone: Clone, report: Report) -> None:
         with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=folder) as scratch:
             fetched = Path(scratch) / name
             fetched.mkdir()
-            _download(requirements, clone.root / "constraints.txt", fetched, report)
+            _fetch(requirements, clone.root / "constraints.txt", fetched, announce, report)
             (fetched / "requirements.txt").write_text(wanted + "\n", encoding="utf-8")
             stamp_file.unlink(missing_ok=True)
             shutil.rmtree(target, ignore_errors=True)
@@ -69,15 +71,30 @@ def _requirements(pyproject: dict[str, Any]) -> dict[str, list[str]]:
     return {"run": run, "build": [*pyproject["build-system"]["requires"], f"cmake{cmake}", "ninja"]}
 
 
-def _download(requirements: Sequence[str], constraints: Path, target: Path, report: Report) -> None:
+def _fetch(
+    requirements: Sequence[str], constraints: Path, target: Path, announce: Report, report: Report
+) -> None:
+    if any(requirement.startswith("torch") for requirement in requirements):
+        torch = cpu_build(constraints.read_text(encoding="utf-8"))
+        try:
+            _download(alone(torch), target, report)
+        except LabError as error:
+            if not is_not_there(torch, str(error)):
+                raise
+            announce(advice(torch))
+    # Of what lies there already, pip takes the CPU build, as the higher of two equal versions.
+    beside = ["--find-links", str(target), "--constraint", str(constraints)]
+    _download([*beside, *requirements], target, report)
+
+
+def _download(arguments: Sequence[str], target: Path, report: Report) -> None:
     platforms = ["manylinux2014_x86_64"]
     platforms += [f"manylinux_2_{minor}_x86_64" for minor in range(17, _GLIBC_MINOR + 1)]
     command = [
         *(sys.executable, "-m", "pip", "download", "--no-input", "--progress-bar", "off"),
-        *("--dest", str(target), "--constraint", str(constraints)),
-        *("--python-version", _PYTHON, "--only-binary", ":all:"),
+        *("--dest", str(target), "--python-version", _PYTHON, "--only-binary", ":all:"),
         *(argument for platform in platforms for argument in ("--platform", platform)),
-        *requirements,
+        *arguments,
     ]
     try:
         run_long_command(command, report, target)

@@ -6,7 +6,10 @@ the standard library alone. The host imports the frame format from here: one pla
 A frame is a header (kind: u8, channel: u32, length: u32, big-endian) and `length` bytes. A channel
 is one command; its number is the host's choice.
 
-    host -> guest   SPAWN    JSON {"argv": [...], "env": {...}}
+    host -> guest   SPAWN    JSON {"argv": [...], "env": {...}}; with "terminal": {"rows": ...,
+                             "columns": ...} it runs on one, and all that it writes is STDOUT
+                    INPUT    bytes, typed at the command's terminal
+                    RESIZE   JSON {"rows": ..., "columns": ...}, of its terminal
                     KILL     nothing; SIGKILL to the command and its group
                     REFRESH  nothing; forget what is cached of the host's files
                     PING     nothing
@@ -30,7 +33,7 @@ TYPE_CHECKING = False  # typing's own costs a guest time
 if TYPE_CHECKING:
     from typing import Any
 
-HELLO, SPAWN, KILL, REFRESH, PING, PONG, STDOUT, STDERR, EXIT = range(1, 10)
+HELLO, SPAWN, KILL, REFRESH, PING, PONG, STDOUT, STDERR, EXIT, INPUT, RESIZE = range(1, 12)
 PORT_NAME = "pmemlab.agent"
 
 _HEADER = struct.Struct("!BII")
@@ -65,12 +68,28 @@ class Unpacker:
 
 
 class _Command:
-    def __init__(self, channel: int, process: subprocess.Popen[bytes]) -> None:
+    """terminal: our end of the one that it runs on, if it runs on one."""
+
+    def __init__(
+        self, channel: int, process: subprocess.Popen[bytes], terminal: int | None
+    ) -> None:
         self.channel = channel
         self.process = process
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self.pipes = {process.stdout.fileno(): STDOUT, process.stderr.fileno(): STDERR}
+        self.terminal = terminal
+        self.typed = bytearray()  # what its terminal has not taken yet
+        if terminal is not None:
+            self.pipes = {terminal: STDOUT}
+        else:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            self.pipes = {process.stdout.fileno(): STDOUT, process.stderr.fileno(): STDERR}
+
+    def close(self) -> None:
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+        if self.terminal is not None:
+            os.close(self.terminal)
 
 
 class Agent:
@@ -96,7 +115,7 @@ class Agent:
             uptime_s = float(file.read().split()[0])
         self._send(HELLO, 0, {"kernel": os.uname().release, "uptime_s": uptime_s})
         while True:
-            for key, _ in self._selector.select():
+            for key, events in self._selector.select():
                 if key.fd == self._port:
                     data = os.read(self._port, _READ_BYTES)
                     if not data:
@@ -106,7 +125,10 @@ class Agent:
                 elif key.fd == self._wakeup:
                     os.read(self._wakeup, 4096)
                 elif key.fd in self._pipes:
-                    self._pump(key.fd)
+                    if events & selectors.EVENT_WRITE:
+                        self._type(self._pipes[key.fd])
+                    if events & selectors.EVENT_READ:
+                        self._pump(key.fd)
             self._reap()
 
     def _handle(self, kind: int, channel: int, payload: bytes) -> None:
@@ -114,6 +136,15 @@ class Agent:
             self._spawn(channel, json.loads(payload))
         elif kind == KILL and channel in self._commands:
             os.killpg(self._commands[channel].process.pid, signal.SIGKILL)
+        elif kind in (INPUT, RESIZE) and channel in self._commands:
+            command = self._commands[channel]
+            if command.terminal is None:
+                return
+            if kind == INPUT:
+                command.typed += payload
+                self._type(command)
+            else:
+                _resize(command.terminal, json.loads(payload))
         elif kind == REFRESH:
             with open("/proc/sys/vm/drop_caches", "w") as file:  # noqa: PTH123
                 file.write("3")
@@ -121,20 +152,30 @@ class Agent:
             self._send(PONG, channel)
 
     def _spawn(self, channel: int, request: dict[str, Any]) -> None:
+        terminal = end = None
+        if "terminal" in request:
+            terminal, end = os.openpty()
+            _resize(terminal, request["terminal"])
         try:
             process = subprocess.Popen(
                 request["argv"],
                 env=request["env"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stdin=subprocess.DEVNULL if end is None else end,
+                stdout=subprocess.PIPE if end is None else end,
+                stderr=subprocess.PIPE if end is None else end,
                 cwd="/",
                 start_new_session=True,
+                preexec_fn=None if end is None else _take_terminal,
             )
         except (OSError, ValueError) as error:
+            if terminal is not None:
+                os.close(terminal)
             self._send(EXIT, channel, {"error": f"{request['argv'][:1]} can't be run: {error}"})
             return
-        command = self._commands[channel] = _Command(channel, process)
+        finally:
+            if end is not None:
+                os.close(end)
+        command = self._commands[channel] = _Command(channel, process, terminal)
         for pipe in command.pipes:
             os.set_blocking(pipe, False)
             self._pipes[pipe] = command
@@ -147,12 +188,27 @@ class Agent:
             data = os.read(pipe, _READ_BYTES)
         except BlockingIOError:
             return False
+        except OSError:  # EIO: nobody has the terminal open any more
+            data = b""
         if not data:
             self._selector.unregister(pipe)
             del self._pipes[pipe]
             return False
         self._write(pack(command.pipes[pipe], command.channel, data))
         return True
+
+    def _type(self, command: _Command) -> None:
+        """Give a terminal what was typed, as much as it takes now."""
+        assert command.terminal is not None
+        try:
+            del command.typed[: os.write(command.terminal, command.typed)]
+        except BlockingIOError:
+            pass
+        except OSError:  # nobody has it open any more
+            command.typed.clear()
+        if command.terminal in self._pipes:
+            waiting = selectors.EVENT_WRITE if command.typed else 0
+            self._selector.modify(command.terminal, selectors.EVENT_READ | waiting)
 
     def _reap(self) -> None:
         """Report the commands that have ended, and bury orphans: nobody else does in a guest."""
@@ -178,9 +234,7 @@ class Agent:
                 pass
             if self._pipes.pop(pipe, None):
                 self._selector.unregister(pipe)
-        for stream in (command.process.stdout, command.process.stderr):
-            if stream is not None:
-                stream.close()
+        command.close()
         del self._commands[command.channel]
         self._send(EXIT, command.channel, {"returncode": returncode})
 
@@ -192,6 +246,22 @@ class Agent:
         view = memoryview(data)
         while view:
             view = view[os.write(self._port, view) :]
+
+
+def _take_terminal() -> None:
+    """In the child: its terminal is the one that its session's signals come from."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _resize(terminal: int, size: dict[str, int]) -> None:
+    import fcntl  # few guests ever have a terminal
+    import termios
+
+    lines = struct.pack("HHHH", size["rows"], size["columns"], 0, 0)
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, lines)
 
 
 def _open_port() -> int:

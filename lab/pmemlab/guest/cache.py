@@ -38,7 +38,11 @@ def build_once() -> Iterator[Path]:
     again before it builds. Scratch folders that killed builders left are removed here.
     """
     folder = cache_folder()
-    with (folder / "lock").open("w") as lock:
+    try:
+        lock_file = (folder / "lock").open("w")
+    except OSError as error:  # another user's
+        raise LabError(f"cache folder {folder}: {error.strerror}; set PMEMLAB_CACHE") from error
+    with lock_file as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for stale in folder.glob("scratch-*"):
             shutil.rmtree(stale, ignore_errors=True)

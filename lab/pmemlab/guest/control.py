@@ -1,7 +1,7 @@
 """How other processes run commands in a guest that `pmemlab serve` keeps.
 
 The serving process listens on a socket in the guest's state folder. What passes there are the
-agent's own frames: a client says SPAWN and KILL, and hears STDOUT, STDERR and EXIT.
+agent's own frames: a client says SPAWN, KILL, INPUT and RESIZE, and hears STDOUT, STDERR and EXIT.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ _SOCKET = "control.sock"
 class Spawner(Protocol):
     """Whatever starts commands in a guest."""
 
-    def spawn(self, argv: Sequence[str], env: Mapping[str, str]) -> Command: ...
+    def spawn(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        terminal: Mapping[str, int] | None = None,
+    ) -> Command: ...
 
 
 @contextmanager
@@ -148,7 +153,9 @@ class _Client:
         elif kind == agent.SPAWN:
             request = json.loads(payload)
             try:
-                command = self._guest.spawn(request["argv"], request["env"])
+                command = self._guest.spawn(
+                    request["argv"], request["env"], request.get("terminal")
+                )
             except LabError as error:
                 self._send_end(channel, {"error": str(error)})
                 return
@@ -156,12 +163,12 @@ class _Client:
                 self._commands[channel] = command
             pump = threading.Thread(target=self._pump, args=(channel, command), daemon=True)
             pump.start()
-        elif kind == agent.KILL:
+        elif kind in (agent.KILL, agent.INPUT, agent.RESIZE):
             with self._lock:
                 running = self._commands.get(channel)
             if running is not None:
                 with suppress(LabError):
-                    running.kill()
+                    _pass_on(running, kind, payload)
 
     def _pump(self, channel: int, command: Command) -> None:
         try:
@@ -180,6 +187,15 @@ class _Client:
     def _send(self, kind: int, channel: int, payload: bytes = b"") -> None:
         with self._lock, suppress(OSError):  # a client that has gone needs nothing any more
             self._socket.sendall(agent.pack(kind, channel, payload))
+
+
+def _pass_on(command: Command, kind: int, payload: bytes) -> None:
+    if kind == agent.KILL:
+        command.kill()
+    elif kind == agent.INPUT:
+        command.type(payload)
+    else:
+        command.resize(json.loads(payload))
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import time
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,23 +14,34 @@ from pmemlab.errors import MissingRequirementError
 from pmemlab.guest.cache import build_once, cache_folder
 from pmemlab.guest.kernel import Kernel
 
-__all__ = ["find_busybox", "get_initramfs", "write_cpio"]
+__all__ = ["Entries", "find_busybox", "get_initramfs", "write_cpio"]
+
+Entries = dict[str, tuple[int, bytes]]
+"""Name -> (mode with its file type, content), folders before what is in them."""
 
 _SYSTEM_PATH = "/usr/bin:/bin"
 _FOLDERS = ("bin", "dev", "proc", "sys", "lower", "overlay", "root")
+_UNUSED_FOR_S = 7 * 24 * 3600.0
 
 
-def get_initramfs(kernel: Kernel, init: bytes | None = None, label: str = "guest") -> Path:
+def get_initramfs(
+    kernel: Kernel,
+    added: Entries | None = None,
+    init: bytes | None = None,
+    label: str = "guest",
+) -> Path:
     """An initramfs for this kernel, from the cache or built now.
 
+    added: further files for it.
     init: the script that is run first. Default: the one that starts a guest's agent.
     Raises `MissingRequirementError` where there is no static busybox.
     """
     busybox = find_busybox().read_bytes()
     script = init or (Path(__file__).parent / "init").read_bytes()
-    digest = sha256(script + busybox + str(kernel.folder).encode()).hexdigest()[:16]
-    path = cache_folder() / f"initramfs-{label}-{digest}.cpio"
+    made_of = script + busybox + str(kernel.folder).encode() + repr(added).encode()
+    path = cache_folder() / f"initramfs-{label}-{sha256(made_of).hexdigest()[:16]}.cpio"
     if path.is_file():
+        _note_use(path)
         return path
     entries = dict.fromkeys(_FOLDERS, (stat.S_IFDIR | 0o755, b""))
     entries["bin/busybox"] = (stat.S_IFREG | 0o755, busybox)
@@ -43,16 +56,29 @@ def get_initramfs(kernel: Kernel, init: bytes | None = None, label: str = "guest
         )
     order = "".join(f"/{module.relative_to(kernel.folder)}\n" for module in kernel.modules)
     entries["load-order"] = (stat.S_IFREG | 0o644, order.encode())
+    entries |= added or {}
     with build_once() as scratch:
+        _remove_unused()
         write_cpio(scratch / "initramfs", entries)
         (scratch / "initramfs").rename(path)
     return path
 
 
-def write_cpio(path: Path, entries: dict[str, tuple[int, bytes]]) -> None:
+def _note_use(path: Path) -> None:
+    os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+
+
+def _remove_unused() -> None:
+    """A computer's upgrades make new ones; the old would stay for good."""
+    for path in cache_folder().glob("initramfs-*.cpio"):
+        if time.time() - path.stat().st_atime > _UNUSED_FOR_S:
+            path.unlink(missing_ok=True)
+
+
+def write_cpio(path: Path, entries: Mapping[str, tuple[int, bytes]]) -> None:
     """Write a cpio archive in the "newc" format (linux: driver-api/early-userspace).
 
-    entries: name -> (mode with its file type, content); folders before what is in them.
+    entries: see `Entries`; the content of a symbolic link is its target.
     Not compressed: unpacking takes a guest longer than reading.
     """
     with path.open("wb") as archive:

@@ -6,13 +6,15 @@ unpack one) and the closure of the modules it loads.
 
 from __future__ import annotations
 
+import gzip
 import lzma
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -20,19 +22,29 @@ from pathlib import Path
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.guest.cache import build_once, cache_folder
 
-__all__ = ["Kernel", "cached_kernel", "get_kernel", "kernel_source"]
+__all__ = ["Kernel", "cached_kernel", "get_kernel", "kernel_release", "kernel_source"]
 
-# In the order in which they are wanted; their dependencies come before them.
-# crc32c_generic: ext4's checksums ask for it by name, and nobody answers in an initramfs.
+# Every guest loads these, in the order in which they are wanted; their dependencies come before
+# them.
 _MODULES = [
     *("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"),
     *("libnvdimm", "nd_e820", "nfit", "nd_pmem", "dax_pmem", "device_dax", "kmem"),
-    *("crc32c_generic", "crc32c_intel", "ext4"),
+    "ext4",
     "nvme",
 ]
+# Kept for the topologies that load them by modprobe, as far as a kernel has them. Each costs time,
+# so no other guest loads them.
+_MORE_MODULES = [
+    *("ahci", "sd_mod", "dm_mod"),
+    *("cxl_acpi", "cxl_port", "cxl_pci", "cxl_mem", "cxl_pmem", "dax_cxl"),
+]
+# The crypto API asks for an algorithm by name, and in an initramfs nobody answers. Modules that do
+# so say what they want first (softdep); these are the ones that have it, any one will do.
+_ALGORITHMS = {"crc32c": ("crc32c_generic", "crc32c_cryptoapi")}
+# Faster ones of the same, in the kernels that have them as modules (up to 6.13).
+_OPTIONAL_MODULES = ["crc32c_intel"]
 _METAPACKAGES = ("linux-image-amd64", "linux-image-generic")
 _ROOT = Path("/")
-_XZ_MAGIC = b"\xfd7zXZ\x00"
 
 
 @dataclass(frozen=True)
@@ -51,16 +63,27 @@ class Kernel:
 
 def cached_kernel() -> Kernel | None:
     """The kernel that is in the cache already."""
-    # A kernel is as good as its modules: another list, another entry.
-    digest = sha256(" ".join(_MODULES).encode()).hexdigest()[:8]
-    entries = sorted(
-        cache_folder().glob(f"kernel-{digest}-*"), key=lambda entry: entry.stat().st_mtime
-    )
+    prefix = _cache_prefix()
+    entries = sorted(cache_folder().glob(f"{prefix}*"), key=lambda entry: entry.stat().st_mtime)
     if not entries:
         return None
     folder = entries[-1]
-    release = folder.name.removeprefix(f"kernel-{digest}-")
-    return Kernel(release, folder / "vmlinux", folder)
+    return Kernel(folder.name.removeprefix(prefix), folder / "vmlinux", folder)
+
+
+def _cache_prefix() -> str:
+    """Of the entries' names. A kernel is as good as its modules: another list, another entry."""
+    modules = [*_MODULES, *_MORE_MODULES, *_OPTIONAL_MODULES]
+    folder = _own_folder()
+    if folder:
+        modules.append(str(folder.absolute()))
+    return f"kernel-{sha256(' '.join(modules).encode()).hexdigest()[:8]}-"
+
+
+def _own_folder() -> Path | None:
+    """The folder that the user wants kernels to be taken from."""
+    name = os.environ.get("PMEMLAB_KERNEL")
+    return Path(name) if name else None
 
 
 def kernel_source() -> str:
@@ -68,15 +91,33 @@ def kernel_source() -> str:
     kernel = cached_kernel()
     if kernel:
         return f"kernel {kernel.release} from {cache_folder()}"
-    for release in _releases_in(_ROOT):
-        return f"kernel {release} from /boot"
-    return f"kernel from the package {_package_names()[0]}, fetched at the first start"
+    release, why = _find_release(_own_folder() or _ROOT)
+    if release:
+        return f"kernel {release} from {_images(_own_folder() or _ROOT)[release].parent}"
+    if _own_folder():
+        raise _no_own_kernel(why)
+    return f"kernel from the package {_package_names(why)[0]}, fetched at the first start"
+
+
+def kernel_release() -> str:
+    """Release of the kernel that `get_kernel` would get, without getting it. Raises as it does."""
+    kernel = cached_kernel()
+    if kernel:
+        return kernel.release
+    release, why = _find_release(_own_folder() or _ROOT)
+    if release:
+        return release
+    if _own_folder():
+        raise _no_own_kernel(why)
+    return re.sub(r"^[^0-9]*", "", _package_names(why)[0])
 
 
 def get_kernel() -> Kernel:
-    """The guests' kernel: from the cache, else /boot, else the distribution's package.
+    """The guests' kernel: from the cache, else /boot, else the distribution's package; where
+    $PMEMLAB_KERNEL is set, from the cache, else that folder.
 
-    Raises `MissingRequirementError` where there is none to be had.
+    Raises `MissingRequirementError` where there is none to be had, and names the modules that
+    those that were found lack.
     """
     kernel = cached_kernel()
     if kernel:
@@ -85,27 +126,57 @@ def get_kernel() -> Kernel:
         kernel = cached_kernel()  # whoever held the lock before may have built it
         if kernel:
             return kernel
-        for release in _releases_in(_ROOT):
-            return _publish(_ROOT, release, scratch)
-        root = _fetch_packages(_package_names(), scratch)
-        for release in _releases_in(root):
+        root = _own_folder() or _ROOT
+        release, why = _find_release(root)
+        if release:
             return _publish(root, release, scratch)
-    raise LabError(f"the kernel packages {_package_names()} lack a kernel with {_MODULES}")
+        if _own_folder():
+            raise _no_own_kernel(why)
+        names = _package_names(why)
+        root = _fetch_packages(names, scratch)
+        release, why = _find_release(root)
+        if release:
+            return _publish(root, release, scratch)
+    raise LabError(f"no guest can start on the kernel of {' '.join(names)}: {'; '.join(why)}")
 
 
-def _releases_in(root: Path) -> Iterator[str]:
-    """Releases, newest first, whose image is readable and whose modules are all there."""
-    images = (root / "boot").glob("vmlinuz-*")
-    for image in sorted(images, key=lambda path: _numbers(path.name), reverse=True):
-        release = image.name.removeprefix("vmlinuz-")
-        tree = _module_tree(root, release)
-        if not os.access(image, os.R_OK) or not tree.is_dir():
-            continue
-        try:
-            _load_order(tree)
-        except LookupError:
-            continue
-        yield release
+def _no_own_kernel(why: list[str]) -> MissingRequirementError:
+    return MissingRequirementError(
+        f"a Linux kernel for the guests in PMEMLAB_KERNEL={_own_folder()} "
+        f"({'; '.join(why) or 'it has neither boot/vmlinuz-* nor usr/lib/modules/*/vmlinuz'})",
+        "unpack a kernel's packages there (dpkg -x FILE.deb FOLDER), or unset PMEMLAB_KERNEL",
+    )
+
+
+def _find_release(root: Path) -> tuple[str | None, list[str]]:
+    """The newest release whose image is readable and whose modules are all there, and why none of
+    the newer ones is it.
+    """
+    why = []
+    images = _images(root)
+    for release in sorted(images, key=_numbers, reverse=True):
+        image, tree = images[release], _module_tree(root, release)
+        if not os.access(image, os.R_OK):
+            why.append(f"{image} may not be read")
+        elif not (tree / "modules.builtin").is_file():
+            why.append(f"{release} has no modules in {tree}")
+        else:
+            try:
+                _load_order(tree)
+            except _ModuleMissingError as error:
+                why.append(f"{release} lacks the module {error}")
+            else:
+                return release, why
+    return None, why
+
+
+def _images(root: Path) -> dict[str, Path]:
+    """Kernels by their release: in /boot, or beside their modules as newer packages have them."""
+    beside = {path.parent.name: path for path in root.glob("usr/lib/modules/*/vmlinuz")}
+    in_boot = {
+        path.name.removeprefix("vmlinuz-"): path for path in (root / "boot").glob("vmlinuz-*")
+    }
+    return beside | in_boot
 
 
 def _module_tree(root: Path, release: str) -> Path:
@@ -119,24 +190,55 @@ def _numbers(name: str) -> list[int]:
 
 
 def _module_files(tree: Path) -> dict[str, Path]:
-    files = (path for path in tree.rglob("*.ko*") if path.suffix in (".ko", ".xz", ".zst"))
+    files = (path for path in tree.rglob("*.ko*") if path.suffix in _READERS)
     return {path.name.split(".")[0].replace("-", "_"): path for path in files}
 
 
+def _unpack_zstd(packed: bytes) -> bytes:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+
+        try:
+            return zstd.decompress(packed)
+        except zstd.ZstdError as error:
+            raise OSError(str(error)) from error
+    program = shutil.which("zstd")
+    if program is None:
+        raise MissingRequirementError(
+            "zstd, to unpack the kernel's modules (*.ko.zst)", "apt-get install zstd"
+        )
+    return subprocess.run([program, "-dc"], input=packed, check=True, capture_output=True).stdout
+
+
+_READERS: dict[str, Callable[[bytes], bytes]] = {
+    ".ko": bytes,
+    ".gz": gzip.decompress,
+    ".xz": lzma.decompress,
+    ".zst": _unpack_zstd,
+}
+
+
 def _read_module(path: Path) -> bytes:
-    if path.suffix == ".xz":
-        return lzma.decompress(path.read_bytes())
-    if path.suffix == ".zst":
-        if not shutil.which("zstd"):
-            raise MissingRequirementError(
-                f"zstd, to unpack the kernel module {path}", "apt-get install zstd"
-            )
-        return subprocess.run(["zstd", "-dc", path], check=True, stdout=subprocess.PIPE).stdout
-    return path.read_bytes()
+    try:
+        return _READERS[path.suffix](path.read_bytes())
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, subprocess.CalledProcessError) as error:
+        raise LabError(f"the kernel module {path} can't be unpacked: {error}") from error
 
 
-def _load_order(tree: Path) -> dict[str, Path]:
-    """Modules and what they depend on, dependencies first. Raises LookupError."""
+class _ModuleMissingError(LookupError):
+    """Its text is the module's name, with who wants it."""
+
+
+@dataclass(frozen=True)
+class _LoadOrder:
+    """Modules by name, dependencies first. at_boot: those that every guest loads."""
+
+    files: dict[str, Path]
+    at_boot: list[str]
+
+
+def _load_order(tree: Path) -> _LoadOrder:
+    """Raises `_ModuleMissingError`."""
     builtin = {
         line.rsplit("/", 1)[-1].strip().removesuffix(".ko").replace("-", "_")
         for line in (tree / "modules.builtin").read_text().splitlines()
@@ -144,35 +246,61 @@ def _load_order(tree: Path) -> dict[str, Path]:
     files = _module_files(tree)
     order: dict[str, Path] = {}
 
-    def add(name: str) -> None:
+    def add(name: str, wanted_by: str = "") -> None:
         if name in order or name in builtin:
             return
         if name not in files:
-            raise LookupError(name)
+            raise _ModuleMissingError(f"{name}, which {wanted_by} needs" if wanted_by else name)
+        module = _read_module(files[name])
         # modinfo's own "depends=", which is what depmod would compute
-        found = re.search(rb"\x00depends=([^\x00]*)\x00", _read_module(files[name]))
-        for dependency in found[1].decode().split(",") if found else []:
-            if dependency:
-                add(dependency.replace("-", "_"))
+        for dependency in _modinfo(module, b"depends").replace(",", " ").split():
+            add(dependency.replace("-", "_"), name)
+        for algorithm in _modinfo(module, b"softdep").split():
+            # "pre: crc32c" of old kernels, "pre: crypto-crc32c" of newer ones
+            having = _ALGORITHMS.get(algorithm.removeprefix("crypto-"))
+            if having:
+                known = [one for one in having if one in files or one in builtin]
+                add((known or having)[0], name)
         order[name] = files[name]
 
+    def add_those_there_are(modules: Sequence[str]) -> None:
+        for module in modules:
+            if module in files:
+                add(module)
+
+    add_those_there_are(_OPTIONAL_MODULES)
     for module in _MODULES:
         add(module)
-    return order
+    at_boot = [*order]
+    add_those_there_are(_MORE_MODULES)
+    return _LoadOrder(order, at_boot)
+
+
+def _modinfo(module: bytes, key: bytes) -> str:
+    """All values of a key, with blanks between them."""
+    values = re.findall(rb"(?<=\x00)" + key + rb"=([^\x00]*)", module)
+    return b" ".join(values).decode()
 
 
 def _uncompressed(image: bytes) -> bytes | None:
-    """The ELF kernel within a bzImage, where it is packed in a way that Python unpacks."""
-    start = image.find(_XZ_MAGIC)
-    while start >= 0:
-        try:
-            kernel = lzma.LZMADecompressor(lzma.FORMAT_XZ).decompress(image[start:])
-        except lzma.LZMAError:
-            kernel = b""
-        if kernel.startswith(b"\x7fELF"):
-            return kernel
-        start = image.find(_XZ_MAGIC, start + 1)
-    return None
+    """The ELF kernel within a bzImage; None where nothing here unpacks it.
+
+    The image's header says where the packed kernel is (linux: arch/x86/boot.rst).
+    """
+    if image[0x202:0x206] != b"HdrS" or len(image) < 0x250:
+        return None
+    start = (image[0x1F1] + 1) * 512 + int.from_bytes(image[0x248:0x24C], "little")
+    packed = image[start : start + int.from_bytes(image[0x24C:0x250], "little")]
+    try:
+        if packed.startswith(b"\xfd7zXZ\x00"):
+            kernel = lzma.LZMADecompressor(lzma.FORMAT_XZ).decompress(packed)
+        elif packed.startswith(b"\x28\xb5\x2f\xfd"):
+            kernel = _unpack_zstd(packed[:-4])  # what follows is its size
+        else:
+            return None
+    except (lzma.LZMAError, OSError, subprocess.CalledProcessError, MissingRequirementError):
+        return None
+    return kernel if kernel.startswith(b"\x7fELF") else None
 
 
 def _publish(root: Path, release: str, scratch: Path) -> Kernel:
@@ -181,22 +309,21 @@ def _publish(root: Path, release: str, scratch: Path) -> Kernel:
     entry = scratch / "entry"
     target = entry / "lib/modules" / release
     target.mkdir(parents=True)
-    names = []
-    for name, path in _load_order(tree).items():
-        (target / "kernel").mkdir(exist_ok=True)
+    order = _load_order(tree)
+    (target / "kernel").mkdir()
+    for name, path in order.files.items():
         (target / "kernel" / f"{name}.ko").write_bytes(_read_module(path))
-        names.append(f"kernel/{name}.ko")
+    names = [f"kernel/{name}.ko" for name in order.files]
     for path in tree.glob("modules.builtin*"):
         if not path.name.endswith(".bin"):
             shutil.copy(path, target)
     (target / "modules.order").write_text("".join(f"{name}\n" for name in names))
     _depmod(entry, release, scratch)
-    bzimage = (root / "boot" / f"vmlinuz-{release}").read_bytes()
+    bzimage = _images(root)[release].read_bytes()
     # QEMU boots either; unpacking here spares every guest the seconds.
     (entry / "vmlinux").write_bytes(_uncompressed(bzimage) or bzimage)
-    (entry / "load-order").write_text("\n".join(names))
-    digest = sha256(" ".join(_MODULES).encode()).hexdigest()[:8]
-    entry.rename(cache_folder() / f"kernel-{digest}-{release}")
+    (entry / "load-order").write_text("\n".join(f"kernel/{name}.ko" for name in order.at_boot))
+    entry.rename(cache_folder() / f"{_cache_prefix()}{release}")
     kernel = cached_kernel()
     assert kernel is not None
     return kernel
@@ -217,11 +344,15 @@ def _depmod(entry: Path, release: str, scratch: Path) -> None:
         raise LabError(f"depmod failed for kernel {release}: {done.stderr.strip()}")
 
 
-def _package_names() -> list[str]:
-    """The packages that hold the distribution's kernel and its modules."""
+def _package_names(why: list[str]) -> list[str]:
+    """The packages that hold the distribution's kernel and its modules.
+
+    why: what is wrong with the kernels in /boot.
+    """
     if not shutil.which("apt-cache") or not shutil.which("apt-get"):
+        found = f"/boot has none to use ({'; '.join(why)})" if why else "/boot has none"
         raise MissingRequirementError(
-            "a Linux kernel for the guests: /boot has none to use, and no apt is here to fetch one",
+            f"a Linux kernel for the guests: {found}, and no apt is here to fetch one",
             "run on Debian or Ubuntu, or install a kernel with its modules in /boot",
         )
     listing = subprocess.run(
@@ -230,7 +361,7 @@ def _package_names() -> list[str]:
          "--important", *_METAPACKAGES],
         capture_output=True, text=True, check=False,
     ).stdout  # fmt: skip
-    pattern = r"^(linux-(?:image|modules|modules-extra)-\d[^\s<>]*)$"
+    pattern = r"^(linux-(?:image|base|binary|modules|modules-extra)-\d[^\s<>]*)$"
     names = sorted(set(re.findall(pattern, listing, re.MULTILINE)))
     if not names:
         raise MissingRequirementError(

@@ -67,15 +67,25 @@ class Link:
         """Wait until the other end is gone. False where it still is there after the timeout."""
         return self._closed.wait(timeout)
 
-    def spawn(self, argv: Sequence[str], env: Mapping[str, str]) -> Command:
-        """Start a command. It is the caller's to read to its end, or to kill."""
+    def spawn(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        terminal: Mapping[str, int] | None = None,
+    ) -> Command:
+        """Start a command. It is the caller's to read to its end, or to kill.
+
+        terminal: "rows" and "columns" of the terminal that it is to run on. Default: on none.
+        """
         channel = next(self._numbers)
         frames: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         with self._lock:
             if self._closed.is_set():
                 raise self._died("is down")
             self._channels[channel] = frames
-        request = {"argv": list(argv), "env": dict(env)}
+        request: dict[str, object] = {"argv": list(argv), "env": dict(env)}
+        if terminal is not None:
+            request["terminal"] = dict(terminal)
         self._send(agent.pack(agent.SPAWN, channel, json.dumps(request).encode()))
         return Command(self, channel, frames)
 
@@ -163,7 +173,7 @@ class Link:
 class Command:
     """A command that runs in the guest. `returncode` is there once `output` has ended.
 
-    `output` is for one thread, `kill` for any.
+    `output` is for one thread, all else for any.
     """
 
     def __init__(
@@ -204,6 +214,15 @@ class Command:
     def kill(self) -> None:
         """Kill it and its children. `output` then comes to its end."""
         self._link._send(agent.pack(agent.KILL, self._channel))
+
+    def type(self, keys: bytes) -> None:
+        """Type at its terminal; without one, nothing happens."""
+        self._link._send(agent.pack(agent.INPUT, self._channel, keys))
+
+    def resize(self, terminal: Mapping[str, int]) -> None:
+        """Tell its terminal a new size: "rows" and "columns"."""
+        payload = json.dumps(dict(terminal)).encode()
+        self._link._send(agent.pack(agent.RESIZE, self._channel, payload))
 
     def _kill_and_wait(self) -> None:
         """So that no timeout leaves anything running."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from pmemlab.errors import LabError, MachineDiedError, MissingRequirementError
 from pmemlab.guest import agent
 from pmemlab.guest.kernel import Kernel
+from pmemlab.guest.shares import Share
 from pmemlab.machines.protocol import Accelerator
 from pmemlab.topology import Topology
 
@@ -33,8 +34,13 @@ _starter = ThreadPoolExecutor(1, thread_name_prefix="qemu starter")
 
 
 def find_qemu() -> str:
-    """QEMU's path. Raises `MissingRequirementError`."""
-    found = shutil.which("qemu-system-x86_64")
+    """QEMU's path: $PMEMLAB_QEMU, or the one of PATH. Raises `MissingRequirementError`."""
+    own = os.environ.get("PMEMLAB_QEMU")
+    found = shutil.which(own or "qemu-system-x86_64")
+    if found is None and own:
+        raise MissingRequirementError(
+            f"PMEMLAB_QEMU={own} is no program that can be run", "unset PMEMLAB_QEMU, or correct it"
+        )
     if found is None:
         raise MissingRequirementError(
             "QEMU (qemu-system-x86_64)", "apt-get install qemu-system-x86"
@@ -57,15 +63,26 @@ def command_line(
     accelerator: Accelerator,
     state: Path,
     agent_command: Sequence[str],
-    port_fd: int,
+    port: str,
+    *,
+    shares: Sequence[Share] = (),
+    further: Sequence[str] = (),
 ) -> list[str]:
-    """QEMU's arguments for a topology; backing files and the console lie in `state`."""
+    """QEMU's arguments for a topology; backing files and the console lie in `state`.
+
+    port: options of the socket to the agent.
+    shares: the folders of this computer that the guest can read or write.
+    further: arguments that come last.
+    """
     machine = ",".join(filter(None, ["q35", topology.machine_options]))
+    cpu = "host" if accelerator == "kvm" else _TCG_CPU
     # Guests are throwaway and run our own code: mitigations would cost time and protect nobody.
     # NUMA balancing would move pages away from where a scenario wants to find them.
     kernel_command_line = [
         f"console=ttyS0 quiet hostname={topology.name} rdinit=/init panic=-1 oops=panic",
         "mitigations=off nowatchdog tsc=reliable numa_balancing=disable",
+        # Newer kernels may be built to put memory online by themselves; daxctl refuses to then.
+        "memhp_default_state=offline",
         # Emulated on a busy host, the kernel may mistake the TSC's frequency by many times, and
         # every rate with it; the HPET's is given. KVM has a clock of its own.
         "clocksource=hpet" if accelerator == "tcg" else "",
@@ -79,23 +96,27 @@ def command_line(
         *("-name", f"pmemlab-{topology.name}"),
         *("-machine", machine),
         *("-accel", "kvm" if accelerator == "kvm" else f"tcg,tb-size={_TCG_CACHE_MB}"),
-        *("-cpu", "host" if accelerator == "kvm" else _TCG_CPU),
+        *("-cpu", ",".join(filter(None, [cpu, topology.cpu_options]))),
         *("-smp", str(topology.cpus)),
         *("-m", f"{topology.memory_bytes >> 20}M"),
         *("-kernel", str(kernel.image), "-initrd", str(initramfs)),
         *("-append", " ".join(filter(None, kernel_command_line))),
         *("-chardev", f"file,id=console,path={_qemu_quoted(state / 'console.log')}"),
         *("-serial", "chardev:console"),
-        *("-chardev", f"socket,id=agent,fd={port_fd}"),
+        *("-chardev", f"socket,id=agent,{port}"),
         *("-device", "virtio-serial-pci"),
         *("-device", f"virtserialport,chardev=agent,name={agent.PORT_NAME}"),
-        *("-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap"),
-        *("-device", "virtio-9p-pci,fsdev=root,mount_tag=root"),
     ]
+    for share in shares:
+        options = f"id={share.tag},path={_qemu_quoted(share.path)}"
+        access = "" if share.writable else "readonly=on,"
+        arguments += ["-fsdev", f"local,{options},security_model=none,{access}multidevs=remap"]
+        arguments += ["-device", f"virtio-9p-pci,fsdev={share.tag},mount_tag={share.tag}"]
     files = {name: _qemu_quoted(state / f"{name}.img") for name in topology.backing_files}
     for argument in topology.qemu:
-        arguments += shlex.split(argument.format(**files))
-    return arguments
+        # Split first: the paths may have spaces in them.
+        arguments += [word.format(**files) for word in shlex.split(argument)]
+    return [*arguments, *further]
 
 
 def _kernel_quoted(argument: str) -> str:

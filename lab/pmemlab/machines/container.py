@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
@@ -32,10 +34,20 @@ from pmemlab.errors import (
     MachineDiedError,
     MissingRequirementError,
 )
+from pmemlab.machines.facts import read_facts
+from pmemlab.machines.lease import Lease
 from pmemlab.machines.protocol import Accelerator, Result
+from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_memory
+from pmemlab.proof import prove
 from pmemlab.topology import Topology, load_topology
 
-__all__ = ["ContainerMachine", "open_container_machine", "require_image", "running_machines"]
+__all__ = [
+    "ContainerMachine",
+    "open_container_machine",
+    "require_image",
+    "requirements",
+    "running_machines",
+]
 
 # Where the image has the virtual environment with both packages.
 _PYTHON = "/opt/pmemlab/bin/python"
@@ -52,6 +64,23 @@ def running_machines(clone: Clone | None = None) -> frozenset[str]:
     return frozenset(name for name, container in machines.items() if container.status == "running")
 
 
+def requirements(topology: Topology, start: Path | None = None) -> list[MissingRequirementError]:
+    """What this computer lacks for a machine of this topology in a container.
+
+    start: a folder of the clone. Default: the working folder.
+    """
+    try:
+        clone = find_clone(start)
+        client = connect()
+        require_image(client, clone)
+    except MissingRequirementError as error:
+        return [error]
+    if topology.name in running_machines(clone):
+        return []
+    wanted = topology.memory_bytes + media_bytes(topology) + EMULATOR_BYTES
+    return list(missing_memory(wanted, topology.name))
+
+
 def require_image(client: docker.DockerClient, clone: Clone) -> str:
     """Name of the image of the clone's present sources.
 
@@ -65,8 +94,11 @@ def require_image(client: docker.DockerClient, clone: Clone) -> str:
     return image
 
 
-def open_container_machine(topology: Topology) -> ContainerMachine:
+def open_container_machine(topology: Topology, *, leased: bool = True) -> ContainerMachine:
     """Attach to the machine of the clone's running lab, or start a throwaway container.
+
+    leased: wait until no other process has a lease of the lab's machine, and hold it until the
+        machine is stopped. A throwaway container is nobody else's anyway.
 
     Raises `MissingRequirementError` where there is no engine or no image, `LabError` where the
     machine can't be proved.
@@ -89,17 +121,27 @@ def open_container_machine(topology: Topology) -> ContainerMachine:
         raise LabError(
             f"container {container.name} runs older sources than this clone's: run `make lab-up`"
         )
-    if has_ended(container):  # a power cut, or a death that was reported already
-        container.start()
-    return _started(client, topology, container, owned=False)
+    lease = Lease.of_lab_machine(clone, topology.name) if leased else None
+    try:
+        if has_ended(container):  # a power cut, or a death that was reported already
+            container.start()
+        return _started(client, topology, container, owned=False, lease=lease)
+    except BaseException:
+        if lease is not None:
+            lease.end()
+        raise
 
 
 def _started(
-    client: docker.DockerClient, topology: Topology, container: Container, owned: bool
+    client: docker.DockerClient,
+    topology: Topology,
+    container: Container,
+    owned: bool,
+    lease: Lease | None = None,
 ) -> ContainerMachine:
     try:
         wait_until_proved(container)
-        return ContainerMachine(client, topology, container, owned)
+        return ContainerMachine(client, topology, container, owned, lease)
     except BaseException:
         if owned:
             remove(container)
@@ -125,12 +167,18 @@ class ContainerMachine:
     python = _PYTHON
 
     def __init__(
-        self, client: docker.DockerClient, topology: Topology, container: Container, owned: bool
+        self,
+        client: docker.DockerClient,
+        topology: Topology,
+        container: Container,
+        owned: bool,
+        lease: Lease | None = None,
     ) -> None:
         self.topology = topology
         self._client = client
         self._container = container
         self._owned = owned
+        self._lease = lease
         self._proof = read_proof(container)
         self.accelerator: Accelerator = self._proof.accelerator
         self._lock = threading.Lock()
@@ -167,6 +215,10 @@ class ContainerMachine:
     def facts(self) -> Mapping[str, object]:
         return self._proof.facts
 
+    def prove(self) -> None:
+        facts = read_facts(self)
+        self._proof = replace(self._proof, facts=facts, proved=prove(self.topology, facts))
+
     def power_cut(self) -> None:
         self._go_down("has had its power cut")
         try:
@@ -184,6 +236,8 @@ class ContainerMachine:
             remove(self._container)
         elif cut and has_ended(self._container):
             self._container.start()  # the lab is as it was found, a moment from now
+        if self._lease is not None:
+            self._lease.end()
         self._client.close()
 
     def __enter__(self) -> ContainerMachine:

@@ -1,53 +1,93 @@
-"""The `guest` machine: a QEMU guest with a real Linux kernel, on this computer's own root."""
+"""The `guest` machine: a QEMU guest with a real Linux kernel and this computer's programs."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from pmemlab.errors import LabError, MachineDiedError, ProvisionError
+from pmemlab.errors import (
+    LabError,
+    MachineDiedError,
+    MissingRequirementError,
+    ProvisionError,
+)
 from pmemlab.guest.accelerator import choose_accelerator
 from pmemlab.guest.host_files import HostFiles, package_folders
-from pmemlab.guest.initramfs import get_initramfs
-from pmemlab.guest.kernel import get_kernel
+from pmemlab.guest.initramfs import find_busybox, get_initramfs
+from pmemlab.guest.kernel import get_kernel, kernel_release, kernel_source
 from pmemlab.guest.link import Command, Link
-from pmemlab.guest.qemu import Qemu, command_line, find_qemu
+from pmemlab.guest.qemu import Qemu, command_line, find_qemu, find_setpriv
+from pmemlab.guest.requirements import unmet_requirements
+from pmemlab.guest.sandbox import sandbox_arguments
+from pmemlab.guest.shares import foreign_site_folders, guest_root, shared_folders
+from pmemlab.machines.facts import read_facts
+from pmemlab.machines.guest_options import RESULTS, RESULTS_TAG, GuestOptions
 from pmemlab.machines.protocol import Accelerator, Result
+from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_disk, missing_memory
 from pmemlab.machines.state_folder import StateFolder
-from pmemlab.proof import Proof, probe_command, prove
+from pmemlab.proof import Proof, prove
 from pmemlab.topology import Topology
 
-__all__ = ["GuestMachine", "open_guest_machine"]
+__all__ = ["PROGRAM_PATH", "GuestMachine", "agent_command", "open_guest_machine", "requirements"]
 
 # Generous: seven guests that start at once without KVM share the host's cores.
 _BOOT_LIMIT_S = 180.0
 _PROVISION_LIMIT_S = 180.0
 _AGENT = Path(__file__).parent.parent / "guest" / "agent.py"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Programs of the topologies' provisioning and of `pmemlab show`, with the packages that have them.
+# A guest's programs are this computer's, so they must be here.
+_PROGRAMS = {
+    "ndctl": "ndctl",
+    "daxctl": "daxctl",
+    "numactl": "numactl",
+    "mkfs.ext4": "e2fsprogs",
+    "dmsetup": "dmsetup",
+}
+PROGRAM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def requirements(topology: Topology) -> list[MissingRequirementError]:
+    """What this computer lacks for a guest of this topology. Downloads and starts nothing."""
+    missing = []
+    for check in (find_qemu, find_setpriv, find_busybox, kernel_source):
+        try:
+            check()
+        except MissingRequirementError as error:
+            missing.append(error)
+    for program, package in _PROGRAMS.items():
+        if not shutil.which(program, path=PROGRAM_PATH):
+            missing.append(MissingRequirementError(program, f"apt-get install {package}"))
+    if not missing:  # else neither is there to be too old
+        missing += unmet_requirements(topology, find_qemu(), kernel_release())
+    missing += missing_memory(topology.memory_bytes + EMULATOR_BYTES, topology.name)
+    missing += missing_disk(media_bytes(topology), f"the media of {topology.name}")
+    return missing
 
 
 def open_guest_machine(
     topology: Topology,
     state: Path | None = None,
     on_step: Callable[[str], None] = lambda _: None,
+    options: GuestOptions = GuestOptions(),  # noqa: B008 - it is frozen
 ) -> GuestMachine:
     """Boot a guest, provision it and prove it.
 
     state: an existing folder for its backing files and its console's log; what is put there is
         removed by `stop`. Default: a temporary folder of its own.
     on_step: told what is being done, for progress displays.
+    options: what the user wants otherwise than the topology has it.
 
     Raises `MissingRequirementError`, `MachineDiedError`, `ProvisionError` or `ProofError`.
     """
-    machine = GuestMachine(topology, state)
+    machine = GuestMachine(topology, state, options)
     try:
         machine.start(on_step)
     except BaseException:
@@ -56,13 +96,26 @@ def open_guest_machine(
     return machine
 
 
+def agent_command(python: str) -> list[str]:
+    """The guest's first process."""
+    # -S -E: nothing of site-packages, nothing of the environment
+    return [python, "-S", "-E", str(_AGENT)]
+
+
 class GuestMachine:
     """A guest. `open_guest_machine` makes one that is started and proved."""
 
     kind: Literal["guest"] = "guest"
 
-    def __init__(self, topology: Topology, state: Path | None = None) -> None:
-        self.topology = topology
+    def __init__(
+        self,
+        topology: Topology,
+        state: Path | None = None,
+        options: GuestOptions = GuestOptions(),  # noqa: B008 - it is frozen
+    ) -> None:
+        self._results = options.results_share()
+        self._qemu_arguments = options.qemu_arguments
+        self.topology = topology = options.applied_to(topology)
         self.accelerator: Accelerator = "tcg"
         self.python = sys.executable
         self._state = StateFolder(state, False) if state else StateFolder.temporary()
@@ -97,7 +150,10 @@ class GuestMachine:
         qemu = find_qemu()
         on_step("looking for a kernel")
         kernel = get_kernel()
-        initramfs = get_initramfs(kernel)
+        for missing in unmet_requirements(self.topology, qemu, kernel.release):
+            raise missing
+        shares = shared_folders()
+        initramfs = get_initramfs(kernel, guest_root(shares))
         on_step("choosing KVM or TCG")
         self.accelerator = choose_accelerator(kernel, qemu)
 
@@ -112,9 +168,10 @@ class GuestMachine:
                 initramfs,
                 self.accelerator,
                 self._state.path,
-                # -S -E: nothing of site-packages, nothing of the environment
-                [self.python, "-S", "-E", str(_AGENT)],
-                theirs.fileno(),
+                agent_command(self.python),
+                f"fd={theirs.fileno()}",
+                shares=[*shares, *([self._results] if self._results else [])],
+                further=[*sandbox_arguments(qemu), *self._qemu_arguments],
             )
             self._qemu = Qemu(self.topology.name, argv, self._state.path, theirs)
             self._link = Link(ours.dup(), self.died)
@@ -122,6 +179,8 @@ class GuestMachine:
         seconds["boot"] = time.monotonic() - started
 
         started = time.monotonic()
+        if self._results:
+            self._mount_results()
         for command in self.topology.provision:
             on_step(command)
             done = self.run(["/bin/sh", "-ec", command], timeout=_PROVISION_LIMIT_S)
@@ -135,14 +194,18 @@ class GuestMachine:
 
         started = time.monotonic()
         on_step("proving it")
-        done = self.run(probe_command(self.topology, self.python), timeout=_PROVISION_LIMIT_S)
-        if done.returncode:
-            raise LabError(f"guest {self.topology.name}: its facts can't be read: {done.stderr}")
-        facts = json.loads(done.stdout)
+        facts = read_facts(self)
         proved = prove(self.topology, facts)
         seconds["proof"] = time.monotonic() - started
         rounded = {step: round(value, 2) for step, value in seconds.items()}
         self._proof = Proof(self.topology.name, self.accelerator, facts, proved, rounded)
+
+    def _mount_results(self) -> None:
+        options = "trans=virtio,version=9p2000.L,cache=mmap,msize=512000"
+        mount = f"mkdir -p {RESULTS} && mount -t 9p -o {options} {RESULTS_TAG} {RESULTS}"
+        done = self.run(["/bin/sh", "-ec", mount], timeout=_PROVISION_LIMIT_S)
+        if done.returncode:
+            raise LabError(f"guest {self.topology.name}: {RESULTS} can't be mounted: {done.stderr}")
 
     def run(
         self,
@@ -153,10 +216,18 @@ class GuestMachine:
         self._refresh(argv)
         return self.link.run(argv, self._environment(env or {}), timeout)
 
-    def spawn(self, argv: Sequence[str], env: Mapping[str, str]) -> Command:
-        """Start a command, whose output then comes as a stream; else as `run`."""
+    def spawn(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        terminal: Mapping[str, int] | None = None,
+    ) -> Command:
+        """Start a command, whose output then comes as a stream; else as `run`.
+
+        terminal: "rows" and "columns" of the terminal that it is to run on. Default: on none.
+        """
         self._refresh(argv)
-        return self.link.spawn(argv, self._environment(env))
+        return self.link.spawn(argv, self._environment(env), terminal)
 
     def _make_backing_files(self) -> None:
         """Sparse: what the guest never writes takes no room."""
@@ -178,17 +249,22 @@ class GuestMachine:
             self.link.refresh()
 
     def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        python_path = [folder.parent for folder in package_folders()] + foreign_site_folders()
         return {
-            "PATH": _PATH,
+            "PATH": PROGRAM_PATH,
             "HOME": "/root",
             "LANG": "C.UTF-8",
-            "PYTHONPATH": os.pathsep.join(dict.fromkeys(str(f.parent) for f in package_folders())),
+            "PYTHONPATH": os.pathsep.join(dict.fromkeys(map(str, python_path))),
             **self.topology.environment,
             **env,
         }
 
     def facts(self) -> Mapping[str, object]:
         return self.proof.facts
+
+    def prove(self) -> None:
+        facts = read_facts(self)
+        self._proof = replace(self.proof, facts=facts, proved=prove(self.topology, facts))
 
     def power_cut(self) -> None:
         if self._qemu is not None and not self._down:

@@ -6,7 +6,6 @@ this computer isn't is listed in its facts as "unproved".
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -23,17 +22,37 @@ from pmemlab.errors import (
     CommandTimeoutError,
     LabError,
     MachineDiedError,
+    MissingFactError,
     MissingRequirementError,
 )
+from pmemlab.machines.facts import read_facts
 from pmemlab.machines.protocol import Accelerator, Result
+from pmemlab.machines.room import gibibytes
 from pmemlab.machines.state_folder import StateFolder
-from pmemlab.proof import mismatches, probe_command
+from pmemlab.proof import find_fact, mismatches
 from pmemlab.topology import Topology
 
-__all__ = ["ProcessMachine", "open_process_machine"]
+__all__ = ["ProcessMachine", "open_process_machine", "requirements"]
 
 _SHARED_MEMORY = Path("/dev/shm")
-_PROBE_LIMIT_S = 60.0
+
+
+def requirements(topology: Topology) -> list[MissingRequirementError]:
+    """What this computer lacks for taking the place of a machine of this topology."""
+    if topology.pmem.path is None:
+        return []
+    if not _SHARED_MEMORY.is_dir():
+        return [MissingRequirementError(str(_SHARED_MEMORY), "mount -t tmpfs tmpfs /dev/shm")]
+    free = shutil.disk_usage(_SHARED_MEMORY).free
+    if free < topology.pmem.size_bytes:
+        return [
+            MissingRequirementError(
+                f"{gibibytes(topology.pmem.size_bytes)} free in {_SHARED_MEMORY} for "
+                f"{topology.name}: {gibibytes(free)} are free",
+                "mount -o remount,size=4G /dev/shm",
+            )
+        ]
+    return []
 
 
 def open_process_machine(topology: Topology) -> ProcessMachine:
@@ -83,16 +102,16 @@ class ProcessMachine:
 
     def start(self) -> None:
         """Read the facts, and tell which of the topology's demands they do not meet."""
-        done = self.run(probe_command(self.topology, self.python), timeout=_PROBE_LIMIT_S)
-        if done.returncode:
-            raise LabError(f"this computer's facts can't be read: {done.stderr}")
-        self._facts = json.loads(done.stdout)
-        memkind = self._facts.get("memkind")
-        if isinstance(memkind, dict) and memkind["page_nodes"] is None:
-            raise MissingRequirementError(
-                "memkind (libmemkind.so.0), with memory of its KMEM DAX kind on node 0",
-                "apt-get install libmemkind0",
-            )
+        self._facts = read_facts(self)
+        if self.topology.pmem.nodes:
+            try:
+                find_fact(self._facts, "memkind.page_nodes")
+            except MissingFactError as error:
+                raise MissingRequirementError(
+                    "memkind (libmemkind.so.0), with memory of its KMEM DAX kind on node 0 "
+                    f"({error.why})",
+                    "apt-get install libmemkind0",
+                ) from error
         self._facts["unproved"] = [m.fact for m in mismatches(self.topology, self._facts)]
 
     def run(
@@ -136,6 +155,9 @@ class ProcessMachine:
 
     def facts(self) -> Mapping[str, object]:
         return self._facts
+
+    def prove(self) -> None:
+        self.start()
 
     def power_cut(self) -> None:
         self._go_down("has had its power cut")

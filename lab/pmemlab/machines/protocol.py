@@ -63,7 +63,14 @@ class Machine(Protocol):
         ...
 
     def facts(self) -> Mapping[str, object]:
-        """The facts read back from the machine when it was proved; fit for JSON."""
+        """The facts read back from the machine when it was last proved; fit for JSON."""
+        ...
+
+    def prove(self) -> None:
+        """Read the facts again. Raises `ProofError` where it isn't what it says any more.
+
+        Machines stay up for hours, and commands in them may take a mount away.
+        """
         ...
 
     def power_cut(self) -> None:

@@ -30,8 +30,8 @@ _Check = Callable[[str], bool]
 COLUMNS: Final = ("label", *DENSE_COLUMNS, *CATEGORICAL_COLUMNS)
 
 # Smallest value and range of I1..I13, from DeepRec's modelzoo/wide_and_deep/train.py.
-_MINIMA = np.array([0, -3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], dtype=np.float64)
-_RANGES = np.array(
+MINIMA = np.array([0, -3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], dtype=np.float64)
+RANGES = np.array(
     [1539, 22069, 65535, 561, 2655388, 233523, 26297, 5106, 24376, 9, 181, 1807, 6879],
     dtype=np.float64,
 )
@@ -150,7 +150,7 @@ class _Layout:
         dense = self._numbers(path, lines, [row[1:split] for row in rows])
         categories = [row[split:] for row in rows]
         if self.form == "raw":
-            dense = (dense - _MINIMA) / _RANGES
+            dense = (dense - MINIMA) / RANGES
             flat = [category.encode() for row in categories for category in row]
             keys = fnv1a_64(flat).reshape(len(rows), len(CATEGORICAL_COLUMNS))
         else:

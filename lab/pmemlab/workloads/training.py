@@ -6,91 +6,24 @@ what `Run.losses` and `Run.state_sha256` are there to show.
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import math
-import mmap
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 from torch import nn
 
 import embstore as es
-from pmemlab.placement import backing_file, page_nodes
 from pmemlab.workloads.auc import roc_auc
 from pmemlab.workloads.batches import Source
+from pmemlab.workloads.evidence import state_sha256, table_evidence
+from pmemlab.workloads.run import DivergedError, Progress, Run
 from pmemlab.workloads.wide_and_deep import DenseAdagrad, EmbeddingTables, ModelOptions, WideAndDeep
 
 _EVALUATION_BATCH: Final = 4096
 _FINAL_LOSS_STEPS: Final = 10
-
-Progress = Callable[[int, float], None]
-"""Called after each step with the number of steps done and the step's loss."""
-
-
-class DivergedError(ArithmeticError):
-    """A loss is no finite number any more, so the run says nothing."""
-
-
-@dataclass(frozen=True)
-class TierEvidence:
-    """Where the rows of one tier of a table really lay while it was alive.
-
-    nodes: NUMA node -> touched pages of the rows on it, by move_pages(2).
-    file: path of the file mapped at the first row, or None.
-    is_pmem: what libpmem says of the mapping; None where libpmem is not involved.
-    """
-
-    name: str
-    rows: int
-    bytes: int
-    nodes: dict[int, int]
-    file: str | None
-    is_pmem: bool | None
-
-
-@dataclass(frozen=True)
-class TableEvidence:
-    """One table: what the engine counted, and where its rows lay."""
-
-    name: str
-    stats: dict[str, Any]
-    tiers: list[TierEvidence]
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training run. Everything in it goes into JSON as it is.
-
-    losses: each step's mean log loss, exact, as `float.hex` writes it.
-    loss: mean of the last 10 of them.
-    auc: on the held-out rows; None where they are all of one class.
-    samples_per_s: rows trained per second, reading of data included.
-    lookups_per_s: embedding rows read in training per second spent in lookups. Like samples_per_s
-        and train_seconds it leaves out the first step, which warms up, where there are others.
-    state_sha256: over every variable's export: keys, values, slots, frequencies, versions.
-    """
-
-    storage_type: str
-    steps: int
-    samples: int
-    losses: list[str]
-    loss: float
-    auc: float | None
-    held_out_rows: int
-    train_seconds: float
-    samples_per_s: float
-    lookups_per_s: float
-    state_sha256: str
-    tables: list[TableEvidence]
-
-    def as_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 def train(
@@ -158,43 +91,6 @@ def make_reproducible(seed: int) -> None:
     torch.set_num_threads(1)
     # As use_deterministic_algorithms(True), which imports PyTorch's compiler besides.
     torch.set_deterministic_debug_mode("error")
-
-
-def state_sha256(tables: EmbeddingTables) -> str:
-    """Return a SHA-256 in hex over all that the variables hold, to the last bit."""
-    digest = hashlib.sha256()
-    for variable in tables:
-        for field, array in sorted(variable.export().items()):
-            digest.update(f"{variable.name} {field} {array.dtype.str} {array.shape}\n".encode())
-            digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
-
-
-def table_evidence(variable: es.EmbeddingVariable) -> TableEvidence:
-    """Ask the engine and the kernel about one table. REQUIRES: it is open and drained."""
-    stats = variable.stats()
-    return TableEvidence(
-        name=variable.name,
-        stats=dict(stats),
-        tiers=[_tier_evidence(tier) for tier in stats["tiers"]],
-    )
-
-
-def _tier_evidence(tier: Any) -> TierEvidence:
-    address: int = tier["address"]
-    nodes: dict[int, int] = {}
-    file = tier["path"]
-    if address:
-        nodes = page_nodes(address, max(tier["bytes"], mmap.PAGESIZE))
-        file = backing_file(address)
-    return TierEvidence(
-        name=tier["name"],
-        rows=tier["rows"],
-        bytes=tier["bytes"],
-        nodes=nodes,
-        file=file,
-        is_pmem=tier["is_pmem"],
-    )
 
 
 def _evaluate(network: WideAndDeep, source: Source) -> tuple[float | None, int]:

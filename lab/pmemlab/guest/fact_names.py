@@ -1,0 +1,97 @@
+"""The names of a machine's facts: what a topology's `proof` may demand."""
+
+from __future__ import annotations
+
+__all__ = ["FACTS", "is_fact_name"]
+
+# A star stands for a list's index, or for a number that is a key.
+FACTS = {
+    "kernel": "release, as `uname -r` says",
+    "cpus": "CPUs that are online, by number",
+    "socket_cpus.*": "CPUs of a socket",
+    "memory_bytes": "memory that the kernel manages",
+    "nodes": "NUMA nodes that are online",
+    "nodes_with_cpus": "those that have CPUs",
+    "nodes_without_cpus": "those that have none",
+    "node_sources": "who says that there are nodes: SRAT (the firmware's table), numa=fake",
+    "node_bytes.*": "a node's memory",
+    "distances.*.*": "from the first node to the second, as the firmware says",
+    "slow_nodes": "nodes in a lower memory tier than every node with CPUs",
+    "memory_side_caches.*.node": "node whose memory is cached",
+    "memory_side_caches.*.level": "1 is nearest to the memory",
+    "memory_side_caches.*.bytes": "its size",
+    "memory_side_caches.*.line_bytes": "size of a line",
+    "memory_side_caches.*.indexing": "direct-mapped, complex or other",
+    "memory_side_caches.*.write_policy": "write-back, write-through or other",
+    "ram_bytes": "physical addresses that are System RAM from the boot on",
+    "kmem_bytes": "those that `daxctl reconfigure-device --mode=system-ram` made so",
+    "persistent_bytes": "those that the firmware calls persistent memory",
+    "declared_persistent_bytes": "those that memmap= declares persistent",
+    "dimms.*.name": "an NVDIMM",
+    "dimms.*.provider": "of its bus, as regions.*.provider",
+    "regions.*.name": "a region of persistent memory, as ndctl lists them",
+    "regions.*.provider": "who tells of it: ACPI.NFIT (the firmware), e820 (memmap=), CXL",
+    "regions.*.bytes": "its size",
+    "regions.*.node": "the NUMA node that it is nearest to; -1 where the kernel can't tell",
+    "regions.*.dimms": "how many DIMMs it spans",
+    "regions.*.persistence_domain": "memory_controller (ADR), cpu_cache (eADR) or unknown",
+    "regions.*.modes": "of its namespaces: fsdax, devdax, raw or sector",
+    "cxl_memdevs.*.name": "a memory device behind CXL",
+    "cxl_memdevs.*.ram_bytes": "its volatile memory",
+    "cxl_memdevs.*.pmem_bytes": "its persistent memory",
+    "cxl_regions.*.name": "a region of CXL memory, as `cxl list` has them",
+    "cxl_regions.*.mode": "ram or pmem",
+    "cxl_regions.*.bytes": "its size",
+    "cxl_regions.*.decode_state": "commit where addresses lead to it",
+    "cxl_regions.*.memdevs": "the devices that it is made of",
+    "disks.*.name": "a disk that is a device of its own; no persistent memory",
+    "disks.*.device_number": "major:minor",
+    "disks.*.transport": "nvme, sata, virtio and so on, as lsblk says",
+    "disks.*.rotates": "whether it has platters that turn",
+    "disks.*.bytes": "its size",
+    "mount.device": "what is mounted over the topology's pmem.path",
+    "mount.device_number": "major:minor, as os.stat says of every file there",
+    "mount.block_devices": "the devices beneath, mappings followed down",
+    "mount.mapping.*.target": "of a device-mapper device: linear, striped and so on",
+    "mount.mapping.*.stripes": "devices that it is striped over",
+    "mount.mapping.*.chunk_bytes": "how much lies on one before the next",
+    "mount.point": "where it is mounted",
+    "mount.filesystem": "its type",
+    "mount.dax": "whether it is mounted with dax",
+    "mount.map_sync": "whether a file there can be mapped with MAP_SYNC",
+    "mount.page_regions": "regions in which the pages of a mapped file there lie, by pagemap",
+    "mount.bytes": "size of the file system",
+    "mount.free_bytes": "of these, free",
+    "libpmem.is_pmem": "libpmem's answer for a file there: 1 where stores need no msync",
+    "memkind.page_nodes": "nodes on which memory of memkind's KMEM DAX kind lies",
+    "memkind.page_nodes_from.*": "those where a CPU of that node asks for it",
+    "ssd.device": "what is mounted over the topology's ssd.path",
+    "ssd.device_number": "major:minor, as os.stat says of every file there",
+    "ssd.block_devices": "the devices beneath, mappings followed down",
+    "ssd.point": "where it is mounted",
+    "ssd.filesystem": "its type",
+    "ssd.bytes": "size of the file system",
+    "ssd.free_bytes": "of these, free",
+    "ssd.transport": "of the disk beneath, as disks.*.transport",
+    "ssd.rotates": "of the disk beneath",
+    "ssd.read_bytes": "read from that device since the machine started",
+    "ssd.written_bytes": "written to it",
+}
+
+_PATTERNS = [name.split(".") for name in FACTS]
+
+
+def is_fact_name(name: str) -> bool:
+    """Whether the probe knows a fact of this name, or facts beneath it ("regions").
+
+    A number stands for itself, a star for all of a list ("regions.*.modes").
+    """
+    parts = name.split(".")
+    return any(
+        len(parts) <= len(pattern)
+        and all(
+            part == known or (known == "*" and part.isdigit())
+            for part, known in zip(parts, pattern, strict=False)
+        )
+        for pattern in _PATTERNS
+    )

@@ -1,0 +1,86 @@
+"""Reading what may not be readable: a fact that can't be read has a reason instead of a value."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Unreadable", "attempt", "document_of", "output_of", "separate", "text_of"]
+
+_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """What stands in the place of a value. why: for people."""
+
+    why: str
+
+
+def attempt(read: Callable[[], object]) -> object:
+    """What `read` returns, or `Unreadable` with what it raised."""
+    try:
+        return read()
+    except LookupError as error:  # whose own text is a bare key
+        return Unreadable(f"there is no {error.args[0] if error.args else error}")
+    except (OSError, ValueError, AttributeError, subprocess.SubprocessError) as error:
+        return Unreadable(str(error) or type(error).__name__)
+
+
+def separate(facts: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]]:
+    """The facts without those that are unreadable, and the reasons of those by dotted names.
+
+    An item of a list keeps its place: it is an item without the fact, or an empty mapping.
+    """
+    reasons: dict[str, str] = {}
+
+    def without(value: object, name: str) -> object:
+        if isinstance(value, Unreadable):
+            reasons[name] = value.why
+            return {}
+        if isinstance(value, Mapping):
+            kept = {key: without(item, f"{name}.{key}") for key, item in value.items()}
+            return {key: item for key, item in kept.items() if f"{name}.{key}" not in reasons}
+        if isinstance(value, list):
+            return [without(item, f"{name}.{index}") for index, item in enumerate(value)]
+        return value
+
+    kept = {key: without(value, key) for key, value in facts.items()}
+    return {key: value for key, value in kept.items() if key not in reasons}, reasons
+
+
+def text_of(path: Path) -> str:
+    """A small file of the kernel's, without the line's end. Raises OSError."""
+    return path.read_text().strip()
+
+
+def output_of(argv: Sequence[str]) -> str:
+    """What a program prints. Raises OSError with its own words where it fails."""
+    done = subprocess.run(
+        argv,
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_S,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    if done.returncode:
+        words = (done.stderr or done.stdout).strip() or "it said nothing"
+        raise OSError(f"{' '.join(argv)} ended with status {done.returncode}: {words}")
+    return done.stdout
+
+
+def document_of(argv: Sequence[str]) -> Any:
+    """The JSON document that a program prints; an empty list where it prints nothing.
+
+    Raises as `output_of` does, and ValueError where it prints something else.
+    """
+    output = output_of(argv)
+    try:
+        return json.loads(output) if output.strip() else []
+    except ValueError as error:
+        raise ValueError(f"{' '.join(argv)} printed no JSON: {error}") from error

@@ -1,0 +1,50 @@
+"""Whether the QEMU and the kernel that are here are new enough for a topology."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+from pmemlab.errors import LabError, MissingRequirementError
+from pmemlab.topology import Topology
+
+__all__ = ["qemu_version", "unmet_requirements"]
+
+_REMEDY = "make backports (Debian 12), or name a newer one in "
+
+
+def unmet_requirements(
+    topology: Topology, qemu: str, release: str
+) -> list[MissingRequirementError]:
+    """What the topology requires and is too old here; empty where it can be tried.
+
+    qemu: path of its program. release: of the guests' kernel, as `uname -r` says.
+    """
+    found = []
+    if topology.requires.qemu:
+        found.append(("QEMU", topology.requires.qemu, qemu_version(qemu), "PMEMLAB_QEMU"))
+    if topology.requires.kernel:
+        found.append(("a kernel", topology.requires.kernel, release, "PMEMLAB_KERNEL"))
+    return [
+        MissingRequirementError(
+            f"machine {topology.name} wants {what} {least} or later; the one here is {version}",
+            f"{_REMEDY}{variable}",
+        )
+        for what, least, version, variable in found
+        if _numbers(version) < _numbers(least)
+    ]
+
+
+def qemu_version(qemu: str) -> str:
+    """Of a QEMU program, as "7.2.22". Raises `LabError` with its words where it won't say."""
+    done = subprocess.run([qemu, "--version"], capture_output=True, text=True, check=False)
+    match = re.search(r"version ([0-9.]+)", done.stdout)
+    if done.returncode or match is None:
+        raise LabError(f"{qemu} --version: {(done.stderr or done.stdout).strip()}")
+    return match[1]
+
+
+def _numbers(version: str) -> list[int]:
+    """Of the dotted numbers that a version starts with: "6.1.0-56-amd64" is 6, 1, 0."""
+    match = re.match(r"[0-9]+(\.[0-9]+)*", version)
+    return [int(number) for number in match[0].split(".")] if match else []

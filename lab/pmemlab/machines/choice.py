@@ -1,0 +1,75 @@
+"""Which kind of machine a scenario runs on, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from pmemlab.clone import find_clone
+from pmemlab.errors import LabError
+from pmemlab.machines import guest
+from pmemlab.machines.protocol import Kind
+from pmemlab.topology import Requirements, Topology, load_topology, topology_names
+
+__all__ = ["Choice", "KindOrAuto", "MachineChooser"]
+
+KindOrAuto = Literal["auto", "process", "guest", "container"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kind of machine, and the reason in a few words."""
+
+    kind: Kind
+    why: str
+
+
+class MachineChooser:
+    """Asks each kind of machine what it lacks, best first; the first that lacks nothing is it."""
+
+    def __init__(self, requested: KindOrAuto, root: Path) -> None:
+        """root: a folder of the clone whose lab may be running."""
+        self._requested = requested
+        self._root = root
+
+    def choose(self, topology: Topology) -> Choice:
+        """Return the best kind that runs here; `process` always does.
+
+        Best first: the running lab's container, a throwaway container, a guest, a process.
+        """
+        if self._requested != "auto":
+            return Choice(self._requested, "asked for by --pmemlab-machine")
+        why = self._why_no_container(topology)
+        if why is None:
+            if topology.name in self._running:
+                return Choice("container", "it runs in this clone's lab")
+            return Choice("container", "a throwaway one, since the lab has none up")
+        missing = guest.requirements(topology)
+        if not missing:
+            return Choice("guest", why)
+        return Choice("process", f"{why}; no guest: {'; '.join(map(str, missing))}")
+
+    def _why_no_container(self, topology: Topology) -> str | None:
+        if not _is_the_labs_own(topology):
+            return f"{topology.name} is no topology of the lab's own, which containers run"
+        if topology.requires != Requirements():
+            return "containers have the distribution's own QEMU and kernel, which may be too old"
+        try:
+            from pmemlab.machines import container
+
+            missing = container.requirements(topology, self._root)
+        except (LabError, ImportError) as error:
+            return f"no container: {error}"
+        return f"no container: {'; '.join(map(str, missing))}" if missing else None
+
+    @cached_property
+    def _running(self) -> frozenset[str]:
+        from pmemlab.machines import container
+
+        return container.running_machines(find_clone(self._root))
+
+
+def _is_the_labs_own(topology: Topology) -> bool:
+    return topology.name in topology_names() and topology == load_topology(topology.name)

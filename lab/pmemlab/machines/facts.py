@@ -1,0 +1,28 @@
+"""Reads a machine's facts, by a command in the machine."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pmemlab.errors import LabError
+from pmemlab.machines.protocol import Machine
+from pmemlab.proof import probe_command
+
+__all__ = ["read_facts"]
+
+_PROBE_LIMIT_S = 180.0  # emulated machines that start at once share the computer's cores
+
+
+def read_facts(machine: Machine) -> dict[str, Any]:
+    """The machine's facts now. Raises `LabError` where they can't be read."""
+    who = f"{machine.kind} {machine.topology.name}"
+    command = probe_command(machine.topology, machine.python)
+    done = machine.run(command, timeout=_PROBE_LIMIT_S)
+    if done.returncode:
+        raise LabError(f"{who}: its facts can't be read: {done.stderr}")
+    try:
+        facts: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        raise LabError(f"{who}: its probe printed no facts: {done.stdout!r}") from None
+    return facts

@@ -1,0 +1,75 @@
+"""Memory and disk: what a machine takes, and what this computer has left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from pmemlab.errors import MissingRequirementError
+from pmemlab.topology import Topology
+
+__all__ = [
+    "EMULATOR_BYTES",
+    "at_once",
+    "free_memory_bytes",
+    "gibibytes",
+    "media_bytes",
+    "missing_disk",
+    "missing_memory",
+]
+
+EMULATOR_BYTES = 430 << 20
+"""QEMU's own beside its guest's memory: mostly the code that TCG translates, as in compose.yaml."""
+
+_MOST_AT_ONCE = 4
+_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_MEMORY_USED = Path("/sys/fs/cgroup/memory.current")
+
+
+def at_once() -> int:
+    """How many machines a run of scenarios has at a time: a core each, and no more than fit in a
+    small computer's memory.
+    """
+    return min(os.cpu_count() or 1, _MOST_AT_ONCE)
+
+
+def media_bytes(topology: Topology) -> int:
+    """Of its DIMMs and disks, when they are full."""
+    return sum(topology.backing_files.values())
+
+
+def free_memory_bytes() -> int:
+    """What programs may still take here, within the control group's limit if it has one."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    with suppress(OSError, ValueError):  # ValueError: "max"
+        free = min(free, int(_MEMORY_LIMIT.read_text()) - int(_MEMORY_USED.read_text()))
+    return free
+
+
+def missing_memory(wanted: int, what_for: str) -> Iterable[MissingRequirementError]:
+    free = free_memory_bytes()
+    if free < wanted:
+        yield MissingRequirementError(
+            f"{gibibytes(wanted)} of free memory for {what_for}: {gibibytes(free)} are free",
+            "end what else uses it",
+        )
+
+
+def missing_disk(wanted: int, what_for: str) -> Iterable[MissingRequirementError]:
+    """In the folder for temporary files."""
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if free < wanted:
+        yield MissingRequirementError(
+            f"{gibibytes(wanted)} free in {folder} for {what_for}: {gibibytes(free)} are free",
+            "make room there, or set TMPDIR",
+        )
+
+
+def gibibytes(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB"

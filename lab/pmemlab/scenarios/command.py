@@ -1,0 +1,83 @@
+"""The command by which a scenario's workload is run in a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Final
+
+from embstore.options import TIER_KINDS, StorageType, TierKind
+from pmemlab.scenarios.document import Scenario
+from pmemlab.topology import Topology
+from pmemlab.workloads import tables, wdl
+from pmemlab.workloads.command_line import NO_PATH
+
+__all__ = ["PMEM_KINDS", "SSD_KINDS", "WORKLOADS", "saving_command", "workload_command"]
+
+PMEM_KINDS: Final = (TierKind.PMEM, TierKind.PMEM_LIBPMEM, TierKind.PMEM_MEMKIND)
+SSD_KINDS: Final = (TierKind.SSDHASH, TierKind.LEVELDB)
+WORKLOADS: Final[Mapping[str, ModuleType]] = {"tables": tables, "wdl": wdl}
+
+# Bytes that a tier of persistent memory takes for one of its size, at most: beside each row, the
+# workloads' shortest of which have 48 bytes, lie up to 48 more, and it has an eighth more rows.
+_MEMORY_OF_A_TIER = 3
+
+
+def workload_command(
+    scenario: Scenario,
+    storage_type: str,
+    python: str,
+    topology: Topology,
+    restored_folder: str | None = None,
+) -> list[str]:
+    """Return the command.
+
+    python, topology: the machine's; a process has persistent memory at other places than the
+    scenario's topology says. restored_folder: in the machine, with a save to go on from.
+    """
+    argv = _command(scenario, storage_type, python, topology)
+    argv += ["--reference", scenario.expect.identical_to]
+    if restored_folder is not None:
+        argv += ["--restore", restored_folder]
+    return argv + scenario.workload.argv()
+
+
+def saving_command(scenario: Scenario, python: str, topology: Topology, folder: str) -> list[str]:
+    """Return the command that saves what the scenario goes on from, to a folder in the machine.
+
+    REQUIRES: the scenario has `saved_on`.
+    """
+    saved_on = scenario.saved_on
+    assert saved_on is not None
+    argv = _command(scenario, saved_on.storage_type, python, topology)
+    argv += ["--save", folder, "--stop-after", str(saved_on.batches)]
+    return argv + scenario.workload.argv()
+
+
+def _command(scenario: Scenario, storage_type: str, python: str, topology: Topology) -> list[str]:
+    workload = scenario.workload
+    argv = [python, "-m", f"pmemlab.workloads.{workload.name}", "--json"]
+    argv += ["--storage-type", storage_type]
+    kinds = TIER_KINDS[StorageType[storage_type]]
+    paths = [_path(scenario, kind, topology) for kind in kinds]
+    if any(paths):
+        argv += ["--storage-path", *(path or NO_PATH for path in paths)]
+    sizes = list(scenario.storage.size_bytes[: len(kinds)])
+    tables: int = WORKLOADS[workload.name].table_count(workload.arguments)
+    for kind in kinds[len(sizes) :]:
+        if kind not in PMEM_KINDS or not topology.pmem.size_bytes:
+            break  # the engine's own size, and of those that follow too
+        sizes.append(topology.pmem.size_bytes // tables // _MEMORY_OF_A_TIER)
+    if sizes:
+        argv += ["--storage-size", *map(str, sizes)]
+    return argv
+
+
+def _path(scenario: Scenario, kind: TierKind, topology: Topology) -> str | None:
+    """Where a tier keeps its files on a machine of `topology`; None where it keeps none."""
+    path = scenario.storage.path
+    if kind in SSD_KINDS:
+        return path or (topology.ssd.path if topology.ssd else None)
+    if kind is TierKind.PMEM_LIBPMEM:
+        return path or topology.pmem.path
+    return topology.pmem.path if kind is TierKind.PMEM else None  # without one: memkind

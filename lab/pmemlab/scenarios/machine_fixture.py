@@ -1,0 +1,112 @@
+"""The fixture `machine`: a proved machine for a test of anybody's.
+
+    @pytest.mark.pmemlab("fsdax", "kmem-dax")  # names, or paths of topologies' files
+    def test_mine(machine): ...
+
+is a test for each of these topologies. Tests that want one topology run after one another on one
+machine, which a test that has cut its power gets anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from pmemlab.machines.protocol import Machine
+
+__all__ = ["MARKER", "machine", "parametrize", "pmemlab_machines"]
+
+MARKER = "pmemlab(*topologies): topologies of the machines that the fixture `machine` gives"
+
+_LENDER = "pmemlab_machines"
+_ANSWER_LIMIT_S = 60.0
+
+
+def parametrize(metafunc: pytest.Metafunc) -> None:
+    """A test for each topology of the mark; pytest then sorts tests by it."""
+    if _LENDER not in metafunc.fixturenames:
+        return
+    marks = list(metafunc.definition.iter_markers("pmemlab"))
+    topologies = [name for mark in marks[:1] for name in mark.args]
+    if not topologies or not all(isinstance(name, str) for name in topologies):
+        raise pytest.UsageError(
+            f"{metafunc.definition.nodeid}: the fixture `machine` needs a mark with the "
+            'topologies it is for, as in @pytest.mark.pmemlab("fsdax")'
+        )
+    metafunc.parametrize(_LENDER, topologies, indirect=True, scope="session")
+
+
+class _Lender:
+    """One topology's machine, started when it is first asked for."""
+
+    def __init__(self, topology: str, config: pytest.Config) -> None:
+        from pmemlab.machines.choice import MachineChooser
+        from pmemlab.topology import load_topology
+
+        self._topology = load_topology(topology)
+        requested = config.getoption("pmemlab_machine")
+        choice = MachineChooser(requested, config.rootpath).choose(self._topology)
+        self._kind = choice.kind
+        self.why_none = (
+            f"no machine that is {self._topology.name}: {choice.why}; "
+            "--pmemlab-machine process takes this computer in its place"
+            if choice.kind == "process" and requested == "auto"
+            else None
+        )
+        self._machine: Machine | None = None
+
+    def lend(self) -> Machine:
+        from pmemlab import machines
+        from pmemlab.errors import LabError
+
+        if self._machine is not None:
+            try:
+                self._machine.run(["true"], timeout=_ANSWER_LIMIT_S)
+            except LabError:
+                self.stop()
+        if self._machine is None:
+            self._machine = machines.open_machine(self._topology, self._kind)
+        return self._machine
+
+    def stop(self) -> None:
+        machine, self._machine = self._machine, None
+        if machine is not None:
+            machine.stop()
+
+
+@pytest.fixture(scope="session")
+def pmemlab_machines(request: pytest.FixtureRequest) -> Iterator[_Lender]:
+    """Not for tests: they take `machine`."""
+    from pmemlab.errors import LabError
+
+    try:
+        lender = _Lender(request.param, request.config)
+    except LabError as error:
+        _lab_s_fault(error)
+    yield lender
+    lender.stop()
+
+
+@pytest.fixture
+def machine(pmemlab_machines: _Lender) -> Machine:
+    """A proved machine of the topology that the test's mark `pmemlab` names.
+
+    Without a kind that can be such a machine here, the test is skipped; where the lab breaks, it is
+    an ERROR.
+    """
+    from pmemlab.errors import LabError
+
+    if pmemlab_machines.why_none:
+        pytest.skip(pmemlab_machines.why_none)
+    try:
+        return pmemlab_machines.lend()
+    except LabError as error:
+        _lab_s_fault(error)
+
+
+def _lab_s_fault(error: Exception) -> NoReturn:
+    # Where the lab broke, our own stack tells nothing.
+    pytest.fail(f"{type(error).__name__}, the lab's fault: {error}", pytrace=False)

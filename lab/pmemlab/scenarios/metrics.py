@@ -1,0 +1,154 @@
+"""Numbers with what they mean, and the files that they are kept in.
+
+A number is never bare: beside the value stands what it is in, how far it can be trusted, and what
+it was taken on. Timings taken under TCG say that something works, not how fast it is; their kind is
+`functional-only`, and nothing here sets them beside native ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, get_args
+
+from embstore.options import TierKind
+from pmemlab.machines.protocol import Accelerator, Kind
+
+__all__ = ["Metric", "MetricKind", "ResultsFile", "commit_of", "read_results", "timing_kind"]
+
+MetricKind = Literal["measured", "modelled", "functional-only"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number.
+
+    name: what it is of, with the unit in `unit`: "samples_per_s" in "samples/s". value: the number;
+    None where it is undefined, as an AUC on one class is. kind: `measured` on what it speaks of,
+    `modelled` from counts, or `functional-only`. machine, accelerator, topology, storage_type,
+    scenario: what it was taken on, and for which test. facts: what the machine's proof read back.
+    commit: of the code that ran, "+changes" where the working tree differed from it. time: when,
+    UTC, ISO 8601.
+    """
+
+    name: str
+    value: float | None
+    unit: str
+    kind: MetricKind
+    scenario: str
+    storage_type: str
+    topology: str
+    machine: Kind
+    accelerator: Accelerator
+    facts: Mapping[str, object]
+    commit: str
+    time: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(MetricKind):
+            kinds = ", ".join(get_args(MetricKind))
+            raise ValueError(f"kind is {self.kind!r}; it must be one of {kinds}")
+
+    def as_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "facts": dict(self.facts)}
+
+
+def timing_kind(
+    tiers: Sequence[TierKind],
+    machine: Kind,
+    accelerator: Accelerator,
+    facts: Mapping[str, object],
+) -> MetricKind:
+    """What a timing of tables on these tiers is worth.
+
+    It is measured where each tier was on what it is called after. Emulated NVDIMMs, disks and
+    CXL memory are files and memory of the computer below, however fast the processor runs; so is
+    the plain memory that stands in for persistent memory in a process.
+    """
+    emulates_memory = accelerator == "tcg" or bool(facts.get("memory_side_caches"))
+    is_real = {
+        TierKind.DRAM: not emulates_memory,
+        TierKind.SSDHASH: machine == "process",
+        TierKind.LEVELDB: machine == "process",
+    }
+    return "measured" if all(is_real.get(kind, False) for kind in tiers) else "functional-only"
+
+
+def commit_of(folder: Path) -> str:
+    """Return the commit checked out in `folder`, or "unknown" where git can't tell."""
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+changes"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return answer.stdout.strip()
+
+
+class ResultsFile:
+    """JSON lines, a file a run, named by time so that a folder lists runs in order.
+
+    A line is there whole or not at all to everyone who reads the file meanwhile. The file is made
+    by the first line: a run without results leaves none. A context manager.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        started = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+        # The random part keeps two runs of one second apart.
+        self.path = folder / f"{started}-{secrets.token_hex(3)}.jsonl"
+        self._descriptor: int | None = None
+
+    def append(self, metrics: Sequence[Metric]) -> None:
+        """Append each metric as a line. Raises OSError, which names the file, where it can't."""
+        if self._descriptor is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
+            self._descriptor = os.open(self.path, flags, 0o644)
+        lines = "".join(json.dumps(metric.as_json()) + "\n" for metric in metrics).encode()
+        written = os.write(self._descriptor, lines)
+        if written != len(lines):
+            os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
+            raise OSError(f"{self.path}: {written} of {len(lines)} bytes could be written")
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.fsync(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> ResultsFile:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_results(path: Path) -> Iterator[Metric]:
+    """Yield the metrics of a results file.
+
+    Raises ValueError, which names the file and the line, for a line that is no metric.
+    """
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield Metric(**json.loads(line))
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{path}:{number}: not a metric: {error}") from error

@@ -1,0 +1,296 @@
+"""The pytest plugin that runs scenarios: `pytest scenarios/`.
+
+A file is a scenario where its folder is listed in the ini option `pmemlab_scenarios`; elsewhere
+the plugin does nothing. A scenario's run belongs to its test's setup and the judgement on it to the
+call: so a lab that breaks is an ERROR, and only what ran on a sound machine can be FAILED.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pmemlab.scenarios.machine_fixture import MARKER, machine, parametrize, pmemlab_machines
+from pmemlab.scenarios.options import add_options, lengthen
+
+if TYPE_CHECKING:
+    # Everything else of the lab is imported on use only: pytest loads this module in every run of
+    # everybody who has the package installed.
+    from rich.status import Status
+
+    from pmemlab.scenarios.document import Scenario
+    from pmemlab.scenarios.metrics import Metric
+    from pmemlab.scenarios.runner import Outcome
+    from pmemlab.scenarios.session import ScenarioSession
+    from pmemlab.scenarios.xdist import Findings
+
+# Pytest finds fixtures among a plugin's names.
+__all__ = ["machine", "pmemlab_machines"]
+
+_INI_FOLDERS = "pmemlab_scenarios"
+_LOG_WIDTH = 120
+_SESSION: pytest.StashKey[ScenarioSession] = pytest.StashKey()
+_FINDINGS: pytest.StashKey[Findings] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("pmemlab", "scenarios on emulated machines")
+    add_options(group)
+    parser.addini(_INI_FOLDERS, "folders whose .yaml files are scenarios", "paths", default=[])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(
+    parser: pytest.Parser, args: list[str]
+) -> Generator[None, object, object]:
+    result = yield
+    lengthen(args, parser)
+    return result
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARKER)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    parametrize(metafunc)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> ScenarioFile | None:
+    if file_path.suffix == ".yaml" and file_path.parent in parent.config.getini(_INI_FOLDERS):
+        file: ScenarioFile = ScenarioFile.from_parent(parent, path=file_path)
+        return file
+    return None
+
+
+class ScenarioFile(pytest.File):
+    """A scenario: a test for each of its storage types."""
+
+    def collect(self) -> Iterator[ScenarioItem]:
+        from pmemlab.scenarios.document import ScenarioError
+        from pmemlab.scenarios.reading import load_scenario
+
+        try:
+            scenario = load_scenario(self.path)
+        except ScenarioError as error:
+            raise self.CollectError(str(error)) from error
+        for storage_type in scenario.storage_types:
+            yield ScenarioItem.from_parent(
+                self, name=storage_type, scenario=scenario, storage_type=storage_type
+            )
+
+
+class ScenarioItem(pytest.Item):
+    """A scenario on one storage type."""
+
+    def __init__(self, *, scenario: Scenario, storage_type: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.scenario = scenario
+        self.storage_type = storage_type
+        self._outcome: Outcome | None = None
+
+    def setup(self) -> None:
+        from pmemlab.errors import LabError, MissingRequirementError
+
+        session = self.config.stash[_SESSION]
+        try:
+            with _ActivityLine(self.config) as line:
+                self._outcome = session.wait_for(self.scenario, self.storage_type, line.show)
+        except LabError as error:
+            lacking = isinstance(error, MissingRequirementError)
+            if lacking and session.kind_for(self.scenario) == "process":
+                pytest.skip(str(error))  # a process has but what this computer has
+            # In setup this is an ERROR; and where the lab broke, our own stack tells nothing.
+            message = f"{type(error).__name__}, the lab's fault: {error}"
+            raise pytest.fail.Exception(message, pytrace=False) from None
+
+    def runtest(self) -> None:
+        assert self._outcome is not None, "setup gives an outcome, raises or skips"
+        session = self.config.stash[_SESSION]
+        known = len(session.metrics)
+        unproved = session.judge(self.scenario, self.storage_type, self._outcome)
+        self._tell_report_writers(session.metrics[known:])
+        if unproved:
+            pytest.skip(
+                f"all that a {self._outcome.machine} can show holds, but it can't prove "
+                f"{', '.join(unproved)}; a guest or a container can"
+            )
+
+    def _tell_report_writers(self, metrics: Sequence[Metric]) -> None:
+        """As properties of the test, which JUnit XML and pytest-xdist carry."""
+        self.user_properties += [
+            ("topology", self.scenario.topology.name),
+            ("storage_type", self.storage_type),
+        ]
+        for metric in metrics:
+            self.user_properties += [
+                (metric.name, metric.value),
+                (f"{metric.name}.unit", metric.unit),
+                (f"{metric.name}.kind", metric.kind),
+            ]
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        from pmemlab.scenarios.verdict import ExpectationError
+
+        if isinstance(excinfo.value, ExpectationError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        return self.path, None, f"{self.scenario.name} on {self.storage_type}"
+
+
+class _ActivityLine:
+    """What the machines do, on a line of the terminal that goes away again."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._stack = contextlib.ExitStack()
+        self._status: Status | None = None
+
+    def show(self, activities: Sequence[str]) -> None:
+        if self._status is not None:
+            self._status.update(" · ".join(activities))
+
+    def __enter__(self) -> _ActivityLine:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and reporter.isatty():
+            from rich.console import Console
+
+            capture = self._config.pluginmanager.get_plugin("capturemanager")
+            if capture is not None:
+                self._stack.enter_context(capture.global_and_fixture_disabled())
+            # After the dots of the tests so far, which the line would else overwrite.
+            reporter.ensure_newline()
+            self._status = self._stack.enter_context(Console(stderr=True).status(""))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    scenarios = _scenario_items(items)
+    if not scenarios:
+        return
+    wanted = _wanted(
+        scenarios, config.getoption("pmemlab_topologies"), "--pmemlab-topology", _topology_name
+    )
+    wanted &= _wanted(
+        scenarios,
+        config.getoption("pmemlab_storage_types"),
+        "--pmemlab-storage-type",
+        _storage_type,
+    )
+    deselected = [item for item in scenarios if item not in wanted]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if item not in set(deselected)]
+
+
+def _wanted(
+    items: Sequence[ScenarioItem], names: Sequence[str] | None, option: str, name_of: Any
+) -> set[ScenarioItem]:
+    """Return the items that an option asks for. Raises `pytest.UsageError` for a name of none."""
+    there_are = {name_of(item) for item in items}
+    for name in names or ():
+        if name not in there_are:
+            raise pytest.UsageError(
+                f"{option} {name}: no scenario has it; there are {', '.join(sorted(there_are))}"
+            )
+    return {item for item in items if not names or name_of(item) in names}
+
+
+def _topology_name(item: ScenarioItem) -> str:
+    return item.scenario.topology.name
+
+
+def _storage_type(item: ScenarioItem) -> str:
+    return item.storage_type
+
+
+def _scenario_items(items: Sequence[pytest.Item]) -> list[ScenarioItem]:
+    return [item for item in items if isinstance(item, ScenarioItem)]
+
+
+@pytest.hookimpl(tryfirst=True)  # before the terminal asks what to say of it
+def pytest_collection_finish(session: pytest.Session) -> None:
+    scenarios = _scenario_items(session.items)
+    if not scenarios or session.config.option.collectonly:
+        return
+    from pmemlab.scenarios.document import ScenarioError
+    from pmemlab.scenarios.session import ScenarioSession
+    from pmemlab.scenarios.xdist import is_worker
+
+    try:
+        session.config.stash[_SESSION] = ScenarioSession(
+            [(item.scenario, item.storage_type) for item in scenarios],
+            machine=session.config.getoption("pmemlab_machine"),
+            root=session.config.rootpath,
+            ahead=not is_worker(session.config),  # others get some of them
+        )
+    except ScenarioError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    session = config.stash.get(_SESSION, None)
+    return session.choices_for_people() if session is not None else []
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    scenarios = session.config.stash.get(_SESSION, None)
+    if scenarios is not None:
+        scenarios.close()
+        _tell_controller(session.config, scenarios)
+
+
+def _tell_controller(config: pytest.Config, scenarios: ScenarioSession) -> None:
+    from pmemlab.scenarios.xdist import Findings, is_worker
+
+    if is_worker(config):
+        files = scenarios.written_files() if scenarios.metrics else []
+        Findings.tell(config, scenarios.metrics, files, scenarios.leftovers())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Of pytest-xdist, in its controller."""
+    from pmemlab.scenarios.xdist import Findings
+
+    findings = node.config.stash.setdefault(_FINDINGS, Findings())
+    findings.add(getattr(node, "workeroutput", {}))  # a worker that crashed tells nothing
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    scenarios = config.stash.get(_SESSION, None)
+    findings = config.stash.get(_FINDINGS, None)
+    if scenarios is not None:
+        _summarize(terminalreporter, scenarios, scenarios.leftovers())
+    elif findings is not None:
+        _summarize(terminalreporter, findings, findings.leftovers)
+
+
+def _summarize(
+    reporter: pytest.TerminalReporter,
+    found: ScenarioSession | Findings,
+    leftovers: Sequence[str],
+) -> None:
+    for leftover in leftovers:
+        reporter.write_line(f"could not be stopped: {leftover}", red=True)
+    if not found.metrics:
+        return
+    reporter.section("scenarios")
+    # A log has no width of its own.
+    width = _LOG_WIDTH if not reporter.isatty() else shutil.get_terminal_size().columns
+    reporter.write_line(found.table(width))
+    reporter.write_line("")
+    for path in found.written_files():
+        reporter.write_line(f"written: {path}")

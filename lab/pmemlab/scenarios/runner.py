@@ -1,0 +1,244 @@
+"""Runs scenarios on machines: one machine a topology, few of them at a time.
+
+Runs are started ahead of those who ask for their outcome, so that a machine boots while another
+one works.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from pmemlab.errors import LabError
+from pmemlab.machines.protocol import Accelerator, Kind, Machine, Result
+from pmemlab.machines.transfer import fetch_folder, put_folder, temporary_folder
+from pmemlab.scenarios.command import saving_command, workload_command
+from pmemlab.scenarios.document import Scenario
+from pmemlab.topology import Topology
+
+__all__ = ["Job", "OpenMachine", "Outcome", "ScenarioRunner"]
+
+# After SIGABRT a workload has so long to say where it is; emulated machines are slow.
+_KILL_AFTER_S = 20
+# And the machine so long to be done with it all.
+_MACHINE_GRACE_S = 120.0
+
+OpenMachine = Callable[[Topology, Kind], Machine]
+"""Gives a started and proved machine, or raises LabError: see `pmemlab.machines.open_machine`."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One scenario on one storage type, on a machine of the kind chosen for it."""
+
+    scenario: Scenario
+    storage_type: str
+    kind: Kind
+
+    def __hash__(self) -> int:
+        return hash((self.scenario.path, self.storage_type))
+
+    @property
+    def label(self) -> str:
+        return f"{self.scenario.name} on {self.storage_type}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job's command ended, and on what. Whether that is good is for `verdict` to say.
+
+    topology: the machine's, which for a process has its persistent memory at other places.
+    facts: read just before the run. facts_after: just after it.
+    """
+
+    result: Result
+    topology: Topology
+    machine: Kind
+    accelerator: Accelerator
+    facts: Mapping[str, object]
+    facts_after: Mapping[str, object]
+
+
+class ScenarioRunner:
+    """Runs jobs in the background. A context manager; leaving it stops every machine.
+
+    There is one machine at a time, so that nothing disturbs what is measured, until the first
+    one turns out to be emulated: then nothing is measured here, and `emulated_at_a_time` share
+    the cores, of which each keeps but one busy.
+
+    A machine that breaks costs the job that ran on it; the next job of that topology gets a fresh
+    one. All methods are for one thread, the one that made the runner.
+    """
+
+    def __init__(self, open_machine: OpenMachine, emulated_at_a_time: int) -> None:
+        self._open_machine = open_machine
+        self._pool = ThreadPoolExecutor(emulated_at_a_time, thread_name_prefix="pmemlab-machine")
+        self._slots = threading.Semaphore(1)
+        self._extra_slots = emulated_at_a_time - 1
+        self._futures: dict[Job, Future[Outcome]] = {}
+        # Guards `_extra_slots` and the fields below, which the pool's threads change.
+        self._lock = threading.Lock()
+        self._closed = False
+        self._machines: dict[int, Machine] = {}  # by id: a machine need not be hashable
+        self._activities: dict[str, tuple[str, float]] = {}  # by topology; and since when
+        # Machines that could not be stopped, and why; complete once `close` has returned.
+        self.leftovers: list[str] = []
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Start the jobs, those of one topology and kind after one another on one machine."""
+        groups: dict[tuple[str, Kind], list[Job]] = {}
+        for job in jobs:
+            self._futures[job] = Future()
+            groups.setdefault((job.scenario.topology.name, job.kind), []).append(job)
+        for group in groups.values():
+            self._pool.submit(self._run_group, group)
+
+    def outcome(self, job: Job, timeout_s: float | None = None) -> Outcome | None:
+        """Wait for a started job's outcome; None where there is none after `timeout_s`.
+
+        Raises LabError where the lab broke.
+        """
+        future = self._futures[job]
+        wait([future], timeout_s)
+        return future.result() if future.done() else None
+
+    def activities(self) -> list[str]:
+        """What is being done now and for how long, for people."""
+        now = time.monotonic()
+        with self._lock:
+            return [f"{what}, {now - since:.0f} s" for what, since in self._activities.values()]
+
+    def close(self) -> None:
+        """Stop what runs and every machine. Idempotent."""
+        with self._lock:
+            self._closed = True
+            machines = list(self._machines.values())
+        for machine in machines:
+            self._stop(machine)
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for future in self._futures.values():
+            if not future.done():
+                future.set_exception(LabError("the run was ended before its turn"))
+
+    def __enter__(self) -> ScenarioRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run_group(self, jobs: Sequence[Job]) -> None:
+        with self._slots:
+            self._run_jobs(jobs)
+            self._note(jobs[0], None)
+
+    def _run_jobs(self, jobs: Sequence[Job]) -> None:
+        machine: Machine | None = None
+        for job in jobs:
+            try:
+                if self._closed:
+                    raise LabError("the run was ended before its turn")
+                if machine is None:
+                    machine = self._open(job, job.scenario.topology)
+                self._futures[job].set_result(self._run(job, machine))
+            except BaseException as error:
+                self._futures[job].set_exception(error)
+                self._stop(machine)
+                machine = None
+        self._stop(machine)
+
+    def _run(self, job: Job, machine: Machine) -> Outcome:
+        saved_on = job.scenario.saved_on
+        if saved_on is None:
+            return self._run_command(
+                job,
+                machine,
+                workload_command(job.scenario, job.storage_type, machine.python, machine.topology),
+            )
+        earlier = self._open(job, saved_on.topology)
+        try:
+            with temporary_folder(earlier) as folder:
+                command = saving_command(job.scenario, earlier.python, earlier.topology, folder)
+                outcome = self._run_command(job, earlier, command)
+                if outcome.result.returncode:
+                    return outcome
+                saved = fetch_folder(earlier, folder)
+        finally:
+            self._stop(earlier)
+        with temporary_folder(machine) as folder:
+            put_folder(machine, saved, folder)
+            return self._run_command(
+                job,
+                machine,
+                workload_command(
+                    job.scenario, job.storage_type, machine.python, machine.topology, folder
+                ),
+            )
+
+    def _run_command(self, job: Job, machine: Machine, command: Sequence[str]) -> Outcome:
+        """Run a workload on a machine that is what it says before and after it.
+
+        One that doesn't end is told to say where it is, by SIGABRT, before it is killed: that is
+        its own failure. The machine's is that it can't even do this.
+        """
+        self._note(job, f"{job.label}: runs on a {machine.kind}")
+        machine.prove()
+        facts = machine.facts()
+        limit_s = job.scenario.timeout_s
+        # coreutils' timeout: in the machine, so that the children of the workload are meant too.
+        timeout = ["timeout", "--verbose", "--signal=ABRT", f"--kill-after={_KILL_AFTER_S}"]
+        result = machine.run(
+            [*timeout, f"{limit_s}", *command],
+            # So that a workload that crashes, or is aborted, says where.
+            env={"PYTHONFAULTHANDLER": "1"},
+            timeout=limit_s + _MACHINE_GRACE_S,
+        )
+        machine.prove()
+        return Outcome(
+            result,
+            machine.topology,
+            machine.kind,
+            machine.accelerator,
+            facts,
+            machine.facts(),
+        )
+
+    def _open(self, job: Job, topology: Topology) -> Machine:
+        self._note(job, f"{topology.name}: {job.kind} is being started")
+        machine = self._open_machine(topology, job.kind)
+        with self._lock:
+            closed = self._closed
+            self._machines[id(machine)] = machine
+        if closed:
+            self._stop(machine)
+            raise LabError("the run was ended while its machine started")
+        if machine.accelerator == "tcg":
+            self._use_every_slot()
+        return machine
+
+    def _use_every_slot(self) -> None:
+        with self._lock:
+            for _ in range(self._extra_slots):
+                self._slots.release()
+            self._extra_slots = 0
+
+    def _stop(self, machine: Machine | None) -> None:
+        if machine is None:
+            return
+        with self._lock:
+            self._machines.pop(id(machine), None)
+        try:
+            machine.stop()
+        except Exception as error:
+            # What it ran has an outcome, and that is what counts; but nothing is hidden.
+            with self._lock:
+                self.leftovers.append(f"{machine.kind} {machine.topology.name}: {error}")
+
+    def _note(self, job: Job, activity: str | None) -> None:
+        with self._lock:
+            if activity is None:
+                self._activities.pop(job.scenario.topology.name, None)
+            else:
+                self._activities[job.scenario.topology.name] = activity, time.monotonic()

@@ -1,0 +1,193 @@
+"""One run of scenarios, from the choice of machines to the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from embstore.options import TIER_KINDS, StorageType
+from pmemlab import machines
+from pmemlab.machines.choice import Choice, KindOrAuto, MachineChooser
+from pmemlab.machines.protocol import Kind
+from pmemlab.machines.room import at_once
+from pmemlab.scenarios.document import Scenario, ScenarioError
+from pmemlab.scenarios.metrics import Metric, MetricKind, ResultsFile, commit_of, timing_kind
+from pmemlab.scenarios.report import (
+    AUC,
+    HIT_RATE,
+    LOOKUPS_PER_S,
+    SAMPLES_PER_S,
+    chart_svg,
+    result_rows,
+    table,
+)
+from pmemlab.scenarios.runner import Job, Outcome, ScenarioRunner
+from pmemlab.scenarios.verdict import judge, judge_placement, parse_document
+
+__all__ = ["ScenarioSession"]
+
+_POLL_S = 0.5
+
+Waiting = Callable[[Sequence[str]], None]
+"""Called about twice a second while an outcome is waited for, with what is being done."""
+
+
+class ScenarioSession:
+    """REQUIRES: `close` is called in the end."""
+
+    def __init__(
+        self,
+        selected: Sequence[tuple[Scenario, str]],
+        machine: KindOrAuto,
+        root: Path,
+        *,
+        ahead: bool = True,
+    ) -> None:
+        """Choose a machine for each of the selected scenarios and storage types; start none yet.
+
+        root: the project's folder; results go to its folder `results`.
+        ahead: whether all of the selected will be waited for, so that they can be run before their
+            turn. Else each is started when it is waited for.
+
+        Raises ScenarioError where two topologies have one name: a machine is known by it.
+        """
+        _check_names([scenario for scenario, _ in selected])
+        chooser = MachineChooser(machine, root)
+        self._choices: dict[str, Choice] = {}
+        for scenario, _ in selected:
+            name = scenario.topology.name
+            if name not in self._choices:
+                self._choices[name] = chooser.choose(scenario.topology)
+        self._jobs = {
+            (scenario.path, storage_type): Job(
+                scenario, storage_type, self._choices[scenario.topology.name].kind
+            )
+            for scenario, storage_type in selected
+        }
+        self._runner = ScenarioRunner(machines.open_machine, at_once())
+        self._ahead = ahead
+        self._started: set[Job] = set()
+        self._commit = commit_of(root)
+        self._results = ResultsFile(root / "results")
+        self.metrics: list[Metric] = []
+
+    def choices_for_people(self) -> list[str]:
+        """Lines that say which machine each topology gets, and why."""
+        by_choice: dict[Choice, list[str]] = {}
+        for name, choice in self._choices.items():
+            by_choice.setdefault(choice, []).append(name)
+        return [
+            f"machines: {choice.kind} for {', '.join(names)}: {choice.why}"
+            for choice, names in by_choice.items()
+        ]
+
+    def kind_for(self, scenario: Scenario) -> Kind:
+        """Kind of machine that the scenario gets."""
+        return self._choices[scenario.topology.name].kind
+
+    def wait_for(self, scenario: Scenario, storage_type: str, waiting: Waiting) -> Outcome:
+        """Return how a run ended; starts it, or all of them. Raises LabError."""
+        job = self._jobs[scenario.path, storage_type]
+        if job not in self._started:
+            jobs = list(self._jobs.values()) if self._ahead else [job]
+            self._started.update(jobs)
+            self._runner.start(jobs)
+        while (outcome := self._runner.outcome(job, timeout_s=_POLL_S)) is None:
+            waiting(self._runner.activities())
+        return outcome
+
+    def judge(self, scenario: Scenario, storage_type: str, outcome: Outcome) -> list[str]:
+        """Raise ExpectationError where something does not hold, else record the metrics.
+
+        Return the facts of the topology that the machine could not prove. If there are any, it
+        was not judged where the rows lie.
+        """
+        document = parse_document(outcome.result)
+        judge(scenario, storage_type, document)
+        unproved = outcome.facts.get("unproved") or []
+        assert isinstance(unproved, list)
+        if not unproved:
+            judge_placement(
+                scenario, outcome.topology, outcome.facts, outcome.facts_after, document
+            )
+        metrics = _metrics(scenario, storage_type, outcome, document, self._commit)
+        self._results.append(metrics)
+        self.metrics += metrics
+        return unproved
+
+    def table(self, width: int) -> str:
+        return table(result_rows(self.metrics), width)
+
+    def written_files(self) -> list[Path]:
+        """Write the picture beside the results, and return the paths of both."""
+        picture = self._results.path.with_suffix(".svg")
+        picture.write_text(chart_svg(result_rows(self.metrics)), encoding="utf-8")
+        return [self._results.path, picture]
+
+    def leftovers(self) -> list[str]:
+        """Machines that could not be stopped, and why. REQUIRES: `close` was called."""
+        return self._runner.leftovers
+
+    def close(self) -> None:
+        """Stop everything. Idempotent."""
+        self._runner.close()
+        self._results.close()
+
+
+def _check_names(scenarios: Sequence[Scenario]) -> None:
+    first: dict[str, Scenario] = {}
+    for scenario in scenarios:
+        other = first.setdefault(scenario.topology.name, scenario)
+        if other.topology != scenario.topology:
+            raise ScenarioError(
+                f"{scenario.path}: topology: {other.path} has another one that is called "
+                f"{scenario.topology.name} too; run them apart, or rename one"
+            )
+
+
+def _metrics(
+    scenario: Scenario,
+    storage_type: str,
+    outcome: Outcome,
+    document: Mapping[str, Any],
+    commit: str,
+) -> list[Metric]:
+    run = document["run"]
+    values = {**run, HIT_RATE: _hit_rate(run["tables"])}
+    rate_kind = timing_kind(
+        TIER_KINDS[StorageType[storage_type]], outcome.machine, outcome.accelerator, outcome.facts
+    )
+
+    def metric(name: str, unit: str, kind: MetricKind) -> Metric:
+        return Metric(
+            name=name,
+            value=values[name],
+            unit=unit,
+            kind=kind,
+            scenario=scenario.name,
+            storage_type=storage_type,
+            topology=scenario.topology.name,
+            machine=outcome.machine,
+            accelerator=outcome.accelerator,
+            facts=outcome.facts,
+            commit=commit,
+            time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        )
+
+    return [
+        metric(SAMPLES_PER_S, "samples/s", rate_kind),
+        metric(LOOKUPS_PER_S, "lookups/s", rate_kind),
+        # What was learnt does not depend on how fast it went.
+        metric(AUC, "1", "measured"),
+        metric("loss", "nat", "measured"),
+        metric(HIT_RATE, "1", "measured"),
+    ]
+
+
+def _hit_rate(tables: Sequence[Mapping[str, Any]]) -> float | None:
+    """Of the ids looked up in training, those whose row was in the first tier."""
+    hits = sum(table["stats"]["hits"] for table in tables)
+    lookups = hits + sum(table["stats"]["misses"] for table in tables)
+    return hits / lookups if lookups else None

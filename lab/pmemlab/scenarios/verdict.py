@@ -1,0 +1,260 @@
+"""What a workload's document must show for its scenario to pass."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pmemlab.machines.protocol import Result
+from pmemlab.scenarios.document import PMEM, SSD, RowPlacement, Scenario
+from pmemlab.topology import Topology
+
+__all__ = ["ExpectationError", "judge", "judge_placement", "parse_document"]
+
+_SHOWN_OUTPUT_LINES = 30
+_SHOWN_STACK_LINES = 200
+# Of coreutils' timeout: where the command ended by SIGABRT, and where it had to be killed.
+_TIMED_OUT = (124, 137, -9)
+_TIMEOUT_SAYS = "timeout: sending signal ABRT"
+_SHOWN_TABLES = 5
+
+
+class ExpectationError(AssertionError):
+    """The machine was what it says, and what ran on it did not do what it must."""
+
+
+def parse_document(result: Result) -> dict[str, Any]:
+    """Return what a workload printed. Raises `ExpectationError` where that is no document."""
+    if result.returncode in _TIMED_OUT and _TIMEOUT_SAYS in result.stderr:
+        raise ExpectationError(
+            "the workload was still running when its time was up; this is where it was:\n"
+            + _tail(result.stderr, _SHOWN_STACK_LINES)
+        )
+    if result.returncode != 0:
+        raise ExpectationError(
+            f"the workload ended with status {result.returncode}:\n{_tail(result.stderr)}"
+        )
+    try:
+        document = json.loads(result.stdout)
+        if document["workload"] and document["run"] and document["reference"]:
+            return dict(document)
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise ExpectationError(
+        "the workload ended well but printed no document:\n" + _tail(result.stdout + result.stderr)
+    )
+
+
+def judge(scenario: Scenario, storage_type: str, document: Mapping[str, Any]) -> None:
+    """Raise `ExpectationError` with everything in `document` that does not hold.
+
+    This is what any machine can show; where rows lie is for `judge_placement`.
+    """
+    run, reference = document["run"], document["reference"]
+    _raise_if_any(
+        *_other_storage_type(run, storage_type),
+        *_other_storage_type(reference, scenario.expect.identical_to),
+        *_differences(reference, run),
+        *_low_auc(scenario.expect.auc_above, run["auc"]),
+        *_rows_at_rest_elsewhere(len(scenario.expect.tiers), run["tables"]),
+        *_wrong_cold_rows(run, scenario),
+        *_wrong_count(run.get("plain")),
+    )
+
+
+def judge_placement(
+    scenario: Scenario,
+    topology: Topology,
+    facts: Mapping[str, Any],
+    facts_after: Mapping[str, Any],
+    document: Mapping[str, Any],
+) -> None:
+    """Raise `ExpectationError` where rows lie elsewhere than they must.
+
+    facts, facts_after: the machine's, before and after the run.
+    REQUIRES: the machine was proved to be of this topology.
+    """
+    expect = scenario.expect
+    placements = expect.tiers if expect.rows is None else (expect.rows,)
+    _raise_if_any(
+        *_misplaced_tables(
+            [placement.on(topology) for placement in placements],
+            [_device_of(placement, facts) for placement in placements],
+            document["run"]["tables"],
+        ),
+        *_misplaced_yardstick(topology, facts, document["reference"]),
+        *_missing_traffic(placements, facts, facts_after),
+    )
+
+
+def _raise_if_any(*problems: str) -> None:
+    if problems:
+        raise ExpectationError("\n".join(problems))
+
+
+def _other_storage_type(run: Mapping[str, Any], expected: str) -> Iterator[str]:
+    if run["storage_type"] != expected:
+        yield f"the run was on {run['storage_type']}, not on {expected}"
+
+
+def _differences(reference: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[str]:
+    names = reference["storage_type"], run["storage_type"]
+    first = run.get("first_step", 0)  # of a run that goes on from a save
+    ours, theirs = run["losses"], reference["losses"][first:]
+    if not ours:
+        yield "no step was trained"
+    if len(ours) != len(theirs):
+        yield f"{len(theirs)} steps on {names[0]}, but {len(ours)} on {names[1]}"
+    for step, (expected, found) in enumerate(zip(theirs, ours, strict=False), start=first + 1):
+        if expected != found:
+            yield f"step {step}: the loss is {expected} on {names[0]}, but {found} on {names[1]}"
+            break  # the steps that follow differ as a consequence
+    if run["state_sha256"] != reference["state_sha256"]:
+        yield f"the tables' rows after training differ between {names[0]} and {names[1]}"
+
+
+def _low_auc(threshold: float | None, auc: float | None) -> Iterator[str]:
+    if threshold is not None and (auc is None or auc <= threshold):
+        yield f"the AUC on held-out rows is {auc}; it must exceed {threshold}"
+
+
+def _rows_at_rest_elsewhere(tiers: int, tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What is wrong with how rows are spread over several tiers, and whether they moved."""
+    if not tiers:
+        return
+    in_tiers = [0] * tiers
+    for table in tables:
+        levels = table["stats"]["tiers"]
+        if len(levels) != tiers:
+            yield f"table {table['name']} has {len(levels)} tiers; {tiers} are expected"
+            return
+        for t, level in enumerate(levels):
+            in_tiers[t] += level["rows"]
+            below = sum(lower["rows"] for lower in levels[t + 1 :])
+            capacity = level["capacity_rows"]
+            if capacity is not None and (
+                level["rows"] > capacity or (level["rows"] < capacity and below)
+            ):
+                yield (
+                    f"table {table['name']}, tier {level['name']}: has {level['rows']} rows and "
+                    f"room for {capacity}, with {below} rows below it"
+                )
+    for t, rows in enumerate(in_tiers):
+        if rows == 0:
+            yield f"no table has rows in its tier {t}"
+    for movement in ("promotions", "demotions"):
+        if not any(table["stats"][movement] for table in tables):
+            yield f"there were no {movement}"
+
+
+def _wrong_cold_rows(run: Mapping[str, Any], scenario: Scenario) -> Iterator[str]:
+    """Of rows of the last tier that were read when nothing cached them; wdl reads none."""
+    if not scenario.expect.tiers or scenario.workload.name == "wdl":
+        return
+    cold = run["cold"]
+    if not cold or not cold["rows"]:
+        yield "no cold row was looked up"
+    elif cold["wrong"]:
+        yield f"{cold['wrong']} of {cold['rows']} cold rows aren't what the reference has"
+
+
+def _wrong_count(plain: Mapping[str, Any] | None) -> Iterator[str]:
+    if plain is None:
+        return
+    if plain["wrong_keys"]:
+        yield f"{plain['wrong_keys']} keys have a row and should have none, or the other way round"
+    if plain["wrong_frequencies"]:
+        yield f"{plain['wrong_frequencies']} rows have another frequency than a plain count"
+
+
+def _device_of(placement: RowPlacement, facts: Mapping[str, Any]) -> str | None:
+    """Of the files that rows must be in; None where that isn't known."""
+    if placement.file_under not in (PMEM, SSD):
+        return None
+    device: str = facts["mount" if placement.file_under == PMEM else "ssd"]["device_number"]
+    return device
+
+
+def _missing_traffic(
+    placements: Sequence[RowPlacement], facts: Mapping[str, Any], facts_after: Mapping[str, Any]
+) -> Iterator[str]:
+    """What the kernel didn't read from, or write to, the disk that rows must be on."""
+    for placement in placements:
+        for name, least, verb in (
+            ("read_bytes", placement.read_bytes, "read from"),
+            ("written_bytes", placement.written_bytes, "written to"),
+        ):
+            if least is None:
+                continue
+            moved = facts_after["ssd"][name] - facts["ssd"][name]
+            if moved < least:
+                yield (
+                    f"{moved} bytes were {verb} {facts['ssd']['device']} during the run; rows "
+                    f"that lie there need {least} at least"
+                )
+
+
+def _misplaced_yardstick(
+    topology: Topology, facts: Mapping[str, Any], reference: Mapping[str, Any]
+) -> Iterator[str]:
+    """Rows in DRAM that others are compared with must not lie in persistent memory themselves."""
+    if reference["storage_type"] != "DRAM":
+        return
+    dram = RowPlacement(nodes=tuple(set(facts["nodes"]) - set(topology.pmem.nodes)))
+    for problem in _misplaced_tables([dram], [None], reference["tables"]):
+        yield f"the yardstick's {problem}"
+
+
+def _misplaced_tables(
+    placements: Sequence[RowPlacement],
+    devices: Sequence[str | None],
+    tables: Sequence[Mapping[str, Any]],
+) -> Iterator[str]:
+    if not tables:
+        yield "the run had no tables"
+    several = len(placements) > 1
+    problems = [
+        f"table {table['name']}, tier {tier['name']}: {problem}"
+        for table in tables
+        for placement, device, tier in zip(placements, devices, table["tiers"], strict=True)
+        if tier["rows"] or not several  # a small table leaves lower tiers empty
+        for problem in _misplacements(placement, device, tier)
+    ]
+    yield from problems[:_SHOWN_TABLES]
+    if len(problems) > _SHOWN_TABLES:
+        yield f"... and {len(problems) - _SHOWN_TABLES} more of that kind"
+
+
+def _misplacements(
+    placement: RowPlacement, device: str | None, tier: Mapping[str, Any]
+) -> Iterator[str]:
+    if tier["rows"] == 0:
+        yield "has no rows, so nothing can be said of where they lie"
+        return
+    if isinstance(placement.nodes, tuple):
+        pages = {int(node): count for node, count in tier["nodes"].items()}
+        allowed = ", ".join(map(str, placement.nodes))
+        if not pages:
+            yield f"move_pages knows no page of it; they must lie on node {allowed}"
+        for node, count in pages.items():
+            if node not in placement.nodes:
+                yield f"{count} pages lie on node {node}; they must lie on node {allowed}"
+    if placement.file_under is not None:
+        folder = placement.file_under.rstrip("/") + "/"
+        if tier["file"] is None or not tier["file"].startswith(folder):
+            yield f"is mapped from {tier['file'] or 'no file'}; it must be a file under {folder}"
+        others = set(tier["devices"]) - {device}
+        if device is not None and (others or device not in tier["devices"]):
+            yield (
+                f"has its files on device {', '.join(sorted(others)) or 'none'}; they must be on "
+                f"{device}, where {folder} is"
+            )
+    if placement.is_pmem is not None and tier["is_pmem"] is not placement.is_pmem:
+        yield f"is_pmem is {tier['is_pmem']}; it must be {placement.is_pmem}"
+
+
+def _tail(text: str, most_lines: int = _SHOWN_OUTPUT_LINES) -> str:
+    lines = text.strip().splitlines()
+    shown = lines[-most_lines:]
+    return "\n".join(["..."] * (len(shown) < len(lines)) + shown) or "(it wrote nothing)"

@@ -1,0 +1,116 @@
+"""What the command lines of workloads have in common. Importing it needs no engine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import embstore as es
+
+__all__ = ["NO_PATH", "ProgressBar", "add_storage", "not_negative", "positive", "storage_option"]
+
+NO_PATH: Final = "-"
+"""In --storage-path, in the place of a tier that keeps no files."""
+
+
+def add_storage(parser: argparse.ArgumentParser) -> None:
+    """The arguments that `storage_option` reads, which scenarios set."""
+    storage = parser.add_argument_group("storage of the embeddings")
+    storage.add_argument("--storage-type", default="DRAM", help="a name of embstore.StorageType")
+    storage.add_argument(
+        "--storage-path",
+        nargs="+",
+        metavar="PATH",
+        help="where tiers that keep files have them: one for all of these, or one for each tier, "
+        f"first tier first, and {NO_PATH} for those that keep none",
+    )
+    storage.add_argument(
+        "--storage-size",
+        type=positive,
+        nargs="+",
+        metavar="BYTES",
+        help="bytes for each tier of every table, first tier first",
+    )
+    storage.add_argument(
+        "--reference",
+        metavar="TYPE",
+        help="train first on this storage type in the same process, to compare with",
+    )
+
+
+def storage_option(
+    storage_type: str,
+    paths: Sequence[str] | None = None,
+    size: Sequence[int] | None = None,
+    **options: Any,
+) -> es.StorageOption:
+    """The engine's option. Raises embstore.errors.InvalidArgumentError for an unknown type."""
+    import embstore as es
+    from embstore.errors import InvalidArgumentError
+
+    try:
+        member = es.StorageType[storage_type]
+    except KeyError:
+        names = ", ".join(es.StorageType.__members__)
+        raise InvalidArgumentError(
+            f"storage type {storage_type!r} is unknown; there are {names}"
+        ) from None
+    path = paths[0] if paths and len(paths) == 1 else None
+    of_tiers = [None if path == NO_PATH else path for path in paths or ()]
+    return es.StorageOption(
+        storage_type=member, storage_path=path or of_tiers or None, storage_size=size, **options
+    )
+
+
+class ProgressBar:
+    """Progress on stderr where that is a terminal.
+
+    Elsewhere it shows nothing and imports nothing: rich takes seconds in an emulated machine.
+    """
+
+    def __init__(self, label: str, steps: int) -> None:
+        self._progress: Any = None
+        if not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        self._progress = Progress(
+            "{task.description}",
+            BarColumn(),
+            MofNCompleteColumn(),
+            "loss {task.fields[loss]:.4f}",
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self._task = self._progress.add_task(label, total=steps, loss=float("nan"))
+
+    def show(self, step: int, loss: float) -> None:
+        if self._progress is not None:
+            self._progress.update(self._task, completed=step, loss=loss)
+
+    def __enter__(self) -> ProgressBar:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def not_negative(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return number

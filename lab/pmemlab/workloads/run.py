@@ -1,0 +1,73 @@
+"""What a workload brings back of one run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pmemlab.workloads.evidence import TableEvidence
+
+__all__ = ["ColdRows", "DivergedError", "PlainCount", "Progress", "Run"]
+
+Progress = Callable[[int, float], None]
+"""Called after each step with the number of steps done and the step's loss."""
+
+
+class DivergedError(ArithmeticError):
+    """A loss is no finite number any more, so the run says nothing."""
+
+
+@dataclass(frozen=True)
+class ColdRows:
+    """Rows of the last tier that were looked up after training, when no page of them was cached.
+
+    wrong: those that weren't, to the bit, what the reference has.
+    """
+
+    rows: int
+    wrong: int
+
+
+@dataclass(frozen=True)
+class PlainCount:
+    """What differs from a count of all batches without any table: keys that have a row and should
+    not, or the other way round, and rows with another frequency."""
+
+    wrong_keys: int
+    wrong_frequencies: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run. Everything in it goes into JSON as it is.
+
+    losses: each step's mean loss, exact, as `float.hex` writes it.
+    loss: mean of the last 10 of them.
+    auc: on the held-out rows; None where they are all of one class, or there are none.
+    samples_per_s: rows trained per second, reading of data included.
+    lookups_per_s: embedding rows read in training per second spent in lookups. Like samples_per_s
+        and train_seconds it leaves out the first step, which warms up, where there are others.
+    state_sha256: over every variable's export: keys, values, slots, frequencies, versions.
+    first_step: the first that was trained, where a save was restored.
+    """
+
+    storage_type: str
+    steps: int
+    samples: int
+    losses: list[str]
+    loss: float
+    auc: float | None
+    held_out_rows: int
+    train_seconds: float
+    samples_per_s: float
+    lookups_per_s: float
+    state_sha256: str
+    tables: list[TableEvidence]
+    first_step: int = 0
+    cold: ColdRows | None = None
+    plain: PlainCount | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)

@@ -1,0 +1,243 @@
+"""Train embedding tables by themselves: rows learn a value that their key tells.
+
+There are no dense layers, so this needs no PyTorch and tables can be large: every key is met once,
+then popular ones again and again, with the skew of a recommender's traffic (see `synthetic`).
+Two runs of the same options give the same bits, whatever the storage type.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+import embstore as es
+from pmemlab.workloads.evidence import forget_cached_pages, state_sha256, table_evidence
+from pmemlab.workloads.hashing import splitmix64
+from pmemlab.workloads.run import ColdRows, PlainCount, Progress, Run
+from pmemlab.workloads.synthetic import draw_ranks
+
+__all__ = ["Rows", "TableOptions", "train"]
+
+LEARNING_RATE: Final = 0.05
+_FINAL_LOSS_STEPS: Final = 10
+
+Keys = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """The tables, and what is done with them.
+
+    rows: keys that each table meets. steps: of skewed batches, after those that meet every key.
+    filter_frequency: occurrences before a key gets a row; by a CounterFilter, or a CBFFilter where
+        `counts_by_sketch`. 0: no filter. cold_lookups: rows of the last tier, of each table.
+    """
+
+    tables: int
+    rows: int
+    dim: int
+    steps: int
+    batch_size: int
+    seed: int
+    filter_frequency: int = 0
+    counts_by_sketch: bool = False
+    cold_lookups: int = 0
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a run left in its tables, to compare others with: by table, keys ascending."""
+
+    keys: list[Keys]
+    values: list[NDArray[np.float32]]
+
+
+def train(
+    storage: es.StorageOption,
+    options: TableOptions,
+    *,
+    restore: Path | None = None,
+    save: Path | None = None,
+    stop_after: int | None = None,
+    compared_with: Rows | None = None,
+    progress: Progress = lambda _step, _loss: None,
+) -> tuple[Run, Rows]:
+    """Train, and return what happened and what was learnt.
+
+    restore: a save to go on from. save: where to save in the end. stop_after: so many batches from
+    the very first. compared_with: what the rows must be, by a run of the same batches.
+
+    Raises EmbStoreError where the engine refuses.
+    """
+    with _tables(storage, options) as tables:
+        first = es.restore(restore, tables) if restore else 0
+        batches = _Batches(options)
+        last = min(stop_after or batches.count, batches.count)
+        losses: list[float] = []
+        lookup_seconds = 0.0
+        looked_up = 0
+        started = time.perf_counter()
+        for index in range(first, last):
+            total = 0.0
+            for number, variable in enumerate(tables):
+                keys = batches.keys(number, index)
+                at = time.perf_counter()
+                rows = variable.lookup(keys, train=True)
+                if losses:  # the first step warms up
+                    lookup_seconds += time.perf_counter() - at
+                    looked_up += keys.size
+                errors = rows - _targets(keys, options.dim)
+                total += float(np.square(errors, dtype=np.float64).mean())
+                variable.apply_gradients(keys, errors)
+            losses.append(total / len(tables))
+            progress(len(losses), losses[-1])
+            if len(losses) == 1:
+                started = time.perf_counter()
+        seconds = max(time.perf_counter() - started, 1e-9)
+        for variable in tables:
+            variable.drain()
+        state = state_sha256(tables)
+        evidence = [table_evidence(variable) for variable in tables]
+        learnt = _rows(tables)
+        cold = _look_up_cold_rows(tables, options, compared_with or learnt)
+        plain = _compare_with_plain_count(tables, batches, last)
+        if save:
+            es.save(save, tables, last)
+    ids = options.tables * options.batch_size
+    run = Run(
+        storage_type=storage.storage_type.name,
+        first_step=first,
+        steps=last - first,
+        samples=(last - first) * ids,
+        losses=[loss.hex() for loss in losses],
+        loss=float(np.mean(losses[-_FINAL_LOSS_STEPS:])),
+        auc=None,
+        held_out_rows=0,
+        train_seconds=seconds,
+        samples_per_s=ids * max(last - first - 1, 1) / seconds,
+        lookups_per_s=looked_up / lookup_seconds if lookup_seconds else 0.0,
+        state_sha256=state,
+        tables=evidence,
+        cold=cold,
+        plain=plain,
+    )
+    return run, learnt
+
+
+@contextlib.contextmanager
+def _tables(
+    storage: es.StorageOption, options: TableOptions
+) -> Iterator[list[es.EmbeddingVariable]]:
+    filter_option: es.CounterFilter | es.CBFFilter | None = None
+    if options.filter_frequency and options.counts_by_sketch:
+        filter_option = es.CBFFilter(options.filter_frequency, 2 * options.rows, 0.001)
+    elif options.filter_frequency:
+        filter_option = es.CounterFilter(options.filter_frequency)
+    ev_option = es.EmbeddingVariableOption(storage_option=storage, filter_option=filter_option)
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                es.get_embedding_variable(
+                    f"table_{number}",
+                    embedding_dim=options.dim,
+                    initializer=es.initializers.TruncatedNormal(
+                        stddev=options.dim**-0.5, seed=options.seed + number
+                    ),
+                    optimizer=es.optimizers.Adagrad(
+                        learning_rate=LEARNING_RATE, initial_accumulator_value=0.1
+                    ),
+                    ev_option=ev_option,
+                )
+            )
+            for number in range(options.tables)
+        ]
+
+
+class _Batches:
+    """Batches by their number: first those that meet every key once, then skewed ones."""
+
+    def __init__(self, options: TableOptions) -> None:
+        self.options = options
+        self._meeting = -(-options.rows // options.batch_size)
+        self.count = self._meeting + options.steps
+
+    def keys(self, table: int, index: int) -> Keys:
+        """int64, of `batch_size` or, in the last batch that meets keys, fewer."""
+        options = self.options
+        if index < self._meeting:
+            order = np.random.default_rng((options.seed, table)).permutation(options.rows)
+            ranks = order[index * options.batch_size : (index + 1) * options.batch_size]
+        else:
+            random = np.random.default_rng((options.seed, table, index))
+            ranks = draw_ranks(random.random(options.batch_size), options.rows)
+        return self.of_ranks(table, ranks)
+
+    def of_ranks(self, table: int, ranks: NDArray[np.int64]) -> Keys:
+        keys = splitmix64(self.options.seed, ranks.astype(np.int64) + (table << 32))
+        return keys.view(np.int64)
+
+
+def _targets(keys: Keys, dim: int) -> NDArray[np.float32]:
+    """What each key's row is to learn: float32 (keys, dim) in [-0.5, 0.5]."""
+    bits = keys.view(np.uint64)[:, None] >> np.arange(dim, dtype=np.uint64) % np.uint64(56)
+    values: NDArray[np.float32] = (bits & np.uint64(255)).astype(np.float32)
+    return values / np.float32(255) - np.float32(0.5)
+
+
+def _rows(tables: list[es.EmbeddingVariable]) -> Rows:
+    exports = [variable.export() for variable in tables]
+    return Rows([e["keys"] for e in exports], [e["values"] for e in exports])
+
+
+def _look_up_cold_rows(
+    tables: list[es.EmbeddingVariable], options: TableOptions, expected: Rows
+) -> ColdRows | None:
+    last = len(tables[0].stats()["tiers"]) - 1
+    if last == 0 or not options.cold_lookups:
+        return None
+    chosen = []
+    for number, keys in enumerate(expected.keys):
+        cold = keys[tables[number].lookup_tier(keys) == last]
+        random = np.random.default_rng((options.seed, number))
+        chosen.append(random.permutation(cold)[: options.cold_lookups])
+    forget_cached_pages(tables)
+    wrong = 0
+    for number, keys in enumerate(chosen):
+        rows = tables[number].lookup(keys)
+        at = np.searchsorted(expected.keys[number], keys)
+        differs = rows.view(np.uint32) != expected.values[number][at].view(np.uint32)
+        wrong += int(np.count_nonzero(differs.any(axis=1)))
+    return ColdRows(sum(keys.size for keys in chosen), wrong)
+
+
+def _compare_with_plain_count(
+    tables: list[es.EmbeddingVariable], batches: _Batches, last: int
+) -> PlainCount:
+    """Which keys have rows, and how often each was met, against a count without any table."""
+    wrong_keys = wrong_frequencies = 0
+    options = batches.options
+    for number, variable in enumerate(tables):
+        met = np.concatenate([batches.keys(number, index) for index in range(last)])
+        keys, counts = np.unique(met, return_counts=True)
+        admitted = counts >= max(options.filter_frequency, 1)
+        export = variable.export()
+        found = export["keys"]
+        missing = np.setdiff1d(keys[admitted], found, assume_unique=True)
+        surplus = np.setdiff1d(found, keys[admitted], assume_unique=True)
+        wrong_keys += missing.size
+        if options.counts_by_sketch:  # it may count too many, never too few
+            at = np.searchsorted(keys, found)
+            wrong_frequencies += int(np.count_nonzero(export["freqs"] < counts[at]))
+            continue
+        wrong_keys += surplus.size
+        both, ours, theirs = np.intersect1d(keys, found, return_indices=True)
+        del both
+        wrong_frequencies += int(np.count_nonzero(counts[ours] != export["freqs"][theirs]))
+    return PlainCount(wrong_keys, wrong_frequencies)

@@ -1,0 +1,208 @@
+"""The command that trains embedding tables alone: `python -m pmemlab.workloads.tables`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pmemlab.workloads.command_line import (
+    ProgressBar,
+    add_storage,
+    not_negative,
+    positive,
+    storage_option,
+)
+from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN
+
+if TYPE_CHECKING:
+    import embstore as es
+    from pmemlab.workloads.run import Run
+    from pmemlab.workloads.table_training import Rows
+
+_TABLES: Final = 2
+_FILTERS = re.compile(r"(counter|cbf):([1-9][0-9]*)")
+
+
+def table_count(arguments: Mapping[str, Any]) -> int:
+    """Tables that a run with these arguments has, by option without dashes."""
+    return int(arguments.get("tables", _TABLES))
+
+
+def argument_parser() -> argparse.ArgumentParser:
+    """The command line; importing it needs no engine."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pmemlab.workloads.tables",
+        description="Train embedding tables by themselves, on a storage type.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        exit_on_error=False,
+        allow_abbrev=False,
+    )
+    add_storage(parser)
+    engine = parser.add_argument_group("the engine's options")
+    engine.add_argument("--cache-strategy", choices=("LFU", "LRU"), default="LFU")
+    engine.add_argument(
+        "--ssdhash-buffer",
+        type=positive,
+        metavar="BYTES",
+        help="of every table that has an SSDHASH tier; the engine's own",
+    )
+    engine.add_argument(
+        "--filter",
+        type=_filter,
+        metavar="KIND:N",
+        help="admit a key at its Nth occurrence, counted exactly (counter) or by a sketch (cbf)",
+    )
+    training = parser.add_argument_group("tables and training")
+    training.add_argument("--tables", type=positive, default=_TABLES, metavar="N")
+    training.add_argument(
+        "--rows",
+        type=_rows,
+        default=30_000,
+        metavar="N",
+        help=f"keys that each table meets, {MIN_KEYS_PER_COLUMN} or more",
+    )
+    training.add_argument("--embedding-dim", type=positive, default=16, metavar="D")
+    training.add_argument(
+        "--steps", type=positive, default=40, metavar="N", help="after those that meet every key"
+    )
+    training.add_argument("--batch-size", type=positive, default=2048, metavar="IDS")
+    training.add_argument("--seed", type=not_negative, default=2021, metavar="N")
+    training.add_argument(
+        "--cold-lookups",
+        type=not_negative,
+        default=2000,
+        metavar="N",
+        help="rows of each table's last tier that are looked up in the end, none of them cached",
+    )
+    saves = parser.add_argument_group("saves")
+    saves.add_argument("--restore", type=Path, metavar="PATH", help="go on from a save")
+    saves.add_argument("--save", type=Path, metavar="PATH", help="save in the end")
+    saves.add_argument(
+        "--stop-after", type=positive, metavar="N", help="batches from the very first"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document instead of a summary"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status: 2 for bad arguments or what the engine refuses."""
+    parser = argument_parser()
+    try:
+        arguments = parser.parse_args(argv)
+    except argparse.ArgumentError as error:
+        parser.print_usage(sys.stderr)
+        print(f"tables: {error}", file=sys.stderr)
+        return 2
+
+    from embstore.errors import EmbStoreError  # only now: a wrong argument costs no import of it
+
+    try:
+        subject = _subject(arguments)
+        reference = learnt = None
+        if arguments.reference:
+            reference, learnt = _train(storage_option(arguments.reference), arguments)
+        run, _ = _train(subject, arguments, learnt, is_subject=True)
+    except EmbStoreError as error:
+        print(f"tables: {error}", file=sys.stderr)
+        return 2
+    if arguments.json:
+        print(json.dumps(_document(arguments, run, reference)))
+    else:
+        for shown in filter(None, (reference, run)):
+            print(_summary(shown))
+    return 0
+
+
+def _subject(arguments: argparse.Namespace) -> es.StorageOption:
+    import embstore as es
+    from embstore.options import TIER_KINDS, TierKind
+
+    is_known = arguments.storage_type in es.StorageType.__members__
+    options: dict[str, Any] = {"cache_strategy": es.CacheStrategy[arguments.cache_strategy]}
+    kinds = TIER_KINDS[es.StorageType[arguments.storage_type]] if is_known else ()
+    if arguments.ssdhash_buffer is not None and TierKind.SSDHASH in kinds:
+        options["ssdhash_option"] = es.SSDHashOption(buffer_bytes=arguments.ssdhash_buffer)
+    return storage_option(
+        arguments.storage_type, arguments.storage_path, arguments.storage_size, **options
+    )
+
+
+def _train(
+    storage: es.StorageOption,
+    arguments: argparse.Namespace,
+    compared_with: Rows | None = None,
+    *,
+    is_subject: bool = False,
+) -> tuple[Run, Rows]:
+    from pmemlab.workloads.table_training import TableOptions, train
+
+    kind, frequency = arguments.filter or ("", 0)
+    options = TableOptions(
+        tables=arguments.tables,
+        rows=arguments.rows,
+        dim=arguments.embedding_dim,
+        steps=arguments.steps,
+        batch_size=arguments.batch_size,
+        seed=arguments.seed,
+        filter_frequency=frequency,
+        counts_by_sketch=kind == "cbf",
+        cold_lookups=arguments.cold_lookups,
+    )
+    batches = -(-options.rows // options.batch_size) + options.steps
+    with ProgressBar(storage.storage_type.name, batches) as bar:
+        return train(
+            storage,
+            options,
+            restore=arguments.restore if is_subject else None,
+            save=arguments.save if is_subject else None,
+            stop_after=arguments.stop_after,
+            compared_with=compared_with,
+            progress=bar.show,
+        )
+
+
+def _document(arguments: argparse.Namespace, run: Run, reference: Run | None) -> dict[str, Any]:
+    return {
+        "workload": "tables",
+        "arguments": {name: str(value) for name, value in vars(arguments).items()},
+        "run": run.as_json(),
+        "reference": reference.as_json() if reference else None,
+    }
+
+
+def _summary(run: Run) -> str:
+    rows = sum(tier.rows for table in run.tables for tier in table.tiers)
+    return (
+        f"{run.storage_type}: {run.samples:,} ids in {run.steps:,} steps\n"
+        f"  ids/s      {run.samples_per_s:,.0f}\n"
+        f"  lookups/s  {run.lookups_per_s:,.0f}\n"
+        f"  loss       {run.loss:.6f}\n"
+        f"  rows       {rows:,} in {len(run.tables)} tables"
+    )
+
+
+def _filter(text: str) -> tuple[str, int]:
+    match = _FILTERS.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text} is neither counter:N nor cbf:N")
+    return match[1], int(match[2])
+
+
+def _rows(text: str) -> int:
+    rows = positive(text)
+    if rows < MIN_KEYS_PER_COLUMN:
+        raise argparse.ArgumentTypeError(
+            f"{text} is below {MIN_KEYS_PER_COLUMN}, of which the most popular 0.05 % is one"
+        )
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Checkpoints for tests, and the formats that save them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pmemlab.errors import MissingRequirementError
+from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint
+from pmemlab.workloads.checkpoint_io.formats import FORMATS, Format
+
+every_format = pytest.mark.parametrize("name", FORMATS)
+
+
+def make_format(name: str, folder: Path) -> Format:
+    """Skips the test where a library is missing, and says how to get it."""
+    if name == "mapped":
+        need_libpmem()
+    try:
+        return FORMATS[name](folder)
+    except MissingRequirementError as error:
+        pytest.skip(str(error))
+
+
+def need_libpmem() -> None:
+    from pmemlab.workloads.checkpoint_io import libpmem
+
+    try:
+        libpmem._library()
+    except MissingRequirementError as error:
+        pytest.skip(str(error))
+
+
+def varied_checkpoint() -> Checkpoint:
+    """Every dtype, NaNs, both zeros, no elements, no dimensions, elements that aren't in order."""
+    generator = torch.Generator().manual_seed(7)
+    floats = torch.randn(50, 33, generator=generator)
+    floats[0, :3] = torch.tensor([float("nan"), -0.0, float("inf")])
+    tensors = {
+        "floats": floats,
+        "transposed": torch.randn(9, 5, generator=generator).T,
+        "nothing": torch.zeros(0, 4),
+        "count": torch.tensor(17),
+        "flags": torch.tensor([True, False, True]),
+        "generator": torch.arange(255, dtype=torch.uint8),
+        **{
+            str(dtype): torch.arange(5).to(dtype)
+            for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int8)
+        },
+    }
+    scalars = {"step": 4, "rate": 0.1, "name": "größer", "nested": [{"a": None}]}
+    return Checkpoint(tensors, scalars)
+
+
+def uniform_checkpoint(step: int, tensors: int = 8, floats: int = 4096) -> Checkpoint:
+    """Every float is `step`, so that parts of two saves can be told apart."""
+    filled = {f"tensor {n}": torch.full((floats,), float(step)) for n in range(tensors)}
+    return Checkpoint(filled, {"step": step})
+
+
+def step_of(checkpoint: Checkpoint) -> int:
+    """The step that a uniform checkpoint is of; fails where it is of two."""
+    step: int = checkpoint.scalars["step"]
+    for name, tensor in checkpoint.tensors.items():
+        if name != "keys":
+            assert (tensor == step).all(), f"{name} isn't of step {step}"
+    return step
+
+
+def flip_bit(path: Path, offset: int, bit: int = 0) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        (byte,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte ^ 1 << bit]))

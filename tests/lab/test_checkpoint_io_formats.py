@@ -1,0 +1,239 @@
+"""What every format must do: give back the same bits, and never lose the last save."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import every_format, flip_bit, make_format, step_of, uniform_checkpoint
+from checkpoints import varied_checkpoint as varied
+
+from embstore.errors import EmbStoreError
+from pmemlab.errors import MissingRequirementError
+from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint, demand_same_bits
+from pmemlab.workloads.checkpoint_io.errors import (
+    CheckpointInUseError,
+    DamagedCheckpointError,
+    DifferentBytesError,
+    NoCheckpointError,
+)
+from pmemlab.workloads.checkpoint_io.formats import Format, safetensors_file
+from pmemlab.workloads.checkpoint_io.phases import PhaseClock
+from pmemlab.workloads.checkpoint_io.publishing import replacing, unfinished_file
+
+
+def saved(chosen: Format, checkpoint: Checkpoint) -> Checkpoint:
+    content = chosen.content_of(checkpoint)
+    chosen.save(content, PhaseClock())
+    return content
+
+
+@every_format
+def test_what_is_loaded_is_what_was_saved(name: str, tmp_path: Path) -> None:
+    chosen = make_format(name, tmp_path)
+    content = saved(chosen, varied())
+    demand_same_bits(chosen.load(PhaseClock()), content)
+    chosen.close()
+
+
+@every_format
+def test_a_newer_save_replaces_an_older_one(name: str, tmp_path: Path) -> None:
+    chosen = make_format(name, tmp_path)
+    for step in range(1, 5):
+        content = saved(chosen, uniform_checkpoint(step))
+        assert step_of(chosen.load(PhaseClock())) == step
+        demand_same_bits(chosen.load(PhaseClock()), content)
+    chosen.close()
+
+
+@every_format
+def test_the_engine_saves_as_many_bytes_as_the_others(name: str, tmp_path: Path) -> None:
+    chosen = make_format(name, tmp_path)
+    checkpoint = uniform_checkpoint(3)
+    content = chosen.content_of(checkpoint)
+    payload = sum(t.nbytes for part, t in content.tensors.items() if part != "keys")
+    assert payload == checkpoint.tensor_bytes
+    chosen.close()
+
+
+@every_format
+def test_without_a_save_there_is_no_checkpoint(name: str, tmp_path: Path) -> None:
+    with pytest.raises(NoCheckpointError, match=str(tmp_path)):
+        make_format(name, tmp_path).load(PhaseClock())
+
+
+@every_format
+def test_a_truncated_file_is_an_error_that_names_it(name: str, tmp_path: Path) -> None:
+    chosen = make_format(name, tmp_path)
+    saved(chosen, varied())
+    chosen.close()
+    file = max(chosen.parts(), key=lambda part: part.length).path
+    whole = file.read_bytes()
+    for part in (0.0, 0.01, 0.5, 0.9):
+        file.write_bytes(whole[: int(len(whole) * part)])
+        with pytest.raises(DamagedCheckpointError, match=str(file)):
+            chosen.load(PhaseClock())
+    file.write_bytes(whole[:-1])
+    with pytest.raises(DamagedCheckpointError, match=str(file)):
+        chosen.load(PhaseClock())
+
+
+@every_format
+def test_flipped_bits_are_noticed_where_the_format_says_so(name: str, tmp_path: Path) -> None:
+    """A flip anywhere is an error or changes nothing; and where a format promises less, it is true
+    that a tensor's bit can change unseen."""
+    chosen = make_format(name, tmp_path)
+    content = saved(chosen, uniform_checkpoint(3, tensors=2, floats=1024))
+    chosen.close()
+    moments = random.Random(11)
+    files = [part.path for part in chosen.parts() if part.length]
+    unseen, errors = 0, []
+    for _ in range(150):
+        file = moments.choice(files)
+        whole = file.read_bytes()
+        flip_bit(file, moments.randrange(len(whole)), moments.randrange(8))
+        try:
+            demand_same_bits(chosen.load(PhaseClock()), content)
+        except DamagedCheckpointError as error:
+            errors.append(str(error))
+        except DifferentBytesError:
+            unseen += 1
+        file.write_bytes(whole)
+    assert (unseen == 0) == chosen.notices_flipped_bits
+    assert all(str(tmp_path) in error for error in errors)
+    if chosen.notices_flipped_bits:
+        assert errors
+
+
+@pytest.mark.parametrize("name", ["torch-mmap", "safetensors", "mapped"])
+def test_what_is_loaded_outlives_the_saves_that_follow(name: str, tmp_path: Path) -> None:
+    chosen = make_format(name, tmp_path)
+    saved(chosen, uniform_checkpoint(1))
+    loaded = chosen.load(PhaseClock())
+    saved(chosen, uniform_checkpoint(2))
+    assert step_of(loaded) == 1
+    if name == "mapped":  # its third save would need the first one's slot
+        with pytest.raises(CheckpointInUseError, match="slot 0 are still in use"):
+            saved(chosen, uniform_checkpoint(3))
+        assert step_of(loaded) == 1
+        assert step_of(chosen.load(PhaseClock())) == 2
+        del loaded
+    saved(chosen, uniform_checkpoint(3))
+    assert step_of(chosen.load(PhaseClock())) == 3
+
+
+@every_format
+def test_what_is_written_to_a_loaded_tensor_stays_in_the_process(name: str, tmp_path: Path) -> None:
+    chosen = make_format(name, tmp_path)
+    content = saved(chosen, uniform_checkpoint(1))
+    for tensor in chosen.load(PhaseClock()).tensors.values():
+        tensor.fill_(9)
+    demand_same_bits(chosen.load(PhaseClock()), content)
+    chosen.close()
+
+
+def test_a_file_and_its_folder_are_synced_in_the_order_that_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def fsync(descriptor: int) -> None:
+        calls.append("sync " + Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    def rename(self: Path, target: Path) -> None:
+        calls.append(f"rename to {target.name}")
+        os.rename(self, target)  # noqa: PTH104  # Path's own is what is replaced
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "rename", rename)
+    with replacing(tmp_path / "kept", PhaseClock()) as file:
+        file.write(b"content")
+    assert calls == ["sync kept.unfinished", "rename to kept", f"sync {tmp_path.name}"]
+
+
+def test_a_save_that_fails_leaves_the_one_before_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    path.write_bytes(b"old")
+
+    def failing_save() -> None:
+        with replacing(path, PhaseClock()) as file:
+            file.write(b"new")
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        failing_save()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["kept"]
+    assert path.read_bytes() == b"old"
+
+
+@every_format
+def test_a_full_medium_is_an_error_that_names_the_file_and_loses_nothing(
+    name: str, tmp_path: Path
+) -> None:
+    chosen = make_format(name, tmp_path)
+    content = saved(chosen, uniform_checkpoint(1, tensors=2))
+    larger = chosen.content_of(uniform_checkpoint(2, tensors=60))
+    with no_larger_files(100_000), pytest.raises((OSError, EmbStoreError), match=str(tmp_path)):
+        chosen.save(larger, PhaseClock())
+    demand_same_bits(chosen.load(PhaseClock()), content)
+    assert not [entry for entry in tmp_path.iterdir() if "unfinished" in entry.name]
+    chosen.close()
+
+
+@contextmanager
+def no_larger_files(length: int) -> Iterator[None]:
+    """Writing beyond this many bytes of a file fails, as on a full medium."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (length, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_two_saves_of_one_checkpoint_at_once_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    with (
+        unfinished_file(path),
+        pytest.raises(CheckpointInUseError, match="another save"),
+        unfinished_file(path),
+    ):
+        pass
+
+
+def test_seconds_of_a_phase_within_another_count_once() -> None:
+    clock = PhaseClock()
+    with clock("serialise"):
+        with clock("write"):
+            sum(range(200_000))
+        assert clock.seconds["write"] > 0
+        within = clock.seconds["serialise"]
+    assert clock.seconds["serialise"] < within + clock.seconds["write"]
+
+
+def test_a_missing_library_is_named_with_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(MissingRequirementError, match=r"pip install .*checkpoints"):
+        safetensors_file.SafetensorsFile(tmp_path)
+
+
+def test_bits_that_compare_equal_as_numbers_are_told_apart() -> None:
+    zero, minus = torch.zeros(1), -torch.zeros(1)
+    with pytest.raises(DifferentBytesError, match="x has other bits"):
+        demand_same_bits(Checkpoint({"x": zero}), Checkpoint({"x": minus}))
+    nan = torch.tensor([float("nan")])
+    demand_same_bits(Checkpoint({"x": nan}), Checkpoint({"x": nan.clone()}))
+    with pytest.raises(DifferentBytesError, match="other tensors"):
+        demand_same_bits(Checkpoint({}), Checkpoint({"x": zero}))
+    with pytest.raises(DifferentBytesError, match=r"x is torch\.float32"):
+        demand_same_bits(Checkpoint({"x": zero}), Checkpoint({"x": zero.int()}))

@@ -1,0 +1,212 @@
+"""What a medium is, how its caches are dropped, and what it gives by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from checkpoints import need_libpmem
+
+from pmemlab.workloads.checkpoint_io import medium as media
+from pmemlab.workloads.checkpoint_io import surroundings, yardstick
+from pmemlab.workloads.checkpoint_io.errors import MediumError
+from pmemlab.workloads.checkpoint_io.medium import parse_medium
+from pmemlab.workloads.checkpoint_io.page_cache import FilePart, evict, resident_fraction
+from pmemlab.workloads.checkpoint_io.yardstick import YardstickError, measure_yardstick, parse_fio
+
+MEMORY = Path("/dev/shm")
+
+
+def test_a_medium_is_what_the_kernel_says_and_not_its_name(tmp_path: Path) -> None:
+    if not MEMORY.is_dir():
+        pytest.skip("there is no /dev/shm here")
+    medium = parse_medium(f"sata={MEMORY}")
+    assert (medium.name, medium.kind) == ("sata", "file")
+    assert medium.facts.filesystem == "tmpfs"
+    assert medium.facts.device is None
+    assert medium.facts.summary == "tmpfs on memory"
+    assert medium.as_json()["kernel"]["summary"] == "tmpfs on memory"
+    assert parse_medium(f"a={tmp_path}:mapped").kind == "mapped"
+
+
+def test_a_disk_is_named_with_its_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = tmp_path / "devices" / "pci0" / "nvme" / "nvme0" / "nvme0n1"
+    (disk / "queue").mkdir(parents=True)
+    (disk / "queue" / "rotational").write_text("0\n")
+    (disk / "nvme0n1p2").mkdir()
+    (disk / "nvme0n1p2" / "partition").write_text("2\n")
+    block = tmp_path / "block"
+    block.mkdir()
+    (block / "8:1").symlink_to(disk / "nvme0n1p2")
+    monkeypatch.setattr(media, "_SYS_BLOCK", block)
+    mount = media._Mount("8:1", "/", "rw", "ext4", "/dev/whatever")
+    monkeypatch.setattr(media, "_mount_of", lambda _path: mount)
+    facts = media.read_facts(tmp_path)
+    assert (facts.device, facts.bus, facts.rotates) == ("nvme0n1", "nvme", False)
+    assert facts.summary == "ext4 on nvme0n1 (nvme)"
+
+
+@pytest.mark.parametrize(
+    ("place", "bus"),
+    [
+        ("/sys/devices/pci0000:00/0000:00:1f.2/ata1/host0/target0:0:0/0:0:0:0/block/sda", "sata"),
+        ("/sys/devices/pci0000:00/0000:00:03.0/virtio1/block/vda", "virtio"),
+        ("/sys/devices/LNXSYSTM:00/ACPI0012:00/ndbus0/region0/pfn0.1/block/pmem0", "nvdimm"),
+        ("/sys/devices/virtual/block/zram0", None),
+    ],
+)
+def test_a_bus_is_read_from_the_devices_place(place: str, bus: str | None) -> None:
+    assert media._bus(Path(place)) == bus
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("disk", "NAME=PATH"),
+        ("=/tmp", "NAME=PATH"),
+        ("disk=/no/such/folder", "disk: /no/such/folder is no folder"),
+        ("disk=/dev/null", "is no folder"),
+        ("disk=/tmp:tape", "is no folder"),
+        ("disk=/proc", "nothing can be written there"),
+    ],
+)
+def test_a_medium_that_can_not_be_used_is_an_error(text: str, complaint: str) -> None:
+    with pytest.raises(MediumError, match=complaint):
+        parse_medium(text)
+
+
+def test_what_is_no_dax_mount_is_not_taken_for_one(tmp_path: Path) -> None:
+    if media.read_facts(tmp_path).map_sync:
+        pytest.skip("the temporary folder is on a dax mount")
+    with pytest.raises(MediumError, match=r"no dax mount; give it as pmem=.*:file"):
+        parse_medium(f"pmem={tmp_path}:dax")
+
+
+def test_eviction_empties_the_page_cache_of_a_file_and_that_can_be_seen(tmp_path: Path) -> None:
+    if media.read_facts(tmp_path).device is None:
+        pytest.skip("the temporary folder isn't on a disk")
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(1 << 20))
+    (tmp_path / "empty").touch()
+    file, empty = FilePart.whole(path), FilePart.whole(tmp_path / "empty")
+    assert resident_fraction([file, empty]) == 1.0
+    evict([file, empty], "posix_fadvise")
+    assert resident_fraction([file]) == 0.0
+    with path.open("rb") as opened:
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead
+        os.pread(opened.fileno(), 4096, 8192)
+    assert 0.0 < resident_fraction([file]) < 1.0
+    assert resident_fraction([FilePart(path, 8192, 4096)]) == 1.0
+    assert resident_fraction([FilePart(path, 512 << 10, 512 << 10)]) == 0.0
+    assert resident_fraction([empty]) == 0.0
+
+
+def test_pages_that_are_mapped_stay_and_that_can_be_seen(tmp_path: Path) -> None:
+    import mmap
+
+    if media.read_facts(tmp_path).device is None:
+        pytest.skip("the temporary folder isn't on a disk")
+    file = tmp_path / "file"
+    file.write_bytes(bytes(1 << 20))
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as held:
+        assert held[5000] == 0
+        evict([FilePart.whole(file)], "posix_fadvise")
+        assert resident_fraction([FilePart.whole(file)]) > 0.0
+
+
+def test_rates_of_a_guest_are_functional_only(tmp_path: Path) -> None:
+    assert not surroundings.in_lab_guest(tmp_path)
+    (tmp_path / "vport0p1").mkdir()
+    (tmp_path / "vport0p1" / "name").write_text("pmemlab.agent\n")
+    assert surroundings.in_lab_guest(tmp_path)
+    assert surroundings.rates_kind(guest=True) == "functional-only"
+    assert surroundings.rates_kind(guest=False) == "measured"
+
+
+def test_this_computers_caches_are_left_alone() -> None:
+    assert surroundings.default_eviction(guest=False) == "posix_fadvise"
+
+
+# --- Yardsticks
+
+
+def test_without_fio_a_loop_of_our_own_measures_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    found = measure_yardstick(parse_medium(f"disk={tmp_path}"), size=1, repeats=1)
+    assert found.by.startswith("own loop, ")
+    assert found.bytes == 8 << 20
+    assert found.write_bytes_per_s > 0
+    assert found.read_bytes_per_s > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mapped_mediums_yardstick_is_copies_into_a_mapping(tmp_path: Path) -> None:
+    need_libpmem()
+    found = measure_yardstick(parse_medium(f"pmem={tmp_path}:mapped"), size=1, repeats=1)
+    assert "mapping" in found.by
+    assert found.write_bytes_per_s > 0
+
+
+def fake_fio(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir()
+    fio = folder / "fio"
+    fio.write_text(f"#!/bin/sh\n{script}\n")
+    fio.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_fio_is_asked_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = json.dumps(
+        {
+            "jobs": [
+                {
+                    "job_runtime": 2000,
+                    "write": {"io_bytes": 8 << 20},
+                    "read": {"io_bytes": 16 << 20},
+                }
+            ]
+        }
+    )
+    script = f"echo \"$@\" >> {tmp_path}/asked\necho 'fio: a note'\necho '{answer}'"
+    fake_fio(tmp_path / "bin", script, monkeypatch)
+    folder = tmp_path / "medium"
+    folder.mkdir()
+    found = measure_yardstick(parse_medium(f"disk={folder}"), size=9 << 20, repeats=1)
+    assert found.by.startswith("fio, ")
+    assert found.write_bytes_per_s == 4 << 20
+    assert found.read_bytes_per_s == 8 << 20
+    write, read = (tmp_path / "asked").read_text().splitlines()
+    assert "--rw=write" in write
+    assert "--end_fsync=1" in write
+    assert f"--size={9 << 20}" in write
+    assert "--rw=read" in read
+
+
+def test_fio_that_fails_is_an_error_with_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_fio(tmp_path / "bin", "echo no such engine >&2; exit 1", monkeypatch)
+    with pytest.raises(YardstickError, match="no such engine"):
+        measure_yardstick(parse_medium(f"disk={tmp_path}"), size=1, repeats=1)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["bin"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"jobs": []}', '{"jobs": [{"job_runtime": 0}]}'])
+def test_what_fio_did_not_say_is_not_made_up(text: str) -> None:
+    with pytest.raises(YardstickError, match="isn't understood"):
+        parse_fio(text, "write")
+
+
+def test_a_file_system_without_direct_io_is_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(yardstick, "_allows_direct_io", lambda _file: False)
+    found = measure_yardstick(parse_medium(f"disk={tmp_path}"), size=1, repeats=1)
+    assert "through the page cache" in found.by

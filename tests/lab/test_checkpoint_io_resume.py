@@ -1,0 +1,96 @@
+"""Training that stops, is saved, loaded and goes on, to the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import make_format
+
+from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint, demand_same_bits
+from pmemlab.workloads.checkpoint_io.errors import DifferentBytesError, ResumeError
+from pmemlab.workloads.checkpoint_io.formats import FORMATS
+from pmemlab.workloads.checkpoint_io.images import generated_images
+from pmemlab.workloads.checkpoint_io.phases import PhaseClock
+from pmemlab.workloads.checkpoint_io.training import Trainer
+
+IMAGES = generated_images(64, seed=1)
+
+
+def trainer(seed: int = 5, batch_size: int = 4, model: str = "tiny") -> Trainer:
+    return Trainer(model, IMAGES, batch_size=batch_size, seed=seed)
+
+
+def copied(checkpoint: Checkpoint) -> Checkpoint:
+    return Checkpoint({n: t.clone() for n, t in checkpoint.tensors.items()}, checkpoint.scalars)
+
+
+def trained_without_a_stop(steps: int) -> Checkpoint:
+    straight = trainer()
+    for _ in range(steps):
+        straight.step()
+    return copied(straight.checkpoint())
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "embstore"])
+def test_two_steps_a_save_a_load_and_two_more_are_four(name: str, tmp_path: Path) -> None:
+    expected = trained_without_a_stop(4)
+    assert len(expected.tensors["losses"]) == 4
+    assert any(name.endswith("momentum_buffer") for name in expected.tensors)
+
+    first = trainer()
+    first.step()
+    first.step()
+    chosen = make_format(name, tmp_path)
+    chosen.save(first.checkpoint(), PhaseClock())
+
+    second = trainer(seed=99)  # other weights, another generator
+    torch.rand(7)
+    second.resume(chosen.load(PhaseClock()))
+    second.step()
+    second.step()
+    demand_same_bits(second.checkpoint(), expected)
+
+
+@pytest.mark.parametrize("left_out", ["generator", "momentum_buffer", "running_mean", "schedule"])
+def test_each_part_of_the_state_is_needed_for_the_same_bits(left_out: str) -> None:
+    """The comparison of the test above would notice: without this part the result is another."""
+    expected = trained_without_a_stop(4)
+    first = trainer()
+    first.step()
+    first.step()
+    saved = first.checkpoint()
+    fresh = trainer(seed=99)
+    fresh.step()  # for momentum of its own
+    others = fresh.checkpoint()
+    mixed = {
+        name: (others.tensors[name] if left_out in name else tensor).clone()
+        for name, tensor in saved.tensors.items()
+    }
+    scalars = {
+        name: others.scalars[name] if name == left_out else value
+        for name, value in saved.scalars.items()
+    }
+    fresh.resume(Checkpoint(mixed, scalars))
+    fresh.step()
+    fresh.step()
+    with pytest.raises(DifferentBytesError):
+        demand_same_bits(fresh.checkpoint(), expected)
+
+
+def test_other_training_can_not_go_on_from_a_checkpoint() -> None:
+    checkpoint = trainer().checkpoint()
+    with pytest.raises(ResumeError, match="batch_size 4, this is 8"):
+        trainer(batch_size=8).resume(checkpoint)
+    with pytest.raises(ResumeError, match="images_sha256"):
+        Trainer("tiny", generated_images(64, seed=2), batch_size=4, seed=5).resume(checkpoint)
+
+
+def test_a_checkpoint_before_the_first_step_has_no_momentum_and_can_be_resumed() -> None:
+    start = copied(trainer().checkpoint())
+    expected = trained_without_a_stop(1)
+    other = trainer(seed=99)
+    other.resume(start)
+    other.step()
+    demand_same_bits(other.checkpoint(), expected)

@@ -1,0 +1,185 @@
+"""What a user may change of a guest, at the shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import played_qemu
+import pytest
+
+from pmemlab.cli import main
+from pmemlab.errors import LabError
+from pmemlab.guest import kernel_choice
+from pmemlab.guest.kernel import Kernel
+from pmemlab.guest.kernel_choice import kernel_folder
+from pmemlab.machines.guest_options import GuestOptions, parse_qemu_arguments
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("PMEMLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PMEMLAB_KERNEL", "")
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.fixture
+def topology(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The file of a topology whose guests are played."""
+    played_qemu.play(monkeypatch, tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("pmemlab.guest.by_hand.choose_accelerator", lambda *_: "tcg")
+    for name in ("get_kernel", "get_initramfs"):
+        monkeypatch.setattr(f"pmemlab.guest.by_hand.{name}", _played(name, tmp_path))
+    path = tmp_path / "played.yaml"
+    path.write_text(
+        "name: played\nsummary: this computer\nbacking_files: {dimm: 1M}\n"
+        "qemu: ['-object memory-backend-file,mem-path={dimm}']\n"
+        f"provision: ['true']\nproof: {{kernel: '{os.uname().release}'}}\n"
+    )
+    return str(path)
+
+
+def _played(name: str, folder: Path) -> object:
+    kernel = Kernel("6.1.0-played", folder / "vmlinux", folder)
+    return (lambda: kernel) if name == "get_kernel" else (lambda *_: folder / "initramfs")
+
+
+def test_a_dry_run_prints_commands_that_a_shell_takes(
+    topology: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "my results, all"
+    results.mkdir()
+    argv = ["exec", topology, "--dry-run", "--cpus", "3", "--share", str(results)]
+    assert main([*argv, "--qemu-arguments", "-device 'a b'"]) == 0
+    script = capfd.readouterr().out
+    subprocess.run(["sh", "-n"], input=script, text=True, check=True)
+    words = shlex.split(script, comments=True)
+    assert words[words.index("-smp") + 1] == "3"
+    assert f"local,id=results,path={tmp_path}/my results,, all,security_model=none," in " ".join(
+        words
+    )
+    assert "a b" in words
+    assert words[words.index("truncate") + 1 :][:2] == ["--size", str(1 << 20)]
+    assert "# in the guest: true" in script
+    assert not re.search(r"fd=\d", script)  # nobody else has that
+    assert not (tmp_path / "cache/by-hand").exists()
+
+
+def test_options_reach_qemu(topology: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    program = played_qemu.program_that_tells(told)
+    played_qemu.play(monkeypatch, tmp_path, program)
+    argv = ["exec", topology, "--cpus", "2", "--qemu-arguments", "-device virtio-rng-pci"]
+    assert main([*argv, "--", "true"]) == 0
+    line = told.read_text().splitlines()
+    assert line[line.index("-smp") + 1] == "2"
+    assert line[-2:] == ["-device", "virtio-rng-pci"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--cpus", "0"], "--cpus 0: must be 1 or more"),
+        (["--share", "/no/such"], "--share /no/such: there is no such folder; make it first"),
+        (["--qemu-arguments", "-a 'b"], '--qemu-arguments "-a \'b": No closing quotation'),
+        (
+            ["--kernel", "0.0-none"],
+            "--kernel 0.0-none: there is no /boot/vmlinuz-0.0-none; in /boot",
+        ),
+    ],
+)
+def test_a_wrong_option_is_told_before_anything_starts(
+    topology: str, options: list[str], told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["exec", topology, *options, "--", "true"]) == 125
+    assert told in capfd.readouterr().err
+
+
+def test_a_guest_that_runs_already_can_t_be_changed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["exec", "--state-dir", str(tmp_path), "--cpus", "2", "--", "true"]
+    assert main(argv) == 125
+    assert "its guest runs already" in capfd.readouterr().err
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_can_t_be_written_is_refused() -> None:
+    with pytest.raises(LabError, match="you may not write there"):
+        GuestOptions(results=Path("/usr")).results_share()
+
+
+def test_a_shell_without_a_terminal_starts_nothing(
+    topology: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["shell", topology]) == 2
+    assert "shell: needs a terminal" in capfd.readouterr().err
+    assert not list(tmp_path.glob("pmemlab-machine-*"))
+
+
+def test_qemu_arguments_are_split_as_a_shell_would() -> None:
+    assert parse_qemu_arguments("-device 'a b' -s") == ("-device", "a b", "-s")
+
+
+def _kernel_in(root: Path, version: str, tree: str = "lib/modules") -> Path:
+    image = root / "boot" / f"vmlinuz-{version}"
+    image.parent.mkdir(parents=True, exist_ok=True)
+    image.write_bytes(b"kernel")
+    (root / tree / version).mkdir(parents=True)
+    return image
+
+
+def test_a_kernel_of_this_computer_s_is_chosen_by_its_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    for version in ("6.1.0-9", "6.12.0-1"):
+        _kernel_in(root, version)
+    monkeypatch.setattr(kernel_choice, "_ROOT", root)
+    folder = kernel_folder("6.1.0-9")
+    assert [path.name for path in (folder / "boot").iterdir()] == ["vmlinuz-6.1.0-9"]
+    assert (folder / "lib/modules/6.1.0-9").is_dir()
+    with pytest.raises(LabError, match=r"there are the versions 6\.1\.0-9, 6\.12\.0-1"):
+        kernel_folder("5.10")
+
+
+@pytest.mark.parametrize("tree", ["lib/modules", "usr/lib/modules"])
+def test_a_kernel_is_chosen_by_its_file(tmp_path: Path, tree: str) -> None:
+    image = _kernel_in(tmp_path / "unpacked", "6.12.0-1", tree)
+    folder = kernel_folder(str(image))
+    assert (folder / "boot/vmlinuz-6.12.0-1").read_bytes() == b"kernel"
+    assert (folder / "lib/modules/6.12.0-1").is_dir()
+    assert kernel_folder(str(image)) == folder
+
+
+def test_another_image_under_the_same_name_is_another_choice(tmp_path: Path) -> None:
+    image = _kernel_in(tmp_path / "unpacked", "6.12.0-1")
+    first = kernel_folder(str(image))
+    os.utime(image, (1, 1))
+    assert kernel_folder(str(image)) != first
+
+
+def test_a_folder_of_kernels_is_taken_as_it_is(tmp_path: Path) -> None:
+    assert kernel_folder(str(tmp_path)) == tmp_path
+
+
+def test_an_image_without_modules_is_refused(tmp_path: Path) -> None:
+    image = _kernel_in(tmp_path / "unpacked", "6.12.0-1")
+    (tmp_path / "unpacked/lib/modules/6.12.0-1").rmdir()
+    with pytest.raises(LabError, match="has no modules"):
+        kernel_folder(str(image))
+
+
+def test_an_image_of_another_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bzImage").touch()
+    with pytest.raises(LabError, match="must be called vmlinuz-VERSION"):
+        kernel_folder(str(tmp_path / "bzImage"))

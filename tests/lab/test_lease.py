@@ -1,0 +1,63 @@
+"""One run at a time on a machine of a running lab."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from pmemlab.errors import LabError
+from pmemlab.machines.lease import Lease
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from pmemlab.machines.lease import Lease
+lease = Lease(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_who_comes_second_waits_until_the_first_is_done(tmp_path: Path) -> None:
+    first = Lease(tmp_path / "fsdax.lock")
+    done = threading.Event()
+
+    def come_second() -> None:
+        Lease(tmp_path / "fsdax.lock").end()
+        done.set()
+
+    second = threading.Thread(target=come_second)
+    second.start()
+    assert not done.wait(0.5)
+    first.end()
+    assert done.wait(10)
+    second.join()
+
+
+def test_who_waits_too_long_is_told_whose_the_machine_is(tmp_path: Path) -> None:
+    lease = Lease(tmp_path / "fsdax.lock")
+    with pytest.raises(LabError, match=f"fsdax of the .* is used by process {os.getpid()}"):
+        Lease(tmp_path / "fsdax.lock", limit_s=0.3)
+    lease.end()
+
+
+def test_machines_are_leased_apart(tmp_path: Path) -> None:
+    Lease(tmp_path / "fsdax.lock", limit_s=0)
+    Lease(tmp_path / "nvme.lock", limit_s=0)
+
+
+def test_a_lease_ends_with_the_process_that_holds_it(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", HOLD, str(tmp_path / "fsdax.lock")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(LabError, match=f"process {holder.pid}"):
+            Lease(tmp_path / "fsdax.lock", limit_s=0)
+        holder.kill()
+        Lease(tmp_path / "fsdax.lock", limit_s=10).end()

@@ -1,0 +1,126 @@
+"""Proofs tell machines apart: each holds for its own machine's facts, and for nothing else.
+
+The facts were read in real guests: see `recorded_facts.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from recorded_facts import recorded_facts, recorded_names
+
+from pmemlab.guest.fact_names import FACTS, is_fact_name
+from pmemlab.proof import find_fact, mismatches
+from pmemlab.topology import load_topology, topology_names
+
+_DEMANDS = [(name, fact) for name in topology_names() for fact in load_topology(name).proof]
+
+
+def _leaves(value: object, name: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, f"{name}.{key}".lstrip("."))
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for index, item in enumerate(value):
+            yield from _leaves(item, f"{name}.{index}")
+    else:
+        yield name
+
+
+def _places(facts: dict[str, Any], fact: str) -> list[tuple[Any, Any, str]]:
+    """Where a demanded fact stands: containers, keys in them and dotted names."""
+    places: list[tuple[Any, Any, str]] = [({"": facts}, "", "")]
+    for part in fact.split("."):
+        below = []
+        for container, key, name in places:
+            value = container[key]
+            keys: list[Any] = [part]
+            if isinstance(value, list):
+                keys = [*range(len(value))] if part == "*" else [int(part)]
+            below += [(value, key, f"{name}.{key}".lstrip(".")) for key in keys]
+        places = below
+    return places
+
+
+def _another(value: object) -> object:
+    """A value of the same type that is not this one."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, str):
+        return f"{value} "
+    assert isinstance(value, list)
+    return [*value, *(value or ["another"])]
+
+
+def test_every_topology_s_facts_are_recorded() -> None:
+    assert recorded_names() == topology_names()
+
+
+@pytest.mark.parametrize("name", topology_names())
+def test_a_proof_holds_for_its_own_machine(name: str) -> None:
+    assert mismatches(load_topology(name), recorded_facts(name)) == []
+
+
+@pytest.mark.parametrize("name", topology_names())
+@pytest.mark.parametrize("other", topology_names())
+def test_a_proof_holds_for_no_other_machine(name: str, other: str) -> None:
+    assert bool(mismatches(load_topology(name), recorded_facts(other))) == (name != other)
+
+
+@pytest.mark.parametrize(("name", "fact"), _DEMANDS)
+def test_a_fact_with_another_value_spoils_the_proof(name: str, fact: str) -> None:
+    count = len(_places(recorded_facts(name), fact))
+    assert count
+    for index in range(count):
+        facts = recorded_facts(name)
+        container, key, _ = _places(facts, fact)[index]
+        container[key] = _another(container[key])
+        assert [m.fact for m in mismatches(load_topology(name), facts)] == [fact]
+
+
+@pytest.mark.parametrize(("name", "fact"), _DEMANDS)
+@pytest.mark.parametrize("why", ["the disk has gone", None])
+def test_a_fact_that_is_missing_spoils_the_proof(name: str, fact: str, why: str | None) -> None:
+    facts = recorded_facts(name)
+    for container, key, dotted in _places(facts, fact):
+        del container[key]
+        if why:
+            facts["unreadable"][dotted] = why
+    wrong = mismatches(load_topology(name), facts)
+    assert [(m.fact, m.kind) for m in wrong] == [(fact, "unreadable" if why else "absent")]
+    assert wrong[0].why == why or why is None
+
+
+@pytest.mark.parametrize("name", topology_names())
+def test_all_that_is_read_in_a_machine_has_a_name_that_a_proof_may_use(name: str) -> None:
+    facts = {key: value for key, value in recorded_facts(name).items() if key != "unreadable"}
+    unknown = [leaf for leaf in _leaves(facts) if not is_fact_name(leaf)]
+    assert unknown == []
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_every_name_is_of_a_fact_that_some_machine_has(fact: str) -> None:
+    def has(facts: dict[str, Any]) -> bool:
+        return any(_is_of(fact, leaf) for leaf in _leaves(facts))
+
+    assert any(has(recorded_facts(name)) for name in recorded_names())
+
+
+def _is_of(fact: str, leaf: str) -> bool:
+    pairs = list(zip(fact.split("."), leaf.split("."), strict=False))
+    return fact.count(".") == leaf.count(".") and all(a in ("*", b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", topology_names())
+def test_a_file_s_device_number_can_be_told_from_a_machine_s_facts(name: str) -> None:
+    topology, facts = load_topology(name), recorded_facts(name)
+    if topology.ssd:
+        numbers = find_fact(facts, "disks.*.device_number")
+        assert isinstance(numbers, list)
+        assert find_fact(facts, "ssd.device_number") in numbers
+    if topology.pmem.path:
+        assert find_fact(facts, "mount.device_number")

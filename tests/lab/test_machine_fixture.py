@@ -1,0 +1,241 @@
+"""The fixture `machine` for tests of anybody's, the options, and what other plugins see of runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable
+from xml.etree import ElementTree
+
+import pytest
+from test_scenario_plugin import FakeMachine, Lab
+
+import pmemlab.machines
+from pmemlab.errors import LabError, MachineDiedError, MissingRequirementError
+from pmemlab.machines.protocol import Kind, Result
+from pmemlab.topology import Topology
+
+# Imported as well because pytester forgets modules that only a run inside it imports.
+from test_scenario_plugin import lab as lab  # isort: skip
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def machines(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was done with machines of any of the lab's own topologies."""
+
+    class Machine(FakeMachine):
+        cut = False
+
+        def run(self, argv: object, env: object = None, timeout: float | None = None) -> Result:
+            del env, timeout
+            if self.cut:
+                raise MachineDiedError("had its power cut")
+            return Result(0, str(argv), "")
+
+        def power_cut(self) -> None:
+            self.log.append(f"cut {self.topology.name}")
+            self.cut = True
+
+    def open_machine(topology: Topology, kind: Kind) -> FakeMachine:
+        lab.log.append(f"start {topology.name} as {kind}")
+        return Machine(topology, kind, lab.workload, lab.log)
+
+    monkeypatch.setattr(pmemlab.machines, "open_machine", open_machine)
+    return lab.log
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, lab: Lab) -> Callable[..., pytest.RunResult]:
+    del lab  # but for its environment
+
+    def run(test: str, *arguments: str) -> pytest.RunResult:
+        pytester.makepyfile(f"import pytest\n{test}")
+        plugin = ("-p", "pmemlab.scenarios.plugin")
+        return pytester.runpytest_inprocess(*plugin, "--strict-markers", *arguments)
+
+    return run
+
+
+def test_a_marked_test_gets_its_machine(
+    run: Callable[..., pytest.RunResult], machines: list[str]
+) -> None:
+    test = """
+@pytest.mark.pmemlab("fsdax")
+def test_mine(machine):
+    assert machine.topology.name == "fsdax"
+    assert "true" in machine.run(["true"]).stdout
+"""
+    run(test, "--pmemlab-machine=guest").assert_outcomes(passed=1)
+    assert machines == ["start fsdax as guest", "stop fsdax"]
+
+
+def test_tests_of_one_topology_share_a_machine_and_several_topologies_are_several_tests(
+    run: Callable[..., pytest.RunResult], machines: list[str]
+) -> None:
+    test = """
+@pytest.mark.pmemlab("fsdax", "dram")
+def test_one(machine): pass
+
+@pytest.mark.pmemlab("fsdax")
+def test_two(machine): pass
+"""
+    result = run(test, "--pmemlab-machine=guest", "-v")
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines_random(["*test_one?fsdax?*", "*test_one?dram?*"])
+    assert sorted(machines) == [
+        "start dram as guest", "start fsdax as guest", "stop dram", "stop fsdax",
+    ]  # fmt: skip
+
+
+def test_after_a_power_cut_the_next_test_gets_a_machine_anew(
+    run: Callable[..., pytest.RunResult], machines: list[str]
+) -> None:
+    test = """
+@pytest.mark.pmemlab("fsdax")
+@pytest.mark.parametrize("n", range(2))
+def test_one(machine, n):
+    machine.run(["true"])
+    machine.power_cut()
+"""
+    run(test, "--pmemlab-machine=guest").assert_outcomes(passed=2)
+    assert machines == ["start fsdax as guest", "cut fsdax", "stop fsdax"] * 2
+
+
+def test_a_machine_that_can_t_be_proved_is_an_error_and_no_failure(
+    run: Callable[..., pytest.RunResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(topology: Topology, kind: Kind) -> FakeMachine:
+        raise LabError(f"{kind} {topology.name}: no room")
+
+    monkeypatch.setattr(pmemlab.machines, "open_machine", broken)
+    test = '@pytest.mark.pmemlab("fsdax")\ndef test_mine(machine): pass'
+    result = run(test, "--pmemlab-machine=guest")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*the lab's fault: guest fsdax: no room"])
+
+
+@pytest.mark.usefixtures("machines")
+def test_this_computer_takes_no_machine_s_place_unless_asked(
+    run: Callable[..., pytest.RunResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = [MissingRequirementError("no QEMU", "apt-get install qemu-system-x86")]
+    monkeypatch.setattr("pmemlab.machines.container.requirements", lambda *_: lacking)
+    monkeypatch.setattr("pmemlab.machines.guest.requirements", lambda _: lacking)
+    test = '@pytest.mark.pmemlab("fsdax")\ndef test_mine(machine): pass'
+    result = run(test, "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*no guest: no QEMU*"])
+    run(test, "--pmemlab-machine=process").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("mark", ["", "@pytest.mark.pmemlab\n", "@pytest.mark.pmemlab(3)\n"])
+def test_a_test_that_names_no_topology_is_told_how(
+    run: Callable[..., pytest.RunResult], mark: str
+) -> None:
+    result = run(f"{mark}def test_mine(machine): pass")
+    text = result.stdout.str() + result.stderr.str()
+    assert '@pytest.mark.pmemlab("fsdax")' in text
+    assert result.ret != 0
+
+
+def test_a_topology_that_there_is_not_is_named(run: Callable[..., pytest.RunResult]) -> None:
+    result = run('@pytest.mark.pmemlab("fsdx")\ndef test_mine(machine): pass')
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*there is no 'fsdx'*"])
+
+
+def test_a_test_without_the_fixture_starts_nothing(
+    run: Callable[..., pytest.RunResult], machines: list[str]
+) -> None:
+    run("def test_mine(): pass").assert_outcomes(passed=1)
+    assert machines == []
+
+
+def test_the_short_options_work_where_nobody_else_has_them(lab: Lab) -> None:
+    lab.add("a", topology="one", storage_types="[DRAM, PMEM_MEMKIND]")
+    lab.add("b", topology="two")
+    lab.run("--topology", "one", "--storage-type=DRAM").assert_outcomes(passed=1, deselected=2)
+
+
+def test_an_option_of_a_conftest_s_keeps_its_meaning(lab: Lab, pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("""
+        def pytest_addoption(parser):
+            parser.addoption("--topology", default="theirs")
+
+        def pytest_report_header(config):
+            return "theirs is " + config.getoption("--topology")
+    """)
+    lab.add("a", topology="one")
+    result = lab.run("--topology", "ring", "--storage-type", "DRAM")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["theirs is ring"])
+
+
+def test_what_follows_two_dashes_is_left_alone(lab: Lab, pytester: pytest.Pytester) -> None:
+    lab.add("a", topology="one")
+    pytester.path.joinpath("--machine").mkdir()
+    lab.run("--", "--machine").assert_outcomes(passed=1)
+
+
+def test_rates_are_properties_in_junit_xml(lab: Lab, pytester: pytest.Pytester) -> None:
+    lab.add("a", topology="one")
+    lab.run("--junitxml=report.xml", "-p", "junitxml")
+    tree = ElementTree.parse(pytester.path / "report.xml")
+    properties = {p.get("name"): p.get("value") for p in tree.iter("property")}
+    assert properties["samples_per_s"] == "1234.0"
+    assert properties["samples_per_s.unit"] == "samples/s"
+    assert properties["samples_per_s.kind"] in ("measured", "functional-only")
+    assert properties["topology"] == "one"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("xdist") is None, reason="needs pytest-xdist")
+def test_under_xdist_each_worker_runs_its_own_and_one_table_has_all(
+    lab: Lab, pytester: pytest.Pytester
+) -> None:
+    for name in ("a", "b", "c"):
+        lab.add(name, topology=f"of-{name}", storage_types="[DRAM, PMEM_MEMKIND]")
+    # Workers are processes of their own: what they start must be said there.
+    pytester.makeconftest("""
+        import os
+        import pmemlab.machines
+        from test_scenario_plugin import FakeMachine, document
+
+        class Log:
+            def append(self, line):
+                with open(os.environ["LOG"], "a") as file:
+                    file.write(f"{os.environ['PYTEST_XDIST_WORKER']} {line}\\n")
+
+        def open_machine(topology, kind):
+            log = Log()
+            log.append(f"start {topology.name}")
+            return FakeMachine(topology, kind, document, log)
+
+        pmemlab.machines.open_machine = open_machine
+    """)
+    log = pytester.path / "log"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOG", str(log))
+        here = str(pytest.__file__ and __file__).rpartition("/")[0]
+        lab_folder = str(pmemlab.__file__).rpartition("/pmemlab/")[0]
+        patch.setenv("PYTHONPATH", f"{here}:{lab_folder}:{_python_path()}")
+        result = pytester.runpytest_subprocess(
+            *("-p", "xdist", "-p", "pmemlab.scenarios.plugin", "-n", "2", "--dist", "loadfile"),
+            *("scenarios", "--pmemlab-machine", "guest"),
+        )
+    result.assert_outcomes(passed=6)
+    lines = log.read_text().splitlines()
+    runs = [line.split(" ", 1) for line in lines if " run " in line]
+    assert len(runs) == 6  # none twice
+    assert len({worker for worker, _ in runs}) == 2
+    starts = [line for line in lines if " start " in line]
+    assert len(starts) == len([line for line in lines if " stop " in line])
+    assert len(re.findall(r"^[abc] +(?:DRAM|PMEM)", result.stdout.str(), re.MULTILINE)) == 6
+    assert len(set(re.findall(r"written: (\S+\.jsonl)", result.stdout.str()))) == 2
+
+
+def _python_path() -> str:
+    import sys
+
+    return ":".join(filter(None, sys.path))

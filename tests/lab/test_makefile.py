@@ -1,0 +1,94 @@
+"""What the Makefile's targets set up: only what they need."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CLONE = Path(__file__).parents[2]
+
+
+def _plan(folder: Path, *arguments: str) -> str:
+    """What make would do, in a clone where nothing is set up yet."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "engine", "docker"):
+        if not (folder / name).exists():
+            (folder / name).symlink_to(CLONE / name)
+    return subprocess.run(
+        ["make", "--dry-run", "--no-print-directory", *arguments],
+        cwd=folder, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["doctor", "lab-down", "lab-up", "show"])
+def test_a_command_that_trains_nothing_installs_neither_pytorch_nor_the_engine(
+    tmp_path: Path, target: str
+) -> None:
+    plan = _plan(tmp_path, target)
+    assert "-m pmemlab" in plan
+    assert "torch" not in plan
+    assert "pip install -q -c" not in plan
+    assert "g++" not in plan
+
+
+def test_what_trains_gets_pytorch_before_all_that_wants_it(tmp_path: Path) -> None:
+    plan = _plan(tmp_path, "test")
+    assert plan.index("torch_wheel.py constraints.txt install") < plan.index("-e '.[torch,lab")
+
+
+def test_wheels_are_installed_without_an_index_and_without_a_compiler(tmp_path: Path) -> None:
+    plan = _plan(tmp_path, "scenarios", "WHEELS=ready")
+    assert "--no-index --find-links ready" in plan
+    assert "g++" not in plan
+    assert "torch_wheel.py" not in plan
+
+
+def test_the_light_set_up_takes_what_the_lab_s_extra_takes() -> None:
+    makefile = (CLONE / "Makefile").read_text()
+    line = re.search(r"^LAB_REQUIREMENTS := (.*)$", makefile, re.MULTILINE)
+    assert line is not None
+    extra = re.search(r"^lab = \[(.*)\]$", (CLONE / "pyproject.toml").read_text(), re.MULTILINE)
+    assert extra is not None
+    light = [name for name in re.findall(r'"([^"]+)"', line[1]) if "python_version" not in name]
+    assert light
+    assert set(light) < set(re.findall(r'"([^"]+)"', extra[1]))
+
+
+def test_clean_leaves_nothing_that_git_ignores_but_the_user_s_certificates(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(tmp_path), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    git("init", "--quiet")
+    for name in ("Makefile", ".gitignore"):
+        (tmp_path / name).write_text((CLONE / name).read_text())
+    made = [
+        ".venv/bin/python", ".lab/state", "build/x/y.o", "dist/w.whl", "wheels/w.whl", "results/r",
+        "docker/wheels/run/w.whl", "lab/pmemlab/__pycache__/m.pyc", "engine/embstore/_core.abi3.so",
+        "engine/embstore/bench/_yardsticks.so", "engine/p.egg-info/PKG-INFO", ".hypothesis/a",
+        ".mypy_cache/a", ".pytest_cache/a", ".ruff_cache/a", "docker/extra-ca/mine.crt",
+    ]  # fmt: skip
+    for name in made:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    ignored = (tmp_path / ".gitignore").read_text().split()
+    tops = {line.strip("/") for line in ignored if line.startswith("/") and line.endswith("/")}
+    assert tops <= {name[: len(top)] for name in made for top in tops}  # each is tried here
+    subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, check=True)
+    left = git("status", "--ignored", "--porcelain", "--untracked-files=all").splitlines()
+    assert [line for line in left if line.startswith("!!")] == ["!! docker/extra-ca/mine.crt"]
+
+
+def test_clean_cache_removes_what_the_lab_cached_and_nothing_else(tmp_path: Path) -> None:
+    cache = tmp_path / "my cache"
+    (cache / "kernel-1234-6.1.0").mkdir(parents=True)
+    for name in ("initramfs-guest-1.cpio", "accelerator.json", "lock", "precious"):
+        (cache / name).touch()
+    command = ["make", "-f", str(CLONE / "Makefile"), "clean-cache", f"PMEMLAB_CACHE={cache}"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    assert [path.name for path in cache.iterdir()] == ["precious"]
+    (cache / "precious").unlink()
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    assert not cache.exists()

@@ -1,0 +1,72 @@
+"""QEMU's arguments: paths arrive whole, and the sandbox is on where there is one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import played_qemu
+import pytest
+
+from pmemlab.guest.kernel import Kernel
+from pmemlab.guest.qemu import command_line
+from pmemlab.guest.sandbox import sandbox_arguments
+from pmemlab.guest.shares import Share
+from pmemlab.topology import Topology
+
+TOPOLOGY = replace(
+    played_qemu.TRUE_HERE,
+    backing_files={"dimm": 4096},
+    qemu=("-object memory-backend-file,id=m,mem-path={dimm},size=4096 -device nvdimm,memdev=m",),
+)
+
+
+@pytest.fixture(autouse=True)
+def _played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    played_qemu.play(monkeypatch, tmp_path)
+
+
+def _line(state: Path, topology: Topology = TOPOLOGY, shares: tuple[Share, ...] = ()) -> list[str]:
+    kernel = Kernel("6.1.0", state / "vmlinux", state)
+    initramfs = state / "initramfs"
+    return command_line(topology, kernel, initramfs, "tcg", state, ["agent"], "fd=3", shares=shares)
+
+
+def _values(line: list[str], option: str) -> list[str]:
+    return [value for name, value in pairwise(line) if name == option]
+
+
+def test_a_temporary_folder_with_a_space_and_a_comma_stays_one_value() -> None:
+    line = _line(Path("/tmp/a folder, mine"))
+    [backend] = _values(line, "-object")
+    assert "mem-path=/tmp/a folder,, mine/dimm.img,size=4096" in backend
+    assert "file,id=console,path=/tmp/a folder,, mine/console.log" in _values(line, "-chardev")
+    assert _values(line, "-kernel") == ["/tmp/a folder, mine/vmlinux"]
+
+
+def test_a_guest_reads_its_shares_and_can_t_write_them(tmp_path: Path) -> None:
+    shares = (Share("share0", Path("/usr")), Share("share1", Path("/opt/a, b")))
+    devices = _values(_line(tmp_path, shares=shares), "-fsdev")
+    assert [device.split(",security")[0] for device in devices] == [
+        "local,id=share0,path=/usr",
+        "local,id=share1,path=/opt/a,, b",
+    ]
+    assert all("readonly=on" in device for device in devices)
+
+
+def _qemu(folder: Path, script: str) -> str:
+    program = folder / "qemu"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_the_sandbox_is_on_where_qemu_starts_in_it(tmp_path: Path) -> None:
+    option, value = sandbox_arguments(_qemu(tmp_path, "exit 0"))
+    assert option == "-sandbox"
+    assert "spawn=deny" in value
+
+
+def test_a_qemu_without_a_sandbox_is_started_without(tmp_path: Path) -> None:
+    assert sandbox_arguments(_qemu(tmp_path, "echo -sandbox: invalid option >&2; exit 1")) == ()

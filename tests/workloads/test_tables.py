@@ -1,0 +1,110 @@
+"""The workload of tables by themselves, as a command."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pmemlab.workloads import tables
+
+SMALL = [
+    *("--tables", "2", "--rows", "3000", "--steps", "12", "--batch-size", "512"),
+    *("--embedding-dim", "8", "--cold-lookups", "300"),
+]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    status = tables.main([*SMALL, "--json", *arguments])
+    captured = capsys.readouterr()
+    assert status == 0, captured.err
+    document: dict[str, Any] = json.loads(captured.out)
+    return document
+
+
+def on_disk(path: Path, kind: str = "DRAM_SSDHASH") -> list[str]:
+    return ["--storage-type", kind, "--storage-path", str(path), "--storage-size", "16384"]
+
+
+@pytest.mark.parametrize("strategy", ["LFU", "LRU"])
+@pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "DRAM_LEVELDB"])
+def test_rows_on_a_disk_have_the_bits_of_dram(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str, strategy: str
+) -> None:
+    if kind == "DRAM_LEVELDB":
+        skip_without("libleveldb.so.1d")
+    document = run(
+        capsys, *on_disk(tmp_path, kind), "--reference", "DRAM", "--cache-strategy", strategy
+    )
+    trained, reference = document["run"], document["reference"]
+    assert trained["losses"] == reference["losses"]
+    assert trained["state_sha256"] == reference["state_sha256"]
+    assert trained["cold"] == {"rows": 600, "wrong": 0}
+    for table in trained["tables"]:
+        in_memory, on_file = table["tiers"]
+        assert in_memory["rows"] + on_file["rows"] == 3000
+        assert in_memory["nodes"]
+        assert list(on_file["devices"]) == [device_of(tmp_path)]
+        assert table["stats"]["promotions"]
+        assert table["stats"]["demotions"]
+
+
+def test_rows_learn_what_their_keys_tell(capsys: pytest.CaptureFixture[str]) -> None:
+    losses = [float.fromhex(loss) for loss in run(capsys)["run"]["losses"]]
+    assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.parametrize("filter_option", ["counter:3", "cbf:3"])
+def test_keys_are_admitted_as_a_plain_count_says(
+    capsys: pytest.CaptureFixture[str], filter_option: str
+) -> None:
+    trained = run(capsys, "--filter", filter_option)["run"]
+    assert trained["plain"] == {"wrong_keys": 0, "wrong_frequencies": 0}
+    assert all(0 < table["tiers"][0]["rows"] < 3000 for table in trained["tables"])
+
+
+def test_a_run_goes_on_from_a_save(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    whole = run(capsys)["run"]
+    saved = str(tmp_path / "saved")
+    half = run(capsys, "--save", saved, "--stop-after", "9")["run"]
+    assert half["steps"] == 9
+    rest = run(capsys, *on_disk(tmp_path), "--restore", saved)["run"]
+    assert rest["first_step"] == 9
+    assert half["losses"] + rest["losses"] == whole["losses"]
+    assert rest["state_sha256"] == whole["state_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--filter", "often:3"], "often:3 is neither counter:N nor cbf:N"),
+        (["--rows", "100"], "100 is below 2000"),
+        (["--tables", "0"], "0 is not above 0"),
+        (["--storage-type", "TAPE"], "storage type 'TAPE' is unknown"),
+        (["--restore", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_bad_arguments_are_named(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
+) -> None:
+    assert tables.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert complaint in captured.err
+
+
+def device_of(path: Path) -> str:
+    import os
+
+    number = path.stat().st_dev
+    return f"{os.major(number)}:{os.minor(number)}"
+
+
+def skip_without(library: str) -> None:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        pytest.skip(f"{library} is missing")
