@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import embstore as es
+    from pmemlab.workloads.run import Run
 
-__all__ = ["NO_PATH", "ProgressBar", "add_storage", "not_negative", "positive", "storage_option"]
+__all__ = [
+    "NO_PATH",
+    "ProgressBar",
+    "add_storage",
+    "not_negative",
+    "parse",
+    "positive",
+    "print_runs",
+    "storage_option",
+]
 
 NO_PATH: Final = "-"
 """In --storage-path, in the place of a tier that keeps no files."""
@@ -63,6 +74,43 @@ def storage_option(
     return es.StorageOption(
         storage_type=member, storage_path=path or of_tiers or None, storage_size=size, **options
     )
+
+
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace | None:
+    """The arguments; None, and a complaint on stderr, where they are bad.
+
+    REQUIRES: the parser was made with exit_on_error=False.
+    """
+    try:
+        return parser.parse_args(argv)
+    except argparse.ArgumentError as error:
+        parser.print_usage(sys.stderr)
+        print(f"{parser.prog.rpartition('.')[2]}: {error}", file=sys.stderr)
+        return None
+
+
+def print_runs(
+    arguments: argparse.Namespace,
+    run: Run,
+    reference: Run | None,
+    facts: Mapping[str, object],
+    summary: Callable[[Run], str],
+) -> None:
+    """What happened, on stdout: one JSON document with --json, else a summary of each run.
+
+    facts: more of the document, as the workload's name.
+    """
+    if not arguments.json:
+        for shown in filter(None, (reference, run)):
+            print(summary(shown))
+        return
+    document = {
+        **facts,
+        "arguments": {name: str(value) for name, value in vars(arguments).items()},
+        "run": run.as_json(),
+        "reference": reference.as_json() if reference else None,
+    }
+    print(json.dumps(document))
 
 
 class ProgressBar:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,9 @@ from pmemlab.workloads.command_line import (
     ProgressBar,
     add_storage,
     not_negative,
+    parse,
     positive,
+    print_runs,
     storage_option,
 )
 from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN
@@ -93,12 +94,8 @@ def argument_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status: 2 for bad arguments or what the engine refuses."""
-    parser = argument_parser()
-    try:
-        arguments = parser.parse_args(argv)
-    except argparse.ArgumentError as error:
-        parser.print_usage(sys.stderr)
-        print(f"tables: {error}", file=sys.stderr)
+    arguments = parse(argument_parser(), argv)
+    if arguments is None:
         return 2
 
     from embstore.errors import EmbStoreError  # only now: a wrong argument costs no import of it
@@ -112,11 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EmbStoreError as error:
         print(f"tables: {error}", file=sys.stderr)
         return 2
-    if arguments.json:
-        print(json.dumps(_document(arguments, run, reference)))
-    else:
-        for shown in filter(None, (reference, run)):
-            print(_summary(shown))
+    print_runs(arguments, run, reference, {"workload": "tables"}, _summary)
     return 0
 
 
@@ -166,15 +159,6 @@ def _train(
             compared_with=compared_with,
             progress=bar.show,
         )
-
-
-def _document(arguments: argparse.Namespace, run: Run, reference: Run | None) -> dict[str, Any]:
-    return {
-        "workload": "tables",
-        "arguments": {name: str(value) for name, value in vars(arguments).items()},
-        "run": run.as_json(),
-        "reference": reference.as_json() if reference else None,
-    }
 
 
 def _summary(run: Run) -> str:

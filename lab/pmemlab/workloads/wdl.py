@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,9 @@ from pmemlab.workloads.command_line import (
     ProgressBar,
     add_storage,
     not_negative,
+    parse,
     positive,
+    print_runs,
     storage_option,
 )
 from pmemlab.workloads.criteo import CriteoSource
@@ -91,12 +92,8 @@ def argument_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status: 2 for bad arguments or data, 1 for a bad run."""
-    parser = argument_parser()
-    try:
-        arguments = parser.parse_args(argv)
-    except argparse.ArgumentError as error:
-        parser.print_usage(sys.stderr)
-        print(f"wdl: {error}", file=sys.stderr)
+    arguments = parse(argument_parser(), argv)
+    if arguments is None:
         return 2
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -125,11 +122,10 @@ def _run(source: Source, arguments: argparse.Namespace) -> int:
     except DivergedError as error:
         print(f"wdl: {error}", file=sys.stderr)
         return 1
-    if arguments.json:
-        print(json.dumps(_document(arguments, run, reference_run)))
-    else:
-        for shown in filter(None, (reference_run, run)):
-            print(_summary(shown))
+    import torch
+
+    facts = {"workload": "wdl", "torch": torch.__version__}
+    print_runs(arguments, run, reference_run, facts, _summary)
     return 0
 
 
@@ -165,18 +161,6 @@ def _train(storage: es.StorageOption, source: Source, arguments: argparse.Namesp
             model=options,
             progress=bar.show,
         )
-
-
-def _document(arguments: argparse.Namespace, run: Run, reference: Run | None) -> dict[str, Any]:
-    import torch
-
-    return {
-        "workload": "wdl",
-        "arguments": vars(arguments),
-        "torch": torch.__version__,
-        "run": run.as_json(),
-        "reference": reference.as_json() if reference else None,
-    }
 
 
 def _summary(run: Run) -> str:
