@@ -324,6 +324,22 @@ def test_what_this_computer_lacks_is_skipped_only_where_nothing_else_can_be_had(
     result.stdout.fnmatch_lines(["*memkind; to get it: apt-get install libmemkind0"])
 
 
+@pytest.mark.parametrize("kind", ["guest", "container"])
+def test_a_machine_that_wants_a_newer_qemu_than_there_is_is_skipped_with_the_reason(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def refuse(*_: object) -> FakeMachine:
+        raise MissingRequirementError("QEMU 10.0", "PMEMLAB_QEMU")
+
+    monkeypatch.setattr(pmemlab.machines, "open_machine", refuse)
+    lab.add("cxl")
+    path = lab.pytester.path / "topologies/pmem-node.yaml"
+    path.write_text(path.read_text() + 'requires: {qemu: "10.0"}\n')
+    result = lab.run("-rs", machine=kind)
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*QEMU 10.0; to get it: PMEMLAB_QEMU"])
+
+
 def test_options_select_by_topology_and_storage_type(lab: Lab) -> None:
     lab.add("a", topology="one", storage_types="[DRAM, PMEM_MEMKIND]")
     lab.add("b", topology="two")

@@ -11,7 +11,7 @@ from pmemlab.clone import find_clone
 from pmemlab.errors import LabError
 from pmemlab.machines import guest
 from pmemlab.machines.protocol import Kind
-from pmemlab.topology import Requirements, Topology, load_topology, topology_names
+from pmemlab.topology import Topology, load_topology, topology_names
 
 __all__ = ["Choice", "KindOrAuto", "MachineChooser"]
 
@@ -54,8 +54,6 @@ class MachineChooser:
     def _why_no_container(self, topology: Topology) -> str | None:
         if not _is_the_labs_own(topology):
             return f"{topology.name} is no topology of the lab's own, which containers run"
-        if topology.requires != Requirements():
-            return "containers have the distribution's own QEMU and kernel, which may be too old"
         try:
             from pmemlab.machines import container
 

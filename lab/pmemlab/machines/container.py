@@ -39,7 +39,7 @@ from pmemlab.machines.lease import Lease
 from pmemlab.machines.protocol import Accelerator, Result
 from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_memory
 from pmemlab.proof import prove
-from pmemlab.topology import Topology, load_topology
+from pmemlab.topology import Requirements, Topology, load_topology
 
 __all__ = [
     "ContainerMachine",
@@ -70,6 +70,7 @@ def requirements(topology: Topology, start: Path | None = None) -> list[MissingR
     start: a folder of the clone. Default: the working folder.
     """
     try:
+        _check_versions(topology)
         clone = find_clone(start)
         client = connect()
         require_image(client, clone)
@@ -79,6 +80,16 @@ def requirements(topology: Topology, start: Path | None = None) -> list[MissingR
         return []
     wanted = topology.memory_bytes + media_bytes(topology) + EMULATOR_BYTES
     return list(missing_memory(wanted, topology.name))
+
+
+def _check_versions(topology: Topology) -> None:
+    """Raise `MissingRequirementError` where the image's QEMU and kernel may be too old."""
+    if topology.requires != Requirements():
+        raise MissingRequirementError(
+            f"machine {topology.name} wants a newer QEMU or kernel than the image's, which are its "
+            "distribution's own",
+            "take --pmemlab-machine guest, with a QEMU and a kernel that are new enough",
+        )
 
 
 def require_image(client: docker.DockerClient, clone: Clone) -> str:
@@ -103,6 +114,7 @@ def open_container_machine(topology: Topology, *, leased: bool = True) -> Contai
     Raises `MissingRequirementError` where there is no engine or no image, `LabError` where the
     machine can't be proved.
     """
+    _check_versions(topology)
     if topology != load_topology(topology.name):
         raise LabError(
             f"topology {topology.name}: containers run the lab's own topologies; "
