@@ -254,6 +254,9 @@ def _take_terminal() -> None:
     import termios
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    # Whoever started the agent in the background may ignore what its keys send.
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _resize(terminal: int, size: dict[str, int]) -> None:
