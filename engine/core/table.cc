@@ -75,6 +75,11 @@ void Table::lookup(std::span<const int64_t> ids, float* out, bool train) const {
       mover.recycle(std::move(batch));
       return;
     }
+    if (!parts_.reads.updates_follow()) {
+      look_up.read_lower(out, batch.lower, RowPart::kWeights);
+      mover.recycle(std::move(batch));
+      return;
+    }
     look_up.read_lower(out, batch.lower, RowPart::kAll);
     for (ServedBatch& gone : parts_.reads.keep(std::move(batch))) mover.recycle(std::move(gone));
     return;

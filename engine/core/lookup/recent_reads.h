@@ -1,6 +1,7 @@
 // Rows of lower tiers that look-ups in training read, kept for the update that follows: it needs them again.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -12,6 +13,8 @@ namespace embstore {
 
 class RecentReads {
  public:
+  // False where what was kept last went unused: whole rows needn't be read then, nor kept, until an update comes.
+  bool updates_follow() const { return updates_follow_.load(std::memory_order_relaxed); }
   // Keeps what a look-up read; returns what goes for its sake, or is too much to be kept. Of the earlier ones only
   // so much stays as a processor's cache holds: look-ups that no update follows work in the same memory again then.
   std::vector<ServedBatch> keep(ServedBatch&& batch) {
@@ -26,12 +29,14 @@ class RecentReads {
       gone.push_back(std::move(batches_[oldest++]));
     }
     batches_.erase(batches_.begin(), batches_.begin() + static_cast<ptrdiff_t>(oldest));
+    if (oldest != 0) updates_follow_.store(false, std::memory_order_relaxed);
     return gone;
   }
   // All of them, the newest last.
   std::vector<ServedBatch> take() {
     MutexLock lock(mutex_);
     bytes_ = 0;
+    updates_follow_.store(true, std::memory_order_relaxed);
     return std::exchange(batches_, {});
   }
 
@@ -39,6 +44,7 @@ class RecentReads {
   static constexpr size_t kMostBytes = size_t{8} << 20;
   static constexpr size_t kMostBytesOfSeveral = size_t{1} << 20;
 
+  std::atomic<bool> updates_follow_{true};
   Mutex mutex_;
   std::vector<ServedBatch> batches_ GUARDED_BY(mutex_);
   size_t bytes_ GUARDED_BY(mutex_) = 0;
