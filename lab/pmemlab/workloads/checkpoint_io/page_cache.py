@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ Eviction = Literal["posix_fadvise", "drop_caches"]
 machine has cached, as root; for machines that nobody shares."""
 
 _DROP_CACHES: Final = Path("/proc/sys/vm/drop_caches")
+_ATTEMPTS: Final = 10
+_BETWEEN_ATTEMPTS_S: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,19 @@ class FilePart:
 def evict(parts: Sequence[FilePart], how: Eviction) -> None:
     """Ask the kernel to forget the parts' files. It may not: see `resident_fraction`.
 
+    A page that somebody holds for a moment, as the kernel itself does where it has just been
+    written or read, stays: so it is asked again, for up to a second.
+
     Raises OSError, PermissionError for drop_caches without being root.
     """
+    for _ in range(_ATTEMPTS):
+        _evict_once(parts, how)
+        if resident_fraction(parts) == 0:
+            return
+        time.sleep(_BETWEEN_ATTEMPTS_S)
+
+
+def _evict_once(parts: Sequence[FilePart], how: Eviction) -> None:
     for path in {part.path for part in parts}:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
