@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import embstore as es
 from pmemlab.placement import backing_file, device_number, page_nodes, unmap_pages_of
@@ -76,12 +77,15 @@ def forget_cached_pages(variables: Iterable[es.EmbeddingVariable]) -> None:
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def state_sha256(variables: Iterable[es.EmbeddingVariable]) -> str:
-    """Return a SHA-256 in hex over all that the variables hold, to the last bit."""
+def state_sha256(exports: Iterable[tuple[str, Mapping[str, NDArray[Any]]]]) -> str:
+    """Return a SHA-256 in hex over all that variables hold, to the last bit.
+
+    exports: each variable's name, and what it exports.
+    """
     digest = hashlib.sha256()
-    for variable in variables:
-        for field, array in sorted(variable.export().items()):
-            digest.update(f"{variable.name} {field} {array.dtype.str} {array.shape}\n".encode())
+    for name, export in exports:
+        for field, array in sorted(export.items()):
+            digest.update(f"{name} {field} {array.dtype.str} {array.shape}\n".encode())
             digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 

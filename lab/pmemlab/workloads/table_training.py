@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,11 +103,14 @@ def train(
         seconds = max(time.perf_counter() - started, 1e-9)
         for variable in tables:
             variable.drain()
-        state = state_sha256(tables)
+        # Once: it reads every row, those on a disk too.
+        exports = [variable.export() for variable in tables]
+        names = [variable.name for variable in tables]
+        state = state_sha256(zip(names, exports, strict=True))
         evidence = [table_evidence(variable) for variable in tables]
-        learnt = _rows(tables)
+        learnt = Rows([e["keys"] for e in exports], [e["values"] for e in exports])
         cold = _look_up_cold_rows(tables, options, compared_with or learnt)
-        plain = _compare_with_plain_count(tables, batches, last)
+        plain = _compare_with_plain_count(exports, batches, last)
         if save:
             es.save(save, tables, last)
     ids = options.tables * options.batch_size
@@ -167,13 +170,18 @@ class _Batches:
         self.options = options
         self._meeting = -(-options.rows // options.batch_size)
         self.count = self._meeting + options.steps
+        self._orders = [
+            np.random.default_rng((options.seed, table)).permutation(options.rows)
+            for table in range(options.tables)
+        ]
 
     def keys(self, table: int, index: int) -> Keys:
         """int64, of `batch_size` or, in the last batch that meets keys, fewer."""
         options = self.options
         if index < self._meeting:
-            order = np.random.default_rng((options.seed, table)).permutation(options.rows)
-            ranks = order[index * options.batch_size : (index + 1) * options.batch_size]
+            ranks = self._orders[table][
+                index * options.batch_size : (index + 1) * options.batch_size
+            ]
         else:
             random = np.random.default_rng((options.seed, table, index))
             ranks = draw_ranks(random.random(options.batch_size), options.rows)
@@ -189,11 +197,6 @@ def _targets(keys: Keys, dim: int) -> NDArray[np.float32]:
     bits = keys.view(np.uint64)[:, None] >> np.arange(dim, dtype=np.uint64) % np.uint64(56)
     values: NDArray[np.float32] = (bits & np.uint64(255)).astype(np.float32)
     return values / np.float32(255) - np.float32(0.5)
-
-
-def _rows(tables: list[es.EmbeddingVariable]) -> Rows:
-    exports = [variable.export() for variable in tables]
-    return Rows([e["keys"] for e in exports], [e["values"] for e in exports])
 
 
 def _look_up_cold_rows(
@@ -218,16 +221,15 @@ def _look_up_cold_rows(
 
 
 def _compare_with_plain_count(
-    tables: list[es.EmbeddingVariable], batches: _Batches, last: int
+    exports: Sequence[Mapping[str, NDArray[Any]]], batches: _Batches, last: int
 ) -> PlainCount:
     """Which keys have rows, and how often each was met, against a count without any table."""
     wrong_keys = wrong_frequencies = 0
     options = batches.options
-    for number, variable in enumerate(tables):
+    for number, export in enumerate(exports):
         met = np.concatenate([batches.keys(number, index) for index in range(last)])
         keys, counts = np.unique(met, return_counts=True)
         admitted = counts >= max(options.filter_frequency, 1)
-        export = variable.export()
         found = export["keys"]
         missing = np.setdiff1d(keys[admitted], found, assume_unique=True)
         surplus = np.setdiff1d(found, keys[admitted], assume_unique=True)

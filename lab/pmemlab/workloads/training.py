@@ -66,7 +66,7 @@ def train(
         for variable in tables:
             variable.drain()
         # Before the evaluation, whose lookups count for the cache's ranking.
-        state = state_sha256(tables)
+        state = state_sha256((variable.name, variable.export()) for variable in tables)
         evidence = [table_evidence(variable) for variable in tables]
         auc, held_out_rows = _evaluate(network, source)
     return Run(

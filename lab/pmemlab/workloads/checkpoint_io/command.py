@@ -14,6 +14,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pmemlab.workloads.command_line import positive
+
 if TYPE_CHECKING:
     from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint
     from pmemlab.workloads.checkpoint_io.images import Images
@@ -60,8 +62,8 @@ def argument_parser() -> argparse.ArgumentParser:
         "a medium of its kind",
     )
     training = parser.add_argument_group("training")
-    training.add_argument("--steps", type=_positive, default=2, metavar="N")
-    training.add_argument("--batch-size", type=_positive, default=16, metavar="IMAGES")
+    training.add_argument("--steps", type=positive, default=2, metavar="N")
+    training.add_argument("--batch-size", type=positive, default=16, metavar="IMAGES")
     training.add_argument("--seed", type=int, default=2021, metavar="N")
     training.add_argument(
         "--cifar",
@@ -81,7 +83,7 @@ def argument_parser() -> argparse.ArgumentParser:
         help="go on from the checkpoint that --keep left there, to the same bits as without a stop",
     )
     fairness = parser.add_argument_group("measuring")
-    fairness.add_argument("--repeats", type=_positive, default=5, metavar="N")
+    fairness.add_argument("--repeats", type=positive, default=5, metavar="N")
     fairness.add_argument(
         "--drop-caches",
         choices=("posix_fadvise", "drop_caches"),
@@ -313,10 +315,3 @@ def _progress() -> Iterator[Progress]:
     ) as shown:
         task = shown.add_task("", total=None)
         yield lambda what: shown.update(task, description=what)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return number
