@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -120,6 +121,10 @@ def main() -> None:
     )
     dist.barrier()
     dist.destroy_process_group()
+    # PyTorch's wrapper keeps the group's threads beyond that, and one that lets go of its last
+    # tensor while the interpreter ends aborts the process.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

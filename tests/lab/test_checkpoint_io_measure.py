@@ -128,7 +128,8 @@ def test_on_a_disk_every_format_has_cold_loads(name: str, tmp_path: Path) -> Non
     kind: MediumKind = "mapped" if name == "mapped" else "file"
     (arm,) = measured(tmp_path, [name], kind=kind, repeats=3)
     assert arm.cold_bytes_per_s is not None
-    assert {load.resident_before for load in arm.cached_loads} == {1.0}
+    # The kernel may take back a page at any time: the report says so.
+    assert all(load.resident_before > 0.5 for load in arm.cached_loads)
 
 
 def test_files_in_memory_have_no_cold_loads() -> None:
