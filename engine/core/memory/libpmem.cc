@@ -11,6 +11,10 @@ const LibPmem& libpmem() {
     library.load(loaded.map_file, "pmem_map_file");
     library.load(loaded.unmap, "pmem_unmap");
     library.load(loaded.errormsg, "pmem_errormsg");
+    library.load(loaded.memcpy_nodrain, "pmem_memcpy_nodrain");
+    library.load(loaded.flush, "pmem_flush");
+    library.load(loaded.drain, "pmem_drain");
+    library.load(loaded.msync, "pmem_msync");
     return loaded;
   }();
   return calls;

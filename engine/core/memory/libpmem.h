@@ -11,11 +11,19 @@ namespace embstore {
 // Signatures and flags as in libpmem(7).
 struct LibPmem {
   static constexpr int kFileCreate = 1 << 0;
+  static constexpr int kFileExcl = 1 << 1;
 
   void* (*map_file)(const char* path, size_t length, int flags, mode_t mode, size_t* mapped_length,
                     int* is_pmem);
   int (*unmap)(void* address, size_t length);
   const char* (*errormsg)();
+
+  // Of memory that map_file() calls persistent: what is written or flushed is durable after the same thread's next drain.
+  void* (*memcpy_nodrain)(void* to, const void* from, size_t length);
+  void (*flush)(const void* address, size_t length);
+  void (*drain)();
+  // Of a mapping that isn't: durable when it returns 0.
+  int (*msync)(const void* address, size_t length);
 };
 
 // Loads the library at the first call; throws Error(kMissingLibrary).

@@ -19,10 +19,10 @@ uint64_t SlotAllocator::taken_slots() const {
   return touched_ - back_ + added_touched_ - added_back_;
 }
 
-bool SlotAllocator::try_claim(uint64_t count) {
+bool SlotAllocator::try_claim(uint64_t count, uint64_t leave) {
   int64_t free = free_slots_.load(std::memory_order_relaxed);
   do {
-    if (free < static_cast<int64_t>(count)) return false;
+    if (free < static_cast<int64_t>(count + leave)) return false;
   } while (!free_slots_.compare_exchange_weak(free, free - static_cast<int64_t>(count)));
   return true;
 }
@@ -30,6 +30,19 @@ bool SlotAllocator::try_claim(uint64_t count) {
 void SlotAllocator::add_slots(uint64_t count) {
   slots_.fetch_add(count, std::memory_order_relaxed);
   free_slots_.fetch_add(static_cast<int64_t>(count));
+}
+
+void SlotAllocator::begin_with(std::span<const uint64_t> taken) {
+  MutexLock lock(mutex_);
+  const auto is_taken = [&](uint64_t slot) {
+    return slot / 64 < taken.size() && (taken[slot / 64] >> (slot % 64) & 1) != 0;
+  };
+  touched_ = std::min<uint64_t>(first_slots_, taken.size() * 64);
+  while (touched_ != 0 && !is_taken(touched_ - 1)) --touched_;
+  for (uint64_t slot = touched_; slot-- > 0;) {
+    if (!is_taken(slot)) free_list_[back_++] = static_cast<Slot>(slot);
+  }
+  free_slots_.fetch_sub(static_cast<int64_t>(touched_ - back_));
 }
 
 void SlotAllocator::take(std::span<Slot> slots) {

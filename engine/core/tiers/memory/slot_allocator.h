@@ -30,8 +30,8 @@ class SlotAllocator {
   uint64_t free_slots() const {
     return static_cast<uint64_t>(std::max(free_slots_.load(std::memory_order_relaxed), int64_t{0}));
   }
-  // The right to take `count` slots; false, and nothing is claimed, where fewer are free.
-  bool try_claim(uint64_t count);
+  // The right to take `count` slots; false, and nothing is claimed, where that would leave fewer than `leave` free.
+  bool try_claim(uint64_t count, uint64_t leave = 0);
   void give_claim_back(uint64_t count) { free_slots_.fetch_add(static_cast<int64_t>(count)); }
   // Adds `count` slots, which their memory is there for, to those that are free.
   void add_slots(uint64_t count);
@@ -50,6 +50,9 @@ class SlotAllocator {
   }
   uint64_t first_slots() const { return first_slots_; }  // to begin with
 
+  // Takes the slots whose bits are set, slot s being bit s mod 64 of word s / 64; the others will be taken in ascending
+  // order. REQUIRES: nothing was claimed or taken yet.
+  void begin_with(std::span<const uint64_t> taken);
   // REQUIRES: as many were claimed. Slots that were added come last.
   void take(std::span<Slot> slots);
   void give_back(std::span<const Slot> slots);

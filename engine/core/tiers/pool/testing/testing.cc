@@ -1,0 +1,236 @@
+#include "testing.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <mutex>
+
+#include "threads/mutex.h"
+
+namespace embstore::pool::testing {
+
+namespace {
+
+uint64_t bits_of(int64_t key, int64_t version) {
+  return static_cast<uint64_t>(key) * 0x9e3779b97f4a7c15ULL ^
+         static_cast<uint64_t>(version) * 0x632be59bd9b4e019ULL;
+}
+
+}  // namespace
+
+void fill_row(RowBatch& rows, size_t i, int64_t key, int64_t version) {
+  const uint64_t bits = bits_of(key, version);
+  rows.header(i) = {.key = key,
+                    .frequency = bits >> 32,
+                    .version = version,
+                    .served = bits % 1000,
+                    .stamp = (bits >> 8) + 1,
+                    .save_span = bits & 0xffff};
+  for (size_t f = 0; f < rows.row_floats(); ++f) {
+    rows.row(i)[f] = static_cast<float>((bits + f * 7919) % 16000000);
+  }
+}
+
+int64_t checked_version(const RowBatch& rows, size_t i, int64_t key) {
+  const RowHeader& header = rows.header(i);
+  const uint64_t bits = bits_of(key, header.version);
+  check(header.key == key,
+        "row of key " + std::to_string(header.key) + " in place of " + std::to_string(key));
+  check(header.frequency == bits >> 32 && header.served == bits % 1000 && header.stamp == (bits >> 8) + 1 &&
+            header.save_span == (bits & 0xffff),
+        "the header of key " + std::to_string(key) + " is torn");
+  for (size_t f = 0; f < rows.row_floats(); ++f) {
+    check(rows.row(i)[f] == static_cast<float>((bits + f * 7919) % 16000000),
+          "the row of key " + std::to_string(key) + " is torn");
+  }
+  return header.version;
+}
+
+Versions versions_of(const Index& index) {
+  Versions versions;
+  for (const auto& [key, entry] : index) versions.emplace(key, entry.version);
+  return versions;
+}
+
+Pool::Pool(const std::string& where, const RowLayout& of, uint64_t slots)
+    : path(where), layout(of), size_bytes(size_for(of, slots)) {
+  open();
+}
+
+void Pool::open() {
+  index.clear();
+  tier.emplace(path, layout, identity(), size_bytes);
+}
+
+void Pool::write(std::span<const int64_t> keys, int64_t version) {
+  RowBatch rows(layout);
+  rows.resize(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) fill_row(rows, i, keys[i], version);
+  std::vector<Slot> slots(keys.size());
+  tier->write(rows, slots);
+  check(std::is_sorted(slots.begin(), slots.end()), "a batch isn't written in the order of its slots");
+  std::vector<Place> replaced;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const auto old = index.find(keys[i]);
+    if (old != index.end()) replaced.push_back({keys[i], old->second.slot});
+    index[keys[i]] = {slots[i], version};
+  }
+  tier->erase(replaced);
+}
+
+void Pool::write_one(int64_t key, int64_t version) {
+  RowBatch rows(layout);
+  rows.resize(1);
+  fill_row(rows, 0, key, version);
+  erase(std::vector{key});
+  index[key] = {tier->write_claimed(rows.header(0), rows.row(0), /*is_live=*/true), version};
+  tier->fence();
+}
+
+void Pool::erase(std::span<const int64_t> keys) {
+  std::vector<Place> places;
+  for (const int64_t key : keys) {
+    const auto found = index.find(key);
+    if (found == index.end()) continue;
+    places.push_back({key, found->second.slot});
+    index.erase(found);
+  }
+  tier->erase(places);
+}
+
+void Pool::checkpoint(uint64_t number) {
+  tier->begin_checkpoint(number);
+  tier->commit_checkpoint(number, id_of(number));
+}
+
+void Pool::restore(uint64_t number, int threads) {
+  Mutex mutex;
+  index.clear();
+  tier->restore(number, threads, [&](std::span<const RowHeader> headers, std::span<const Slot> slots) {
+    const MutexLock lock(mutex);
+    for (size_t i = 0; i < slots.size(); ++i) {
+      const bool is_new = index.emplace(headers[i].key, Entry{slots[i], headers[i].version}).second;
+      check(is_new, "a checkpoint has two rows of key " + std::to_string(headers[i].key));
+    }
+  });
+}
+
+void Pool::check_all() const {
+  check(tier->stats().rows == index.size(),
+        "the pool counts " + std::to_string(tier->stats().rows) + " rows of " + std::to_string(index.size()));
+  std::vector<Place> places;
+  for (const auto& [key, entry] : index) places.push_back({key, entry.slot});
+  RowBatch rows(layout);
+  tier->read(places, rows);
+  for (size_t i = 0; i < places.size(); ++i) {
+    const int64_t key = places[i].key;
+    check(checked_version(rows, i, key) == index.at(key).version,
+          "key " + std::to_string(key) + " has another version");
+  }
+}
+
+void Pool::expect_taken(uint64_t slots) const {
+  const uint64_t taken = tier->slots() - tier->free_slots();
+  check(taken == slots, std::to_string(taken) + " slots are taken, not " + std::to_string(slots));
+}
+
+PoolIdentity identity() { return {.table_name = "var", .optimizer = "Adagrad"}; }
+
+PoolCheckpointId id_of(uint64_t number) {
+  PoolCheckpointId id{};
+  std::memcpy(id.data(), &number, sizeof number);
+  id[15] = 0xee;
+  return id;
+}
+
+uint64_t size_for(const RowLayout& layout, uint64_t slots) {
+  return RecordShape(layout).file_bytes(slots) + CheckpointsShape(slots).file_bytes();
+}
+
+std::vector<int64_t> keys_from(int64_t first, int64_t count) {
+  std::vector<int64_t> keys;
+  for (int64_t i = 0; i < count; ++i) keys.push_back(first + i);
+  return keys;
+}
+
+void flip(const std::string& file, uint64_t offset) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(static_cast<std::streamoff>(offset));
+  const auto byte = static_cast<char>(stream.get() ^ 4);
+  stream.seekp(static_cast<std::streamoff>(offset));
+  stream.put(byte);
+  check(stream.good(), file + " can't be changed");
+}
+
+std::string bytes_of(const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  check(stream.good(), file + " can't be read");
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+// --- The watch on libpmem
+
+namespace {
+
+struct WatchState {
+  Mutex mutex;
+  std::vector<Watched> seen GUARDED_BY(mutex);
+  bool is_pmem GUARDED_BY(mutex) = false;
+  bool fails GUARDED_BY(mutex) = false;
+};
+WatchState watch;
+
+void note(Call call, const void* address, size_t bytes) {
+  const MutexLock lock(watch.mutex);
+  watch.seen.push_back({call, static_cast<const std::byte*>(address), bytes});
+}
+
+const LibPmem watched_calls = {
+    .map_file =
+        [](const char* path, size_t length, int flags, mode_t mode, size_t* mapped, int* is_pmem) {
+          void* const address = libpmem().map_file(path, length, flags, mode, mapped, is_pmem);
+          const MutexLock lock(watch.mutex);
+          *is_pmem = watch.is_pmem ? 1 : 0;
+          return address;
+        },
+    .unmap = [](void* address, size_t length) { return libpmem().unmap(address, length); },
+    .errormsg = [] { return libpmem().errormsg(); },
+    .memcpy_nodrain =
+        [](void* to, const void* from, size_t length) {
+          note(Call::kWrite, to, length);
+          return std::memcpy(to, from, length);
+        },
+    .flush = [](const void* address, size_t length) { note(Call::kFlush, address, length); },
+    .drain = [] { note(Call::kDrain, nullptr, 0); },
+    .msync =
+        [](const void* address, size_t length) {
+          note(Call::kSync, address, length);
+          const MutexLock lock(watch.mutex);
+          if (!watch.fails) return 0;
+          errno = EIO;
+          return -1;
+        },
+};
+
+}  // namespace
+
+LibPmemWatch::LibPmemWatch(bool is_pmem) {
+  const MutexLock lock(watch.mutex);
+  watch.seen.clear();
+  watch.is_pmem = is_pmem;
+  watch.fails = false;
+}
+LibPmemWatch::~LibPmemWatch() = default;
+const LibPmem& LibPmemWatch::calls() const { return watched_calls; }
+std::vector<Watched> LibPmemWatch::take() {
+  const MutexLock lock(watch.mutex);
+  return std::exchange(watch.seen, {});
+}
+void LibPmemWatch::fail_syncs(bool fail) {
+  const MutexLock lock(watch.mutex);
+  watch.fails = fail;
+}
+
+}  // namespace embstore::pool::testing
