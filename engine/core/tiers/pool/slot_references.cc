@@ -44,14 +44,12 @@ std::vector<uint64_t> SlotReferences::taken() const {
 
 bool SlotReferences::add_to_pending(uint64_t first_number, Slot slot) {
   const MutexLock lock(stripe(slot / 64));
-  bool refers = live_.contains(slot);
   for (size_t entry = 0; entry < kEntries; ++entry) {
     const uint64_t number = pending_[entry].load(std::memory_order_relaxed);
     if (number == 0 || number < first_number) continue;
     bits_[entry]->add(slot);
-    refers = true;
   }
-  return !refers;
+  return !live_.contains(slot) && !in_any_checkpoint(slot);
 }
 
 void SlotReferences::drop(size_t entry, const Freed& freed) {

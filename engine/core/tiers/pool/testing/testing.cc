@@ -1,11 +1,9 @@
 #include "testing.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <mutex>
 
 #include "threads/mutex.h"
 
@@ -54,14 +52,15 @@ Versions versions_of(const Index& index) {
   return versions;
 }
 
-Pool::Pool(const std::string& where, const RowLayout& of, uint64_t slots)
-    : path(where), layout(of), size_bytes(size_for(of, slots)) {
-  open();
+Pool::Pool(const std::string& where, const RowLayout& of, uint64_t slots, const LibPmem& calls)
+    : path(where), layout(of), size_bytes(size_for(of, slots)), libpmem_calls(calls) {
+  reopen();
 }
 
-void Pool::open() {
+void Pool::reopen() {
+  tier.reset();
   index.clear();
-  tier.emplace(path, layout, identity(), size_bytes);
+  tier.emplace(path, layout, identity(), size_bytes, libpmem_calls);
 }
 
 void Pool::write(std::span<const int64_t> keys, int64_t version) {
@@ -168,69 +167,6 @@ std::string bytes_of(const std::string& file) {
   std::ifstream stream(file, std::ios::binary);
   check(stream.good(), file + " can't be read");
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
-
-// --- The watch on libpmem
-
-namespace {
-
-struct WatchState {
-  Mutex mutex;
-  std::vector<Watched> seen GUARDED_BY(mutex);
-  bool is_pmem GUARDED_BY(mutex) = false;
-  bool fails GUARDED_BY(mutex) = false;
-};
-WatchState watch;
-
-void note(Call call, const void* address, size_t bytes) {
-  const MutexLock lock(watch.mutex);
-  watch.seen.push_back({call, static_cast<const std::byte*>(address), bytes});
-}
-
-const LibPmem watched_calls = {
-    .map_file =
-        [](const char* path, size_t length, int flags, mode_t mode, size_t* mapped, int* is_pmem) {
-          void* const address = libpmem().map_file(path, length, flags, mode, mapped, is_pmem);
-          const MutexLock lock(watch.mutex);
-          *is_pmem = watch.is_pmem ? 1 : 0;
-          return address;
-        },
-    .unmap = [](void* address, size_t length) { return libpmem().unmap(address, length); },
-    .errormsg = [] { return libpmem().errormsg(); },
-    .memcpy_nodrain =
-        [](void* to, const void* from, size_t length) {
-          note(Call::kWrite, to, length);
-          return std::memcpy(to, from, length);
-        },
-    .flush = [](const void* address, size_t length) { note(Call::kFlush, address, length); },
-    .drain = [] { note(Call::kDrain, nullptr, 0); },
-    .msync =
-        [](const void* address, size_t length) {
-          note(Call::kSync, address, length);
-          const MutexLock lock(watch.mutex);
-          if (!watch.fails) return 0;
-          errno = EIO;
-          return -1;
-        },
-};
-
-}  // namespace
-
-LibPmemWatch::LibPmemWatch(bool is_pmem) {
-  const MutexLock lock(watch.mutex);
-  watch.seen.clear();
-  watch.is_pmem = is_pmem;
-  watch.fails = false;
-}
-LibPmemWatch::~LibPmemWatch() = default;
-const LibPmem& LibPmemWatch::calls() const { return watched_calls; }
-std::vector<Watched> LibPmemWatch::take() {
-  const MutexLock lock(watch.mutex);
-  return std::exchange(watch.seen, {});
-}
-void LibPmemWatch::fail_syncs(bool fail) {
-  const MutexLock lock(watch.mutex);
-  watch.fails = fail;
 }
 
 }  // namespace embstore::pool::testing

@@ -1,5 +1,5 @@
 // What the tests of the durable pool have in common: rows whose content follows from key and version, the plainest index
-// that a pool can be asked by, and libpmem's calls with an eye on them.
+// that a pool can be asked by.
 #pragma once
 
 #include <cstdint>
@@ -42,12 +42,8 @@ Versions versions_of(const Index& index);
 class Pool {
  public:
   // Of so many slots, or a few more, to whole pages.
-  explicit Pool(const std::string& path, const RowLayout& layout, uint64_t slots);
-  void open();  // again
-  void reopen() {
-    tier.reset();
-    open();
-  }
+  Pool(const std::string& path, const RowLayout& layout, uint64_t slots, const LibPmem& calls = libpmem());
+  void reopen();
 
   void write(std::span<const int64_t> keys, int64_t version);
   // By a claim.
@@ -62,6 +58,7 @@ class Pool {
   const std::string path;
   const RowLayout layout;
   const uint64_t size_bytes;
+  const LibPmem& libpmem_calls;
   std::optional<PoolTier> tier;
   Index index;
 };
@@ -74,23 +71,6 @@ std::vector<int64_t> keys_from(int64_t first, int64_t count);
 void flip(const std::string& file, uint64_t offset);  // a bit of the byte there
 std::string bytes_of(const std::string& file);
 
-// On persistent memory where the machine has none: what is done is told, in order.
-enum class Call { kWrite, kFlush, kDrain, kSync };
-struct Watched {
-  Call call;
-  const std::byte* address;
-  size_t bytes;
-};
-class LibPmemWatch {
- public:
-  // One at a time. What it maps counts as persistent memory if `is_pmem`.
-  explicit LibPmemWatch(bool is_pmem);
-  ~LibPmemWatch();
-  const LibPmem& calls() const;
-  std::vector<Watched> take();
-  void fail_syncs(bool fail);
-};
-
 struct Test {
   const char* name;
   void (*run)();
@@ -99,6 +79,7 @@ std::span<const Test> row_tests();
 std::span<const Test> checkpoint_tests();
 std::span<const Test> file_tests();
 std::span<const Test> order_tests();
+std::span<const Test> power_tests();
 std::span<const Test> process_tests();
 std::span<const Test> random_tests();
 std::span<const Test> thread_tests();

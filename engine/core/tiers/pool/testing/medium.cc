@@ -1,0 +1,188 @@
+#include "medium.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "testing/check.h"
+#include "threads/mutex.h"
+
+namespace embstore::pool::testing {
+namespace {
+
+constexpr size_t kLineBytes = 64;
+constexpr size_t kWordBytes = 8;
+
+struct Mapping {
+  std::string path;
+  std::byte* address;
+  std::string durable;
+};
+struct Range {
+  std::byte* address;
+  size_t bytes;
+};
+
+struct State {
+  Mutex mutex;
+  bool is_pmem GUARDED_BY(mutex);
+  bool fails GUARDED_BY(mutex) = false;
+  std::vector<Mapping> mappings GUARDED_BY(mutex);
+  // What was durable of files that were mapped before: a process that ends doesn't drain what it wrote.
+  std::map<std::string, std::string> unmapped GUARDED_BY(mutex);
+  std::vector<Range> undrained GUARDED_BY(mutex);  // written and flushed
+  std::vector<Noted> notes GUARDED_BY(mutex);
+  std::function<void()> before_call;
+
+  explicit State(bool persistent) : is_pmem(persistent) {}
+
+  Mapping& of(const void* address) REQUIRES(mutex) {
+    for (Mapping& mapping : mappings) {
+      if (address >= mapping.address && address < mapping.address + mapping.durable.size()) return mapping;
+    }
+    fail("memory that isn't mapped is written");
+  }
+  void note(Call call, const void* address, size_t bytes) REQUIRES(mutex) {
+    if (address == nullptr) {
+      notes.push_back({call, "", 0, 0});
+      return;
+    }
+    const Mapping& mapping = of(address);
+    notes.push_back({call, mapping.path,
+                     static_cast<size_t>(static_cast<const std::byte*>(address) - mapping.address), bytes});
+  }
+  // In whole lines, as a processor does.
+  void add_undrained(const void* address, size_t bytes) REQUIRES(mutex) {
+    const auto first = reinterpret_cast<uintptr_t>(address) / kLineBytes * kLineBytes;
+    const auto end = reinterpret_cast<uintptr_t>(address) + bytes;
+    undrained.push_back({reinterpret_cast<std::byte*>(first), end - first});
+  }
+  void keep(std::byte* address, size_t bytes) REQUIRES(mutex) {
+    Mapping& mapping = of(address);
+    const auto offset = static_cast<size_t>(address - mapping.address);
+    std::memcpy(mapping.durable.data() + offset, address, std::min(bytes, mapping.durable.size() - offset));
+  }
+};
+
+std::unique_ptr<State> state;
+
+void before_call() {
+  if (state->before_call) state->before_call();
+}
+
+void* map_file(const char* path, size_t length, int flags, mode_t mode, size_t* mapped, int* is_pmem) {
+  void* const address = libpmem().map_file(path, length, flags, mode, mapped, is_pmem);
+  if (address == nullptr) return nullptr;
+  const MutexLock lock(state->mutex);
+  *is_pmem = state->is_pmem ? 1 : 0;
+  state->mappings.push_back(
+      {path, static_cast<std::byte*>(address), std::string(static_cast<const char*>(address), *mapped)});
+  return address;
+}
+
+int unmap(void* address, size_t length) {
+  {
+    const MutexLock lock(state->mutex);
+    std::erase_if(state->mappings, [address](Mapping& mapping) {
+      if (mapping.address != address) return false;
+      state->unmapped[mapping.path] = std::move(mapping.durable);
+      return true;
+    });
+    std::erase_if(state->undrained, [&](const Range& range) {
+      return range.address >= address && range.address < static_cast<std::byte*>(address) + length;
+    });
+  }
+  return libpmem().unmap(address, length);
+}
+
+void* memcpy_nodrain(void* to, const void* from, size_t length) {
+  before_call();
+  const MutexLock lock(state->mutex);
+  state->note(Call::kWrite, to, length);
+  std::memcpy(to, from, length);
+  state->add_undrained(to, length);
+  return to;
+}
+
+void flush(const void* address, size_t length) {
+  before_call();
+  const MutexLock lock(state->mutex);
+  state->note(Call::kFlush, address, length);
+  state->add_undrained(address, length);
+}
+
+void drain() {
+  before_call();
+  const MutexLock lock(state->mutex);
+  state->note(Call::kDrain, nullptr, 0);
+  for (const Range& range : state->undrained) state->keep(range.address, range.bytes);
+  state->undrained.clear();
+}
+
+int msync(const void* address, size_t length) {
+  before_call();
+  const MutexLock lock(state->mutex);
+  state->note(Call::kSync, address, length);
+  if (state->fails) {
+    errno = EIO;
+    return -1;
+  }
+  state->keep(static_cast<std::byte*>(const_cast<void*>(address)), length);
+  return 0;
+}
+
+const LibPmem kCalls = {
+    .map_file = map_file,
+    .unmap = unmap,
+    .errormsg = [] { return libpmem().errormsg(); },
+    .memcpy_nodrain = memcpy_nodrain,
+    .flush = flush,
+    .drain = drain,
+    .msync = msync,
+};
+
+}  // namespace
+
+Medium::Medium(bool is_pmem) {
+  check(state == nullptr, "there are two media at a time");
+  state = std::make_unique<State>(is_pmem);
+}
+Medium::~Medium() { state.reset(); }
+
+const LibPmem& Medium::calls() const { return kCalls; }
+
+std::vector<Noted> Medium::take_notes() {
+  const MutexLock lock(state->mutex);
+  return std::exchange(state->notes, {});
+}
+
+void Medium::fail_syncs(bool fail) {
+  const MutexLock lock(state->mutex);
+  state->fails = fail;
+}
+
+void Medium::before_each_call(std::function<void()> call) { state->before_call = std::move(call); }
+
+void Medium::cut(const std::string& directory, std::mt19937_64& random) const {
+  const MutexLock lock(state->mutex);
+  // From hardly anything to nearly everything.
+  const uint64_t odds = random() % 101;
+  for (const Mapping& mapping : state->mappings) {
+    std::string left = mapping.durable;
+    for (size_t at = 0; at + kWordBytes <= left.size(); at += kWordBytes) {
+      if (std::memcmp(left.data() + at, mapping.address + at, kWordBytes) == 0) continue;
+      if (random() % 100 < odds) std::memcpy(left.data() + at, mapping.address + at, kWordBytes);
+    }
+    const std::string name = std::filesystem::path(mapping.path).filename();
+    std::ofstream file(std::filesystem::path(directory) / name, std::ios::binary);
+    file.write(left.data(), static_cast<std::streamsize>(left.size()));
+    check(file.good(), "the files of a power cut can't be written");
+  }
+}
+
+}  // namespace embstore::pool::testing

@@ -1,0 +1,48 @@
+// A medium that keeps what was flushed and drained, behind libpmem's calls: what a power cut would leave of the rest is
+// drawn at random. And it notes what it's asked for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "memory/libpmem.h"
+
+namespace embstore::pool::testing {
+
+enum class Call { kWrite, kFlush, kDrain, kSync };
+
+struct Noted {
+  Call call;
+  std::string file;  // empty of a drain
+  size_t offset;
+  size_t bytes;
+  bool operator==(const Noted&) const = default;
+};
+
+// One at a time; the calls may come from several threads.
+class Medium {
+ public:
+  // What is mapped while it lives is persistent memory, if `is_pmem`.
+  explicit Medium(bool is_pmem);
+  ~Medium();
+  Medium(const Medium&) = delete;
+  Medium& operator=(const Medium&) = delete;
+
+  const LibPmem& calls() const;
+
+  // What was asked for since the last time, in order.
+  std::vector<Noted> take_notes();
+  // Syncs fail with EIO from now on, or do not.
+  void fail_syncs(bool fail);
+  // Is called before every call: with the power still there.
+  void before_each_call(std::function<void()> call);
+  // Writes the files that are mapped to `directory` as a power cut now would leave them: of the words of eight bytes that
+  // differ from what was drained, some have reached the medium.
+  void cut(const std::string& directory, std::mt19937_64& random) const;
+};
+
+}  // namespace embstore::pool::testing
