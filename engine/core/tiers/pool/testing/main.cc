@@ -11,7 +11,8 @@ int main(int argc, char** argv) {
   using embstore::check;
   using embstore::fail;
   std::vector<Test> tests;
-  for (const auto group : {row_tests(), checkpoint_tests(), random_tests(), power_tests()}) {
+  for (const auto group :
+       {row_tests(), checkpoint_tests(), file_tests(), order_tests(), random_tests(), power_tests()}) {
     tests.insert(tests.end(), group.begin(), group.end());
   }
   if (argc == 2 && std::strcmp(argv[1], "--list") == 0) {

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "testing/check.h"
@@ -14,6 +15,8 @@
 
 namespace embstore::pool::testing {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr size_t kLineBytes = 64;
 constexpr size_t kWordBytes = 8;
@@ -26,6 +29,7 @@ struct Mapping {
 struct Range {
   std::byte* address;
   size_t bytes;
+  std::thread::id thread;  // only it drains what it wrote and flushed
 };
 
 struct State {
@@ -38,6 +42,7 @@ struct State {
   std::vector<Range> undrained GUARDED_BY(mutex);  // written and flushed
   std::vector<Noted> notes GUARDED_BY(mutex);
   std::function<void()> before_call;
+  bool is_calling = false;
 
   explicit State(bool persistent) : is_pmem(persistent) {}
 
@@ -60,7 +65,7 @@ struct State {
   void add_undrained(const void* address, size_t bytes) REQUIRES(mutex) {
     const auto first = reinterpret_cast<uintptr_t>(address) / kLineBytes * kLineBytes;
     const auto end = reinterpret_cast<uintptr_t>(address) + bytes;
-    undrained.push_back({reinterpret_cast<std::byte*>(first), end - first});
+    undrained.push_back({reinterpret_cast<std::byte*>(first), end - first, std::this_thread::get_id()});
   }
   void keep(std::byte* address, size_t bytes) REQUIRES(mutex) {
     Mapping& mapping = of(address);
@@ -71,8 +76,22 @@ struct State {
 
 std::unique_ptr<State> state;
 
+bool is_in(const std::string& directory, const Mapping& mapping) {
+  return fs::path(mapping.path).parent_path() == fs::path(directory);
+}
+std::string moved(const Mapping& mapping, const std::string& to) {
+  return fs::path(to) / fs::path(mapping.path).filename();
+}
+void write_file(const std::string& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  check(file.good(), path + " can't be written");
+}
+
 void before_call() {
-  if (state->before_call) state->before_call();
+  if (!state->before_call || std::exchange(state->is_calling, true)) return;
+  state->before_call();
+  state->is_calling = false;
 }
 
 void* map_file(const char* path, size_t length, int flags, mode_t mode, size_t* mapped, int* is_pmem) {
@@ -120,8 +139,12 @@ void drain() {
   before_call();
   const MutexLock lock(state->mutex);
   state->note(Call::kDrain, nullptr, 0);
-  for (const Range& range : state->undrained) state->keep(range.address, range.bytes);
-  state->undrained.clear();
+  std::erase_if(state->undrained, [](const Range& range) {
+    if (range.thread != std::this_thread::get_id()) return false;
+    state->mutex.assert_held();
+    state->keep(range.address, range.bytes);
+    return true;
+  });
 }
 
 int msync(const void* address, size_t length) {
@@ -161,6 +184,11 @@ std::vector<Noted> Medium::take_notes() {
   return std::exchange(state->notes, {});
 }
 
+size_t Medium::notes_so_far() const {
+  const MutexLock lock(state->mutex);
+  return state->notes.size();
+}
+
 void Medium::fail_syncs(bool fail) {
   const MutexLock lock(state->mutex);
   state->fails = fail;
@@ -168,20 +196,27 @@ void Medium::fail_syncs(bool fail) {
 
 void Medium::before_each_call(std::function<void()> call) { state->before_call = std::move(call); }
 
-void Medium::cut(const std::string& directory, std::mt19937_64& random) const {
+void Medium::cut(const std::string& from, const std::string& to, uint64_t percent,
+                 std::mt19937_64& random) const {
   const MutexLock lock(state->mutex);
-  // From hardly anything to nearly everything.
-  const uint64_t odds = random() % 101;
   for (const Mapping& mapping : state->mappings) {
+    if (!is_in(from, mapping)) continue;
     std::string left = mapping.durable;
     for (size_t at = 0; at + kWordBytes <= left.size(); at += kWordBytes) {
       if (std::memcmp(left.data() + at, mapping.address + at, kWordBytes) == 0) continue;
-      if (random() % 100 < odds) std::memcpy(left.data() + at, mapping.address + at, kWordBytes);
+      if (random() % 100 < percent) std::memcpy(left.data() + at, mapping.address + at, kWordBytes);
     }
-    const std::string name = std::filesystem::path(mapping.path).filename();
-    std::ofstream file(std::filesystem::path(directory) / name, std::ios::binary);
-    file.write(left.data(), static_cast<std::streamsize>(left.size()));
-    check(file.good(), "the files of a power cut can't be written");
+    write_file(moved(mapping, to), left);
+  }
+}
+
+void Medium::kill(const std::string& from, const std::string& to) {
+  const MutexLock lock(state->mutex);
+  for (const Mapping& mapping : state->mappings) {
+    if (!is_in(from, mapping)) continue;
+    write_file(moved(mapping, to),
+               std::string(reinterpret_cast<const char*>(mapping.address), mapping.durable.size()));
+    state->unmapped[moved(mapping, to)] = mapping.durable;
   }
 }
 

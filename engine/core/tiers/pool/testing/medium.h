@@ -36,13 +36,17 @@ class Medium {
 
   // What was asked for since the last time, in order.
   std::vector<Noted> take_notes();
+  size_t notes_so_far() const;  // since then
   // Syncs fail with EIO from now on, or do not.
   void fail_syncs(bool fail);
-  // Is called before every call: with the power still there.
+  // Is called before every call, but for its own. REQUIRES: the calls come one at a time.
   void before_each_call(std::function<void()> call);
-  // Writes the files that are mapped to `directory` as a power cut now would leave them: of the words of eight bytes that
-  // differ from what was drained, some have reached the medium.
-  void cut(const std::string& directory, std::mt19937_64& random) const;
+  // Writes the files of directory `from` that are mapped to directory `to` as a power cut now would leave them: of the words
+  // of eight bytes that differ from what was drained, so many in a hundred have reached the medium.
+  void cut(const std::string& from, const std::string& to, uint64_t percent, std::mt19937_64& random) const;
+  // The same as a kill of the process would leave them: all that was stored can be read, and what wasn't drained may
+  // still be lost.
+  void kill(const std::string& from, const std::string& to);
 };
 
 }  // namespace embstore::pool::testing
