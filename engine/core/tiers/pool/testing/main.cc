@@ -11,8 +11,8 @@ int main(int argc, char** argv) {
   using embstore::check;
   using embstore::fail;
   std::vector<Test> tests;
-  for (const auto group :
-       {row_tests(), checkpoint_tests(), file_tests(), order_tests(), random_tests(), power_tests()}) {
+  for (const auto group : {row_tests(), checkpoint_tests(), file_tests(), order_tests(), process_tests(),
+                           thread_tests(), random_tests(), power_tests()}) {
     tests.insert(tests.end(), group.begin(), group.end());
   }
   if (argc == 2 && std::strcmp(argv[1], "--list") == 0) {
@@ -36,6 +36,6 @@ int main(int argc, char** argv) {
       fail(std::string(test.name) + ": " + error.what());
     }
   }
-  std::printf("held\n");
+  std::printf("held: %zu tests\n", tests.size());
   return 0;
 }

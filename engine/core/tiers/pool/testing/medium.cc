@@ -99,8 +99,11 @@ void* map_file(const char* path, size_t length, int flags, mode_t mode, size_t* 
   if (address == nullptr) return nullptr;
   const MutexLock lock(state->mutex);
   *is_pmem = state->is_pmem ? 1 : 0;
-  state->mappings.push_back(
-      {path, static_cast<std::byte*>(address), std::string(static_cast<const char*>(address), *mapped)});
+  Mapping mapping{path, static_cast<std::byte*>(address),
+                  std::string(static_cast<const char*>(address), *mapped)};
+  const auto before = state->unmapped.find(path);
+  if (before != state->unmapped.end() && before->second.size() == *mapped) mapping.durable = before->second;
+  state->mappings.push_back(std::move(mapping));
   return address;
 }
 
