@@ -102,6 +102,10 @@ def _parser() -> argparse.ArgumentParser:
     serve = add("serve", _serve)
     serve.add_argument("topology", metavar="TOPOLOGY", help=f"one of {machines}, or a file")
     serve.add_argument("--state-dir", type=Path, required=True, help="for what belongs to it")
+
+    power = add("power", _power)
+    power.add_argument("switch", choices=("cut", "on"), help="at once; or boot again, and prove")
+    power.add_argument("--state-dir", type=Path, required=True, help="of a running `pmemlab serve`")
     return parser
 
 
@@ -243,6 +247,14 @@ def _serve(arguments: argparse.Namespace) -> int:
             markup=False,
         ),
     )
+    return 0
+
+
+def _power(arguments: argparse.Namespace) -> int:
+    """cut the power of a machine that is served, or boot it again on the same media"""
+    from pmemlab.guest.control import switch_power
+
+    switch_power(arguments.state_dir, on=arguments.switch == "on")
     return 0
 
 

@@ -1,7 +1,8 @@
 """Topologies: YAML files that state a machine once.
 
 A file says what QEMU is given, what is then run in the guest, where the persistent memory is to
-be found afterwards, and which facts must hold before anyone may use the machine.
+be found afterwards, and which facts must hold before anyone may use the machine. It may say that it
+is like another one, and then says but what differs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pmemlab.yaml_fields import Fields
 
 __all__ = [
     "PersistentMemory",
+    "ProvisionStep",
     "Requirements",
     "SolidStateDisk",
     "Topology",
@@ -64,6 +66,19 @@ class Requirements:
 
 
 @dataclass(frozen=True)
+class ProvisionStep:
+    """A shell command, run in the guest as root.
+
+    formats: it makes something on a new medium that stays there (labels, a namespace, a file
+        system) and would destroy what a used one holds: run at the first boot only. Others are run
+        at each.
+    """
+
+    command: str
+    formats: bool = False
+
+
+@dataclass(frozen=True)
 class Topology:
     """One emulated machine.
 
@@ -82,7 +97,8 @@ class Topology:
     cpu_options: added to QEMU's `-cpu`. Default: "".
     qemu: further QEMU arguments, as on a command line. Default: none.
     kernel_command_line: added to the kernel's command line. Default: "".
-    provision: shell commands, run in the guest as root in this order. Default: none.
+    provision: what is run in the guest in this order. In the file a list of commands; those for new
+        media alone stand in lists of their own below `format`. Default: none.
     environment: of every command that is run in the machine. Default: none.
     pmem: where the persistent memory is. Default: nowhere.
     ssd: where the solid-state disk is. Default: there is none.
@@ -100,10 +116,22 @@ class Topology:
     cpu_options: str = ""
     qemu: tuple[str, ...] = ()
     kernel_command_line: str = ""
-    provision: tuple[str, ...] = ()
+    provision: tuple[ProvisionStep, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     pmem: PersistentMemory = field(default_factory=PersistentMemory)
     ssd: SolidStateDisk | None = None
+
+    @property
+    def keeps_media(self) -> bool:
+        """Whether the machine has media that outlive a power cut: those in backing files.
+
+        RAM that the kernel's command line declares persistent does not: it is plain RAM.
+        """
+        return bool(self.backing_files)
+
+    def provision_commands(self, *, new_media: bool) -> list[str]:
+        """Of a boot on media that are new, or that have been used before."""
+        return [step.command for step in self.provision if new_media or not step.formats]
 
 
 def topology_names() -> list[str]:
@@ -121,10 +149,32 @@ def load_topology(name_or_path: str | Path) -> Topology:
         path = _FOLDER / f"{name_or_path}.yaml"
         if not path.is_file():
             raise TopologyError(
-                f"topology: there is no {str(name_or_path)!r}; "
-                f"there are {', '.join(topology_names())}, or give the path of a .yaml file"
+                f"topology: there is no {str(name_or_path)!r}; {_there_are()}, "
+                "or give the path of a .yaml file"
             )
-    return _topology(Fields.of_file(path, TopologyError))
+    return _topology(_fields_of(path))
+
+
+def _fields_of(path: Path) -> Fields:
+    """Those of a file, and, where it is like another topology, the other's that it leaves out."""
+    own = Fields.of_file(path, TopologyError)
+    name = own.text("like", "")
+    if not name:
+        return own
+    other = _FOLDER / f"{name}.yaml"
+    if not other.is_file():
+        raise own.error("like", f"{name!r} is none of the lab's own; {_there_are()}")
+    base = Fields.of_file(other, TopologyError)
+    if base.text("like", ""):
+        raise own.error("like", f"{name} is like another one itself; name that one")
+    for never_taken_over in ("name", "summary"):
+        base.take(never_taken_over)
+    own.complete(base, merged=("proof",))
+    return own
+
+
+def _there_are() -> str:
+    return f"there are {', '.join(topology_names())}"
 
 
 def _topology(top: Fields) -> Topology:
@@ -147,7 +197,7 @@ def _topology(top: Fields) -> Topology:
         cpu_options=top.text("cpu_options", ""),
         qemu=top.texts("qemu"),
         kernel_command_line=top.text("kernel_command_line", ""),
-        provision=top.texts("provision"),
+        provision=_provision(top),
         environment=_environment(top),
         pmem=_pmem(top),
         ssd=_ssd(top),
@@ -176,6 +226,26 @@ def _requires(top: Fields) -> Requirements:
             raise fields.error(name, f"must be a version in quotes, not {versions[name]!r}")
     fields.finish()
     return Requirements(**versions)
+
+
+def _provision(top: Fields) -> tuple[ProvisionStep, ...]:
+    value = top.take("provision")
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise top.error("provision", f"must be a list, not {value!r}")
+    steps: list[ProvisionStep] = []
+    for index, item in enumerate(value):
+        if isinstance(item, str):
+            steps.append(ProvisionStep(item))
+            continue
+        fields = top.fields_of(f"provision[{index}]", item)
+        commands = fields.texts("format")
+        fields.finish()
+        if not commands:
+            raise fields.error("format", "must be a list of commands for new media")
+        steps += [ProvisionStep(command, formats=True) for command in commands]
+    return tuple(steps)
 
 
 def _environment(top: Fields) -> dict[str, str]:

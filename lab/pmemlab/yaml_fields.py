@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,15 @@ class Fields:
     def error(self, name: str, problem: str) -> Exception:
         """The error to raise for a field."""
         return self._error_type(f"{self.path}: {self._prefix}{name}: {problem}")
+
+    def complete(self, other: Fields, merged: Collection[str] = ()) -> None:
+        """Take over the other's fields that are missing here; of mappings that are `merged`, what
+        is missing in them. What was taken from the other before is not taken over.
+        """
+        for name, value in other._document.items():
+            own = self._document.setdefault(name, value)
+            if name in merged and isinstance(own, dict) and isinstance(value, dict):
+                self._document[name] = {**value, **own}
 
     def finish(self) -> None:
         """Refuse what is left: a misspelt field would otherwise be a silent default."""

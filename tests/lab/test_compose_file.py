@@ -79,7 +79,7 @@ def test_the_machines_that_stand_stay_within_their_memory_together() -> None:
 
 def test_a_machine_that_is_on_demand_is_labelled_so_and_left_alone_by_lab_up() -> None:
     on_demand = {name for name in SERVICES if labels.ON_DEMAND in SERVICES[name]["labels"]}
-    assert on_demand == {"sata", "two-sockets", "interleaved", "mixed-mode"}
+    assert on_demand == {"fsdax-eadr", "sata", "two-sockets", "interleaved", "mixed-mode"}
     assert on_demand == SERVICES.keys() - standing_machines(Clone(_CLONE))
 
 

@@ -21,7 +21,7 @@ from recorded_facts import recorded_facts
 
 from pmemlab.clone import Clone
 from pmemlab.container_engine import labels
-from pmemlab.container_engine.health import is_proved, wait_until_proved
+from pmemlab.container_engine.health import has_its_power_cut, is_proved, wait_until_proved
 from pmemlab.container_engine.inventory import owner_label, sweep_abandoned
 from pmemlab.errors import CommandTimeoutError, LabError, MachineDiedError, ProofError
 from pmemlab.machines.container import ContainerMachine, open_container_machine
@@ -45,6 +45,10 @@ class Engine:
         self.commands: list[list[str]] = []
         self._ours, self._theirs = socket.socketpair()
         self.exit_code: int | None = None
+        self.has_power = True
+        self.switches: list[str] = []
+        self.power_status = 0
+        self.restarts = 0
         self.container = cast(Container, _Container(self))
         self.client = cast(docker.DockerClient, SimpleNamespace(api=self, close=lambda: None))
 
@@ -72,13 +76,25 @@ class Engine:
         assert stdin, "or a command would not notice that its user is gone"
         if self.status != "running":
             raise APIError("is not running")
+        if argv[-5:-3] == ["pmemlab", "power"]:
+            self.switches.append(argv[-3])
+            self.has_power = argv[-3] == "on" and not self.power_status
+            return {"Id": "power"}
         self.commands.append(list(argv))
         return {"Id": "1"}
 
-    def exec_start(self, _id: str, **_: bool) -> socket.socket:
-        return self._theirs
+    def exec_start(self, command: str, **_: bool) -> socket.socket:
+        if command != "power":
+            return self._theirs
+        ours, theirs = socket.socketpair()
+        with ours:
+            words = b"pmemlab: no such region" if self.power_status else b""
+            ours.sendall(struct.pack(">BxxxL", STDERR, len(words)) + words)
+        return theirs
 
-    def exec_inspect(self, _id: str) -> dict[str, object]:
+    def exec_inspect(self, command: str) -> dict[str, object]:
+        if command == "power":
+            return {"Running": False, "ExitCode": self.power_status}
         return {"Running": self.exit_code is None, "ExitCode": self.exit_code}
 
 
@@ -105,13 +121,15 @@ class _Container:
     def logs(self, tail: int) -> bytes:
         return f"the last {tail} lines".encode()
 
-    def exec_run(self, _argv: Sequence[str]) -> SimpleNamespace:
+    def exec_run(self, argv: Sequence[str]) -> SimpleNamespace:
+        if argv[0] == "test":
+            return SimpleNamespace(exit_code=int(self._engine.has_power))
         return SimpleNamespace(output=json.dumps(asdict(PROOF)).encode())
 
-    def kill(self) -> None:
-        self._engine.die()
-
-    def start(self) -> None:
+    def restart(self, timeout: int) -> None:
+        assert timeout == 0
+        self._engine.restarts += 1
+        self._engine.has_power = True
         self._engine.status = "running"
 
     def remove(self, **_: bool) -> None:
@@ -239,13 +257,80 @@ def test_a_machine_of_ones_own_is_removed(engine: Engine) -> None:
     assert engine.removed
 
 
-def test_after_a_power_cut_only_stop_may_follow(engine: Engine) -> None:
+def test_a_power_cut_is_left_to_whoever_serves_the_guest(engine: Engine) -> None:
+    """Its media go with the container, which must therefore live on."""
     machine = machine_of(engine)
     machine.power_cut()
+    assert (engine.switches, engine.status) == (["cut"], "running")
     with pytest.raises(MachineDiedError, match="has had its power cut"):
         machine.run(["true"])
+
+
+def test_it_boots_again_under_the_same_lease(engine: Engine, tmp_path: Path) -> None:
+    lease = Lease(tmp_path / "dram.lock")
+    machine = ContainerMachine(
+        engine.client, load_topology("dram"), engine.container, owned=False, lease=lease
+    )
+    machine.power_cut()
+    machine.power_on()
+    assert engine.switches == ["cut", "on"]
+    engine.end_command(0, b"up")
+    assert machine.run(["echo", "up"]).stdout == "up"
+    with pytest.raises(LabError, match="is used by process"):
+        Lease(tmp_path / "dram.lock", limit_s=0)
     machine.stop()
-    assert engine.status == "running"  # the lab's machine boots again
+    assert engine.restarts == 0
+
+
+def test_a_machine_of_the_lab_that_is_given_back_without_power_starts_anew(engine: Engine) -> None:
+    machine = machine_of(engine)
+    machine.power_cut()
+    machine.stop()
+    machine.stop()
+    assert engine.restarts == 1
+
+
+def test_a_machine_that_somebody_left_without_power_is_known(engine: Engine) -> None:
+    assert not has_its_power_cut(engine.container)
+    machine_of(engine).power_cut()
+    assert has_its_power_cut(engine.container)
+
+
+def test_a_machine_that_does_not_boot_again_is_down(engine: Engine) -> None:
+    machine = machine_of(engine)
+    machine.power_cut()
+    engine.power_status = 2
+    with pytest.raises(LabError, match="no such region"):
+        machine.power_on()
+    with pytest.raises(MachineDiedError, match=r"did not come up.*no such region"):
+        machine.run(["true"])
+
+
+def test_only_a_machine_without_power_can_be_booted_again(engine: Engine) -> None:
+    machine = machine_of(engine)
+    with pytest.raises(LabError, match="has power; cut it first"):
+        machine.power_on()
+    machine.stop()
+    with pytest.raises(MachineDiedError, match="is stopped"):
+        machine.power_on()
+
+
+def test_a_line_is_told_as_it_comes_and_may_cut_the_power(engine: Engine) -> None:
+    machine = machine_of(engine)
+    engine.write(STDOUT, b"begun\nsav")
+    engine.write(STDERR, b"a warning\n")
+    engine.write(STDOUT, b"ed\nno line")
+    lines: list[str] = []
+
+    def on_line(line: str) -> None:
+        lines.append(line)
+        if line == "saved":
+            machine.power_cut()
+            engine.end_command(125, stderr=b"pmemlab: the machine is gone")
+
+    with pytest.raises(MachineDiedError, match="has had its power cut"):
+        machine.run(["train"], on_line=on_line)
+    assert lines == ["begun", "a warning", "saved"]
 
 
 def test_stopping_ends_what_still_runs(engine: Engine) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import played_qemu
 import pytest
 
+from pmemlab.cli import main
 from pmemlab.errors import (
     CommandTimeoutError,
     LabError,
@@ -26,6 +27,7 @@ from pmemlab.errors import (
 )
 from pmemlab.guest.control import ControlServer, attach
 from pmemlab.machines.guest import GuestMachine, open_guest_machine
+from pmemlab.topology import ProvisionStep
 
 TOPOLOGY = played_qemu.TRUE_HERE
 
@@ -131,6 +133,87 @@ def test_a_power_cut_ends_it_at_once(machine: GuestMachine) -> None:
         machine.run(["true"])
 
 
+def _steps(log: Path) -> tuple[ProvisionStep, ...]:
+    return (
+        ProvisionStep(f"echo loads >> {log}"),
+        ProvisionStep(f"echo formats >> {log}", formats=True),
+        ProvisionStep(f"echo mounts >> {log}"),
+    )
+
+
+def test_it_boots_again_on_the_same_media_and_formats_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    topology = replace(TOPOLOGY, provision=_steps(log), backing_files={"dimm": 4096})
+    with open_guest_machine(topology) as machine:
+        (medium,) = tmp_path.glob("pmemlab-machine-*/dimm.img")
+        medium.write_text("kept")
+        assert log.read_text().split() == ["loads", "formats", "mounts"]
+        first = machine.pid
+        for _ in range(2):
+            log.unlink()
+            machine.power_cut()
+            assert not played_qemu.is_running(machine.pid)
+            machine.power_on()
+            assert log.read_text().split() == ["loads", "mounts"]
+            assert medium.read_text() == "kept"
+            assert machine.run(["echo", "up"]).stdout == "up\n"
+        assert machine.pid != first
+    assert not played_qemu.is_running(machine.pid)
+
+
+def test_ram_that_is_declared_persistent_is_new_after_a_power_cut(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with open_guest_machine(replace(TOPOLOGY, provision=_steps(log))) as machine:
+        machine.power_cut()
+        machine.power_on()
+    assert log.read_text().split() == ["loads", "formats", "mounts"] * 2
+
+
+def test_it_is_proved_again(machine: GuestMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.power_cut()
+    monkeypatch.setattr("pmemlab.machines.guest.read_facts", lambda _: {"kernel": "another"})
+    with pytest.raises(ProofError, match="kernel: expected"):
+        machine.power_on()
+    assert not played_qemu.is_running(machine.pid)
+    with pytest.raises(MachineDiedError, match=r"(?s)did not come up.*kernel: expected"):
+        machine.run(["true"])
+
+
+def test_only_a_machine_without_power_can_be_booted_again(machine: GuestMachine) -> None:
+    with pytest.raises(LabError, match="has power; cut it first"):
+        machine.power_on()
+    assert machine.run(["true"]).returncode == 0
+    machine.stop()
+    with pytest.raises(MachineDiedError, match="is stopped"):
+        machine.power_on()
+
+
+def test_a_command_of_an_earlier_boot_ends_with_that(machine: GuestMachine) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(machine.run, ["sleep", "60"])
+        time.sleep(0.3)
+        machine.power_cut()
+        machine.power_on()
+        with pytest.raises(MachineDiedError, match="has had its power cut"):
+            running.result(timeout=10)
+    assert machine.run(["true"]).returncode == 0
+
+
+def test_lines_are_told_as_they_come_and_may_cut_the_power(machine: GuestMachine) -> None:
+    lines: list[str] = []
+
+    def on_line(line: str) -> None:
+        lines.append(line)
+        if line == "saved":
+            machine.power_cut()
+
+    with pytest.raises(MachineDiedError, match="has had its power cut"):
+        machine.run(
+            ["sh", "-c", "printf 'begun\nsav'; sleep 0.2; echo ed; sleep 60"], on_line=on_line
+        )
+    assert lines == ["begun", "saved"]
+
+
 def test_stop_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     machine = open_guest_machine(replace(TOPOLOGY, backing_files={"dimm": 1 << 20}))
     folders = list(tmp_path.glob("pmemlab-machine-*"))
@@ -175,7 +258,8 @@ def test_a_guest_that_is_not_what_it_says_is_not_handed_out(tmp_path: Path) -> N
 
 
 def test_a_provisioning_command_that_fails_is_told_with_its_output() -> None:
-    topology = replace(TOPOLOGY, provision=("true", "echo no free region >&2; exit 3"))
+    steps = (ProvisionStep("true"), ProvisionStep("echo no free region >&2; exit 3"))
+    topology = replace(TOPOLOGY, provision=steps)
     with pytest.raises(ProvisionError, match=r"(?s)status 3: no free region"):
         open_guest_machine(topology)
 
@@ -277,6 +361,30 @@ def test_serve_ends_with_its_guest(tmp_path: Path) -> None:
         _, stderr = server.communicate(timeout=10)
     assert server.returncode == 1
     assert "ended by itself" in stderr
+    assert list(state.iterdir()) == []
+
+
+def test_a_served_guest_s_power_is_switched_by_command(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    proof = state / "proof.json"
+    with _python(_SERVE, str(tmp_path), str(state)) as server:
+        _wait_until(proof.exists)
+        with attach(state) as link:
+            running = link.spawn(["sleep", "60"], {})
+            assert main(["power", "cut", "--state-dir", str(state)]) == 0
+            with pytest.raises(LabError, match="has had its power cut"):
+                list(running.output(timeout=20))
+            assert (proof.exists(), (state / "power-cut").exists()) == (False, True)
+            with pytest.raises(LabError, match="has had its power cut"):
+                link.run(["true"], {})
+            assert main(["power", "on", "--state-dir", str(state)]) == 0
+            assert (proof.exists(), (state / "power-cut").exists()) == (True, False)
+            assert link.run(["echo", "up"], {}).stdout == "up\n"
+        assert main(["power", "on", "--state-dir", str(state)]) == 2  # it has power
+        assert main(["power", "cut", "--state-dir", str(state)]) == 0
+        server.send_signal(signal.SIGTERM)
+        _, stderr = server.communicate(timeout=10)
+    assert (server.returncode, stderr) == (0, "")
     assert list(state.iterdir()) == []
 
 

@@ -28,8 +28,14 @@ def machines(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     class Machine(FakeMachine):
         cut = False
 
-        def run(self, argv: object, env: object = None, timeout: float | None = None) -> Result:
-            del env, timeout
+        def run(
+            self,
+            argv: object,
+            env: object = None,
+            timeout: float | None = None,
+            on_line: object = None,
+        ) -> Result:
+            del env, timeout, on_line
             if self.cut:
                 raise MachineDiedError("had its power cut")
             return Result(0, str(argv), "")
@@ -37,6 +43,10 @@ def machines(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def power_cut(self) -> None:
             self.log.append(f"cut {self.topology.name}")
             self.cut = True
+
+        def power_on(self) -> None:
+            self.log.append(f"boot {self.topology.name}")
+            self.cut = False
 
     def open_machine(topology: Topology, kind: Kind) -> FakeMachine:
         lab.log.append(f"start {topology.name} as {kind}")
@@ -101,6 +111,23 @@ def test_one(machine, n):
 """
     run(test, "--pmemlab-machine=guest").assert_outcomes(passed=2)
     assert machines == ["start fsdax as guest", "cut fsdax", "stop fsdax"] * 2
+
+
+def test_a_machine_that_was_booted_again_is_the_next_test_s_too(
+    run: Callable[..., pytest.RunResult], machines: list[str]
+) -> None:
+    test = """
+@pytest.mark.pmemlab("fsdax")
+@pytest.mark.parametrize("n", range(2))
+def test_one(machine, n):
+    machine.power_cut()
+    machine.power_on()
+    machine.run(["true"])
+"""
+    run(test, "--pmemlab-machine=guest").assert_outcomes(passed=2)
+    assert machines == [
+        "start fsdax as guest", *["cut fsdax", "boot fsdax"] * 2, "stop fsdax",
+    ]  # fmt: skip
 
 
 def test_a_machine_that_can_t_be_proved_is_an_error_and_no_failure(

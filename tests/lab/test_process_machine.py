@@ -20,7 +20,11 @@ from pmemlab.errors import (
     MissingRequirementError,
 )
 from pmemlab.machines import open_machine
-from pmemlab.machines.process import ProcessMachine, open_process_machine
+from pmemlab.machines.process import (
+    LOST_BY_POWER_CUT,
+    ProcessMachine,
+    open_process_machine,
+)
 from pmemlab.topology import PersistentMemory, Topology, load_topology
 
 PLAIN = Topology("plain", "this computer", {"kernel": os.uname().release})
@@ -129,6 +133,71 @@ def test_a_power_cut_ends_what_runs(machine: ProcessMachine) -> None:
     assert time.monotonic() - started < 5
     with pytest.raises(MachineDiedError, match="power cut"):
         machine.run(["true"])
+
+
+def test_after_a_power_cut_it_has_power_again_and_keeps_its_files() -> None:
+    with open_process_machine(load_topology("fsdax-nvme")) as machine:
+        assert machine.topology.ssd is not None
+        files = [
+            Path(folder or "") / "file"
+            for folder in (machine.topology.pmem.path, machine.topology.ssd.path)
+        ]
+        for file in files:
+            file.write_text("not flushed")
+        machine.power_cut()
+        machine.power_on()
+        found = machine.run(["cat", *map(str, files)])
+    assert found.stdout == "not flushed" * 2
+
+
+def test_it_says_that_its_power_cuts_lose_nothing(machine: ProcessMachine) -> None:
+    assert LOST_BY_POWER_CUT not in str(machine.facts())
+    machine.power_cut()
+    machine.power_on()
+    assert machine.facts()["unproved"] == [LOST_BY_POWER_CUT]
+    machine.prove()
+    assert machine.facts()["unproved"] == [LOST_BY_POWER_CUT]
+
+
+def test_only_a_machine_without_power_gets_it_again(machine: ProcessMachine) -> None:
+    with pytest.raises(LabError, match="has power; cut it first"):
+        machine.power_on()
+    machine.stop()
+    with pytest.raises(MachineDiedError, match="is stopped"):
+        machine.power_on()
+
+
+def test_lines_are_told_as_they_come_and_may_cut_the_power(machine: ProcessMachine) -> None:
+    lines: list[str] = []
+
+    def on_line(line: str) -> None:
+        lines.append(line)
+        if line == "saved":
+            machine.power_cut()
+
+    started = time.monotonic()
+    with pytest.raises(MachineDiedError, match="power cut"):
+        machine.run(
+            ["sh", "-c", "echo begun >&2; sleep 0.2; echo saved; sleep 60"], on_line=on_line
+        )
+    assert lines == ["begun", "saved"]
+    assert time.monotonic() - started < 5
+
+
+def test_who_reads_lines_gets_the_output_too(machine: ProcessMachine) -> None:
+    lines: list[str] = []
+    result = machine.run(["sh", "-c", "echo a; printf b; echo c >&2"], on_line=lines.append)
+    assert (sorted(lines), result.stdout, result.stderr) == (["a", "c"], "a\nb", "c\n")
+
+
+def test_a_reader_of_lines_that_fails_ends_the_command(machine: ProcessMachine) -> None:
+    def on_line(line: str) -> None:
+        raise ValueError(line)
+
+    started = time.monotonic()
+    with pytest.raises(ValueError, match="begun"):
+        machine.run(["sh", "-c", "echo begun; sleep 60"], on_line=on_line)
+    assert time.monotonic() - started < 5
 
 
 def test_a_kind_that_there_is_not_is_refused() -> None:

@@ -7,9 +7,10 @@ from textwrap import dedent
 
 import pytest
 
-from pmemlab.scenarios.command import saving_command, workload_command
+from pmemlab.scenarios.command import cut_command, saving_command, workload_command
 from pmemlab.scenarios.document import (
     Expectations,
+    PowerCuts,
     RowPlacement,
     Scenario,
     ScenarioError,
@@ -239,6 +240,60 @@ def test_a_workload_may_be_said_once_for_many_scenarios(tmp_path: Path) -> None:
 
 SAVED_ON = "saved_on: {topology: lab-fsdax.yaml, storage_type: PMEM_LIBPMEM, batches: 4}\n"
 TABLES = "workload: {name: tables, arguments: {tables: 3}}\n"
+CUTS = "power_cuts: {count: 2, after_line: saved, kept_on: pmem}\n"
+
+
+def load_on_media(folder: Path, text: str) -> Scenario:
+    """On a machine whose persistent memory is a file, which outlives power cuts."""
+    topology = folder / "lab-nvdimm.yaml"
+    topology.write_text(TOPOLOGY.replace("lab-fsdax", "lab-nvdimm") + "backing_files: {dimm: 1M}\n")
+    return load(folder, text.replace("lab-fsdax.yaml", "lab-nvdimm.yaml"))
+
+
+def test_a_run_may_be_cut_and_gone_on_with(tmp_path: Path) -> None:
+    cuts = CUTS.replace("kept_on", "within_s: [0, 1.5], seed: 7, kept_on")
+    scenario = load_on_media(tmp_path, SCENARIO + TABLES + cuts)
+    assert scenario.power_cuts == PowerCuts(2, "pmem", "saved", (0.0, 1.5), 7)
+    place = "PMEM_LIBPMEM", "python3", scenario.topology
+    cut = cut_command(scenario, *place, "/mnt/pmem/kept")
+    last = workload_command(scenario, *place, kept_folder="/mnt/pmem/kept")
+    assert option(cut, "--kept-in") == option(last, "--kept-in") == "/mnt/pmem/kept"
+    assert option(last, "--reference") == "DRAM"
+    assert "--reference" not in cut
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("count: 2, ", "", "power_cuts.count: is missing"),
+        ("count: 2", "count: no", "power_cuts.count: must be a whole number above 0"),
+        ("after_line: saved, ", "", "power_cuts.after_line: say when the power is cut"),
+        ("after_line: saved", "within_s: 3", "power_cuts.within_s: must be the least and the most"),
+        ("after_line: saved", "within_s: [3, 1]", "power_cuts.within_s: must be the least"),
+        ("after_line: saved", "within_s: [0, 0]", "power_cuts.within_s: must be the least"),
+        ("kept_on: pmem", "kept_on: ram", "power_cuts.kept_on: must be pmem or ssd, not 'ram'"),
+        ("kept_on: pmem", "kept_on: ssd", "power_cuts.kept_on: topology .* has no ssd.path"),
+        (", kept_on: pmem", "", "power_cuts.kept_on: is missing"),
+        ("count: 2", "count: 2, often: 1", "power_cuts.often: is no field here"),
+        ("name: tables, arguments: {tables: 3}", "name: wdl", "workload wdl keeps nothing"),
+        ("{tables: 3}", "{kept-in: /x}", "arguments.kept-in: is set by the runner"),
+    ],
+)
+def test_bad_power_cuts_are_named(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    text = SCENARIO + TABLES + CUTS
+    assert old in text
+    with pytest.raises(ScenarioError, match=complaint):
+        load_on_media(tmp_path, text.replace(old, new))
+
+
+def test_power_cuts_on_a_machine_that_is_all_ram_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="nothing of topology lab-fsdax outlives a power cut"):
+        load(tmp_path, SCENARIO + TABLES + CUTS)
+
+
+def test_power_cuts_and_another_beginning_are_apart(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="power_cuts: and saved_on: are for scenarios"):
+        load_on_media(tmp_path, SCENARIO + TABLES + SAVED_ON + CUTS)
 
 
 def test_a_run_may_begin_on_another_machine(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from pmemlab.errors import (
     MissingRequirementError,
     ProofError,
 )
+from pmemlab.machines.lines import OnLine
 from pmemlab.machines.protocol import Accelerator, Kind, Result
 from pmemlab.scenarios.runner import Outcome
 
@@ -69,8 +70,9 @@ class FakeMachine:
         argv: Sequence[str],
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        on_line: OnLine | None = None,
     ) -> Result:
-        del env, timeout
+        del env, timeout, on_line
         storage_type = argv[argv.index("--storage-type") + 1]
         self.log.append(f"run {self.topology.name} {storage_type}")
         return self.workload(storage_type)
@@ -84,7 +86,10 @@ class FakeMachine:
             raise ProofError(self.topology.name, [Mismatch("mount.dax", True, False)], {})
 
     def power_cut(self) -> None:
-        raise AssertionError("no scenario cuts the power yet")
+        raise AssertionError("no scenario here cuts the power")
+
+    def power_on(self) -> None:
+        raise AssertionError("no scenario here cuts the power")
 
     def stop(self) -> None:
         if not self.stopped.is_set():

@@ -11,17 +11,25 @@ import pytest
 
 from pmemlab.errors import MachineDiedError
 from pmemlab.machines import open_machine
+from pmemlab.machines.process import LOST_BY_POWER_CUT, ProcessMachine
 from pmemlab.scenarios import runner
 from pmemlab.scenarios.document import (
     Expectations,
+    PowerCuts,
     RowPlacement,
     SavedOn,
     Scenario,
     Storage,
     Workload,
 )
+from pmemlab.scenarios.power_cuts import run_until_cut
 from pmemlab.scenarios.runner import Job, Outcome, ScenarioRunner
-from pmemlab.scenarios.verdict import ExpectationError, judge, parse_document
+from pmemlab.scenarios.verdict import (
+    ExpectationError,
+    judge,
+    judge_power_cuts,
+    parse_document,
+)
 from pmemlab.topology import Topology, load_topology
 
 SMALL = {"tables": 2, "rows": 3000, "steps": 12, "batch-size": 512, "cold-lookups": 200}
@@ -61,6 +69,73 @@ def test_what_is_saved_in_vain_is_the_workload_s_failure() -> None:
     unknown = replace(ON_DISK, saved_on=saved_on, workload=Workload("tables", {"no": "option"}))
     with pytest.raises(ExpectationError, match="ended with status 2"):
         parse_document(outcome_of(unknown, "DRAM_SSDHASH").result)
+
+
+KEPT = Scenario(
+    path=Path("nvme-power-cuts.yaml"),
+    name="nvme-power-cuts",
+    summary="",
+    topology=load_topology("nvme"),
+    storage_types=("DRAM",),
+    expect=Expectations(RowPlacement(nodes=(0,))),
+    workload=Workload("tables", {**SMALL, "steps": 60, "keep-every": 3}),
+    power_cuts=PowerCuts(3, "ssd", after_line="kept: step"),
+)
+
+
+def test_tables_that_lose_their_power_go_on_bit_for_bit() -> None:
+    outcome = outcome_of(KEPT, "DRAM")
+    document = parse_document(outcome.result)
+    judge(KEPT, "DRAM", document, outcome.power_cuts)
+    first, *others = outcome.power_cuts
+    assert (first.resumed_step, first.kept_step >= 3) == (0, True)
+    assert [later.resumed_step > 0 for later in others] == [True, True]
+    assert document["run"]["first_step"] >= 9
+    assert LOST_BY_POWER_CUT in str(outcome.facts["unproved"])
+
+
+FORGETS = """
+import sys, time
+print("kept: step 7", file=sys.stderr, flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_a_command_kept_and_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "cut_command", lambda *_: [sys.executable, "-c", FORGETS])
+    outcome = outcome_of(KEPT, "DRAM")
+    document = parse_document(outcome.result)
+    with pytest.raises(ExpectationError, match="went on from step 0, though it had kept step 7"):
+        judge(KEPT, "DRAM", document, outcome.power_cuts)
+
+
+def test_power_cuts_may_come_at_moments_that_a_seed_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "cut_command", lambda *_: [sys.executable, "-c", FORGETS])
+    at_random = replace(KEPT, power_cuts=PowerCuts(3, "ssd", within_s=(0.2, 1.2), seed=3))
+    moments = [cut.after_s for cut in outcome_of(at_random, "DRAM").power_cuts]
+    again = [cut.after_s for cut in outcome_of(at_random, "DRAM").power_cuts]
+    assert again == pytest.approx(moments, abs=0.3)
+    assert len({round(moment, 1) for moment in moments}) > 1
+
+
+def test_a_command_that_ends_before_its_power_cut_is_told() -> None:
+    never = PowerCuts(2, "ssd", after_line="no such line")
+    scenario = replace(KEPT, power_cuts=never)
+    outcome = outcome_of(scenario, "DRAM")
+    assert outcome.power_cuts == ()
+    with pytest.raises(ExpectationError, match="ended before power cut 1 of 2"):
+        judge_power_cuts(never, outcome.power_cuts, outcome.result)
+
+
+def test_a_machine_that_dies_by_itself_is_no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(_self: object, _argv: object, **_: object) -> object:
+        raise MachineDiedError("the machine is gone")
+
+    monkeypatch.setattr(runner, "cut_command", lambda *_: [sys.executable, "-c", FORGETS])
+    with open_machine(KEPT.topology, "process") as machine:
+        monkeypatch.setattr(ProcessMachine, "run", dies)
+        with pytest.raises(MachineDiedError, match="the machine is gone"):
+            run_until_cut(machine, ["true"], {}, 1.0, PowerCuts(1, "ssd", "saved"), 0)
 
 
 HANG = """

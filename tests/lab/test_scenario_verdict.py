@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pmemlab.machines.protocol import Result
-from pmemlab.scenarios.document import Expectations, RowPlacement, Scenario, Workload
-from pmemlab.scenarios.verdict import ExpectationError, judge, judge_placement, parse_document
+from pmemlab.scenarios.document import (
+    Expectations,
+    PowerCuts,
+    RowPlacement,
+    Scenario,
+    Workload,
+)
+from pmemlab.scenarios.power_cuts import PowerCut
+from pmemlab.scenarios.verdict import (
+    ExpectationError,
+    judge,
+    judge_placement,
+    judge_power_cuts,
+    parse_document,
+)
 from pmemlab.topology import PersistentMemory, SolidStateDisk, Topology
 
 PMEM = PersistentMemory(path="/mnt/pmem", nodes=(1,), size_bytes=1 << 20)
@@ -71,6 +85,62 @@ def table(**changed: Any) -> dict[str, Any]:
 def yardstick() -> dict[str, Any]:
     in_dram = {"name": "DRAM", "nodes": {"0": 4}, "file": None, "devices": {}, "is_pmem": None}
     return run("DRAM") | {"tables": [table(**in_dram)]}
+
+
+def verdict_after(cuts: Sequence[PowerCut], first_step: int) -> str | None:
+    """Of a good run that was cut, and whose last part began with `first_step`."""
+    losses = run("DRAM")["losses"][first_step:]
+    document = {
+        "reference": yardstick(),
+        "run": run("PMEM_LIBPMEM") | {"first_step": first_step, "losses": losses},
+    }
+    try:
+        judge(scenario(ON_DAX), "PMEM_LIBPMEM", document, cuts)
+    except ExpectationError as error:
+        return str(error)
+    return None
+
+
+def cut(resumed_step: int = 0, kept_step: int = 0) -> PowerCut:
+    return PowerCut(1.0, resumed_step, kept_step)
+
+
+def test_a_run_that_goes_on_from_what_it_kept_passes() -> None:
+    assert verdict_after([cut(kept_step=1)], first_step=1) is None
+    assert verdict_after([cut(), cut(0, 1), cut(1, 0)], first_step=1) is None
+
+
+def test_what_was_kept_as_the_power_went_may_be_there_unsaid() -> None:
+    assert verdict_after([cut(kept_step=0)], first_step=1) is None
+
+
+def test_a_checkpoint_that_a_power_cut_took_fails() -> None:
+    complaint = verdict_after([cut(kept_step=2)], first_step=1)
+    assert (
+        complaint == "after power cut 1 the workload went on from step 1, though it had kept step 2"
+    )
+
+
+def test_a_checkpoint_that_was_lost_on_the_way_fails_though_the_end_is_right() -> None:
+    assert "after power cut 1 the" in str(verdict_after([cut(0, 1), cut(0, 1)], first_step=1))
+    assert "after power cut 2 the" in str(verdict_after([cut(0, 2), cut(2, 0)], first_step=1))
+
+
+def test_power_cuts_before_anything_was_kept_show_nothing() -> None:
+    assert verdict_after([cut(), cut()], 0) == (
+        "every run began anew: no power cut came after something was kept"
+    )
+
+
+def test_a_run_that_ends_before_its_power_cut_fails() -> None:
+    cuts = PowerCuts(2, "ssd", after_line="saved")
+    well, badly = Result(0, "{}", ""), Result(1, "", "no space left")
+    with pytest.raises(ExpectationError, match=r"before power cut 2 of 2: no line .* 'saved'"):
+        judge_power_cuts(cuts, [cut()], well)
+    judge_power_cuts(cuts, [cut(), cut()], well)
+    judge_power_cuts(cuts, [cut()], badly)
+    with pytest.raises(ExpectationError, match="no space left"):
+        parse_document(badly)
 
 
 def verdict(

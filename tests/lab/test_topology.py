@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,7 @@ def test_the_guide_s_modes_a_yardstick_and_others_are_there() -> None:
         "cxl-ram",
         "dram",
         "fsdax",
+        "fsdax-eadr",
         "fsdax-memmap",
         "fsdax-nvme",
         "interleaved",
@@ -71,7 +74,8 @@ def test_a_machine_proves_which_disk_it_has(name: str) -> None:
     if topology.ssd:
         assert topology.proof["disks.*.transport"] == [topology.proof["ssd.transport"]]
         assert topology.proof["ssd.rotates"] is False
-        assert f"mount {topology.proof['ssd.device']} {topology.ssd.path}" in topology.provision
+        mount = f"mount {topology.proof['ssd.device']} {topology.ssd.path}"
+        assert mount in topology.provision_commands(new_media=False)
 
 
 @pytest.mark.parametrize("name", topology_names())
@@ -135,7 +139,13 @@ def test_fields_have_their_documented_defaults(tmp_path: Path) -> None:
         ({"requires": "{qemu: 10.0}"}, r"requires\.qemu: must be text"),
         ({"requires": "{kernel: '6.x'}"}, r"requires\.kernel: must be a version in quotes"),
         ({"requires": "{cxl: '77'}"}, r"requires\.cxl: is no field here; there are qemu, kernel"),
-        ({"memroy": "1G"}, "memroy: is no field here; there are name, summary"),
+        ({"provision": "mkfs"}, "provision: must be a list"),
+        ({"provision": "[{format: mkfs}]"}, r"provision\[0\]\.format: must be a list of texts"),
+        ({"provision": "['true', {}]"}, r"provision\[1\]\.format: must be a list of commands"),
+        ({"provision": "[{mount: [x]}]"}, r"provision\[0\]\.mount: is no field here"),
+        ({"like": "fsdx"}, "like: 'fsdx' is none of the lab's own; there are cxl-pmem"),
+        ({"like": "fsdax-eadr"}, "like: fsdax-eadr is like another one itself"),
+        ({"memroy": "1G"}, "memroy: is no field here; there are like, name, summary"),
     ],
 )
 def test_a_bad_field_is_named_with_its_file(
@@ -145,6 +155,51 @@ def test_a_bad_field_is_named_with_its_file(
     with pytest.raises(TopologyError, match=named) as caught:
         load_topology(path)
     assert str(path) in str(caught.value)
+
+
+def test_one_that_is_like_another_says_but_what_differs(tmp_path: Path) -> None:
+    path = _written(tmp_path, like="fsdax", cpus="2", proof="{cpus: [0, 1]}")
+    topology, fsdax = load_topology(path), load_topology("fsdax")
+    differs = replace(
+        fsdax,
+        name="mine",
+        summary="a machine",
+        cpus=2,
+        proof={**fsdax.proof, "cpus": [0, 1]},
+    )
+    assert topology == differs
+
+
+def test_one_that_is_like_another_has_a_summary_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nlike: fsdax\n")
+    with pytest.raises(TopologyError, match="summary: is missing"):
+        load_topology(path)
+
+
+def test_commands_for_new_media_are_left_out_on_used_ones(tmp_path: Path) -> None:
+    path = _written(tmp_path, provision="[load, {format: [label, mkfs]}, mount]")
+    topology = load_topology(path)
+    assert topology.provision_commands(new_media=True) == ["load", "label", "mkfs", "mount"]
+    assert topology.provision_commands(new_media=False) == ["load", "mount"]
+
+
+@pytest.mark.parametrize("name", topology_names())
+def test_no_boot_but_the_first_destroys_what_media_hold(name: str) -> None:
+    topology = load_topology(name)
+    commands = topology.provision_commands(new_media=False)
+    assert not [c for c in commands if re.search(r"mkfs|init-labels|create-namespace", c)]
+    wanted = topology.pmem.path or (topology.ssd and topology.ssd.path)
+    assert not wanted or any(c.startswith("mount") for c in commands)
+
+
+def test_adr_and_eadr_differ_in_the_persistence_domain_alone() -> None:
+    adr, eadr = load_topology("fsdax"), load_topology("fsdax-eadr")
+    domain = "regions.*.persistence_domain"
+    assert (adr.proof[domain], eadr.proof[domain]) == (["memory_controller"], ["cpu_cache"])
+    assert adr.machine_options == "nvdimm=on,nvdimm-persistence=mem-ctrl"
+    assert eadr.machine_options == "nvdimm=on,nvdimm-persistence=cpu"
+    assert (adr.provision, adr.qemu) == (eadr.provision, eadr.qemu)
 
 
 def test_a_field_that_is_missing_is_named(tmp_path: Path) -> None:

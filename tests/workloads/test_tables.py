@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pmemlab.workloads import tables
+from pmemlab.workloads.keeping import kept_step, resumed_step
 
 SMALL = [
     *("--tables", "2", "--rows", "3000", "--steps", "12", "--batch-size", "512"),
@@ -108,3 +109,39 @@ def skip_without(library: str) -> None:
         ctypes.CDLL(library)
     except OSError:
         pytest.skip(f"{library} is missing")
+
+
+def test_a_run_goes_on_from_what_an_earlier_one_has_kept(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    whole = run(capsys)["run"]
+    keeping = ["--kept-in", str(tmp_path / "kept"), "--keep-every", "5"]
+    assert tables.main([*SMALL, "--stop-after", "13", *keeping]) == 0
+    assert [step for step in map(kept_step, told(capsys)) if step] == [5, 10]
+    assert tables.main([*SMALL, "--json", *keeping]) == 0
+    captured = capsys.readouterr()
+    assert [step for step in map(resumed_step, captured.err.splitlines()) if step] == [10]
+    rest = json.loads(captured.out)["run"]
+    assert rest["first_step"] == 10
+    assert rest["losses"] == whole["losses"][10:]
+    assert rest["state_sha256"] == whole["state_sha256"]
+
+
+def test_a_damaged_save_is_no_reason_to_begin_anew(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    keeping = ["--kept-in", str(tmp_path / "kept"), "--keep-every", "5"]
+    assert tables.main([*SMALL, "--stop-after", "7", *keeping]) == 0
+    (save,) = (tmp_path / "kept").glob("save-*")
+    next(path for path in save.rglob("*") if path.is_file()).write_bytes(b"")
+    assert tables.main([*SMALL, *keeping]) == 2
+    assert "save-" in capsys.readouterr().err
+
+
+def test_there_is_one_save_to_go_on_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tables.main([*SMALL, "--kept-in", "a", "--restore", "b"]) == 2
+    assert "--kept-in" in capsys.readouterr().err
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().err.splitlines()

@@ -19,6 +19,7 @@ from requests import RequestException
 
 from pmemlab.container_engine.health import has_ended, last_log_lines
 from pmemlab.errors import EXEC_LAB_ERROR_STATUS, MachineDiedError
+from pmemlab.machines.lines import Lines, OnLine
 
 __all__ = ["ContainerCommand"]
 
@@ -67,13 +68,16 @@ class ContainerCommand:
         self._stream = cast(socket.SocketIO, stream)
         threading.Thread(target=self._read, name="docker exec", daemon=True).start()
 
-    def wait(self, timeout: float | None = None) -> int:
+    def wait(self, timeout: float | None = None, on_line: OnLine | None = None) -> int:
         """Its exit status.
+
+        on_line: told each whole line that it writes, as it comes.
 
         Raises `TimeoutError` past the timeout, and leaves it running; `MachineDiedError` within
         seconds where the container ends meanwhile.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
+        lines = Lines(on_line)
         while True:
             left = _LOOK_EVERY_S if deadline is None else deadline - time.monotonic()
             if left <= 0:
@@ -88,6 +92,7 @@ class ContainerCommand:
             stream, data = frame
             output = self.stdout if stream == docker_stream.STDOUT else self.stderr
             output += data
+            lines.feed(stream, data)
 
     def kill(self) -> None:
         """End it at once. Fine where it, or the container, has ended already."""

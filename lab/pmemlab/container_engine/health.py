@@ -10,11 +10,13 @@ from docker.models.containers import Container
 from requests import RequestException
 
 from pmemlab.errors import LabError, MachineDiedError
+from pmemlab.guest.state_files import POWER_CUT_FILE, PROOF_FILE
 from pmemlab.proof import Proof
 
 __all__ = [
     "STATE_FOLDER",
     "has_ended",
+    "has_its_power_cut",
     "is_proved",
     "last_log_lines",
     "read_proof",
@@ -35,6 +37,14 @@ def has_ended(container: Container) -> bool:
     except NotFound:
         return True
     return container.status not in ("created", "running")
+
+
+def has_its_power_cut(container: Container) -> bool:
+    """Whether it runs, but its machine is without power."""
+    if container.status != "running":
+        return False
+    found = container.exec_run(["test", "-e", f"{STATE_FOLDER}/{POWER_CUT_FILE}"])
+    return bool(found.exit_code == 0)
 
 
 def is_proved(container: Container) -> bool:
@@ -61,7 +71,7 @@ def wait_until_proved(container: Container) -> None:
 
 def read_proof(container: Container) -> Proof:
     """The proof as `pmemlab serve` wrote it."""
-    path = f"{STATE_FOLDER}/proof.json"
+    path = f"{STATE_FOLDER}/{PROOF_FILE}"
     output = container.exec_run(["cat", path]).output
     assert isinstance(output, bytes)  # as it is not asked to stream
     try:

@@ -17,6 +17,11 @@ is one command; its number is the host's choice.
                     STDOUT, STDERR   bytes
                     EXIT     JSON {"returncode": ...} or {"error": ...}; the channel's last frame
                     PONG     nothing
+
+Whoever attaches to `pmemlab serve` may also say to it, and hears EXIT when it is done:
+
+    client -> serve POWER_CUT   nothing; end the guest at once
+                    POWER_ON    nothing; boot it again on the same media, and prove it
 """
 
 from __future__ import annotations
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 HELLO, SPAWN, KILL, REFRESH, PING, PONG, STDOUT, STDERR, EXIT, INPUT, RESIZE = range(1, 12)
+POWER_CUT, POWER_ON = range(12, 14)
 PORT_NAME = "pmemlab.agent"
 
 _HEADER = struct.Struct("!BII")

@@ -46,7 +46,9 @@ def script(topology: Topology, options: GuestOptions) -> str:
     for name, size in topology.backing_files.items():
         lines.append(shlex.join(["truncate", "--size", str(size), str(state / f"{name}.img")]))
     lines.append(_folded(argv))
-    lines += [f"# in the guest: {command}" for command in topology.provision]
+    for step in topology.provision:
+        where = "in the guest, on new media" if step.formats else "in the guest"
+        lines.append(f"# {where}: {step.command}")
     return "\n".join(lines) + "\n"
 
 

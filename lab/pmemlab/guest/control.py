@@ -1,7 +1,8 @@
 """How other processes run commands in a guest that `pmemlab serve` keeps.
 
 The serving process listens on a socket in the guest's state folder. What passes there are the
-agent's own frames: a client says SPAWN, KILL, INPUT and RESIZE, and hears STDOUT, STDERR and EXIT.
+agent's own frames: a client says SPAWN, KILL, INPUT and RESIZE, and hears STDOUT, STDERR and EXIT;
+and it may switch the guest's power, by POWER_CUT and POWER_ON.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -26,8 +27,8 @@ __all__ = ["ControlServer", "attach"]
 _SOCKET = "control.sock"
 
 
-class Spawner(Protocol):
-    """Whatever starts commands in a guest."""
+class ServedGuest(Protocol):
+    """Whatever starts commands in a guest, and switches its power."""
 
     def spawn(
         self,
@@ -35,6 +36,10 @@ class Spawner(Protocol):
         env: Mapping[str, str],
         terminal: Mapping[str, int] | None = None,
     ) -> Command: ...
+
+    def power_cut(self) -> None: ...
+
+    def power_on(self) -> None: ...
 
 
 @contextmanager
@@ -82,10 +87,19 @@ def run_attached(
         return command.returncode if command.returncode >= 0 else 128 - command.returncode
 
 
+def switch_power(state: Path, *, on: bool) -> None:
+    """Cut the power of the guest that is served with this state folder, or boot it again.
+
+    Raises `LabError` where that fails.
+    """
+    with attach(state) as link:
+        link.switch_power(agent.POWER_ON if on else agent.POWER_CUT)
+
+
 class ControlServer:
     """Serves clients from threads of its own while it is entered."""
 
-    def __init__(self, state: Path, guest: Spawner) -> None:
+    def __init__(self, state: Path, guest: ServedGuest) -> None:
         self._state = state
         self._guest = guest
         self._listener = socket.socket(socket.AF_UNIX)
@@ -122,7 +136,7 @@ class ControlServer:
 class _Client:
     """One connection. `_lock` guards sending and `_commands`."""
 
-    def __init__(self, connection: socket.socket, guest: Spawner) -> None:
+    def __init__(self, connection: socket.socket, guest: ServedGuest) -> None:
         self._socket = connection
         self._guest = guest
         self._lock = threading.Lock()
@@ -163,12 +177,24 @@ class _Client:
                 self._commands[channel] = command
             pump = threading.Thread(target=self._pump, args=(channel, command), daemon=True)
             pump.start()
+        elif kind in (agent.POWER_CUT, agent.POWER_ON):
+            switch = self._guest.power_cut if kind == agent.POWER_CUT else self._guest.power_on
+            # A boot takes long, and the client's pings want an answer meanwhile.
+            threading.Thread(target=self._switch, args=(channel, switch), daemon=True).start()
         elif kind in (agent.KILL, agent.INPUT, agent.RESIZE):
             with self._lock:
                 running = self._commands.get(channel)
             if running is not None:
                 with suppress(LabError):
                     _pass_on(running, kind, payload)
+
+    def _switch(self, channel: int, switch: Callable[[], None]) -> None:
+        try:
+            switch()
+        except LabError as error:
+            self._send_end(channel, {"error": str(error)})
+        else:
+            self._send_end(channel, {"returncode": 0})
 
     def _pump(self, channel: int, command: Command) -> None:
         try:

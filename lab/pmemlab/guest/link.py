@@ -11,11 +11,12 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, suppress
 
 from pmemlab.errors import CommandTimeoutError, LabError
 from pmemlab.guest import agent
+from pmemlab.machines.lines import Lines, OnLine
 from pmemlab.machines.protocol import Result
 
 __all__ = ["Command", "Link"]
@@ -77,27 +78,45 @@ class Link:
 
         terminal: "rows" and "columns" of the terminal that it is to run on. Default: on none.
         """
+        request: dict[str, object] = {"argv": list(argv), "env": dict(env)}
+        if terminal is not None:
+            request["terminal"] = dict(terminal)
+        return self._begin(agent.SPAWN, json.dumps(request).encode())
+
+    def switch_power(self, kind: int) -> None:
+        """Ask `pmemlab serve`, which alone can, to cut its guest's power or to boot it again.
+
+        kind: agent.POWER_CUT or agent.POWER_ON. Raises `LabError` where that fails.
+        """
+        for _ in self._begin(kind).output():
+            pass
+
+    def _begin(self, kind: int, payload: bytes = b"") -> Command:
         channel = next(self._numbers)
         frames: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         with self._lock:
             if self._closed.is_set():
                 raise self._died("is down")
             self._channels[channel] = frames
-        request: dict[str, object] = {"argv": list(argv), "env": dict(env)}
-        if terminal is not None:
-            request["terminal"] = dict(terminal)
-        self._send(agent.pack(agent.SPAWN, channel, json.dumps(request).encode()))
+        self._send(agent.pack(kind, channel, payload))
         return Command(self, channel, frames)
 
     def run(
-        self, argv: Sequence[str], env: Mapping[str, str], timeout: float | None = None
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        timeout: float | None = None,
+        on_line: OnLine | None = None,
     ) -> Result:
         """Run a command to its end; see `Machine.run`."""
         output = {agent.STDOUT: bytearray(), agent.STDERR: bytearray()}
+        lines = Lines(on_line)
         command = self.spawn(argv, env)
         try:
-            for stream, data in command.output(timeout):
-                output[stream] += data
+            with closing(command.output(timeout)) as pieces:
+                for stream, data in pieces:
+                    output[stream] += data
+                    lines.feed(stream, data)
         except TimeoutError:
             out, err = (bytes(part).decode(errors="surrogateescape") for part in output.values())
             raise CommandTimeoutError(argv, timeout or 0.0, out, err) from None
@@ -187,7 +206,7 @@ class Command:
         self._frames = frames
         self.returncode = 0
 
-    def output(self, timeout: float | None = None) -> Iterator[tuple[int, bytes]]:
+    def output(self, timeout: float | None = None) -> Generator[tuple[int, bytes], None, None]:
         """What it writes, as it comes: (agent.STDOUT or agent.STDERR, bytes).
 
         Raises TimeoutError past the timeout, after the command was killed; the guest's death; and

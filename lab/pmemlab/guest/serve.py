@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
 from pmemlab.errors import LabError
 from pmemlab.guest.control import ControlServer
-from pmemlab.machines.guest import open_guest_machine
+from pmemlab.guest.link import Command
+from pmemlab.guest.state_files import POWER_CUT_FILE, PROOF_FILE
+from pmemlab.machines.guest import GuestMachine, open_guest_machine
 from pmemlab.proof import Proof
 from pmemlab.topology import Topology
 
-__all__ = ["PROOF_FILE", "serve"]
-
-PROOF_FILE = "proof.json"
+__all__ = ["serve"]
 
 
 def serve(
@@ -27,7 +27,8 @@ def serve(
     """Keep a proved guest until SIGTERM or SIGINT, then leave nothing of it.
 
     state: folder for its files; made if need be. Once the guest is proved, the proof is there as
-        proof.json, and `pmemlab.guest.control.attach` reaches the guest.
+        proof.json, and `pmemlab.guest.control.attach` reaches the guest, whose power may be cut and
+        switched on again.
 
     Raises as `open_guest_machine` does, and `MachineDiedError` where the guest ends by itself.
     To be called from the main thread.
@@ -36,22 +37,57 @@ def serve(
         state.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LabError(f"state folder {state}: {error.strerror}") from error
-    proof = state / PROOF_FILE
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, _end)
     try:
         with open_guest_machine(topology, state, on_step) as machine:
-            proof.unlink(missing_ok=True)  # of one that was killed; the folder is ours now
-            with ControlServer(state, machine):
-                machine.proof.write(proof)
-                on_ready(machine.proof)
-                try:
-                    machine.link.wait_closed()
-                finally:
-                    proof.unlink(missing_ok=True)
-                raise machine.died("ended by itself")
+            guest = _Guest(machine, state)
+            guest.tell(None)  # of one that was killed; the folder is ours now
+            try:
+                with ControlServer(state, guest):
+                    guest.tell(machine.proof)
+                    on_ready(machine.proof)
+                    raise machine.wait_ended()
+            finally:
+                guest.tell(None)
     except _EndRequest:
         return
+
+
+class _Guest:
+    """The guest, whose state folder says whether it has power."""
+
+    def __init__(self, machine: GuestMachine, state: Path) -> None:
+        self._machine = machine
+        self._proof = state / PROOF_FILE
+        self._power_cut = state / POWER_CUT_FILE
+
+    def tell(self, proof: Proof | None, *, power_cut: bool = False) -> None:
+        """What the folder says from now on."""
+        if power_cut:
+            self._power_cut.touch()
+        else:
+            self._power_cut.unlink(missing_ok=True)
+        if proof is None:
+            self._proof.unlink(missing_ok=True)
+        else:
+            proof.write(self._proof)
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        terminal: Mapping[str, int] | None = None,
+    ) -> Command:
+        return self._machine.spawn(argv, env, terminal)
+
+    def power_cut(self) -> None:
+        self._machine.power_cut()
+        self.tell(None, power_cut=True)
+
+    def power_on(self) -> None:
+        self._machine.power_on()
+        self.tell(self._machine.proof)
 
 
 class _EndRequest(BaseException):

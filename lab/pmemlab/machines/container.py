@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Literal
 
 import docker
-from docker.errors import APIError, ImageNotFound
+from docker.errors import ImageNotFound
 from docker.models.containers import Container
 
 from pmemlab.clone import Clone, find_clone
@@ -20,6 +20,7 @@ from pmemlab.container_engine.container_command import ContainerCommand
 from pmemlab.container_engine.health import (
     STATE_FOLDER,
     has_ended,
+    has_its_power_cut,
     read_proof,
     wait_until_proved,
 )
@@ -31,13 +32,14 @@ from pmemlab.errors import (
     EXEC_LAB_ERROR_STATUS,
     CommandTimeoutError,
     LabError,
-    MachineDiedError,
     MissingRequirementError,
 )
 from pmemlab.machines.facts import read_facts
 from pmemlab.machines.lease import Lease
+from pmemlab.machines.lines import OnLine
 from pmemlab.machines.protocol import Accelerator, Result
 from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_memory
+from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
 from pmemlab.proof import prove
 from pmemlab.topology import Requirements, Topology, load_topology
 
@@ -135,8 +137,10 @@ def open_container_machine(topology: Topology, *, leased: bool = True) -> Contai
         )
     lease = Lease.of_lab_machine(clone, topology.name) if leased else None
     try:
-        if has_ended(container):  # a power cut, or a death that was reported already
+        if has_ended(container):  # a death that was reported already
             container.start()
+        elif has_its_power_cut(container):  # by somebody who was killed before it was on again
+            container.restart(timeout=0)
         return _started(client, topology, container, owned=False, lease=lease)
     except BaseException:
         if lease is not None:
@@ -172,7 +176,7 @@ class ContainerMachine:
 
     owned: whether the container goes with the machine. One that belongs to a running lab stays.
 
-    `_lock` guards `_commands` and `_end`.
+    `_lock` guards `_commands` and `_uptime`.
     """
 
     kind: Literal["container"] = "container"
@@ -195,17 +199,18 @@ class ContainerMachine:
         self.accelerator: Accelerator = self._proof.accelerator
         self._lock = threading.Lock()
         self._commands: set[ContainerCommand] = set()
-        self._end = ""  # how it went down by our own hand
+        self._uptime = self._new_uptime()
 
     def run(
         self,
         argv: Sequence[str],
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        on_line: OnLine | None = None,
     ) -> Result:
-        command = self._begin(argv, env or {})
+        uptime, command = self._begin(argv, env or {})
         try:
-            status = command.wait(timeout)
+            status = command.wait(timeout, on_line)
         except TimeoutError:
             command.kill()
             raise CommandTimeoutError(
@@ -213,12 +218,12 @@ class ContainerMachine:
             ) from None
         except BaseException:
             command.kill()
-            self._check_up()
+            uptime.check()
             raise
         finally:
             with self._lock:
                 self._commands.discard(command)
-        self._check_up()
+        uptime.check()
         stderr = _text(command.stderr)
         if status == EXEC_LAB_ERROR_STATUS and _EXEC_ERROR_PREFIX in stderr:
             raise LabError(f"container {self._container.name}: {stderr.strip()}")
@@ -232,22 +237,49 @@ class ContainerMachine:
         self._proof = replace(self._proof, facts=facts, proved=prove(self.topology, facts))
 
     def power_cut(self) -> None:
-        self._go_down("has had its power cut")
+        uptime = self._current_uptime()
+        uptime.end(POWER_CUT)
+        if uptime.how_it_ended == POWER_CUT and not has_ended(self._container):
+            self._switch_power("cut")
+
+    def power_on(self) -> None:
+        with self._lock:
+            how_it_ended = self._uptime.how_it_ended
+            if how_it_ended == STOPPED:
+                self._uptime.check()
+            if not how_it_ended:
+                raise LabError(f"container {self._container.name} has power; cut it first")
+            self._uptime = uptime = self._new_uptime()
         try:
-            self._container.kill()
-        except APIError as error:
-            if not has_ended(self._container):
-                raise LabError(f"container {self._container.name}: {error.explanation}") from None
+            self._switch_power("on")
+            self._proof = read_proof(self._container)
+        except BaseException as error:
+            uptime.end(f"did not come up: {error}")
+            raise
+
+    def _switch_power(self, to: Literal["cut", "on"]) -> None:
+        """By whoever serves the guest in the container, whose media are that one's."""
+        command = ContainerCommand(
+            self._client,
+            self._container,
+            ["pmemlab", "power", to, "--state-dir", STATE_FOLDER],
+        )
+        if command.wait():
+            raise LabError(f"container {self._container.name}: {_text(command.stderr).strip()}")
 
     def stop(self) -> None:
-        cut = bool(self._end)
-        self._go_down("is stopped")
+        uptime = self._current_uptime()
+        uptime.end(STOPPED)
         for command in self._running():
             command.kill()
         if self._owned:
             remove(self._container)
-        elif cut and has_ended(self._container):
-            self._container.start()  # the lab is as it was found, a moment from now
+        elif uptime.how_it_ended != STOPPED:  # it was without power already
+            # The lab is as it was found, on new media, a moment from now.
+            self._container.restart(timeout=0)
+        with self._lock:
+            self._uptime = self._new_uptime()
+            self._uptime.end(STOPPED)
         if self._lease is not None:
             self._lease.end()
         self._client.close()
@@ -263,34 +295,30 @@ class ContainerMachine:
     ) -> None:
         self.stop()
 
-    def _begin(self, argv: Sequence[str], env: Mapping[str, str]) -> ContainerCommand:
+    def _begin(
+        self, argv: Sequence[str], env: Mapping[str, str]
+    ) -> tuple[Uptime, ContainerCommand]:
         settings = [f"--env={name}={value}" for name, value in env.items()]
         with self._lock:
-            self._raise_if_down()
+            self._uptime.check()
             command = ContainerCommand(
                 self._client,
                 self._container,
                 ["pmemlab", "exec", "--state-dir", STATE_FOLDER, *settings, "--", *argv],
             )
             self._commands.add(command)
-        return command
+            return self._uptime, command
 
     def _running(self) -> list[ContainerCommand]:
         with self._lock:
             return list(self._commands)
 
-    def _go_down(self, how: str) -> None:
-        with self._lock:
-            self._end = self._end or how
+    def _new_uptime(self) -> Uptime:
+        return Uptime(f"container {self._container.name}")
 
-    def _check_up(self) -> None:
+    def _current_uptime(self) -> Uptime:
         with self._lock:
-            self._raise_if_down()
-
-    def _raise_if_down(self) -> None:
-        """REQUIRES: `_lock` is held."""
-        if self._end:
-            raise MachineDiedError(f"container {self._container.name} {self._end}")
+            return self._uptime
 
 
 def _returncode(status: int) -> int:

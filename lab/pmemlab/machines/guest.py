@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,19 +20,22 @@ from pmemlab.errors import (
     ProvisionError,
 )
 from pmemlab.guest.accelerator import choose_accelerator
+from pmemlab.guest.boot import Boot
 from pmemlab.guest.host_files import HostFiles, package_folders
 from pmemlab.guest.initramfs import find_busybox, get_initramfs
 from pmemlab.guest.kernel import get_kernel, kernel_release, kernel_source
 from pmemlab.guest.link import Command, Link
-from pmemlab.guest.qemu import Qemu, command_line, find_qemu, find_setpriv
+from pmemlab.guest.qemu import command_line, find_qemu, find_setpriv
 from pmemlab.guest.requirements import unmet_requirements
 from pmemlab.guest.sandbox import sandbox_arguments
 from pmemlab.guest.shares import foreign_site_folders, guest_root, shared_folders
 from pmemlab.machines.facts import read_facts
 from pmemlab.machines.guest_options import RESULTS, RESULTS_TAG, GuestOptions
+from pmemlab.machines.lines import OnLine
 from pmemlab.machines.protocol import Accelerator, Result
 from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_disk, missing_memory
 from pmemlab.machines.state_folder import StateFolder
+from pmemlab.machines.uptime import POWER_CUT, STOPPED
 from pmemlab.proof import Proof, prove
 from pmemlab.topology import Topology
 
@@ -103,7 +106,10 @@ def agent_command(python: str) -> list[str]:
 
 
 class GuestMachine:
-    """A guest. `open_guest_machine` makes one that is started and proved."""
+    """A guest. `open_guest_machine` makes one that is started and proved.
+
+    `_powered` guards `_boot` and `_stopped`, and tells of a new boot.
+    """
 
     kind: Literal["guest"] = "guest"
 
@@ -119,11 +125,11 @@ class GuestMachine:
         self.accelerator: Accelerator = "tcg"
         self.python = sys.executable
         self._state = StateFolder(state, False) if state else StateFolder.temporary()
-        self._qemu: Qemu | None = None
-        self._link: Link | None = None
+        self._qemu_argv: Callable[[str], Sequence[str]] | None = None
+        self._powered = threading.Condition()
+        self._boot: Boot | None = None
+        self._stopped = False
         self._proof: Proof | None = None
-        self._end = "is stopped"  # what is said of it once it is down by our own hand
-        self._down = False
         self._host_files = HostFiles(package_folders())
 
     @property
@@ -133,20 +139,16 @@ class GuestMachine:
 
     @property
     def pid(self) -> int:
-        """QEMU's process id."""
-        assert self._qemu is not None, "the machine is not started"
-        return self._qemu.pid
+        """QEMU's process id; of its last boot."""
+        return self._last_boot().pid
 
     @property
     def link(self) -> Link:
         """The way to its agent. Raises `MachineDiedError` where it was stopped or cut."""
-        if self._link is None or self._down:
-            raise MachineDiedError(f"guest {self.topology.name} {self._end}")
-        return self._link
+        return self._last_boot().link
 
     def start(self, on_step: Callable[[str], None]) -> None:
-        """Boot, provision, prove."""
-        seconds: dict[str, float] = {}
+        """Boot on new media, provision, prove."""
         qemu = find_qemu()
         on_step("looking for a kernel")
         kernel = get_kernel()
@@ -156,32 +158,75 @@ class GuestMachine:
         initramfs = get_initramfs(kernel, guest_root(shares))
         on_step("choosing KVM or TCG")
         self.accelerator = choose_accelerator(kernel, qemu)
+        further = [*sandbox_arguments(qemu), *self._qemu_arguments]
 
-        started = time.monotonic()
-        on_step(f"booting on {self.accelerator.upper()}")
-        self._make_backing_files()
-        ours, theirs = socket.socketpair()
-        with ours:
-            argv = command_line(
+        def qemu_argv(port: str) -> Sequence[str]:
+            return command_line(
                 self.topology,
                 kernel,
                 initramfs,
                 self.accelerator,
                 self._state.path,
                 agent_command(self.python),
-                f"fd={theirs.fileno()}",
+                port,
                 shares=[*shares, *([self._results] if self._results else [])],
-                further=[*sandbox_arguments(qemu), *self._qemu_arguments],
+                further=further,
             )
-            self._qemu = Qemu(self.topology.name, argv, self._state.path, theirs)
-            self._link = Link(ours.dup(), self.died)
-        self._link.wait_hello(_BOOT_LIMIT_S)
-        seconds["boot"] = time.monotonic() - started
 
-        started = time.monotonic()
+        self._qemu_argv = qemu_argv
+        self._make_backing_files()
+        self._power_on(on_step, new_media=True)
+
+    def power_on(self, on_step: Callable[[str], None] = lambda _: None) -> None:
+        """See `Machine.power_on`. on_step: as `open_guest_machine` has it."""
+        if not self._last_boot().uptime.how_it_ended:
+            raise LabError(f"guest {self.topology.name} has power; cut it first")
+        self._power_on(on_step, new_media=not self.topology.keeps_media)
+
+    def _power_on(self, on_step: Callable[[str], None], *, new_media: bool) -> None:
+        boot = None
+        try:
+            seconds: dict[str, float] = {}
+            started = time.monotonic()
+            on_step(f"booting on {self.accelerator.upper()}")
+            boot = self._new_boot()
+            boot.link.wait_hello(_BOOT_LIMIT_S)
+            seconds["boot"] = time.monotonic() - started
+
+            started = time.monotonic()
+            self._provision(on_step, new_media=new_media)
+            seconds["provision"] = time.monotonic() - started
+
+            started = time.monotonic()
+            on_step("proving it")
+            facts = read_facts(self)
+            proved = prove(self.topology, facts)
+            seconds["proof"] = time.monotonic() - started
+        except BaseException as error:
+            if boot is not None:
+                boot.end(f"did not come up: {error}")
+            raise
+        rounded = {step: round(value, 2) for step, value in seconds.items()}
+        self._proof = Proof(self.topology.name, self.accelerator, facts, proved, rounded)
+
+    def _new_boot(self) -> Boot:
+        assert self._qemu_argv is not None, "the machine is not started"
+        with self._powered:
+            if self._stopped:
+                raise MachineDiedError(f"guest {self.topology.name} {STOPPED}")
+            self._boot = Boot(self.topology.name, self._qemu_argv, self._state.path)
+            self._powered.notify_all()
+            return self._boot
+
+    def _last_boot(self) -> Boot:
+        with self._powered:
+            assert self._boot is not None, "the machine is not started"
+            return self._boot
+
+    def _provision(self, on_step: Callable[[str], None], *, new_media: bool) -> None:
         if self._results:
             self._mount_results()
-        for command in self.topology.provision:
+        for command in self.topology.provision_commands(new_media=new_media):
             on_step(command)
             done = self.run(["/bin/sh", "-ec", command], timeout=_PROVISION_LIMIT_S)
             if done.returncode:
@@ -190,15 +235,6 @@ class GuestMachine:
                     f"guest {self.topology.name}: {command!r} ended with status "
                     f"{done.returncode}: {output}"
                 )
-        seconds["provision"] = time.monotonic() - started
-
-        started = time.monotonic()
-        on_step("proving it")
-        facts = read_facts(self)
-        proved = prove(self.topology, facts)
-        seconds["proof"] = time.monotonic() - started
-        rounded = {step: round(value, 2) for step, value in seconds.items()}
-        self._proof = Proof(self.topology.name, self.accelerator, facts, proved, rounded)
 
     def _mount_results(self) -> None:
         options = "trans=virtio,version=9p2000.L,cache=mmap,msize=512000"
@@ -212,9 +248,10 @@ class GuestMachine:
         argv: Sequence[str],
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        on_line: OnLine | None = None,
     ) -> Result:
-        self._refresh(argv)
-        return self.link.run(argv, self._environment(env or {}), timeout)
+        link = self._refreshed_link(argv)
+        return link.run(argv, self._environment(env or {}), timeout, on_line)
 
     def spawn(
         self,
@@ -226,8 +263,7 @@ class GuestMachine:
 
         terminal: "rows" and "columns" of the terminal that it is to run on. Default: on none.
         """
-        self._refresh(argv)
-        return self.link.spawn(argv, self._environment(env), terminal)
+        return self._refreshed_link(argv).spawn(argv, self._environment(env), terminal)
 
     def _make_backing_files(self) -> None:
         """Sparse: what the guest never writes takes no room."""
@@ -243,10 +279,12 @@ class GuestMachine:
             with (self._state.path / f"{name}.img").open("wb") as file:
                 file.truncate(size)
 
-    def _refresh(self, argv: Sequence[str]) -> None:
-        """Let the guest see what was edited here since its last command."""
+    def _refreshed_link(self, argv: Sequence[str]) -> Link:
+        """The way to a guest that sees what was edited here since its last command."""
+        link = self.link
         if self._host_files.changed(argv):
-            self.link.refresh()
+            link.refresh()
+        return link
 
     def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
         python_path = [folder.parent for folder in package_folders()] + foreign_site_folders()
@@ -267,26 +305,27 @@ class GuestMachine:
         self._proof = replace(self.proof, facts=facts, proved=prove(self.topology, facts))
 
     def power_cut(self) -> None:
-        if self._qemu is not None and not self._down:
-            self._qemu.kill()
-            self._end = "has had its power cut"
-            self._down = True
+        self._last_boot().end(POWER_CUT)
+
+    def wait_ended(self) -> LabError:
+        """Wait until the guest ends otherwise than by a power cut, and return how it did."""
+        while True:
+            boot = self._last_boot()
+            boot.wait_ended()
+            if boot.uptime.how_it_ended != POWER_CUT:
+                return boot.died("ended by itself")
+            with self._powered:
+                while self._boot is boot:
+                    self._powered.wait()
 
     def stop(self) -> None:
-        if self._qemu is not None:
-            self._qemu.kill()
-        if self._link is not None:
-            self._link.close()
-        self._down = True
+        with self._powered:
+            self._stopped = True
+            boot = self._boot
+        if boot is not None:
+            boot.end(STOPPED)
         images = (f"{name}.img" for name in self.topology.backing_files)
         self._state.release(*images, "console.log", "qemu.log")
-
-    def died(self, how: str) -> LabError:
-        """The error for its death, found out in this way."""
-        if self._down:
-            return MachineDiedError(f"guest {self.topology.name} {self._end}")
-        assert self._qemu is not None
-        return self._qemu.died(how)
 
     def __enter__(self) -> GuestMachine:
         return self

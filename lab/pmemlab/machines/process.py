@@ -1,16 +1,19 @@
 """The `process` machine: this computer as it is, with plain memory in the place of PMem.
 
 It needs no privileges and nothing installed, and it proves little: what a topology demands and
-this computer isn't is listed in its facts as "unproved".
+this computer isn't is listed in its facts as "unproved". So is, after a power cut, that anything
+was lost: this computer's kernel lives on, with all that programs wrote and didn't flush.
 """
 
 from __future__ import annotations
 
 import os
+import selectors
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,20 +24,25 @@ from typing import Literal
 from pmemlab.errors import (
     CommandTimeoutError,
     LabError,
-    MachineDiedError,
     MissingFactError,
     MissingRequirementError,
 )
 from pmemlab.machines.facts import read_facts
+from pmemlab.machines.lines import Lines, OnLine
 from pmemlab.machines.protocol import Accelerator, Result
 from pmemlab.machines.room import gibibytes
 from pmemlab.machines.state_folder import StateFolder
+from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
 from pmemlab.proof import find_fact, mismatches
 from pmemlab.topology import Topology
 
-__all__ = ["ProcessMachine", "open_process_machine", "requirements"]
+__all__ = ["LOST_BY_POWER_CUT", "ProcessMachine", "open_process_machine", "requirements"]
+
+LOST_BY_POWER_CUT = "what was not flushed is lost by a power cut"
+"""Among what is "unproved" once the power was cut."""
 
 _SHARED_MEMORY = Path("/dev/shm")
+_READ_BYTES = 1 << 16
 
 
 def requirements(topology: Topology) -> list[MissingRequirementError]:
@@ -98,7 +106,8 @@ class ProcessMachine:
         self.topology = replace(topology, pmem=pmem, ssd=ssd, environment=environment)
         self._facts: dict[str, object] = {}
         self._running: set[subprocess.Popen[bytes]] = set()
-        self._end = ""  # how it went down, once it has
+        self._uptime = self._new_uptime()
+        self._was_cut = False
 
     def start(self) -> None:
         """Read the facts, and tell which of the topology's demands they do not meet."""
@@ -112,16 +121,18 @@ class ProcessMachine:
                     f"({error.why})",
                     "apt-get install libmemkind0",
                 ) from error
-        self._facts["unproved"] = [m.fact for m in mismatches(self.topology, self._facts)]
+        unproved = [m.fact for m in mismatches(self.topology, self._facts)]
+        self._facts["unproved"] = unproved + [LOST_BY_POWER_CUT] * self._was_cut
 
     def run(
         self,
         argv: Sequence[str],
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        on_line: OnLine | None = None,
     ) -> Result:
-        if self._end:
-            raise MachineDiedError(f"machine {self.topology.name} {self._end}")
+        uptime = self._uptime
+        uptime.check()
         # What this process can import, the command can: PYTHONPATH is for programs, not for us.
         path = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))
         environment = {**os.environ, "PYTHONPATH": path, **self.topology.environment, **(env or {})}
@@ -137,21 +148,22 @@ class ProcessMachine:
         except (OSError, ValueError) as error:
             raise LabError(f"{argv[0]}: can't be run: {error}") from error
         self._running.add(process)
+        output = _Output(process)
         try:
-            stdout, stderr = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
+            output.read(timeout, Lines(on_line))
+        except TimeoutError:
             _kill(process)
-            stdout, stderr = process.communicate()
-            raise CommandTimeoutError(argv, timeout or 0.0, _text(stdout), _text(stderr)) from None
+            output.read(None, Lines(None))
+            raise CommandTimeoutError(argv, timeout or 0.0, *output.texts()) from None
         except BaseException:
             _kill(process)
-            process.communicate()
+            output.read(None, Lines(None))
             raise
         finally:
             self._running.discard(process)
-        if self._end:
-            raise MachineDiedError(f"machine {self.topology.name} {self._end}")
-        return Result(process.returncode, _text(stdout), _text(stderr))
+            output.close()
+        uptime.check()
+        return Result(process.returncode, *output.texts())
 
     def facts(self) -> Mapping[str, object]:
         return self._facts
@@ -160,10 +172,24 @@ class ProcessMachine:
         self.start()
 
     def power_cut(self) -> None:
-        self._go_down("has had its power cut")
+        self._was_cut = True
+        self._go_down(POWER_CUT)
+
+    def power_on(self) -> None:
+        how_it_ended = self._uptime.how_it_ended
+        if how_it_ended == STOPPED:
+            self._uptime.check()
+        if not how_it_ended:
+            raise LabError(f"machine {self.topology.name} has power; cut it first")
+        self._uptime = self._new_uptime()
+        try:
+            self.start()
+        except BaseException as error:
+            self._go_down(f"did not come up: {error}")
+            raise
 
     def stop(self) -> None:
-        self._go_down("is stopped")
+        self._go_down(STOPPED)
         for folder in self._folders:
             folder.release()
 
@@ -178,10 +204,55 @@ class ProcessMachine:
     ) -> None:
         self.stop()
 
+    def _new_uptime(self) -> Uptime:
+        return Uptime(f"machine {self.topology.name}")
+
     def _go_down(self, how: str) -> None:
-        self._end = self._end or how
+        self._uptime.end(how)
         for process in list(self._running):
             _kill(process)
+
+
+class _Output:
+    """What a process writes, read until its end."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._process = process
+        self._streams = (process.stdout, process.stderr)
+        self._written = (bytearray(), bytearray())
+        self._selector = selectors.DefaultSelector()
+        for number, stream in enumerate(self._streams):
+            self._selector.register(stream, selectors.EVENT_READ, number)
+
+    def read(self, timeout: float | None, lines: Lines) -> None:
+        """Raises TimeoutError past the timeout; reading can then go on."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._selector.get_map():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError
+            for key, _ in self._selector.select(left):
+                data = os.read(key.fd, _READ_BYTES)
+                if not data:
+                    self._selector.unregister(key.fileobj)
+                self._written[key.data].extend(data)
+                lines.feed(key.data, data)
+        try:
+            self._process.wait(None if deadline is None else max(deadline - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+
+    def texts(self) -> tuple[str, str]:
+        """Of stdout and stderr."""
+        stdout, stderr = (bytes(part).decode(errors="surrogateescape") for part in self._written)
+        return stdout, stderr
+
+    def close(self) -> None:
+        self._selector.close()
+        for stream in self._streams:
+            stream.close()
 
 
 def _folder_for(topology: Topology) -> StateFolder:
@@ -198,7 +269,3 @@ def _folder_for(topology: Topology) -> StateFolder:
 def _kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _text(output: bytes) -> str:
-    return output.decode(errors="surrogateescape")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Protocol
 
+from pmemlab.machines.lines import OnLine
 from pmemlab.topology import Topology
 
 __all__ = ["Accelerator", "Kind", "Machine", "Result"]
@@ -50,12 +51,15 @@ class Machine(Protocol):
         argv: Sequence[str],
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        on_line: OnLine | None = None,
     ) -> Result:
         """Run a command to its end.
 
         argv: the program and its arguments; no shell.
         env: added to the machine's environment, which has the topology's `environment` already.
         timeout: seconds; None waits for as long as the machine lives.
+        on_line: told each whole line of stdout and stderr as it comes, in this thread. It may cut
+            the machine's power.
 
         Raises `CommandTimeoutError` past the timeout, `MachineDiedError` where the machine dies
         meanwhile. A command that fails is no error: see `Result.returncode`.
@@ -74,7 +78,24 @@ class Machine(Protocol):
         ...
 
     def power_cut(self) -> None:
-        """Cut the power: no shutdown, no flush. Only `stop` may follow."""
+        """Cut the power: no shutdown, no flush. Only `power_on` and `stop` may follow.
+
+        Commands that run raise `MachineDiedError`. What is lost is a matter of the machine's kind:
+        of a guest all that its kernel had in memory; its media keep what they were given, and its
+        persistent memory every store that its CPU had made. Of a process nothing but the commands:
+        what they had written, flushed or not, is there.
+        """
+        ...
+
+    def power_on(self) -> None:
+        """Boot again after a power cut, on the same media, and prove the machine again.
+
+        Media keep what is on them; what the topology says under `format` is not run again, unless
+        it has no media that outlive a power cut (`Topology.keeps_media`).
+
+        Raises `LabError` where the machine has power, and where it can't be booted or proved: then
+        only `stop` may follow.
+        """
         ...
 
     def stop(self) -> None:

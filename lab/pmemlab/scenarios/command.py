@@ -7,12 +7,20 @@ from types import ModuleType
 from typing import Final
 
 from embstore.options import TIER_KINDS, StorageType, TierKind
-from pmemlab.scenarios.document import Scenario
+from pmemlab.scenarios.document import Scenario, Workload
 from pmemlab.topology import Topology
 from pmemlab.workloads import tables, wdl
 from pmemlab.workloads.command_line import NO_PATH
 
-__all__ = ["PMEM_KINDS", "SSD_KINDS", "WORKLOADS", "saving_command", "workload_command"]
+__all__ = [
+    "PMEM_KINDS",
+    "SSD_KINDS",
+    "WORKLOADS",
+    "cut_command",
+    "saving_command",
+    "takes_option",
+    "workload_command",
+]
 
 PMEM_KINDS: Final = (TierKind.PMEM, TierKind.PMEM_LIBPMEM, TierKind.PMEM_MEMKIND)
 SSD_KINDS: Final = (TierKind.SSDHASH, TierKind.LEVELDB)
@@ -29,17 +37,38 @@ def workload_command(
     python: str,
     topology: Topology,
     restored_folder: str | None = None,
+    kept_folder: str | None = None,
 ) -> list[str]:
     """Return the command.
 
     python, topology: the machine's; a process has persistent memory at other places than the
     scenario's topology says. restored_folder: in the machine, with a save to go on from.
+    kept_folder: in the machine, with what a run that was cut has kept.
     """
     argv = _command(scenario, storage_type, python, topology)
     argv += ["--reference", scenario.expect.identical_to]
     if restored_folder is not None:
         argv += ["--restore", restored_folder]
+    if kept_folder is not None:
+        argv += ["--kept-in", kept_folder]
     return argv + scenario.workload.argv()
+
+
+def cut_command(
+    scenario: Scenario, storage_type: str, python: str, topology: Topology, kept_folder: str
+) -> list[str]:
+    """Return the command of a run that will be cut: as the last, but without the yardstick, which
+    nobody would see.
+    """
+    argv = _command(scenario, storage_type, python, topology)
+    return [*argv, "--kept-in", kept_folder, *scenario.workload.argv()]
+
+
+def takes_option(workload: Workload, option: str) -> bool:
+    """Whether the workload has an option, which takes a value."""
+    parser = WORKLOADS[workload.name].argument_parser()
+    _, unknown = parser.parse_known_args([option, "x"])
+    return not unknown
 
 
 def saving_command(scenario: Scenario, python: str, topology: Topology, folder: str) -> list[str]:

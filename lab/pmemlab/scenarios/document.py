@@ -16,6 +16,7 @@ __all__ = [
     "PMEM",
     "SSD",
     "Expectations",
+    "PowerCuts",
     "RowPlacement",
     "SavedOn",
     "Scenario",
@@ -86,6 +87,27 @@ class SavedOn:
 
 
 @dataclass(frozen=True)
+class PowerCuts:
+    """Power cuts that the run must outlive: after each the machine boots again on its media, and
+    the same command, which goes on from what it kept there, is run again.
+
+    count: how many. Required.
+    kept_on: "pmem" or "ssd", the topology's medium that the command keeps checkpoints on. Required.
+    after_line: text; each cut comes once the command has written a line that has it. Default: from
+        the command's start.
+    within_s: least and most seconds that pass from then on. Default: none; this or `after_line` is
+        required.
+    seed: of the moments between the two. Default: 1.
+    """
+
+    count: int
+    kept_on: str
+    after_line: str = ""
+    within_s: tuple[float, float] = (0.0, 0.0)
+    seed: int = 1
+
+
+@dataclass(frozen=True)
 class RowPlacement:
     """Where every row of every table must lie; what is None is not asked.
 
@@ -146,6 +168,7 @@ class Scenario:
     workload: what is run. Default: wdl with its own defaults.
     saved_on: another machine on which the run begins; what it saved is restored on this one.
         Default: it begins here.
+    power_cuts: what the run must outlive. Default: none.
     timeout_s: after so many seconds the run is stopped as stuck. Default: 600.
     """
 
@@ -158,4 +181,5 @@ class Scenario:
     storage: Storage = field(default_factory=Storage)
     workload: Workload = field(default_factory=Workload)
     saved_on: SavedOn | None = None
+    power_cuts: PowerCuts | None = None
     timeout_s: float = 600.0

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from embstore.options import TIER_KINDS, StorageType, TierKind
 from pmemlab.errors import TopologyError
-from pmemlab.scenarios.command import SSD_KINDS, WORKLOADS
+from pmemlab.scenarios.command import SSD_KINDS, WORKLOADS, takes_option
 from pmemlab.scenarios.document import (
     PMEM,
     SSD,
     Expectations,
+    PowerCuts,
     RowPlacement,
     SavedOn,
     Scenario,
@@ -28,7 +29,7 @@ __all__ = ["load_scenario"]
 
 _RUNNERS_OPTIONS = (
     *("--storage-type", "--storage-path", "--storage-size", "--reference", "--json"),
-    *("--save", "--restore", "--stop-after"),
+    *("--save", "--restore", "--stop-after", "--kept-in"),
 )
 
 
@@ -50,8 +51,11 @@ def load_scenario(path: Path) -> Scenario:
         storage=storage,
         workload=workload,
         saved_on=_saved_on(top, workload),
+        power_cuts=_power_cuts(top, workload, topology),
         timeout_s=top.number("timeout_s", Scenario.timeout_s),
     )
+    if scenario.saved_on and scenario.power_cuts:
+        raise top.error("power_cuts", "and saved_on: are for scenarios of their own")
     top.finish()
     return scenario
 
@@ -227,6 +231,60 @@ def _saved_on(top: Fields, workload: Workload) -> SavedOn | None:
         raise fields.error("batches", "is missing")
     fields.finish()
     return SavedOn(topology, storage_type, batches)
+
+
+def _power_cuts(top: Fields, workload: Workload, topology: Topology) -> PowerCuts | None:
+    value = top.take("power_cuts")
+    if value is None:
+        return None
+    if not takes_option(workload, "--kept-in"):
+        raise top.error(
+            "power_cuts", f"workload {workload.name} keeps nothing that it can go on from"
+        )
+    fields = top.fields_of("power_cuts", value)
+    count = fields.count("count", 0)
+    if count == 0:
+        raise fields.error("count", "is missing")
+    cuts = PowerCuts(
+        count=count,
+        kept_on=_kept_on(fields, topology),
+        after_line=fields.text("after_line", ""),
+        within_s=_seconds_range(fields),
+        seed=fields.count("seed", PowerCuts.seed),
+    )
+    if not cuts.after_line and cuts.within_s == PowerCuts.within_s:
+        raise fields.error("after_line", "say when the power is cut: after_line, within_s or both")
+    fields.finish()
+    return cuts
+
+
+def _kept_on(fields: Fields, topology: Topology) -> str:
+    medium = fields.text("kept_on")
+    places = {PMEM: topology.pmem.path, SSD: topology.ssd and topology.ssd.path}
+    if medium not in places:
+        raise fields.error("kept_on", f"must be {PMEM} or {SSD}, not {medium!r}")
+    if places[medium] is None:
+        raise fields.error("kept_on", f"topology {topology.name} has no {medium}.path")
+    if not topology.keeps_media:
+        raise fields.error(
+            "kept_on", f"nothing of topology {topology.name} outlives a power cut: it is all RAM"
+        )
+    return medium
+
+
+def _seconds_range(fields: Fields) -> tuple[float, float]:
+    value = fields.take("within_s")
+    if value is None:
+        return PowerCuts.within_s
+    if (
+        not isinstance(value, list)
+        or len(value) != 2
+        or not all(map(is_number, value))
+        or not 0 <= value[0] <= value[1]
+        or value[1] == 0
+    ):
+        raise fields.error("within_s", f"must be the least and the most seconds, not {value!r}")
+    return float(value[0]), float(value[1])
 
 
 def _workload_of(fields: Fields) -> Workload:

@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pmemlab.errors import LabError
 from pmemlab.machines.protocol import Accelerator, Kind, Machine, Result
 from pmemlab.machines.transfer import fetch_folder, put_folder, temporary_folder
-from pmemlab.scenarios.command import saving_command, workload_command
-from pmemlab.scenarios.document import Scenario
+from pmemlab.scenarios.command import cut_command, saving_command, workload_command
+from pmemlab.scenarios.document import PowerCuts, Scenario
+from pmemlab.scenarios.power_cuts import PowerCut, kept_folder, run_until_cut
 from pmemlab.topology import Topology
 
 __all__ = ["Job", "OpenMachine", "Outcome", "ScenarioRunner"]
@@ -25,6 +26,8 @@ __all__ = ["Job", "OpenMachine", "Outcome", "ScenarioRunner"]
 _KILL_AFTER_S = 20
 # And the machine so long to be done with it all.
 _MACHINE_GRACE_S = 120.0
+# So that a workload that crashes, or is aborted, says where.
+_ENVIRONMENT = {"PYTHONFAULTHANDLER": "1"}
 
 OpenMachine = Callable[[Topology, Kind], Machine]
 """Gives a started and proved machine, or raises LabError: see `pmemlab.machines.open_machine`."""
@@ -51,7 +54,9 @@ class Outcome:
     """How a job's command ended, and on what. Whether that is good is for `verdict` to say.
 
     topology: the machine's, which for a process has its persistent memory at other places.
-    facts: read just before the run. facts_after: just after it.
+    facts: read just before the run; of one that was cut, before its last part. facts_after: just
+        after it.
+    power_cuts: those that were made; fewer than asked for where the command ended before one.
     """
 
     result: Result
@@ -60,6 +65,7 @@ class Outcome:
     accelerator: Accelerator
     facts: Mapping[str, object]
     facts_after: Mapping[str, object]
+    power_cuts: tuple[PowerCut, ...] = ()
 
 
 class ScenarioRunner:
@@ -150,6 +156,8 @@ class ScenarioRunner:
         self._stop(machine)
 
     def _run(self, job: Job, machine: Machine) -> Outcome:
+        if job.scenario.power_cuts is not None:
+            return self._run_and_cut(job, machine, job.scenario.power_cuts)
         saved_on = job.scenario.saved_on
         if saved_on is None:
             return self._run_command(
@@ -177,6 +185,28 @@ class ScenarioRunner:
                 ),
             )
 
+    def _run_and_cut(self, job: Job, machine: Machine, cuts: PowerCuts) -> Outcome:
+        """Run the command until each of the cuts, and then to its end."""
+        made: list[PowerCut] = []
+        with kept_folder(machine, job.scenario, job.storage_type) as folder:
+            place = job.storage_type, machine.python, machine.topology
+            command = _limited(job.scenario, cut_command(job.scenario, *place, folder))
+            while len(made) < cuts.count:
+                self._note(job, f"{job.label}: power cut {len(made) + 1} of {cuts.count}")
+                machine.prove()
+                facts = machine.facts()
+                ended = run_until_cut(
+                    machine, command, _ENVIRONMENT, _limit_s(job.scenario), cuts, len(made)
+                )
+                if isinstance(ended, Result):
+                    machine.prove()
+                    return _outcome(ended, machine, facts, made)
+                made.append(ended)
+                self._note(job, f"{job.label}: boots again after power cut {len(made)}")
+                machine.power_on()
+            last = workload_command(job.scenario, *place, kept_folder=folder)
+            return replace(self._run_command(job, machine, last), power_cuts=tuple(made))
+
     def _run_command(self, job: Job, machine: Machine, command: Sequence[str]) -> Outcome:
         """Run a workload on a machine that is what it says before and after it.
 
@@ -186,24 +216,11 @@ class ScenarioRunner:
         self._note(job, f"{job.label}: runs on a {machine.kind}")
         machine.prove()
         facts = machine.facts()
-        limit_s = job.scenario.timeout_s
-        # coreutils' timeout: in the machine, so that the children of the workload are meant too.
-        timeout = ["timeout", "--verbose", "--signal=ABRT", f"--kill-after={_KILL_AFTER_S}"]
         result = machine.run(
-            [*timeout, f"{limit_s}", *command],
-            # So that a workload that crashes, or is aborted, says where.
-            env={"PYTHONFAULTHANDLER": "1"},
-            timeout=limit_s + _MACHINE_GRACE_S,
+            _limited(job.scenario, command), env=_ENVIRONMENT, timeout=_limit_s(job.scenario)
         )
         machine.prove()
-        return Outcome(
-            result,
-            machine.topology,
-            machine.kind,
-            machine.accelerator,
-            facts,
-            machine.facts(),
-        )
+        return _outcome(result, machine, facts)
 
     def _open(self, job: Job, topology: Topology) -> Machine:
         self._note(job, f"{topology.name}: {job.kind} is being started")
@@ -242,3 +259,31 @@ class ScenarioRunner:
                 self._activities.pop(job.scenario.topology.name, None)
             else:
                 self._activities[job.scenario.topology.name] = activity, time.monotonic()
+
+
+def _limited(scenario: Scenario, command: Sequence[str]) -> list[str]:
+    # coreutils' timeout: in the machine, so that the children of the workload are meant too.
+    timeout = ["timeout", "--verbose", "--signal=ABRT", f"--kill-after={_KILL_AFTER_S}"]
+    return [*timeout, f"{scenario.timeout_s}", *command]
+
+
+def _limit_s(scenario: Scenario) -> float:
+    return scenario.timeout_s + _MACHINE_GRACE_S
+
+
+def _outcome(
+    result: Result,
+    machine: Machine,
+    facts: Mapping[str, object],
+    power_cuts: Sequence[PowerCut] = (),
+) -> Outcome:
+    """REQUIRES: the machine was proved just now."""
+    return Outcome(
+        result,
+        machine.topology,
+        machine.kind,
+        machine.accelerator,
+        facts,
+        machine.facts(),
+        tuple(power_cuts),
+    )

@@ -24,7 +24,12 @@ from pmemlab.scenarios.report import (
     table,
 )
 from pmemlab.scenarios.runner import Job, Outcome, ScenarioRunner
-from pmemlab.scenarios.verdict import judge, judge_placement, parse_document
+from pmemlab.scenarios.verdict import (
+    judge,
+    judge_placement,
+    judge_power_cuts,
+    parse_document,
+)
 
 __all__ = ["ScenarioSession"]
 
@@ -104,8 +109,10 @@ class ScenarioSession:
         Return the facts of the topology that the machine could not prove. If there are any, it
         was not judged where the rows lie.
         """
+        if scenario.power_cuts is not None:
+            judge_power_cuts(scenario.power_cuts, outcome.power_cuts, outcome.result)
         document = parse_document(outcome.result)
-        judge(scenario, storage_type, document)
+        judge(scenario, storage_type, document, outcome.power_cuts)
         unproved = outcome.facts.get("unproved") or []
         assert isinstance(unproved, list)
         if not unproved:

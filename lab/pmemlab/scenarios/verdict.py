@@ -7,10 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pmemlab.machines.protocol import Result
-from pmemlab.scenarios.document import PMEM, SSD, RowPlacement, Scenario
+from pmemlab.scenarios.document import PMEM, SSD, PowerCuts, RowPlacement, Scenario
+from pmemlab.scenarios.power_cuts import PowerCut
 from pmemlab.topology import Topology
 
-__all__ = ["ExpectationError", "judge", "judge_placement", "parse_document"]
+__all__ = [
+    "ExpectationError",
+    "judge",
+    "judge_placement",
+    "judge_power_cuts",
+    "parse_document",
+]
 
 _SHOWN_OUTPUT_LINES = 30
 _SHOWN_STACK_LINES = 200
@@ -46,7 +53,23 @@ def parse_document(result: Result) -> dict[str, Any]:
     )
 
 
-def judge(scenario: Scenario, storage_type: str, document: Mapping[str, Any]) -> None:
+def judge_power_cuts(wanted: PowerCuts, made: Sequence[PowerCut], result: Result) -> None:
+    """Raise `ExpectationError` where the command ended well before a cut that it was to outlive."""
+    if len(made) == wanted.count or result.returncode:
+        return
+    line = f"no line of it had {wanted.after_line!r}, or " if wanted.after_line else ""
+    raise ExpectationError(
+        f"the workload ended before power cut {len(made) + 1} of {wanted.count}: "
+        f"{line}it was too fast for within_s"
+    )
+
+
+def judge(
+    scenario: Scenario,
+    storage_type: str,
+    document: Mapping[str, Any],
+    power_cuts: Sequence[PowerCut] = (),
+) -> None:
     """Raise `ExpectationError` with everything in `document` that does not hold.
 
     This is what any machine can show; where rows lie is for `judge_placement`.
@@ -60,6 +83,7 @@ def judge(scenario: Scenario, storage_type: str, document: Mapping[str, Any]) ->
         *_rows_at_rest_elsewhere(len(scenario.expect.tiers), run["tables"]),
         *_wrong_cold_rows(run, scenario),
         *_wrong_count(run.get("plain")),
+        *_lost_steps(power_cuts, run),
     )
 
 
@@ -166,6 +190,23 @@ def _wrong_count(plain: Mapping[str, Any] | None) -> Iterator[str]:
         yield f"{plain['wrong_keys']} keys have a row and should have none, or the other way round"
     if plain["wrong_frequencies"]:
         yield f"{plain['wrong_frequencies']} rows have another frequency than a plain count"
+
+
+def _lost_steps(power_cuts: Sequence[PowerCut], run: Mapping[str, Any]) -> Iterator[str]:
+    """Of checkpoints that were said to be kept, and were gone after a power cut."""
+    if not power_cuts:
+        return
+    resumed = [*(cut.resumed_step for cut in power_cuts[1:]), run["first_step"]]
+    kept = 0
+    for number, (cut, went_on_from) in enumerate(zip(power_cuts, resumed, strict=True), start=1):
+        kept = max(kept, cut.kept_step)
+        if went_on_from < kept:
+            yield (
+                f"after power cut {number} the workload went on from step {went_on_from}, though "
+                f"it had kept step {kept}"
+            )
+    if run["first_step"] == 0:
+        yield "every run began anew: no power cut came after something was kept"
 
 
 def _device_of(placement: RowPlacement, facts: Mapping[str, Any]) -> str | None:

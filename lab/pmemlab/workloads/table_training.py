@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 import embstore as es
 from pmemlab.workloads.evidence import forget_cached_pages, state_sha256, table_evidence
 from pmemlab.workloads.hashing import splitmix64
+from pmemlab.workloads.keeping import Keeping
 from pmemlab.workloads.run import ColdRows, PlainCount, Progress, Run
 from pmemlab.workloads.synthetic import draw_ranks
 
@@ -66,18 +67,22 @@ def train(
     restore: Path | None = None,
     save: Path | None = None,
     stop_after: int | None = None,
+    keeping: Keeping | None = None,
     compared_with: Rows | None = None,
     progress: Progress = lambda _step, _loss: None,
 ) -> tuple[Run, Rows]:
     """Train, and return what happened and what was learnt.
 
     restore: a save to go on from. save: where to save in the end. stop_after: so many batches from
-    the very first. compared_with: what the rows must be, by a run of the same batches.
+    the very first. keeping: saves on the way, the newest of which it goes on from. compared_with:
+    what the rows must be, by a run of the same batches.
 
     Raises EmbStoreError where the engine refuses.
     """
     with _tables(storage, options) as tables:
         first = es.restore(restore, tables) if restore else 0
+        if keeping:
+            first = keeping.restore(tables)
         batches = _Batches(options)
         last = min(stop_after or batches.count, batches.count)
         losses: list[float] = []
@@ -98,6 +103,8 @@ def train(
                 variable.apply_gradients(keys, errors)
             losses.append(total / len(tables))
             progress(len(losses), losses[-1])
+            if keeping and index + 1 < last:  # who goes on from there must have something to do
+                keeping.keep(tables, index + 1)
             if len(losses) == 1:
                 started = time.perf_counter()
         seconds = max(time.perf_counter() - started, 1e-9)

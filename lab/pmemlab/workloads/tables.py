@@ -82,6 +82,15 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     saves = parser.add_argument_group("saves")
     saves.add_argument("--restore", type=Path, metavar="PATH", help="go on from a save")
+    saves.add_argument(
+        "--kept-in",
+        type=Path,
+        metavar="PATH",
+        help="save there now and then, and go on from what an earlier run has saved there",
+    )
+    saves.add_argument(
+        "--keep-every", type=positive, default=10, metavar="N", help="batches, with --kept-in"
+    )
     saves.add_argument("--save", type=Path, metavar="PATH", help="save in the end")
     saves.add_argument(
         "--stop-after", type=positive, metavar="N", help="batches from the very first"
@@ -96,6 +105,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status: 2 for bad arguments or what the engine refuses."""
     arguments = parse(argument_parser(), argv)
     if arguments is None:
+        return 2
+    if arguments.kept_in and arguments.restore:
+        print("tables: --kept-in: goes on from its own saves, not from --restore", file=sys.stderr)
         return 2
 
     from embstore.errors import EmbStoreError  # only now: a wrong argument costs no import of it
@@ -134,6 +146,7 @@ def _train(
     *,
     is_subject: bool = False,
 ) -> tuple[Run, Rows]:
+    from pmemlab.workloads.keeping import Keeping
     from pmemlab.workloads.table_training import TableOptions, train
 
     kind, frequency = arguments.filter or ("", 0)
@@ -156,6 +169,9 @@ def _train(
             restore=arguments.restore if is_subject else None,
             save=arguments.save if is_subject else None,
             stop_after=arguments.stop_after,
+            keeping=Keeping(arguments.kept_in, arguments.keep_every)
+            if is_subject and arguments.kept_in
+            else None,
             compared_with=compared_with,
             progress=bar.show,
         )

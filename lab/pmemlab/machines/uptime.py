@@ -1,0 +1,42 @@
+"""A machine's time with power, from a boot to its end."""
+
+from __future__ import annotations
+
+import threading
+
+from pmemlab.errors import MachineDiedError
+
+__all__ = ["POWER_CUT", "STOPPED", "Uptime"]
+
+POWER_CUT = "has had its power cut"
+STOPPED = "is stopped"
+
+
+class Uptime:
+    """What begins in it ends with it: a command keeps the one that it began in, so that it is never
+    taken for one of the boot that follows.
+
+    Methods may be called from any thread.
+    """
+
+    def __init__(self, who: str) -> None:
+        """who: the machine, in errors."""
+        self._who = who
+        self._lock = threading.Lock()
+        self._end = ""
+
+    @property
+    def how_it_ended(self) -> str:
+        """In words that follow the machine's name; empty while it goes on."""
+        with self._lock:
+            return self._end
+
+    def end(self, how: str) -> None:
+        """End it; what was said first of its end holds."""
+        with self._lock:
+            self._end = self._end or how
+
+    def check(self) -> None:
+        """Raise `MachineDiedError` where it has ended."""
+        if self.how_it_ended:
+            raise MachineDiedError(f"{self._who} {self.how_it_ended}")
