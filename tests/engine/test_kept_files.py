@@ -336,6 +336,26 @@ def test_kept_rows_are_not_thrown_away_by_a_variable_that_keeps_none(open_variab
     assert_same(export_of(open_variable()), before)
 
 
+@pytest.mark.parametrize("header", [b"", bytes(40), bytes(4096)], ids=["empty", "short", "zeros"])
+def test_what_a_power_cut_left_of_rows_that_were_not_kept_goes(
+    tmp_path: Path, header: bytes
+) -> None:
+    left = tmp_path / "table.ssdhash" / "rows-0000000013.ssdhash"
+    left.parent.mkdir()
+    left.write_bytes(header)  # its name reached the medium, and nothing else
+    with es.get_embedding_variable(
+        "table",
+        4,
+        ev_option=es.EmbeddingVariableOption(
+            storage_option=es.StorageOption(
+                storage_type=es.StorageType.DRAM_SSDHASH, storage_path=tmp_path
+            )
+        ),
+    ):
+        assert not left.exists()
+
+
+
 @pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1), (2, 3), (3, 2)])
 def test_another_number_of_partitions_is_refused(
     open_variable: Open, first: int, second: int

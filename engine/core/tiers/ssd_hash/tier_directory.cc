@@ -4,6 +4,7 @@
 #include <sys/file.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cerrno>
 #include <filesystem>
@@ -31,6 +32,15 @@ bool is_record_file(const std::string& name) {
 bool is_unfinished_file(const std::string& name) {
   constexpr std::string_view kSuffix = ".new";
   return name.ends_with(kSuffix) && is_record_file(name.substr(0, name.size() - kSuffix.size()));
+}
+
+// True of a file whose header never reached the medium: it is shorter, or nothing but zeros.
+bool is_blank(files::FileCalls& calls, const std::string& path) {
+  const files::File file(calls, path, O_RDONLY);
+  std::array<std::byte, sizeof(FileHeader)> header{};
+  file.read_at(header.data(), header.size(), 0);
+  return file.size_bytes() < kHeaderBytes ||
+         std::all_of(header.begin(), header.end(), [](std::byte byte) { return byte == std::byte{0}; });
 }
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
@@ -79,12 +89,18 @@ void TierDirectory::check_direct_io(const std::string& scratch_path, int open_fl
 std::vector<OldFile> TierDirectory::list(std::vector<std::string>& leftovers) const {
   std::vector<OldFile> kept;
   std::error_code code;
+  const bool keeps_rows = fs::exists(fs::path(path_) / kNoteName, code);
   for (fs::directory_iterator at(path_, code), end; !code && at != end; at.increment(code)) {
     const std::string path = at->path().string();
     const std::string name = at->path().filename().string();
     if (is_unfinished_file(name)) {
       leftovers.push_back(path);
     } else if (is_record_file(name)) {
+      // Where rows aren't kept, nothing is brought to the medium: a power cut may leave names alone.
+      if (!keeps_rows && is_blank(calls_, path)) {
+        leftovers.push_back(path);
+        continue;
+      }
       const FileHeader header = read_file_header(calls_, path);
       if ((header.flags & kKept) == 0) {
         leftovers.push_back(path);
