@@ -8,6 +8,7 @@
 
 #include "errors/error.h"
 #include "keep/kept_rows.h"
+#include "keep/pool_checkpoint.h"
 #include "keep/save.h"
 #include "lookup/look_up.h"
 #include "update/gathered_update.h"
@@ -218,8 +219,18 @@ class Table::PreparedApply::Scope {
     // Nearly full. What the batch needs exactly can only be told while no other brings rows.
     parts_.gate.enter_alone();
     gate_ = Gate::kAlone;
+    if (parts_.store->pool_copies() != nullptr)
+      parts_.mover->settle();  // moves take places of a pool for a while
     update_ = make_update();
     if (update_->prepare(new_rows)) return;
+    if (const PoolTier* const with = parts_.store->tiers().pool()) {
+      throw Error(ErrorKind::kStoreFull,
+                  parts_.name + ": the batch changes rows that its pool, " + with->stats().path.value_or("") +
+                      ", has no room for beside what its checkpoints keep: " +
+                      std::to_string(with->free_slots()) + " of its " + std::to_string(with->slots()) +
+                      " places are free, " + std::to_string(PoolTier::kHeadroomSlots) +
+                      " of them for moves; persist, which lets older rows go, or raise storage_size");
+    }
     const uint64_t room = parts_.store->room();
     throw Error(ErrorKind::kStoreFull,
                 parts_.name + ": the batch brings " + std::to_string(new_rows) +
@@ -305,6 +316,59 @@ void Table::set_learning_rate(double learning_rate) {
 }
 
 // --- Keeping
+
+PoolTier& Table::pool() const {
+  PoolTier* const pool = parts_.store->tiers().pool();
+  if (pool == nullptr) {
+    throw Error(ErrorKind::kInvalidArgument,
+                parts_.name + ": keeps no checkpoints of its own; make it with durability=\"checkpoint\"");
+  }
+  return *pool;
+}
+
+BegunPoolCheckpoint Table::begin_persist(checkpoint::Writer& file, bool waiting_keys) {
+  Operation operation(*this);
+  pool();
+  return begin_pool_checkpoint(parts_, file, waiting_keys);
+}
+
+void Table::finish_persist(uint64_t number, const PoolCheckpointId& id) {
+  Operation operation(*this);
+  PoolTier& with = pool();
+  write_back_pool_checkpoint(parts_, operation);
+  with.commit_checkpoint(number, id);
+}
+
+void Table::drop_persisted(uint64_t number) {
+  Operation operation(*this);
+  pool();
+  drop_pool_checkpoint(parts_, number);
+}
+
+std::vector<PoolCheckpoint> Table::persisted() const {
+  Operation operation(*this);
+  return pool().checkpoints();
+}
+
+bool Table::should_persist() const {
+  Operation operation(*this);
+  return !pool().has_pending() && parts_.store->rows(0) >= parts_.store->tiers().capacity_rows(0);
+}
+
+bool Table::awaits_restore() const {
+  Operation operation(*this);
+  return pool().awaits_restore();
+}
+
+void Table::discard_persisted() {
+  Operation operation(*this);
+  if (!pool().awaits_restore()) {
+    throw Error(ErrorKind::kInvalidArgument,
+                parts_.name + ": its pool holds nothing of an earlier run that could be discarded");
+  }
+  Standstill standstill(parts_);
+  pool().start_over();
+}
 
 ExportedRows Table::export_rows(OnDamage on_damage) const {
   Operation operation(*this);

@@ -22,6 +22,8 @@ namespace checkpoint {
 class Writer;
 }
 
+struct BegunPoolCheckpoint;
+
 // What becomes of rows that a medium doesn't give back as they were written.
 enum class OnDamage { kRaise, kSkip };
 
@@ -104,6 +106,21 @@ class Table {
   // Returns when every tier is within its capacity and nothing is being moved.
   void drain() const;
 
+  // --- Checkpoints in a durable pool; see keep/pool_checkpoint.h. All of them throw Error(kInvalidArgument) where
+  // the table has none.
+  // What a checkpoint that was begun is known by, and the table as it was then.
+  BegunPoolCheckpoint begin_persist(checkpoint::Writer& file, bool waiting_keys);
+  // Has all its rows in the pool, and it durable under this id.
+  void finish_persist(uint64_t number, const PoolCheckpointId& id);
+  void drop_persisted(uint64_t number);
+  std::vector<PoolCheckpoint> persisted() const;
+  // True where none is under way and the first tier is full.
+  bool should_persist() const;
+  // True where the pool holds checkpoints of an earlier process that were neither restored nor given up.
+  bool awaits_restore() const;
+  // Gives them up.
+  void discard_persisted();
+
   // The keys whose row a medium doesn't give back as it was written, ascending. Reads every row.
   std::vector<int64_t> find_damaged() const;
   // Removes the rows of `keys`, wherever they are; says how many there were.
@@ -150,6 +167,9 @@ class Table {
   };
 
  private:
+  // The pool of a table that has one.
+  PoolTier& pool() const;
+
   // Reading counts, ranks and moves rows, but changes nothing of what the table says.
   mutable TableParts parts_;
   mutable std::atomic<uint64_t> hits_{0};

@@ -16,6 +16,7 @@
 #include "errors/error.h"
 #include "keep/checkpoint/restore.h"
 #include "keep/checkpoint/writer.h"
+#include "keep/pool_checkpoint.h"
 #include "platform/crc32c.h"
 
 namespace nb = nanobind;
@@ -43,6 +44,14 @@ void put_summary(nb::dict& dict, const FileSummary& summary) {
   dict["sketches"] = summary.totals.sketches;
 }
 
+void put_state(nb::dict& dict, const TableState& state) {
+  dict["apply_count"] = state.apply_count;
+  dict["beta1_power"] = state.optimizer.beta1_power;
+  dict["beta2_power"] = state.optimizer.beta2_power;
+  dict["learning_rate"] = state.optimizer.learning_rate;
+  dict["clock"] = state.clock;
+}
+
 nb::dict save_table(const TableHandle& handle, std::string path, const nb::bytes& save_id, uint32_t partition,
                     uint32_t partition_count, bool incremental, std::optional<int64_t> least_version,
                     std::optional<double> least_half_square, bool waiting_keys, bool skip_damaged) {
@@ -61,11 +70,7 @@ nb::dict save_table(const TableHandle& handle, std::string path, const nb::bytes
   put_summary(dict, summary);
   dict["rows_left"] = saved.rows_left;
   dict["next_span"] = saved.next_span;
-  dict["apply_count"] = saved.state.apply_count;
-  dict["beta1_power"] = saved.state.optimizer.beta1_power;
-  dict["beta2_power"] = saved.state.optimizer.beta2_power;
-  dict["learning_rate"] = saved.state.optimizer.learning_rate;
-  dict["clock"] = saved.state.clock;
+  put_state(dict, saved.state);
   dict["skipped"] = to_numpy(std::move(saved.skipped));
   return dict;
 }
@@ -102,9 +107,87 @@ void restore(const TableHandle& table, const Chain& chain, size_t partition, siz
                 {apply_count, {beta1_power, beta2_power, learning_rate}, clock}, waiting_keys);
 }
 
+nb::dict begin_persist(const TableHandle& handle, std::string path, const nb::bytes& id, uint32_t partition,
+                       uint32_t partition_count, bool waiting_keys) {
+  Table& table = handle.table();
+  const FileIdentity identity{to_save_id(id), partition, partition_count, /*incremental=*/false};
+  BegunPoolCheckpoint begun;
+  FileSummary summary;
+  {
+    const nb::gil_scoped_release release;
+    Writer file(std::move(path), RowLayout(table.dim(), table.slot_count()), identity);
+    begun = table.begin_persist(file, waiting_keys);
+    try {
+      summary = file.finish();
+    } catch (...) {
+      table.drop_persisted(begun.number);
+      throw;
+    }
+  }
+  nb::dict dict;
+  put_summary(dict, summary);
+  dict["number"] = begun.number;
+  dict["total_rows"] = begun.rows;
+  put_state(dict, begun.state);
+  return dict;
+}
+
+void bind_persisting(nb::module_& module) {
+  module.def("begin_persist", &begin_persist, "table"_a, nb::kw_only(), "path"_a, "checkpoint_id"_a,
+             "partition"_a, "partition_count"_a, "waiting_keys"_a);
+  module.def(
+      "finish_persist",
+      [](const TableHandle& table, uint64_t number, const nb::bytes& id) {
+        const SaveId checkpoint_id = to_save_id(id);
+        const nb::gil_scoped_release release;
+        table->finish_persist(number, checkpoint_id);
+      },
+      "table"_a, "number"_a, "checkpoint_id"_a);
+  module.def(
+      "drop_persisted",
+      [](const TableHandle& table, uint64_t number) {
+        const nb::gil_scoped_release release;
+        table->drop_persisted(number);
+      },
+      "table"_a, "number"_a);
+  module.def(
+      "persisted",
+      [](const TableHandle& table) {
+        nb::list found;
+        for (const PoolCheckpoint& checkpoint : table->persisted()) {
+          found.append(nb::make_tuple(
+              checkpoint.number, nb::bytes(checkpoint.id.data(), checkpoint.id.size()), checkpoint.rows));
+        }
+        return found;
+      },
+      "table"_a);
+  module.def("should_persist", [](const TableHandle& table) { return table->should_persist(); }, "table"_a);
+  module.def("awaits_restore", [](const TableHandle& table) { return table->awaits_restore(); }, "table"_a);
+  module.def(
+      "discard_persisted",
+      [](const TableHandle& table) {
+        const nb::gil_scoped_release release;
+        table->discard_persisted();
+      },
+      "table"_a);
+  module.def(
+      "restore_persisted",
+      [](const TableHandle& table, uint64_t number, const Chain& chain, size_t partition,
+         size_t partition_count, int64_t apply_count, double beta1_power, double beta2_power,
+         double learning_rate, uint64_t clock, bool waiting_keys) {
+        const nb::gil_scoped_release release;
+        restore_pool_checkpoint(table.table(), number, {partition, partition_count}, chain,
+                                {apply_count, {beta1_power, beta2_power, learning_rate}, clock},
+                                waiting_keys);
+      },
+      "table"_a, nb::kw_only(), "number"_a, "chain"_a, "partition"_a, "partition_count"_a, "apply_count"_a,
+      "beta1_power"_a, "beta2_power"_a, "learning_rate"_a, "clock"_a, "waiting_keys"_a);
+}
+
 }  // namespace
 
 void bind(nb::module_& module) {
+  bind_persisting(module);
   module.def("save_table", &save_table, "table"_a, nb::kw_only(), "path"_a, "save_id"_a, "partition"_a,
              "partition_count"_a, "incremental"_a, "least_version"_a = nb::none(),
              "least_half_square"_a = nb::none(), "waiting_keys"_a = true, "skip_damaged"_a = false);

@@ -165,7 +165,8 @@ void construct_table(TableHandle* self, std::string name, int dim, const Rows& d
       .no_permission_value = no_permission_value,
   };
   for (const auto& [kind, path, size_bytes] : tiers) {
-    spec.tiers.push_back({kind, path, size_bytes, to_ssd_hash_options(ssd_hash, spec.optimizer)});
+    spec.tiers.push_back(
+        {kind, path, size_bytes, to_ssd_hash_options(ssd_hash, spec.optimizer), spec.optimizer});
   }
   const nb::gil_scoped_release release;
   new (self) TableHandle(spec);

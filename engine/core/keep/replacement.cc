@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <exception>
 #include <string>
+#include <thread>
 
 #include "errors/error.h"
+#include "platform/prefetch.h"
+#include "store/shard_order.h"
 #include "store/transaction.h"
 
 namespace embstore {
@@ -81,8 +84,9 @@ size_t Replacement::tier_for(const RowHeader& header) const {
 
 void Replacement::put_in_tier(size_t t, const RowBatch& rows, std::span<const size_t> which) {
   const TierStack& tiers = store_.tiers();
+  const bool is_pool = tiers.pool() == &tiers.tier(t);
   const bool bounded = table_.mover && tiers.memory(t) != nullptr;
-  const size_t most = bounded ? std::max<size_t>(1, tiers.headroom_rows(t) / 2) : which.size();
+  const size_t most = bounded || is_pool ? std::max<size_t>(1, tiers.headroom_rows(t) / 2) : which.size();
   for (size_t first = 0; first < which.size(); first += most) {
     const auto some = which.subspan(first, std::min(most, which.size() - first));
     while (bounded && store_.rows(t) + some.size() > tiers.capacity_rows(t) + tiers.headroom_rows(t)) {
@@ -98,7 +102,7 @@ void Replacement::store_rows(size_t t, const RowBatch& rows, std::span<const siz
   for (size_t k = 0; k < which.size(); ++k) {
     batch.header(k) = rows.header(which[k]);
     batch.header(k).save_span = save_span_;
-    newest_stamp_ = std::max(newest_stamp_, batch.header(k).stamp);
+    note_stamp(batch.header(k).stamp);
     std::copy_n(rows.row(which[k]), rows.row_floats(), batch.row(k));
   }
   Transaction arrival(store_, /*most_departures=*/0);
@@ -131,6 +135,75 @@ void Replacement::make_room() {
   }
 }
 
+void Replacement::check_pool_is_idle() const {
+  if (!store_.tiers().pool()->has_pending()) return;
+  throw Error(ErrorKind::kInvalidArgument,
+              table_.name + ": a checkpoint is still being written; wait for it");
+}
+
+void Replacement::take_over_pool(uint64_t number) {
+  PoolTier& pool = *store_.tiers().pool();
+  const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  for (const PoolCheckpoint& checkpoint : pool.checkpoints()) {
+    if (checkpoint.number == number) reserve_index(checkpoint.rows);
+  }
+  pool.restore(number, threads, [this](std::span<const RowHeader> headers, std::span<const Slot> slots) {
+    refer_to_pool(headers, slots);
+  });
+}
+
+void Replacement::reserve_index(uint64_t rows) {
+  // Keys are spread evenly, so a shard gets no more than this, or grows.
+  const uint64_t rows_a_shard = rows / kShards + rows / kShards / 32;
+  for (int s = 0; s < kShards; ++s) {
+    IndexShard& shard = store_.shard(s);
+    MutexLock lock(shard.mutex);
+    shard.reserve(rows_a_shard);
+  }
+}
+
+void Replacement::refer_to_pool(std::span<const RowHeader> headers, std::span<const Slot> slots) {
+  Transaction arrival(store_, /*most_departures=*/0);
+  if (!arrival.try_reserve_rows_of_pool(headers.size())) {
+    throw Error(ErrorKind::kStoreFull,
+                table_.name + ": its tiers have no room for the rows of the pool; they hold " +
+                    std::to_string(store_.tiers().total_capacity_rows()) + " rows; raise storage_size");
+  }
+  uint64_t newest_stamp = 0;
+  for (const RowHeader& header : headers) newest_stamp = std::max(newest_stamp, header.stamp);
+  note_stamp(newest_stamp);
+  const std::vector<uint32_t> order =
+      in_order_of_shards(headers.size(), [&headers](size_t i) { return hash_key(headers[i].key); });
+  for (size_t first = 0; first < order.size();) {
+    const int number = shard_of(hash_key(headers[order[first]].key));
+    size_t end = first;
+    while (end < order.size() && shard_of(hash_key(headers[order[end]].key)) == number) ++end;
+    IndexShard& shard = store_.shard(number);
+    IndexShard::Room room;
+    MutexLock lock(shard.mutex);
+    room = shard.reserve_room(end - first);
+    const BucketArray& buckets = shard.buckets();
+    for (size_t i = first; i < end; ++i) {
+      prefetch_line(buckets.data() + home_bucket(hash_key(headers[order[i]].key), buckets.count()));
+    }
+    for (; first < end; ++first) {
+      const int64_t key = headers[order[first]].key;
+      const KeyHash hash = hash_key(key);
+      if (shard.entry(hash, key)) {
+        throw Error(ErrorKind::kStorage, store_.tiers().pool()->stats().path.value_or("") + ": key " +
+                                             std::to_string(key) + " has two rows in one checkpoint");
+      }
+      arrival.insert(shard, hash, key, RowRef(1, slots[order[first]]), room);
+    }
+  }
+}
+
+void Replacement::note_stamp(uint64_t stamp) {
+  uint64_t newest = newest_stamp_.load();
+  while (newest < stamp && !newest_stamp_.compare_exchange_weak(newest, stamp)) {
+  }
+}
+
 void Replacement::put_waiting_key(const checkpoint::WaitingKeyRecord& waiting) {
   const KeyHash hash = hash_key(waiting.key);
   IndexShard& shard = store_.shard_of_hash(hash);
@@ -159,7 +232,7 @@ void Replacement::finish(const TableState& state) {
   operation_.refresh();
   table_.epochs.reclaim();
   // Rows of older checkpoints have stamps that their clock doesn't cover.
-  table_.clock.advance_to(std::max(state.clock, newest_stamp_ + 1));
+  table_.clock.advance_to(std::max<uint64_t>(state.clock, newest_stamp_ + 1));
   MutexLock lock(table_.state_mutex);
   table_.apply_count = state.apply_count;
   table_.optimizer_state = state.optimizer;

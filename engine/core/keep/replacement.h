@@ -2,6 +2,7 @@
 // meanwhile. Look-ups do, and see rows come and go.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -35,6 +36,11 @@ class Replacement {
   // Throws Error(kStoreFull).
   void put(const RowBatch& rows);
 
+  // Throws Error(kInvalidArgument) where a checkpoint of the pool is under way.
+  void check_pool_is_idle() const;
+  // Has the index refer to the rows of a checkpoint of the pool, where they lie. Throws Error(kStorage), Error(kStoreFull).
+  void take_over_pool(uint64_t number);
+
   // Does nothing where the table has no filter.
   void put_waiting_key(const checkpoint::WaitingKeyRecord& waiting);
   // Does nothing where the table has no filter.
@@ -44,10 +50,15 @@ class Replacement {
   void finish(const TableState& state);
 
  private:
+  // Room for so many rows, so that the index doesn't grow again and again.
+  void reserve_index(uint64_t rows);
+  // Safe to be called by several threads at once.
+  void refer_to_pool(std::span<const RowHeader> headers, std::span<const Slot> slots);
   void put_in_tier(size_t t, const RowBatch& rows, std::span<const size_t> which);
   // Stores rows that there is room for, and has the index refer to them.
   void store_rows(size_t t, const RowBatch& rows, std::span<const size_t> which);
   void make_room();
+  void note_stamp(uint64_t stamp);
   size_t tier_for(const RowHeader& header) const;
 
   Table::Operation operation_;
@@ -55,7 +66,7 @@ class Replacement {
   RowStore& store_;
   Standstill standstill_;
   uint16_t save_span_ = 0;
-  uint64_t newest_stamp_ = 0;
+  std::atomic<uint64_t> newest_stamp_ = 0;
   // By tier: rows that rank no higher don't stay there any more, since it's full of rows that do.
   std::vector<std::optional<Rank>> floors_;
 };

@@ -65,6 +65,8 @@ class RowVisits {
   std::string first_damage_;
 };
 
+}  // namespace
+
 void save_waiting_keys(const TableParts& table, checkpoint::Writer& file) {
   for (int s = 0; s < kShards; ++s) {
     MutexLock lock(table.store->shard(s).mutex);
@@ -86,8 +88,6 @@ void save_waiting_keys(const TableParts& table, checkpoint::Writer& file) {
     }
   }
 }
-
-}  // namespace
 
 bool EvictionRule::evicts(const RowHeader& header, const float* weights, int dim) const {
   if (least_version && header.version < *least_version) return true;

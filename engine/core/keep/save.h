@@ -14,6 +14,8 @@ namespace embstore {
 // Each of them REQUIRES a Standstill.
 SavedTable save_table(TableParts& table, checkpoint::Writer& file, const EvictionRule& eviction,
                       bool waiting_keys, OnDamage on_damage) REQUIRES(table.gate);
+// Those that admission filters keep out, as they are now.
+void save_waiting_keys(const TableParts& table, checkpoint::Writer& file);
 ExportedRows export_rows(TableParts& table, OnDamage on_damage) REQUIRES(table.gate);
 std::vector<int64_t> find_damaged_rows(TableParts& table) REQUIRES(table.gate);
 // Removes rows, and has the next incremental save tell of it. Says how many there were.

@@ -5,7 +5,6 @@
 
 #include "platform/prefetch.h"
 #include "store/shard_order.h"
-#include "store/transaction.h"
 
 namespace embstore {
 namespace {
@@ -76,9 +75,13 @@ bool Demotion::demote(size_t t, uint64_t count) {
     std::this_thread::yield();
     return store_.excess_rows(t) != 0;
   }
-  places_.resize(leaving_.size());
-  std::transform(leaving_.begin(), leaving_.end(), places_.begin(),
-                 [](const Leaving& row) { return row.place; });
+  const PoolCopies* const pool_copies = t == 0 ? store_.pool_copies() : nullptr;
+  places_.clear();
+  for (Leaving& row : leaving_) {
+    if (pool_copies != nullptr && pool_copies->copy(row.place.slot)) continue;
+    row.copy = places_.size();
+    places_.push_back(row.place);
+  }
   store_.tiers().tier(t).read(places_, rows_);
   demoted_.fetch_add(refer_to_copies(t), std::memory_order_relaxed);
   return true;
@@ -120,6 +123,18 @@ uint64_t Demotion::choose(size_t t, uint64_t count) {
   return pinned;
 }
 
+RowRef Demotion::place_below(size_t t, const Leaving& row, RowCopies& copies) const {
+  PoolCopies* const pool_copies = t == 0 ? store_.pool_copies() : nullptr;
+  if (pool_copies != nullptr) {
+    if (const std::optional<Slot> copy = pool_copies->copy(row.place.slot)) {
+      // How it ranks, it may have learned meanwhile.
+      pool_copies->pool().set_rank(*copy, store_.tiers().first().header(row.place.slot, row.place.key));
+      return RowRef(1, *copy);
+    }
+  }
+  return row.copy == kNoCopy ? RowRef() : copies.place(row.copy);
+}
+
 uint64_t Demotion::refer_to_copies(size_t t) {
   const MemoryTier& from = *store_.tiers().memory(t);
   RowCopies copies(store_, t + 1, rows_);
@@ -146,7 +161,9 @@ uint64_t Demotion::refer_to_copies(size_t t) {
     for (size_t i = first; i < end; ++i) {
       const IndexEntry& entry = entries[i - first];
       if (!entry) continue;
-      fall.move(shard, entry, leaving_[i].place.key, copies.place(i));
+      const RowRef to = place_below(t, leaving_[i], copies);
+      if (!to) continue;
+      fall.move(shard, entry, leaving_[i].place.key, to);
       coldest_[t].left(leaving_[i].place.slot);
     }
     first = end;

@@ -14,6 +14,7 @@
 #include "movement/coldest_rows.h"
 #include "row/row_batch.h"
 #include "store/row_store.h"
+#include "store/transaction.h"
 
 namespace embstore {
 
@@ -39,11 +40,16 @@ class Demotion {
     Place place;
     KeyHash hash;
     IndexHit hit;
+    size_t copy = kNoCopy;  // among those that are written
   };
+  // Of a row that the tier below has already.
+  static constexpr size_t kNoCopy = static_cast<size_t>(-1);
   // Moves up to `count` of tier t's coldest rows down; false where nothing but pinned rows is left to go.
   bool demote(size_t t, uint64_t count);
   // Sets leaving_ to the coldest rows, by shard; returns how many of the coldest are pinned.
   uint64_t choose(size_t t, uint64_t count);
+  // Where the row goes: to the copy that is written now, or to one that the tier below has. Nothing where it has none any more.
+  RowRef place_below(size_t t, const Leaving& row, RowCopies& copies) const;
   uint64_t refer_to_copies(size_t t);
 
   RowStore& store_;

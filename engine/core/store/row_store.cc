@@ -15,6 +15,7 @@ RowStore::RowStore(const std::string& table_name, const std::vector<TierSpec>& t
       epochs_(epochs),
       index_(epochs_),
       tiers_(table_name, tiers, layout),
+      pool_copies_(tiers_.pool() ? std::make_unique<PoolCopies>(tiers_.first(), *tiers_.pool()) : nullptr),
       counts_(tiers_.total_capacity_rows()) {}
 
 uint64_t RowStore::row_count() const {

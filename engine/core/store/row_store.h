@@ -18,6 +18,7 @@
 #include "row/row_layout.h"
 #include "store/index/index.h"
 #include "store/index/index_reader.h"
+#include "store/pool_copies.h"
 #include "store/row_counts.h"
 #include "store/tier_stack.h"
 #include "threads/epochs.h"
@@ -41,6 +42,9 @@ class RowStore {
 
   TierStack& tiers() { return tiers_; }
   const TierStack& tiers() const { return tiers_; }
+
+  // Null where there's no durable pool below the first tier.
+  PoolCopies* pool_copies() const { return pool_copies_.get(); }
 
   uint64_t row_count() const;
   uint64_t rows(size_t t) const { return counts_.rows(t); }
@@ -70,6 +74,7 @@ class RowStore {
   Epochs& epochs_;
   Index index_;
   TierStack tiers_;
+  const std::unique_ptr<PoolCopies> pool_copies_;
   RowCounts counts_;
 
   Mutex removed_mutex_;

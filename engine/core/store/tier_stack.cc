@@ -83,6 +83,25 @@ std::unique_ptr<Tier> make_file_tier(const std::string& table_name, const TierSp
   throw Error(ErrorKind::kInvalidArgument, "tiers: there is no tier of kind " + spec.kind);
 }
 
+std::unique_ptr<PoolTier> make_pool(const std::string& table_name, const TierSpec& spec,
+                                    const RowLayout& layout, size_t tier, size_t tiers) {
+  if (tier != 1 || tiers != 2) {
+    throw Error(ErrorKind::kInvalidArgument, "tiers: PMEM_POOL can only be the second of two, below DRAM");
+  }
+  if (!spec.size_bytes) {
+    throw Error(ErrorKind::kInvalidArgument, "storage_size: a PMEM_POOL tier needs one");
+  }
+  if (PoolTier::slots_for(layout, *spec.size_bytes) <= PoolTier::kHeadroomSlots) {
+    throw Error(ErrorKind::kInvalidArgument, "storage_size: a pool of " + std::to_string(*spec.size_bytes) +
+                                                 " bytes has no room for rows of " +
+                                                 std::to_string(layout.row_bytes()) + " bytes beside the " +
+                                                 std::to_string(PoolTier::kHeadroomSlots) +
+                                                 " that it keeps free for moves");
+  }
+  return std::make_unique<PoolTier>(path_of(spec), layout, PoolIdentity{table_name, spec.optimizer},
+                                    *spec.size_bytes);
+}
+
 bool is_memory(const std::string& kind) {
   return kind == "DRAM" || kind == "PMEM_LIBPMEM" || kind == "PMEM_MEMKIND";
 }
@@ -118,6 +137,13 @@ TierStack::TierStack(const std::string& table_name, const std::vector<TierSpec>&
     const TierSpec& spec = specs[t];
     Level& level = levels_[t];
     level.capacity_rows = capacity_of(spec, layout);
+    if (spec.kind == "PMEM_POOL") {
+      level.tier = make_pool(table_name, spec, layout, t, specs.size());
+      pool_ = static_cast<PoolTier*>(level.tier.get());
+      level.capacity_rows = pool_->slots() - PoolTier::kHeadroomSlots;
+      level.headroom_rows = PoolTier::kHeadroomSlots / 2;
+      continue;
+    }
     if (!is_memory(spec.kind)) {
       if (t == 0 || t + 1 != specs.size()) {
         throw Error(ErrorKind::kInvalidArgument, "tiers: " + spec.kind + " can only be the last of several");

@@ -9,16 +9,19 @@
 
 #include "store/row_counts.h"
 #include "tiers/memory/memory_tier.h"
+#include "tiers/pool/pool_tier.h"
 #include "tiers/ssd_hash/options.h"
 #include "tiers/tier.h"
 
 namespace embstore {
 
 struct TierSpec {
-  std::string kind;                    // "DRAM", "PMEM_LIBPMEM", "PMEM_MEMKIND", "SSDHASH" or "LEVELDB"
+  // "DRAM", "PMEM_LIBPMEM", "PMEM_MEMKIND", "PMEM_POOL", "SSDHASH" or "LEVELDB"
+  std::string kind;
   std::optional<std::string> path;     // of a tier that is kept in files
   std::optional<uint64_t> size_bytes;  // nothing: unlimited, which only a last tier in files may be
   SsdHashOptions ssd_hash = {};        // of an SSDHASH tier; how it compacts is the environment's to say
+  std::string optimizer = {};          // whose rows a pool keeps
 };
 
 class TierStack {
@@ -32,6 +35,8 @@ class TierStack {
   Tier& tier(size_t t) const { return *levels_[t].tier; }
   // The only one that may keep its rows.
   Tier& last() const { return *levels_.back().tier; }
+  // The durable tier below the first, if there is one; else null.
+  PoolTier* pool() const { return pool_; }
   // The tier if it's one of memory; else null.
   MemoryTier* memory(size_t t) const { return levels_[t].memory; }
 
@@ -56,6 +61,7 @@ class TierStack {
 
   std::vector<Level> levels_;
   MemoryTier* first_ = nullptr;
+  PoolTier* pool_ = nullptr;
 };
 
 }  // namespace embstore

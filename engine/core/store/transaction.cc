@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "errors/error.h"
+
 namespace embstore {
 
-Transaction::Transaction(RowStore& store, size_t most_departures) : store_(store) {
+Transaction::Transaction(RowStore& store, size_t most_departures)
+    : store_(store), pool_claim_(store.pool_copies()) {
   departures_.reserve(most_departures);
 }
 
@@ -33,6 +36,20 @@ Transaction::~Transaction() {
 }
 
 bool Transaction::try_reserve_rows(uint64_t count) {
+  const PoolCopies* const copies = store_.pool_copies();
+  if (copies != nullptr && copies->pool().awaits_restore()) {
+    throw Error(ErrorKind::kStorage,
+                copies->pool().stats().path.value_or("") +
+                    ": holds checkpoints of an earlier run; take them over with restore_persisted(), or give "
+                    "them up with discard_persisted(), before rows are put in");
+  }
+  if (!store_.counts_.try_reserve(count)) return false;
+  reserved_ += count;
+  // What is reserved is given back in the end.
+  return copies == nullptr || pool_claim_.try_add(count);
+}
+
+bool Transaction::try_reserve_rows_of_pool(uint64_t count) {
   if (!store_.counts_.try_reserve(count)) return false;
   reserved_ += count;
   return true;
@@ -42,18 +59,41 @@ IndexEntry Transaction::insert(IndexShard& shard, KeyHash hash, int64_t key, Row
                                IndexShard::Room& room) {
   --reserved_;
   ++arrivals_[to.tier()];
+  if (PoolCopies* const copies = store_.pool_copies(); copies != nullptr && to.tier() == 0) {
+    copies->came_anew(to.slot());
+    pool_claim_.pass_on();
+  }
   return shard.insert(hash, key, to, room);
 }
 
 void Transaction::move(IndexShard& shard, const IndexEntry& entry, int64_t key, RowRef to) {
-  depart(key, entry.ref());
+  const RowRef from = entry.ref();
+  if (keep_copy(key, from, to)) {
+    store_.counts_.add(from.tier(), -1);
+  } else {
+    depart(key, from);
+  }
   shard.set_ref(entry, to);
   ++arrivals_[to.tier()];
   ++moved_;
 }
 
+bool Transaction::keep_copy(int64_t key, RowRef from, RowRef to) {
+  PoolCopies* const copies = store_.pool_copies();
+  if (copies == nullptr) return false;
+  if (from.tier() == 0 && to.tier() == 0) copies->shifted(from.slot(), to.slot());
+  if (from.tier() == 0 && to.tier() == 1) copies->went_to_pool(from.slot(), key, to.slot());
+  const bool leaves_copy = from.tier() == 1 && to.tier() == 0;
+  if (leaves_copy) copies->came_from_pool(to.slot(), from.slot());
+  return leaves_copy;
+}
+
 void Transaction::remove(IndexShard& shard, const IndexEntry& entry, int64_t key) {
-  depart(key, entry.ref());
+  const RowRef from = entry.ref();
+  if (PoolCopies* const copies = store_.pool_copies(); copies != nullptr && from.tier() == 0) {
+    copies->will_go(from.slot(), key);
+  }
+  depart(key, from);
   shard.erase(entry);
   ++removed_;
 }

@@ -25,8 +25,11 @@ class Transaction {
   Transaction(const Transaction&) = delete;
   Transaction& operator=(const Transaction&) = delete;
 
-  // Room for `count` more rows in the table; false, and nothing is reserved, where so much isn't left.
+  // Room for `count` more rows in the table; false, and nothing is reserved, where so much isn't left. Throws
+  // Error(kStorage) where a pool holds rows of an earlier process that nobody has said what to do with.
   bool try_reserve_rows(uint64_t count);
+  // For rows that the pool below the first tier has in their places already.
+  bool try_reserve_rows_of_pool(uint64_t count);
 
   // --- Changes, which readers see at once. REQUIRES, of `to`: a whole row lies there, and nothing refers to it.
   // A new row, for which room was reserved, here and in the index.
@@ -44,11 +47,15 @@ class Transaction {
     Place place;
   };
   void depart(int64_t key, RowRef from);
+  // Where the row comes from the first tier, or to it, above a pool: what there is of it in the pool. True where the
+  // place that it leaves stays its copy.
+  bool keep_copy(int64_t key, RowRef from, RowRef to);
 
   RowStore& store_;
   std::vector<Departure> departures_;
   std::array<uint64_t, RowRef::kMaxTiers> arrivals_{};
   uint64_t reserved_ = 0;
+  PoolClaim pool_claim_;  // as many as are reserved and not in the pool yet
   uint64_t removed_ = 0;
   uint64_t moved_ = 0;
 };

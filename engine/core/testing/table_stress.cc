@@ -18,6 +18,7 @@
 #include "errors/error.h"
 #include "keep/checkpoint/restore.h"
 #include "keep/checkpoint/writer.h"
+#include "keep/pool_checkpoint.h"
 #include "table.h"
 #include "testing/check.h"
 
@@ -118,6 +119,7 @@ struct Storage {
 
   bool has_filter() const { return !std::holds_alternative<NoFilter>(filter); }
   bool keeps_rows() const { return tiers.back().ssd_hash.keep_files; }
+  bool has_pool() const { return tiers.back().kind == "PMEM_POOL"; }
 };
 
 constexpr uint64_t kRowBytes = kDim * sizeof(float);
@@ -136,6 +138,8 @@ TierSpec ssd_hash(bool keep_files) {
   return tier;
 }
 
+TierSpec durable_pool() { return {"PMEM_POOL", std::nullopt, uint64_t{8} << 20, {}, "SGD"}; }
+
 std::vector<Storage> storages() {
   const CounterFilterSpec counter{.filter_freq = 3};
   const BloomFilterSpec bloom{.filter_freq = 3, .max_element_size = 3000, .false_positive_probability = 0.01};
@@ -143,6 +147,7 @@ std::vector<Storage> storages() {
           {"three tiers", {dram(kSmall), dram(kSmall * 3 / 2), dram(kLarge)}, CacheStrategy::kLru},
           {"SSDHASH", {dram(kSmall), ssd_hash(false)}, CacheStrategy::kLru},
           {"SSDHASH that keeps its rows", {dram(kSmall), ssd_hash(true)}},
+          {"a durable pool", {dram(kSmall), durable_pool()}},
           {"one tier with a sketch", {dram(kLarge)}, CacheStrategy::kLfu, bloom},
           {"three tiers with a sketch",
            {dram(kSmall), dram(kSmall), ssd_hash(false)},
@@ -163,7 +168,7 @@ TableSpec table_spec(const Storage& storage, const std::string& path) {
       .cache_strategy = storage.strategy,
       .filter = storage.filter,
   };
-  if (spec.tiers.back().kind == "SSDHASH") spec.tiers.back().path = path;
+  if (spec.tiers.back().kind == "SSDHASH" || storage.has_pool()) spec.tiers.back().path = path;
   return spec;
 }
 
@@ -238,7 +243,11 @@ void check_ledgers(const Table& table) {
   uint64_t rows_of_tiers = 0;
   for (const TableStats::Level& level : stats.tiers) {
     check(level.rows <= level.capacity_rows, "a drained tier is over its capacity");
-    check(level.rows == level.tier.rows, "a tier keeps rows that the index doesn't know");
+    // A pool has copies of rows that are in the first tier, too.
+    const bool may_have_copies = level.tier.name == "PMEM_POOL";
+    check(may_have_copies ? level.rows <= level.tier.rows && level.tier.rows <= table.row_count()
+                          : level.rows == level.tier.rows,
+          "a tier keeps rows that the index doesn't know");
     rows_of_tiers += level.rows;
   }
   check(stats.background_error.empty(), stats.background_error);
@@ -362,6 +371,59 @@ void run_replaced(const Options& options, const Storage& storage) {
   check_equal(checkpoints.copy().export_rows(), table.export_rows());
 }
 
+// Checkpoints of a table that threads train, drop rows of and read: each is of whole batches, and after a cut the table
+// is as it was at the last. Every batch adds as much, so that the count of batches tells the sum.
+void run_persisted(const Options& options, const Storage& storage) {
+  constexpr int kCuts = 6;
+  const TemporaryDirectory directory;
+  const RowLayout layout(kDim, /*slot_count=*/0);
+  PoolCheckpointId id{};
+  BegunPoolCheckpoint last;
+  uint64_t files = 0;
+  for (int cut = 0; cut < kCuts; ++cut) {
+    Table table(table_spec(storage, directory / "rows"));
+    if (cut != 0) {
+      const std::vector<PoolCheckpoint> persisted = table.persisted();
+      check(!persisted.empty() && persisted.back().number == last.number && persisted.back().id == id,
+            "a durable checkpoint is gone");
+      restore_pool_checkpoint(table, last.number, {.number = 0, .count = 1}, {}, last.state,
+                              /*waiting_keys=*/true);
+      check_ledgers(table);
+      check(table.row_count() == last.rows, "a checkpoint lost or doubled a row");
+      const auto batches = static_cast<double>(last.state.apply_count);
+      check(sum_of(table.export_rows()) == batches * static_cast<double>(options.batch_size),
+            "a checkpoint isn't of whole batches");
+    }
+    std::atomic<bool> done{false};
+    std::thread persister([&] {
+      do {
+        checkpoint::Writer file(directory / std::to_string(files++), layout,
+                                {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = false});
+        last = table.begin_persist(file, /*waiting_keys=*/true);
+        ++id[0];
+        table.finish_persist(last.number, id);
+        for (const PoolCheckpoint& older : table.persisted()) {
+          if (older.number + 1 < last.number) table.drop_persisted(older.number);
+        }
+      } while (!done.load());
+    });
+    in_threads(options, [&](std::mt19937_64& random) {
+      for (int batch = 0; batch < options.batches / kCuts; ++batch) {
+        if (random() % 3 == 0) {
+          read(table, random, options);
+          continue;
+        }
+        std::vector<int64_t> ids = random_ids(random, options);
+        ids.resize(options.batch_size);
+        table.apply_gradients(ids, std::vector<float>(ids.size() * kDim, 1.0f).data(), std::nullopt);
+        if (random() % 16 == 0) table.drain();
+      }
+    });
+    done.store(true);
+    persister.join();
+  }
+}
+
 // Operations that race with close() end, or are refused; nothing else.
 void run_close(const Options& options, const Storage& storage) {
   const TemporaryDirectory directory;
@@ -393,6 +455,7 @@ int main(int argc, char** argv) {
     embstore::run(options, storage);
     embstore::run_replaced(options, storage);
     embstore::run_close(options, storage);
+    if (storage.has_pool()) embstore::run_persisted(options, storage);
   }
   std::printf("held: seed %llu, %d threads, %d batches each\n", static_cast<unsigned long long>(options.seed),
               options.threads, options.batches);

@@ -54,6 +54,7 @@ GatheredUpdate::GatheredUpdate(const UpdateParts& parts, const GradientBatch& ba
       first_tier_(parts.store.tiers().first()),
       seats_(batch.keys().size()),
       insertion_(parts.store, /*most_departures=*/0),
+      pool_claim_(parts.store.pool_copies()),
       staged_(mover.take_spare_batch()) {}
 
 GatheredUpdate::~GatheredUpdate() {
@@ -82,6 +83,8 @@ void GatheredUpdate::pin(size_t key, const IndexEntry& entry) {
   seat.at = entry.ref();
   seat.where = Where::kSeated;
   first_tier_.ranks().pin(seat.at.slot());
+  const PoolCopies* const copies = parts_.store.pool_copies();
+  pool_claims_needed_ += copies != nullptr && copies->update_needs_claim(seat.at.slot());
 }
 
 void GatheredUpdate::find_again(const IndexShard& shard, int number) {
@@ -109,7 +112,7 @@ bool GatheredUpdate::prepare(uint64_t& new_rows) {
     below += seat.where == Where::kBelow;
     new_rows += seat.where == Where::kAbsent;
   }
-  if (below + new_rows == 0) return true;
+  if (below + new_rows == 0) return claim_of_pool();
   if (!insertion_.try_reserve_rows(new_rows)) return false;
   if (below != 0) stage();
   SlotClaim claim = mover_.claim(below + new_rows);
@@ -132,15 +135,20 @@ bool GatheredUpdate::prepare(uint64_t& new_rows) {
       left += seat_shard(shard, s, claim);
     }
     if (!damaged_.empty()) throw DamagedRowsError(std::move(damaged_), first_damage_);
-    if (left == 0) return true;
+    if (left == 0) return claim_of_pool();
     stage();  // those that moved meanwhile
   }
+}
+
+bool GatheredUpdate::claim_of_pool() {
+  return pool_claims_needed_ == 0 || pool_claim_.try_add(pool_claims_needed_);
 }
 
 void GatheredUpdate::find_shard(IndexShard& shard, int number) {
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const size_t first = first_key(number);
   AdmissionFilter* const filter = parts_.filters.shard(number);
+  const PoolCopies* const pool_copies = parts_.store.pool_copies();
   const BucketArray& buckets = shard.buckets();
   layouts_[static_cast<size_t>(number)] = shard.layout();
   const auto fetch_bucket = [&](size_t i) {
@@ -158,7 +166,10 @@ void GatheredUpdate::find_shard(IndexShard& shard, int number) {
       if (seat.entry) {
         seat.where = Where::kBelow;
         seat.at = seat.entry.ref();
-        if (seat.entry.ref().tier() == 0) first_tier_.ranks().prefetch(seat.entry.ref().slot());
+        if (seat.entry.ref().tier() == 0) {
+          first_tier_.ranks().prefetch(seat.entry.ref().slot());
+          if (pool_copies != nullptr) pool_copies->prefetch(seat.entry.ref().slot());
+        }
         continue;
       }
       seat.is_new = true;
@@ -325,6 +336,16 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
   RowArray& rows = first_tier_.rows();
   SlotRanks& ranks = first_tier_.ranks();
   if (layouts_[static_cast<size_t>(number)] != shard.layout()) find_again(shard, number);
+  if (PoolCopies* const copies = parts_.store.pool_copies()) {
+    PoolCopies::Changes changes(*copies);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (i + kKeysFetchedAhead < keys.size() && seats[i + kKeysFetchedAhead].where == Where::kSeated) {
+        copies->prefetch(seats[i + kKeysFetchedAhead].at.slot());
+      }
+      if (seats[i].where != Where::kSeated) continue;
+      if (changes.will_change(seats[i].at.slot(), keys[i].key)) pool_claim_.pass_on();
+    }
+  }
   std::array<RowArray::Update, kKeysABlock> updates;
   size_t count = 0;
   const auto update = [&] {

@@ -55,6 +55,8 @@ class GatheredUpdate final : public BatchUpdate {
   // Has what will be copied to the first tier fetched.
   void fetch_source(size_t key) const;
   void pin(size_t key, const IndexEntry& entry);
+  // For rows that are in a pool, and will be there as they were.
+  bool claim_of_pool();
   // Entries that others' changes have made void.
   void find_again(const IndexShard& shard, int number) REQUIRES(shard.mutex);
   void update_shard(IndexShard& shard, int number, const UpdateTime& time) REQUIRES(shard.mutex);
@@ -74,6 +76,8 @@ class GatheredUpdate final : public BatchUpdate {
   std::vector<Seat> seats_;                  // by key of the batch
   std::array<uint64_t, kShards> layouts_{};  // of the shards, when the seats' entries were found
   Transaction insertion_;
+  PoolClaim pool_claim_;  // for rows of a pool that change by this
+  uint64_t pool_claims_needed_ = 0;
   std::array<IndexShard::Room, kShards> rooms_;
   bool is_committed_ = false;
 

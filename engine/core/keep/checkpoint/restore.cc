@@ -101,6 +101,20 @@ void put_waiting(const Reader::Block& block, const FileHeader& file, Replacement
   table.put_sketch(header, block.payload.subspan(sizeof header));
 }
 
+void verify_sketch(const Reader& reader, const Reader::Block& block, std::vector<SketchShape>& shapes) {
+  const auto header = record_at<SketchHeader>(block, 0, 0);
+  const SketchShape shape{header.counters, header.hashes, header.counter_bits};
+  if (header.shard_count != kShards || header.shard >= header.shard_count) {
+    throw Error(ErrorKind::kCheckpoint, reader.path() + ": has a sketch of shard " +
+                                            std::to_string(header.shard) + " of " +
+                                            std::to_string(header.shard_count) + ", and this program has " +
+                                            std::to_string(kShards) + " shards");
+  }
+  if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
+}
+
+}  // namespace
+
 void restore_files(Replacement& table, Partition partition, const Chain& chain, bool waiting_keys) {
   Keys removed_later;
   for (size_t save = 0; save < chain.size(); ++save) {
@@ -123,20 +137,6 @@ void restore_files(Replacement& table, Partition partition, const Chain& chain, 
     removed_later.merge(removed);
   }
 }
-
-void verify_sketch(const Reader& reader, const Reader::Block& block, std::vector<SketchShape>& shapes) {
-  const auto header = record_at<SketchHeader>(block, 0, 0);
-  const SketchShape shape{header.counters, header.hashes, header.counter_bits};
-  if (header.shard_count != kShards || header.shard >= header.shard_count) {
-    throw Error(ErrorKind::kCheckpoint, reader.path() + ": has a sketch of shard " +
-                                            std::to_string(header.shard) + " of " +
-                                            std::to_string(header.shard_count) + ", and this program has " +
-                                            std::to_string(kShards) + " shards");
-  }
-  if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
-}
-
-}  // namespace
 
 VerifiedFile verify_file(const std::string& path, size_t partition_count) {
   Reader reader(path);

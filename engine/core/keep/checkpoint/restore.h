@@ -13,6 +13,10 @@
 #include "keep/checkpoint/table_state.h"
 #include "table.h"
 
+namespace embstore {
+class Replacement;
+}
+
 namespace embstore::checkpoint {
 
 using Chain = std::vector<std::vector<std::string>>;
@@ -42,6 +46,9 @@ struct Partition {
   size_t number;
   size_t count;
 };
+
+// Puts what a chain has of that partition into a table, beside what it holds.
+void restore_files(Replacement& table, Partition partition, const Chain& chain, bool waiting_keys);
 
 // Replaces what a table holds, which is that partition of a variable. REQUIRES: every file was verified and
 // belongs where it is. On an error, which can only be the medium's, the table is left empty; so it is after

@@ -68,6 +68,7 @@ class RowArray {
   // REQUIRES: kHeader.
   int64_t key(Slot slot) const;
   void copy_floats(Slot slot, size_t floats, float* out) const;
+  const float* floats(Slot slot) const { return row(slot); }
 
   RowMeta& meta(Slot slot) const { return meta_[slot]; }
   // What work on a slot starts with.

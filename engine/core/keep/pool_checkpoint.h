@@ -1,0 +1,38 @@
+// Checkpoints of a table whose rows a durable pool keeps, at a batch's end: begun while nothing is updated, written in
+// the background, and committed when every row that belongs to it is in the pool.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "keep/checkpoint/restore.h"
+#include "keep/checkpoint/table_state.h"
+#include "keep/checkpoint/writer.h"
+#include "table.h"
+#include "tiers/pool/pool_tier.h"
+
+namespace embstore {
+
+struct BegunPoolCheckpoint {
+  uint64_t number = 0;
+  uint64_t rows = 0;  // of the table, then
+  TableState state;
+};
+
+// Begins the next checkpoint: every row as it is now belongs to it. What isn't a row goes to `file`: waiting keys, if
+// wanted. Throws Error(kStorage) where the pool keeps as many as it can, or the file can't be written; nothing was begun then.
+BegunPoolCheckpoint begin_pool_checkpoint(TableParts& table, checkpoint::Writer& file, bool waiting_keys);
+
+// Writes the changed rows that it wants to the pool, while look-ups and updates go on.
+void write_back_pool_checkpoint(TableParts& table, Table::Operation& operation);
+
+// Gives up one that was begun, or drops one that is durable.
+void drop_pool_checkpoint(TableParts& table, uint64_t number);
+
+// Replaces what a table holds, which is that partition of a variable, by checkpoint `number` of its pool. The chain has the
+// files of what isn't a row. REQUIRES: the files were verified. On an error the table is left empty, and the pool as it was.
+void restore_pool_checkpoint(Table& table, uint64_t number, checkpoint::Partition partition,
+                             const checkpoint::Chain& chain, const TableState& state, bool waiting_keys);
+
+}  // namespace embstore

@@ -1,0 +1,119 @@
+#include "store/pool_copies.h"
+
+namespace embstore {
+
+PoolCopies::PoolCopies(MemoryTier& first, PoolTier& pool)
+    : first_(first), pool_(pool), words_(first.slots().most_slots()) {}
+
+uint64_t PoolCopies::first_wanting(uint32_t word) const {
+  // Numbers of checkpoints that are under way together are close to each other.
+  const uint64_t newest = newest_wanting_.load(std::memory_order_relaxed);
+  return newest - ((newest - word) & (kWantedBit - 1));
+}
+
+Slot PoolCopies::write(Slot slot, int64_t key, bool is_live) {
+  const uint32_t word = load(slot);
+  const Slot to = pool_.write_claimed(first_.header(slot, key), first_.rows().floats(slot), is_live);
+  pool_.add_to_checkpoints(first_wanting(word), to);
+  wanted_count_.fetch_sub(1);
+  return to;
+}
+
+// --- Where rows come and go
+
+void PoolCopies::went_to_pool(Slot slot, int64_t key, Slot to) {
+  const uint32_t word = load(slot);
+  if ((word & kWantedBit) != 0) {
+    pool_.add_to_checkpoints(first_wanting(word), to);
+    wanted_count_.fetch_sub(1);
+    pool_.give_claim_back(1);
+  } else if (word == kChanged) {
+    pool_.give_claim_back(1);
+  } else if (word - 1 != to) {
+    const Place copy{key, word - 1};
+    pool_.erase({&copy, 1});
+  }
+  store(slot, kChanged);
+}
+
+void PoolCopies::will_go(Slot slot, int64_t key) {
+  const uint32_t word = load(slot);
+  if ((word & kWantedBit) != 0) {
+    write(slot, key, /*is_live=*/false);  // by the claim of the row
+    pool_.fence();
+  } else if (word == kChanged) {
+    pool_.give_claim_back(1);
+  } else {
+    const Place copy{key, word - 1};
+    pool_.erase({&copy, 1});
+  }
+  store(slot, kChanged);
+}
+
+// --- Updates
+
+PoolCopies::Changes::~Changes() {
+  erase();
+  if (wrote_) copies_.pool_.fence();
+}
+
+void PoolCopies::Changes::erase() {
+  if (erased_count_ != 0) copies_.pool_.erase(std::span(erased_).first(erased_count_));
+  erased_count_ = 0;
+}
+
+bool PoolCopies::Changes::will_change(Slot slot, int64_t key) {
+  const uint32_t word = copies_.load(slot);
+  if (word == kChanged) return false;
+  if ((word & kWantedBit) != 0) {
+    copies_.write(slot, key, /*is_live=*/false);
+    wrote_ = true;
+  } else {
+    erased_[erased_count_++] = {key, word - 1};
+    if (erased_count_ == erased_.size()) erase();
+  }
+  copies_.store(slot, kChanged);
+  return true;
+}
+
+// --- Checkpoints
+
+void PoolCopies::want_changed(uint64_t number) {
+  newest_wanting_.store(number);
+  const auto word = kWantedBit | static_cast<uint32_t>(number & (kWantedBit - 1));
+  const uint64_t end = first_.slots().untouched_from();
+  uint64_t marked = 0;
+  for (uint64_t i = 0; i < end; ++i) {
+    const auto slot = static_cast<Slot>(i);
+    if (load(slot) != kChanged || !first_.ranks().is_filled(slot)) continue;
+    store(slot, word);
+    ++marked;
+  }
+  wanted_count_.fetch_add(marked);
+}
+
+std::vector<Slot> PoolCopies::wanted() const {
+  std::vector<Slot> slots;
+  slots.reserve(wanted_count());
+  const uint64_t end = first_.slots().untouched_from();
+  for (uint64_t i = 0; i < end; ++i) {
+    if (is_wanted(static_cast<Slot>(i))) slots.push_back(static_cast<Slot>(i));
+  }
+  return slots;
+}
+
+void PoolCopies::was_written(Slot slot, Slot to) {
+  pool_.add_to_checkpoints(first_wanting(load(slot)), to);
+  wanted_count_.fetch_sub(1);
+  pool_.give_claim_back(1);
+  store(slot, to + 1);
+}
+
+void PoolCopies::write_wanted(Slot slot, int64_t key) { store(slot, write(slot, key, /*is_live=*/true) + 1); }
+
+void PoolCopies::forget_wanted() {
+  for (const Slot slot : wanted()) store(slot, kChanged);
+  wanted_count_.store(0);
+}
+
+}  // namespace embstore

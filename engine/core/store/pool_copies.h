@@ -1,0 +1,138 @@
+// Where a table has a durable pool below its first tier: for each row of the first tier, where the pool has it as it
+// is, or that it changed since, and which checkpoint under way still wants it as it is.
+//
+// A row that comes up from the pool leaves its place there as a clean copy, so that nothing is written when it goes
+// down unchanged. The first update makes it changed: the copy goes, and the row owns a claim on a place of the pool
+// instead, so that going down, or belonging to a checkpoint, can't fail for want of room.
+//
+// A checkpoint wants every changed row as it was at its batch. Until it's written in the background, whoever is about to
+// change such a row, or to remove it, writes it first.
+//
+// All of it REQUIRES the mutex of the row's shard, unless it says otherwise.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "memory/huge_pages.h"
+#include "platform/prefetch.h"
+#include "row/place.h"
+#include "tiers/memory/memory_tier.h"
+#include "tiers/pool/pool_tier.h"
+
+namespace embstore {
+
+class PoolCopies {
+ public:
+  // Both outlive this. `first` has no rows yet.
+  PoolCopies(MemoryTier& first, PoolTier& pool);
+
+  PoolTier& pool() const { return pool_; }
+
+  // --- What there is of the row in a slot of the first tier. Without the mutex: as it was a moment ago.
+  // Its clean copy; nothing where the row changed.
+  std::optional<Slot> copy(Slot slot) const {
+    const uint32_t word = load(slot);
+    return word != kChanged && (word & kWantedBit) == 0 ? std::optional<Slot>(word - 1) : std::nullopt;
+  }
+  bool is_wanted(Slot slot) const { return (load(slot) & kWantedBit) != 0; }
+  // Whether an update of the row needs a claim.
+  bool update_needs_claim(Slot slot) const { return load(slot) != kChanged; }
+  void prefetch(Slot slot) const { prefetch_line(&words_[slot]); }
+
+  // --- Where rows come and go
+  // A row that the pool doesn't have, with a claim that is the row's from now on.
+  void came_anew(Slot slot) { store(slot, kChanged); }
+  void came_from_pool(Slot slot, Slot copy) { store(slot, copy + 1); }
+  void shifted(Slot from, Slot to) {
+    store(to, load(from));
+    store(from, kChanged);
+  }
+  // The row is at `to` in the pool, where it was written, or has been as its copy; what it owned otherwise goes.
+  void went_to_pool(Slot slot, int64_t key, Slot to);
+  // The row goes for good. It's still whole in its slot.
+  void will_go(Slot slot, int64_t key);
+
+  // The scope in which rows of one shard change. What is written for checkpoints is durable by its end.
+  class Changes {
+   public:
+    explicit Changes(PoolCopies& copies) : copies_(copies) {}
+    ~Changes();
+    Changes(const Changes&) = delete;
+    Changes& operator=(const Changes&) = delete;
+    // The row in the slot is about to change: writes it for the checkpoint that wants it. True where a claim of the
+    // caller's is the row's from now on.
+    bool will_change(Slot slot, int64_t key);
+
+   private:
+    void erase();
+
+    PoolCopies& copies_;
+    std::array<Place, 64> erased_{};
+    size_t erased_count_ = 0;
+    bool wrote_ = false;
+  };
+
+  // --- Checkpoints
+  // Every changed row is wanted by checkpoint `number`. REQUIRES: rows neither change nor move, whoever has which mutex.
+  void want_changed(uint64_t number);
+  // The slots of rows that are wanted, without any mutex. Rows that move meanwhile may be missed.
+  std::vector<Slot> wanted() const;
+  uint64_t wanted_count() const { return wanted_count_.load(); }
+  // The wanted row in the slot is at `to` in the pool, written and fenced.
+  void was_written(Slot slot, Slot to);
+  // Writes the wanted row where it is, under the mutex. Not fenced.
+  void write_wanted(Slot slot, int64_t key);
+  // No checkpoint wants anything any more. REQUIRES: as want_changed().
+  void forget_wanted();
+
+ private:
+  // Of a slot: kChanged; the place of the copy, plus one; or kWantedBit and the number, as far as it fits, of the first
+  // checkpoint that wants the changed row.
+  static constexpr uint32_t kChanged = 0;
+  static constexpr uint32_t kWantedBit = uint32_t{1} << 31;
+
+  uint32_t load(Slot slot) const { return words_[slot].load(std::memory_order_relaxed); }
+  void store(Slot slot, uint32_t word) { words_[slot].store(word, std::memory_order_relaxed); }
+  // The number of the checkpoint that the word says.
+  uint64_t first_wanting(uint32_t word) const;
+  // Writes the row as it is for the checkpoints that want it.
+  Slot write(Slot slot, int64_t key, bool is_live);
+
+  MemoryTier& first_;
+  PoolTier& pool_;
+  // Addresses for as many slots as the first tier may ever have.
+  PageArray<std::atomic<uint32_t>> words_;
+  std::atomic<uint64_t> wanted_count_{0};
+  std::atomic<uint64_t> newest_wanting_{0};
+};
+
+// Claims on places of a pool that aren't any row's yet; given back at the end.
+class PoolClaim {
+ public:
+  explicit PoolClaim(PoolCopies* copies) : copies_(copies) {}
+  ~PoolClaim() {
+    if (count_ != 0) copies_->pool().give_claim_back(count_);
+  }
+  PoolClaim(const PoolClaim&) = delete;
+  PoolClaim& operator=(const PoolClaim&) = delete;
+
+  // False, and nothing more is claimed, where there are no so many. REQUIRES: there is a pool.
+  bool try_add(uint64_t count) {
+    if (!copies_->pool().try_claim(count)) return false;
+    count_ += count;
+    return true;
+  }
+  // One of them is a row's now. REQUIRES: any are left.
+  void pass_on() { --count_; }
+
+ private:
+  PoolCopies* const copies_;  // null: there is no pool, and nothing is claimed
+  uint64_t count_ = 0;
+};
+
+}  // namespace embstore
