@@ -24,6 +24,13 @@ from typing import TYPE_CHECKING
 from embstore import errors, initializers, optimizers
 from embstore._variable_making import get_embedding_variable
 from embstore.checkpoint import SaveReport, restore, save, save_incremental
+from embstore.durability import (
+    discard_persisted,
+    persist,
+    persisted,
+    restore_persisted,
+    should_persist,
+)
 from embstore.options import (
     CacheStrategy,
     CBFFilter,
@@ -63,13 +70,18 @@ __all__ = [
     "SaveReport",
     "StorageOption",
     "StorageType",
+    "discard_persisted",
     "errors",
     "get_embedding_variable",
     "initializers",
     "optimizers",
+    "persist",
+    "persisted",
     "restore",
+    "restore_persisted",
     "save",
     "save_incremental",
+    "should_persist",
 ]
 
 

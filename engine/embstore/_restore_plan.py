@@ -13,7 +13,15 @@ from embstore.errors import CheckpointError, ClosedError, EmbStoreError, StoreFu
 from embstore.options import CBFFilter, CounterFilter
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["SAVE_FILTERED_FEATURES", "RestorePlan", "SaveOnMedium", "plan_restore"]
+__all__ = [
+    "SAVE_FILTERED_FEATURES",
+    "RestorePlan",
+    "SaveOnMedium",
+    "check_optimizer",
+    "check_sketches",
+    "plan_restore",
+    "verify_file",
+]
 
 SAVE_FILTERED_FEATURES = "TF_EV_SAVE_FILTERED_FEATURES"
 
@@ -86,15 +94,15 @@ def plan_restore(
     bound = [0] * partition_count  # rows a partition may get
     shapes: set[tuple[int, int, int]] = set()
     for save, entry in chain:
-        _check_optimizer(variable, save, entry)
+        check_optimizer(variable, save, entry)
         shapes.clear()
         for partition, file in enumerate(entry.files):
-            verified = _verify(save, entry, partition, file, partition_count)
+            verified = verify_file(save, entry, partition, file, partition_count)
             bound = [a + b for a, b in zip(bound, verified["rows_by_partition"], strict=True)]
             shapes.update(verified["sketch_shapes"])
     newest, entry = chain[-1]
     if waiting_keys:
-        _check_sketches(variable, newest, shapes)
+        check_sketches(variable, newest, shapes)
     files = [
         [str(save.directory / file.name) for file in entry.files] for save, entry in chain[::-1]
     ]
@@ -126,7 +134,7 @@ def _links(
     return chain
 
 
-def _verify(
+def verify_file(
     save: SaveOnMedium, entry: VariableEntry, partition: int, file: FileEntry, partition_count: int
 ) -> dict[str, Any]:
     path = save.directory / file.name
@@ -148,7 +156,7 @@ def _verify(
     return found
 
 
-def _check_optimizer(variable: EmbeddingVariable, save: SaveOnMedium, entry: VariableEntry) -> None:
+def check_optimizer(variable: EmbeddingVariable, save: SaveOnMedium, entry: VariableEntry) -> None:
     if variable.optimizer is None:
         return  # it can't be trained, so it needs no slots
     saved = entry.optimizer
@@ -170,7 +178,7 @@ def _described(optimizer: OptimizerEntry | None) -> str:
     return f"{optimizer.name} (slots: {', '.join(optimizer.slots) or 'none'})"
 
 
-def _check_sketches(
+def check_sketches(
     variable: EmbeddingVariable, save: SaveOnMedium, shapes: set[tuple[int, int, int]]
 ) -> None:
     option = variable.ev_option.filter_option

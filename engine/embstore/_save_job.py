@@ -11,7 +11,7 @@ from embstore._shard import SavedShard
 from embstore.options import GlobalStepEvict, L2WeightEvict
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["SaveJob"]
+__all__ = ["SaveJob", "quoted"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SaveJob:
         parts: list[SavedShard] = []
         with variable._partitions_lock:  # so that every partition has the same batches
             for partition, shard in enumerate(variable._shards):
-                name = f"{_quoted(variable.name)}-{number}.{partition}.rows"
+                name = f"{quoted(variable.name)}-{number}.{partition}.rows"
                 part = shard.save(
                     str(directory / name),
                     save_id=bytes.fromhex(self.save_id),
@@ -67,7 +67,7 @@ class SaveJob:
         return entry, parts
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     return quote(name, safe="", errors="replace")[:64]  # a number after it tells names apart
 
 

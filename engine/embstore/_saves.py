@@ -17,7 +17,15 @@ from pathlib import Path
 
 from embstore.errors import CheckpointError, InvalidArgumentError, StorageError
 
-__all__ = ["newest_full", "only_incremental", "publishing"]
+__all__ = [
+    "lock_directory",
+    "make_directory",
+    "newest_full",
+    "numbered",
+    "only_incremental",
+    "publishing",
+    "sync",
+]
 
 _FULL = re.compile(r"save-(\d{8,})")
 _INCREMENTAL = re.compile(r"increment-(\d{8,})")
@@ -26,10 +34,10 @@ _UNFINISHED = re.compile(r"\.(save|increment)-\d{8,}\.unfinished")
 
 def newest_full(path: Path) -> Path:
     """The directory of the newest full save; CheckpointError where `path` has none."""
-    saves = _numbered(path, _FULL)
+    saves = numbered(path, _FULL)
     if saves:
         return saves[-1]
-    if _numbered(path, _INCREMENTAL):
+    if numbered(path, _INCREMENTAL):
         raise CheckpointError(
             f"{path}: holds an incremental save; restore the full one before it, and give this "
             "one as incremental="
@@ -39,10 +47,10 @@ def newest_full(path: Path) -> Path:
 
 def only_incremental(path: Path) -> Path:
     """The directory of the incremental save; CheckpointError where `path` has none."""
-    saves = _numbered(path, _INCREMENTAL)
+    saves = numbered(path, _INCREMENTAL)
     if saves:
         return saves[-1]
-    if _numbered(path, _FULL):
+    if numbered(path, _FULL):
         raise CheckpointError(f"{path}: holds a full save, not an incremental one")
     raise CheckpointError(f"{path}: holds no save")
 
@@ -54,7 +62,7 @@ def publishing(path: Path, *, incremental: bool) -> Iterator[tuple[Path, Callabl
     When that was called, older saves are removed on leaving; otherwise what was written is.
     """
     try:
-        _make_directory(path)
+        make_directory(path)
         with _locked(path):
             _check_kind(path, incremental=incremental)
             yield from _publish(path, "increment" if incremental else "save")
@@ -70,7 +78,7 @@ def _publish(path: Path, kind: str) -> Iterator[tuple[Path, Callable[[], None]]]
     for entry in path.iterdir():  # nobody else writes here while we hold the lock
         if _UNFINISHED.fullmatch(entry.name):
             shutil.rmtree(entry)
-    older = _numbered(path, _FULL)
+    older = numbered(path, _FULL)
     number = int(older[-1].name.partition("-")[2]) + 1 if older else 1
     unfinished = path / f".{kind}-{number:08}.unfinished"
     finished = path / f"{kind}-{number:08}"
@@ -78,10 +86,10 @@ def _publish(path: Path, kind: str) -> Iterator[tuple[Path, Callable[[], None]]]
 
     def publish() -> None:
         nonlocal published
-        _sync(unfinished)
+        sync(unfinished)
         unfinished.rename(finished)
         try:
-            _sync(path)
+            sync(path)
         except OSError:
             finished.rename(unfinished)
             raise
@@ -98,15 +106,15 @@ def _publish(path: Path, kind: str) -> Iterator[tuple[Path, Callable[[], None]]]
 
 
 def _check_kind(path: Path, *, incremental: bool) -> None:
-    increments = _numbered(path, _INCREMENTAL)
-    if increments or (incremental and _numbered(path, _FULL)):
+    increments = numbered(path, _INCREMENTAL)
+    if increments or (incremental and numbered(path, _FULL)):
         held = "an incremental save" if increments else "a full save"
         raise InvalidArgumentError(
             f"path: {path} holds {held}, which must not be lost; give this save another directory"
         )
 
 
-def _numbered(path: Path, pattern: re.Pattern[str]) -> list[Path]:
+def numbered(path: Path, pattern: re.Pattern[str]) -> list[Path]:
     """The entries of that name, by number."""
     try:
         names = [entry.name for entry in path.iterdir()]
@@ -120,7 +128,7 @@ def _numbered(path: Path, pattern: re.Pattern[str]) -> list[Path]:
     return [path / name for _, name in sorted(found)]
 
 
-def _make_directory(path: Path) -> None:
+def make_directory(path: Path) -> None:
     # Only the last part of the path, as for storage_path: a mistyped one is told.
     try:
         path.mkdir()
@@ -132,27 +140,34 @@ def _make_directory(path: Path) -> None:
             f"path: {path} can't be made, because {path.parent} doesn't exist"
         ) from None
     else:
-        _sync(path.parent)
+        sync(path.parent)
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    # Of a file rather than the directory: network file systems lock only what is open for writing.
-    # The kernel lets go of it when the process ends, however it ends.
-    descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = lock_directory(path)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno != errno.EWOULDBLOCK:
-                raise
-            raise StorageError(f"{path}: another save to it is under way") from None
         yield
     finally:
         os.close(descriptor)
 
 
-def _sync(directory: Path) -> None:
+def lock_directory(path: Path) -> int:
+    """A descriptor which, as long as it's open, keeps others from saving to `path`."""
+    # Of a file rather than the directory: network file systems lock only what is open for writing.
+    # The kernel lets go of it when the process ends, however it ends.
+    descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno != errno.EWOULDBLOCK:
+            raise
+        raise StorageError(f"{path}: another save to it is under way") from None
+    return descriptor
+
+
+def sync(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 from embstore import _core
 from embstore.recovery import RecoveryReport
 
-__all__ = ["LocalShard", "SavedShard", "Shard", "ShardRows", "ShardSpec", "ShardState"]
+__all__ = [
+    "BegunShard",
+    "LocalShard",
+    "PersistedShard",
+    "SavedShard",
+    "Shard",
+    "ShardRows",
+    "ShardSpec",
+    "ShardState",
+]
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,30 @@ class SavedShard:
     next_span: int  # for save_succeeded()
     state: ShardState
     skipped: NDArray[np.int64]  # keys of damaged rows, which are not in the file
+
+
+@dataclass(frozen=True)
+class BegunShard:
+    """A checkpoint that a shard's pool has begun, its file, and the shard as it is in it."""
+
+    number: int  # in the pool
+    total_rows: int
+    size: int
+    checksum: int
+    rows: int
+    removed_keys: int
+    waiting_keys: int
+    sketches: int
+    state: ShardState
+
+
+@dataclass(frozen=True)
+class PersistedShard:
+    """A checkpoint that is durable in a shard's pool."""
+
+    number: int
+    checkpoint_id: bytes
+    rows: int
 
 
 class Shard(Protocol):
@@ -216,6 +249,63 @@ class Shard(Protocol):
         """
         ...
 
+    # --- Of a shard with a durable pool; the others raise InvalidArgumentError.
+
+    def begin_persist(
+        self,
+        path: str,
+        *,
+        checkpoint_id: bytes,
+        partition: int,
+        partition_count: int,
+        waiting_keys: bool,
+    ) -> BegunShard:
+        """Every row as it is now belongs to the next checkpoint of the pool.
+
+        path: of a new file, for what isn't a row; the medium has it on return.
+        """
+        ...
+
+    def finish_persist(self, number: int, checkpoint_id: bytes) -> None:
+        """Returns when all of it is durable. Look-ups and updates go on meanwhile."""
+        ...
+
+    def drop_persisted(self, number: int) -> None:
+        """Gives up a checkpoint, durable or not."""
+        ...
+
+    def persisted(self) -> list[PersistedShard]:
+        """Those that are durable, oldest first."""
+        ...
+
+    def should_persist(self) -> bool:
+        """None is under way, and the first tier is full."""
+        ...
+
+    def awaits_restore(self) -> bool:
+        """The pool has checkpoints of an earlier process, neither restored nor discarded yet."""
+        ...
+
+    def discard_persisted(self) -> None:
+        """Gives those up."""
+        ...
+
+    def restore_persisted(
+        self,
+        number: int,
+        chain: Sequence[Sequence[str]],
+        *,
+        partition: int,
+        partition_count: int,
+        state: ShardState,
+        waiting_keys: bool,
+    ) -> None:
+        """Replaces everything by a checkpoint of the pool, and what `chain` has beside its rows;
+        newer checkpoints are given up. An error leaves the shard empty, and the checkpoints as they
+        were.
+        """
+        ...
+
     def close(self) -> None:
         """Gives memory and files back; where rows are kept they are written out first, or it raises
         StorageError and may be called again. In a forked child it does nothing.
@@ -342,14 +432,7 @@ class LocalShard:
             waiting_keys=waiting_keys,
             skip_damaged=skip_damaged,
         )
-        state = ShardState(
-            apply_count=saved.pop("apply_count"),
-            beta1_power=saved.pop("beta1_power"),
-            beta2_power=saved.pop("beta2_power"),
-            learning_rate=saved.pop("learning_rate"),
-            clock=saved.pop("clock"),
-        )
-        return SavedShard(state=state, **saved)
+        return SavedShard(state=_take_state(saved), **saved)
 
     def save_succeeded(self, next_span: int) -> None:
         _core.save_succeeded(self._table, next_span)
@@ -376,5 +459,76 @@ class LocalShard:
             waiting_keys=waiting_keys,
         )
 
+    def begin_persist(
+        self,
+        path: str,
+        *,
+        checkpoint_id: bytes,
+        partition: int,
+        partition_count: int,
+        waiting_keys: bool,
+    ) -> BegunShard:
+        begun = _core.begin_persist(
+            self._table,
+            path=path,
+            checkpoint_id=checkpoint_id,
+            partition=partition,
+            partition_count=partition_count,
+            waiting_keys=waiting_keys,
+        )
+        return BegunShard(state=_take_state(begun), **begun)
+
+    def finish_persist(self, number: int, checkpoint_id: bytes) -> None:
+        _core.finish_persist(self._table, number, checkpoint_id)
+
+    def drop_persisted(self, number: int) -> None:
+        _core.drop_persisted(self._table, number)
+
+    def persisted(self) -> list[PersistedShard]:
+        return [PersistedShard(*found) for found in _core.persisted(self._table)]
+
+    def should_persist(self) -> bool:
+        return _core.should_persist(self._table)
+
+    def awaits_restore(self) -> bool:
+        return _core.awaits_restore(self._table)
+
+    def discard_persisted(self) -> None:
+        _core.discard_persisted(self._table)
+
+    def restore_persisted(
+        self,
+        number: int,
+        chain: Sequence[Sequence[str]],
+        *,
+        partition: int,
+        partition_count: int,
+        state: ShardState,
+        waiting_keys: bool,
+    ) -> None:
+        _core.restore_persisted(
+            self._table,
+            number=number,
+            chain=[list(files) for files in chain],
+            partition=partition,
+            partition_count=partition_count,
+            apply_count=state.apply_count,
+            beta1_power=state.beta1_power,
+            beta2_power=state.beta2_power,
+            learning_rate=state.learning_rate,
+            clock=state.clock,
+            waiting_keys=waiting_keys,
+        )
+
     def close(self) -> None:
         self._table.close()
+
+
+def _take_state(told: dict[str, Any]) -> ShardState:
+    return ShardState(
+        apply_count=told.pop("apply_count"),
+        beta1_power=told.pop("beta1_power"),
+        beta2_power=told.pop("beta2_power"),
+        learning_rate=told.pop("learning_rate"),
+        clock=told.pop("clock"),
+    )

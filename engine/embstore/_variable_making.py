@@ -180,6 +180,8 @@ def _tier_file(tier: Tier, file_name: str, name: str) -> str | None:
         return None
     if tier.kind is TierKind.LEVELDB:
         file_name = name  # the partitions share a database: each costs descriptors and buffers
+    if tier.kind is TierKind.PMEM_POOL:
+        return str(Path(tier.path) / quote(file_name, safe=""))  # the pool has several files
     return str(Path(tier.path) / f"{quote(file_name, safe='')}.{tier.kind.value.lower()}")
 
 

@@ -105,12 +105,14 @@ def restore(
     doesn't belong to the others; and where a variable isn't in the save or had another optimizer.
     StoreFullError where its rows don't fit.
     """
-    chosen = _check_variables(variables)
+    chosen = check_variables(variables)
     if isinstance(incremental, (str, os.PathLike)):
         raise InvalidArgumentError("incremental must be a list of paths, got one path")
-    saves = [SaveOnMedium.open(newest_full(_path(path)))]
-    saves += [SaveOnMedium.open(only_incremental(_path(increment))) for increment in incremental]
-    waiting_keys = _saves_waiting_keys()
+    saves = [SaveOnMedium.open(newest_full(directory_path(path)))]
+    saves += [
+        SaveOnMedium.open(only_incremental(directory_path(increment))) for increment in incremental
+    ]
+    waiting_keys = saves_waiting_keys()
     plans = [plan_restore(variable, saves, waiting_keys) for variable in chosen]
     for plan in plans:
         plan.carry_out()
@@ -125,16 +127,16 @@ def _save(
     incremental: bool,
     on_damage: str,
 ) -> SaveReport:
-    chosen = _check_variables(variables)
+    chosen = check_variables(variables)
     step = _checks.integer("global_step", global_step, at_least=0)
     job = SaveJob(
         save_id=uuid.uuid4().hex,
         global_step=step,
         incremental=incremental,
-        waiting_keys=_saves_waiting_keys(),
+        waiting_keys=saves_waiting_keys(),
         skip_damaged=_checks.choice("on_damage", on_damage, ("raise", "skip")) == "skip",
     )
-    with _checkpoint_locks(chosen):
+    with checkpoint_locks(chosen):
         if incremental:
             for variable in chosen:
                 if variable._last_save is None:
@@ -143,7 +145,7 @@ def _save(
                         "last restore failed, so an incremental save has nothing to go on from; "
                         "save() it first"
                     )
-        with publishing(_path(path), incremental=incremental) as (directory, publish):
+        with publishing(directory_path(path), incremental=incremental) as (directory, publish):
             saved = [
                 job.write(variable, directory, number) for number, variable in enumerate(chosen)
             ]
@@ -170,7 +172,7 @@ def _save(
 # --- Arguments
 
 
-def _check_variables(variables: Sequence[EmbeddingVariable]) -> list[EmbeddingVariable]:
+def check_variables(variables: Sequence[EmbeddingVariable]) -> list[EmbeddingVariable]:
     if isinstance(variables, EmbeddingVariable):
         raise InvalidArgumentError(f"variables must be a list; give [{variables.name}]")
     chosen = list(variables)
@@ -189,13 +191,13 @@ def _check_variables(variables: Sequence[EmbeddingVariable]) -> list[EmbeddingVa
     return chosen
 
 
-def _path(path: PathLike) -> Path:
+def directory_path(path: PathLike) -> Path:
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise InvalidArgumentError(f"path must name a directory, got {path!r}")
     return Path(path)
 
 
-def _saves_waiting_keys() -> bool:
+def saves_waiting_keys() -> bool:
     value = os.environ.get(SAVE_FILTERED_FEATURES, "").lower()
     if value in ("", "1", "true"):
         return True
@@ -207,7 +209,7 @@ def _saves_waiting_keys() -> bool:
 
 
 @contextlib.contextmanager
-def _checkpoint_locks(variables: Sequence[EmbeddingVariable]) -> Iterator[None]:
+def checkpoint_locks(variables: Sequence[EmbeddingVariable]) -> Iterator[None]:
     """Keeps saves and restores of a variable apart."""
     with contextlib.ExitStack() as stack:
         for variable in sorted(variables, key=id):  # one order for all threads

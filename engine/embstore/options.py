@@ -74,6 +74,7 @@ class TierKind(enum.Enum):
     PMEM = "PMEM"  # libpmem where the tier has a path, else memkind
     PMEM_LIBPMEM = "PMEM_LIBPMEM"
     PMEM_MEMKIND = "PMEM_MEMKIND"
+    PMEM_POOL = "PMEM_POOL"  # PMEM whose rows outlive the process at checkpoints
     SSDHASH = "SSDHASH"
     LEVELDB = "LEVELDB"
 
@@ -196,6 +197,11 @@ class StorageOption:
         another, and all but an only tier for up to an eighth, and 256 to 16384, more rows that are
         on their way down. A first tier in DRAM may grow by the rows of one batch.
     ssdhash_option: for a storage type with an SSDHASH tier; None: SSDHashOption().
+    durability: "checkpoint": the rows of the PMem tier lie in a pool at storage_path that outlives
+        the process, and `embstore.persist` makes checkpoints of them (see `embstore.durability`).
+        The pool's file is then as large as that tier's storage_size. A row takes
+        round_up(64 + row_bytes, 256) bytes of it, those in DRAM too, and those that changed since a
+        checkpoint that is kept once more. None: nothing outlives the variable.
     """
 
     storage_type: StorageType = StorageType.DRAM
@@ -203,10 +209,12 @@ class StorageOption:
     storage_size: Sequence[int] | None = None
     cache_strategy: CacheStrategy = CacheStrategy.LFU
     ssdhash_option: SSDHashOption | None = None
+    durability: str | None = None
 
     def __post_init__(self) -> None:
         _set(self, "storage_type", _member(StorageType, "storage_type", self.storage_type))
         _set(self, "cache_strategy", _member(CacheStrategy, "cache_strategy", self.cache_strategy))
+        self._check_durability()
         self.tiers()  # raises where path and size don't fit the storage type
         if self.ssdhash_option is None:
             return
@@ -222,7 +230,35 @@ class StorageOption:
         kinds = TIER_KINDS[self.storage_type]
         paths = _tier_paths(self.storage_type, kinds, self.storage_path)
         sizes = _tier_sizes(self.storage_type, kinds, self.storage_size)
-        return tuple(map(Tier, map(_resolve, kinds, paths), paths, sizes))
+        resolved = [
+            TierKind.PMEM_POOL if kind is _PMEM and self.durability else _resolve(kind, path)
+            for kind, path in zip(kinds, paths, strict=True)
+        ]
+        if TierKind.PMEM_POOL in resolved and paths[resolved.index(TierKind.PMEM_POOL)] is None:
+            raise InvalidArgumentError(
+                "storage_path is missing: durability keeps rows in a pool; give a directory on a "
+                "dax mount"
+            )
+        return tuple(map(Tier, resolved, paths, sizes))
+
+    def _check_durability(self) -> None:
+        if self.durability is None:
+            return
+        if self.durability != "checkpoint":
+            raise InvalidArgumentError(
+                f'durability must be None or "checkpoint", got {self.durability!r}'
+            )
+        if self.storage_type is not StorageType.DRAM_PMEM:
+            kinds = TIER_KINDS[self.storage_type]
+            if len(kinds) == 3 and kinds[:2] == (_DRAM, _PMEM):
+                raise UnsupportedError(
+                    f"durability: {self.storage_type.name} doesn't have it in this version; "
+                    "DRAM_PMEM does"
+                )
+            raise InvalidArgumentError(
+                f"durability: {self.storage_type.name} has no tier of PMem below DRAM "
+                f"({_names(kinds)})"
+            )
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ from embstore.recovery import RecoveryReport, combined
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from embstore._persist_writer import PersistWriter
+
 __all__ = ["EmbeddingVariable"]
 
 OnDamage: TypeAlias = Literal["raise", "skip"]
@@ -68,6 +70,8 @@ class EmbeddingVariable:
         # which an incremental save goes on from.
         self._checkpoint_lock = threading.Lock()
         self._last_save: str | None = None
+        # For embstore.durability: what writes the checkpoints of the pool.
+        self._persist_writer: PersistWriter | None = None
         self._shards = tuple(shards)
         self._recovery = _take_over(self._shards)
         close_at_exit(self)
@@ -274,19 +278,34 @@ class EmbeddingVariable:
     def close(self) -> None:
         """Gives memory and files back; later calls but this one raise ClosedError.
 
+        Waits for checkpoints that are pending (`persist`), and raises what they met. What changed
+        since the last one is gone with the variable.
+
         Where files are kept (`SSDHashOption.keep_files`) the rows go to them first: StorageError
         if they can't. Then nothing is lost yet, and close() may be called again.
         """
         if self._is_inherited():
             return
         refused: EmbStoreError | None = None
+        try:
+            self._finish_persists()
+        except EmbStoreError as error:
+            refused = error
         for shard in self._shards:
             try:
                 shard.close()
             except EmbStoreError as error:
                 refused = refused or error
+        if self._persist_writer is not None:
+            self._persist_writer.leave()
+            self._persist_writer = None
         if refused is not None:
             raise refused
+
+    def _finish_persists(self) -> None:
+        """Returns when no checkpoint of the pool is pending; raises what one met."""
+        if self._persist_writer is not None:
+            self._persist_writer.finish()
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,221 @@
+"""Writes the checkpoints of durable pools: begins them between two batches, and finishes them in a
+thread of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from embstore._manifest import FILE_FACTS, FileEntry, Manifest, OptimizerEntry, VariableEntry
+from embstore._persisted_checkpoints import CheckpointDirectory, checkpoint_path, listed_numbers
+from embstore._save_job import quoted
+from embstore._shard import BegunShard, Shard
+from embstore.errors import EmbStoreError, InvalidArgumentError
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["PersistWriter"]
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A checkpoint that the pools have begun."""
+
+    number: int
+    checkpoint_id: bytes
+    unfinished: Path
+    manifest: Manifest
+    parts: tuple[tuple[Shard, int], ...]  # each shard, with the number that its pool gave it
+
+
+@dataclass
+class PersistWriter:
+    """Writes the checkpoints of some variables to one directory, one after the other."""
+
+    directory: CheckpointDirectory
+    users: int = 0  # variables that are open
+    pending: list[Future[None]] = field(default_factory=list)
+    mutex: threading.Lock = field(default_factory=threading.Lock)
+    executor: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="embstore-persist")
+    )
+
+    @classmethod
+    def of(
+        cls, variables: list[EmbeddingVariable], path: Path, *, adopts: bool = False
+    ) -> PersistWriter:
+        """The one that the variables have, or a new one.
+
+        adopts: a checkpoint that is listed is restored next; else those that are must be the
+            variables' own.
+        """
+        writers = {id(v._persist_writer): v._persist_writer for v in variables}
+        if len(writers) == 1 and (writer := variables[0]._persist_writer) is not None:
+            if writer.directory.path != path:
+                raise InvalidArgumentError(
+                    f"path: {variables[0].name} persists to {writer.directory.path}; give that one"
+                )
+            return writer
+        if any(v._persist_writer is not None for v in variables):
+            raise InvalidArgumentError(
+                "variables: were not persisted together before; persist the same ones together "
+                "each time"
+            )
+        writer = cls(CheckpointDirectory(path))
+        try:
+            if not adopts:
+                writer._refuse_strangers(variables)
+        except BaseException:
+            writer.directory.close()
+            raise
+        for variable in variables:
+            variable._persist_writer = writer
+            writer.users += 1
+        return writer
+
+    def _refuse_strangers(self, variables: list[EmbeddingVariable]) -> None:
+        if listed_numbers(self.directory.path):
+            names = ", ".join(variable.name for variable in variables)
+            raise InvalidArgumentError(
+                f"path: {self.directory.path} lists checkpoints, which {names} didn't come from; "
+                "restore_persisted() one of them, or give another directory"
+            )
+
+    def wait_until_pending(self, most: int) -> None:
+        """Raises what an earlier checkpoint met in the background."""
+        while True:
+            with self.mutex:
+                done = [future for future in self.pending if future.done()]
+                self.pending = [future for future in self.pending if not future.done()]
+                waiting = self.pending[0] if len(self.pending) > most else None
+            for future in done:
+                future.result()
+            if waiting is None:
+                return
+            with contextlib.suppress(Exception):  # which the next round raises
+                waiting.result()
+
+    def begin(self, variables: list[EmbeddingVariable], step: int, *, waiting_keys: bool) -> _Begun:
+        number, unfinished = self.directory.begin()
+        checkpoint_id = uuid.uuid4().bytes
+        parts: list[tuple[Shard, int]] = []
+        try:
+            entries = []
+            with contextlib.ExitStack() as locks:
+                for variable in sorted(variables, key=id):  # one order for all threads
+                    locks.enter_context(variable._partitions_lock)
+                for place, variable in enumerate(variables):
+                    begun = []
+                    for partition, shard in enumerate(variable._shards):
+                        name = f"{quoted(variable.name)}-{place}.{partition}.state"
+                        begun.append(
+                            shard.begin_persist(
+                                str(unfinished / name),
+                                checkpoint_id=checkpoint_id,
+                                partition=partition,
+                                partition_count=len(variable._shards),
+                                waiting_keys=waiting_keys,
+                            )
+                        )
+                        parts.append((shard, begun[-1].number))
+                    entries.append(_entry(variable, place, begun))
+        except BaseException:
+            _drop(parts)
+            self.directory.abandon(unfinished)
+            raise
+        manifest = Manifest(
+            save_id=checkpoint_id.hex(), kind="pool", global_step=step, variables=tuple(entries)
+        )
+        return _Begun(number, checkpoint_id, unfinished, manifest, tuple(parts))
+
+    def submit(self, checkpoint: _Begun, keep: int) -> Future[None]:
+        future = self.executor.submit(self._finish, checkpoint, keep)
+        with self.mutex:
+            self.pending.append(future)
+        return future
+
+    def forget(self, future: Future[None]) -> None:
+        """Whoever waited for it knows how it went."""
+        with self.mutex:
+            if future in self.pending:
+                self.pending.remove(future)
+
+    def _finish(self, checkpoint: _Begun, keep: int) -> None:
+        try:
+            for shard, number in checkpoint.parts:
+                shard.finish_persist(number, checkpoint.checkpoint_id)
+            checkpoint.manifest.write(checkpoint.unfinished)
+            self.directory.publish(checkpoint.number, checkpoint.unfinished)
+        except BaseException:
+            _drop(checkpoint.parts)
+            self.directory.abandon(checkpoint.unfinished)
+            raise
+        for number in listed_numbers(self.directory.path)[:-keep]:
+            self.directory.remove(number)  # before any pool gives it up
+        shards = [shard for shard, _ in checkpoint.parts]
+        listed = self._listed_ids()
+        for shard in shards:
+            _drop_others(shard, listed)
+
+    def drop_unlisted(self, variables: list[EmbeddingVariable]) -> None:
+        listed = self._listed_ids()
+        for variable in variables:
+            for shard in variable._shards:
+                _drop_others(shard, listed)
+
+    def _listed_ids(self) -> set[bytes]:
+        path = self.directory.path
+        manifests = [
+            Manifest.read(checkpoint_path(path, number)) for number in listed_numbers(path)
+        ]
+        return {bytes.fromhex(manifest.save_id) for manifest in manifests}
+
+    def finish(self) -> None:
+        """Returns when nothing is pending; raises what was met."""
+        self.wait_until_pending(0)
+
+    def leave(self) -> None:
+        with self.mutex:
+            self.users -= 1
+            if self.users:
+                return
+        self.executor.shutdown()
+        self.directory.close()
+
+
+def _entry(variable: EmbeddingVariable, place: int, begun: list[BegunShard]) -> VariableEntry:
+    state = begun[0].state
+    names = [f"{quoted(variable.name)}-{place}.{p}.state" for p in range(len(begun))]
+    return VariableEntry(
+        name=variable.name,
+        dim=variable.dim,
+        optimizer=OptimizerEntry.of(variable.optimizer),
+        apply_count=state.apply_count,
+        beta1_power=state.beta1_power,
+        beta2_power=state.beta2_power,
+        learning_rate=None if variable.optimizer is None else state.learning_rate,
+        clock=max(part.state.clock for part in begun),
+        follows=None,
+        total_rows=sum(part.total_rows for part in begun),
+        files=tuple(
+            FileEntry(name, **{fact: getattr(part, fact) for fact in FILE_FACTS})
+            for name, part in zip(names, begun, strict=True)
+        ),
+    )
+
+
+def _drop(parts: Sequence[tuple[Shard, int]]) -> None:
+    for shard, number in parts:
+        with contextlib.suppress(EmbStoreError):  # what it needs comes free when the pool is opened
+            shard.drop_persisted(number)
+
+
+def _drop_others(shard: Shard, listed: set[bytes]) -> None:
+    for found in shard.persisted():
+        if found.checkpoint_id not in listed:
+            shard.drop_persisted(found.number)

@@ -1,0 +1,119 @@
+"""Directories that list the checkpoints of durable pools: numbered, each whole or not there.
+
+A checkpoint is written into a hidden directory beside the others, and gets its name when the pools
+have all of its rows and the medium has all of its files. engine/FORMAT.md (section PERSISTED) says
+what lies where.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import threading
+from pathlib import Path
+
+from embstore._saves import lock_directory, make_directory, numbered, sync
+from embstore.errors import CheckpointError, StorageError
+
+__all__ = ["CheckpointDirectory", "checkpoint_path", "listed_numbers"]
+
+_CHECKPOINT = re.compile(r"checkpoint-(\d{8,})")
+_UNFINISHED = re.compile(r"\.checkpoint-(\d{8,})\.(unfinished|removed)")
+
+
+def listed_numbers(path: Path) -> list[int]:
+    """Of the checkpoints that are durable, ascending; none where there is no such directory."""
+    if not path.exists():
+        return []
+    return [_number(entry) for entry in numbered(path, _CHECKPOINT)]
+
+
+def checkpoint_path(path: Path, number: int | None) -> Path:
+    """The directory of a checkpoint, or of the newest; CheckpointError where there is none."""
+    found = numbered(path, _CHECKPOINT)
+    if not found:
+        raise CheckpointError(f"{path}: lists no checkpoint that is durable")
+    if number is None:
+        return found[-1]
+    for entry in found:
+        if _number(entry) == number:
+            return entry
+    listed = ", ".join(str(_number(entry)) for entry in found)
+    raise CheckpointError(f"{path}: has no checkpoint {number}, only {listed}")
+
+
+def _number(entry: Path) -> int:
+    return int(entry.name.partition("-")[2])
+
+
+class CheckpointDirectory:
+    """One process's right to write checkpoints to `path`, from its first to its last use.
+
+    Raises StorageError where another process has that right, or the path can't be written to.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._mutex = threading.Lock()
+        try:
+            make_directory(path)
+            self._lock = lock_directory(path)
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            raise _refused(path, error) from error
+        try:
+            self._last_number = max(listed_numbers(path), default=0)
+            for entry in path.iterdir():  # what a process left that died
+                if _UNFINISHED.fullmatch(entry.name):
+                    shutil.rmtree(entry)
+        except OSError as error:
+            self.close()
+            raise _refused(path, error) from error
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+    def begin(self) -> tuple[int, Path]:
+        """The next checkpoint's number, and an empty directory for its files."""
+        with self._mutex:
+            number = self._last_number + 1
+            unfinished = self.path / f".checkpoint-{number:08}.unfinished"
+            try:
+                unfinished.mkdir()
+            except OSError as error:
+                raise _refused(unfinished, error) from error
+            self._last_number = number
+        return number, unfinished
+
+    def publish(self, number: int, unfinished: Path) -> None:
+        """It is listed from now on, whatever happens."""
+        finished = self.path / f"checkpoint-{number:08}"
+        try:
+            sync(unfinished)
+            unfinished.rename(finished)
+            try:
+                sync(self.path)
+            except OSError:
+                finished.rename(unfinished)
+                raise
+        except OSError as error:
+            raise _refused(finished, error) from error
+
+    def remove(self, number: int) -> None:
+        """It isn't listed any more, whatever happens."""
+        removed = self.path / f".checkpoint-{number:08}.removed"
+        try:
+            (self.path / f"checkpoint-{number:08}").rename(removed)
+            sync(self.path)
+        except OSError as error:
+            raise _refused(removed, error) from error
+        shutil.rmtree(removed, ignore_errors=True)
+
+    def abandon(self, unfinished: Path) -> None:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _refused(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"{error.filename or path}: can't be written: {error.strerror}")

@@ -1,0 +1,159 @@
+"""Checkpoints of variables whose rows a durable pool keeps (`StorageOption(durability=...)`).
+
+The rows are in the pools on persistent memory already: a checkpoint marks those of one batch,
+writes the few that changed in DRAM, and leaves nothing but what isn't a row at `path`. After a
+power cut `restore_persisted` has the table as it was at that batch, without copying a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from embstore import _checks
+from embstore._persist_writer import PersistWriter
+from embstore._persisted_checkpoints import checkpoint_path, listed_numbers
+from embstore._persisted_restore_plan import PersistedRestorePlan
+from embstore._restore_plan import SaveOnMedium
+from embstore.checkpoint import (
+    PathLike,
+    check_variables,
+    checkpoint_locks,
+    directory_path,
+    saves_waiting_keys,
+)
+from embstore.errors import InvalidArgumentError
+from embstore.variable import EmbeddingVariable
+
+__all__ = [
+    "discard_persisted",
+    "persist",
+    "persisted",
+    "restore_persisted",
+    "should_persist",
+]
+
+MOST_KEPT = 8
+MOST_PENDING = 7  # with those that are kept, as many as a pool has room for
+
+
+def persist(
+    variables: Sequence[EmbeddingVariable],
+    path: PathLike,
+    persist_pending_window: int = 0,
+    *,
+    global_step: int | None = None,
+    keep: int = 1,
+) -> int:
+    """Makes a checkpoint of the variables as they are now, between two batches; returns its id.
+
+    Only what isn't a row is written at `path`: rows that changed since the last checkpoint go to
+    their pools, in the background, while look-ups and updates go on.
+
+    path: a directory, made if its parent exists; always the same one for a variable.
+    persist_pending_window: 0: the checkpoint is durable on return. n > 0: returns at once, unless n
+        checkpoints before it are pending still; `persisted(path)` says which are durable.
+    global_step: kept with the checkpoint; by default the first variable's count of applies.
+    keep: checkpoints that stay restorable; older ones go when this one is durable. Pools keep the
+        rows of each, so that more of them take more room.
+
+    Raises StorageError, which names the file, where something can't be written, now or, if that was
+    in the background, of an earlier checkpoint: that one is given up then, and those that were
+    durable stay.
+    """
+    chosen = _durable(variables)
+    window = _checks.integer(
+        "persist_pending_window", persist_pending_window, at_least=0, at_most=MOST_PENDING
+    )
+    kept = _checks.integer("keep", keep, at_least=1, at_most=MOST_KEPT)
+    if global_step is None:
+        global_step = chosen[0]._shards[0].apply_count()
+    step = _checks.integer("global_step", global_step, at_least=0)
+    waiting_keys = saves_waiting_keys()
+    with checkpoint_locks(chosen):
+        writer = PersistWriter.of(chosen, directory_path(path).absolute())
+        writer.wait_until_pending(max(window - 1, 0))
+        checkpoint = writer.begin(chosen, step, waiting_keys=waiting_keys)
+        pending = writer.submit(checkpoint, kept)
+    if window == 0:
+        pending.result()
+        writer.forget(pending)
+    return checkpoint.number
+
+
+def persisted(path: PathLike) -> list[int]:
+    """The ids of the checkpoints listed at `path`, ascending: each is durable."""
+    return listed_numbers(directory_path(path))
+
+
+def should_persist(variables: Sequence[EmbeddingVariable]) -> bool:
+    """Whether a checkpoint costs little now: none is pending, and the cache in DRAM is full.
+
+    Before that, rows that were just made would be written that may change again soon.
+    """
+    chosen = _durable(variables)
+    return all(shard.should_persist() for variable in chosen for shard in variable._shards)
+
+
+def restore_persisted(
+    variables: Sequence[EmbeddingVariable],
+    path: PathLike,
+    checkpoint_id: int | None = None,
+) -> int:
+    """Has the variables as they were at a checkpoint: rows, optimizer slots and state, frequencies,
+    versions, waiting keys and the learning rate. Returns its global_step.
+
+    Rows stay where they lie in the pools; the time goes with their number. Newer checkpoints than
+    this one are given up, those before it stay.
+
+    checkpoint_id: one of `persisted(path)`; the newest by default.
+
+    Raises CheckpointError, which names the file, where the checkpoint isn't whole, or belongs to
+    other pools or variables; nothing has changed then, unless the message says that a variable is
+    left empty. Its checkpoints are all there even so.
+    """
+    chosen = _durable(variables)
+    directory = directory_path(path).absolute()
+    waiting_keys = saves_waiting_keys()
+    for variable in chosen:
+        variable._finish_persists()
+    with checkpoint_locks(chosen):
+        writer = PersistWriter.of(chosen, directory, adopts=True)
+        found = SaveOnMedium.open(checkpoint_path(directory, checkpoint_id))
+        plans = [PersistedRestorePlan.make(variable, found, waiting_keys) for variable in chosen]
+        number = int(found.directory.name.partition("-")[2])
+        for newer in [n for n in listed_numbers(directory) if n > number]:
+            writer.directory.remove(newer)  # before any pool gives it up
+        for plan in plans:
+            plan.carry_out()
+        writer.drop_unlisted(chosen)
+    return found.manifest.global_step
+
+
+def discard_persisted(variables: Sequence[EmbeddingVariable]) -> None:
+    """Gives up the checkpoints that earlier processes left in the variables' pools.
+
+    Raises InvalidArgumentError for a variable whose pool has none.
+    """
+    for variable in _durable(variables):
+        with variable._checkpoint_lock:
+            waiting = [shard for shard in variable._shards if shard.awaits_restore()]
+            if not waiting:
+                raise InvalidArgumentError(
+                    f"variables: the pool of {variable.name} holds no checkpoint of an earlier run"
+                )
+            for shard in waiting:
+                shard.discard_persisted()
+
+
+# --- Arguments
+
+
+def _durable(variables: Sequence[EmbeddingVariable]) -> list[EmbeddingVariable]:
+    chosen = check_variables(variables)
+    for variable in chosen:
+        if variable.ev_option.storage_option.durability is None:
+            raise InvalidArgumentError(
+                f"variables: {variable.name} keeps no checkpoints in its tiers; make it with "
+                'StorageOption(durability="checkpoint"), or save() it'
+            )
+    return chosen

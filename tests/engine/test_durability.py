@@ -1,0 +1,505 @@
+"""Checkpoints in a durable pool: restore_persisted() brings back what persist() was given."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import embstore as es
+from embstore.errors import (
+    CheckpointError,
+    EmbStoreError,
+    InvalidArgumentError,
+    StorageError,
+    StoreFullError,
+    UnsupportedError,
+)
+
+DIM = 4
+KEYS = 300
+CACHE_ROWS = 24
+ROW_BYTES = 2 * 16
+POOL_BYTES = 8 << 20
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one: files there are mapped as PMem's are."""
+    if not Path("/dev/shm").is_dir():
+        yield tmp_path
+        return
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="embstore-test-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def durable(place: Path, name: str = "table", **options: Any) -> es.EmbeddingVariable:
+    return make(
+        name,
+        es.StorageOption(
+            storage_type=es.StorageType.DRAM_PMEM,
+            storage_path=str(place),
+            storage_size=[
+                options.pop("cache_rows", CACHE_ROWS) * ROW_BYTES,
+                options.pop("pool_bytes", POOL_BYTES),
+            ],
+            durability="checkpoint",
+        ),
+        **options,
+    )
+
+
+def make(
+    name: str, storage: es.StorageOption | None = None, **options: Any
+) -> es.EmbeddingVariable:
+    return es.get_embedding_variable(
+        name,
+        options.pop("dim", DIM),
+        initializer=es.initializers.RandomNormal(seed=3),
+        optimizer=options.pop("optimizer", es.optimizers.Adagrad(0.1)),
+        ev_option=es.EmbeddingVariableOption(
+            storage_option=storage or es.StorageOption(),
+            filter_option=options.pop("filter_option", None),
+        ),
+        **options,
+    )
+
+
+def batch(step: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    random = np.random.default_rng(step)
+    ids = random.integers(0, KEYS, 20)
+    return ids, random.standard_normal((20, DIM)).astype(np.float32)
+
+
+def train(variable: es.EmbeddingVariable, steps: range) -> None:
+    for step in steps:
+        ids, grads = batch(step)
+        variable.lookup(ids, train=True)
+        variable.apply_gradients(ids, grads)
+
+
+def contents(variable: es.EmbeddingVariable) -> dict[str, Any]:
+    return {name: column.tobytes() for name, column in variable.export().items()}
+
+
+def plain(steps: int, **options: Any) -> dict[str, Any]:
+    """What a variable in DRAM comes to."""
+    with make("plain", **options) as variable:
+        train(variable, range(steps))
+        return contents(variable)
+
+
+def test_a_restored_checkpoint_is_the_table_at_that_batch_bit_for_bit(place: Path) -> None:
+    with durable(place) as variable:
+        train(variable, range(40))
+        assert es.persist([variable], place / "checkpoints", global_step=40) == 1
+        train(variable, range(40, 55))  # lost
+    with durable(place) as variable:
+        assert es.restore_persisted([variable], place / "checkpoints") == 40
+        assert contents(variable) == plain(40)
+        train(variable, range(40, 70))
+        assert contents(variable) == plain(70)
+
+
+@pytest.mark.parametrize("window", [0, 1, 3])
+def test_training_goes_on_while_checkpoints_are_written(place: Path, window: int) -> None:
+    with durable(place) as variable:
+        for step in range(0, 60, 3):
+            train(variable, range(step, step + 3))
+            es.persist([variable], place / "checkpoints", window, global_step=step + 3)
+        train(variable, range(60, 64))
+    with durable(place) as variable:
+        assert es.restore_persisted([variable], place / "checkpoints") == 60
+        assert contents(variable) == plain(60)
+
+
+def test_a_run_that_is_cut_and_restored_again_and_again_ends_as_if_it_were_not(place: Path) -> None:
+    step = 0
+    random = np.random.default_rng(7)
+    for _ in range(20):
+        with durable(place) as variable:
+            if step:
+                assert es.restore_persisted([variable], place / "checkpoints") == step
+                assert contents(variable) == plain(step)
+            more = int(random.integers(1, 6))
+            train(variable, range(step, step + more))
+            step += more
+            es.persist([variable], place / "checkpoints", global_step=step)
+            train(variable, range(step, step + int(random.integers(0, 9))))
+
+
+def test_each_checkpoint_that_is_kept_can_be_restored_and_the_others_are_gone(place: Path) -> None:
+    with durable(place) as variable:
+        for step in range(0, 30, 5):
+            train(variable, range(step, step + 5))
+            es.persist([variable], place / "checkpoints", global_step=step + 5, keep=3)
+        assert es.persisted(place / "checkpoints") == [4, 5, 6]
+    with durable(place) as variable:
+        with pytest.raises(CheckpointError, match="has no checkpoint 3, only 4, 5, 6"):
+            es.restore_persisted([variable], place / "checkpoints", 3)
+        assert es.restore_persisted([variable], place / "checkpoints", 6) == 30
+        assert contents(variable) == plain(30)
+        assert es.restore_persisted([variable], place / "checkpoints", 4) == 20
+        assert contents(variable) == plain(20)
+        assert es.persisted(place / "checkpoints") == [4]  # the newer are another timeline's
+        train(variable, range(20, 26))
+        assert es.persist([variable], place / "checkpoints", global_step=26) == 7
+    with durable(place) as variable:
+        assert es.restore_persisted([variable], place / "checkpoints") == 26
+        assert contents(variable) == plain(26)
+
+
+def test_rows_that_were_removed_stay_away_and_those_removed_later_come_back(place: Path) -> None:
+    with durable(place) as variable:
+        train(variable, range(30))
+        keys = variable.export()["keys"]
+        es.persist([variable], place / "checkpoints")
+        variable._shards[0].drop(keys[:50])
+        es.persist([variable], place / "checkpoints", keep=2)
+        variable._shards[0].drop(keys[50:60])
+    with durable(place) as variable:
+        es.restore_persisted([variable], place / "checkpoints", 2)
+        assert variable.export()["keys"].tolist() == keys[50:].tolist()
+        es.restore_persisted([variable], place / "checkpoints", 1)
+        assert contents(variable) == plain(30)
+
+
+def test_rows_removed_or_replaced_while_a_checkpoint_is_pending_are_in_it(place: Path) -> None:
+    with durable(place, cache_rows=KEYS) as variable:
+        train(variable, range(30))
+        es.save(place / "save", [variable], 30)
+        train(variable, range(30, 40))
+        es.persist([variable], place / "checkpoints", 1, global_step=40)
+        es.restore(place / "save", [variable])
+        assert contents(variable) == plain(30)
+    with durable(place, cache_rows=KEYS) as variable:
+        assert es.restore_persisted([variable], place / "checkpoints") == 40
+        assert contents(variable) == plain(40)
+
+
+@pytest.mark.parametrize(
+    "filter_option",
+    [es.CounterFilter(3), es.CBFFilter(3, 1000, 0.01, np.uint16)],
+    ids=["counter", "sketch"],
+)
+def test_waiting_keys_come_back(place: Path, filter_option: Any) -> None:
+    with durable(place, filter_option=filter_option) as variable:
+        train(variable, range(20))
+        es.persist([variable], place / "checkpoints", global_step=20)
+        waiting = variable.stats()["waiting_keys"]
+        assert waiting > 0
+        train(variable, range(20, 30))
+    with durable(place, filter_option=filter_option) as variable:
+        es.restore_persisted([variable], place / "checkpoints")
+        assert variable.stats()["waiting_keys"] == waiting
+        train(variable, range(20, 50))
+        assert contents(variable) == plain(50, filter_option=filter_option)
+
+
+@pytest.mark.parametrize(
+    "optimizer", [es.optimizers.Adam(0.01), es.optimizers.Ftrl(0.1), es.optimizers.SGD(0.1)]
+)
+def test_the_optimizer_goes_on_where_it_was(place: Path, optimizer: Any) -> None:
+    with durable(place, optimizer=optimizer) as variable:
+        train(variable, range(20))
+        variable.learning_rate = 0.05
+        es.persist([variable], place / "checkpoints")
+        train(variable, range(20, 25))
+        variable.learning_rate = 0.5
+    with durable(place, optimizer=optimizer) as variable, make("p", optimizer=optimizer) as other:
+        assert es.restore_persisted([variable], place / "checkpoints") == 20
+        assert variable.learning_rate == 0.05
+        train(variable, range(20, 40))
+        train(other, range(20))
+        other.learning_rate = 0.05
+        train(other, range(20, 40))
+        assert contents(variable) == contents(other)
+
+
+def test_partitions_and_several_variables_are_one_checkpoint(place: Path) -> None:
+    def pair() -> tuple[es.EmbeddingVariable, es.EmbeddingVariable]:
+        return durable(place, "a", partition_num=3), durable(place, "b")
+
+    a, b = pair()
+    with a, b:
+        train(a, range(10))
+        train(b, range(12))
+        es.persist([a, b], place / "checkpoints", global_step=10)
+        train(a, range(10, 20))
+        with (
+            durable(place, "c") as c,
+            pytest.raises(InvalidArgumentError, match="persist the same ones together"),
+        ):
+            es.persist([a, c], place / "checkpoints")
+    a, b = pair()
+    with a, b:
+        es.restore_persisted([b, a], place / "checkpoints")
+        assert contents(a) == plain(10)
+        assert contents(b) == plain(12)
+
+
+def test_a_row_that_did_not_change_is_not_written_again(place: Path) -> None:
+    with durable(place, cache_rows=KEYS) as variable:
+        train(variable, range(30))
+        es.persist([variable], place / "checkpoints")
+        pool = place / "table.pool"
+        before = pool.read_bytes()
+        es.persist([variable], place / "checkpoints")
+        assert pool.read_bytes() == before
+        ids = np.array([5], np.int64)
+        variable.apply_gradients(ids, np.ones((1, DIM), np.float32))
+        es.persist([variable], place / "checkpoints")
+        after = np.frombuffer(pool.read_bytes(), np.uint8)
+        changed = np.flatnonzero(after != np.frombuffer(before, np.uint8))
+        assert 0 < changed[-1] - changed[0] < 256  # one row, in a place of its own
+
+
+def test_the_cache_is_full_before_a_checkpoint_is_advised(place: Path) -> None:
+    with durable(place) as variable:
+        assert not es.should_persist([variable])
+        train(variable, range(20))
+        variable.drain()
+        assert es.should_persist([variable])
+
+
+# --- What goes wrong
+
+
+def test_a_killed_process_leaves_its_last_checkpoint(place: Path) -> None:
+    program = textwrap.dedent(f"""
+        import os, signal, sys
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from pathlib import Path
+        import embstore as es
+        from test_durability import durable, train
+        place = Path({str(place)!r})
+        variable = durable(place)
+        train(variable, range(25))
+        es.persist([variable], place / "checkpoints", global_step=25)
+        train(variable, range(25, 40))
+        es.persist([variable], place / "checkpoints", 1, global_step=40)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    ended = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == -9, ended.stderr
+    with durable(place) as variable:
+        step = es.restore_persisted([variable], place / "checkpoints")
+        assert step in (25, 40)
+        assert contents(variable) == plain(step)
+
+
+def test_rows_of_an_earlier_run_are_neither_lost_nor_mixed_with_new_ones(place: Path) -> None:
+    with durable(place) as variable:
+        train(variable, range(10))
+        es.persist([variable], place / "checkpoints")
+    with durable(place) as variable:
+        assert variable.total_count() == (0, DIM)
+        with pytest.raises(StorageError, match=r"table\.pool: holds checkpoints of an earlier run"):
+            train(variable, range(1))
+        with pytest.raises(EmbStoreError, match="restore_persisted"):
+            es.persist([variable], place / "others")
+    with durable(place) as variable:
+        es.restore_persisted([variable], place / "checkpoints")
+        assert contents(variable) == plain(10)
+    with durable(place) as variable:
+        es.discard_persisted([variable])
+        train(variable, range(3))
+        assert contents(variable) == plain(3)
+        with pytest.raises(InvalidArgumentError, match="lists checkpoints"):
+            es.persist([variable], place / "checkpoints")
+        es.persist([variable], place / "others")
+
+
+def test_a_checkpoint_of_another_pool_is_refused(place: Path) -> None:
+    (place / "a").mkdir()
+    (place / "b").mkdir()
+    for folder in ("a", "b"):
+        with durable(place / folder) as variable:
+            train(variable, range(10))
+            es.persist([variable], place / folder / "checkpoints")
+    with (
+        durable(place / "a") as variable,
+        pytest.raises(CheckpointError, match=r"aren't in .*table\.pool"),
+    ):
+        es.restore_persisted([variable], place / "b" / "checkpoints")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dim": 5}, "dim"),
+        ({"optimizer": es.optimizers.SGD(0.1)}, "SGD|optimizer"),
+        ({"pool_bytes": POOL_BYTES // 2}, "storage_size"),
+    ],
+)
+def test_a_pool_of_other_rows_is_refused_and_stays_as_it_was(
+    place: Path, options: dict[str, Any], message: str
+) -> None:
+    with durable(place) as variable:
+        train(variable, range(10))
+        es.persist([variable], place / "checkpoints")
+    with pytest.raises(EmbStoreError, match=message):
+        durable(place, **options)
+    with durable(place) as variable:
+        es.restore_persisted([variable], place / "checkpoints")
+        assert contents(variable) == plain(10)
+
+
+def test_two_variables_of_one_directory_have_pools_of_their_own(place: Path) -> None:
+    with durable(place, "a") as a, durable(place, "b") as b:
+        train(a, range(10))
+        train(b, range(15))
+        es.persist([a], place / "of a")
+        es.persist([b], place / "of b")
+        with pytest.raises(StorageError, match="in use"):
+            durable(place, "a")
+    with durable(place, "a") as a, durable(place, "b") as b:
+        es.restore_persisted([b], place / "of b")
+        es.restore_persisted([a], place / "of a")
+        assert contents(a) == plain(10)
+        assert contents(b) == plain(15)
+
+
+def fill(variable: es.EmbeddingVariable, first_key: int) -> int:
+    """Trains new keys until there's no room; returns the first that has none."""
+    message = r"table\.pool.*persist, which lets older rows go, or raise storage_size"
+    first_of_batches = itertools.count(first_key, 64)
+
+    def train_until_refused() -> None:
+        for first in first_of_batches:
+            nonlocal first_key
+            first_key = first
+            ids = np.arange(first, first + 64)
+            variable.apply_gradients(ids, np.ones((64, DIM), np.float32))
+
+    with pytest.raises(StoreFullError, match=message):
+        train_until_refused()
+    return first_key
+
+
+def test_a_full_pool_refuses_a_batch_before_anything_changes_and_goes_on_when_it_is_larger(
+    place: Path,
+) -> None:
+    size = 2 << 20
+    with durable(place, pool_bytes=size) as variable:
+        end = fill(variable, 0)
+        assert end > 1000
+        before = contents(variable)
+        with pytest.raises(StoreFullError):
+            variable.apply_gradients(np.arange(end, end + 64), np.ones((64, DIM), np.float32))
+        assert contents(variable) == before
+        es.persist([variable], place / "checkpoints")  # always possible
+        # Every place belongs to the checkpoint: an old row can't change either.
+        with pytest.raises(StoreFullError):
+            variable.apply_gradients(np.arange(end), np.ones((end, DIM), np.float32))
+        assert contents(variable) == before
+    with durable(place, pool_bytes=2 * size) as variable:
+        es.restore_persisted([variable], place / "checkpoints")
+        assert contents(variable) == before
+        variable.apply_gradients(np.arange(end), np.ones((end, DIM), np.float32))
+        assert fill(variable, end) > end
+        es.persist([variable], place / "checkpoints")
+
+
+def test_what_was_written_where_it_cannot_go_leaves_the_checkpoint_before(place: Path) -> None:
+    with durable(place) as variable:
+        train(variable, range(10))
+        es.persist([variable], place / "checkpoints", global_step=10)
+        train(variable, range(10, 20))
+        unfinished = place / "checkpoints" / ".checkpoint-00000002.unfinished"
+        unfinished.write_text("in the way")
+        with pytest.raises(StorageError, match=r"checkpoint-00000002\.unfinished"):
+            es.persist([variable], place / "checkpoints", global_step=20)
+        assert es.persisted(place / "checkpoints") == [1]
+        unfinished.unlink()
+        train(variable, range(20, 30))
+        es.persist([variable], place / "checkpoints", global_step=30)
+    with durable(place) as variable:
+        assert es.restore_persisted([variable], place / "checkpoints") == 30
+        assert contents(variable) == plain(30)
+
+
+def test_damage_in_the_pool_is_told(place: Path) -> None:
+    with durable(place) as variable:
+        train(variable, range(30))
+        es.persist([variable], place / "checkpoints")
+        address = variable.stats()["tiers"][1]
+        assert address["path"] == str(place / "table.pool")
+    content = bytearray((place / "table.pool").read_bytes())
+    # The first record's floats: 64 bytes into its place.
+    first = next(i for i in range(4096, len(content), 256) if any(content[i : i + 64]))
+    content[first + 66] ^= 1
+    (place / "table.pool").write_bytes(content)
+    with durable(place) as variable:
+        es.restore_persisted([variable], place / "checkpoints")
+        (damaged,) = variable.damaged_keys()
+        with pytest.raises(es.errors.DamagedRowsError, match=r"table\.pool"):
+            variable.lookup([int(damaged)])
+
+
+def forked(work: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_child_can_neither_use_nor_harm_a_pool(place: Path) -> None:
+    with durable(place) as variable:
+        train(variable, range(10))
+
+        def misuse() -> None:
+            with pytest.raises(es.errors.ForkedError):
+                es.persist([variable], place / "checkpoints")
+            variable.close()
+
+        assert forked(misuse) == 0
+        train(variable, range(10, 20))
+        es.persist([variable], place / "checkpoints", global_step=20)
+    with durable(place) as variable:
+        es.restore_persisted([variable], place / "checkpoints")
+        assert contents(variable) == plain(20)
+
+
+# --- What can't be asked for
+
+
+def test_durability_needs_pmem_below_dram_and_a_path(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="durability: DRAM_SSDHASH has no tier of PMem"):
+        es.StorageOption(
+            storage_type=es.StorageType.DRAM_SSDHASH, storage_path=tmp_path, durability="checkpoint"
+        )
+    with pytest.raises(InvalidArgumentError, match='None or "checkpoint"'):
+        es.StorageOption(
+            storage_type=es.StorageType.DRAM_PMEM, storage_path=tmp_path, durability="always"
+        )
+    with pytest.raises(InvalidArgumentError, match="storage_path is missing"):
+        es.StorageOption(storage_type=es.StorageType.DRAM_PMEM, durability="checkpoint")
+    with pytest.raises(UnsupportedError, match="DRAM_PMEM_SSDHASH"):
+        es.StorageOption(
+            storage_type=es.StorageType.DRAM_PMEM_SSDHASH,
+            storage_path=tmp_path,
+            durability="checkpoint",
+        )
+    with (
+        make("plain") as variable,
+        pytest.raises(InvalidArgumentError, match="keeps no checkpoints in its tiers"),
+    ):
+        es.persist([variable], tmp_path / "checkpoints")

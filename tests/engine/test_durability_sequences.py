@@ -1,0 +1,101 @@
+"""Any sequence of training, checkpoints, removals, cuts and restores, beside a record of it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from test_durability import batch, contents, durable
+
+import embstore as es
+
+FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+class DurableTable(RuleBasedStateMachine):
+    """A table is what it was at a checkpoint, whatever came after, and whichever it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = Path(tempfile.mkdtemp(dir=FOLDER, prefix="embstore-test-"))
+        self.step = 0
+        self.recorded: dict[int, dict[str, Any]] = {}  # contents, by checkpoint
+        self.keep = 1
+
+    @initialize(keep=st.integers(1, 3), cache_rows=st.sampled_from([8, 40, 400]))
+    def begin(self, keep: int, cache_rows: int) -> None:
+        self.keep = keep
+        self.cache_rows = cache_rows
+        self.variable = durable(self.place, cache_rows=cache_rows)
+
+    @rule(steps=st.integers(1, 12))
+    def train(self, steps: int) -> None:
+        for _ in range(steps):
+            ids, grads = batch(self.step)
+            self.variable.lookup(ids, train=True)
+            self.variable.apply_gradients(ids, grads)
+            self.step += 1
+
+    @rule(seed=st.integers(0, 1000))
+    def serve(self, seed: int) -> None:
+        self.variable.lookup(batch(seed)[0])
+
+    @rule()
+    def drain(self) -> None:
+        self.variable.drain()
+
+    @rule(window=st.integers(0, 2))
+    def persist(self, window: int) -> None:
+        now = contents(self.variable)
+        number = es.persist([self.variable], self.place / "list", window, keep=self.keep)
+        self.recorded[number] = now
+
+    @rule(first=st.integers(0, 300), count=st.integers(1, 40))
+    def remove(self, first: int, count: int) -> None:
+        self.variable._shards[0].drop(np.arange(first, first + count))
+
+    @rule()
+    def save_and_restore(self) -> None:
+        before = contents(self.variable)
+        es.save(self.place / "save", [self.variable], 0)
+        self.train(2)
+        es.restore(self.place / "save", [self.variable])
+        assert contents(self.variable) == before
+
+    @precondition(lambda self: self.recorded)
+    @rule(data=st.data(), reopens=st.booleans())
+    def cut(self, data: st.DataObject, reopens: bool) -> None:
+        if reopens:
+            self.variable.close()
+            self.variable = durable(self.place, cache_rows=self.cache_rows)
+        else:
+            self.variable._finish_persists()
+        listed = es.persisted(self.place / "list")
+        assert listed == sorted(self.recorded)[-self.keep :]
+        chosen = data.draw(st.sampled_from([None, *listed]))
+        es.restore_persisted([self.variable], self.place / "list", chosen)
+        number = chosen if chosen is not None else listed[-1]
+        assert contents(self.variable) == self.recorded[number]
+        self.recorded = {
+            n: table for n, table in self.recorded.items() if n in listed and n <= number
+        }
+
+    def teardown(self) -> None:
+        if hasattr(self, "variable"):
+            self.variable.close()
+        shutil.rmtree(self.place)
+
+
+TestDurableTable = DurableTable.TestCase
+TestDurableTable.settings = settings(
+    max_examples=60,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
