@@ -1,4 +1,6 @@
-"""python -m embstore.bench [rows | tiers | memory]: a table on the terminal, JSON in a file."""
+"""python -m embstore.bench [rows | tiers | memory | durability]: tables on the terminal, JSON in
+a file.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,15 @@ try:
 except ImportError:  # the engine itself needs numpy alone
     sys.exit("embstore.bench needs more packages: pip install 'pmemlab[bench]'")
 
-from embstore.bench import memory_command, rows_command, tiers_command
+from embstore.bench import durability_command, memory_command, rows_command, tiers_command
 from embstore.errors import InvalidArgumentError
 
-SUITES = {"rows": rows_command, "tiers": tiers_command, "memory": memory_command}
+SUITES = {
+    "rows": rows_command,
+    "tiers": tiers_command,
+    "memory": memory_command,
+    "durability": durability_command,
+}
 DEFAULT_SUITE = "rows"
 
 
