@@ -355,7 +355,6 @@ def test_what_a_power_cut_left_of_rows_that_were_not_kept_goes(
         assert not left.exists()
 
 
-
 @pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1), (2, 3), (3, 2)])
 def test_another_number_of_partitions_is_refused(
     open_variable: Open, first: int, second: int
