@@ -18,6 +18,7 @@ from pmemlab.errors import LabError
 __all__ = ["Cut", "Folders", "kept_folder", "leave_what_the_cut_left"]
 
 _PAGE_BYTES = 4096
+_INODE_BITS = 56
 _ADD, _REMOVE, _RENAME, _EXCHANGE = range(4)
 
 
@@ -51,13 +52,13 @@ class Cut:
 
 
 def kept_folder(root: Path) -> Path:
-    """Where the library keeps, by inode, the files under `root` that it follows."""
+    """Where the library keeps, by number, the files under `root` that it follows."""
     return root.with_name(root.name + ".kept")
 
 
 @dataclass(frozen=True)
 class _Node:
-    inode: int
+    id: int  # as the library numbers it
     type: str  # f, d or l
 
 
@@ -70,26 +71,32 @@ class Folders:
         self.modes: dict[int, int] = {}
         self.targets: dict[int, str] = {}
         self.paths: dict[int, Path] = {}
-        self.root_inodes = [self._scan(root) for root in roots]
+        self._devices = list(dict.fromkeys(root.stat().st_dev for root in roots))
+        self.root_ids = [self._scan(root) for root in roots]
+
+    def _id(self, status: os.stat_result) -> int:
+        """As the library numbers files and folders."""
+        return status.st_ino + (self._devices.index(status.st_dev) << _INODE_BITS)
 
     def _scan(self, folder: Path) -> int:
         status = folder.stat()
-        names = self.names[status.st_ino] = {}
-        self.modes[status.st_ino] = stat.S_IMODE(status.st_mode)
+        number = self._id(status)
+        names = self.names[number] = {}
+        self.modes[number] = stat.S_IMODE(status.st_mode)
         with os.scandir(folder) as entries:
             for entry in entries:
-                inode = entry.inode()
+                own_id = self._id(entry.stat(follow_symlinks=False))
                 path = Path(entry.path)
                 if entry.is_symlink():
-                    names[entry.name] = _Node(inode, "l")
-                    self.targets[inode] = str(path.readlink())
+                    names[entry.name] = _Node(own_id, "l")
+                    self.targets[own_id] = str(path.readlink())
                 elif entry.is_dir():
-                    names[entry.name] = _Node(inode, "d")
+                    names[entry.name] = _Node(own_id, "d")
                     self._scan(path)
                 else:
-                    names[entry.name] = _Node(inode, "f")
-                    self.paths[inode] = path
-        return status.st_ino
+                    names[entry.name] = _Node(own_id, "f")
+                    self.paths[own_id] = path
+        return number
 
 
 def leave_what_the_cut_left(before: Folders, session: Path) -> Cut | None:
@@ -121,18 +128,18 @@ def leave_what_the_cut_left(before: Folders, session: Path) -> Cut | None:
 def _change_files(roots: Sequence[Path], files: Sequence[dict[str, object]], pages: Path) -> None:
     with pages.open("rb") as content:
         for file in files:
-            root, inode, size, numbers = (file[key] for key in ("root", "inode", "size", "pages"))
+            root, number, size, numbers = (file[key] for key in ("root", "id", "size", "pages"))
             assert isinstance(root, int)
             assert isinstance(size, int)
             assert isinstance(numbers, list)
-            path = kept_folder(roots[root]) / str(inode)
+            path = kept_folder(roots[root]) / str(number)
             if not numbers and path.stat().st_size == size:
                 continue
             path.chmod(path.stat().st_mode | stat.S_IWUSR)
             descriptor = os.open(path, os.O_WRONLY)
             try:
-                for number in numbers:
-                    os.pwrite(descriptor, content.read(_PAGE_BYTES), number * _PAGE_BYTES)
+                for page in numbers:
+                    os.pwrite(descriptor, content.read(_PAGE_BYTES), page * _PAGE_BYTES)
                 os.ftruncate(descriptor, size)
             finally:
                 os.close(descriptor)
@@ -148,26 +155,26 @@ def _change_names(before: Folders, calls: Sequence[Sequence[object]]) -> None:
     targets = after.targets | before.targets
     paths = after.paths | _kept_paths(before.roots)
 
-    def make(folder: Path, inode: int) -> None:
+    def make(folder: Path, folder_id: int) -> None:
         folder.mkdir()
-        for name, node in names.get(inode, {}).items():
+        for name, node in names.get(folder_id, {}).items():
             path = folder / name
             if node.type == "d":
-                make(path, node.inode)
+                make(path, node.id)
             elif node.type == "l":
-                if node.inode in targets:
-                    path.symlink_to(targets[node.inode])
-            elif node.inode in paths:
-                path.hardlink_to(paths[node.inode])
+                if node.id in targets:
+                    path.symlink_to(targets[node.id])
+            elif node.id in paths:
+                path.hardlink_to(paths[node.id])
             else:
                 raise LabError(
                     f"{name}: was removed in a way that powercut doesn't see, so it can't come back"
                 )
-        folder.chmod(modes.get(inode, 0o755))
+        folder.chmod(modes.get(folder_id, 0o755))
 
-    for root, inode in zip(before.roots, before.root_inodes, strict=True):
+    for root, root_id in zip(before.roots, before.root_ids, strict=True):
         new, old = root.with_name(root.name + ".new"), root.with_name(root.name + ".old")
-        make(new, inode)
+        make(new, root_id)
         root.rename(old)
         new.rename(root)
         shutil.rmtree(old)
@@ -175,22 +182,21 @@ def _change_names(before: Folders, calls: Sequence[Sequence[object]]) -> None:
 
 def _repeat(names: dict[int, dict[str, _Node]], call: Sequence[object]) -> None:
     """Do a call's work on names alone."""
-    _, kind, folder, name, to_folder, to_name, inode, other, type_, _ = call
+    _, kind, folder, name, to_folder, to_name, own_id, _, type_, _ = call
     assert isinstance(folder, int)
     assert isinstance(to_folder, int)
-    assert isinstance(inode, int)
-    assert isinstance(other, int)
+    assert isinstance(own_id, int)
     name, to_name, type_ = str(name), str(to_name), str(type_)
     entries = names.setdefault(folder, {})
     if kind == _ADD:
-        entries[name] = _Node(inode, type_)
+        entries[name] = _Node(own_id, type_)
         if type_ == "d":
-            names[inode] = {}
+            names[own_id] = {}
     elif kind == _REMOVE:
         entries.pop(name, None)
     elif kind == _RENAME:
         entries.pop(name, None)
-        names.setdefault(to_folder, {})[to_name] = _Node(inode, type_)
+        names.setdefault(to_folder, {})[to_name] = _Node(own_id, type_)
     elif kind == _EXCHANGE:
         others = names.setdefault(to_folder, {})
         entries[name], others[to_name] = others[to_name], entries[name]

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +17,7 @@ from pmemlab.powercut.campaign import Failure, Results, default_jobs, run_tries,
 from pmemlab.powercut.experiment import CommandRecovery, Experiment, Outcome
 from pmemlab.powercut.frames import short_stack
 from pmemlab.powercut.medium import Medium, default_base
+from pmemlab.powercut.progress import progress_bar
 from pmemlab.powercut.record import Record
 from pmemlab.powercut.settings import POINT_KINDS, CutSettings, Moment
 
@@ -167,16 +167,14 @@ def powercut(arguments: argparse.Namespace) -> int:
         jobs = arguments.jobs or default_jobs(experiment)
         if arguments.mutate:
             return _mutate(console, messages, experiment, record, tries, template, jobs)
-        with _progress(messages) as progress:
-            task = progress.add_task("power cuts", total=len(tries), bad="")
-            bad = 0
-
-            def show(outcome: Outcome) -> None:
-                nonlocal bad
-                bad += outcome.is_bad
-                progress.update(task, advance=1, bad=f"[red]{bad} failed" if bad else "")
-
-            results = run_tries(experiment, tries, template, jobs=jobs, on_outcome=show)
+        with progress_bar(messages, "power cuts", len(tries)) as show:
+            results = run_tries(
+                experiment,
+                tries,
+                template,
+                jobs=jobs,
+                on_outcome=lambda outcome: show(outcome.is_bad),
+            )
     _print_results(console, record, results)
     return 1 if results.failures else 0
 
@@ -243,18 +241,6 @@ def _tries(arguments: argparse.Namespace, record: Record) -> list[list[Moment]]:
     return [[moment] for moment in plan.sampled_points(record, arguments.tries, seed)]
 
 
-def _progress(messages: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[bad]}"),
-        console=messages,
-        transient=True,
-    )
-
-
 def _where(outcome: Outcome) -> str:
     cut = outcome.cut
     if cut is None:
@@ -267,7 +253,7 @@ def _where(outcome: Outcome) -> str:
 
 def _print_failure(console: Console, failure: Failure) -> None:
     outcome = failure.outcome
-    console.print(Text(outcome.message or outcome.verdict, style="red"))
+    console.print(Text(outcome.message or outcome.verdict, style="red"), soft_wrap=True)
     console.print(Text(f"  {_where(outcome)}"), soft_wrap=True)
     console.print(Text(f"  {failure.replay}", style="dim"), soft_wrap=True)
 
@@ -277,7 +263,9 @@ def _print_results(console: Console, record: Record, results: Results) -> None:
         _print_failure(console, failure)
     if len(results.failures) > _SHOWN:
         console.print(f"and {len(results.failures) - _SHOWN} more")
-    _print_useless(console, record)
+    useless = sum(use.useless_calls for use in record.useless)
+    if useless:
+        console.print(f"{useless} calls made durable what already was: --list shows them")
     early = f", {results.ended_early} ended before" if results.ended_early else ""
     verdict = (
         f"[red]{len(results.failures)} of {results.tried} power cuts failed"
@@ -334,16 +322,15 @@ def _mutate(
 ) -> int:
     table = Table("taken out", "calls", "shown by try", "as", title="mutations")
     survivors = 0
-    with _progress(messages) as progress:
-        task = progress.add_task("mutations", total=len(record.sites), bad="")
+    with progress_bar(messages, "mutations", len(record.sites)) as show:
         for site in record.sites:
             result = try_mutation(experiment, site, tries, template, jobs=jobs)
             survivors += result.failure is None
+            show(result.failure is None)
             shown = f"{result.tried}" if result.failure else f"[red]none of {result.tried}"
             message = result.failure.outcome.message if result.failure else ""
-            table.add_row(Text(site.name), str(site.calls), shown, Text(message[:60]))
-            bad = f"[red]{survivors} not shown" if survivors else ""
-            progress.update(task, advance=1, bad=bad)
+            last_line = message.splitlines()[-1] if message else ""
+            table.add_row(Text(site.name), str(site.calls), shown, Text(last_line))
     console.print(table)
     total = len(record.sites)
     console.print(

@@ -176,7 +176,7 @@ class Experiment:
 
     def _run(self, medium: Medium, moment: Moment, *, record: bool) -> int:
         argv = medium.fill(self.program)
-        preload = " ".join(filter(None, [str(library()), os.environ.get("LD_PRELOAD", "")]))
+        preload = ":".join(filter(None, [str(library()), os.environ.get("LD_PRELOAD", "")]))
         env = {"PYTHONHASHSEED": "0", **os.environ, **self.environment, "LD_PRELOAD": preload}
         env |= self.settings.environment(medium.roots, medium.session, moment, record=record)
         with medium.output.open("ab") as output:

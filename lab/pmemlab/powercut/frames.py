@@ -44,4 +44,5 @@ def _source_line(module: str, offset: str) -> tuple[str, str]:
         return "", ""
     file, _, line = lines[1].split(" ")[0].rpartition(":")
     known = file not in ("", "??") and line.isdigit() and line != "0"
-    return lines[0], f"{PurePath(file).name}:{line}" if known else ""
+    # Without lines, the name is of the nearest symbol, which may be another function's.
+    return (lines[0], f"{PurePath(file).name}:{line}") if known else ("", "")

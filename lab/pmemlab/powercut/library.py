@@ -43,6 +43,10 @@ def library() -> Path:
                 published.mkdir()
                 (scratch / _SONAME).rename(published / _SONAME)
                 published.rename(folder)
+    if set(" :") & set(str(folder)):
+        raise LabError(
+            f"{folder}: LD_PRELOAD takes no path with spaces or colons; set PMEMLAB_CACHE"
+        )
     return folder / _SONAME
 
 

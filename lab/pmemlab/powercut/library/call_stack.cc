@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <execinfo.h>
+#include <link.h>
 
 #include <algorithm>
 #include <array>
@@ -18,14 +19,19 @@ namespace {
 // "module+0xoffset symbol"; the symbol is for people.
 std::string describe(void* return_address) {
   Dl_info info{};
+  const ElfW(Sym)* symbol = nullptr;
   std::array<char, 32> offset{};
   // The call is the instruction before.
-  void* call = static_cast<char*>(return_address) - 1;
-  if (dladdr(call, &info) == 0 || info.dli_fname == nullptr) return "?";
+  char* call = static_cast<char*>(return_address) - 1;
+  const int found =
+      dladdr1(call, &info, reinterpret_cast<void**>(const_cast<ElfW(Sym)**>(&symbol)), RTLD_DL_SYMENT);
+  if (found == 0 || info.dli_fname == nullptr) return "?";
   snprintf(offset.data(), offset.size(), "+0x%zx",
-           static_cast<size_t>(static_cast<char*>(call) - static_cast<char*>(info.dli_fbase)));
+           static_cast<size_t>(call - static_cast<char*>(info.dli_fbase)));
   std::string frame = std::string(info.dli_fname) + offset.data();
-  if (info.dli_sname != nullptr) frame += std::string(" ") + info.dli_sname;
+  // The nearest symbol before may be another function's.
+  const bool is_in_it = symbol != nullptr && call < static_cast<char*>(info.dli_saddr) + symbol->st_size;
+  if (info.dli_sname != nullptr && is_in_it) frame += std::string(" ") + info.dli_sname;
   return frame;
 }
 

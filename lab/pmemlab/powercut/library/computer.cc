@@ -63,6 +63,7 @@ void Computer::claim() {
   const std::string pid = std::to_string(getpid());
   system_calls::write_all(file, pid.data(), pid.size());
   system_calls::close(file);
+  owner_ = getpid();
   claimed_ = true;
   record_.begun_us = now_us();
   start_timer();
@@ -88,15 +89,15 @@ void Computer::start_timer() {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-MediumFile* Computer::find(uint64_t inode) {
-  const auto found = files.find(inode);
+MediumFile* Computer::find(uint64_t id) {
+  const auto found = files.find(id);
   return found == files.end() ? nullptr : found->second.get();
 }
 
 MediumFile* Computer::find(int descriptor) {
   struct stat status{};
   if (files.empty() || fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) return nullptr;
-  return find(status.st_ino);
+  return find(watch_.identity(status));
 }
 
 bool Computer::follows(int descriptor) {
@@ -108,13 +109,13 @@ bool Computer::follows(int descriptor) {
 MediumFile* Computer::follow(const Place& place, bool is_new) {
   struct stat status{};
   if (stat(place.path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return nullptr;
-  if (MediumFile* known = find(status.st_ino)) return known;
-  const std::string kept = watch_.kept_path(place.root, status.st_ino);
+  if (MediumFile* known = find(watch_.identity(status))) return known;
+  const uint64_t id = watch_.identity(status);
+  const std::string kept = watch_.kept_path(place.root, id);
   if (!system_calls::link(place.path.c_str(), kept.c_str())) {
     complain(settings_.session, place.path + ": can't be linked to " + kept + ": " + std::strerror(errno));
   }
-  auto& file = files[status.st_ino] =
-      std::make_unique<MediumFile>(files.size(), place.root, status.st_ino, kept);
+  auto& file = files[id] = std::make_unique<MediumFile>(files.size(), place.root, id, kept);
   if (is_new) {
     file->start_empty();
   } else {
@@ -126,16 +127,17 @@ MediumFile* Computer::follow(const Place& place, bool is_new) {
 MediumFile* Computer::follow_unnamed(size_t root, int descriptor) {
   struct stat status{};
   if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) return nullptr;
-  const std::string kept = watch_.kept_path(root, status.st_ino);
+  const uint64_t id = watch_.identity(status);
+  const std::string kept = watch_.kept_path(root, id);
   const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
   if (!system_calls::link(link.c_str(), kept.c_str())) return nullptr;  // it can never get a name
-  auto& file = files[status.st_ino] = std::make_unique<MediumFile>(files.size(), root, status.st_ino, kept);
+  auto& file = files[id] = std::make_unique<MediumFile>(files.size(), root, id, kept);
   file->start_empty();
   return file.get();
 }
 
 void Computer::sync_everything() {
-  for (auto& [inode, file] : files) file->capture(next_sequence());
+  for (auto& [id, file] : files) file->capture(next_sequence());
   names.sync_all();
 }
 
@@ -158,9 +160,17 @@ Call::Call(Computer& computer, const char* function, void* return_address)
 Call::Call(Computer& computer, Kind kind, const char* function, void* return_address)
     : Call(computer, function, return_address) {
   const Settings& settings = computer.settings_;
-  if (!settings.counts(kind)) return;
+  if (settings.counts(kind)) count(kind, return_address);
+  if (kind == Kind::kExit && settings.record && !computer.record_.write(settings.session + "/record.json")) {
+    complain(settings.session, settings.session + ": can't be written");
+  }
+}
+
+void Call::count(Kind kind, void* return_address) {
+  Computer& computer = computer_;
+  const Settings& settings = computer.settings_;
   ++computer.points_;
-  if (settings.record) computer.record_.add_point(kind, function, stack_);
+  if (settings.record) computer.record_.add_point(kind, function_, stack_);
   if (computer.points_ == settings.cut_at) {
     if (stack_.size() < kFrames && return_address != nullptr) {
       lock_.unlock();  // Python's lock comes before ours
@@ -168,9 +178,6 @@ Call::Call(Computer& computer, Kind kind, const char* function, void* return_add
       lock_.lock();
     }
     cut(name_of(kind));
-  }
-  if (kind == Kind::kExit && settings.record && !computer.record_.write(settings.session + "/record.json")) {
-    complain(settings.session, settings.session + ": can't be written");
   }
 }
 

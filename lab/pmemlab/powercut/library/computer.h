@@ -1,6 +1,8 @@
 // The computer whose power goes: what its medium has, what of it waits, and the calls that are counted.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -28,13 +30,15 @@ class Computer {
   bool active() const { return active_; }
   // Whether it has used the folders yet; before, nothing of it can be lost.
   bool has_begun() const { return active_ && claimed_; }
+  // False in a child that has its parent's memory until it runs another program.
+  bool is_owner() const { return getpid() == owner_; }
   // Whether a descriptor's file is followed.
   bool follows(int descriptor);
   const Settings& settings() const { return settings_; }
   const Watch& watch() const { return watch_; }
 
   // The rest: while a Call holds the lock.
-  MediumFile* find(uint64_t inode);
+  MediumFile* find(uint64_t id);
   MediumFile* find(int descriptor);
   // Follows the file that `path` names, which the medium has as it is, or which is new.
   MediumFile* follow(const Place& place, bool is_new);
@@ -46,7 +50,7 @@ class Computer {
   Mappings mappings;
   Names names;
   Flushes flushes;
-  std::unordered_map<uint64_t, std::unique_ptr<MediumFile>> files;  // by inode
+  std::unordered_map<uint64_t, std::unique_ptr<MediumFile>> files;  // by Watch::identity()
 
  private:
   friend class Call;
@@ -59,6 +63,7 @@ class Computer {
   Watch watch_;
   bool active_;
   std::atomic<bool> claimed_ = false;
+  pid_t owner_ = 0;
   uint64_t points_ = 0;
   uint64_t sequence_ = 0;
   std::unordered_set<std::string> without_;
@@ -80,6 +85,7 @@ class Call {
   [[noreturn]] void cut(const char* kind);
 
  private:
+  void count(Kind kind, void* return_address);
   const std::string& site();
 
   Computer& computer_;

@@ -131,7 +131,7 @@ class Description {
       const NameCall& call = calls[i];
       json_.open('[').value(static_cast<int>(reached[i])).value(static_cast<int>(call.kind));
       json_.value(call.entry.folder).value(call.entry.name).value(call.to.folder).value(call.to.name);
-      json_.value(call.inode)
+      json_.value(call.id)
           .value(call.other)
           .value(std::string_view(&call.type, 1))
           .value(call.told)
@@ -142,7 +142,7 @@ class Description {
 
   void describe_files() {
     std::vector<MediumFile*> files;
-    for (const auto& [inode, file] : computer_.files) files.push_back(file.get());
+    for (const auto& [id, file] : computer_.files) files.push_back(file.get());
     // In an order that is the same in every run: that in which they came to be.
     std::sort(files.begin(), files.end(),
               [](const auto* a, const auto* b) { return a->number() < b->number(); });
@@ -157,7 +157,7 @@ class Description {
     const Size size = choose_size(file, chance_, share_);
     const uint64_t count = std::max<uint64_t>((view.size() + kPage - 1) / kPage, file.page_count());
     std::array<std::byte, kPage> seen, medium, possible;
-    json_.open('{').pair("root", file.root()).pair("inode", file.inode()).pair("size", size.bytes);
+    json_.open('{').pair("root", file.root()).pair("id", file.id()).pair("size", size.bytes);
     json_.key("pages").open('[');
     for (uint64_t number = 0; number < count; ++number) {
       const bool has_data = view.read(number, seen);

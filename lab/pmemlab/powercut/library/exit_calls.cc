@@ -9,7 +9,7 @@ namespace {
 
 void at_exit(void* caller) {
   powercut::Computer& computer = powercut::Computer::get();
-  if (!computer.has_begun()) return;
+  if (!computer.has_begun() || !computer.is_owner()) return;
   const powercut::Call call(computer, powercut::Kind::kExit, "exit", caller);
 }
 

@@ -57,8 +57,8 @@ auto open_by(const char* function, void* caller, int folder, const char* path, i
   } else if (!exists && lstat(place->path.c_str(), &status) == 0) {
     computer.follow(*place, true);
     NameCall made;
-    made.entry = {place->folder_inode, place->name};
-    made.inode = status.st_ino;
+    made.entry = {place->folder_id, place->name};
+    made.id = computer.watch().identity(status);
     made.told = "create " + place->path;
     computer.names.add(std::move(made));
   }
@@ -165,6 +165,13 @@ POWERCUT_EXPORT int creat64(const char* path, mode_t mode) {
 POWERCUT_FOPEN(fopen)
 POWERCUT_FOPEN(fopen64)
 
+POWERCUT_EXPORT FILE* freopen(const char* path, const char* mode, FILE* file) {
+  POWERCUT_HIDDEN(freopen);
+  if (path == nullptr) return hidden_call(path, mode, file);
+  return open_by("freopen", POWERCUT_CALLER, AT_FDCWD, path, powercut::flags_of(mode),
+                 [&] { return hidden_call(path, mode, file); });
+}
+
 // The name is made by libc: what came to be is found after.
 #define POWERCUT_MAKE_NAMED(name, parameters, values)                                               \
   POWERCUT_EXPORT int name parameters {                                                             \
@@ -187,8 +194,8 @@ int made_by(const char* function, void* caller, const char* pattern, Work work) 
     const auto place = computer.watch().find(AT_FDCWD, pattern);
     computer.follow(*place, true);
     NameCall made;
-    made.entry = {place->folder_inode, place->name};
-    made.inode = status.st_ino;
+    made.entry = {place->folder_id, place->name};
+    made.id = computer.watch().identity(status);
     made.told = "create " + place->path;
     computer.names.add(std::move(made));
   }
@@ -233,6 +240,17 @@ POWERCUT_CHANGE(posix_fallocate, int, (int descriptor, off_t offset, off_t bytes
                 (descriptor, offset, bytes))
 POWERCUT_CHANGE(posix_fallocate64, int, (int descriptor, off64_t offset, off64_t bytes),
                 (descriptor, offset, bytes))
+
+// What stdio has buffered reaches the file by calls inside libc.
+POWERCUT_EXPORT int fflush(FILE* file) {
+  POWERCUT_HIDDEN(fflush);
+  if (file == nullptr) return hidden_call(file);
+  return change_file("fflush", POWERCUT_CALLER, fileno(file), [&] { return hidden_call(file); });
+}
+POWERCUT_EXPORT int fclose(FILE* file) {
+  POWERCUT_HIDDEN(fclose);
+  return change_file("fclose", POWERCUT_CALLER, fileno(file), [&] { return hidden_call(file); });
+}
 
 #define POWERCUT_TRUNCATE(name, offset_type)                                   \
   POWERCUT_EXPORT int name(const char* path, offset_type bytes) noexcept {     \

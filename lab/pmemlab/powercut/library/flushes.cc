@@ -20,12 +20,14 @@ FlushedLines& Flushes::start_thread() {
   return threads_.back();
 }
 
-bool Flushes::is_pending(const FlushedLines& thread, const Page& page, const MediumFile& file,
-                         uint64_t offset) {
+FlushedLine* Flushes::pending(FlushedLines& thread, const MediumFile& file, uint64_t offset) {
+  const Page* page = file.page(offset);
   const size_t line = offset % kPage / kLine;
-  if (page.thread[line] != thread.thread || page.index[line] >= thread.lines.size()) return false;
-  const FlushedLine& pending = thread.lines[page.index[line]];
-  return pending.file == &file && pending.offset == offset;
+  if (page == nullptr || page->thread[line] != thread.thread || page->index[line] >= thread.lines.size())
+    return nullptr;
+  FlushedLine& found = thread.lines[page->index[line]];
+  const bool is_it = found.file == &file && found.offset == offset;
+  return is_it && file.takes_line(offset, found.sequence) ? &found : nullptr;
 }
 
 Flushes::Count Flushes::flush(const Mappings& mappings, FlushedLines& thread, const void* address,
@@ -47,23 +49,20 @@ Flushes::Count Flushes::flush(const Mappings& mappings, FlushedLines& thread, co
     for (uint64_t offset = mapped->offset; at < stop; at += kLine, offset += kLine) {
       ++count.lines;
       copy_line(now, at);
-      const Page* page = file.page(offset);
-      const bool pending = page != nullptr && is_pending(thread, *page, file, offset);
-      const std::byte* known =
-          pending ? thread.lines[page->index[offset % kPage / kLine]].bytes.data() : file.line(offset);
-      if (std::memcmp(now.data(), known, kLine) == 0) {
+      FlushedLine* const waiting = pending(thread, file, offset);
+      if (std::memcmp(now.data(), waiting != nullptr ? waiting->bytes.data() : file.line(offset), kLine) ==
+          0) {
         ++count.clean;
         // What another thread flushed earlier and drains later is older than this.
-        if (page != nullptr && !pending)
-          file.writable_page(offset).sequence[offset % kPage / kLine] = sequence;
+        if (waiting == nullptr) file.supersede_line(offset, sequence);
+        continue;
+      }
+      if (waiting != nullptr) {
+        *waiting = {&file, offset, sequence, now};
         continue;
       }
       Page& own = file.writable_page(offset);
       const size_t line = offset % kPage / kLine;
-      if (pending) {
-        thread.lines[own.index[line]] = {&file, offset, sequence, now};
-        continue;
-      }
       own.thread[line] = thread.thread;
       own.index[line] = static_cast<uint32_t>(thread.lines.size());
       thread.lines.push_back({&file, offset, sequence, now});

@@ -44,11 +44,11 @@ class Flushes {
   static bool drain(FlushedLines& thread);
   // At a cut: each line that waits reaches the medium by chance.
   void settle(Chance& chance, double probability);
-  // What waits is older than what was captured.
-  static bool is_pending(const FlushedLines& thread, const Page& page, const MediumFile& file,
-                         uint64_t offset);
 
  private:
+  // The thread's flush of a line that its drain will bring to the medium; null for none.
+  static FlushedLine* pending(FlushedLines& thread, const MediumFile& file, uint64_t offset);
+
   std::list<FlushedLines> threads_;  // also those that have ended: their lines wait for ever
 };
 

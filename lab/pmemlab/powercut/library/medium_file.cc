@@ -74,11 +74,15 @@ const std::byte* MediumFile::line(uint64_t offset) const {
   return at == nullptr ? kZeros.data() : at->bytes.data() + offset % kPage;
 }
 
+bool MediumFile::takes_line(uint64_t offset, uint64_t sequence) const {
+  const Page* at = page(offset);
+  return sequence >= captured_at_ && (at == nullptr || sequence >= at->sequence[offset % kPage / kLine]);
+}
+
 void MediumFile::take_line(uint64_t offset, const std::byte* bytes, uint64_t sequence) {
+  if (!takes_line(offset, sequence)) return;
   Page& at = writable_page(offset);
-  uint64_t& newest = at.sequence[offset % kPage / kLine];
-  if (sequence < newest || sequence < captured_at_) return;
-  newest = sequence;
+  at.sequence[offset % kPage / kLine] = sequence;
   std::memcpy(at.bytes.data() + offset % kPage, bytes, kLine);
   // A page of a file that is mapped with MAP_SYNC can be stored to only when the file system's own record of
   // it, the size too, is durable.

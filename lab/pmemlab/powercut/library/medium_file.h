@@ -28,8 +28,8 @@ class MediumFile {
  public:
   // number: of the files in the order in which they were met. path: a name of the file that it keeps as long as
   // the program runs.
-  MediumFile(size_t number, size_t root, uint64_t inode, std::string path)
-      : number_(number), root_(root), inode_(inode), path_(std::move(path)) {}
+  MediumFile(size_t number, size_t root, uint64_t id, std::string path)
+      : number_(number), root_(root), id_(id), path_(std::move(path)) {}
 
   // The medium has all of the file as it's now. Says whether that made a difference.
   bool capture(uint64_t sequence);
@@ -44,12 +44,19 @@ class MediumFile {
   const Page* page(uint64_t offset) const;
   Page& writable_page(uint64_t offset);
   const std::byte* line(uint64_t offset) const;
+  // Whether a flush of that sequence is newer than what the medium has of the line.
+  bool takes_line(uint64_t offset, uint64_t sequence) const;
   // The medium takes a line as it was at a flush, unless it has that of a later one.
   void take_line(uint64_t offset, const std::byte* bytes, uint64_t sequence);
 
+  // What the medium has of the line is as new as a flush of that sequence.
+  void supersede_line(uint64_t offset, uint64_t sequence) {
+    if (page(offset) != nullptr) writable_page(offset).sequence[offset % kPage / kLine] = sequence;
+  }
+
   size_t number() const { return number_; }
   size_t root() const { return root_; }
-  uint64_t inode() const { return inode_; }
+  uint64_t id() const { return id_; }
   const std::string& path() const { return path_; }
   size_t page_count() const { return pages_.size(); }
   // The medium's, then each that the file has had since.
@@ -64,7 +71,7 @@ class MediumFile {
  private:
   size_t number_;
   size_t root_;
-  uint64_t inode_;
+  uint64_t id_;
   std::string path_;
   std::vector<std::unique_ptr<Page>> pages_;
   std::vector<uint64_t> sizes_{0};

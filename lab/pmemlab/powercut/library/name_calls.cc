@@ -15,19 +15,21 @@ namespace powercut {
 namespace {
 
 struct Named {
-  uint64_t inode = 0;  // 0: nothing has the name
+  uint64_t id = 0;  // 0: nothing has the name
   char type = 'f';
 };
 
-Named look_up(const Place& place) {
+Named look_up(const Computer& computer, const Place& place) {
   struct stat status{};
   if (lstat(place.path.c_str(), &status) != 0) return {};
-  return {status.st_ino, S_ISDIR(status.st_mode) ? 'd' : S_ISLNK(status.st_mode) ? 'l' : 'f'};
+  return {computer.watch().identity(status), S_ISDIR(status.st_mode)   ? 'd'
+                                             : S_ISLNK(status.st_mode) ? 'l'
+                                                                       : 'f'};
 }
 
 // The medium may still have what the program removes.
 void keep(Computer& computer, const Place& place, const Named& named) {
-  if (named.type == 'f' && named.inode != 0) computer.follow(place, false);
+  if (named.type == 'f' && named.id != 0) computer.follow(place, false);
 }
 
 // Makes a name by `work`.
@@ -37,17 +39,18 @@ int add_name(const char* function, void* caller, int folder, const char* path, W
   const auto place = computer.active() ? computer.watch().find(folder, path) : std::nullopt;
   if (!place) return work();
   const Call call(computer, Kind::kName, function, caller);
-  const bool was_there = look_up(*place).inode != 0;
+  const bool was_there = look_up(computer, *place).id != 0;
   const int result = work();
   const int reason = errno;
-  const Named named = look_up(*place);
-  if (result == 0 && !was_there && named.inode != 0) {
-    if (named.type == 'f') computer.follow(*place, false);
+  const auto made_place = computer.watch().find(folder, path);  // mkdtemp() has changed it
+  const Named named = made_place ? look_up(computer, *made_place) : Named{};
+  if (result == 0 && !was_there && named.id != 0) {
+    if (named.type == 'f') computer.follow(*made_place, false);
     NameCall made;
-    made.entry = {place->folder_inode, place->name};
-    made.inode = named.inode;
+    made.entry = {made_place->folder_id, made_place->name};
+    made.id = named.id;
     made.type = named.type;
-    made.told = std::string(function) + " " + place->path;
+    made.told = std::string(function) + " " + made_place->path;
     computer.names.add(std::move(made));
   }
   errno = reason;
@@ -60,15 +63,15 @@ int remove_by(const char* function, void* caller, int folder, const char* path, 
   const auto place = computer.active() ? computer.watch().find(folder, path) : std::nullopt;
   if (!place) return work();
   const Call call(computer, Kind::kName, function, caller);
-  const Named named = look_up(*place);
+  const Named named = look_up(computer, *place);
   keep(computer, *place, named);
   const int result = work();
   const int reason = errno;
   if (result == 0) {
     NameCall removed;
     removed.kind = NameCall::Kind::kRemove;
-    removed.entry = {place->folder_inode, place->name};
-    removed.inode = named.inode;
+    removed.entry = {place->folder_id, place->name};
+    removed.id = named.id;
     removed.type = named.type;
     removed.told = std::string(function) + " " + place->path;
     computer.names.add(std::move(removed));
@@ -90,18 +93,18 @@ int rename_by(const char* function, void* caller, int from_folder, const char* f
                                               ": one of them isn't under the followed folders (--under)");
   }
   const Call call(computer, Kind::kName, function, caller);
-  const Named moved = look_up(*source);
-  const Named replaced = look_up(*target);
+  const Named moved = look_up(computer, *source);
+  const Named replaced = look_up(computer, *target);
   keep(computer, *target, replaced);
   const int result = work();
   const int reason = errno;
-  if (result == 0 && moved.inode != replaced.inode) {
+  if (result == 0 && moved.id != replaced.id) {
     NameCall renamed;
     renamed.kind = (flags & RENAME_EXCHANGE) != 0 ? NameCall::Kind::kExchange : NameCall::Kind::kRename;
-    renamed.entry = {source->folder_inode, source->name};
-    renamed.to = {target->folder_inode, target->name};
-    renamed.inode = moved.inode;
-    renamed.other = replaced.inode;
+    renamed.entry = {source->folder_id, source->name};
+    renamed.to = {target->folder_id, target->name};
+    renamed.id = moved.id;
+    renamed.other = replaced.id;
     renamed.type = moved.type;
     renamed.told = std::string(function) + " " + source->path + " to " + target->path;
     computer.names.add(std::move(renamed));
@@ -173,6 +176,15 @@ POWERCUT_EXPORT int symlinkat(const char* target, int folder, const char* path) 
   POWERCUT_HIDDEN(symlinkat);
   return add_name("symlinkat", POWERCUT_CALLER, folder, path,
                   [&] { return hidden_call(target, folder, path); });
+}
+POWERCUT_EXPORT char* mkdtemp(char* pattern) noexcept {
+  POWERCUT_HIDDEN(mkdtemp);
+  char* made = nullptr;
+  add_name("mkdtemp", POWERCUT_CALLER, AT_FDCWD, pattern, [&] {
+    made = hidden_call(pattern);
+    return made == nullptr ? -1 : 0;
+  });
+  return made;
 }
 POWERCUT_EXPORT int mkdir(const char* path, mode_t mode) noexcept {
   POWERCUT_HIDDEN(mkdir);

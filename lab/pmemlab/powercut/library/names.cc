@@ -14,19 +14,19 @@ void Names::add(NameCall call) {
   };
   // All that concerns one file or folder is recorded in its inode, in order: so nothing is lost that is first
   // given a new name and then loses its old one.
-  const auto stands_on_inode = [&](uint64_t inode, bool goes) {
-    if (const auto found = by_inode_.find(inode); found != by_inode_.end()) needs.push_back(found->second);
-    by_inode_[inode] = number;
+  const auto stands_on_file = [&](uint64_t id, bool goes) {
+    if (const auto found = by_id_.find(id); found != by_id_.end()) needs.push_back(found->second);
+    by_id_[id] = number;
     if (!goes) return;
     // A folder goes only after its names.
-    if (const auto found = by_folder_.find(inode); found != by_folder_.end()) {
+    if (const auto found = by_folder_.find(id); found != by_folder_.end()) {
       needs.insert(needs.end(), found->second.begin(), found->second.end());
     }
   };
   stands_on_entry(call.entry);
   if (!call.to.name.empty()) stands_on_entry(call.to);
-  stands_on_inode(call.inode, call.kind == NameCall::Kind::kRemove);
-  if (call.other != 0) stands_on_inode(call.other, call.kind == NameCall::Kind::kRename);
+  stands_on_file(call.id, call.kind == NameCall::Kind::kRemove);
+  if (call.other != 0) stands_on_file(call.other, call.kind == NameCall::Kind::kRename);
   calls_.push_back(std::move(call));
   needs_.push_back(std::move(needs));
 }

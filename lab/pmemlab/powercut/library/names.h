@@ -12,7 +12,7 @@
 namespace powercut {
 
 struct Entry {
-  uint64_t folder = 0;  // inode
+  uint64_t folder = 0;  // as Watch::identity() numbers it
   std::string name;
 
   bool operator<(const Entry& other) const {
@@ -27,9 +27,9 @@ struct NameCall {
   Kind kind = Kind::kAdd;
   Entry entry;
   Entry to;            // of a rename
-  uint64_t inode = 0;  // of what `entry` named, or names now
+  uint64_t id = 0;     // of what `entry` named, or names now
   uint64_t other = 0;  // of what a rename took the place of; 0: of nothing
-  char type = 'f';     // f, d or l, of `inode`
+  char type = 'f';     // f, d or l, of `id`
   std::string told;    // for people
   bool durable = false;
 };
@@ -58,7 +58,7 @@ class Names {
   std::vector<NameCall> calls_;
   std::vector<std::vector<size_t>> needs_;  // of each call, the earlier ones that it stands on
   std::map<Entry, size_t> by_entry_;        // the last call
-  std::map<uint64_t, size_t> by_inode_;     // the last call
+  std::map<uint64_t, size_t> by_id_;        // the last call
   std::map<uint64_t, std::vector<size_t>> by_folder_;
   size_t durable_until_ = 0;  // every call before it is durable
 };

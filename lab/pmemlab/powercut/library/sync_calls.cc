@@ -22,8 +22,9 @@ Synced what_is(Computer& computer, int descriptor) {
 bool sync_known(Computer& computer, Synced what, int descriptor) {
   struct stat status{};
   fstat(descriptor, &status);
-  if (what == Synced::kFolder) return computer.names.sync_folder(status.st_ino);
-  bool useful = computer.find(status.st_ino)->capture(computer.next_sequence());
+  const uint64_t id = computer.watch().identity(status);
+  if (what == Synced::kFolder) return computer.names.sync_folder(id);
+  bool useful = computer.find(id)->capture(computer.next_sequence());
   // POSIX doesn't promise the file's name along with it; a journal that is written in order does.
   if (computer.names.in_order()) useful = computer.names.sync_all() || useful;
   return useful;

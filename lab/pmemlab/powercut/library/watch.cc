@@ -1,5 +1,6 @@
 #include "watch.h"
 
+#include <algorithm>
 #include <array>
 #include <climits>
 #include <sstream>
@@ -51,6 +52,22 @@ std::string path_of(int descriptor) {
   return length <= 0 ? "" : std::string(path.data(), static_cast<size_t>(length));
 }
 
+Watch::Watch(std::vector<std::string> roots) : roots_(std::move(roots)) {
+  for (const std::string& root : roots_) {
+    struct stat status{};
+    if (stat(root.c_str(), &status) != 0) continue;
+    if (std::find(devices_.begin(), devices_.end(), status.st_dev) == devices_.end()) {
+      devices_.push_back(status.st_dev);
+    }
+  }
+}
+
+uint64_t Watch::identity(const struct stat& status) const {
+  const auto device = std::find(devices_.begin(), devices_.end(), status.st_dev) - devices_.begin();
+  constexpr unsigned kInodeBits = 56;
+  return status.st_ino + (static_cast<uint64_t>(device) << kInodeBits);
+}
+
 std::optional<size_t> Watch::root_of(const std::string& path) const {
   for (size_t root = 0; root < roots_.size(); ++root) {
     const std::string& prefix = roots_[root];
@@ -70,7 +87,7 @@ std::optional<Place> Watch::find(int folder_descriptor, const char* path) const 
   Place place{*root, whole, whole.substr(0, slash), whole.substr(slash + 1), 0};
   struct stat status{};
   if (stat(place.folder.c_str(), &status) != 0) return std::nullopt;  // and the call will fail
-  place.folder_inode = status.st_ino;
+  place.folder_id = identity(status);
   return place;
 }
 
