@@ -161,6 +161,8 @@ Call::Call(Computer& computer, Kind kind, const char* function, void* return_add
     : Call(computer, function, return_address) {
   const Settings& settings = computer.settings_;
   if (settings.counts(kind)) count(kind, return_address);
+  // A program that is over before its moment has come has its end for it.
+  if (kind == Kind::kExit && settings.cut_after_us != 0) cut(name_of(kind));
   if (kind == Kind::kExit && settings.record && !computer.record_.write(settings.session + "/record.json")) {
     complain(settings.session, settings.session + ": can't be written");
   }
