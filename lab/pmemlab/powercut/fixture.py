@@ -61,9 +61,16 @@ class PowerCut:
         return results
 
     def results(
-        self, app: App, recover: Recover, *, tries: int = 100, seed: int = 0, **options: Any
+        self,
+        app: App,
+        recover: Recover,
+        *,
+        tries: int = 100,
+        seed: int = 0,
+        enough_failures: int | None = None,
+        **options: Any,
     ) -> Results:
-        """The same, without a judgement."""
+        """The same, without a judgement. enough_failures: after which it stops."""
         from pmemlab.powercut.campaign import default_jobs, run_tries
         from pmemlab.powercut.plan import rounds, sampled_points
 
@@ -83,6 +90,7 @@ class PowerCut:
                     template,
                     jobs=default_jobs(experiment),
                     on_outcome=lambda outcome: show(outcome.is_bad),
+                    enough_failures=enough_failures,
                 )
 
     def record(self, app: App, recover: Recover | None = None, **options: Any) -> Record:
@@ -113,7 +121,7 @@ class PowerCut:
     @staticmethod
     def experiment(app: App, recover: Recover | None = None, **options: Any) -> Experiment:
         from pmemlab.powercut.experiment import CommandRecovery, Experiment
-        from pmemlab.powercut.function_call import (
+        from pmemlab.powercut.functions import (
             FunctionRecovery,
             function_command,
             function_environment,

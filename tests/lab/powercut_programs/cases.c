@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define NEW 0x2222222222222222u
 #define NEWER 0x3333333333333333u
@@ -111,6 +112,14 @@ int main(int argc, char** argv) {
       for (int i = 1; i < WORDS_IN_LINE; ++i) words[i] = round % 2 == 0 ? NEW : NEWER;
     }
     pthread_join(thread, NULL);
+  } else if (strcmp(name, "slow") == 0 || strcmp(name, "slow-forgets") == 0) {
+    for (uint64_t i = 1; i < 50; ++i) {
+      words[i * WORDS_IN_LINE] = NEW;
+      if (strcmp(name, "slow") == 0) pmem_persist((void*)&words[i * WORDS_IN_LINE], LINE);
+      words[0] = i;
+      pmem_persist((void*)words, LINE);
+      usleep(200);
+    }
   } else if (strcmp(name, "useless") == 0) {
     words[0] = NEW;
     pmem_persist((void*)words, LINE);  /* the first that is useful */

@@ -1,13 +1,7 @@
-"""A Python function as a program of its own, so that a power cut can end it.
-
-    python -m pmemlab.powercut.function_call FILE NAME MEDIUM [OUTPUT]
-
-calls NAME of the module in FILE with the medium's folder, and with what the program printed.
-"""
+"""Python functions in the place of programs and of checks."""
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import os
 import sys
@@ -15,7 +9,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pmemlab.errors import LabError
 from pmemlab.powercut import shell
@@ -58,28 +51,10 @@ def function_command(function: Callable[..., object]) -> tuple[str, ...]:
         raise LabError(
             f"{name}: must be a function of a module, so that a process of its own can call it"
         )
-    module = "pmemlab.powercut.function_call"
+    module = "pmemlab.powercut.call_function"
     return (sys.executable, "-m", module, str(Path(file).resolve()), name, "{medium}")
 
 
 def function_environment() -> dict[str, str]:
     """So that its module can import what ours could."""
     return {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-
-
-def _call(file: str, name: str, medium: str, *output: str) -> None:
-    sys.path.insert(0, str(Path(file).parent))
-    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module
-    spec.loader.exec_module(module)
-    function: Any = module
-    for part in name.split("."):
-        function = getattr(function, part)
-    function(Path(medium), *(Path(path).read_text(errors="replace") for path in output))
-
-
-if __name__ == "__main__":
-    _call(*sys.argv[1:])
