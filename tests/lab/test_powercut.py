@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from powercut_programs import EXAMPLES, cases_program, compiled
+from powercut_programs import EXAMPLES, cases_program, compiled, loads_libpmem
 
 from pmemlab.powercut.campaign import run_tries, try_mutation
 from pmemlab.powercut.experiment import CommandRecovery, Experiment
+from pmemlab.powercut.fixture import PowerCut
 from pmemlab.powercut.frames import short_stack
 from pmemlab.powercut.medium import Medium
 from pmemlab.powercut.plan import every_point, sampled_points
@@ -328,3 +329,40 @@ def test_pmdk_s_object_list_is_right_after_every_cut(tmp_path: Path) -> None:
         everything = experiment.without(*(site.name for site in drains))
         results = run_tries(everything, moments, template, jobs=2, enough_failures=1)
         assert results.failures
+
+
+# --- Programs that load libpmem by themselves, as the engine does.
+
+
+def sevens_in(seen: list[int]) -> Callable[[Path, str], None]:
+    def look(medium: Path, output: str) -> None:
+        sevens = (medium / "file").read_bytes().count(7)
+        seen.append(sevens)
+        assert "durable" not in output or sevens == loads_libpmem.BYTES
+
+    return look
+
+
+def test_a_program_that_loads_libpmem_by_itself_gets_the_library(power_cut: PowerCut) -> None:
+    stored: list[int] = []
+    power_cut(loads_libpmem.store, sevens_in(stored), prepare=loads_libpmem.make, tries=20)
+    assert min(stored) == 0
+    assert any(0 < sevens < loads_libpmem.BYTES for sevens in stored)
+    persisted: list[int] = []
+    power_cut(
+        loads_libpmem.store_and_persist, sevens_in(persisted), prepare=loads_libpmem.make, tries=20
+    )
+    assert max(persisted) == loads_libpmem.BYTES
+
+
+def test_a_forked_child_makes_nothing_durable(power_cut: PowerCut) -> None:
+    seen: list[int] = []
+    results = power_cut(
+        loads_libpmem.fork_and_store,
+        sevens_in(seen),
+        prepare=loads_libpmem.make,
+        points=("exit",),
+        tries=12,
+    )
+    assert results.ended_early == 0
+    assert min(seen) == 0

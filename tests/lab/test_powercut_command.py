@@ -166,9 +166,13 @@ def test_the_library_has_all_that_libpmem_has() -> None:
 
 
 def test_a_medium_is_removed_whatever_happens(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), new_medium(tmp_path) as medium:
-        (medium.folder / "file").touch()
-        raise ZeroDivisionError
+    def use_and_fail() -> None:
+        with new_medium(tmp_path) as medium:
+            (medium.folder / "file").touch()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        use_and_fail()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from powercut_programs import saves
 from powercut_programs.saves import BYTES
 
+from pmemlab.powercut import functions
 from pmemlab.powercut.fixture import PowerCut
 
 TRIES = 40
@@ -168,3 +171,22 @@ def test_writes_by_other_ways_may_be_lost_too(power_cut: PowerCut) -> None:
     power_cut(saves.write_by_other_ways, look, tries=60)
     assert 0 in sizes
     assert BYTES in sizes
+
+
+def test_the_replay_of_a_function_s_failure_is_a_command(
+    power_cut: PowerCut, tmp_path: Path
+) -> None:
+    results = power_cut.results(
+        saves.save_without_fsync, newest_save_is_whole, tries=100, enough_failures=1
+    )
+    again = subprocess.run(
+        results.failures[0].replay,
+        shell=True,
+        cwd=tmp_path,
+        env={**os.environ, **functions.function_environment()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert again.returncode == 1, again.stderr
+    assert "AssertionError" in again.stdout
