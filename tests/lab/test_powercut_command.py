@@ -10,6 +10,7 @@ import pytest
 from powercut_programs import EXAMPLES, compiled
 
 from pmemlab.cli import main
+from pmemlab.guest.cache import cache_folder
 from pmemlab.powercut import library as library_module
 from pmemlab.powercut.medium import new_medium
 
@@ -199,8 +200,18 @@ def test_mine(power_cut):
 """
 
 
+@pytest.fixture(scope="module")
+def cache() -> Path:
+    """Ours, which pytester's runs don't find, whose home is another."""
+    return cache_folder()
+
+
 @pytest.fixture
-def run_test(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
+def run_test(
+    cache: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., pytest.RunResult]:
+    monkeypatch.setenv("PMEMLAB_CACHE", str(cache))
+
     def run(sync: str, *options: str) -> pytest.RunResult:
         pytester.makepyfile(_TEST.format(sync=sync))
         plugin = ("-p", "no:pmemlab", "-p", "pmemlab.scenarios.plugin")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from pmemlab.errors import LabError
@@ -37,6 +37,7 @@ _EPILOG = """\
   pmemlab powercut --mutate --recover './check {medium}/log {output}' -- ./append {medium}/log 20
 """
 _SHOWN = 10
+_LOG_WIDTH = 140  # a log has no width of its own
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -151,6 +152,8 @@ def powercut(arguments: argparse.Namespace) -> int:
     """cut a program's power: what it did not flush or sync is lost, and its recovery is checked"""
     experiment = _experiment(arguments)
     console, messages = Console(highlight=False), Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        console.width = _LOG_WIDTH
     with experiment.prepared() as template:
         if arguments.list:
             with messages.status("running it without a cut"):
@@ -320,7 +323,8 @@ def _mutate(
     template: Medium | None,
     jobs: int,
 ) -> int:
-    table = Table("taken out", "calls", "shown by try", "as", title="mutations")
+    name = Column("taken out", overflow="fold")
+    table = Table(name, "calls", "shown by try", "as", title="mutations")
     survivors = 0
     with progress_bar(messages, "mutations", len(record.sites)) as show:
         for site in record.sites:

@@ -13,8 +13,6 @@
 namespace powercut {
 namespace {
 
-constexpr std::array<std::byte, kPage> kZeros{};
-
 // How much reaches the medium is itself a choice: some faults show only where nearly nothing does, and some
 // only where nearly all does.
 double choose_share(Chance& chance) {

@@ -7,11 +7,6 @@
 #include "view.h"
 
 namespace powercut {
-namespace {
-
-constexpr std::array<std::byte, kPage> kZeros{};
-
-}  // namespace
 
 bool MediumFile::capture(uint64_t sequence) {
   View view(path_);

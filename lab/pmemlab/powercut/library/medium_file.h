@@ -15,6 +15,8 @@ constexpr size_t kLine = 64;     // what a flush sends
 constexpr size_t kSector = 512;  // what a disk takes whole
 constexpr size_t kPage = 4096;   // what the kernel writes back
 
+inline constexpr std::array<std::byte, kPage> kZeros{};
+
 struct Page {
   std::array<std::byte, kPage> bytes{};
   // Of each line: the flush whose bytes these are. An older flush must not undo them at its drain.
