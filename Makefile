@@ -12,8 +12,9 @@ GET_TORCH := $(BIN)/python -I lab/pmemlab/torch_wheel.py constraints.txt
 # What the engine's memories and disk tiers need, and what compiles its core.
 ENGINE_LIBRARIES := libleveldb1d libpmem1
 ENGINE_PACKAGES := g++ liburing-dev python3-dev $(ENGINE_LIBRARIES)
-# In Debian 12 and Ubuntu, not in Debian 13; PMEM_MEMKIND says so where it is missing.
-OPTIONAL_PACKAGES := libmemkind0
+# In Debian 12 and Ubuntu, not in Debian 13; PMEM_MEMKIND says so where it is missing. The other is what a test of
+# power cuts is compiled with.
+OPTIONAL_PACKAGES := libmemkind0 libpmemobj-dev
 # What checks the rules of the core's locks.
 CHECK_PACKAGES := clang
 # What an emulated machine needs of the computer that it runs on.
@@ -95,7 +96,7 @@ bench: setup ## measure the engine against PyTorch and a hand-written loop
 check: setup check-packages ## lint, check types and locks, and test the core under the address and thread sanitizers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	find engine/core -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
+	find engine/core lab/pmemlab/powercut -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/engine -m sanitizer $(ARGS)
 
@@ -119,7 +120,7 @@ clean: ## remove what was built, installed and downloaded into this folder; `mak
 .PHONY: clean-cache
 clean-cache:
 	cache="$${PMEMLAB_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/pmemlab}"; [ ! -d "$$cache" ] || { \
-	  cd "$$cache" && rm -rf kernel-* initramfs-* scratch-* chosen by-hand accelerator.json containers-kvm.json lock && \
+	  cd "$$cache" && rm -rf kernel-* initramfs-* powercut-* scratch-* chosen by-hand accelerator.json containers-kvm.json lock && \
 	  cd / && rmdir --ignore-fail-on-non-empty "$$cache"; }
 
 # --- What the targets above need.

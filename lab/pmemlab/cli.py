@@ -15,6 +15,8 @@ from rich.console import Console
 
 from pmemlab.errors import EXEC_LAB_ERROR_STATUS, LabError, MissingRequirementError
 from pmemlab.machines import Machine
+from pmemlab.powercut.command import add_options as powercut_options
+from pmemlab.powercut.command import powercut
 from pmemlab.topology import Topology, load_topology, topology_names
 
 if TYPE_CHECKING:
@@ -98,6 +100,9 @@ def _parser() -> argparse.ArgumentParser:
 
     run = add("run", _run)
     run.usage = "pmemlab run [pytest's arguments]"
+
+    cut = add("powercut", _powercut)
+    powercut_options(cut)
 
     serve = add("serve", _serve)
     serve.add_argument("topology", metavar="TOPOLOGY", help=f"one of {machines}, or a file")
@@ -230,6 +235,11 @@ def _run(arguments: argparse.Namespace) -> int:
     chosen = [argument for argument in arguments.rest if Path(argument.split("::")[0]).exists()]
     folders = [] if chosen else [str(root / "scenarios")]
     return int(pytest.main([f"--rootdir={root}", *folders, *arguments.rest]))
+
+
+def _powercut(arguments: argparse.Namespace) -> int:
+    """cut a program's power: what it did not flush or sync is lost, and its recovery is checked"""
+    return powercut(arguments)
 
 
 def _serve(arguments: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pmemlab.powercut.fixture import add_power_cut_options, power_cut
 from pmemlab.scenarios.machine_fixture import MARKER, machine, parametrize, pmemlab_machines
 from pmemlab.scenarios.options import add_options, lengthen
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pmemlab.scenarios.xdist import Findings
 
 # Pytest finds fixtures among a plugin's names.
-__all__ = ["machine", "pmemlab_machines"]
+__all__ = ["machine", "pmemlab_machines", "power_cut"]
 
 _INI_FOLDERS = "pmemlab_scenarios"
 _LOG_WIDTH = 120
@@ -41,6 +42,7 @@ _FINDINGS: pytest.StashKey[Findings] = pytest.StashKey()
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("pmemlab", "scenarios on emulated machines")
     add_options(group)
+    add_power_cut_options(group)
     parser.addini(_INI_FOLDERS, "folders whose .yaml files are scenarios", "paths", default=[])
 
 

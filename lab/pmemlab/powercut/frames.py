@@ -1,0 +1,48 @@
+"""Call stacks for people: lines of source where the program has debugging information."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import PurePath
+
+__all__ = ["place", "short_stack"]
+
+
+@functools.cache
+def place(frame: str) -> str:
+    """One frame: file and line, or module+offset, and the function where it has a known name."""
+    address, _, symbol = frame.partition(" ")
+    module, plus, offset = address.rpartition("+")
+    if not plus:  # Python's: path:line function
+        path, _, line = address.rpartition(":")
+        return f"{PurePath(path).name}:{line}" + (f" {symbol}" if symbol else "")
+    found, line = _source_line(module, offset)
+    name = found or symbol
+    where = line or f"{PurePath(module).name}{plus}{offset}"
+    return f"{where} {name}" if name else where
+
+
+def short_stack(frames: Sequence[str], count: int = 4) -> str:
+    """The innermost frames, without those of libc that start every program."""
+    own = [place(frame) for frame in frames if "/libc.so" not in frame]
+    return " ← ".join(own[:count]) or "?"
+
+
+@functools.cache
+def _source_line(module: str, offset: str) -> tuple[str, str]:
+    """Function and "file:line", empty where unknown."""
+    tool = shutil.which("addr2line")
+    if tool is None:
+        return "", ""
+    command = [tool, "-Cfe", module, offset]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    if done.returncode != 0 or len(lines) < 2 or lines[0] == "??":
+        return "", ""
+    file, _, line = lines[1].split(" ")[0].rpartition(":")
+    known = file not in ("", "??") and line.isdigit() and line != "0"
+    # Without lines, the name is of the nearest symbol, which may be another function's.
+    return (lines[0], f"{PurePath(file).name}:{line}") if known else ("", "")

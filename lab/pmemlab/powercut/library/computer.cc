@@ -1,0 +1,206 @@
+#include "computer.h"
+
+#include <execinfo.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include "complaint.h"
+#include "cut.h"
+#include "system_calls.h"
+
+namespace powercut {
+namespace {
+
+constexpr size_t kFrames = 24;
+
+// Without the symbols and folders, which differ between computers and not between calls.
+std::string identity(const CallStack& stack, size_t frames) {
+  std::string joined;
+  for (size_t i = 0; i < stack.size() && i < frames; ++i) {
+    const std::string place = stack[i].substr(0, stack[i].rfind(' '));
+    if (!joined.empty()) joined += "<";
+    joined += place.substr(place.rfind('/') + 1);
+  }
+  return joined;
+}
+
+[[noreturn]] void die() {
+  syscall(SYS_kill, getpid(), SIGKILL);
+  for (;;) pause();
+}
+
+}  // namespace
+
+Computer& Computer::get() {
+  static Computer& computer = *new Computer;
+  return computer;
+}
+
+Computer::Computer()
+    : names(false), settings_(read_settings()), watch_(settings_.roots), active_(!settings_.roots.empty()) {
+  names = Names(settings_.in_order);
+  without_.insert(settings_.without.begin(), settings_.without.end());
+  if (!active_) return;
+  std::array<void*, 2> warm{};
+  backtrace(warm.data(), 2);  // loads its library now, not inside some call
+  pthread_atfork(nullptr, nullptr, [] { get().deactivate(); });
+}
+
+void Computer::claim() {
+  if (claimed_) return;
+  const std::string path = settings_.session + "/owner";
+  const int file = system_calls::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0600);
+  if (file < 0) {
+    complain(settings_.session,
+             "a second process uses the folders of the medium, and only one can be followed; "
+             "run one program (a shell should `exec` it), and prepare the medium by --prepare");
+  }
+  const std::string pid = std::to_string(getpid());
+  system_calls::write_all(file, pid.data(), pid.size());
+  system_calls::close(file);
+  owner_ = getpid();
+  claimed_ = true;
+  record_.begun_us = now_us();
+  start_timer();
+}
+
+void Computer::start_timer() {
+  if (settings_.cut_after_us == 0) return;
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t timer{};
+  pthread_create(
+      &timer, nullptr,
+      [](void*) -> void* {
+        const uint64_t us = get().settings_.cut_after_us;
+        timespec left{static_cast<time_t>(us / 1000000), static_cast<long>(us % 1000000 * 1000)};
+        while (nanosleep(&left, &left) != 0 && errno == EINTR) {
+        }
+        Call(get(), "moment", nullptr).cut("moment");
+      },
+      nullptr);
+  pthread_detach(timer);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+MediumFile* Computer::find(uint64_t id) {
+  const auto found = files.find(id);
+  return found == files.end() ? nullptr : found->second.get();
+}
+
+MediumFile* Computer::find(int descriptor) {
+  struct stat status{};
+  if (files.empty() || fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) return nullptr;
+  return find(watch_.identity(status));
+}
+
+bool Computer::follows(int descriptor) {
+  if (!has_begun()) return false;
+  const std::scoped_lock lock(mutex_);
+  return find(descriptor) != nullptr;
+}
+
+MediumFile* Computer::follow(const Place& place, bool is_new) {
+  struct stat status{};
+  if (stat(place.path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return nullptr;
+  if (MediumFile* known = find(watch_.identity(status))) return known;
+  const uint64_t id = watch_.identity(status);
+  const std::string kept = watch_.kept_path(place.root, id);
+  if (!system_calls::link(place.path.c_str(), kept.c_str())) {
+    complain(settings_.session, place.path + ": can't be linked to " + kept + ": " + std::strerror(errno));
+  }
+  auto& file = files[id] = std::make_unique<MediumFile>(files.size(), place.root, id, kept);
+  if (is_new) {
+    file->start_empty();
+  } else {
+    file->capture(sequence_);
+  }
+  return file.get();
+}
+
+MediumFile* Computer::follow_unnamed(size_t root, int descriptor) {
+  struct stat status{};
+  if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) return nullptr;
+  const uint64_t id = watch_.identity(status);
+  const std::string kept = watch_.kept_path(root, id);
+  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+  if (!system_calls::link(link.c_str(), kept.c_str())) return nullptr;  // it can never get a name
+  auto& file = files[id] = std::make_unique<MediumFile>(files.size(), root, id, kept);
+  file->start_empty();
+  return file.get();
+}
+
+void Computer::sync_everything() {
+  for (auto& [id, file] : files) file->capture(next_sequence());
+  names.sync_all();
+}
+
+FlushedLines& Computer::thread() {
+  thread_local FlushedLines* const own = &flushes.start_thread();
+  return *own;
+}
+
+Call::Call(Computer& computer, const char* function, void* return_address)
+    : computer_(computer), function_(function) {
+  const Settings& settings = computer.settings_;
+  const bool names_sites = settings.record || !settings.without.empty();
+  if (return_address != nullptr && names_sites) {
+    stack_ = call_stack(return_address, settings.record ? kFrames : settings.site_frames);
+  }
+  lock_ = std::unique_lock(computer.mutex_);
+  computer.claim();
+}
+
+Call::Call(Computer& computer, Kind kind, const char* function, void* return_address)
+    : Call(computer, function, return_address) {
+  const Settings& settings = computer.settings_;
+  if (settings.counts(kind)) count(kind, return_address);
+  // A program that is over before its moment has come has its end for it.
+  if (kind == Kind::kExit && settings.cut_after_us != 0) cut(name_of(kind));
+  if (kind == Kind::kExit && settings.record && !computer.record_.write(settings.session + "/record.json")) {
+    complain(settings.session, settings.session + ": can't be written");
+  }
+}
+
+void Call::count(Kind kind, void* return_address) {
+  Computer& computer = computer_;
+  const Settings& settings = computer.settings_;
+  ++computer.points_;
+  if (settings.record) computer.record_.add_point(kind, function_, stack_);
+  if (computer.points_ == settings.cut_at) {
+    if (stack_.size() < kFrames && return_address != nullptr) {
+      lock_.unlock();  // Python's lock comes before ours
+      stack_ = call_stack(return_address, kFrames);
+      lock_.lock();
+    }
+    cut(name_of(kind));
+  }
+}
+
+const std::string& Call::site() {
+  if (site_.empty()) site_ = identity(stack_, computer_.settings_.site_frames);
+  return site_;
+}
+
+bool Call::does(const char* what) {
+  if (computer_.settings_.record) computer_.record_.add_site(function_, what, site());
+  return computer_.without_.empty() || !computer_.without_.contains(std::string(what) + " " + site());
+}
+
+void Call::tell_use(const char* what, bool useless, uint64_t lines, uint64_t clean) {
+  if (computer_.settings_.record)
+    computer_.record_.add_useful(what, function_, stack_, useless, lines, clean);
+}
+
+void Call::cut(const char* kind) {
+  describe_cut(computer_, {computer_.points_, kind, function_, stack_});
+  die();
+}
+
+}  // namespace powercut

@@ -1,0 +1,98 @@
+// The computer whose power goes: what its medium has, what of it waits, and the calls that are counted.
+#pragma once
+
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "flushes.h"
+#include "mappings.h"
+#include "medium_file.h"
+#include "names.h"
+#include "record.h"
+#include "settings.h"
+#include "watch.h"
+
+namespace powercut {
+
+class Computer {
+ public:
+  // Made at the first call; never unmade, because others' destructors call too.
+  static Computer& get();
+
+  // Whether this process is followed at all. A forked child isn't: its calls are carried out and change nothing.
+  bool active() const { return active_; }
+  // Whether it has used the folders yet; before, nothing of it can be lost.
+  bool has_begun() const { return active_ && claimed_; }
+  // False in a child that has its parent's memory until it runs another program.
+  bool is_owner() const { return getpid() == owner_; }
+  // Whether a descriptor's file is followed.
+  bool follows(int descriptor);
+  const Settings& settings() const { return settings_; }
+  const Watch& watch() const { return watch_; }
+
+  // The rest: while a Call holds the lock.
+  MediumFile* find(uint64_t id);
+  MediumFile* find(int descriptor);
+  // Follows the file that `path` names, which the medium has as it is, or which is new.
+  MediumFile* follow(const Place& place, bool is_new);
+  MediumFile* follow_unnamed(size_t root, int descriptor);
+  void sync_everything();
+  FlushedLines& thread();
+  uint64_t next_sequence() { return ++sequence_; }
+
+  Mappings mappings;
+  Names names;
+  Flushes flushes;
+  std::unordered_map<uint64_t, std::unique_ptr<MediumFile>> files;  // by Watch::identity()
+
+ private:
+  friend class Call;
+  Computer();
+  void claim();  // the folders are this process's
+  void start_timer();
+  void deactivate() { active_ = false; }
+
+  Settings settings_;
+  Watch watch_;
+  bool active_;
+  std::atomic<bool> claimed_ = false;
+  pid_t owner_ = 0;
+  uint64_t points_ = 0;
+  uint64_t sequence_ = 0;
+  std::unordered_set<std::string> without_;
+  std::mutex mutex_;
+  Record record_;
+};
+
+// One call of the program on something that is followed. Holds the computer's lock; counts, and cuts the power
+// where it's time.
+class Call {
+ public:
+  Call(Computer& computer, Kind kind, const char* function, void* return_address);
+  // Not at a call of the program's but at a moment, or for what is no cut point.
+  Call(Computer& computer, const char* function, void* return_address);
+
+  // Whether this call is to do its part `what` (flush, drain or sync); a mutation may take it out.
+  bool does(const char* what);
+  void tell_use(const char* what, bool useless, uint64_t lines = 0, uint64_t clean = 0);
+  [[noreturn]] void cut(const char* kind);
+
+ private:
+  void count(Kind kind, void* return_address);
+  const std::string& site();
+
+  Computer& computer_;
+  const char* function_;
+  CallStack stack_;
+  std::string site_;
+  std::unique_lock<std::mutex> lock_;
+};
+
+}  // namespace powercut

@@ -1,0 +1,262 @@
+// Calls that make files, or change their bytes and sizes. What they did is found by comparing the file with what
+// the medium has, so writes by other ways (stdio's, io_uring's, sendfile) are seen too; but only these are moments
+// at which the power may go.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "stand_in.h"
+
+namespace powercut {
+namespace {
+
+// Carries `work` out as a call on a file that is followed; or only carries it out.
+template <typename Work>
+auto change_file(const char* function, void* caller, int descriptor, Work work) {
+  Computer& computer = Computer::get();
+  if (!computer.follows(descriptor)) return work();
+  const Call call(computer, Kind::kWrite, function, caller);
+  const auto result = work();
+  const int reason = errno;
+  if (MediumFile* file = computer.find(descriptor)) {
+    file->note_size();
+    const int flags = fcntl(descriptor, F_GETFL);
+    if (flags >= 0 && (flags & O_DSYNC) != 0) file->capture(computer.next_sequence());
+  }
+  errno = reason;
+  return result;
+}
+
+bool may_write(int flags) { return (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0; }
+
+// Opens by `work`, which has to do what these flags say.
+template <typename Work>
+auto open_by(const char* function, void* caller, int folder, const char* path, int flags, Work work) {
+  Computer& computer = Computer::get();
+  if (!computer.active() || (!may_write(flags) && (flags & O_CREAT) == 0)) return work();
+  const auto place = computer.watch().find(folder, path);
+  if (!place && (flags & O_TMPFILE) != O_TMPFILE) return work();
+  struct stat status{};
+  const bool exists = place && stat(place->path.c_str(), &status) == 0;
+  const bool changes = exists ? (flags & O_TRUNC) != 0 : (flags & O_CREAT) != 0;
+  if (!exists && !changes) return work();
+  const Call call = changes ? Call(computer, exists ? Kind::kWrite : Kind::kName, function, caller)
+                            : Call(computer, function, nullptr);
+  MediumFile* file = exists && may_write(flags) ? computer.follow(*place, false) : nullptr;
+  auto result = work();
+  const int reason = errno;
+  if (file != nullptr) {
+    file->note_size();
+  } else if (!exists && lstat(place->path.c_str(), &status) == 0) {
+    computer.follow(*place, true);
+    NameCall made;
+    made.entry = {place->folder_id, place->name};
+    made.id = computer.watch().identity(status);
+    made.told = "create " + place->path;
+    computer.names.add(std::move(made));
+  }
+  errno = reason;
+  return result;
+}
+
+int flags_of(const char* mode) {
+  const bool both = std::strchr(mode, '+') != nullptr;
+  if (*mode == 'r') return both ? O_RDWR : O_RDONLY;
+  return (both ? O_RDWR : O_WRONLY) | O_CREAT | (*mode == 'w' ? O_TRUNC : O_APPEND);
+}
+
+}  // namespace
+
+int open_file(const char* function, void* caller, int folder, const char* path, int flags, mode_t mode) {
+  POWERCUT_HIDDEN(openat);
+  Computer& computer = Computer::get();
+  if ((flags & O_TMPFILE) == O_TMPFILE && computer.active()) {
+    const int descriptor = hidden_call(folder, path, flags, mode);
+    if (descriptor < 0) return descriptor;
+    if (const auto root = computer.watch().root_of(path_of(descriptor))) {
+      const Call call(computer, function, nullptr);
+      computer.follow_unnamed(*root, descriptor);
+    }
+    return descriptor;
+  }
+  return open_by(function, caller, folder, path, flags,
+                 [&] { return hidden_call(folder, path, flags, mode); });
+}
+
+int resize_file(const char* function, void* caller, int descriptor, off_t bytes) {
+  POWERCUT_HIDDEN(ftruncate);
+  return change_file(function, caller, descriptor, [&] { return hidden_call(descriptor, bytes); });
+}
+
+int allocate_file(const char* function, void* caller, int descriptor, off_t offset, off_t bytes) {
+  POWERCUT_HIDDEN(posix_fallocate);
+  return change_file(function, caller, descriptor, [&] { return hidden_call(descriptor, offset, bytes); });
+}
+
+}  // namespace powercut
+
+using powercut::change_file;
+using powercut::open_by;
+using powercut::open_file;
+
+namespace {
+
+mode_t mode_argument(int flags, va_list arguments) {
+  const bool has_one = (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
+  return has_one ? va_arg(arguments, mode_t) : 0;
+}
+
+}  // namespace
+
+#define POWERCUT_OPEN(name)                                                \
+  POWERCUT_EXPORT int name(const char* path, int flags, ...) {             \
+    va_list arguments;                                                     \
+    va_start(arguments, flags);                                            \
+    const mode_t mode = mode_argument(flags, arguments);                   \
+    va_end(arguments);                                                     \
+    return open_file(#name, POWERCUT_CALLER, AT_FDCWD, path, flags, mode); \
+  }
+#define POWERCUT_OPENAT(name)                                              \
+  POWERCUT_EXPORT int name(int folder, const char* path, int flags, ...) { \
+    va_list arguments;                                                     \
+    va_start(arguments, flags);                                            \
+    const mode_t mode = mode_argument(flags, arguments);                   \
+    va_end(arguments);                                                     \
+    return open_file(#name, POWERCUT_CALLER, folder, path, flags, mode);   \
+  }
+POWERCUT_OPEN(open)
+POWERCUT_OPEN(open64)
+POWERCUT_OPENAT(openat)
+POWERCUT_OPENAT(openat64)
+
+// What programs call that were compiled with _FORTIFY_SOURCE.
+POWERCUT_EXPORT int __open_2(const char* path, int flags) {
+  return open_file("open", POWERCUT_CALLER, AT_FDCWD, path, flags, 0);
+}
+POWERCUT_EXPORT int __open64_2(const char* path, int flags) {
+  return open_file("open", POWERCUT_CALLER, AT_FDCWD, path, flags, 0);
+}
+POWERCUT_EXPORT int __openat_2(int folder, const char* path, int flags) {
+  return open_file("openat", POWERCUT_CALLER, folder, path, flags, 0);
+}
+POWERCUT_EXPORT int __openat64_2(int folder, const char* path, int flags) {
+  return open_file("openat", POWERCUT_CALLER, folder, path, flags, 0);
+}
+POWERCUT_EXPORT int creat(const char* path, mode_t mode) {
+  return open_file("creat", POWERCUT_CALLER, AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, mode);
+}
+POWERCUT_EXPORT int creat64(const char* path, mode_t mode) {
+  return open_file("creat", POWERCUT_CALLER, AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, mode);
+}
+
+#define POWERCUT_FOPEN(name)                                                         \
+  POWERCUT_EXPORT FILE* name(const char* path, const char* mode) {                   \
+    POWERCUT_HIDDEN(name);                                                           \
+    return open_by(#name, POWERCUT_CALLER, AT_FDCWD, path, powercut::flags_of(mode), \
+                   [&] { return hidden_call(path, mode); });                         \
+  }
+POWERCUT_FOPEN(fopen)
+POWERCUT_FOPEN(fopen64)
+
+POWERCUT_EXPORT FILE* freopen(const char* path, const char* mode, FILE* file) {
+  POWERCUT_HIDDEN(freopen);
+  if (path == nullptr) return hidden_call(path, mode, file);
+  return open_by("freopen", POWERCUT_CALLER, AT_FDCWD, path, powercut::flags_of(mode),
+                 [&] { return hidden_call(path, mode, file); });
+}
+
+// The name is made by libc: what came to be is found after.
+#define POWERCUT_MAKE_NAMED(name, parameters, values)                                               \
+  POWERCUT_EXPORT int name parameters {                                                             \
+    POWERCUT_HIDDEN(name);                                                                          \
+    powercut::Computer& computer = powercut::Computer::get();                                       \
+    if (!computer.active() || !computer.watch().find(AT_FDCWD, pattern)) return hidden_call values; \
+    return powercut::made_by(#name, POWERCUT_CALLER, pattern, [&] { return hidden_call values; });  \
+  }
+
+namespace powercut {
+
+template <typename Work>
+int made_by(const char* function, void* caller, const char* pattern, Work work) {
+  Computer& computer = Computer::get();
+  const Call call(computer, Kind::kName, function, caller);
+  const int descriptor = work();
+  const int reason = errno;
+  struct stat status{};
+  if (descriptor >= 0 && fstat(descriptor, &status) == 0) {
+    const auto place = computer.watch().find(AT_FDCWD, pattern);
+    computer.follow(*place, true);
+    NameCall made;
+    made.entry = {place->folder_id, place->name};
+    made.id = computer.watch().identity(status);
+    made.told = "create " + place->path;
+    computer.names.add(std::move(made));
+  }
+  errno = reason;
+  return descriptor;
+}
+
+}  // namespace powercut
+
+POWERCUT_MAKE_NAMED(mkstemp, (char* pattern), (pattern))
+POWERCUT_MAKE_NAMED(mkstemp64, (char* pattern), (pattern))
+POWERCUT_MAKE_NAMED(mkostemp, (char* pattern, int flags), (pattern, flags))
+POWERCUT_MAKE_NAMED(mkostemp64, (char* pattern, int flags), (pattern, flags))
+POWERCUT_MAKE_NAMED(mkstemps, (char* pattern, int suffix), (pattern, suffix))
+POWERCUT_MAKE_NAMED(mkostemps, (char* pattern, int suffix, int flags), (pattern, suffix, flags))
+
+// name, result, parameters (the first is the descriptor), values
+#define POWERCUT_CHANGE(name, result, parameters, values, ...)                                  \
+  POWERCUT_EXPORT result name parameters __VA_ARGS__ {                                          \
+    POWERCUT_HIDDEN(name);                                                                      \
+    return change_file(#name, POWERCUT_CALLER, descriptor, [&] { return hidden_call values; }); \
+  }
+POWERCUT_CHANGE(write, ssize_t, (int descriptor, const void* data, size_t bytes), (descriptor, data, bytes))
+POWERCUT_CHANGE(pwrite, ssize_t, (int descriptor, const void* data, size_t bytes, off_t offset),
+                (descriptor, data, bytes, offset))
+POWERCUT_CHANGE(pwrite64, ssize_t, (int descriptor, const void* data, size_t bytes, off64_t offset),
+                (descriptor, data, bytes, offset))
+POWERCUT_CHANGE(writev, ssize_t, (int descriptor, const iovec* data, int count), (descriptor, data, count))
+POWERCUT_CHANGE(pwritev, ssize_t, (int descriptor, const iovec* data, int count, off_t offset),
+                (descriptor, data, count, offset))
+POWERCUT_CHANGE(pwritev64, ssize_t, (int descriptor, const iovec* data, int count, off64_t offset),
+                (descriptor, data, count, offset))
+POWERCUT_CHANGE(pwritev2, ssize_t, (int descriptor, const iovec* data, int count, off_t offset, int flags),
+                (descriptor, data, count, offset, flags))
+POWERCUT_CHANGE(ftruncate, int, (int descriptor, off_t bytes), (descriptor, bytes), noexcept)
+POWERCUT_CHANGE(ftruncate64, int, (int descriptor, off64_t bytes), (descriptor, bytes), noexcept)
+POWERCUT_CHANGE(fallocate, int, (int descriptor, int mode, off_t offset, off_t bytes),
+                (descriptor, mode, offset, bytes))
+POWERCUT_CHANGE(fallocate64, int, (int descriptor, int mode, off64_t offset, off64_t bytes),
+                (descriptor, mode, offset, bytes))
+POWERCUT_CHANGE(posix_fallocate, int, (int descriptor, off_t offset, off_t bytes),
+                (descriptor, offset, bytes))
+POWERCUT_CHANGE(posix_fallocate64, int, (int descriptor, off64_t offset, off64_t bytes),
+                (descriptor, offset, bytes))
+
+// What stdio has buffered reaches the file by calls inside libc.
+POWERCUT_EXPORT int fflush(FILE* file) {
+  POWERCUT_HIDDEN(fflush);
+  if (file == nullptr) return hidden_call(file);
+  return change_file("fflush", POWERCUT_CALLER, fileno(file), [&] { return hidden_call(file); });
+}
+POWERCUT_EXPORT int fclose(FILE* file) {
+  POWERCUT_HIDDEN(fclose);
+  return change_file("fclose", POWERCUT_CALLER, fileno(file), [&] { return hidden_call(file); });
+}
+
+#define POWERCUT_TRUNCATE(name, offset_type)                                   \
+  POWERCUT_EXPORT int name(const char* path, offset_type bytes) noexcept {     \
+    POWERCUT_HIDDEN(name);                                                     \
+    return open_by(#name, POWERCUT_CALLER, AT_FDCWD, path, O_WRONLY | O_TRUNC, \
+                   [&] { return hidden_call(path, bytes); });                  \
+  }
+POWERCUT_TRUNCATE(truncate, off_t)
+POWERCUT_TRUNCATE(truncate64, off64_t)

@@ -1,0 +1,83 @@
+// mmap, munmap, msync: of programs and libraries that map persistent memory by themselves, as libpmemobj does.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "stand_in.h"
+
+namespace powercut {
+
+void* map_memory(void* address, size_t bytes, int protection, int flags, int descriptor, off_t offset) {
+  POWERCUT_HIDDEN(mmap);
+  Computer& computer = Computer::get();
+  constexpr int kShared = MAP_SHARED | MAP_SHARED_VALIDATE;
+  const bool stores_to_file = (flags & MAP_ANONYMOUS) == 0 && (flags & kShared) != 0 &&
+                              (flags & kShared) != MAP_PRIVATE && (protection & PROT_WRITE) != 0;
+  const bool follows = computer.active() && stores_to_file && computer.follows(descriptor);
+  const bool covers =
+      (flags & MAP_FIXED) != 0 && computer.active() && computer.mappings.may_touch(address, bytes);
+  if (!follows && !covers) return hidden_call(address, bytes, protection, flags, descriptor, offset);
+  const Call call(computer, "mmap", nullptr);
+  MediumFile* file = follows ? computer.find(descriptor) : nullptr;
+  // It's persistent memory as far as the program can tell, whatever lies below.
+  constexpr int kSync = 0x80000;  // MAP_SYNC
+  if (file != nullptr && (flags & kSync) != 0) flags = (flags & ~(kSync | kShared)) | MAP_SHARED;
+  void* mapped = hidden_call(address, bytes, protection, flags, descriptor, offset);
+  if (mapped == MAP_FAILED) return mapped;
+  computer.mappings.remove(mapped, bytes);
+  if (file != nullptr) {
+    file->mapped = true;
+    computer.mappings.add(mapped, bytes, *file, static_cast<uint64_t>(offset));
+  }
+  return mapped;
+}
+
+int unmap_memory(void* address, size_t bytes) {
+  POWERCUT_HIDDEN(munmap);
+  Computer& computer = Computer::get();
+  if (!computer.active() || !computer.mappings.may_touch(address, bytes)) return hidden_call(address, bytes);
+  const Call call(computer, "munmap", nullptr);
+  const int result = hidden_call(address, bytes);
+  if (result == 0) computer.mappings.remove(address, bytes);
+  return result;
+}
+
+int sync_memory(const char* function, void* caller, void* address, size_t bytes, int flags) {
+  POWERCUT_HIDDEN(msync);
+  Computer& computer = Computer::get();
+  if (!computer.active() || (flags & MS_SYNC) == 0 || !computer.mappings.may_touch(address, bytes)) {
+    return hidden_call(address, bytes, flags);
+  }
+  Call call(computer, Kind::kSync, function, caller);
+  if (!call.does("sync")) return 0;
+  bool useful = false;
+  const std::byte* const end = static_cast<const std::byte*>(address) + bytes;
+  for (const std::byte* at = computer.mappings.next(address); at != nullptr && at < end;) {
+    const auto mapped = computer.mappings.find(at);
+    useful = mapped->file->capture_part(mapped->offset,
+                                        std::min<size_t>(mapped->bytes, static_cast<size_t>(end - at)),
+                                        computer.next_sequence()) ||
+             useful;
+    at = computer.mappings.next(at + mapped->bytes);
+  }
+  call.tell_use("sync", !useful);
+  return 0;
+}
+
+}  // namespace powercut
+
+POWERCUT_EXPORT void* mmap(void* address, size_t bytes, int protection, int flags, int descriptor,
+                           off_t offset) noexcept {
+  return powercut::map_memory(address, bytes, protection, flags, descriptor, offset);
+}
+POWERCUT_EXPORT void* mmap64(void* address, size_t bytes, int protection, int flags, int descriptor,
+                             off64_t offset) noexcept {
+  return powercut::map_memory(address, bytes, protection, flags, descriptor, offset);
+}
+POWERCUT_EXPORT int munmap(void* address, size_t bytes) noexcept {
+  return powercut::unmap_memory(address, bytes);
+}
+POWERCUT_EXPORT int msync(void* address, size_t bytes, int flags) {
+  return powercut::sync_memory("msync", POWERCUT_CALLER, address, bytes, flags);
+}

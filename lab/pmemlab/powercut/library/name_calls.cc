@@ -1,0 +1,196 @@
+// Calls that make, change and remove names.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "complaint.h"
+#include "stand_in.h"
+
+namespace powercut {
+namespace {
+
+struct Named {
+  uint64_t id = 0;  // 0: nothing has the name
+  char type = 'f';
+};
+
+Named look_up(const Computer& computer, const Place& place) {
+  struct stat status{};
+  if (lstat(place.path.c_str(), &status) != 0) return {};
+  return {computer.watch().identity(status), S_ISDIR(status.st_mode)   ? 'd'
+                                             : S_ISLNK(status.st_mode) ? 'l'
+                                                                       : 'f'};
+}
+
+// The medium may still have what the program removes.
+void keep(Computer& computer, const Place& place, const Named& named) {
+  if (named.type == 'f' && named.id != 0) computer.follow(place, false);
+}
+
+// Makes a name by `work`.
+template <typename Work>
+int add_name(const char* function, void* caller, int folder, const char* path, Work work) {
+  Computer& computer = Computer::get();
+  const auto place = computer.active() ? computer.watch().find(folder, path) : std::nullopt;
+  if (!place) return work();
+  const Call call(computer, Kind::kName, function, caller);
+  const bool was_there = look_up(computer, *place).id != 0;
+  const int result = work();
+  const int reason = errno;
+  const auto made_place = computer.watch().find(folder, path);  // mkdtemp() has changed it
+  const Named named = made_place ? look_up(computer, *made_place) : Named{};
+  if (result == 0 && !was_there && named.id != 0) {
+    if (named.type == 'f') computer.follow(*made_place, false);
+    NameCall made;
+    made.entry = {made_place->folder_id, made_place->name};
+    made.id = named.id;
+    made.type = named.type;
+    made.told = std::string(function) + " " + made_place->path;
+    computer.names.add(std::move(made));
+  }
+  errno = reason;
+  return result;
+}
+
+template <typename Work>
+int remove_by(const char* function, void* caller, int folder, const char* path, Work work) {
+  Computer& computer = Computer::get();
+  const auto place = computer.active() ? computer.watch().find(folder, path) : std::nullopt;
+  if (!place) return work();
+  const Call call(computer, Kind::kName, function, caller);
+  const Named named = look_up(computer, *place);
+  keep(computer, *place, named);
+  const int result = work();
+  const int reason = errno;
+  if (result == 0) {
+    NameCall removed;
+    removed.kind = NameCall::Kind::kRemove;
+    removed.entry = {place->folder_id, place->name};
+    removed.id = named.id;
+    removed.type = named.type;
+    removed.told = std::string(function) + " " + place->path;
+    computer.names.add(std::move(removed));
+  }
+  errno = reason;
+  return result;
+}
+
+template <typename Work>
+int rename_by(const char* function, void* caller, int from_folder, const char* from, int to_folder,
+              const char* to, unsigned flags, Work work) {
+  Computer& computer = Computer::get();
+  if (!computer.active()) return work();
+  const auto source = computer.watch().find(from_folder, from);
+  const auto target = computer.watch().find(to_folder, to);
+  if (!source && !target) return work();
+  if (!source || !target) {
+    complain(computer.settings().session, std::string(function) + " " + from + " to " + to +
+                                              ": one of them isn't under the followed folders (--under)");
+  }
+  const Call call(computer, Kind::kName, function, caller);
+  const Named moved = look_up(computer, *source);
+  const Named replaced = look_up(computer, *target);
+  keep(computer, *target, replaced);
+  const int result = work();
+  const int reason = errno;
+  if (result == 0 && moved.id != replaced.id) {
+    NameCall renamed;
+    renamed.kind = (flags & RENAME_EXCHANGE) != 0 ? NameCall::Kind::kExchange : NameCall::Kind::kRename;
+    renamed.entry = {source->folder_id, source->name};
+    renamed.to = {target->folder_id, target->name};
+    renamed.id = moved.id;
+    renamed.other = replaced.id;
+    renamed.type = moved.type;
+    renamed.told = std::string(function) + " " + source->path + " to " + target->path;
+    computer.names.add(std::move(renamed));
+  }
+  errno = reason;
+  return result;
+}
+
+}  // namespace
+
+int remove_name(const char* function, void* caller, int folder, const char* path, int flags) {
+  POWERCUT_HIDDEN(unlinkat);
+  return remove_by(function, caller, folder, path, [&] { return hidden_call(folder, path, flags); });
+}
+
+}  // namespace powercut
+
+using powercut::add_name;
+using powercut::remove_by;
+using powercut::remove_name;
+using powercut::rename_by;
+
+POWERCUT_EXPORT int unlink(const char* path) noexcept {
+  return remove_name("unlink", POWERCUT_CALLER, AT_FDCWD, path, 0);
+}
+POWERCUT_EXPORT int unlinkat(int folder, const char* path, int flags) noexcept {
+  return remove_name("unlinkat", POWERCUT_CALLER, folder, path, flags);
+}
+POWERCUT_EXPORT int rmdir(const char* path) noexcept {
+  return remove_name("rmdir", POWERCUT_CALLER, AT_FDCWD, path, AT_REMOVEDIR);
+}
+POWERCUT_EXPORT int remove(const char* path) noexcept {
+  POWERCUT_HIDDEN(remove);
+  return remove_by("remove", POWERCUT_CALLER, AT_FDCWD, path, [&] { return hidden_call(path); });
+}
+
+POWERCUT_EXPORT int rename(const char* from, const char* to) noexcept {
+  POWERCUT_HIDDEN(rename);
+  return rename_by("rename", POWERCUT_CALLER, AT_FDCWD, from, AT_FDCWD, to, 0,
+                   [&] { return hidden_call(from, to); });
+}
+POWERCUT_EXPORT int renameat(int from_folder, const char* from, int to_folder, const char* to) noexcept {
+  POWERCUT_HIDDEN(renameat);
+  return rename_by("renameat", POWERCUT_CALLER, from_folder, from, to_folder, to, 0,
+                   [&] { return hidden_call(from_folder, from, to_folder, to); });
+}
+POWERCUT_EXPORT int renameat2(int from_folder, const char* from, int to_folder, const char* to,
+                              unsigned flags) noexcept {
+  POWERCUT_HIDDEN(renameat2);
+  return rename_by("renameat2", POWERCUT_CALLER, from_folder, from, to_folder, to, flags,
+                   [&] { return hidden_call(from_folder, from, to_folder, to, flags); });
+}
+
+POWERCUT_EXPORT int link(const char* from, const char* to) noexcept {
+  POWERCUT_HIDDEN(link);
+  return add_name("link", POWERCUT_CALLER, AT_FDCWD, to, [&] { return hidden_call(from, to); });
+}
+POWERCUT_EXPORT int linkat(int from_folder, const char* from, int to_folder, const char* to,
+                           int flags) noexcept {
+  POWERCUT_HIDDEN(linkat);
+  return add_name("linkat", POWERCUT_CALLER, to_folder, to,
+                  [&] { return hidden_call(from_folder, from, to_folder, to, flags); });
+}
+POWERCUT_EXPORT int symlink(const char* target, const char* path) noexcept {
+  POWERCUT_HIDDEN(symlink);
+  return add_name("symlink", POWERCUT_CALLER, AT_FDCWD, path, [&] { return hidden_call(target, path); });
+}
+POWERCUT_EXPORT int symlinkat(const char* target, int folder, const char* path) noexcept {
+  POWERCUT_HIDDEN(symlinkat);
+  return add_name("symlinkat", POWERCUT_CALLER, folder, path,
+                  [&] { return hidden_call(target, folder, path); });
+}
+POWERCUT_EXPORT char* mkdtemp(char* pattern) noexcept {
+  POWERCUT_HIDDEN(mkdtemp);
+  char* made = nullptr;
+  add_name("mkdtemp", POWERCUT_CALLER, AT_FDCWD, pattern, [&] {
+    made = hidden_call(pattern);
+    return made == nullptr ? -1 : 0;
+  });
+  return made;
+}
+POWERCUT_EXPORT int mkdir(const char* path, mode_t mode) noexcept {
+  POWERCUT_HIDDEN(mkdir);
+  return add_name("mkdir", POWERCUT_CALLER, AT_FDCWD, path, [&] { return hidden_call(path, mode); });
+}
+POWERCUT_EXPORT int mkdirat(int folder, const char* path, mode_t mode) noexcept {
+  POWERCUT_HIDDEN(mkdirat);
+  return add_name("mkdirat", POWERCUT_CALLER, folder, path, [&] { return hidden_call(folder, path, mode); });
+}

@@ -1,0 +1,50 @@
+// What a run called, from where, and what of it was useless.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "call_stack.h"
+#include "settings.h"
+
+namespace powercut {
+
+uint64_t now_us();  // by the monotonic clock
+
+class Record {
+ public:
+  // A call at which the power may go.
+  void add_point(Kind kind, const char* function, const CallStack& stack);
+  // A call that makes something durable. what: flush, drain or sync, which can each be taken out.
+  void add_site(const char* function, const char* what, const std::string& site);
+  // lines, clean: of a flush; else 0.
+  void add_useful(const char* what, const char* function, const CallStack& stack, bool useless,
+                  uint64_t lines, uint64_t clean);
+  bool write(const std::string& path) const;
+
+  uint64_t begun_us = 0;  // by the monotonic clock
+
+ private:
+  struct Place {
+    Kind kind;
+    std::string function;
+    CallStack stack;
+    bool operator<(const Place& other) const {
+      return std::tie(kind, function, stack) < std::tie(other.kind, other.function, other.stack);
+    }
+  };
+  struct Use {
+    uint64_t calls = 0, useless = 0, lines = 0, clean = 0;
+  };
+
+  std::map<Place, uint32_t> places_;
+  std::vector<uint32_t> points_;  // of each point, its place
+  std::map<std::pair<std::string, std::string>, std::pair<std::string, uint64_t>>
+      sites_;  // (site, what): function, calls
+  std::map<std::pair<std::string, Place>, Use> uses_;
+};
+
+}  // namespace powercut

@@ -1,0 +1,38 @@
+// The kernel's calls, past all that stands in for them in this library.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <string>
+
+namespace powercut::system_calls {
+
+inline int open(const char* path, int flags, mode_t mode = 0) {
+  return static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, mode));
+}
+inline void close(int descriptor) { syscall(SYS_close, descriptor); }
+inline void* map(size_t bytes, int protection, int flags, int descriptor) {
+  return reinterpret_cast<void*>(syscall(SYS_mmap, nullptr, bytes, protection, flags, descriptor, 0));
+}
+inline void unmap(void* address, size_t bytes) { syscall(SYS_munmap, address, bytes); }
+// False where the path is taken.
+inline bool link(const char* from, const char* to) {
+  return syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, AT_SYMLINK_FOLLOW) == 0;
+}
+inline bool write_all(int descriptor, const void* data, size_t bytes) {
+  const char* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t put = syscall(SYS_write, descriptor, from, bytes);
+    if (put <= 0) return false;
+    from += put;
+    bytes -= static_cast<size_t>(put);
+  }
+  return true;
+}
+
+}  // namespace powercut::system_calls

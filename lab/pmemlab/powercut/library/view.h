@@ -1,0 +1,35 @@
+// A file as the program sees it, page by page. Holes are told by the file system and not read.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "medium_file.h"
+
+namespace powercut {
+
+class View {
+ public:
+  explicit View(const std::string& path);
+  ~View();
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+
+  uint64_t size() const { return size_; }
+  bool exists() const { return descriptor_ >= 0; }
+  // False for a page of zeros, which isn't copied. Words are read whole while others store.
+  bool read(uint64_t page, std::array<std::byte, kPage>& bytes);
+
+ private:
+  bool in_hole(uint64_t offset);
+
+  int descriptor_;
+  uint64_t size_ = 0;
+  const std::byte* mapping_ = nullptr;
+  uint64_t data_begin_ = 0;  // of the stretch of data at or after the page that was read last
+  uint64_t data_end_ = 0;
+};
+
+}  // namespace powercut

@@ -1,0 +1,38 @@
+"""C programs whose power is cut, and how tests compile them."""
+
+from __future__ import annotations
+
+import ctypes.util
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "powercut"
+_OWN = Path(__file__).parent
+
+
+def compiled(
+    source: Path, folder: Path, *flags: str, name: str = "", library: str = "pmem"
+) -> Path:
+    """The program, compiled into a folder. Skips the test where that can't be done here."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler: apt-get install gcc")
+    if library == "pmem" and ctypes.util.find_library("pmem") is None:
+        pytest.skip("no libpmem: apt-get install libpmem1")
+    if library == "pmemobj" and not Path("/usr/include/libpmemobj.h").exists():
+        pytest.skip("no header of libpmemobj: apt-get install libpmemobj-dev")
+    # The library by its name at run time: only the packages for developers have the other.
+    link = "-l:libpmem.so.1" if library == "pmem" else "-lpmemobj"
+    program = folder / (name or source.stem)
+    own_header = ["-idirafter", str(_OWN / "include")]
+    warnings = ["-Wall", "-Wextra", "-Wno-clobbered", "-Werror"]
+    command = [compiler, "-O2", "-g", *warnings, *own_header, *flags, str(source)]
+    subprocess.run([*command, "-o", str(program), link, "-pthread"], check=True)
+    return program
+
+
+def cases_program(folder: Path) -> Path:
+    return compiled(_OWN / "cases.c", folder)

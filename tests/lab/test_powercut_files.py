@@ -1,0 +1,192 @@
+"""Power cuts of programs that keep files: what a sync makes durable, and what else may be lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from powercut_programs import saves
+from powercut_programs.saves import BYTES
+
+from pmemlab.powercut import functions
+from pmemlab.powercut.fixture import PowerCut
+
+TRIES = 40
+
+
+# --- Checks of what a cut left.
+
+
+def last(output: str) -> int:
+    numbers = [int(line) for line in output.split() if line.isdigit()]
+    return numbers[-1] if numbers else 0
+
+
+def number_in(path: Path) -> int:
+    data = path.read_bytes()
+    assert len(data) == BYTES, f"{len(data)} of {BYTES} bytes"
+    assert len(set(data)) == 1, f"a mixture of {sorted(set(data))}"
+    return data[0]
+
+
+def newest_save_is_whole(medium: Path, output: str) -> None:
+    path = medium / "state"
+    if not path.exists():
+        assert last(output) == 0, f"nothing is there, and save {last(output)} was done"
+        return
+    assert number_in(path) >= last(output)
+
+
+def newest_folder_is_whole(medium: Path, output: str) -> None:
+    for number in range(1, last(output) + 1):
+        assert number_in(medium / f"save{number}" / "part") == number
+
+
+def log_has_what_was_told(medium: Path, output: str) -> None:
+    if last(output) == 0:
+        return
+    data = (medium / "log").read_bytes()
+    expected = b"".join(bytes([number]) * 1000 for number in range(1, last(output) + 1))
+    assert data[: len(expected)] == expected
+
+
+def some_save_is_whole(medium: Path, output: str) -> None:
+    found = [number_in(path) for path in (medium / "state", medium / "older") if path.exists()]
+    assert max(found, default=0) >= last(output)
+
+
+def is_before_or_after(medium: Path, output: str) -> None:
+    if "whole" not in output:
+        return
+    data = (medium / "state").read_bytes()
+    if len(data) == BYTES:
+        tail = data[100:]
+        assert data[:100] == b"\x01" * 100
+        may_be = [b"\x01" * len(tail), bytes(len(tail)), bytes(len(tail) - 50) + b"\x02" * 50]
+        assert tail in may_be
+    else:
+        assert data == b"\x01" * 100
+
+
+Program = Callable[[Path], None]
+Check = Callable[[Path, str], None]
+
+
+@pytest.mark.parametrize(
+    ("program", "check"),
+    [
+        (saves.save_correctly, newest_save_is_whole),
+        (saves.save_in_a_new_folder, newest_folder_is_whole),
+        (saves.append, log_has_what_was_told),
+        (saves.keep_two_saves, some_save_is_whole),
+        (saves.shorten, is_before_or_after),
+    ],
+)
+def test_what_is_synced_in_the_right_order_is_never_lost(
+    power_cut: PowerCut, program: Program, check: Check
+) -> None:
+    results = power_cut(program, check, tries=TRIES)
+    assert results.tried >= TRIES
+    assert results.ended_early == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "check"),
+    [
+        (saves.save_without_fsync, newest_save_is_whole),
+        (saves.save_and_rename_before_the_fsync, newest_save_is_whole),
+        (saves.save_without_fsync_of_the_folder, newest_save_is_whole),
+        (saves.save_in_place, newest_save_is_whole),
+        (saves.save_in_a_new_folder_that_is_lost, newest_folder_is_whole),
+        (saves.append_without_sync, log_has_what_was_told),
+    ],
+)
+def test_what_is_not_synced_or_too_late_is_caught(
+    power_cut: PowerCut, program: Program, check: Check
+) -> None:
+    assert power_cut.results(program, check, tries=200, enough_failures=1).failures
+
+
+def test_ordered_names_need_no_sync_of_the_folder_where_a_later_file_is_synced(
+    power_cut: PowerCut,
+) -> None:
+    """As ext4's journal has it: so the same program passes but for its last save."""
+    independent = power_cut.results(
+        saves.save_without_fsync_of_the_folder, newest_save_is_whole, tries=TRIES
+    )
+    ordered = power_cut.results(
+        saves.save_without_fsync_of_the_folder, newest_save_is_whole, tries=TRIES, names="ordered"
+    )
+    assert 0 < len(ordered.failures) < len(independent.failures)
+
+
+def test_each_sync_of_a_python_program_is_a_site_and_is_needed(power_cut: PowerCut) -> None:
+    found = power_cut.mutations(saves.save_correctly, newest_save_is_whole, tries=TRIES)
+    lines = {result.site.site.split(":")[0] for result in found}
+    assert [result.site.what for result in found] == ["sync", "sync"]
+    assert lines == {"saves.py"}
+    assert [result.site.name for result in found if result.failure is None] == []
+
+
+def test_a_sync_is_told_apart_by_who_calls_the_function_that_makes_it(power_cut: PowerCut) -> None:
+    one = power_cut.record(saves.save_in_a_new_folder)
+    two = power_cut.record(saves.save_in_a_new_folder, site_frames=2)
+    assert len(one.sites) == 2  # of a file; of a folder
+    assert len(two.sites) == 3  # of a file; of the folder; of its parent
+
+
+def test_useless_syncs_are_told(power_cut: PowerCut) -> None:
+    record = power_cut.record(saves.sync_twice)
+    assert sum(use.calls for use in record.uses) == 4
+    assert sum(use.useless_calls for use in record.uses) == 2
+
+
+def test_removed_and_renamed_names_come_back_with_what_they_named(power_cut: PowerCut) -> None:
+    left = []
+
+    def look(medium: Path, _: str) -> None:
+        names = {path.name: number_in(path) for path in medium.iterdir()}
+        assert {2} <= set(names.values())
+        left.append(tuple(sorted(names)))
+
+    power_cut(saves.remove_what_was_there, look, prepare=saves.make_two, tries=40)
+    assert set(left) == {
+        ("kept", "state"),
+        ("kept",),
+        ("moved", "state"),
+        ("moved",),
+    }
+
+
+def test_writes_by_other_ways_may_be_lost_too(power_cut: PowerCut) -> None:
+    sizes = set()
+
+    def look(medium: Path, _: str) -> None:
+        if (medium / "target").exists():
+            sizes.add((medium / "target").read_bytes().count(1))
+
+    power_cut(saves.write_by_other_ways, look, tries=60)
+    assert 0 in sizes
+    assert BYTES in sizes
+
+
+def test_the_replay_of_a_function_s_failure_is_a_command(
+    power_cut: PowerCut, tmp_path: Path
+) -> None:
+    results = power_cut.results(
+        saves.save_without_fsync, newest_save_is_whole, tries=100, enough_failures=1
+    )
+    again = subprocess.run(
+        results.failures[0].replay,
+        shell=True,
+        cwd=tmp_path,
+        env={**os.environ, **functions.function_environment()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert again.returncode == 1, again.stderr
+    assert "AssertionError" in again.stdout
