@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,8 @@ from embstore._manifest import FILE_FACTS, FileEntry, Manifest, OptimizerEntry, 
 from embstore._persisted_checkpoints import CheckpointDirectory, checkpoint_path, listed_numbers
 from embstore._save_job import quoted
 from embstore._shard import BegunShard, Shard
-from embstore.errors import EmbStoreError, InvalidArgumentError
+from embstore._unlisted_checkpoints import note_directory
+from embstore.errors import EmbStoreError, InvalidArgumentError, StorageError
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["PersistWriter"]
@@ -46,13 +47,14 @@ class PersistWriter:
     )
 
     @classmethod
-    def of(
-        cls, variables: list[EmbeddingVariable], path: Path, *, adopts: bool = False
-    ) -> PersistWriter:
-        """The one that the variables have, or a new one.
+    @contextlib.contextmanager
+    def writing(
+        cls, variables: list[EmbeddingVariable], path: Path, *, restores: bool = False
+    ) -> Iterator[PersistWriter]:
+        """The one that the variables have; or a new one, which is theirs if all goes well.
 
-        adopts: a checkpoint that is listed is restored next; else those that are must be the
-            variables' own.
+        restores: one of the checkpoints that are listed, which the variables then come from; else
+            there must be none that they didn't come from.
         """
         writers = {id(v._persist_writer): v._persist_writer for v in variables}
         if len(writers) == 1 and (writer := variables[0]._persist_writer) is not None:
@@ -60,7 +62,8 @@ class PersistWriter:
                 raise InvalidArgumentError(
                     f"path: {variables[0].name} persists to {writer.directory.path}; give that one"
                 )
-            return writer
+            yield writer
+            return
         if any(v._persist_writer is not None for v in variables):
             raise InvalidArgumentError(
                 "variables: were not persisted together before; persist the same ones together "
@@ -68,17 +71,32 @@ class PersistWriter:
             )
         writer = cls(CheckpointDirectory(path))
         try:
-            if not adopts:
+            if not restores:
                 writer._refuse_strangers(variables)
+                writer._take(variables)
+            yield writer
+            if restores:
+                writer._take(variables)
         except BaseException:
-            writer.directory.close()
+            if writer.users == 0:
+                writer._close()
             raise
+
+    def _take(self, variables: list[EmbeddingVariable]) -> None:
         for variable in variables:
-            variable._persist_writer = writer
-            writer.users += 1
-        return writer
+            note_directory(variable, self.directory.path)
+        for variable in variables:
+            variable._persist_writer = self
+            self.users += 1
 
     def _refuse_strangers(self, variables: list[EmbeddingVariable]) -> None:
+        for variable in variables:
+            if any(shard.awaits_restore() for shard in variable._shards):
+                raise StorageError(
+                    f"variables: the pool of {variable.name} holds checkpoints of an earlier run; "
+                    "take them over with restore_persisted(), or give them up with "
+                    "discard_persisted()"
+                )
         if listed_numbers(self.directory.path):
             names = ", ".join(variable.name for variable in variables)
             raise InvalidArgumentError(
@@ -184,6 +202,9 @@ class PersistWriter:
             self.users -= 1
             if self.users:
                 return
+        self._close()
+
+    def _close(self) -> None:
         self.executor.shutdown()
         self.directory.close()
 

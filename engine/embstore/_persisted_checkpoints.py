@@ -13,10 +13,15 @@ import shutil
 import threading
 from pathlib import Path
 
-from embstore._saves import lock_directory, make_directory, numbered, sync
+from embstore._saves import LOCK_NAME, lock_directory, make_directory, numbered, sync
 from embstore.errors import CheckpointError, StorageError
 
-__all__ = ["CheckpointDirectory", "checkpoint_path", "listed_numbers"]
+__all__ = [
+    "CheckpointDirectory",
+    "checkpoint_path",
+    "is_checkpoint_directory",
+    "listed_numbers",
+]
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d{8,})")
 _UNFINISHED = re.compile(r"\.checkpoint-(\d{8,})\.(unfinished|removed)")
@@ -27,6 +32,11 @@ def listed_numbers(path: Path) -> list[int]:
     if not path.exists():
         return []
     return [_number(entry) for entry in numbered(path, _CHECKPOINT)]
+
+
+def is_checkpoint_directory(path: Path) -> bool:
+    """Whether checkpoints were ever begun there. Where it isn't mounted now, they weren't."""
+    return (path / LOCK_NAME).exists()
 
 
 def checkpoint_path(path: Path, number: int | None) -> Path:
@@ -65,6 +75,7 @@ class CheckpointDirectory:
             raise _refused(path, error) from error
         try:
             self._last_number = max(listed_numbers(path), default=0)
+            sync(path)  # by its lock it's known for what it is
             for entry in path.iterdir():  # what a process left that died
                 if _UNFINISHED.fullmatch(entry.name):
                     shutil.rmtree(entry)

@@ -18,6 +18,7 @@ from pathlib import Path
 from embstore.errors import CheckpointError, InvalidArgumentError, StorageError
 
 __all__ = [
+    "LOCK_NAME",
     "lock_directory",
     "make_directory",
     "newest_full",
@@ -26,6 +27,8 @@ __all__ = [
     "publishing",
     "sync",
 ]
+
+LOCK_NAME = ".lock"
 
 _FULL = re.compile(r"save-(\d{8,})")
 _INCREMENTAL = re.compile(r"increment-(\d{8,})")
@@ -156,7 +159,7 @@ def lock_directory(path: Path) -> int:
     """A descriptor which, as long as it's open, keeps others from saving to `path`."""
     # Of a file rather than the directory: network file systems lock only what is open for writing.
     # The kernel lets go of it when the process ends, however it ends.
-    descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from embstore import _checks
 from embstore._shard import LocalShard, Shard, ShardSpec
+from embstore._unlisted_checkpoints import discard_unlisted
 from embstore.errors import InvalidArgumentError, StorageError
 from embstore.initializers import Initializer, TruncatedNormal, check_initializer, initial_rows
 from embstore.optimizers import SGD, Optimizer, check_optimizer
@@ -98,7 +99,10 @@ def make_variable(
     try:
         for spec in specs:
             shards.append(make_shard(spec))
-        return EmbeddingVariable(name, dim, optimizer, ev_option, shards)
+        variable = EmbeddingVariable(name, dim, optimizer, ev_option, shards)
+        if ev_option.storage_option.durability is not None:
+            discard_unlisted(variable)
+        return variable
     except BaseException:
         for shard in shards:
             shard.close()

@@ -69,8 +69,8 @@ def persist(
         global_step = chosen[0]._shards[0].apply_count()
     step = _checks.integer("global_step", global_step, at_least=0)
     waiting_keys = saves_waiting_keys()
-    with checkpoint_locks(chosen):
-        writer = PersistWriter.of(chosen, directory_path(path).absolute())
+    directory = directory_path(path).absolute()
+    with checkpoint_locks(chosen), PersistWriter.writing(chosen, directory) as writer:
         writer.wait_until_pending(max(window - 1, 0))
         checkpoint = writer.begin(chosen, step, waiting_keys=waiting_keys)
         pending = writer.submit(checkpoint, kept)
@@ -116,8 +116,10 @@ def restore_persisted(
     waiting_keys = saves_waiting_keys()
     for variable in chosen:
         variable._finish_persists()
-    with checkpoint_locks(chosen):
-        writer = PersistWriter.of(chosen, directory, adopts=True)
+    with (
+        checkpoint_locks(chosen),
+        PersistWriter.writing(chosen, directory, restores=True) as writer,
+    ):
         found = SaveOnMedium.open(checkpoint_path(directory, checkpoint_id))
         plans = [PersistedRestorePlan.make(variable, found, waiting_keys) for variable in chosen]
         number = int(found.directory.name.partition("-")[2])

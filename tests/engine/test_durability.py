@@ -322,6 +322,28 @@ def test_rows_of_an_earlier_run_are_neither_lost_nor_mixed_with_new_ones(place: 
         es.persist([variable], place / "others")
 
 
+def test_a_first_checkpoint_that_was_never_listed_is_nothing(place: Path) -> None:
+    with durable(place) as variable:
+        train(variable, range(10))
+        es.persist([variable], place / "checkpoints")
+    shutil.rmtree(place / "checkpoints" / "checkpoint-00000001")
+    with durable(place) as variable:
+        train(variable, range(3))
+        assert contents(variable) == plain(3)
+
+
+def test_checkpoints_whose_list_is_not_to_be_found_stay(place: Path) -> None:
+    with durable(place) as variable:
+        train(variable, range(10))
+        es.persist([variable], place / "checkpoints")
+    (place / "checkpoints").rename(place / "elsewhere")
+    with durable(place) as variable, pytest.raises(StorageError, match="an earlier run"):
+        train(variable, range(3))
+    with durable(place) as variable:
+        es.restore_persisted([variable], place / "elsewhere")
+        assert contents(variable) == plain(10)
+
+
 def test_a_checkpoint_of_another_pool_is_refused(place: Path) -> None:
     (place / "a").mkdir()
     (place / "b").mkdir()
@@ -334,6 +356,11 @@ def test_a_checkpoint_of_another_pool_is_refused(place: Path) -> None:
         pytest.raises(CheckpointError, match=r"aren't in .*table\.pool"),
     ):
         es.restore_persisted([variable], place / "b" / "checkpoints")
+    with durable(place / "a") as variable:
+        with pytest.raises(CheckpointError):
+            es.restore_persisted([variable], place / "b" / "checkpoints")
+        es.restore_persisted([variable], place / "a" / "checkpoints")  # it may be tried again
+        assert contents(variable) == plain(10)
 
 
 @pytest.mark.parametrize(

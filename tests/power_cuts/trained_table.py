@@ -1,0 +1,126 @@
+"""A table on a durable pool that is trained, persisted, cut and restored, beside one in DRAM.
+
+Runs as a program under power cuts: it restores what there is, checks it, and trains on.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import embstore as es
+
+DIM = 4
+ROW_BYTES = 2 * 16
+KEYS = 120
+CACHE_ROWS = 16
+POOL_BYTES = 2 << 20
+BATCH = 12
+STEPS = 24
+STEPS_A_CHECKPOINT = 3
+KEEP = 2
+
+
+def batch(step: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    random = np.random.default_rng(step)
+    ids = random.integers(0, KEYS, BATCH)
+    return ids, random.standard_normal((BATCH, DIM)).astype(np.float32)
+
+
+def make(storage: es.StorageOption) -> es.EmbeddingVariable:
+    return es.get_embedding_variable(
+        "table",
+        DIM,
+        initializer=es.initializers.RandomNormal(seed=3),
+        optimizer=es.optimizers.Adagrad(0.1),
+        ev_option=es.EmbeddingVariableOption(
+            storage_option=storage, filter_option=es.CounterFilter(2)
+        ),
+    )
+
+
+def open_table(medium: Path) -> es.EmbeddingVariable:
+    return make(
+        es.StorageOption(
+            storage_type=es.StorageType.DRAM_PMEM,
+            storage_path=str(medium),
+            storage_size=[CACHE_ROWS * ROW_BYTES, POOL_BYTES],
+            durability="checkpoint",
+        )
+    )
+
+
+def train(variable: es.EmbeddingVariable, step: int) -> None:
+    ids, grads = batch(step)
+    variable.lookup(ids, train=True)
+    variable.apply_gradients(ids, grads)
+
+
+def contents(variable: es.EmbeddingVariable) -> dict[str, Any]:
+    waiting = variable.get_frequency(np.arange(KEYS)).tobytes()
+    return {"waiting": waiting, **{k: v.tobytes() for k, v in variable.export().items()}}
+
+
+@cache
+def uninterrupted() -> list[dict[str, Any]]:
+    """What a table in DRAM is after each number of steps."""
+    with make(es.StorageOption()) as variable:
+        found = [contents(variable)]
+        for step in range(2 * STEPS):
+            train(variable, step)
+            found.append(contents(variable))
+        return found
+
+
+def restore(variable: es.EmbeddingVariable, checkpoints: Path) -> int:
+    """The step that it was at; 0 where there is no checkpoint yet. Raises where rows are wrong."""
+    if not es.persisted(checkpoints):
+        return 0
+    step = es.restore_persisted([variable], checkpoints)
+    if contents(variable) != uninterrupted()[step]:
+        raise AssertionError(f"the rows aren't those of step {step}")
+    return step
+
+
+def train_and_persist(medium: Path) -> None:
+    """Goes on where the newest checkpoint was; says what is durable as soon as it must be."""
+    checkpoints = medium / "checkpoints"
+    with open_table(medium) as variable:
+        step = restore(variable, checkpoints)
+        print(f"goes on from {step}", flush=True)
+        for number in range(STEPS // STEPS_A_CHECKPOINT):
+            for _ in range(STEPS_A_CHECKPOINT):
+                train(variable, step)
+                step += 1
+            if step >= 2 * STEPS:
+                break
+            window = number % 3
+            es.persist([variable], checkpoints, window, global_step=step, keep=KEEP)
+            if window == 0:
+                print(f"durable {step}", flush=True)
+
+
+def check(medium: Path, output: str) -> None:
+    """The newest checkpoint is that of its step, none is missing that was called durable, and what
+    is trained from it ends where a run ends that was never cut.
+    """
+    checkpoints = medium / "checkpoints"
+    told = [int(line.split()[-1]) for line in output.splitlines() if line.startswith("durable")]
+    listed = es.persisted(checkpoints)
+    with open_table(medium) as variable:
+        step = restore(variable, checkpoints)
+        if step < max(told, default=0):
+            raise AssertionError(f"step {told[-1]} was durable, and step {step} is the newest")
+        for older in reversed(listed[:-1]):  # whatever is listed can be restored
+            at = es.restore_persisted([variable], checkpoints, older)
+            if contents(variable) != uninterrupted()[at]:
+                raise AssertionError(f"the rows of checkpoint {older} aren't those of step {at}")
+            step = at
+        for more in range(step, step + 2 * STEPS_A_CHECKPOINT):
+            train(variable, more)
+        if contents(variable) != uninterrupted()[step + 2 * STEPS_A_CHECKPOINT]:
+            raise AssertionError(f"training from step {step} ends elsewhere")
