@@ -94,6 +94,37 @@ class ModelledSlots {
   std::set<Slot> taken_;
 };
 
+// Slots that were taken before, in another process: the others come in ascending order, and then those that came back.
+void begin_with_taken_slots(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const uint64_t count = 1 + random() % 300;
+  const uint64_t one_in = 1 + random() % 5;
+  std::vector<uint64_t> taken((count + 63) / 64);
+  std::vector<Slot> expected;
+  for (uint64_t slot = 0; slot < count; ++slot) {
+    if (random() % one_in == 0) {
+      taken[slot / 64] |= uint64_t{1} << (slot % 64);
+    } else {
+      expected.push_back(static_cast<Slot>(slot));
+    }
+  }
+  SlotAllocator slots(count, count, 0);
+  slots.begin_with(taken);
+  check(slots.free_slots() == expected.size() && slots.taken_slots() == count - expected.size(),
+        "another number of slots is taken");
+  std::vector<Slot> others(expected.size());
+  check(slots.try_claim(others.size()) && !slots.try_claim(1), "other slots are free than those not taken");
+  slots.take(others);
+  check(others == expected, "free slots don't come in ascending order");
+}
+
+void claims_leave_what_they_are_told_to() {
+  SlotAllocator slots(10, 10, 0);
+  check(!slots.try_claim(7, 4) && slots.free_slots() == 10, "a claim leaves too little");
+  check(slots.try_claim(6, 4) && slots.free_slots() == 4, "a claim that leaves enough is refused");
+  check(slots.try_claim(0, 4) && !slots.try_claim(0, 5), "what is to be left isn't looked at");
+}
+
 }  // namespace
 }  // namespace embstore
 
@@ -109,7 +140,10 @@ int main() {
       slots.expect();
     }
     slots.end();
+    begin_with_taken_slots(seed);
   }
+  tested_case().clear();
+  claims_leave_what_they_are_told_to();
   std::printf("held: %d steps of %d tiers' slots\n", kSteps, static_cast<int>(kSeeds));
   return 0;
 }

@@ -183,6 +183,49 @@ void two_pools_share_a_directory() {
   two.check_all();
 }
 
+// Notes what is asked of the system to make files last, and their names.
+class NotedCalls final : public files::FileCalls {
+ public:
+  std::vector<std::string> notes;
+
+  int open(const char* path, int flags, mode_t mode) override {
+    const int descriptor = FileCalls::open(path, flags, mode);
+    names_[descriptor] = fs::path(path).filename();
+    return descriptor;
+  }
+  int fdatasync(int descriptor) override {
+    notes.push_back("sync " + names_[descriptor]);
+    return FileCalls::fdatasync(descriptor);
+  }
+  int fsync(int descriptor) override {
+    notes.push_back("sync directory");
+    return FileCalls::fsync(descriptor);
+  }
+  int rename(const char* from, const char* to) override {
+    notes.push_back("name " + fs::path(to).filename().string());
+    return FileCalls::rename(from, to);
+  }
+
+ private:
+  std::map<int, std::string> names_;
+};
+
+void files_are_on_the_medium_before_they_get_their_names() {
+  const TemporaryDirectory directory;
+  const auto notes_of_opening = [&](uint64_t slots) {
+    NotedCalls calls;
+    PoolTier(directory / "var", kLayout, identity(), size_for(kLayout, slots), libpmem(), calls);
+    return calls.notes;
+  };
+  const std::vector<std::string> making = {"sync var.pool.new", "sync var.checkpoints.new", "name var.pool",
+                                           "sync directory",    "name var.checkpoints",     "sync directory"};
+  check(notes_of_opening(1000) == making, "a pool isn't made in the right order");
+  check(notes_of_opening(1000).empty(), "opening a pool that is there names files");
+  const std::vector<std::string> growing = {"sync var.pool", "sync var.checkpoints.new",
+                                            "name var.checkpoints", "sync directory"};
+  check(notes_of_opening(2000) == growing, "a pool doesn't grow in the right order");
+}
+
 // Ends the process at the call of so many.
 class DyingCalls final : public files::FileCalls {
  public:
@@ -272,6 +315,8 @@ constexpr Test kTests[] = {
      files_that_are_damaged_or_not_ours_are_refused_by_name},
     {"a_file_that_is_no_pools_stays", a_file_that_is_no_pools_stays},
     {"two_pools_share_a_directory", two_pools_share_a_directory},
+    {"files_are_on_the_medium_before_they_get_their_names",
+     files_are_on_the_medium_before_they_get_their_names},
     {"a_making_that_was_interrupted_leaves_nothing_that_matters",
      a_making_that_was_interrupted_leaves_nothing_that_matters},
     {"a_growth_that_was_interrupted_leaves_the_old_pool_or_the_new",

@@ -112,6 +112,7 @@ int unmap(void* address, size_t length) {
     const MutexLock lock(state->mutex);
     std::erase_if(state->mappings, [address](Mapping& mapping) {
       if (mapping.address != address) return false;
+      state->mutex.assert_held();
       state->unmapped[mapping.path] = std::move(mapping.durable);
       return true;
     });
