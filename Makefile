@@ -93,12 +93,13 @@ bench: setup ## measure the engine against PyTorch and a hand-written loop
 	$(BIN)/python -m embstore.bench $(ARGS)
 
 .PHONY: check
-check: setup check-packages ## lint, check types and locks, and test the core under the address and thread sanitizers
+check: setup check-packages ## lint, check types and locks, test the core under sanitizers, and cut its power 500 times
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	find engine/core lab/pmemlab/powercut -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/engine -m sanitizer $(ARGS)
+	$(BIN)/python -m pytest tests/power_cuts -k at_any_moment --pmemlab-power-cuts 500
 
 .PHONY: doctor
 doctor: lab-tools ## say which machines run on this computer, and what the others need
