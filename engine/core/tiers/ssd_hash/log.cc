@@ -88,6 +88,7 @@ void Log::open_file() {
         next_number_, index, capacity);
     try {
       write_file_header(file->file(), *file, shape_);
+      if (shape_.keeps_files) file->file().sync();  // nor a power cut
       file->file().rename_to(path);
     } catch (...) {
       shape_.calls->unlink(file->file().path().c_str());

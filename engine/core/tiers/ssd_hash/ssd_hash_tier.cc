@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "errors/error.h"
@@ -92,6 +93,10 @@ void SsdHashTier::open_note(const std::string& optimizer) {
     if (was_there) SequenceNote::remove(*shape_.calls, shape_.directory);
   } else if (shape_.keeps_files || was_there) {
     note_ = std::make_unique<SequenceNote>(*shape_.calls, shape_.directory, shape_.variable_name, optimizer);
+    if (!was_there) {  // what is kept there is kept only with the directory's own name
+      files::sync_directory(*shape_.calls,
+                            std::filesystem::absolute(shape_.directory).parent_path().string());
+    }
   }
 }
 
