@@ -208,3 +208,15 @@ def test_a_file_that_changes_its_name_is_never_without_one(
 
     power_cut(program, look, prepare=saves.make_one_in_a_folder, tries=40)
     assert len(counts) > 1
+
+
+def test_a_check_inside_a_test_may_fail_too_and_its_replay_says_what_it_lacks(
+    power_cut: PowerCut,
+) -> None:
+    def nothing_is_ever_lost(medium: Path, output: str) -> None:
+        newest_save_is_whole(medium, output)
+
+    results = power_cut.results(
+        saves.save_without_fsync, nothing_is_ever_lost, tries=100, enough_failures=1
+    )
+    assert results.failures[0].replay.endswith("is no function of a module")
