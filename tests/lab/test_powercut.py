@@ -59,6 +59,9 @@ class Looking:
     def words(self) -> str:
         return "true"
 
+    def remark(self) -> str:
+        return ""
+
 
 @pytest.fixture
 def cut_at_the_end(programs: Path, old_words: Path) -> Cut:
@@ -292,6 +295,9 @@ class Counted:
 
     def words(self) -> str:
         return "true"
+
+    def remark(self) -> str:
+        return ""
 
 
 @pytest.mark.parametrize(("case", "is_bad"), [("slow", False), ("slow-forgets", True)])

@@ -190,3 +190,33 @@ def test_the_replay_of_a_function_s_failure_is_a_command(
     )
     assert again.returncode == 1, again.stderr
     assert "AssertionError" in again.stdout
+
+
+@pytest.mark.parametrize(
+    "program", [saves.link_elsewhere_and_unlink, saves.move_out_and_remove_the_folder]
+)
+def test_a_file_that_changes_its_name_is_never_without_one(
+    power_cut: PowerCut, program: Program
+) -> None:
+    """Names reach the medium in any order, but for those that stand on each other."""
+    counts = set()
+
+    def look(medium: Path, _: str) -> None:
+        files = [path for path in medium.rglob("*") if path.is_file()]
+        assert {number_in(path) for path in files} == {1}
+        counts.add((len(files), (medium / "folder").exists()))
+
+    power_cut(program, look, prepare=saves.make_one_in_a_folder, tries=40)
+    assert len(counts) > 1
+
+
+def test_a_check_inside_a_test_may_fail_too_and_its_replay_says_what_it_lacks(
+    power_cut: PowerCut,
+) -> None:
+    def nothing_is_ever_lost(medium: Path, output: str) -> None:
+        newest_save_is_whole(medium, output)
+
+    results = power_cut.results(
+        saves.save_without_fsync, nothing_is_ever_lost, tries=100, enough_failures=1
+    )
+    assert results.failures[0].replay.endswith("is no function of a module")

@@ -37,6 +37,9 @@ class Recovery(Protocol):
     def words(self) -> str:
         """As one argument of a shell, for `--recover`."""
 
+    def remark(self) -> str:
+        """What a replay by these words lacks; empty for nothing."""
+
 
 @dataclass(frozen=True)
 class CommandRecovery:
@@ -68,6 +71,9 @@ class CommandRecovery:
 
     def words(self) -> str:
         return shell.quote(shell.join(self.command))
+
+    def remark(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True)
@@ -227,7 +233,9 @@ class Experiment:
             words.append(f"--prepare {shell.quote(shell.join(self.prepare))}")
         if self.recovery:
             words.append(f"--recover {self.recovery.words()}")
-        return " ".join([*words, "--", shell.join(self.program)])
+        words += ["--", shell.join(self.program)]
+        remark = self.recovery.remark() if self.recovery else ""
+        return " ".join([*words, f"# {remark}"] if remark else words)
 
 
 def _moment_option(moment: Moment) -> str:

@@ -140,3 +140,18 @@ def write_by_other_ways(medium: Path) -> None:
         os.sendfile(written.fileno(), read.fileno(), 0, BYTES)
     with target.open("r+b") as file, mmap.mmap(file.fileno(), BYTES) as mapped:
         mapped[:100] = b"\x01" * 100
+
+
+def make_one_in_a_folder(medium: Path) -> None:
+    (medium / "folder").mkdir()
+    write(medium / "folder" / "state", 1)
+
+
+def link_elsewhere_and_unlink(medium: Path) -> None:
+    (medium / "linked").hardlink_to(medium / "folder" / "state")
+    (medium / "folder" / "state").unlink()
+
+
+def move_out_and_remove_the_folder(medium: Path) -> None:
+    (medium / "folder" / "state").rename(medium / "moved")
+    (medium / "folder").rmdir()
