@@ -317,10 +317,10 @@ class EngineScript:
         self.add("apt-get", f'case "$1" in install) touch {self.installed};; esac')
         self.add("docker", f"[ -e {self.installed} ] && echo 28.0")
 
-    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+    def run(self, command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(CLONE / "docker/engine.sh"), command],
-            env={"PATH": str(self.programs)},
+            env={"PATH": str(self.programs), **environment},
             capture_output=True,
             text=True,
             timeout=60,
@@ -339,6 +339,34 @@ def script(tmp_path: Path) -> EngineScript:
 def test_the_check_says_in_one_line_how_to_get_an_engine(script: EngineScript) -> None:
     done = script.run("check")
     assert done.returncode == 1
+    assert done.stderr == "docker: no Docker engine answers; 'make docker' gets one\n"
+
+
+@pytest.mark.parametrize("command", ["check", "up"])
+def test_no_engine_is_started_where_another_was_chosen(script: EngineScript, command: str) -> None:
+    script.add("dockerd")
+    script.add(
+        "docker",
+        'case "$1" in compose) ;; context) echo far tcp://10.0.0.1:2375;; *) exit 1;; esac',
+    )
+    by_context = script.run(command)
+    by_host = script.run(command, DOCKER_HOST="tcp://10.0.0.2:2375")
+    assert (by_context.returncode, by_host.returncode) == (1, 1)
+    assert "answers at Docker's context far, tcp://10.0.0.1:2375" in by_context.stderr
+    assert "answers at DOCKER_HOST, tcp://10.0.0.2:2375" in by_host.stderr
+    assert "dockerd" not in script.calls.read_text()
+
+
+def test_a_context_that_there_is_not_gets_no_engine_either(script: EngineScript) -> None:
+    script.add("docker", 'case "$1" in compose) ;; *) exit 1;; esac')
+    done = script.run("check", DOCKER_CONTEXT="nosuch")
+    assert done.returncode == 1
+    assert "answers at Docker's context nosuch" in done.stderr
+
+
+def test_the_local_engine_may_be_named(script: EngineScript) -> None:
+    script.add("docker", 'case "$1" in compose) ;; *) exit 1;; esac')
+    done = script.run("check", DOCKER_HOST="unix:///var/run/docker.sock")
     assert done.stderr == "docker: no Docker engine answers; 'make docker' gets one\n"
 
 
