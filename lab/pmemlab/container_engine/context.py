@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +20,15 @@ _DEFAULT = "default"
 
 @dataclass(frozen=True)
 class Context:
-    """tls: None where its engine is spoken with in the clear."""
+    """tls: None where its engine is spoken with in the clear.
+
+    environment: what makes programs that know nothing of contexts speak with its engine.
+    """
 
     name: str
     host: str
     tls: TLSConfig | None
+    environment: Mapping[str, str]
 
 
 def context_in_use() -> Context | None:
@@ -53,7 +58,12 @@ def context_in_use() -> Context | None:
             f"Docker's context {name}: an engine at {host or 'no address'} can't be used; "
             "set DOCKER_HOST or `docker context use` another"
         )
-    return Context(name, host, _tls(folder / "contexts/tls" / digest / "docker", verify))
+    certificates = folder / "contexts/tls" / digest / "docker"
+    environment = {"DOCKER_HOST": host}
+    if certificates.is_dir():
+        environment["DOCKER_CERT_PATH"] = str(certificates)
+        environment["DOCKER_TLS_VERIFY"] = "1" if verify else ""
+    return Context(name, host, _tls(certificates, verify), environment)
 
 
 def _current(folder: Path) -> str:
