@@ -9,6 +9,7 @@ set -eu
 
 pid_file=/run/pmemlab-dockerd.pid
 log=/var/log/pmemlab-dockerd.log
+socket=/var/run/docker.sock
 wait_s=60
 
 say() { echo "docker: $*"; }
@@ -41,6 +42,24 @@ install_packages() {
     DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $packages
 }
 
+# Where the user wants the engine to be, if not here.
+chosen() {
+    if [ -n "${DOCKER_HOST:-}" ]; then
+        host=$DOCKER_HOST by="DOCKER_HOST, $DOCKER_HOST"
+    elif context=$(docker context inspect --format '{{.Name}} {{.Endpoints.docker.Host}}' 2>/dev/null); then
+        host=${context#* } by="Docker's context ${context%% *}, ${context#* }"
+    else
+        host=${DOCKER_CONTEXT:-} by="Docker's context ${DOCKER_CONTEXT:-}"
+    fi
+    case $host in '' | default | "unix://$socket" | unix:///run/docker.sock) ;; *) echo "$by" ;; esac
+}
+
+# One that is started here would not be the one that is asked.
+need_here() {
+    where=$(chosen)
+    [ -z "$where" ] || fail "no Docker engine answers at $where: start it, or choose another"
+}
+
 start() {
     need_root "starting the engine"
     if [ -d /run/systemd/system ]; then
@@ -66,13 +85,14 @@ wait_for_answer() {
 
 # An engine may run and refuse just this user.
 need_access() {
-    [ "$(id -u)" = 0 ] || [ ! -S /var/run/docker.sock ] || [ -w /var/run/docker.sock ] ||
+    [ "$(id -u)" = 0 ] || [ ! -S "$socket" ] || [ -w "$socket" ] ||
         fail "an engine runs, but $(id -un) may not use it:" \
             "run 'sudo usermod -aG docker $(id -un)', and log in again"
 }
 
 check() {
     answers || {
+        need_here
         need_access
         fail "no Docker engine answers; 'make docker' gets one"
     }
@@ -82,6 +102,7 @@ check() {
 up() {
     install_packages
     if ! answers; then
+        need_here
         need_access
         start
         wait_for_answer

@@ -218,9 +218,13 @@ def _shell(arguments: argparse.Namespace) -> int:
             return run_on_own_terminal(lambda size: link.spawn(argv, env, size.as_document()))
     topology = load_topology(arguments.machine)
     if options is None and _runs_in_the_lab(topology):
-        from pmemlab.container_engine.terminal import run_in_container
+        from pmemlab.machines.container import open_container_machine
 
-        return run_in_container(topology.name, argv, env)
+        with (
+            open_container_machine(topology, leased=False) as machine,
+            machine.attach() as link,
+        ):
+            return run_on_own_terminal(lambda size: link.spawn(argv, env, size.as_document()))
     with _fresh_guest(topology, options) as guest:
         return run_on_own_terminal(lambda size: guest.spawn(argv, env, size.as_document()))
 

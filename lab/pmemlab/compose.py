@@ -87,7 +87,7 @@ def lab_down(console: Console | None = None, *, images: bool = False) -> None:
     try:
         client = connect()
     except MissingRequirementError as error:
-        console.print(f"{error.what}: nothing of the lab runs")
+        console.print(f"{error.what}: nothing of the lab runs there")
         return
     clone = find_clone()
     console.print(f"{sweep(client, clone)} machines removed")

@@ -134,6 +134,9 @@ def _container() -> Diagnosis:
         client = connect()
     except MissingRequirementError as error:
         return Diagnosis("container", (error,), (), (memory,))
+    except LabError as error:
+        wrong = MissingRequirementError(str(error), "see `docker context --help`")
+        return Diagnosis("container", (wrong,), (), (memory,))
     lacking_compose: list[MissingRequirementError] = []
     try:
         from pmemlab.clone import find_clone

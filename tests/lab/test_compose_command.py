@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import stat
 from pathlib import Path
 
@@ -33,6 +35,9 @@ class Programs:
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "settings"))
     monkeypatch.setenv("PATH", str(tmp_path))
     return Programs(tmp_path)
 
@@ -63,6 +68,37 @@ def test_compose_is_told_the_clones_project_image_and_file(programs: Programs) -
     call = programs.last_call()
     assert f"({CLONE.project} image:tag)" in call
     assert f"--file {CLONE.root}/compose.yaml up --no-start" in call
+
+
+def _make_context(settings: Path, name: str, host: str) -> Path:
+    """Returns the folder where its certificates would lie."""
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    meta = settings / "contexts/meta" / digest / "meta.json"
+    meta.parent.mkdir(parents=True)
+    meta.write_text(json.dumps({"Name": name, "Endpoints": {"docker": {"Host": host}}}))
+    return settings / "contexts/tls" / digest / "docker"
+
+
+def test_compose_speaks_with_the_context_s_engine(
+    programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates = _make_context(tmp_path / "settings", "far", "tcp://10.0.0.1:2376")
+    certificates.mkdir(parents=True)
+    monkeypatch.setenv("DOCKER_CONTEXT", "far")
+    programs.add("docker-compose", f"echo $DOCKER_HOST $DOCKER_CERT_PATH >> {programs.calls}")
+    find_compose(CLONE, "image").run("up")
+    assert programs.last_call() == f"tcp://10.0.0.1:2376 {certificates}"
+
+
+def test_compose_is_given_docker_host_as_it_is(
+    programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _make_context(tmp_path / "settings", "far", "tcp://10.0.0.1:2375")
+    monkeypatch.setenv("DOCKER_CONTEXT", "far")
+    monkeypatch.setenv("DOCKER_HOST", "tcp://10.0.0.2:2375")
+    programs.add("docker-compose", f"echo $DOCKER_HOST >> {programs.calls}")
+    find_compose(CLONE, "image").run("up")
+    assert programs.last_call() == "tcp://10.0.0.2:2375"
 
 
 def test_what_compose_says_is_in_the_error(programs: Programs) -> None:

@@ -25,6 +25,7 @@ from pmemlab.clone import Clone
 from pmemlab.compose import lab_down
 from pmemlab.container_engine import connection
 from pmemlab.container_engine.connection import connect
+from pmemlab.container_engine.context import context_in_use
 from pmemlab.container_engine.inventory import remove_images
 from pmemlab.errors import LabError, MissingRequirementError
 
@@ -33,7 +34,12 @@ CLONE = Path(__file__).parents[2]
 
 @pytest.fixture
 def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine.sock")
+    """Not here, nor a rootless one, nor by another's context."""
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(connection, "_SOCKET", tmp_path / "no-engine.sock")
 
 
 @pytest.mark.usefixtures("no_engine")
@@ -43,11 +49,12 @@ def test_without_an_engine_one_line_names_the_command_that_gets_one() -> None:
     assert str(caught.value) == "no Docker engine answers; to get it: make docker"
 
 
+@pytest.mark.usefixtures("no_engine")
 def test_an_engine_that_refuses_this_user_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
+    def refuse(**_: object) -> None:
         raise DockerException("Error while fetching server API version") from PermissionError(13)
 
-    monkeypatch.setattr(docker, "from_env", refuse)
+    monkeypatch.setattr(docker, "DockerClient", refuse)
     with pytest.raises(MissingRequirementError, match="usermod -aG docker"):
         connect()
 
@@ -119,6 +126,75 @@ def test_the_current_context_is_asked(context: Callable[[str, str], None], tmp_p
     with _engine(tmp_path / "mine.sock") as asked:
         connect().close()
     assert any("_ping" in path for path in asked)
+
+
+def test_an_engine_that_does_not_answer_is_named_where_the_user_chose_it(
+    context: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context("mine", "unix:///no/such.sock")
+    with pytest.raises(MissingRequirementError, match=r"context mine, unix:///no/such\.sock"):
+        connect()
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nor/this.sock")
+    with pytest.raises(MissingRequirementError, match=r"DOCKER_HOST, unix:///nor/this\.sock"):
+        connect()
+
+
+def test_an_empty_docker_host_is_none(
+    context: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context("mine", f"unix://{tmp_path}/mine.sock")
+    monkeypatch.setenv("DOCKER_HOST", "")
+    with _engine(tmp_path / "mine.sock") as asked:
+        connect().close()
+    assert asked
+
+
+def test_a_context_needs_no_settings_beside_it(
+    context: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context("mine", f"unix://{tmp_path}/mine.sock")
+    (tmp_path / "config.json").unlink()
+    monkeypatch.setenv("DOCKER_CONTEXT", "mine")
+    with _engine(tmp_path / "mine.sock") as asked:
+        connect().close()
+    assert asked
+
+
+def test_a_context_s_certificates_are_those_beside_it(
+    context: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    context("mine", "tcp://127.0.0.1:2376")
+    digest = hashlib.sha256(b"mine").hexdigest()
+    folder = tmp_path / "contexts/tls" / digest / "docker"
+    folder.mkdir(parents=True)
+    for name in ("ca", "cert", "key"):
+        (folder / f"{name}.pem").touch()
+    in_use = context_in_use()
+    assert in_use is not None
+    assert in_use.tls is not None
+    assert in_use.tls.ca_cert == f"{folder}/ca.pem"
+    assert in_use.tls.cert == (f"{folder}/cert.pem", f"{folder}/key.pem")
+    assert in_use.tls.verify
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"Endpoints": {}}'])
+def test_a_context_that_can_t_be_read_is_named_with_its_file(
+    context: Callable[[str, str], None], tmp_path: Path, content: str
+) -> None:
+    context("mine", "unix:///no/such.sock")
+    (file,) = tmp_path.glob("contexts/meta/*/meta.json")
+    file.write_text(content)
+    with pytest.raises(LabError, match=f"context mine: {file} can't be read"):
+        connect()
+
+
+def test_docker_s_settings_that_can_t_be_read_are_named(
+    context: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    context("mine", "unix:///no/such.sock")
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(LabError, match=f"{tmp_path}/config.json, can't be read"):
+        connect()
 
 
 def test_docker_host_beats_the_context(
@@ -241,10 +317,10 @@ class EngineScript:
         self.add("apt-get", f'case "$1" in install) touch {self.installed};; esac')
         self.add("docker", f"[ -e {self.installed} ] && echo 28.0")
 
-    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+    def run(self, command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(CLONE / "docker/engine.sh"), command],
-            env={"PATH": str(self.programs)},
+            env={"PATH": str(self.programs), **environment},
             capture_output=True,
             text=True,
             timeout=60,
@@ -263,6 +339,34 @@ def script(tmp_path: Path) -> EngineScript:
 def test_the_check_says_in_one_line_how_to_get_an_engine(script: EngineScript) -> None:
     done = script.run("check")
     assert done.returncode == 1
+    assert done.stderr == "docker: no Docker engine answers; 'make docker' gets one\n"
+
+
+@pytest.mark.parametrize("command", ["check", "up"])
+def test_no_engine_is_started_where_another_was_chosen(script: EngineScript, command: str) -> None:
+    script.add("dockerd")
+    script.add(
+        "docker",
+        'case "$1" in compose) ;; context) echo far tcp://10.0.0.1:2375;; *) exit 1;; esac',
+    )
+    by_context = script.run(command)
+    by_host = script.run(command, DOCKER_HOST="tcp://10.0.0.2:2375")
+    assert (by_context.returncode, by_host.returncode) == (1, 1)
+    assert "answers at Docker's context far, tcp://10.0.0.1:2375" in by_context.stderr
+    assert "answers at DOCKER_HOST, tcp://10.0.0.2:2375" in by_host.stderr
+    assert "dockerd" not in script.calls.read_text()
+
+
+def test_a_context_that_there_is_not_gets_no_engine_either(script: EngineScript) -> None:
+    script.add("docker", 'case "$1" in compose) ;; *) exit 1;; esac')
+    done = script.run("check", DOCKER_CONTEXT="nosuch")
+    assert done.returncode == 1
+    assert "answers at Docker's context nosuch" in done.stderr
+
+
+def test_the_local_engine_may_be_named(script: EngineScript) -> None:
+    script.add("docker", 'case "$1" in compose) ;; *) exit 1;; esac')
+    done = script.run("check", DOCKER_HOST="unix:///var/run/docker.sock")
     assert done.stderr == "docker: no Docker engine answers; 'make docker' gets one\n"
 
 

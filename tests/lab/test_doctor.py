@@ -48,7 +48,18 @@ def test_a_bare_computer_runs_processes_only() -> None:
     assert diagnoses["process"].runs
     assert not diagnoses["guest"].runs
     assert not diagnoses["container"].runs
-    assert [error.remedy for error in diagnoses["container"].missing] == ["make docker"]
+    (error,) = diagnoses["container"].missing
+    assert "no Docker engine answers at DOCKER_HOST" in error.what
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_wrong_docker_context_leaves_the_rest_diagnosed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DOCKER_HOST")
+    monkeypatch.setenv("DOCKER_CONTEXT", "none-of-that-name")
+    diagnoses = {diagnosis.kind: diagnosis for diagnosis in diagnose()}
+    assert diagnoses["process"].runs
+    (error,) = diagnoses["container"].missing
+    assert "none-of-that-name" in error.what
 
 
 def _notes(kind: str) -> str:

@@ -68,7 +68,7 @@ def test_what_is_typed_arrives(spawn: Spawn) -> None:
     output = command.output(LIMIT_S)
     _until(output, b"ready")
     command.type(b"abc\n")
-    _until(output, b"got abc")
+    _until(output, b"got abc\r\n")
     assert [*output] == []
     assert command.returncode == 5
 
@@ -82,7 +82,7 @@ def test_ctrl_c_interrupts_the_command_and_not_the_guest(
     output = command.output(LIMIT_S)
     _until(output, b"ready")
     command.type(b"\x03")
-    _until(output, b"interrupted")
+    _until(output, b"interrupted\r\n")
     assert [*output] == []
     assert command.returncode == 3
     assert machine.run(["echo", "alive"]).stdout == "alive\n"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pmemlab.clone import Clone
+from pmemlab.container_engine.context import context_in_use
 from pmemlab.errors import LabError, MissingRequirementError
 
 __all__ = ["Compose", "find_compose"]
@@ -23,8 +24,11 @@ class Compose:
         for file in files:
             self._command += ["--file", str(file)]
         self._clone = clone
+        # Compose's first version doesn't look at DOCKER_CONTEXT.
+        context = None if os.environ.get("DOCKER_HOST") else context_in_use()
         self._environment = {
             **os.environ,
+            **(context.environment if context else {}),
             "COMPOSE_PROJECT_NAME": clone.project,
             "PMEMLAB_IMAGE": image,
         }

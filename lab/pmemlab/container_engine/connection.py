@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import docker
-from docker.context import ContextAPI
-from docker.errors import ContextException, DockerException
+from docker.errors import DockerException
 
+from pmemlab.container_engine.context import context_in_use
 from pmemlab.errors import LabError, MissingRequirementError
 
 __all__ = ["connect"]
@@ -24,59 +23,43 @@ def connect() -> docker.DockerClient:
 
     Raises `MissingRequirementError` where none answers, with the command that gets one.
     """
-    context = _context()
+    wanted = ""
     try:
-        if context is not None:
-            host, tls = context
-            client = docker.DockerClient(base_url=host, tls=tls)
-        else:
-            if "DOCKER_HOST" not in os.environ and not _SOCKET.exists():
-                _take_rootless()
+        if host := os.environ.get("DOCKER_HOST"):
+            wanted = f"DOCKER_HOST, {host}"
             client = docker.from_env()
+        elif context := context_in_use():
+            wanted = f"Docker's context {context.name}, {context.host}"
+            client = docker.DockerClient(base_url=context.host, tls=context.tls or False)
+        else:
+            client = docker.DockerClient(base_url=_local())
         client.ping()
     except DockerException as error:
-        raise _explain(error) from None
+        raise _explain(error, wanted) from None
     return client
 
 
-def _context() -> tuple[str, Any] | None:
-    """Endpoint and TLS settings of the context in use, which the SDK doesn't ask for by itself.
-
-    None for the default. Raises `LabError` for one that can't be used.
-    """
-    if "DOCKER_HOST" in os.environ:
-        return None
-    name = os.environ.get("DOCKER_CONTEXT")
-    try:
-        context = ContextAPI.get_context(name)
-    except ContextException as error:
-        raise LabError(f"Docker's context {name or 'in use'} can't be read: {error}") from error
-    if context is None:
-        raise LabError(f"Docker has no context {name or 'of the name in its config.json'}")
-    if context.name == "default":
-        return None
-    host = context.endpoints.get("docker", {}).get("Host", "")
-    if not host or host.startswith("ssh://"):
-        raise LabError(
-            f"Docker's context {context.name}: an engine at {host or 'no address'} can't be used; "
-            "set DOCKER_HOST or `docker context use` another"
-        )
-    return host, context.TLSConfig or False
-
-
-def _take_rootless() -> None:
-    """For this process and the commands that it starts, `docker` among them."""
+def _local() -> str:
+    """The local engine's address; where it has no socket, this user's rootless one's."""
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-    socket = Path(runtime) / "docker.sock"
-    if socket.is_socket():
-        os.environ["DOCKER_HOST"] = f"unix://{socket}"
+    rootless = Path(runtime) / "docker.sock"
+    if _SOCKET.exists() or not rootless.is_socket():
+        return f"unix://{_SOCKET}"
+    # For the commands that this process starts too, `docker` among them.
+    os.environ["DOCKER_HOST"] = f"unix://{rootless}"
+    return os.environ["DOCKER_HOST"]
 
 
-def _explain(error: DockerException) -> LabError:
+def _explain(error: DockerException, wanted: str) -> LabError:
+    """wanted: where the user wants the engine to be, if they said so."""
     if _is_caused_by(error, PermissionError):
         return MissingRequirementError(
             "a Docker engine runs, but this user may not use it",
             "sudo usermod -aG docker $USER, and log in again",
+        )
+    if wanted:
+        return MissingRequirementError(
+            f"no Docker engine answers at {wanted}", "start it, or choose another"
         )
     return MissingRequirementError("no Docker engine answers", "make docker")
 

@@ -22,7 +22,7 @@ from pmemlab.errors import CommandTimeoutError, LabError, MachineDiedError
 from pmemlab.guest import agent
 from pmemlab.guest.link import Command, Link
 
-__all__ = ["ControlServer", "attach"]
+__all__ = ["ControlServer", "attach", "connect", "run_attached"]
 
 _SOCKET = "control.sock"
 
@@ -49,6 +49,15 @@ def attach(state: Path) -> Iterator[Link]:
     def died(how: str) -> LabError:
         return MachineDiedError(f"the machine of {state} {how}")
 
+    link = Link(connect(state), died)
+    try:
+        yield link
+    finally:
+        link.close()
+
+
+def connect(state: Path) -> socket.socket:
+    """The socket of the guest that is served with this state folder. Raises `LabError`."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         with _short_path(state) as path:
@@ -59,11 +68,7 @@ def attach(state: Path) -> Iterator[Link]:
             f"state folder {state}: no machine is served there ({error.strerror}); "
             f"`pmemlab serve TOPOLOGY --state-dir {state}` starts one"
         ) from error
-    link = Link(connection, died)
-    try:
-        yield link
-    finally:
-        link.close()
+    return connection
 
 
 def run_attached(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ from docker.models.containers import Container
 from pmemlab.clone import Clone, find_clone
 from pmemlab.container_engine.connection import connect
 from pmemlab.container_engine.container_command import ContainerCommand
+from pmemlab.container_engine.container_link import container_link
 from pmemlab.container_engine.health import (
     STATE_FOLDER,
     has_ended,
@@ -34,6 +36,7 @@ from pmemlab.errors import (
     LabError,
     MissingRequirementError,
 )
+from pmemlab.guest.link import Link
 from pmemlab.machines.facts import read_facts
 from pmemlab.machines.lease import Lease
 from pmemlab.machines.lines import OnLine
@@ -228,6 +231,15 @@ class ContainerMachine:
         if status == EXEC_LAB_ERROR_STATUS and _EXEC_ERROR_PREFIX in stderr:
             raise LabError(f"container {self._container.name}: {stderr.strip()}")
         return Result(_returncode(status), _text(command.stdout), stderr)
+
+    @contextmanager
+    def attach(self) -> Iterator[Link]:
+        """A link to its guest, for commands that want a terminal; they end with the link.
+
+        Raises `MissingRequirementError` where there is no `docker` command.
+        """
+        with container_link(self._container) as link:
+            yield link
 
     def facts(self) -> Mapping[str, object]:
         return self._proof.facts

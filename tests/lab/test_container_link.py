@@ -1,0 +1,138 @@
+"""A terminal in a container's guest. The Docker command and QEMU are played; the relay is real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import played_qemu
+import pytest
+from docker.models.containers import Container
+
+from pmemlab.container_engine.container_link import container_link
+from pmemlab.errors import LabError, MachineDiedError, MissingRequirementError
+from pmemlab.guest.control import ControlServer
+from pmemlab.machines.guest import GuestMachine, open_guest_machine
+
+LAB = Path(__file__).parents[2] / "lab"
+SIZE = {"rows": 31, "columns": 97}
+LIMIT_S = 20.0
+
+CONTAINER = cast(
+    Container, SimpleNamespace(name="lab_played_1", logs=lambda **_: b"the container's log")
+)
+
+# `docker exec --interactive NAME python -m pmemlab.guest.relay FOLDER`, on this computer.
+PLAYED_DOCKER = f"""#!/bin/sh
+[ "$*" = "exec --interactive lab_played_1 python -m pmemlab.guest.relay /run/pmemlab" ] || exit 64
+echo $$ > "$PLAYED_STATE/docker.pid"
+exec "{sys.executable}" -m pmemlab.guest.relay "$PLAYED_STATE"
+"""
+
+# A user of the link: says the pid of what it started there, and waits.
+USER = """
+from types import SimpleNamespace
+from pmemlab.container_engine.container_link import container_link
+
+with container_link(SimpleNamespace(name="lab_played_1", logs=lambda **_: b"")) as link:
+    command = link.spawn(["sh", "-c", "echo $$; exec sleep 60"], {}, {"rows": 9, "columns": 9})
+    for _, data in command.output():
+        print(data.decode(), flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    program = tmp_path / "bin" / "docker"
+    program.parent.mkdir()
+    program.write_text(PLAYED_DOCKER)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", f"{LAB}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("PLAYED_STATE", str(tmp_path))
+    return program
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMachine]:
+    played_qemu.play(monkeypatch, tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with (
+        open_guest_machine(played_qemu.TRUE_HERE) as machine,
+        ControlServer(tmp_path, machine),
+    ):
+        yield machine
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_command_has_a_terminal_and_its_exit_status_comes_back() -> None:
+    with container_link(CONTAINER) as link:
+        command = link.spawn(["sh", "-c", "stty size; read line; exit $line"], {}, SIZE)
+        output = command.output(LIMIT_S)
+        assert next(output)[1] == b"31 97\r\n"
+        command.type(b"7\n")
+        for _ in output:
+            pass
+    assert command.returncode == 7
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
+def test_what_runs_in_the_guest_ends_with_whoever_started_it(end: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", USER], stdout=subprocess.PIPE, text=True) as user:
+        assert user.stdout is not None
+        pid = int(user.stdout.readline())
+        assert played_qemu.is_running(pid)
+        user.send_signal(end)
+    _until(lambda: not played_qemu.is_running(pid))
+
+
+def test_a_guest_that_dies_is_told_of(machine: GuestMachine) -> None:
+    with container_link(CONTAINER) as link:
+        output = link.spawn(["sh", "-c", "echo ready; sleep 60"], {}, SIZE).output(LIMIT_S)
+        assert next(output)[1] == b"ready\r\n"
+        os.kill(machine.pid, signal.SIGKILL)
+        with pytest.raises(LabError, match="went down while a command ran"):
+            list(output)
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_container_that_ends_is_told_of_with_its_log(tmp_path: Path) -> None:
+    with container_link(CONTAINER) as link:
+        output = link.spawn(["sh", "-c", "echo ready; sleep 60"], {}, SIZE).output(LIMIT_S)
+        assert next(output)[1] == b"ready\r\n"
+        os.kill(int((tmp_path / "docker.pid").read_text()), signal.SIGKILL)
+        with pytest.raises(MachineDiedError, match=r"(?s)lab_played_1 went down.*container's log"):
+            list(output)
+
+
+def test_a_container_that_refuses_is_quoted(docker: Path) -> None:
+    docker.write_text("#!/bin/sh\necho 'Error: container is paused' >&2; exit 1\n")
+    with (
+        container_link(CONTAINER) as link,
+        pytest.raises(
+            MachineDiedError, match=r"(?s)lab_played_1 .*container is paused.*the container's log"
+        ),
+    ):
+        list(link.spawn(["true"], {}, SIZE).output(LIMIT_S))
+
+
+def test_a_missing_docker_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(MissingRequirementError, match="`docker`"), container_link(CONTAINER):
+        pass
