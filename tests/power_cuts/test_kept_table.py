@@ -19,4 +19,4 @@ def test_every_sync_of_kept_rows_is_needed(power_cut: PowerCut) -> None:
     # That of the note's name, before the close: by the note a killed run's unwritten records are
     # counted, which the check doesn't ask for.
     assert len(unnoticed) <= 1
-    assert len(mutations) - len(unnoticed) >= 5
+    assert len(mutations) - len(unnoticed) >= 4
