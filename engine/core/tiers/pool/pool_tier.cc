@@ -48,6 +48,7 @@ PoolTier::PoolTier(const RowLayout& layout, pool::PoolFiles files)
       ranks_(std::make_unique<SlotRanks>(files.slots, files.slots, /*accessed=*/false)),
       slots_(files.slots, files.slots, /*most_arrivals=*/0),
       references_(files.slots),
+      unverified_(files.slots),
       table_(std::make_unique<pool::CheckpointTable>(std::move(files.checkpoints), files.slots)) {
   take_up_checkpoints();
 }
@@ -114,6 +115,7 @@ void PoolTier::put(Slot slot, const RowHeader& header, const float* floats) noex
   const size_t offset = shape_.offset(slot);
   rows_->write(offset, &record, sizeof record);
   rows_->write(offset + sizeof record, floats, shape_.row_bytes);
+  if (unverified_.contains(slot)) unverified_.remove(slot);
 }
 
 void PoolTier::read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
@@ -136,17 +138,27 @@ void PoolTier::read_rows(std::span<const Place> places, RowPart part, RowBatch& 
     const Rank rank = ranks_->rank(place.slot, CacheStrategy::kLfu);
     header.served = rank.count - std::min(rank.count, header.frequency);
     header.stamp = rank.stamp;
-    const char* const fault = fault_of(record, place, part, rows.row(i));
-    if (fault == nullptr) continue;
+    const bool is_unverified = unverified_.contains(place.slot);
+    const char* const fault = is_unverified          ? fault_of(record, place, part, rows.row(i))
+                              : is_of(record, place) ? nullptr
+                                                     : "it's that of another row";
+    if (fault == nullptr) {
+      if (is_unverified && part == RowPart::kAll) unverified_.remove(place.slot);
+      continue;
+    }
     header.key = place.key;
     damaged.push_back({i, pool::damage_of(*rows_, shape_, place.slot, fault)});
   }
 }
 
+bool PoolTier::is_of(const pool::RecordHeader& record, const Place& place) {
+  return record.key == place.key && record.slot == place.slot;
+}
+
 const char* PoolTier::fault_of(const pool::RecordHeader& record, const Place& place, RowPart part,
                                const float* floats) const {
   if (!record.is_whole()) return "its header's checksum is wrong";
-  if (record.key != place.key || record.slot != place.slot) return "it's that of another row";
+  if (!is_of(record, place)) return "it's that of another row";
   if (record.weights_checksum != shape_.checksum_of_weights(floats)) return "its weights' checksum is wrong";
   if (part == RowPart::kAll && record.slots_checksum != shape_.checksum_of_slots(floats)) {
     return "the checksum of its optimizer's slots is wrong";
@@ -285,6 +297,7 @@ void PoolTier::restore(uint64_t number, int threads, const Restored& visit) {
     throw;
   }
   references_.make_live(entry);
+  unverified_.copy_from(bits);
   awaits_restore_ = false;
 }
 

@@ -29,6 +29,7 @@
 #include "tiers/pool/format.h"
 #include "tiers/pool/pool_files.h"
 #include "tiers/pool/pool_lock.h"
+#include "tiers/pool/slot_bits.h"
 #include "tiers/pool/slot_references.h"
 #include "tiers/tier.h"
 
@@ -69,7 +70,7 @@ class PoolTier final : public Tier {
   // --- Tier
   // Claims for itself, headroom included; fenced.
   void write(const RowBatch& rows, std::span<Slot> slots) override;
-  // A row whose checksum is wrong is damaged.
+  // A row whose checksum is wrong is damaged. Those of rows that this process wrote, or has read, aren't computed.
   void read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
                  std::vector<DamagedRow>& damaged) const override;
   uint64_t reused_places() const override;
@@ -141,6 +142,7 @@ class PoolTier final : public Tier {
   void take_up_checkpoints();
 
   void put(Slot slot, const RowHeader& header, const float* floats) noexcept;
+  static bool is_of(const pool::RecordHeader& record, const Place& place);
   // Nothing, or what is wrong with the row that was read from the slot.
   const char* fault_of(const pool::RecordHeader& record, const Place& place, RowPart part,
                        const float* floats) const;
@@ -156,6 +158,9 @@ class PoolTier final : public Tier {
   std::unique_ptr<SlotRanks> ranks_;
   SlotAllocator slots_;
   pool::SlotReferences references_;
+  // Of rows that an earlier process wrote, and that weren't read as a whole yet: what this one writes comes back as it
+  // was, and what didn't reach the medium shows only to the next.
+  mutable pool::SlotBits unverified_;
 
   mutable Mutex mutex_;
   std::unique_ptr<pool::CheckpointTable> table_ PT_GUARDED_BY(mutex_);

@@ -118,6 +118,9 @@ void a_damaged_record_is_told_by_file_and_slot() {
   const RecordShape shape(kLayout);
   Pool pool(directory / "var", kLayout, 100);
   pool.write(keys_from(0, 100), 1);
+  pool.checkpoint(1);
+  pool.reopen();
+  pool.restore(1);
   const std::string file = directory / "var.pool";
   const auto slot_of = [&](int64_t key) { return pool.index.at(key).slot; };
   flip(file, shape.offset(slot_of(10)) + 3);                                           // its key
