@@ -251,9 +251,9 @@ def load_on_media(folder: Path, text: str) -> Scenario:
 
 
 def test_a_run_may_be_cut_and_gone_on_with(tmp_path: Path) -> None:
-    cuts = CUTS.replace("kept_on", "within_s: [0, 1.5], seed: 7, kept_on")
+    cuts = CUTS.replace("kept_on", "within_s: [0, 1.5], after_lines: [2, 9], seed: 7, kept_on")
     scenario = load_on_media(tmp_path, SCENARIO + TABLES + cuts)
-    assert scenario.power_cuts == PowerCuts(2, "pmem", "saved", (0.0, 1.5), 7)
+    assert scenario.power_cuts == PowerCuts(2, "pmem", "saved", (0.0, 1.5), 7, (2, 9))
     place = "PMEM_LIBPMEM", "python3", scenario.topology
     cut = cut_command(scenario, *place, "/mnt/pmem/kept")
     last = workload_command(scenario, *place, kept_folder="/mnt/pmem/kept")
@@ -275,7 +275,15 @@ def test_a_run_may_be_cut_and_gone_on_with(tmp_path: Path) -> None:
         ("kept_on: pmem", "kept_on: ssd", "power_cuts.kept_on: topology .* has no ssd.path"),
         (", kept_on: pmem", "", "power_cuts.kept_on: is missing"),
         ("count: 2", "count: 2, often: 1", "power_cuts.often: is no field here"),
-        ("name: tables, arguments: {tables: 3}", "name: wdl", "workload wdl keeps nothing"),
+        (
+            "name: tables, arguments: {tables: 3}",
+            "name: wdl",
+            "power_cuts: workload wdl keeps no checkpoints of it: durability: PMEM_LIBPMEM has no",
+        ),
+        ("after_line: saved", "after_lines: 3", "power_cuts.after_lines: must be the least and"),
+        ("saved", "saved, after_lines: [0, 2]", "power_cuts.after_lines: must be the least and"),
+        ("saved", "saved, after_lines: [3, 2]", "power_cuts.after_lines: must be the least and"),
+        ("after_line: saved", "within_s: [0, 1], after_lines: [1, 2]", "after_lines: of which"),
         ("{tables: 3}", "{kept-in: /x}", "arguments.kept-in: is set by the runner"),
     ],
 )

@@ -22,7 +22,8 @@ from pmemlab.scenarios.document import (
     Storage,
     Workload,
 )
-from pmemlab.scenarios.power_cuts import run_until_cut
+from pmemlab.scenarios.power_cuts import PowerCut, run_until_cut
+from pmemlab.scenarios.reading import load_scenario
 from pmemlab.scenarios.runner import Job, Outcome, ScenarioRunner
 from pmemlab.scenarios.verdict import (
     ExpectationError,
@@ -32,6 +33,7 @@ from pmemlab.scenarios.verdict import (
 )
 from pmemlab.topology import Topology, load_topology
 
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SMALL = {"tables": 2, "rows": 3000, "steps": 12, "batch-size": 512, "cold-lookups": 200}
 ON_DISK = Scenario(
     path=Path("fsdax-then-nvme.yaml"),
@@ -88,10 +90,45 @@ def test_tables_that_lose_their_power_go_on_bit_for_bit() -> None:
     document = parse_document(outcome.result)
     judge(KEPT, "DRAM", document, outcome.power_cuts)
     first, *others = outcome.power_cuts
-    assert (first.resumed_step, first.kept_step >= 3) == (0, True)
-    assert [later.resumed_step > 0 for later in others] == [True, True]
+    assert (first.resumed, first.kept_step >= 3) == (None, True)
+    assert [later.resumed is not None for later in others] == [True, True]
     assert document["run"]["first_step"] >= 9
     assert LOST_BY_POWER_CUT in str(outcome.facts["unproved"])
+
+
+MODEL_KEPT = load_scenario(SCENARIOS / "fsdax-power-cuts-wdl.yaml")
+
+
+def test_a_model_that_loses_its_power_at_random_goes_on_bit_for_bit() -> None:
+    outcome = outcome_of(MODEL_KEPT, "DRAM_PMEM")
+    document = parse_document(outcome.result)
+    judge(MODEL_KEPT, "DRAM_PMEM", document, outcome.power_cuts)
+    first, second = outcome.power_cuts
+    assert first.kept_step >= 4
+    assert second.resumed is not None
+    assert document["reference"]["checksums"][str(second.resumed.step)] == second.resumed.sha256
+    assert document["run"]["first_step"] >= second.kept_step > second.resumed.step
+
+
+COUNTS = """
+import sys, time
+for step in range(1, 60):
+    print(f"kept: step {step}", file=sys.stderr, flush=True)
+    time.sleep(0.05)
+"""
+
+
+def test_power_cuts_may_come_at_lines_that_a_seed_draws() -> None:
+    cuts = PowerCuts(4, "ssd", after_line="kept: step", after_lines=(5, 20))
+    command = [sys.executable, "-c", COUNTS]
+    steps = []
+    for number in range(cuts.count):
+        with open_machine(KEPT.topology, "process") as machine:
+            cut = run_until_cut(machine, command, {}, 60.0, cuts, number)
+        assert isinstance(cut, PowerCut)
+        steps.append(cut.kept_step)
+    assert all(5 <= step <= 24 for step in steps)  # the machine is so much later, at most
+    assert len(set(steps)) > 1
 
 
 FORGETS = """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from pmemlab.scenarios.verdict import (
     parse_document,
 )
 from pmemlab.topology import PersistentMemory, SolidStateDisk, Topology
+from pmemlab.workloads.keeping import Resumed
 
 PMEM = PersistentMemory(path="/mnt/pmem", nodes=(1,), size_bytes=1 << 20)
 SSD = SolidStateDisk("/mnt/ssd")
@@ -87,12 +88,24 @@ def yardstick() -> dict[str, Any]:
     return run("DRAM") | {"tables": [table(**in_dram)]}
 
 
-def verdict_after(cuts: Sequence[PowerCut], first_step: int) -> str | None:
-    """Of a good run that was cut, and whose last part began with `first_step`."""
+CHECKSUMS = {"1": "11", "2": "22"}
+
+
+def verdict_after(
+    cuts: Sequence[PowerCut],
+    first_step: int,
+    checksums: Mapping[str, str] = CHECKSUMS,
+    expected: Mapping[str, str] = CHECKSUMS,
+) -> str | None:
+    """Of a good run that was cut, and whose last part began with `first_step`.
+
+    checksums, expected: what it, and the yardstick, say of their checkpoints and their end.
+    """
     losses = run("DRAM")["losses"][first_step:]
+    changed = {"first_step": first_step, "losses": losses, "checksums": checksums}
     document = {
-        "reference": yardstick(),
-        "run": run("PMEM_LIBPMEM") | {"first_step": first_step, "losses": losses},
+        "reference": yardstick() | {"checksums": expected},
+        "run": run("PMEM_LIBPMEM") | changed,
     }
     try:
         judge(scenario(ON_DAX), "PMEM_LIBPMEM", document, cuts)
@@ -101,8 +114,10 @@ def verdict_after(cuts: Sequence[PowerCut], first_step: int) -> str | None:
     return None
 
 
-def cut(resumed_step: int = 0, kept_step: int = 0) -> PowerCut:
-    return PowerCut(1.0, resumed_step, kept_step)
+def cut(resumed_step: int = 0, kept_step: int = 0, sha256: str | None = None) -> PowerCut:
+    """resumed_step: 0 for a command that didn't say that it goes on from something."""
+    checksum = sha256 or CHECKSUMS.get(str(resumed_step), "")
+    return PowerCut(1.0, Resumed(resumed_step, checksum) if resumed_step else None, kept_step)
 
 
 def test_a_run_that_goes_on_from_what_it_kept_passes() -> None:
@@ -124,6 +139,40 @@ def test_a_checkpoint_that_a_power_cut_took_fails() -> None:
 def test_a_checkpoint_that_was_lost_on_the_way_fails_though_the_end_is_right() -> None:
     assert "after power cut 1 the" in str(verdict_after([cut(0, 1), cut(0, 1)], first_step=1))
     assert "after power cut 2 the" in str(verdict_after([cut(0, 2), cut(2, 0)], first_step=1))
+
+
+def test_a_command_that_lost_its_power_before_it_said_a_word_is_not_judged() -> None:
+    assert verdict_after([cut(0, 1), cut(0, 0), cut(1, 0)], first_step=1) is None
+    assert "after power cut 2 the" in str(verdict_after([cut(0, 2), cut(), cut(1)], first_step=2))
+
+
+def test_a_checkpoint_that_reads_back_other_bits_fails_and_is_named() -> None:
+    complaint = str(verdict_after([cut(0, 1), cut(1, 0, sha256="1f")], first_step=1))
+    assert complaint == (
+        "after power cut 1 the checkpoint of step 1 was read back with checksum 1f; the reference "
+        "has 11 there"
+    )
+    complaint = str(verdict_after([cut(0, 1)], 1, checksums={"1": "1f", "2": "22"}))
+    assert "after power cut 1 the checkpoint of step 1 was read back with checksum 1f" in complaint
+
+
+def test_what_was_read_back_must_have_a_checksum_and_one_to_compare_with() -> None:
+    assert "read back with checksum None" in str(
+        verdict_after([cut(0, 1)], 1, checksums={"2": "22"})
+    )
+    assert verdict_after([cut(0, 1)], 1, expected={"2": "22"}) == (
+        "after power cut 1 the workload went on from step 1, of which the reference has no checksum"
+    )
+
+
+@pytest.mark.parametrize("end", [{}, {"2": "2f"}])
+def test_an_end_of_other_bits_fails(end: dict[str, str]) -> None:
+    complaint = str(verdict_after([cut(0, 1)], 1, checksums={"1": "11"} | end))
+    assert complaint.startswith("after the last step, 2, the checksum is ")
+    assert complaint.endswith("the reference's is 22")
+    assert "after the last step" in str(
+        verdict_after([cut(0, 1)], 1, checksums={"1": "11"}, expected={"1": "11"})
+    )
 
 
 def test_power_cuts_before_anything_was_kept_show_nothing() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pmemlab.workloads import tables
-from pmemlab.workloads.keeping import kept_step, resumed_step
+from pmemlab.workloads.keeping import kept_step, resumed_from
 
 SMALL = [
     *("--tables", "2", "--rows", "3000", "--steps", "12", "--batch-size", "512"),
@@ -120,7 +120,7 @@ def test_a_run_goes_on_from_what_an_earlier_one_has_kept(
     assert [step for step in map(kept_step, told(capsys)) if step] == [5, 10]
     assert tables.main([*SMALL, "--json", *keeping]) == 0
     captured = capsys.readouterr()
-    assert [step for step in map(resumed_step, captured.err.splitlines()) if step] == [10]
+    assert [line.step for line in map(resumed_from, captured.err.splitlines()) if line] == [10]
     rest = json.loads(captured.out)["run"]
     assert rest["first_step"] == 10
     assert rest["losses"] == whole["losses"][10:]

@@ -95,9 +95,11 @@ class PowerCuts:
     kept_on: "pmem" or "ssd", the topology's medium that the command keeps checkpoints on. Required.
     after_line: text; each cut comes once the command has written a line that has it. Default: from
         the command's start.
+    after_lines: least and most of these lines that come first; how many is drawn for each cut.
+        Default: one.
     within_s: least and most seconds that pass from then on. Default: none; this or `after_line` is
         required.
-    seed: of the moments between the two. Default: 1.
+    seed: of what is drawn. Default: 1.
     """
 
     count: int
@@ -105,6 +107,7 @@ class PowerCuts:
     after_line: str = ""
     within_s: tuple[float, float] = (0.0, 0.0)
     seed: int = 1
+    after_lines: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pmemlab.errors import LabError, MachineDiedError
 from pmemlab.machines.protocol import Machine, Result
 from pmemlab.scenarios.document import PMEM, PowerCuts, Scenario
-from pmemlab.workloads.keeping import kept_step, resumed_step
+from pmemlab.workloads.keeping import Resumed, kept_step, resumed_from
 
 __all__ = ["PowerCut", "kept_folder", "run_until_cut"]
 
@@ -24,12 +24,12 @@ class PowerCut:
     """One that was made, and what the command that it ended had said by then.
 
     after_s: seconds since the command's start.
-    resumed_step: of the checkpoint that it had gone on from; 0 for none.
+    resumed: the checkpoint that it had gone on from; None for none, or where it hadn't come so far.
     kept_step: of the newest checkpoint that it had kept; 0 for none.
     """
 
     after_s: float
-    resumed_step: int
+    resumed: Resumed | None
     kept_step: int
 
 
@@ -46,8 +46,9 @@ def run_until_cut(
     number: of this cut, from 0; each has a moment of its own.
     After a cut the machine is without power. Raises LabError where the lab breaks.
     """
-    low, high = cuts.within_s
-    cut = _Cut(machine, cuts.after_line, random.Random(f"{cuts.seed} {number}").uniform(low, high))
+    drawn = random.Random(f"{cuts.seed} {number}")
+    delay_s = drawn.uniform(*cuts.within_s)
+    cut = _Cut(machine, cuts.after_line, drawn.randint(*cuts.after_lines), delay_s)
     result = None
     try:
         result = machine.run(argv, env=env, timeout=timeout, on_line=cut.on_line)
@@ -65,9 +66,10 @@ def run_until_cut(
 class _Cut:
     """Watches a command that has just been started. `_lock` guards `_after_s` and `_cancelled`."""
 
-    def __init__(self, machine: Machine, after_line: str, delay_s: float) -> None:
+    def __init__(self, machine: Machine, after_line: str, lines: int, delay_s: float) -> None:
         self._machine = machine
         self._after_line = after_line
+        self._lines = lines
         self._delay_s = delay_s
         self._started = time.monotonic()
         self._lock = threading.Lock()
@@ -75,16 +77,19 @@ class _Cut:
         self._after_s: float | None = None
         self._error: LabError | None = None
         self._timer: threading.Timer | None = None
-        self._resumed = self._kept = 0
+        self._resumed: Resumed | None = None
+        self._kept = 0
         if not after_line:
             self._arm()
 
     def on_line(self, line: str) -> None:
         """Of the command, as it comes."""
-        self._resumed = resumed_step(line) or self._resumed
+        self._resumed = resumed_from(line) or self._resumed
         self._kept = kept_step(line) or self._kept
-        if self._after_line and self._timer is None and self._after_line in line:
-            self._arm()
+        if self._after_line and self._after_line in line:
+            self._lines -= 1
+            if self._lines == 0:
+                self._arm()
 
     def finish(self) -> PowerCut | None:
         """The cut, if it was made; it is made no more. Raises LabError where it failed."""

@@ -51,7 +51,7 @@ def load_scenario(path: Path) -> Scenario:
         storage=storage,
         workload=workload,
         saved_on=_saved_on(top, workload),
-        power_cuts=_power_cuts(top, workload, topology),
+        power_cuts=_power_cuts(top, workload, topology, storage_types),
         timeout_s=top.number("timeout_s", Scenario.timeout_s),
     )
     if scenario.saved_on and scenario.power_cuts:
@@ -233,7 +233,9 @@ def _saved_on(top: Fields, workload: Workload) -> SavedOn | None:
     return SavedOn(topology, storage_type, batches)
 
 
-def _power_cuts(top: Fields, workload: Workload, topology: Topology) -> PowerCuts | None:
+def _power_cuts(
+    top: Fields, workload: Workload, topology: Topology, storage_types: tuple[str, ...]
+) -> PowerCuts | None:
     value = top.take("power_cuts")
     if value is None:
         return None
@@ -241,6 +243,11 @@ def _power_cuts(top: Fields, workload: Workload, topology: Topology) -> PowerCut
         raise top.error(
             "power_cuts", f"workload {workload.name} keeps nothing that it can go on from"
         )
+    for storage_type in storage_types:
+        if refusal := WORKLOADS[workload.name].refuses_to_keep(storage_type):
+            raise top.error(
+                "power_cuts", f"workload {workload.name} keeps no checkpoints of it: {refusal}"
+            )
     fields = top.fields_of("power_cuts", value)
     count = fields.count("count", 0)
     if count == 0:
@@ -249,9 +256,12 @@ def _power_cuts(top: Fields, workload: Workload, topology: Topology) -> PowerCut
         count=count,
         kept_on=_kept_on(fields, topology),
         after_line=fields.text("after_line", ""),
+        after_lines=_lines_range(fields),
         within_s=_seconds_range(fields),
         seed=fields.count("seed", PowerCuts.seed),
     )
+    if cuts.after_lines != PowerCuts.after_lines and not cuts.after_line:
+        raise fields.error("after_lines", "of which lines? give after_line")
     if not cuts.after_line and cuts.within_s == PowerCuts.within_s:
         raise fields.error("after_line", "say when the power is cut: after_line, within_s or both")
     fields.finish()
@@ -270,6 +280,20 @@ def _kept_on(fields: Fields, topology: Topology) -> str:
             "kept_on", f"nothing of topology {topology.name} outlives a power cut: it is all RAM"
         )
     return medium
+
+
+def _lines_range(fields: Fields) -> tuple[int, int]:
+    value = fields.take("after_lines")
+    if value is None:
+        return PowerCuts.after_lines
+    if (
+        not isinstance(value, list)
+        or len(value) != 2
+        or not all(type(count) is int for count in value)
+        or not 1 <= value[0] <= value[1]
+    ):
+        raise fields.error("after_lines", f"must be the least and the most lines, not {value!r}")
+    return value[0], value[1]
 
 
 def _seconds_range(fields: Fields) -> tuple[float, float]:

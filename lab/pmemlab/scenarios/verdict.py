@@ -84,6 +84,7 @@ def judge(
         *_wrong_cold_rows(run, scenario),
         *_wrong_count(run.get("plain")),
         *_lost_steps(power_cuts, run),
+        *_wrong_checksums(power_cuts, run, reference),
     )
 
 
@@ -196,17 +197,57 @@ def _lost_steps(power_cuts: Sequence[PowerCut], run: Mapping[str, Any]) -> Itera
     """Of checkpoints that were said to be kept, and were gone after a power cut."""
     if not power_cuts:
         return
-    resumed = [*(cut.resumed_step for cut in power_cuts[1:]), run["first_step"]]
+    resumed = [*map(_went_on_from, power_cuts[1:]), run["first_step"]]
     kept = 0
     for number, (cut, went_on_from) in enumerate(zip(power_cuts, resumed, strict=True), start=1):
         kept = max(kept, cut.kept_step)
-        if went_on_from < kept:
+        if went_on_from is not None and went_on_from < kept:
             yield (
                 f"after power cut {number} the workload went on from step {went_on_from}, though "
                 f"it had kept step {kept}"
             )
     if run["first_step"] == 0:
         yield "every run began anew: no power cut came after something was kept"
+
+
+def _went_on_from(cut: PowerCut) -> int | None:
+    """The step; None where the power went before the command came to say it."""
+    if cut.resumed is not None:
+        return cut.resumed.step
+    return 0 if cut.kept_step else None
+
+
+def _wrong_checksums(
+    power_cuts: Sequence[PowerCut], run: Mapping[str, Any], reference: Mapping[str, Any]
+) -> Iterator[str]:
+    """Of what was read back after each cut, and of the end, against those of a run without cuts."""
+    if not power_cuts:
+        return
+    checksums, expected = run["checksums"], reference["checksums"]
+    first, last = run["first_step"], run["first_step"] + len(run["losses"])
+    restored = [
+        (number, cut.resumed.step, cut.resumed.sha256)
+        for number, cut in enumerate(power_cuts)
+        if cut.resumed is not None
+    ]
+    if first:
+        restored.append((len(power_cuts), first, checksums.get(str(first))))
+    for number, step, checksum in restored:
+        if str(step) not in expected:
+            yield (
+                f"after power cut {number} the workload went on from step {step}, of which the "
+                "reference has no checksum"
+            )
+        elif checksum != expected[str(step)]:
+            yield (
+                f"after power cut {number} the checkpoint of step {step} was read back with "
+                f"checksum {checksum}; the reference has {expected[str(step)]} there"
+            )
+    if str(last) not in checksums or checksums[str(last)] != expected.get(str(last)):
+        yield (
+            f"after the last step, {last}, the checksum is {checksums.get(str(last))}; the "
+            f"reference's is {expected.get(str(last))}"
+        )
 
 
 def _device_of(placement: RowPlacement, facts: Mapping[str, Any]) -> str | None:

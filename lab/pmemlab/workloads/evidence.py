@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,14 @@ from numpy.typing import NDArray
 import embstore as es
 from pmemlab.placement import backing_file, device_number, page_nodes, unmap_pages_of
 
-__all__ = ["TableEvidence", "TierEvidence", "forget_cached_pages", "state_sha256", "table_evidence"]
+__all__ = [
+    "TableEvidence",
+    "TierEvidence",
+    "checkpoint_sha256",
+    "forget_cached_pages",
+    "state_sha256",
+    "table_evidence",
+]
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,20 @@ def state_sha256(exports: Iterable[tuple[str, Mapping[str, NDArray[Any]]]]) -> s
             digest.update(f"{name} {field} {array.dtype.str} {array.shape}\n".encode())
             digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
+
+
+def checkpoint_sha256(
+    steps: int,
+    variables: Iterable[es.EmbeddingVariable],
+    dense: Mapping[str, NDArray[Any]] | None = None,
+) -> str:
+    """Return a SHA-256 in hex over all that a checkpoint holds, to the last bit.
+
+    steps: done by then. dense: a model's part that lies in no table.
+    """
+    rest = {"steps": np.array(steps, np.int64), **(dense or {})}
+    exports = ((variable.name, variable.export()) for variable in variables)
+    return state_sha256(itertools.chain(exports, [("rest", rest)]))
 
 
 def _tier_evidence(tier: Any) -> TierEvidence:

@@ -1,7 +1,7 @@
 """Checkpoints of a run that may be cut short, and the lines that tell of them.
 
-Whoever cuts a run reads on its stderr what had been kept by then, and what the next one goes on
-from.
+Whoever cuts a run reads on its stderr what had been trained and kept by then, and what the next one
+goes on from.
 """
 
 from __future__ import annotations
@@ -11,15 +11,34 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import embstore as es
 
-__all__ = ["Keeping", "kept_step", "resumed_step"]
+__all__ = [
+    "Keeping",
+    "Resumed",
+    "kept_step",
+    "resumed_from",
+    "tell_kept",
+    "tell_resumed",
+    "tell_trained",
+]
 
-_KEPT = re.compile(r"kept: step (\d+)")
-_RESUMED = re.compile(r"goes on from: step (\d+)")
+_KEPT: Final = re.compile(r"kept: step (\d+)")
+_RESUMED: Final = re.compile(r"goes on from: step (\d+), sha256 ([0-9a-f]{64})")
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The checkpoint that a run goes on from.
+
+    sha256: of all that was read back from it, as the run's checksums are.
+    """
+
+    step: int
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -32,15 +51,14 @@ class Keeping:
     def restore(self, variables: Sequence[es.EmbeddingVariable]) -> int:
         """Put the newest save back, where there is one; return the steps that were done by then.
 
+        `tell_resumed` is for the caller, who can tell what is there now.
         Raises EmbStoreError for a save that can't be read: a run must not begin anew in silence.
         """
         import embstore as es
 
         if not any(self.folder.glob("save-*")):
             return 0
-        steps = es.restore(self.folder, variables)
-        _tell(f"goes on from: step {steps}")
-        return steps
+        return es.restore(self.folder, variables)
 
     def keep(self, variables: Sequence[es.EmbeddingVariable], steps: int) -> None:
         """Save, if it is time, what `steps` steps have come to. Raises EmbStoreError."""
@@ -48,22 +66,33 @@ class Keeping:
 
         if steps % self.every == 0:
             es.save(self.folder, variables, steps)
-            _tell(f"kept: step {steps}")
+            tell_kept(steps)
+
+
+def tell_trained(steps: int) -> None:
+    """For whoever cuts the power at a step."""
+    _tell(f"trained: step {steps}")
+
+
+def tell_kept(steps: int) -> None:
+    """REQUIRES: the checkpoint is on the medium."""
+    _tell(f"kept: step {steps}")
+
+
+def tell_resumed(resumed: Resumed) -> None:
+    _tell(f"goes on from: step {resumed.step}, sha256 {resumed.sha256}")
 
 
 def kept_step(line: str) -> int | None:
     """The step that a line of a workload says was kept."""
-    return _step(_KEPT, line)
-
-
-def resumed_step(line: str) -> int | None:
-    """The step that a line of a workload says it goes on from."""
-    return _step(_RESUMED, line)
-
-
-def _step(pattern: re.Pattern[str], line: str) -> int | None:
-    match = pattern.fullmatch(line)
+    match = _KEPT.fullmatch(line)
     return int(match[1]) if match else None
+
+
+def resumed_from(line: str) -> Resumed | None:
+    """What a line of a workload says it goes on from."""
+    match = _RESUMED.fullmatch(line)
+    return Resumed(int(match[1]), match[2]) if match else None
 
 
 def _tell(line: str) -> None:

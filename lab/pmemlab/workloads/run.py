@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pmemlab.workloads.evidence import TableEvidence
@@ -51,6 +51,8 @@ class Run:
         and train_seconds it leaves out the first step, which warms up, where there are others.
     state_sha256: over every variable's export: keys, values, slots, frequencies, versions.
     first_step: the first that was trained, where a save was restored.
+    checksums: by step, a SHA-256 of all that a checkpoint after it holds: of what was restored, and
+        of the end. Of a run that is compared with: at each step that the other may have kept.
     """
 
     storage_type: str
@@ -68,6 +70,7 @@ class Run:
     first_step: int = 0
     cold: ColdRows | None = None
     plain: PlainCount | None = None
+    checksums: dict[int, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -18,9 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import embstore as es
-from pmemlab.workloads.evidence import forget_cached_pages, state_sha256, table_evidence
+from pmemlab.workloads.evidence import (
+    checkpoint_sha256,
+    forget_cached_pages,
+    state_sha256,
+    table_evidence,
+)
 from pmemlab.workloads.hashing import splitmix64
-from pmemlab.workloads.keeping import Keeping
+from pmemlab.workloads.keeping import Keeping, Resumed, tell_resumed, tell_trained
 from pmemlab.workloads.run import ColdRows, PlainCount, Progress, Run
 from pmemlab.workloads.synthetic import draw_ranks
 
@@ -68,14 +73,16 @@ def train(
     save: Path | None = None,
     stop_after: int | None = None,
     keeping: Keeping | None = None,
+    checksums_every: int | None = None,
     compared_with: Rows | None = None,
     progress: Progress = lambda _step, _loss: None,
 ) -> tuple[Run, Rows]:
     """Train, and return what happened and what was learnt.
 
     restore: a save to go on from. save: where to save in the end. stop_after: so many batches from
-    the very first. keeping: saves on the way, the newest of which it goes on from. compared_with:
-    what the rows must be, by a run of the same batches.
+    the very first. keeping: saves on the way, the newest of which it goes on from. checksums_every:
+    steps between two that have a checksum, beside the last. compared_with: what the rows must be,
+    by a run of the same batches.
 
     Raises EmbStoreError where the engine refuses.
     """
@@ -83,6 +90,10 @@ def train(
         first = es.restore(restore, tables) if restore else 0
         if keeping:
             first = keeping.restore(tables)
+        checksums: dict[int, str] = {}
+        if keeping and first:
+            checksums[first] = checkpoint_sha256(first, tables)
+            tell_resumed(Resumed(first, checksums[first]))
         batches = _Batches(options)
         last = min(stop_after or batches.count, batches.count)
         losses: list[float] = []
@@ -104,7 +115,12 @@ def train(
             losses.append(total / len(tables))
             progress(len(losses), losses[-1])
             if keeping and index + 1 < last:  # who goes on from there must have something to do
+                tell_trained(index + 1)
                 keeping.keep(tables, index + 1)
+            if checksums_every and (index + 1) % checksums_every == 0:
+                paused = time.perf_counter()
+                checksums[index + 1] = checkpoint_sha256(index + 1, tables)
+                started += time.perf_counter() - paused
             if len(losses) == 1:
                 started = time.perf_counter()
         seconds = max(time.perf_counter() - started, 1e-9)
@@ -112,6 +128,8 @@ def train(
             variable.drain()
         # Once: it reads every row, those on a disk too.
         exports = [variable.export() for variable in tables]
+        if keeping or checksums_every:
+            checksums[last] = checkpoint_sha256(last, tables)
         names = [variable.name for variable in tables]
         state = state_sha256(zip(names, exports, strict=True))
         evidence = [table_evidence(variable) for variable in tables]
@@ -137,6 +155,7 @@ def train(
         tables=evidence,
         cold=cold,
         plain=plain,
+        checksums=checksums,
     )
     return run, learnt
 

@@ -34,6 +34,12 @@ def table_count(arguments: Mapping[str, Any]) -> int:
     return int(arguments.get("tables", _TABLES))
 
 
+def refuses_to_keep(storage_type: str) -> str | None:
+    """Why --kept-in can't be had with this storage type; None where it can."""
+    del storage_type  # any can be saved
+    return None
+
+
 def argument_parser() -> argparse.ArgumentParser:
     """The command line; importing it needs no engine."""
     parser = argparse.ArgumentParser(
@@ -161,6 +167,7 @@ def _train(
         counts_by_sketch=kind == "cbf",
         cold_lookups=arguments.cold_lookups,
     )
+    checksums_every = arguments.keep_every if arguments.kept_in and not is_subject else None
     batches = -(-options.rows // options.batch_size) + options.steps
     with ProgressBar(storage.storage_type.name, batches) as bar:
         return train(
@@ -172,6 +179,7 @@ def _train(
             keeping=Keeping(arguments.kept_in, arguments.keep_every)
             if is_subject and arguments.kept_in
             else None,
+            checksums_every=checksums_every,
             compared_with=compared_with,
             progress=bar.show,
         )

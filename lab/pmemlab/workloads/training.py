@@ -18,7 +18,9 @@ from torch import nn
 import embstore as es
 from pmemlab.workloads.auc import roc_auc
 from pmemlab.workloads.batches import Source
-from pmemlab.workloads.evidence import state_sha256, table_evidence
+from pmemlab.workloads.evidence import checkpoint_sha256, state_sha256, table_evidence
+from pmemlab.workloads.keeping import Resumed, tell_resumed, tell_trained
+from pmemlab.workloads.model_keeping import ModelKeeping
 from pmemlab.workloads.run import DivergedError, Progress, Run
 from pmemlab.workloads.wide_and_deep import DenseAdagrad, EmbeddingTables, ModelOptions, WideAndDeep
 
@@ -33,46 +35,70 @@ def train(
     steps: int,
     batch_size: int,
     model: ModelOptions,
+    keeping: ModelKeeping | None = None,
+    checksums_every: int | None = None,
     progress: Progress = lambda _step, _loss: None,
 ) -> Run:
     """Train for `steps` batches of `batch_size` rows, then judge on the held-out rows.
 
-    Raises DataError for unusable data, EmbStoreError where the engine refuses, and DivergedError
-    where there is nothing left to train; the tables are closed then too.
+    keeping: checkpoints on the way, the newest of which it goes on from; `storage` is durable then.
+    checksums_every: steps between two that have a checksum, beside the last.
+
+    Raises DataError for unusable data, EmbStoreError where the engine refuses, KeptModelError for
+    a checkpoint that it can't go on from, and DivergedError where there is nothing left to train;
+    the tables are closed then too.
     """
     make_reproducible(model.seed)
+    if keeping:
+        keeping.make_folders()
     with EmbeddingTables(storage, model) as tables:
         network = WideAndDeep(tables, model)
         optimizer = DenseAdagrad(network)
         loss_of = nn.BCEWithLogitsLoss()
         losses: list[float] = []
+        checksums: dict[int, str] = {}
+        first = keeping.restore(tables, optimizer, steps) if keeping else 0
+        if first:
+            checksums[first] = checkpoint_sha256(first, tables, optimizer.state())
+            tell_resumed(Resumed(first, checksums[first]))
         started = time.perf_counter()
-        for batch in islice(source.train_batches(batch_size), steps):
+        for batch in islice(source.train_batches(batch_size), first, steps):
             logits = network(torch.from_numpy(batch.dense), torch.from_numpy(batch.keys))
             loss = loss_of(logits, torch.from_numpy(batch.labels))
             loss.backward()
             optimizer.step()
             losses.append(float(loss.detach()))
             if not math.isfinite(losses[-1]):
-                raise DivergedError(f"step {len(losses)}: the loss is {losses[-1]}")
-            progress(len(losses), losses[-1])
-            if len(losses) == 1 and steps > 1:
+                raise DivergedError(f"step {first + len(losses)}: the loss is {losses[-1]}")
+            done = first + len(losses)
+            progress(done, losses[-1])
+            if keeping and done < steps:  # who goes on from there must have something to do
+                tell_trained(done)
+                keeping.keep(tables, optimizer, done)
+            if checksums_every and done % checksums_every == 0:
+                paused = time.perf_counter()
+                checksums[done] = checkpoint_sha256(done, tables, optimizer.state())
+                started += time.perf_counter() - paused
+            if len(losses) == 1 and done < steps:
                 network.lookup_clock.reset()
                 started = time.perf_counter()
         seconds = time.perf_counter() - started
         clock = network.lookup_clock
         lookups_per_s = clock.rows / clock.seconds
-        timed_samples = batch_size * max(steps - 1, 1)
+        timed_samples = batch_size * max(steps - first - 1, 1)
         for variable in tables:
             variable.drain()
         # Before the evaluation, whose lookups count for the cache's ranking.
         state = state_sha256((variable.name, variable.export()) for variable in tables)
+        if keeping or checksums_every:
+            checksums[steps] = checkpoint_sha256(steps, tables, optimizer.state())
         evidence = [table_evidence(variable) for variable in tables]
         auc, held_out_rows = _evaluate(network, source)
     return Run(
         storage_type=storage.storage_type.name,
-        steps=steps,
-        samples=steps * batch_size,
+        first_step=first,
+        steps=steps - first,
+        samples=(steps - first) * batch_size,
         losses=[loss.hex() for loss in losses],
         loss=float(np.mean(losses[-_FINAL_LOSS_STEPS:])),
         auc=auc,
@@ -82,6 +108,7 @@ def train(
         lookups_per_s=lookups_per_s,
         state_sha256=state,
         tables=evidence,
+        checksums=checksums,
     )
 
 

@@ -25,6 +25,7 @@ from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN, SyntheticSource
 
 if TYPE_CHECKING:
     import embstore as es
+    from pmemlab.workloads.model_keeping import ModelKeeping
     from pmemlab.workloads.run import Run
 
 SYNTHETIC: Final = "synthetic"
@@ -37,6 +38,18 @@ def table_count(arguments: Mapping[str, Any]) -> int:
     """Tables that a run with these arguments has, by option without dashes."""
     del arguments
     return TABLES
+
+
+def refuses_to_keep(storage_type: str) -> str | None:
+    """Why --kept-in can't be had with this storage type; None where it can."""
+    from embstore.errors import EmbStoreError
+    from embstore.options import StorageOption, StorageType
+
+    try:
+        StorageOption(StorageType[storage_type], Path("/"), durability="checkpoint")
+    except EmbStoreError as error:
+        return str(error)
+    return None
 
 
 def argument_parser() -> argparse.ArgumentParser:
@@ -84,6 +97,17 @@ def argument_parser() -> argparse.ArgumentParser:
         help="widths of the deep part's layers",
     )
     training.add_argument("--seed", type=not_negative, default=2021, metavar="N")
+    kept = parser.add_argument_group("checkpoints")
+    kept.add_argument(
+        "--kept-in",
+        type=Path,
+        metavar="PATH",
+        help="keep checkpoints there now and then, and go on from the newest of an earlier run; "
+        "durable pools with the rows lie there too, and none at --storage-path",
+    )
+    kept.add_argument(
+        "--keep-every", type=positive, default=10, metavar="N", help="batches, with --kept-in"
+    )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON document instead of a summary"
     )
@@ -107,16 +131,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(source: Source, arguments: argparse.Namespace) -> int:
     # Only now: a wrong argument should not cost an import of PyTorch.
     from embstore.errors import EmbStoreError
+    from pmemlab.workloads.model_keeping import KeptModelError, ModelKeeping
     from pmemlab.workloads.run import DivergedError
 
+    keeping = ModelKeeping(arguments.kept_in, arguments.keep_every) if arguments.kept_in else None
     try:
         subject = storage_option(
             arguments.storage_type, arguments.storage_path, arguments.storage_size
         )
+        if keeping:
+            subject = keeping.durable(subject)
         reference = storage_option(arguments.reference) if arguments.reference else None
-        reference_run = _train(reference, source, arguments) if reference else None
-        run = _train(subject, source, arguments)
-    except (DataError, EmbStoreError) as error:
+        checksums_every = arguments.keep_every if keeping else None
+        reference_run = (
+            _train(reference, source, arguments, checksums_every=checksums_every)
+            if reference
+            else None
+        )
+        run = _train(subject, source, arguments, keeping)
+    except (DataError, EmbStoreError, KeptModelError) as error:
         print(f"wdl: {error}", file=sys.stderr)
         return 2
     except DivergedError as error:
@@ -145,7 +178,14 @@ def _source(arguments: argparse.Namespace, folder: Path) -> Source:
     return CriteoSource(path)
 
 
-def _train(storage: es.StorageOption, source: Source, arguments: argparse.Namespace) -> Run:
+def _train(
+    storage: es.StorageOption,
+    source: Source,
+    arguments: argparse.Namespace,
+    keeping: ModelKeeping | None = None,
+    *,
+    checksums_every: int | None = None,
+) -> Run:
     from pmemlab.workloads.training import train
     from pmemlab.workloads.wide_and_deep import ModelOptions
 
@@ -159,6 +199,8 @@ def _train(storage: es.StorageOption, source: Source, arguments: argparse.Namesp
             steps=arguments.steps,
             batch_size=arguments.batch_size,
             model=options,
+            keeping=keeping,
+            checksums_every=checksums_every,
             progress=bar.show,
         )
 

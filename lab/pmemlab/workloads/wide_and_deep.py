@@ -9,7 +9,7 @@ rates and initial values are the modelzoo's.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -159,6 +159,39 @@ class DenseAdagrad:
         self._parameters: list[Tensor] = list(es_torch.dense_parameters(model))
         self._sums = [torch.full_like(p, INITIAL_ACCUMULATOR) for p in self._parameters]
         self._steps = [torch.zeros(()) for _ in self._parameters]
+
+    def state(self) -> dict[str, NDArray[np.float32]]:
+        """Parameters, and what was summed up of their gradients, by name. Not copies."""
+        return {name: tensor.detach().numpy() for name, tensor in self._tensors().items()}
+
+    @torch.no_grad()
+    def load_state(self, state: Mapping[str, NDArray[np.float32]]) -> None:
+        """Have parameters and sums as `state` gave them, of a model of the same options.
+
+        Raises ValueError, which names one that is missing, too many or of another shape; nothing
+        has changed then.
+        """
+        tensors = self._tensors()
+        for name in tensors.keys() ^ state.keys():
+            raise ValueError(f"{name} is in {'the file' if name in state else 'the model'} alone")
+        for name, tensor in tensors.items():
+            if state[name].shape != tuple(tensor.shape):
+                raise ValueError(
+                    f"{name} has shape {state[name].shape}, and {tuple(tensor.shape)} in the model"
+                )
+        for name, tensor in tensors.items():
+            tensor.copy_(torch.from_numpy(state[name]))
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {
+            f"{kind}_{number}": tensor
+            for kind, tensors in (
+                ("parameter", self._parameters),
+                ("sum", self._sums),
+                ("steps", self._steps),
+            )
+            for number, tensor in enumerate(tensors)
+        }
 
     @torch.no_grad()
     def step(self) -> None:

@@ -1,0 +1,156 @@
+"""Checkpoints of a whole model: its rows in durable pools, and in a file what lies in no table.
+
+The engine lists a checkpoint once everything of it is durable. So the file of the same step is made
+durable before that, and those of other steps go after it: a power cut at any moment leaves the file
+of the checkpoint that is listed.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import zipfile
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+import embstore as es
+from embstore.errors import InvalidArgumentError, UnsupportedError
+from pmemlab.workloads.keeping import tell_kept
+
+__all__ = ["DensePart", "KeptModelError", "ModelKeeping"]
+
+_DENSE_FILE: Final = re.compile(r"dense-\d+\.npz(\.unfinished)?")
+
+
+class KeptModelError(Exception):
+    """A checkpoint that can't be written, or gone on from; the message names the file."""
+
+
+class DensePart(Protocol):
+    """What of a model lies in no table: parameters, and the state of their optimizer."""
+
+    def state(self) -> dict[str, NDArray[np.float32]]: ...
+
+    def load_state(self, state: Mapping[str, NDArray[np.float32]]) -> None:
+        """Raises ValueError for the state of another model."""
+
+
+@dataclass(frozen=True)
+class ModelKeeping:
+    """Checkpoints in one folder, of which the newest stays.
+
+    folder: made if its parent exists; on a dax mount. every: steps between two checkpoints.
+    """
+
+    folder: Path
+    every: int
+
+    def durable(self, storage: es.StorageOption) -> es.StorageOption:
+        """Return the same storage, its rows in pools in `folder`.
+
+        Raises InvalidArgumentError or UnsupportedError for a storage type without durable pools.
+        """
+        try:
+            return replace(storage, storage_path=self._pools, durability="checkpoint")
+        except (InvalidArgumentError, UnsupportedError) as error:
+            raise type(error)(f"--kept-in: {error}") from None
+
+    def make_folders(self) -> None:
+        """Where there are none yet. To be called before the variables are made.
+
+        Raises KeptModelError.
+        """
+        for folder in (self.folder, self._pools):
+            try:
+                folder.mkdir(exist_ok=True)
+                _sync(folder.parent)
+            except OSError as error:
+                raise KeptModelError(f"{folder}: can't be made: {error.strerror}") from error
+
+    def restore(
+        self, variables: Iterable[es.EmbeddingVariable], dense: DensePart, steps: int
+    ) -> int:
+        """Put the newest checkpoint back, where there is one; return the steps done by then.
+
+        steps: that the run is to have in the end.
+        Raises EmbStoreError or KeptModelError for one that can't be read, or is of no use: a run
+        must not begin anew in silence.
+        """
+        tables = list(variables)
+        if not es.persisted(self._checkpoints):
+            for variable in tables:
+                # What pools hold of a first checkpoint that was cut before it was listed.
+                with suppress(InvalidArgumentError):  # it holds nothing
+                    es.discard_persisted([variable])
+            return 0
+        done = es.restore_persisted(tables, self._checkpoints)
+        if done >= steps:
+            raise KeptModelError(
+                f"{self.folder}: holds a checkpoint of step {done}, and only {steps} are asked for"
+            )
+        path = self._dense_path(done)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                dense.load_state({name: file[name] for name in file.files})
+        except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+            raise KeptModelError(f"{path}: can't be read back: {error}") from error
+        return done
+
+    def keep(self, variables: Iterable[es.EmbeddingVariable], dense: DensePart, steps: int) -> None:
+        """Make a checkpoint, if it is time, of what `steps` steps have come to.
+
+        Raises EmbStoreError or KeptModelError where it can't be written.
+        """
+        if steps % self.every:
+            return
+        path = self._dense_path(steps)
+        try:
+            _write_durably(path, dense.state())
+            es.persist(list(variables), self._checkpoints, global_step=steps)
+            for other in self.folder.iterdir():
+                if _DENSE_FILE.fullmatch(other.name) and other != path:
+                    other.unlink()
+        except OSError as error:
+            raise KeptModelError(
+                f"{error.filename or path}: can't be written: {error.strerror}"
+            ) from error
+        tell_kept(steps)
+
+    @property
+    def _pools(self) -> Path:
+        return self.folder / "pools"
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    def _dense_path(self, steps: int) -> Path:
+        return self.folder / f"dense-{steps:08}.npz"
+
+
+def _write_durably(path: Path, arrays: Mapping[str, NDArray[np.float32]]) -> None:
+    """The file is there whole, or not at all, whenever the power goes."""
+    content = io.BytesIO()
+    np.savez(content, **arrays)  # type: ignore[arg-type]
+    unfinished = path.with_name(path.name + ".unfinished")
+    with unfinished.open("wb") as file:
+        file.write(content.getbuffer())
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.rename(path)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

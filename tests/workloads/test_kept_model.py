@@ -1,0 +1,371 @@
+"""Checkpoints of Wide & Deep in durable pools: what a run that is killed goes on from."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import embstore as es
+from embstore._persisted_checkpoints import CheckpointDirectory
+from pmemlab.scenarios.document import Expectations, RowPlacement, Scenario, Workload
+from pmemlab.scenarios.power_cuts import PowerCut
+from pmemlab.scenarios.verdict import ExpectationError, judge
+from pmemlab.topology import load_topology
+from pmemlab.workloads import model_keeping, wdl
+from pmemlab.workloads.keeping import Resumed, kept_step, resumed_from
+from pmemlab.workloads.model_keeping import ModelKeeping
+from pmemlab.workloads.wide_and_deep import DenseAdagrad
+
+STEPS, EVERY = 24, 5
+SMALL = [
+    *("--steps", str(STEPS), "--batch-size", "64", "--embedding-dim", "8", "--hidden-units", "16"),
+    *("--keys-per-column", "20000", "--held-out-rows", "200", "--keep-every", str(EVERY), "--json"),
+]
+SCENARIO = Scenario(
+    path=Path("kept.yaml"),
+    name="kept",
+    summary="",
+    topology=load_topology("fsdax"),
+    storage_types=("DRAM_PMEM",),
+    expect=Expectations(None, tiers=(RowPlacement(nodes=(0,)), RowPlacement(nodes=(0,)))),
+    workload=Workload("wdl"),
+)
+
+
+class Killed(BaseException):
+    """The end of a run in the middle of a step, but for what closing its tables does."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one run of the command left behind."""
+
+    document: Mapping[str, Any] | None
+    resumed: Resumed | None
+    kept_step: int
+
+    @classmethod
+    def of(cls, stdout: str, stderr: str) -> Part:
+        lines = stderr.splitlines()
+        resumed = [found for found in map(resumed_from, lines) if found]
+        kept = [step for step in map(kept_step, lines) if step]
+        document = json.loads(stdout) if stdout else None
+        return cls(document, resumed[0] if resumed else None, max(kept, default=0))
+
+
+@pytest.fixture
+def kept_in() -> Iterator[Path]:
+    """A folder in memory, where files are mapped as those of PMem are; not there yet."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder) / "kept"
+
+
+def arguments(kept_in: Path, *more: str) -> list[str]:
+    storage = ["--storage-type", "DRAM_PMEM", "--storage-size", "2048", "2000000"]
+    return [*SMALL, *storage, "--kept-in", str(kept_in), *more]
+
+
+@pytest.fixture
+def part(
+    kept_in: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Part]:
+    """Runs the command in this process, to its end or until it is killed before a step is kept."""
+
+    def run(killed_at: int | None = None) -> Part:
+        keep = ModelKeeping.keep
+
+        def keep_unless_killed(self: ModelKeeping, *given: Any) -> None:
+            if given[-1] == killed_at:
+                raise Killed
+            keep(self, *given)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ModelKeeping, "keep", keep_unless_killed)
+            if killed_at is None:
+                status = wdl.main(arguments(kept_in, "--reference", "DRAM"))
+                captured = capsys.readouterr()
+                assert status == 0, captured.err
+                return Part.of(captured.out, captured.err)
+            with pytest.raises(Killed):
+                wdl.main(arguments(kept_in))
+            return Part.of("", capsys.readouterr().err)
+
+    return run
+
+
+def complaint_of(*parts: Part) -> str | None:
+    """The scenario's verdict on a run that had its power cut after each but the last part."""
+    *cut, last = parts
+    assert last.document is not None
+    cuts = [PowerCut(1.0, part.resumed, part.kept_step) for part in cut]
+    try:
+        judge(SCENARIO, "DRAM_PMEM", last.document, cuts)
+    except ExpectationError as error:
+        return str(error)
+    return None
+
+
+def test_a_run_that_is_killed_at_random_ends_as_one_that_is_not(kept_in: Path) -> None:
+    drawn = random.Random(2)
+    parts = [killed(kept_in, drawn.randint(EVERY + 1, EVERY + 4)) for _ in range(2)]
+    done = subprocess.run(command(kept_in, "--reference", "DRAM"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert complaint_of(*parts, Part.of(done.stdout, done.stderr)) is None
+    assert parts[1].resumed is not None
+
+
+def command(kept_in: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "pmemlab.workloads.wdl", *arguments(kept_in, *more)]
+
+
+def killed(kept_in: Path, after_lines: int) -> Part:
+    """By SIGKILL, after so many lines of steps."""
+    with subprocess.Popen(
+        command(kept_in), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if sum(written.startswith("trained: ") for written in lines) == after_lines:
+                process.kill()
+        assert process.wait() == -9, "".join(lines)
+    return Part.of("", "".join(lines))
+
+
+def test_rows_dense_part_and_step_are_those_of_the_checkpoint(part: Callable[..., Part]) -> None:
+    parts = part(killed_at=8), part(killed_at=17), part()
+    assert [p.kept_step for p in parts] == [5, 15, 20]
+    assert [p.resumed and p.resumed.step for p in parts] == [None, 5, 15]
+    assert complaint_of(*parts) is None
+    assert parts[-1].document is not None
+    trained, reference = parts[-1].document["run"], parts[-1].document["reference"]
+    assert sorted(map(int, reference["checksums"])) == [5, 10, 15, 20, 24]
+    assert sorted(map(int, trained["checksums"])) == [15, 24]
+    assert trained["losses"] == reference["losses"][15:]
+    assert all(table["tiers"][1]["name"] == "PMEM_POOL" for table in trained["tables"])
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_anew(part: Callable[..., Part]) -> None:
+    parts = part(killed_at=3), part(killed_at=9), part()
+    assert [p.resumed and p.resumed.step for p in parts] == [None, None, 5]
+    assert complaint_of(*parts) is None
+
+
+@pytest.mark.parametrize("checkpoint", [1, 2])
+@pytest.mark.parametrize("moment", ["before", "in the middle", "after"])
+def test_a_run_killed_in_the_making_of_a_checkpoint_has_one_that_is_whole(
+    part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch, moment: str, checkpoint: int
+) -> None:
+    persist, publish = es.persist, CheckpointDirectory.publish
+    calls = []
+
+    def die_in_persist(*given: Any, **options: Any) -> int:
+        calls.append(given)
+        if moment == "before" and len(calls) == checkpoint:
+            raise Killed
+        number: int = persist(*given, **options)
+        if moment == "after" and len(calls) == checkpoint:
+            raise Killed
+        return number
+
+    def die_in_publish(*given: Any) -> None:
+        # The pools have it by now, and nothing lists it.
+        if moment == "in the middle" and len(calls) == checkpoint:
+            raise Killed
+        publish(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(es, "persist", die_in_persist)
+        patched.setattr(CheckpointDirectory, "publish", die_in_publish)
+        # Nothing tidies up where a power cut comes.
+        patched.setattr("embstore._persist_writer._drop", lambda _parts: None)
+        patched.setattr(CheckpointDirectory, "abandon", lambda *_: None)
+        first = part(killed_at=STEPS)
+    last = part()
+    assert first.kept_step == EVERY * (checkpoint - 1)
+    done = checkpoint if moment == "after" else checkpoint - 1
+    assert (last.resumed.step if last.resumed else 0) == EVERY * done
+    nothing_kept = "every run began anew: no power cut came after something was kept"
+    assert complaint_of(first, last) == (None if done else nothing_kept)
+
+
+def test_one_dense_part_stays_with_one_checkpoint(part: Callable[..., Part], kept_in: Path) -> None:
+    part(killed_at=17)
+    names = sorted(path.name for path in kept_in.iterdir())
+    assert names == ["checkpoints", "dense-00000015.npz", "pools"]
+
+
+# --- Broken engines and workloads, which the scenario must find
+
+
+def broken_after_restoring(
+    part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch, target: object, name: str, by: Any
+) -> str:
+    """The verdict where the last part has something replaced."""
+    first = part(killed_at=8)
+    monkeypatch.setattr(target, name, by)
+    return str(complaint_of(first, part()))
+
+
+WRONG_AT_5 = "after power cut 1 the checkpoint of step 5 was read back with checksum"
+
+
+def test_a_dense_part_that_is_not_restored_is_found(
+    part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complaint = broken_after_restoring(
+        part, monkeypatch, DenseAdagrad, "load_state", lambda *_: None
+    )
+    assert WRONG_AT_5 in complaint
+    assert "step 6: the loss is" in complaint
+
+
+def test_an_optimizer_of_the_dense_part_that_begins_anew_is_found(
+    part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = DenseAdagrad.load_state
+
+    def without_sums(self: DenseAdagrad, state: Mapping[str, Any]) -> None:
+        sums = {name: a for name, a in self.state().items() if name.startswith("sum")}
+        load(self, {**state, **{name: array.copy() for name, array in sums.items()}})
+
+    assert WRONG_AT_5 in broken_after_restoring(
+        part, monkeypatch, DenseAdagrad, "load_state", without_sums
+    )
+
+
+def test_a_dense_part_of_another_step_is_found(
+    part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = model_keeping._write_durably
+    kept: dict[str, Any] = {}
+
+    def write_the_first(path: Path, arrays: Mapping[str, Any]) -> None:
+        for name, array in arrays.items():
+            kept.setdefault(name, array.copy())
+        write(path, kept)
+
+    monkeypatch.setattr(model_keeping, "_write_durably", write_the_first)
+    complaint = str(complaint_of(part(killed_at=12), part()))
+    assert WRONG_AT_5.replace("step 5", "step 10") in complaint
+
+
+@pytest.mark.parametrize("damage", ["a weight", "a slot", "a row more"])
+def test_a_row_that_is_not_as_it_was_is_found(
+    part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    restore = es.restore_persisted
+
+    def then_alter(variables: Sequence[es.EmbeddingVariable], path: Path) -> int:
+        step: int = restore(variables, path)
+        table = variables[40]
+        keys = table.export()["keys"][:1]
+        if damage == "a row more":
+            keys = np.array([-7], np.int64)
+            table.lookup(keys, train=True)
+        else:
+            size = 1e-3 if damage == "a weight" else 1e-30
+            table.apply_gradients(keys, np.full((1, table.dim), size, np.float32))
+        return step
+
+    complaint = broken_after_restoring(part, monkeypatch, es, "restore_persisted", then_alter)
+    assert WRONG_AT_5 in complaint
+
+
+def test_a_run_that_skips_a_batch_after_restoring_is_found(
+    part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restore = ModelKeeping.restore
+    complaint = broken_after_restoring(
+        part, monkeypatch, ModelKeeping, "restore", lambda *given: restore(*given) + 1
+    )
+    assert "went on from step 6, of which the reference has no checksum" in complaint
+
+
+def test_a_run_that_begins_anew_though_something_was_kept_is_found(
+    part: Callable[..., Part], kept_in: Path
+) -> None:
+    first = part(killed_at=8)
+    shutil.rmtree(kept_in)
+    assert "went on from step 0, though it had kept step 5" in str(complaint_of(first, part()))
+
+
+# --- What can't be gone on from
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *given: str) -> str:
+    assert wdl.main([*given]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "torn", "another step's"])
+def test_a_checkpoint_without_its_dense_part_is_no_reason_to_begin_anew(
+    part: Callable[..., Part], capsys: pytest.CaptureFixture[str], kept_in: Path, damage: str
+) -> None:
+    part(killed_at=8)
+    dense = kept_in / "dense-00000005.npz"
+    if damage == "missing":
+        dense.unlink()
+    elif damage == "another step's":
+        dense.rename(kept_in / "dense-00000010.npz")
+    else:
+        content = dense.read_bytes()
+        dense.write_bytes(content[: len(content) // 2] if damage == "torn" else b"")
+    assert f"wdl: {dense}: can't be read back" in complaint(capsys, *arguments(kept_in))
+
+
+def test_a_checkpoint_of_another_model_is_refused(
+    part: Callable[..., Part], capsys: pytest.CaptureFixture[str], kept_in: Path
+) -> None:
+    part(killed_at=8)
+    shown = complaint(capsys, *arguments(kept_in, "--hidden-units", "24"))
+    assert "dense-00000005.npz: can't be read back: parameter_" in shown
+    shown = complaint(capsys, *arguments(kept_in, "--hidden-units", "16", "16"))
+    assert "is in the model alone" in shown
+    assert "dim" in complaint(capsys, *arguments(kept_in, "--embedding-dim", "4"))
+
+
+def test_a_checkpoint_beyond_the_last_step_is_refused(
+    part: Callable[..., Part], capsys: pytest.CaptureFixture[str], kept_in: Path
+) -> None:
+    part(killed_at=8)
+    shown = complaint(capsys, *arguments(kept_in, "--steps", "5"))
+    assert f"wdl: {kept_in}: holds a checkpoint of step 5, and only 5 are asked for" in shown
+
+
+@pytest.mark.parametrize(
+    ("storage_type", "reason"),
+    [
+        ("DRAM", "--kept-in: durability: DRAM has no tier of PMem below DRAM"),
+        ("DRAM_PMEM_SSDHASH", "--kept-in: durability: DRAM_PMEM_SSDHASH doesn't have it"),
+    ],
+)
+def test_storage_types_without_durable_pools_are_refused(
+    capsys: pytest.CaptureFixture[str], kept_in: Path, storage_type: str, reason: str
+) -> None:
+    storage = ["--storage-type", storage_type, "--storage-path", "/tmp"]
+    given = storage if storage_type != "DRAM" else storage[:2]
+    assert reason in complaint(capsys, *SMALL, *given, "--kept-in", str(kept_in))
+    assert not kept_in.exists()
+
+
+def test_a_folder_that_can_not_be_made_is_named(
+    capsys: pytest.CaptureFixture[str], kept_in: Path
+) -> None:
+    shown = complaint(capsys, *arguments(kept_in / "in" / "none"))
+    assert shown == f"wdl: {kept_in / 'in' / 'none'}: can't be made: No such file or directory\n"
