@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 import embstore as es
-from embstore._persisted_checkpoints import CheckpointDirectory
 from pmemlab.scenarios.document import Expectations, RowPlacement, Scenario, Workload
 from pmemlab.scenarios.power_cuts import PowerCut
 from pmemlab.scenarios.verdict import ExpectationError, judge
@@ -164,42 +163,59 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(part: Callable[...
     assert complaint_of(*parts) is None
 
 
+DIES = """
+import os, signal, sys
+import embstore as es
+from embstore._persisted_checkpoints import CheckpointDirectory
+from pmemlab.workloads import wdl
+
+moment, checkpoint, arguments = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+persist, publish, calls = es.persist, CheckpointDirectory.publish, []
+
+def die_at(now):
+    if now == moment and len(calls) == checkpoint:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def watched_persist(*given, **options):
+    calls.append(given)
+    die_at("before the rows")
+    number = persist(*given, **options)
+    die_at("before the last one goes")
+    return number
+
+def watched_publish(*given):
+    die_at("before it is listed")
+    publish(*given)
+
+es.persist, CheckpointDirectory.publish = watched_persist, watched_publish
+sys.exit(wdl.main(arguments))
+"""
+
+
 @pytest.mark.parametrize("checkpoint", [1, 2])
-@pytest.mark.parametrize("moment", ["before", "in the middle", "after"])
+@pytest.mark.parametrize(
+    ("moment", "is_made"),
+    [
+        ("before the rows", False),
+        ("before it is listed", False),  # though the pools have it
+        ("before the last one goes", True),
+    ],
+)
 def test_a_run_killed_in_the_making_of_a_checkpoint_has_one_that_is_whole(
-    part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch, moment: str, checkpoint: int
+    part: Callable[..., Part], kept_in: Path, moment: str, checkpoint: int, is_made: bool
 ) -> None:
-    persist, publish = es.persist, CheckpointDirectory.publish
-    calls = []
-
-    def die_in_persist(*given: Any, **options: Any) -> int:
-        calls.append(given)
-        if moment == "before" and len(calls) == checkpoint:
-            raise Killed
-        number: int = persist(*given, **options)
-        if moment == "after" and len(calls) == checkpoint:
-            raise Killed
-        return number
-
-    def die_in_publish(*given: Any) -> None:
-        # The pools have it by now, and nothing lists it.
-        if moment == "in the middle" and len(calls) == checkpoint:
-            raise Killed
-        publish(*given)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(es, "persist", die_in_persist)
-        patched.setattr(CheckpointDirectory, "publish", die_in_publish)
-        # Nothing tidies up where a power cut comes.
-        patched.setattr("embstore._persist_writer._drop", lambda _parts: None)
-        patched.setattr(CheckpointDirectory, "abandon", lambda *_: None)
-        first = part(killed_at=STEPS)
-    last = part()
+    done = subprocess.run(
+        [sys.executable, "-c", DIES, moment, str(checkpoint), *arguments(kept_in)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == -9, done.stderr
+    first, last = Part.of("", done.stderr), part()
     assert first.kept_step == EVERY * (checkpoint - 1)
-    done = checkpoint if moment == "after" else checkpoint - 1
-    assert (last.resumed.step if last.resumed else 0) == EVERY * done
+    made = checkpoint if is_made else checkpoint - 1
+    assert (last.resumed.step if last.resumed else 0) == EVERY * made
     nothing_kept = "every run began anew: no power cut came after something was kept"
-    assert complaint_of(first, last) == (None if done else nothing_kept)
+    assert complaint_of(first, last) == (None if made else nothing_kept)
 
 
 def test_one_dense_part_stays_with_one_checkpoint(part: Callable[..., Part], kept_in: Path) -> None:
@@ -263,7 +279,7 @@ def test_a_dense_part_of_another_step_is_found(
     assert WRONG_AT_5.replace("step 5", "step 10") in complaint
 
 
-@pytest.mark.parametrize("damage", ["a weight", "a slot", "a row more"])
+@pytest.mark.parametrize("damage", ["a weight", "a version", "a row more"])
 def test_a_row_that_is_not_as_it_was_is_found(
     part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
@@ -275,10 +291,8 @@ def test_a_row_that_is_not_as_it_was_is_found(
         keys = table.export()["keys"][:1]
         if damage == "a row more":
             keys = np.array([-7], np.int64)
-            table.lookup(keys, train=True)
-        else:
-            size = 1e-3 if damage == "a weight" else 1e-30
-            table.apply_gradients(keys, np.full((1, table.dim), size, np.float32))
+        size = 1e-30 if damage == "a version" else 1e-3
+        table.apply_gradients(keys, np.full((1, table.dim), size, np.float32))
         return step
 
     complaint = broken_after_restoring(part, monkeypatch, es, "restore_persisted", then_alter)
