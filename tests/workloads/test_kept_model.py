@@ -279,7 +279,7 @@ def test_a_dense_part_of_another_step_is_found(
     assert WRONG_AT_5.replace("step 5", "step 10") in complaint
 
 
-@pytest.mark.parametrize("damage", ["a weight", "a version", "a row more"])
+@pytest.mark.parametrize("damage", ["a weight", "a frequency", "a row more"])
 def test_a_row_that_is_not_as_it_was_is_found(
     part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
@@ -291,7 +291,7 @@ def test_a_row_that_is_not_as_it_was_is_found(
         keys = table.export()["keys"][:1]
         if damage == "a row more":
             keys = np.array([-7], np.int64)
-        size = 1e-30 if damage == "a version" else 1e-3
+        size = 1e-30 if damage == "a frequency" else 1e-3
         table.apply_gradients(keys, np.full((1, table.dim), size, np.float32))
         return step
 
