@@ -116,7 +116,7 @@ def test_keys_for_a_command_without_a_terminal_harm_nobody(machine: GuestMachine
 def test_a_shell_that_is_left_hangs_up_on_what_it_started(spawn: Spawn) -> None:
     script = "echo $$; exec sleep 60"
     command = spawn(["sh", "-c", script])
-    with closing(command.output(LIMIT_S)) as output:  # type: ignore[type-var]
+    with closing(command.output(LIMIT_S)) as output:
         pid = int(_until(output, b"\n"))
     deadline = time.monotonic() + LIMIT_S
     while played_qemu.is_running(pid):
