@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from saved_table import check_saves, train_and_save
 
 from pmemlab.powercut.fixture import PowerCut
@@ -11,6 +12,7 @@ def test_a_cut_at_any_moment_leaves_the_last_save(power_cut: PowerCut) -> None:
     power_cut(train_and_save, check_saves, tries=60)
 
 
+@pytest.mark.long
 def test_every_sync_of_a_save_is_needed(power_cut: PowerCut) -> None:
     mutations = power_cut.mutations(train_and_save, check_saves, tries=120, site_frames=2)
     assert len(mutations) >= 3

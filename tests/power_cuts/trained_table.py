@@ -20,7 +20,8 @@ KEYS = 120
 CACHE_ROWS = 16
 POOL_BYTES = 2 << 20
 BATCH = 12
-STEPS = 24
+STEPS = 24  # a run, at most
+MOST_STEPS = 20 * STEPS  # of all runs
 STEPS_A_CHECKPOINT = 3
 KEEP = 2
 
@@ -70,7 +71,7 @@ def uninterrupted() -> list[dict[str, Any]]:
     """What a table in DRAM is after each number of steps."""
     with make(es.StorageOption()) as variable:
         found = [contents(variable)]
-        for step in range(2 * STEPS):
+        for step in range(MOST_STEPS + STEPS):
             train(variable, step)
             found.append(contents(variable))
         return found
@@ -96,7 +97,7 @@ def train_and_persist(medium: Path) -> None:
             for _ in range(STEPS_A_CHECKPOINT):
                 train(variable, step)
                 step += 1
-            if step >= 2 * STEPS:
+            if step >= MOST_STEPS:
                 break
             window = number % 3
             es.persist([variable], checkpoints, window, global_step=step, keep=KEEP)
@@ -104,23 +105,33 @@ def train_and_persist(medium: Path) -> None:
                 print(f"durable {step}", flush=True)
 
 
+def check_newest(medium: Path, output: str) -> None:
+    """The newest checkpoint is that of its step, and none is missing that was called durable."""
+    with open_table(medium) as variable:
+        _check_newest(variable, medium, output)
+
+
 def check(medium: Path, output: str) -> None:
-    """The newest checkpoint is that of its step, none is missing that was called durable, and what
-    is trained from it ends where a run ends that was never cut.
+    """That; whatever else is listed can be restored; and what is trained from there ends where a
+    run ends that was never cut. Gives up all checkpoints but the oldest.
     """
     checkpoints = medium / "checkpoints"
-    told = [int(line.split()[-1]) for line in output.splitlines() if line.startswith("durable")]
     listed = es.persisted(checkpoints)
     with open_table(medium) as variable:
-        step = restore(variable, checkpoints)
-        if step < max(told, default=0):
-            raise AssertionError(f"step {told[-1]} was durable, and step {step} is the newest")
-        for older in reversed(listed[:-1]):  # whatever is listed can be restored
-            at = es.restore_persisted([variable], checkpoints, older)
-            if contents(variable) != uninterrupted()[at]:
-                raise AssertionError(f"the rows of checkpoint {older} aren't those of step {at}")
-            step = at
+        step = _check_newest(variable, medium, output)
+        for older in reversed(listed[:-1]):
+            step = es.restore_persisted([variable], checkpoints, older)
+            if contents(variable) != uninterrupted()[step]:
+                raise AssertionError(f"the rows of checkpoint {older} aren't those of step {step}")
         for more in range(step, step + 2 * STEPS_A_CHECKPOINT):
             train(variable, more)
         if contents(variable) != uninterrupted()[step + 2 * STEPS_A_CHECKPOINT]:
             raise AssertionError(f"training from step {step} ends elsewhere")
+
+
+def _check_newest(variable: es.EmbeddingVariable, medium: Path, output: str) -> int:
+    told = [int(line.split()[-1]) for line in output.splitlines() if line.startswith("durable")]
+    step = restore(variable, medium / "checkpoints")
+    if step < max(told, default=0):
+        raise AssertionError(f"step {max(told)} was durable, and step {step} is the newest")
+    return step
