@@ -7,7 +7,7 @@ from trained_table import check, check_newest, train_and_persist
 
 from pmemlab.powercut.fixture import PowerCut
 
-TRIES = 60  # `make check` has 500; by hand, more: --pmemlab-power-cuts N
+TRIES = 30  # `make check` has 500; by hand, more: --pmemlab-power-cuts N
 SERIES, ROUNDS = 2, 20
 
 
