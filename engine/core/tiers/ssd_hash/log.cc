@@ -72,6 +72,27 @@ void Log::add_file_bytes(uint64_t bytes) {
 
 // -- appending --------------------------------------------------------------------------------------------
 
+// Under its own name only once its header is there, so that no kill leaves a file without one, nor, where files are
+// kept, a power cut.
+std::shared_ptr<LogFile> Log::make_file(const std::string& path, uint32_t index, uint32_t capacity) {
+  for (bool is_first = true;; is_first = false) {
+    auto file = std::make_shared<LogFile>(
+        std::make_unique<files::File>(*shape_.calls, path + ".new", shape_.open_flags() | O_CREAT | O_TRUNC,
+                                      shape_.file_use()),
+        next_number_, index, capacity);
+    try {
+      write_file_header(file->file(), *file, shape_);
+      if (shape_.keeps_files) file->file().sync();
+      file->file().rename_to(path);
+      return file;
+    } catch (...) {
+      shape_.calls->unlink(file->file().path().c_str());
+      // What a sync that failed was to bring to the medium belongs into a new file.
+      if (!is_first || !file->file().in_doubt()) throw;
+    }
+  }
+}
+
 void Log::open_file() {
   // An eighth of the live rows, so that compaction never has much in its hands.
   const uint64_t wanted_bytes = std::max<uint64_t>(live_bytes() / 8, shape_.flush_bytes);
@@ -81,19 +102,7 @@ void Log::open_file() {
   const std::string path = shape_.path_of(next_number_);
   std::shared_ptr<LogFile> file;
   try {
-    // Under its own name only once its header is there, so that no kill leaves a file without one.
-    file = std::make_shared<LogFile>(
-        std::make_unique<files::File>(*shape_.calls, path + ".new", shape_.open_flags() | O_CREAT | O_TRUNC,
-                                      shape_.file_use()),
-        next_number_, index, capacity);
-    try {
-      write_file_header(file->file(), *file, shape_);
-      if (shape_.keeps_files) file->file().sync();  // nor a power cut
-      file->file().rename_to(path);
-    } catch (...) {
-      shape_.calls->unlink(file->file().path().c_str());
-      throw;
-    }
+    file = make_file(path, index, capacity);
   } catch (...) {
     free_indexes_.push_front(index);
     throw;

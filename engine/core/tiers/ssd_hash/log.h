@@ -101,6 +101,8 @@ class Log {
   void publish_view() REQUIRES(mutex_);   // after buffer_ changed
   void publish_files() REQUIRES(mutex_);  // after files_ changed
   uint32_t take_file_index() REQUIRES(mutex_);
+  std::shared_ptr<LogFile> make_file(const std::string& path, uint32_t index, uint32_t capacity)
+      REQUIRES(mutex_);
   void open_file() REQUIRES(mutex_);
   void open_buffer() REQUIRES(mutex_);
   // These let go of the lock while copies are being made.
