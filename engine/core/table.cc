@@ -332,7 +332,7 @@ BegunPoolCheckpoint Table::begin_persist(checkpoint::Writer& file, bool waiting_
   return begin_pool_checkpoint(parts_, file, waiting_keys);
 }
 
-void Table::finish_persist(uint64_t number, const PoolCheckpointId& id) {
+void Table::finish_persist(uint64_t number, const CheckpointId& id) {
   Operation operation(*this);
   PoolTier& with = pool();
   write_back_pool_checkpoint(parts_, operation);

@@ -111,7 +111,7 @@ class Table {
   // What a checkpoint that was begun is known by, and the table as it was then.
   BegunPoolCheckpoint begin_persist(checkpoint::Writer& file, bool waiting_keys);
   // Has all its rows in the pool, and it durable under this id.
-  void finish_persist(uint64_t number, const PoolCheckpointId& id);
+  void finish_persist(uint64_t number, const CheckpointId& id);
   void drop_persisted(uint64_t number);
   std::vector<PoolCheckpoint> persisted() const;
   // True where none is under way and the first tier is full.

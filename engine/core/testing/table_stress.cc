@@ -377,7 +377,7 @@ void run_persisted(const Options& options, const Storage& storage) {
   constexpr int kCuts = 6;
   const TemporaryDirectory directory;
   const RowLayout layout(kDim, /*slot_count=*/0);
-  PoolCheckpointId id{};
+  CheckpointId id{};
   BegunPoolCheckpoint last;
   uint64_t files = 0;
   for (int cut = 0; cut < kCuts; ++cut) {

@@ -235,7 +235,7 @@ void PoolTier::add_to_checkpoints(uint64_t first_number, Slot slot) noexcept {
   if (references_.add_to_pending(first_number, slot)) slots_.give_back(std::span(&slot, 1));
 }
 
-void PoolTier::commit_checkpoint(uint64_t number, const PoolCheckpointId& id) {
+void PoolTier::commit_checkpoint(uint64_t number, const CheckpointId& id) {
   const MutexLock lock(mutex_);
   const auto checkpoint = find(number);
   if (checkpoint == checkpoints_.end() || !checkpoint->is_pending) {

@@ -22,6 +22,7 @@
 #include "row/row_batch.h"
 #include "row/row_layout.h"
 #include "threads/mutex.h"
+#include "tiers/checkpoint_follower.h"
 #include "tiers/memory/slot_allocator.h"
 #include "tiers/memory/slot_ranks.h"
 #include "tiers/pool/checkpoint_table.h"
@@ -41,11 +42,9 @@ struct PoolIdentity {
   std::string optimizer;
 };
 
-using PoolCheckpointId = std::array<uint8_t, 16>;
-
 struct PoolCheckpoint {
   uint64_t number;  // ascending in a pool, never given again
-  PoolCheckpointId id;
+  CheckpointId id;
   uint64_t rows;  // that the pool has of it
 };
 
@@ -109,7 +108,7 @@ class PoolTier final : public Tier {
   void add_to_checkpoints(uint64_t first_number, Slot slot) noexcept;
   // Everything that belongs to it is durable, and it is, when this returns. REQUIRES: fence() was called by all who wrote for it.
   // Throws Error(kStorage); then it's still pending.
-  void commit_checkpoint(uint64_t number, const PoolCheckpointId& id);
+  void commit_checkpoint(uint64_t number, const CheckpointId& id);
   // Kept or pending; there's no such checkpoint from now on, and its slots are free as far as nothing else needs them.
   void drop_checkpoint(uint64_t number);
   // Those that are durable, ascending.

@@ -137,8 +137,8 @@ void Pool::expect_taken(uint64_t slots) const {
 
 PoolIdentity identity() { return {.table_name = "var", .optimizer = "Adagrad"}; }
 
-PoolCheckpointId id_of(uint64_t number) {
-  PoolCheckpointId id{};
+CheckpointId id_of(uint64_t number) {
+  CheckpointId id{};
   std::memcpy(id.data(), &number, sizeof number);
   id[15] = 0xee;
   return id;

@@ -64,7 +64,7 @@ class Pool {
 };
 
 PoolIdentity identity();
-PoolCheckpointId id_of(uint64_t number);
+CheckpointId id_of(uint64_t number);
 // The least size that has so many slots.
 uint64_t size_for(const RowLayout& layout, uint64_t slots);
 std::vector<int64_t> keys_from(int64_t first, int64_t count);
