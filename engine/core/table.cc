@@ -227,7 +227,7 @@ class Table::PreparedApply::Scope {
       throw Error(ErrorKind::kStoreFull,
                   parts_.name + ": the batch changes rows that its pool, " + with->stats().path.value_or("") +
                       ", has no room for beside what its checkpoints keep: " +
-                      std::to_string(with->free_slots()) + " of its " + std::to_string(with->slots()) +
+                      std::to_string(with->free_slots()) + " of its " + std::to_string(with->slot_count()) +
                       " places are free, " + std::to_string(PoolTier::kHeadroomSlots) +
                       " of them for moves; persist, which lets older rows go, or raise storage_size");
     }
@@ -334,9 +334,8 @@ BegunPoolCheckpoint Table::begin_persist(checkpoint::Writer& file, bool waiting_
 
 void Table::finish_persist(uint64_t number, const CheckpointId& id) {
   Operation operation(*this);
-  PoolTier& with = pool();
-  write_back_pool_checkpoint(parts_, operation);
-  with.commit_checkpoint(number, id);
+  pool();
+  commit_pool_checkpoint(parts_, operation, number, id);
 }
 
 void Table::drop_persisted(uint64_t number) {
@@ -367,7 +366,7 @@ void Table::discard_persisted() {
                 parts_.name + ": its pool holds nothing of an earlier run that could be discarded");
   }
   Standstill standstill(parts_);
-  pool().start_over();
+  give_up_pool_checkpoints(parts_);
 }
 
 ExportedRows Table::export_rows(OnDamage on_damage) const {

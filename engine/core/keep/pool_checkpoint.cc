@@ -93,33 +93,10 @@ void write_wanted(RowStore& store, std::span<const Slot> slots, RowBatch& batch)
   }
 }
 
-}  // namespace
-
-BegunPoolCheckpoint begin_pool_checkpoint(TableParts& table, checkpoint::Writer& file, bool waiting_keys) {
-  PoolCopies& copies = *table.store->pool_copies();
-  PoolTier& pool = copies.pool();
-  if (pool.awaits_restore()) {
-    throw Error(ErrorKind::kStorage, pool.stats().path.value_or("") +
-                                         ": holds checkpoints of an earlier run; take them over with "
-                                         "restore_persisted(), or give them up with discard_persisted()");
-  }
-  const BatchBoundary boundary(table);
-  if (waiting_keys) save_waiting_keys(table, file);
-  BegunPoolCheckpoint begun{
-      .number = pool.newest_number() + 1, .rows = table.store->rows(0) + table.store->rows(1), .state = {}};
-  {
-    MutexLock lock(table.state_mutex);
-    begun.state = {table.apply_count, table.optimizer_state, table.clock.next_stamp()};
-  }
-  pool.begin_checkpoint(begun.number);
-  copies.want_changed(begun.number);
-  return begun;
-}
-
-void write_back_pool_checkpoint(TableParts& table, Table::Operation& operation) {
-  RowStore& store = *table.store;
+// Writes the changed rows that checkpoints want to the pool, while look-ups and updates go on.
+void write_back(RowStore& store, Table::Operation& operation) {
   const PoolCopies& copies = *store.pool_copies();
-  RowBatch batch(table.layout);
+  RowBatch batch(store.layout());
   while (copies.wanted_count() != 0) {
     const std::vector<Slot> slots = copies.wanted();
     for (size_t first = 0; first < slots.size(); first += kRowsAtOnce) {
@@ -131,6 +108,43 @@ void write_back_pool_checkpoint(TableParts& table, Table::Operation& operation) 
   }
 }
 
+}  // namespace
+
+BegunPoolCheckpoint begin_pool_checkpoint(TableParts& table, checkpoint::Writer& file, bool waiting_keys) {
+  PoolCopies& copies = *table.store->pool_copies();
+  PoolTier& pool = copies.pool();
+  pool.check_is_taken_up();
+  const BatchBoundary boundary(table);
+  if (waiting_keys) save_waiting_keys(table, file);
+  BegunPoolCheckpoint begun{.number = pool.newest_number() + 1, .rows = 0, .state = {}};
+  for (size_t t = 0; t < table.store->tiers().size(); ++t) begun.rows += table.store->rows(t);
+  {
+    MutexLock lock(table.state_mutex);
+    begun.state = {table.apply_count, table.optimizer_state, table.clock.next_stamp()};
+  }
+  pool.begin_checkpoint(begun.number);
+  if (CheckpointFollower* const follower = table.store->tiers().follower()) {
+    try {
+      follower->begin_checkpoint(begun.number);
+    } catch (...) {
+      pool.drop_checkpoint(begun.number);
+      throw;
+    }
+  }
+  copies.want_changed(begun.number);
+  return begun;
+}
+
+void commit_pool_checkpoint(TableParts& table, Table::Operation& operation, uint64_t number,
+                            const CheckpointId& id) {
+  RowStore& store = *table.store;
+  write_back(store, operation);
+  if (CheckpointFollower* const follower = store.tiers().follower()) {
+    follower->commit_checkpoint({number, id});
+  }
+  store.tiers().pool()->commit_checkpoint(number, id);
+}
+
 void drop_pool_checkpoint(TableParts& table, uint64_t number) {
   PoolCopies& copies = *table.store->pool_copies();
   PoolTier& pool = copies.pool();
@@ -139,9 +153,23 @@ void drop_pool_checkpoint(TableParts& table, uint64_t number) {
     const BatchBoundary boundary(table);
     pool.drop_checkpoint(number);
     if (!pool.has_pending()) copies.forget_wanted();
-    return;
+  } else {
+    pool.drop_checkpoint(number);
   }
-  pool.drop_checkpoint(number);
+  if (CheckpointFollower* const follower = table.store->tiers().follower()) {
+    follower->drop_checkpoint(number);
+    table.store->tiers().compact();
+  }
+}
+
+void give_up_pool_checkpoints(TableParts& table) {
+  PoolTier& pool = *table.store->tiers().pool();
+  const std::vector<PoolCheckpoint> checkpoints = pool.checkpoints();
+  pool.start_over();
+  CheckpointFollower* const follower = table.store->tiers().follower();
+  if (follower == nullptr) return;
+  for (const PoolCheckpoint& checkpoint : checkpoints) follower->drop_checkpoint(checkpoint.number);
+  table.store->tiers().compact();
 }
 
 void restore_pool_checkpoint(Table& table, uint64_t number, checkpoint::Partition partition,

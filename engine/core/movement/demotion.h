@@ -42,7 +42,7 @@ class Demotion {
     IndexHit hit;
     size_t copy = kNoCopy;  // among those that are written
   };
-  // Of a row that the tier below has already.
+  // Of a row that the tier below has already, or that can't be read.
   static constexpr size_t kNoCopy = static_cast<size_t>(-1);
   // Moves up to `count` of tier t's coldest rows down; false where nothing but pinned rows is left to go.
   bool demote(size_t t, uint64_t count);
@@ -61,6 +61,7 @@ class Demotion {
   std::vector<Leaving> leaving_;
   std::vector<Place> places_;
   RowBatch rows_;
+  std::vector<DamagedRow> damaged_;
 };
 
 }  // namespace embstore

@@ -106,10 +106,12 @@ void PoolCopies::was_written(Slot slot, Slot to) {
   pool_.add_to_checkpoints(first_wanting(load(slot)), to);
   wanted_count_.fetch_sub(1);
   pool_.give_claim_back(1);
-  store(slot, to + 1);
+  has_copy(slot, to);
 }
 
-void PoolCopies::write_wanted(Slot slot, int64_t key) { store(slot, write(slot, key, /*is_live=*/true) + 1); }
+void PoolCopies::write_wanted(Slot slot, int64_t key) {
+  has_copy(slot, write(slot, key, /*is_live=*/true));
+}
 
 void PoolCopies::forget_wanted() {
   for (const Slot slot : wanted()) store(slot, kChanged);

@@ -47,7 +47,11 @@ class PoolCopies {
   // --- Where rows come and go
   // A row that the pool doesn't have, with a claim that is the row's from now on.
   void came_anew(Slot slot) { store(slot, kChanged); }
-  void came_from_pool(Slot slot, Slot copy) { store(slot, copy + 1); }
+  void came_from_pool(Slot slot, Slot copy) { has_copy(slot, copy); }
+  // A row from below the pool, with a claim that is the row's from now on.
+  void came_from_below(Slot slot) { store(slot, kChanged); }
+  // The row goes down to its clean copy. To be followed by went_to_pool().
+  void goes_to_copy(Slot slot, int64_t key, Slot copy) { pool_.was_copy(copy, first_.header(slot, key)); }
   void shifted(Slot from, Slot to) {
     store(to, load(from));
     store(from, kChanged);
@@ -98,6 +102,10 @@ class PoolCopies {
 
   uint32_t load(Slot slot) const { return words_[slot].load(std::memory_order_relaxed); }
   void store(Slot slot, uint32_t word) { words_[slot].store(word, std::memory_order_relaxed); }
+  void has_copy(Slot slot, Slot copy) {
+    pool_.is_copy(copy);
+    store(slot, copy + 1);
+  }
   // The number of the checkpoint that the word says.
   uint64_t first_wanting(uint32_t word) const;
   // Writes the row as it is for the checkpoints that want it.

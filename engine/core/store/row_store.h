@@ -46,6 +46,12 @@ class RowStore {
   // Null where there's no durable pool below the first tier.
   PoolCopies* pool_copies() const { return pool_copies_.get(); }
 
+  // True where a row from there may come up: one from below a pool owns no place of it, and needs a claim on one, which
+  // is the row's then. To be called right before the move.
+  bool try_claim_for(RowRef from) {
+    return pool_copies_ == nullptr || from.tier() <= 1 || pool_copies_->pool().try_claim(1);
+  }
+
   uint64_t row_count() const;
   uint64_t rows(size_t t) const { return counts_.rows(t); }
   uint64_t excess_rows(size_t t) const {

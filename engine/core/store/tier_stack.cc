@@ -85,8 +85,9 @@ std::unique_ptr<Tier> make_file_tier(const std::string& table_name, const TierSp
 
 std::unique_ptr<PoolTier> make_pool(const std::string& table_name, const TierSpec& spec,
                                     const RowLayout& layout, size_t tier, size_t tiers) {
-  if (tier != 1 || tiers != 2) {
-    throw Error(ErrorKind::kInvalidArgument, "tiers: PMEM_POOL can only be the second of two, below DRAM");
+  if (tier != 1 || tiers > 3) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "tiers: PMEM_POOL can only be the second, below DRAM, and have one tier below it");
   }
   if (!spec.size_bytes) {
     throw Error(ErrorKind::kInvalidArgument, "storage_size: a PMEM_POOL tier needs one");
@@ -99,7 +100,23 @@ std::unique_ptr<PoolTier> make_pool(const std::string& table_name, const TierSpe
                                                  " that it keeps free for moves");
   }
   return std::make_unique<PoolTier>(path_of(spec), layout, PoolIdentity{table_name, spec.optimizer},
-                                    *spec.size_bytes);
+                                    *spec.size_bytes, libpmem(), files::system_file_calls(),
+                                    tiers == 2 ? PoolRole::kLast : PoolRole::kMiddle);
+}
+
+// Rows that a pool may hold above another tier. Those of the first tier have their places in it too; a quarter of what is
+// left is for rows that change between two checkpoints.
+uint64_t middle_capacity_of(const PoolTier& pool, uint64_t first_tier_rows) {
+  const uint64_t slots = pool.slot_count() - PoolTier::kHeadroomSlots;
+  if (slots <= first_tier_rows) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "storage_size: the pool has " + std::to_string(pool.slot_count()) +
+                    " places, of which rows of the DRAM tier may need " + std::to_string(first_tier_rows) +
+                    " and moves " + std::to_string(PoolTier::kHeadroomSlots) +
+                    "; make the pool larger, or the DRAM tier smaller");
+  }
+  const uint64_t left = slots - first_tier_rows;
+  return std::max<uint64_t>(1, left - left / 4);
 }
 
 bool is_memory(const std::string& kind) {
@@ -140,8 +157,14 @@ TierStack::TierStack(const std::string& table_name, const std::vector<TierSpec>&
     if (spec.kind == "PMEM_POOL") {
       level.tier = make_pool(table_name, spec, layout, t, specs.size());
       pool_ = static_cast<PoolTier*>(level.tier.get());
-      level.capacity_rows = pool_->slots() - PoolTier::kHeadroomSlots;
       level.headroom_rows = PoolTier::kHeadroomSlots / 2;
+      if (t + 1 == specs.size()) {
+        level.capacity_rows = pool_->slot_count() - PoolTier::kHeadroomSlots;
+      } else {
+        level.capacity_rows =
+            middle_capacity_of(*pool_, levels_[0].capacity_rows + levels_[0].headroom_rows);
+        level.ranked = pool_;
+      }
       continue;
     }
     if (!is_memory(spec.kind)) {
@@ -160,6 +183,7 @@ TierStack::TierStack(const std::string& table_name, const std::vector<TierSpec>&
     auto tier =
         make_memory_tier(spec, layout, role_of(t, specs.size()), level.capacity_rows + level.headroom_rows);
     level.memory = tier.get();
+    if (tier->is_ranked()) level.ranked = tier.get();
     level.tier = std::move(tier);
   }
   first_ = levels_.front().memory;

@@ -72,7 +72,7 @@ void the_size_that_is_asked_for_is_that_of_both_files() {
       const TemporaryDirectory directory;
       const uint64_t slots = PoolTier::slots_for(layout, bytes);
       PoolTier tier(directory / "var", layout, identity(), bytes);
-      check(tier.slots() == slots && tier.free_slots() == slots, "another number of slots was promised");
+      check(tier.slot_count() == slots && tier.free_slots() == slots, "another number of slots was promised");
       const uint64_t taken =
           fs::file_size(directory / "var.pool") + fs::file_size(directory / "var.checkpoints");
       check(taken <= bytes, "the files are larger than was asked for");
