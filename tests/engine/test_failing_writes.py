@@ -81,7 +81,7 @@ def every_failed_apply_leaves_everything_as_it_was(
                     model.apply_gradients(*refused)
                 var.drain()
             except StorageError:
-                # LevelDB may refuse all writes from its first failed one on, one behind a call included.
+                # LevelDB may refuse all writes from its first failed one on, whoever made it.
                 assert storage_type is es.StorageType.DRAM_LEVELDB
                 same_as_model()
                 return
