@@ -354,6 +354,11 @@ bool Table::should_persist() const {
   return !pool().has_pending() && parts_.store->rows(0) >= parts_.store->tiers().capacity_rows(0);
 }
 
+bool Table::is_pool_short() const {
+  Operation operation(*this);
+  return !pool().has_pending() && parts_.store->tiers().is_pool_short();
+}
+
 bool Table::awaits_restore() const {
   Operation operation(*this);
   return pool().awaits_restore();

@@ -88,10 +88,14 @@ def persisted(path: PathLike) -> list[int]:
 def should_persist(variables: Sequence[EmbeddingVariable]) -> bool:
     """Whether a checkpoint costs little now: none is pending, and the cache in DRAM is full.
 
-    Before that, rows that were just made would be written that may change again soon.
+    Before that, rows that were just made would be written that may change again soon. Where a tier
+    on SSD lies below a pool, also when the pool is about to have no place for rows that change,
+    until a checkpoint lets older ones go.
     """
-    chosen = _durable(variables)
-    return all(shard.should_persist() for variable in chosen for shard in variable._shards)
+    shards = [shard for variable in _durable(variables) for shard in variable._shards]
+    return any(shard.is_pool_short() for shard in shards) or all(
+        shard.should_persist() for shard in shards
+    )
 
 
 def restore_persisted(

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from engine_storage import skip_without_library
-from test_durability import contents, durable, make, place, plain, train
+from test_durability import contents, durable, make, place, plain, pool_bytes_above_ssd, train
 
 import embstore as es
 from embstore.errors import EmbStoreError, StorageError, StoreFullError
@@ -270,3 +270,23 @@ def test_files_that_are_missing_are_told_and_the_pool_stays(
     with durable(place, storage_type=storage_type) as variable:
         es.restore_persisted([variable], place / "checkpoints")
         assert contents(variable) == plain(50)
+
+
+def test_a_checkpoint_is_advised_before_the_pool_has_no_place_for_what_changes(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    size = pool_bytes_above_ssd(24) + 300 * 256
+    with (
+        durable(place, storage_type=storage_type, pool_bytes=size) as variable,
+        durable(place, "another, whose cache is never full", storage_type) as other,
+    ):
+        steps = 0
+        while not es.should_persist([variable, other]):
+            if steps % 20 == 0:
+                es.persist([variable, other], place / "checkpoints", keep=8)
+            train(variable, range(steps, steps + 1))  # never StoreFullError
+            steps += 1
+        es.persist([variable, other], place / "checkpoints")
+        assert not es.should_persist([variable, other])
+        train(variable, range(steps, steps + 5))
+        assert contents(variable) == plain(steps + 5)

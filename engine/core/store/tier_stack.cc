@@ -161,8 +161,10 @@ TierStack::TierStack(const std::string& table_name, const std::vector<TierSpec>&
       if (t + 1 == specs.size()) {
         level.capacity_rows = pool_->slot_count() - PoolTier::kHeadroomSlots;
       } else {
-        level.capacity_rows =
-            middle_capacity_of(*pool_, levels_[0].capacity_rows + levels_[0].headroom_rows);
+        const uint64_t first_tier_rows = levels_[0].capacity_rows + levels_[0].headroom_rows;
+        level.capacity_rows = middle_capacity_of(*pool_, first_tier_rows);
+        const uint64_t reserve = pool_->slot_count() - first_tier_rows - level.capacity_rows;
+        least_free_pool_slots_ = PoolTier::kHeadroomSlots + (reserve - PoolTier::kHeadroomSlots) / 2;
         level.ranked = pool_;
       }
       continue;

@@ -37,6 +37,8 @@ class TierStack {
   Tier& last() const { return *levels_.back().tier; }
   // The durable tier below the first, if there is one; else null.
   PoolTier* pool() const { return pool_; }
+  // Whether less than half is left of what a pool above another tier keeps for rows that change between two checkpoints.
+  bool is_pool_short() const { return pool_ != nullptr && pool_->free_slots() < least_free_pool_slots_; }
   // The tier below it that takes part in its checkpoints, if there is one; else null.
   CheckpointFollower* follower() const { return follower_; }
   // The tier, if rows go on from it to the next by how they rank; else null.
@@ -67,6 +69,7 @@ class TierStack {
   std::vector<Level> levels_;
   MemoryTier* first_ = nullptr;
   PoolTier* pool_ = nullptr;
+  uint64_t least_free_pool_slots_ = 0;
   CheckpointFollower* follower_ = nullptr;
 };
 
