@@ -219,8 +219,10 @@ class Table::PreparedApply::Scope {
     // Nearly full. What the batch needs exactly can only be told while no other brings rows.
     parts_.gate.enter_alone();
     gate_ = Gate::kAlone;
-    if (parts_.store->pool_copies() != nullptr)
+    if (parts_.store->pool_copies() != nullptr) {
       parts_.mover->settle();  // moves take places of a pool for a while
+      parts_.mover->make_room_in_pool(batch_->keys().size());
+    }
     update_ = make_update();
     if (update_->prepare(new_rows)) return;
     if (const PoolTier* const with = parts_.store->tiers().pool()) {

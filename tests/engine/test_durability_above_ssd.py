@@ -290,3 +290,24 @@ def test_a_checkpoint_is_advised_before_the_pool_has_no_place_for_what_changes(
         assert not es.should_persist([variable, other])
         train(variable, range(steps, steps + 5))
         assert contents(variable) == plain(steps + 5)
+
+
+def test_a_batch_as_large_as_the_pool_has_room_where_the_pool_can_give_rows_up(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    with durable(place, storage_type=storage_type) as variable, make("plain") as other:
+        for first in range(0, 3000, 300):
+            ids = np.arange(first, first + 300)
+            for table in (variable, other):
+                table.apply_gradients(ids, np.ones((300, 4), np.float32))
+        assert contents(variable) == contents(other)
+        before = contents(variable)
+        ids = np.arange(500)
+        message = r"table\.pool.*persist, which lets older rows go, or raise storage_size"
+        with pytest.raises(StoreFullError, match=message):
+            variable.apply_gradients(ids, np.ones((500, 4), np.float32))
+        assert contents(variable) == before
+        es.persist([variable], place / "checkpoints")
+    with durable(place, storage_type=storage_type) as variable:
+        es.restore_persisted([variable], place / "checkpoints")
+        assert contents(variable) == before

@@ -33,9 +33,13 @@ bool Demotion::step() {
     if (const MemoryTier* const below = tiers.memory(t + 1)) {
       count = std::min(count, below->slots().free_slots());
     }
-    if (count != 0 && demote(t, count)) return true;
+    if (demote(t, count, Which::kExcess)) return true;
   }
   return false;
+}
+
+bool Demotion::make_room(size_t t, uint64_t count) {
+  return demote(t, std::min({count, kRowsAtOnce, store_.rows(t)}), Which::kAny);
 }
 
 void Demotion::vacate_added_slots() {
@@ -66,14 +70,19 @@ void Demotion::vacate_added_slots() {
   tier.remove_added_slots();
 }
 
-bool Demotion::demote(size_t t, uint64_t count) {
+uint64_t Demotion::rows_to_go(size_t t, Which which) const {
+  return which == Which::kExcess ? store_.excess_rows(t) : store_.rows(t);
+}
+
+bool Demotion::demote(size_t t, uint64_t count, Which which) {
+  if (count == 0) return false;
   const Epochs::Guard guard = store_.epochs().enter();
-  const uint64_t pinned = choose(t, count);
+  const uint64_t pinned = choose(t, count, which);
   if (leaving_.empty()) {
     if (pinned != 0) return false;
     // Rows that were accessed since they were ranked: the next round finds colder ones.
     std::this_thread::yield();
-    return store_.excess_rows(t) != 0;
+    return rows_to_go(t, which) != 0;
   }
   const PoolCopies* const pool_copies = t == 0 ? store_.pool_copies() : nullptr;
   places_.clear();
@@ -94,7 +103,7 @@ bool Demotion::demote(size_t t, uint64_t count) {
   return moved != 0 || damaged_.empty();
 }
 
-uint64_t Demotion::choose(size_t t, uint64_t count) {
+uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
   const RankedTier& from = *store_.tiers().ranked(t);
   IndexReader reader(store_.index());
   const std::vector<ColdestRows::Candidate>& coldest = coldest_[t].next(count);
@@ -121,7 +130,7 @@ uint64_t Demotion::choose(size_t t, uint64_t count) {
     candidates_.push_back({{key, slot}, hash, hit});
   }
   // As many as are still too many: rows may have been promoted from here since they were counted.
-  candidates_.resize(std::min<uint64_t>(candidates_.size(), store_.excess_rows(t)));
+  candidates_.resize(std::min<uint64_t>(candidates_.size(), rows_to_go(t, which)));
   leaving_.clear();
   for (const uint32_t i :
        in_order_of_shards(candidates_.size(), [this](size_t row) { return candidates_[row].hash; })) {

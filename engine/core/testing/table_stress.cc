@@ -119,7 +119,7 @@ struct Storage {
 
   bool has_filter() const { return !std::holds_alternative<NoFilter>(filter); }
   bool keeps_rows() const { return tiers.back().ssd_hash.keep_files; }
-  bool has_pool() const { return tiers.back().kind == "PMEM_POOL"; }
+  bool has_pool() const { return tiers.size() > 1 && tiers[1].kind == "PMEM_POOL"; }
 };
 
 constexpr uint64_t kRowBytes = kDim * sizeof(float);
@@ -138,7 +138,11 @@ TierSpec ssd_hash(bool keep_files) {
   return tier;
 }
 
-TierSpec durable_pool() { return {"PMEM_POOL", std::nullopt, uint64_t{8} << 20, {}, "SGD"}; }
+TierSpec durable_pool(uint64_t size_bytes) { return {"PMEM_POOL", std::nullopt, size_bytes, {}, "SGD"}; }
+// Above SSD: room for few rows beside those of the first tier and of moves, so that rows go on all the time.
+constexpr uint64_t kSmallPool = (PoolTier::kHeadroomSlots + 456 + 350 + 1700) * 256;
+
+TierSpec leveldb() { return {"LEVELDB", std::nullopt, std::nullopt}; }
 
 std::vector<Storage> storages() {
   const CounterFilterSpec counter{.filter_freq = 3};
@@ -147,7 +151,9 @@ std::vector<Storage> storages() {
           {"three tiers", {dram(kSmall), dram(kSmall * 3 / 2), dram(kLarge)}, CacheStrategy::kLru},
           {"SSDHASH", {dram(kSmall), ssd_hash(false)}, CacheStrategy::kLru},
           {"SSDHASH that keeps its rows", {dram(kSmall), ssd_hash(true)}},
-          {"a durable pool", {dram(kSmall), durable_pool()}},
+          {"a durable pool", {dram(kSmall), durable_pool(kLarge)}},
+          {"a durable pool above SSDHASH", {dram(kSmall), durable_pool(kSmallPool), ssd_hash(false)}},
+          {"a durable pool above LEVELDB", {dram(kSmall), durable_pool(kSmallPool), leveldb()}},
           {"one tier with a sketch", {dram(kLarge)}, CacheStrategy::kLfu, bloom},
           {"three tiers with a sketch",
            {dram(kSmall), dram(kSmall), ssd_hash(false)},
@@ -168,7 +174,10 @@ TableSpec table_spec(const Storage& storage, const std::string& path) {
       .cache_strategy = storage.strategy,
       .filter = storage.filter,
   };
-  if (spec.tiers.back().kind == "SSDHASH" || storage.has_pool()) spec.tiers.back().path = path;
+  for (TierSpec& tier : spec.tiers) {
+    if (tier.kind == "PMEM_POOL") tier.path = path;
+    if (tier.kind == "SSDHASH" || tier.kind == "LEVELDB") tier.path = path + ".ssd";
+  }
   return spec;
 }
 
