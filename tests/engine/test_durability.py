@@ -489,6 +489,26 @@ def test_damage_in_the_pool_is_told(place: Path) -> None:
             variable.lookup([int(damaged)])
 
 
+def test_checkpoints_stay_listed_where_an_older_one_cannot_be_restored(place: Path) -> None:
+    with durable(place, cache_rows=KEYS) as variable:
+        train(variable, range(60))
+        es.persist([variable], place / "checkpoints", keep=2, global_step=60)
+        train(variable, range(60, 200))  # every row changes
+        es.persist([variable], place / "checkpoints", keep=2, global_step=200)
+    content = bytearray((place / "table.pool").read_bytes())
+    for record in range(4096, len(content), 256):
+        if int.from_bytes(content[record + 40 : record + 48], "little") == 1:  # its epoch
+            content[record] ^= 1
+    (place / "table.pool").write_bytes(content)
+    with durable(place, cache_rows=KEYS) as variable:
+        with pytest.raises(CheckpointError, match=r"left empty: .*table\.pool"):
+            es.restore_persisted([variable], place / "checkpoints", 1)
+        assert es.persisted(place / "checkpoints") == [1, 2]
+    with durable(place, cache_rows=KEYS) as variable:
+        assert es.restore_persisted([variable], place / "checkpoints") == 200
+        assert contents(variable) == plain(200)
+
+
 def forked(work: Callable[[], None]) -> int:
     pid = os.fork()
     if pid == 0:
