@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "errors/error.h"
+#include "files/file.h"
 #include "tiers/leveldb/leveldb_manifest.h"
 
 namespace embstore {
@@ -27,6 +28,10 @@ bool is_unfinished(const fs::path& file) {
 // LevelDB tells of errors by text alone.
 bool is_about_descriptors(const std::string& reason) {
   return reason.find(std::strerror(EMFILE)) != std::string::npos;
+}
+
+bool is_about_missing_files(const std::string& reason) {
+  return reason.find(" missing files; e.g.: ") != std::string::npos;
 }
 
 std::string advice_on_descriptors() {
@@ -84,7 +89,7 @@ void LevelDbDatabase::make_or_take_over(const RowLayout& layout) {
   if (fs::exists(status) && !fs::is_directory(status)) fail("is a file; give a directory");
   if (mark_.is_there()) {
     destroy("can't remove what an earlier process was making or removing");
-    if (rows_ == LevelDbRows::kOfTheProcess) mark_.remove();
+    if (rows_ == LevelDbRows::kOfTheProcess) unmark_emptied();
   }
   // Where it can't be asked, LevelDB says what's wrong.
   if (fs::exists(fs::path(path_) / "CURRENT", error)) {
@@ -128,7 +133,17 @@ void LevelDbDatabase::remove_leftover() {
 
 void LevelDbDatabase::take_over(const RowLayout& layout) {
   keep_leveldb_manifest(path_);
-  open(/*make=*/false);
+  try {
+    open(/*make=*/false);
+  } catch (const Error& error) {
+    if (!is_about_missing_files(error.what()) || !take_last_change_out_of_leveldb_manifest(path_)) throw;
+    try {
+      open(/*make=*/false);
+    } catch (const Error&) {
+      put_leveldb_manifest_back(path_);
+      throw error;
+    }
+  }
   release_leveldb_manifest(path_);
   const LevelDbFormatRecord record = read_format();
   if (record.version == LevelDbFormatRecord::kVersion) {
@@ -193,6 +208,12 @@ void LevelDbDatabase::destroy(const char* what) {
   check(error, what);
 }
 
+// The mark goes when nothing can come back that it speaks of.
+void LevelDbDatabase::unmark_emptied() {
+  files::sync_directory(files::system_file_calls(), path_);
+  mark_.remove();
+}
+
 void LevelDbDatabase::leave() noexcept {
   const bool stays = rows_ == LevelDbRows::kOfCheckpoints;
   try {
@@ -201,7 +222,7 @@ void LevelDbDatabase::leave() noexcept {
     close();
     destroy("can't remove it");
     if (!stays) return;
-    mark_.remove();
+    unmark_emptied();
     fs::remove(path_);
   } catch (const std::exception&) {
     close();  // what can't be removed stays; the next database at this path removes it
@@ -241,7 +262,8 @@ std::string LevelDbDatabase::newest_log() const {
   std::error_code error;
   for (fs::directory_iterator file(path_, error), end; !error && file != end; file.increment(error)) {
     const std::string name = file->path().filename().string();
-    if (!name.ends_with(".log")) continue;
+    std::error_code gone;
+    if (!name.ends_with(".log") || !file->is_regular_file(gone)) continue;
     // Numbers have leading zeros, and may grow longer.
     if (std::pair(name.size(), name) > std::pair(newest.size(), newest)) newest = name;
   }

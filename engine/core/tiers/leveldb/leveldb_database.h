@@ -77,6 +77,7 @@ class LevelDbDatabase {
   LevelDbFormatRecord read_format() const;
   void refuse_foreign_files() const;
   void destroy(const char* what);
+  void unmark_emptied();
   void leave() noexcept;
   bool has_checkpoints() const;
   std::string newest_log() const;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <vector>
 
@@ -27,7 +28,8 @@ std::string contents_of(const fs::path& path) {
   return bytes;
 }
 
-void write_copy(const fs::path& path, std::string_view bytes) {
+// Its name lasts, too.
+void write_durably(const fs::path& path, std::string_view bytes) {
   files::File file(files::system_file_calls(), path.string(), O_RDWR | O_CREAT | O_TRUNC,
                    {.for_the_medium = true, .mode = 0644});
   file.write_at(bytes.data(), bytes.size(), 0);
@@ -40,6 +42,25 @@ void rename_durably(const fs::path& from, const fs::path& to) {
     throw files::FileError(from.string(), "can't be renamed", errno);
   }
   files::sync_directory(files::system_file_calls(), to.parent_path().string());
+}
+
+void replace(const fs::path& path, std::string_view bytes) {
+  const fs::path instead = path.parent_path() / (std::string(kCopyPrefix) + "shorter");
+  write_durably(instead, bytes);
+  rename_durably(instead, path);
+}
+
+struct Manifest {
+  fs::path file;
+  fs::path copy;
+};
+
+// That which CURRENT names.
+std::optional<Manifest> manifest_of(const fs::path& directory) {
+  std::string name = contents_of(directory / "CURRENT");
+  if (!name.starts_with("MANIFEST-") || name.back() != '\n') return std::nullopt;
+  name.pop_back();
+  return Manifest{.file = directory / name, .copy = directory / (kCopyPrefix + name)};
 }
 
 // LevelDB's own lock of a database, while this is there. REQUIRES: this process doesn't have the database open.
@@ -71,26 +92,37 @@ uint32_t masked(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8u
 }  // namespace
 
 void keep_leveldb_manifest(const std::string& path) {
-  const fs::path directory = path;
-  const DatabaseLock lock(directory);
+  const DatabaseLock lock(path);
   if (!lock.is_held()) return;  // LevelDB says who has it
-  std::string name = contents_of(directory / "CURRENT");
-  if (!name.starts_with("MANIFEST-") || name.back() != '\n') return;  // LevelDB says what's wrong
-  name.pop_back();
-  const fs::path manifest = directory / name;
-  const fs::path copy = directory / (kCopyPrefix + name);
+  const std::optional<Manifest> is = manifest_of(path);
+  if (!is) return;  // LevelDB says what's wrong
   std::error_code error;
-  if (!fs::exists(manifest, error)) {
-    if (!fs::exists(copy, error)) return;
-    rename_durably(copy, manifest);
+  if (!fs::exists(is->file, error)) {
+    if (!fs::exists(is->copy, error)) return;
+    rename_durably(is->copy, is->file);
   }
-  const std::string bytes = contents_of(manifest);
-  const std::string_view whole = std::string_view(bytes).substr(0, whole_leveldb_log_bytes(bytes));
+  const std::string bytes = contents_of(is->file);
+  const std::string_view whole = std::string_view(bytes).substr(0, extent_of_leveldb_log(bytes).whole_bytes);
   if (whole.empty()) return;
-  write_copy(copy, whole);
-  if (whole.size() == bytes.size()) return;
-  rename_durably(copy, manifest);
-  write_copy(copy, whole);
+  if (whole.size() < bytes.size()) replace(is->file, whole);
+  write_durably(is->copy, whole);
+}
+
+bool take_last_change_out_of_leveldb_manifest(const std::string& path) {
+  const DatabaseLock lock(path);
+  const std::optional<Manifest> is = manifest_of(path);
+  if (!lock.is_held() || !is) return false;
+  const std::string bytes = contents_of(is->file);
+  const LevelDbLogExtent extent = extent_of_leveldb_log(bytes);
+  if (extent.last_begins == 0) return false;
+  replace(is->file, std::string_view(bytes).substr(0, extent.last_begins));
+  return true;
+}
+
+void put_leveldb_manifest_back(const std::string& path) {
+  const DatabaseLock lock(path);
+  const std::optional<Manifest> is = manifest_of(path);
+  if (lock.is_held() && is) replace(is->file, contents_of(is->copy));
 }
 
 void release_leveldb_manifest(const std::string& path) {
@@ -103,10 +135,11 @@ void release_leveldb_manifest(const std::string& path) {
   for (const fs::path& copy : copies) fs::remove(copy, error);  // what stays goes when it's opened next
 }
 
-size_t whole_leveldb_log_bytes(std::string_view log) {
+LevelDbLogExtent extent_of_leveldb_log(std::string_view log) {
   constexpr size_t kBlock = 32768, kHeader = 7;
   enum Type : uint8_t { kFull = 1, kFirst = 2, kMiddle = 3, kLast = 4 };
-  size_t whole = 0;
+  LevelDbLogExtent whole{.whole_bytes = 0, .last_begins = 0};
+  size_t begins = 0;
   bool inside = false;  // a record that has begun
   for (size_t at = 0;;) {
     if (const size_t left = kBlock - at % kBlock; left < kHeader) at += left;  // filled up with zeros
@@ -120,9 +153,10 @@ size_t whole_leveldb_log_bytes(std::string_view log) {
     if (crc != masked(crc32c(log.data() + at + kHeader - 1, size_t{1} + length))) return whole;
     const bool goes_on = type == kMiddle || type == kLast;
     if (type < kFull || type > kLast || goes_on != inside) return whole;
+    if (!inside) begins = at;
     inside = type == kFirst || type == kMiddle;
     at += kHeader + length;
-    if (!inside) whole = at;
+    if (!inside) whole = {.whole_bytes = at, .last_begins = begins};
   }
 }
 
