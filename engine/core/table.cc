@@ -227,11 +227,10 @@ class Table::PreparedApply::Scope {
     if (update_->prepare(new_rows)) return;
     if (const PoolTier* const with = parts_.store->tiers().pool()) {
       throw Error(ErrorKind::kStoreFull,
-                  parts_.name + ": the batch changes rows that its pool, " + with->stats().path.value_or("") +
-                      ", has no room for beside what its checkpoints keep: " +
-                      std::to_string(with->free_slots()) + " of its " + std::to_string(with->slot_count()) +
-                      " places are free, " + std::to_string(PoolTier::kHeadroomSlots) +
-                      " of them for moves; persist, which lets older rows go, or raise storage_size");
+                  parts_.name +
+                      ": the batch changes rows that its pool has no room for beside what its "
+                      "checkpoints keep: " +
+                      with->described_room() + "; persist, which lets older rows go, or raise storage_size");
     }
     const uint64_t room = parts_.store->room();
     throw Error(ErrorKind::kStoreFull,

@@ -109,9 +109,9 @@ void Replacement::store_rows(size_t t, const RowBatch& rows, std::span<const siz
   const bool needs_pool = t <= 1;
   if (!(needs_pool ? arrival.try_reserve_rows(which.size())
                    : arrival.try_reserve_rows_without_pool(which.size()))) {
-    throw Error(ErrorKind::kStoreFull,
-                table_.name + ": its tiers have no room for the rows of the checkpoint; they hold " +
-                    std::to_string(store_.tiers().total_capacity_rows()) + " rows; raise storage_size");
+    // A pool that is short by what its checkpoints keep; rows come up from below it when they are wanted.
+    if (needs_pool && store_.tiers().follower() != nullptr) return store_rows(2, rows, which);
+    throw_no_room();
   }
   RowCopies copies(store_, t, batch);
   for (size_t k = 0; k < batch.size(); ++k) {
@@ -124,6 +124,16 @@ void Replacement::store_rows(size_t t, const RowBatch& rows, std::span<const siz
     room = shard.reserve_room(1);
     arrival.insert(shard, hash, key, copies.place(k), room);
   }
+}
+
+void Replacement::throw_no_room() const {
+  const TierStack& tiers = store_.tiers();
+  const std::string room = tiers.pool() == nullptr
+                               ? "they hold " + std::to_string(tiers.total_capacity_rows()) + " rows"
+                               : "the pool is " + tiers.pool()->described_room();
+  throw Error(ErrorKind::kStoreFull, table_.name +
+                                         ": its tiers have no room for the rows of the checkpoint; " + room +
+                                         "; raise storage_size");
 }
 
 void Replacement::make_room() {
@@ -182,9 +192,7 @@ void Replacement::reserve_index(uint64_t rows) {
 void Replacement::refer_to(uint32_t tier, std::span<const RowHeader> headers, std::span<const Slot> slots) {
   Transaction arrival(store_, /*most_departures=*/0);
   if (!arrival.try_reserve_rows_without_pool(headers.size())) {
-    throw Error(ErrorKind::kStoreFull,
-                table_.name + ": its tiers have no room for the rows of the checkpoint; they hold " +
-                    std::to_string(store_.tiers().total_capacity_rows()) + " rows; raise storage_size");
+    throw_no_room();
   }
   uint64_t newest_stamp = 0;
   for (const RowHeader& header : headers) newest_stamp = std::max(newest_stamp, header.stamp);

@@ -58,6 +58,7 @@ class Replacement {
   void put_in_tier(size_t t, const RowBatch& rows, std::span<const size_t> which);
   // Stores rows that there is room for, and has the index refer to them.
   void store_rows(size_t t, const RowBatch& rows, std::span<const size_t> which);
+  [[noreturn]] void throw_no_room() const;
   void make_room();
   void note_stamp(uint64_t stamp);
   size_t tier_for(const RowHeader& header) const;

@@ -83,6 +83,34 @@ std::unique_ptr<Tier> make_file_tier(const std::string& table_name, const TierSp
   throw Error(ErrorKind::kInvalidArgument, "tiers: there is no tier of kind " + spec.kind);
 }
 
+// A last tier that takes part in the checkpoints of a pool above it, and what it is to the pool.
+struct FollowingTier {
+  std::unique_ptr<Tier> tier;
+  CheckpointFollower* follower;
+};
+
+template <class LastTier>
+FollowingTier following(std::unique_ptr<LastTier> tier) {
+  CheckpointFollower* const follower = tier.get();
+  return {std::move(tier), follower};
+}
+
+FollowingTier make_following_tier(const std::string& table_name, const TierSpec& spec,
+                                  const RowLayout& layout, const std::string& optimizer) {
+  if (spec.kind == "LEVELDB") {
+    return following(std::make_unique<LevelDbTier>(table_name, layout, path_of(spec),
+                                                   LevelDbTier::FollowsCheckpoints{optimizer}));
+  }
+  throw Error(ErrorKind::kInvalidArgument,
+              "tiers: below a PMEM_POOL there can be SSDHASH or LEVELDB, not " + spec.kind);
+}
+
+std::vector<CheckpointName> names_of(const std::vector<PoolCheckpoint>& checkpoints) {
+  std::vector<CheckpointName> names;
+  for (const PoolCheckpoint& checkpoint : checkpoints) names.push_back({checkpoint.number, checkpoint.id});
+  return names;
+}
+
 std::unique_ptr<PoolTier> make_pool(const std::string& table_name, const TierSpec& spec,
                                     const RowLayout& layout, size_t tier, size_t tiers) {
   if (tier != 1 || tiers > 3) {
@@ -167,6 +195,13 @@ TierStack::TierStack(const std::string& table_name, const std::vector<TierSpec>&
         least_free_pool_slots_ = PoolTier::kHeadroomSlots + (reserve - PoolTier::kHeadroomSlots) / 2;
         level.ranked = pool_;
       }
+      continue;
+    }
+    if (pool_ != nullptr) {
+      FollowingTier below = make_following_tier(table_name, spec, layout, specs[t - 1].optimizer);
+      level.tier = std::move(below.tier);
+      follower_ = below.follower;
+      follower_->take_up(names_of(pool_->checkpoints()));
       continue;
     }
     if (!is_memory(spec.kind)) {

@@ -37,12 +37,13 @@ uint64_t PoolTier::slots_for(const RowLayout& layout, uint64_t size_bytes) {
 
 PoolTier::PoolTier(const std::string& path, const RowLayout& layout, const PoolIdentity& identity,
                    uint64_t size_bytes, const LibPmem& libpmem, files::FileCalls& calls, PoolRole role)
-    : PoolTier(layout, role, pool::open_pool_files({.path = path,
-                                              .layout = layout,
-                                              .table_name = identity.table_name,
-                                              .optimizer = identity.optimizer,
-                                              .size_bytes = size_bytes},
-                                             libpmem, calls)) {}
+    : PoolTier(layout, role,
+               pool::open_pool_files({.path = path,
+                                      .layout = layout,
+                                      .table_name = identity.table_name,
+                                      .optimizer = identity.optimizer,
+                                      .size_bytes = size_bytes},
+                                     libpmem, calls)) {}
 
 PoolTier::PoolTier(const RowLayout& layout, PoolRole role, pool::PoolFiles files)
     : layout_(layout),
@@ -222,6 +223,11 @@ TierStats PoolTier::stats() const {
   };
 }
 
+std::string PoolTier::described_room() const {
+  return path_ + ", of whose " + std::to_string(slot_count()) + " places " + std::to_string(free_slots()) +
+         " are free, " + std::to_string(kHeadroomSlots) + " of them for moves";
+}
+
 // --- Checkpoints
 
 std::vector<PoolTier::Checkpoint>::iterator PoolTier::find(uint64_t number) {
@@ -334,9 +340,11 @@ void PoolTier::restore(uint64_t number, int threads, const Restored& visit) {
 
 void PoolTier::check_is_taken_up() const {
   if (!awaits_restore_) return;
-  throw Error(ErrorKind::kStorage,
-              path_ + ": holds checkpoints of an earlier run; take them over with restore_persisted(), or give them "
-                      "up with discard_persisted(), before rows are put in or persisted");
+  throw Error(
+      ErrorKind::kStorage,
+      path_ +
+          ": holds checkpoints of an earlier run; take them over with restore_persisted(), or give them "
+          "up with discard_persisted(), before rows are put in or persisted");
 }
 
 void PoolTier::start_over() {

@@ -95,6 +95,8 @@ class PoolTier final : public Tier, public RankedTier {
   bool is_first() const override { return false; }
 
   uint64_t free_slots() const { return slots_.free_slots(); }  // neither taken nor claimed
+  // Which pool has how many of them, for an error that says that they are too few.
+  std::string described_room() const;
 
   // --- Claims: a row that changed above has a right to a slot.
   // False, and nothing is claimed, where that would leave less than the headroom.
