@@ -167,6 +167,24 @@ void slots_that_come_again_spare_what_is_needed(const TemporaryDirectory& direct
   table.restore(first, 1);
 }
 
+// What LevelDB's logs have isn't on the medium for sure: it syncs none.
+void a_committed_checkpoint_needs_no_log(const TemporaryDirectory& directory) {
+  FollowedTable table(directory / "db", directory / "pool");
+  for (uint64_t round = 1; round <= 3; ++round) {
+    table.write(keys_from(static_cast<int64_t>(round) * 5, 20), round);
+    table.erase(keys_from(0, round * 4));
+    table.tier->drain();
+    const uint64_t number = table.begin();
+    table.commit(number);
+    const fs::path copy = directory / ("copy" + std::to_string(round));
+    fs::create_directory(copy);
+    for (const auto& file : fs::directory_iterator(directory / "db")) {
+      if (file.path().extension() != ".log") fs::copy(file.path(), copy / file.path().filename());
+    }
+    FollowedTable(copy, directory / "pool").restore(number, 1);
+  }
+}
+
 void writers_go_on_while_a_checkpoint_is_committed(const TemporaryDirectory& directory) {
   FollowedTable table(directory / "db", directory / "pool");
   table.write(keys_from(0, 1000), 1);
@@ -209,6 +227,7 @@ void test_following() {
   an_abandoned_timeline_does_not_come_back(TemporaryDirectory());
   many_dead_places_are_several_records(TemporaryDirectory());
   slots_that_come_again_spare_what_is_needed(TemporaryDirectory());
+  a_committed_checkpoint_needs_no_log(TemporaryDirectory());
   writers_go_on_while_a_checkpoint_is_committed(TemporaryDirectory());
   a_restore_that_fails_can_be_tried_again(TemporaryDirectory());
 }

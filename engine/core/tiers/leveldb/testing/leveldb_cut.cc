@@ -1,37 +1,51 @@
-// leveldb_cut train FOLDER SEED | check FOLDER: a table that is trained until the power is cut, and a look at what
-// is left.
+// leveldb_cut train FOLDER SEED | check FOLDER: tables of one database that are trained until the power is cut, and a
+// look at what is left.
 //
-// What the pool lists is restored whole: every checkpoint, twice. The list itself is written durably.
+// Of each, what its pool lists is restored whole: every checkpoint, twice. The list itself is written durably.
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
+#include <memory>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "testing/check.h"
 #include "tiers/leveldb/testing/followed_table.h"
 
 namespace {
 
-using embstore::check;
 using embstore::CheckpointName;
 using embstore::leveldb::testing::FollowedTable;
 using embstore::leveldb::testing::random_step;
 
 constexpr uint64_t kSteps = 60;
 
+// Of an odd seed, one table alone, whose database is closed and opened on the way.
+std::vector<std::unique_ptr<FollowedTable>> tables_of(const std::string& folder, size_t count) {
+  std::vector<std::unique_ptr<FollowedTable>> tables;
+  for (size_t i = 0; i < count; ++i) {
+    const std::string part = "part" + std::to_string(i);
+    tables.push_back(std::make_unique<FollowedTable>(folder + "/db", folder + "/" + part, part));
+  }
+  return tables;
+}
+
 int train(const std::string& folder, uint64_t seed) {
-  FollowedTable table(folder + "/db", folder + "/pool");
-  if (!table.kept.empty()) table.restore(table.kept.back().number, 2);
-  // Another run goes on as nobody did before.
-  seed += table.kept.empty() ? 0 : table.kept.back().number * 1000 + table.index.size();
+  const auto tables = tables_of(folder, seed % 2 == 0 ? 2 : 1);
+  for (const auto& table : tables) {
+    if (table->kept.empty()) continue;
+    table->restore(table->kept.back().number, 2);
+    // Another run goes on as nobody did before.
+    seed += table->kept.back().number * 1000 + table->index.size();
+  }
   std::mt19937_64 random(seed);
-  for (uint64_t step = 1; step <= kSteps; ++step) random_step(table, random(), seed * 1000 + step);
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    random_step(*tables[random() % tables.size()], random(), seed * 1000 + step);
+  }
   return 0;
 }
 
-int look(const std::string& folder) {
-  FollowedTable table(folder + "/db", folder + "/pool");
+void look_at(FollowedTable& table) {
   for (const CheckpointName& kept : std::vector(table.kept)) table.restore(kept.number, 2);
   for (size_t i = table.kept.size(); i-- > 0;) table.restore(table.kept[i].number, 1);
   // And it goes on: what comes now isn't mixed up with what was given up.
@@ -42,10 +56,15 @@ int look(const std::string& folder) {
   std::mt19937_64 random(1);
   for (uint64_t step = 1; step <= 20; ++step) random_step(table, random(), step);
   while (!table.pending.empty()) table.drop(table.pending.rbegin()->first);
-  const uint64_t number = table.begin();
-  table.commit(number);
-  table.reopen();
-  table.restore(number, 2);
+  table.commit(table.begin());
+}
+
+int look(const std::string& folder) {
+  {
+    const auto tables = tables_of(folder, 2);
+    for (const auto& table : tables) look_at(*table);
+  }
+  for (const auto& table : tables_of(folder, 2)) table->restore(table->kept.back().number, 2);
   return 0;
 }
 
