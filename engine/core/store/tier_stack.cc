@@ -72,7 +72,7 @@ std::unique_ptr<Tier> make_file_tier(const std::string& table_name, const TierSp
     SsdHashOptions options = spec.ssd_hash;
     options.compaction = compaction_mode();
     auto tier = std::make_unique<SsdHashTier>(table_name, layout, path_of(spec), options);
-    if (!options.keep_files && !tier->is_ready()) {
+    if (options.keeps == Keeps::kNothing && !tier->is_ready()) {
       throw Error(ErrorKind::kStorage,
                   path_of(spec) +
                       ": holds rows that were kept; keep_files takes them over, or remove the "
