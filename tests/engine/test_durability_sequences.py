@@ -121,17 +121,17 @@ class DurableTableAboveLevelDb(DurableTable):
     storage_type = es.StorageType.DRAM_PMEM_LEVELDB
 
 
-TestDurableTable = DurableTable.TestCase
-TestDurableTableAboveSsdHash = DurableTableAboveSsdHash.TestCase
-TestDurableTableAboveLevelDb = DurableTableAboveLevelDb.TestCase
-for case, examples in (
-    (TestDurableTable, 60),
-    (TestDurableTableAboveSsdHash, 30),
-    (TestDurableTableAboveLevelDb, 20),
-):
-    case.settings = settings(
+def sequences(table: type[DurableTable], examples: int) -> type:
+    case: type = table.TestCase
+    case.settings = settings(  # type: ignore[attr-defined]
         max_examples=examples,
         stateful_step_count=25,
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
+    return case
+
+
+TestDurableTable = sequences(DurableTable, 60)
+TestDurableTableAboveSsdHash = sequences(DurableTableAboveSsdHash, 30)
+TestDurableTableAboveLevelDb = sequences(DurableTableAboveLevelDb, 20)

@@ -65,14 +65,19 @@ CompactionMode compaction_mode() {
                   value);
 }
 
+SsdHashOptions ssd_hash_options(const TierSpec& spec) {
+  SsdHashOptions options = spec.ssd_hash;
+  options.compaction = compaction_mode();
+  return options;
+}
+
 std::unique_ptr<Tier> make_file_tier(const std::string& table_name, const TierSpec& spec,
                                      const RowLayout& layout) {
   if (spec.kind == "LEVELDB") return std::make_unique<LevelDbTier>(table_name, layout, path_of(spec));
   if (spec.kind == "SSDHASH") {
-    SsdHashOptions options = spec.ssd_hash;
-    options.compaction = compaction_mode();
+    const SsdHashOptions options = ssd_hash_options(spec);
     auto tier = std::make_unique<SsdHashTier>(table_name, layout, path_of(spec), options);
-    if (!options.keep_files && !tier->is_ready()) {
+    if (options.keeps == Keeps::kNothing && !tier->is_ready()) {
       throw Error(ErrorKind::kStorage,
                   path_of(spec) +
                       ": holds rows that were kept; keep_files takes them over, or remove the "
@@ -100,6 +105,12 @@ FollowingTier make_following_tier(const std::string& table_name, const TierSpec&
   if (spec.kind == "LEVELDB") {
     return following(std::make_unique<LevelDbTier>(table_name, layout, path_of(spec),
                                                    LevelDbTier::FollowsCheckpoints{optimizer}));
+  }
+  if (spec.kind == "SSDHASH") {
+    SsdHashOptions options = ssd_hash_options(spec);
+    options.keeps = Keeps::kCheckpoints;
+    options.optimizer = optimizer;
+    return following(std::make_unique<SsdHashTier>(table_name, layout, path_of(spec), options));
   }
   throw Error(ErrorKind::kInvalidArgument,
               "tiers: below a PMEM_POOL there can be SSDHASH or LEVELDB, not " + spec.kind);
