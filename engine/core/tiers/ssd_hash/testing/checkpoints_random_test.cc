@@ -33,7 +33,7 @@ void run(SsdHashOptions options, uint64_t first_seed, uint64_t seeds) {
   tested_case().clear();
 }
 
-void random_checkpoints_by_what_is_quickest() { run(checkpoint_options(), 1, 20); }
+void random_checkpoints_by_what_is_quickest() { run(checkpoint_options(), 1, 10); }
 void random_checkpoints_by_calls_past_the_page_cache() {
   SsdHashOptions options = checkpoint_options();
   options.direct = true;
@@ -42,7 +42,7 @@ void random_checkpoints_by_calls_past_the_page_cache() {
 void random_checkpoints_with_a_compaction_thread() {
   SsdHashOptions options = checkpoint_options();
   options.compaction = CompactionMode::kOwnThread;
-  run(options, 200, 20);
+  run(options, 200, 10);
 }
 
 constexpr Test kTests[] = {
