@@ -219,9 +219,11 @@ class Table::PreparedApply::Scope {
     // Nearly full. What the batch needs exactly can only be told while no other brings rows.
     parts_.gate.enter_alone();
     gate_ = Gate::kAlone;
-    if (parts_.store->pool_copies() != nullptr) {
+    if (PoolTier* const with = parts_.store->tiers().pool()) {
+      const size_t rows = batch_->keys().size();
+      with->set_aside(rows);   // look-ups bring rows up meanwhile
       parts_.mover->settle();  // moves take places of a pool for a while
-      parts_.mover->make_room_in_pool(batch_->keys().size());
+      parts_.mover->make_room_in_pool(rows);
     }
     update_ = make_update();
     if (update_->prepare(new_rows)) return;
@@ -263,7 +265,10 @@ class Table::PreparedApply::Scope {
   void end() NO_THREAD_SAFETY_ANALYSIS {
     update_.reset();
     if (gate_ == Gate::kShared) parts_.gate.leave();
-    if (gate_ == Gate::kAlone) parts_.gate.leave_alone();
+    if (gate_ == Gate::kAlone) {
+      if (PoolTier* const with = parts_.store->tiers().pool()) with->set_aside(0);
+      parts_.gate.leave_alone();
+    }
     gate_ = Gate::kOutside;
   }
 

@@ -18,14 +18,16 @@ namespace {
 constexpr size_t kRowsAtOnce = 1024;
 static_assert(kRowsAtOnce + 2048 <= PoolTier::kHeadroomSlots);
 
-// The scope in which no batch is under way, and rows stay in their tiers.
+// The scope in which no batch is under way, rows stay in their tiers, and none is being written for a checkpoint.
 class SCOPED_CAPABILITY BatchBoundary {
  public:
-  explicit BatchBoundary(TableParts& table) ACQUIRE(table.gate) : table_(table) {
+  explicit BatchBoundary(TableParts& table) ACQUIRE(table.gate) NO_THREAD_SAFETY_ANALYSIS : table_(table) {
     table_.gate.enter_alone();
     moves_.emplace(*table_.mover);
+    table_.write_back_mutex.lock();
   }
-  ~BatchBoundary() RELEASE() {
+  ~BatchBoundary() RELEASE() NO_THREAD_SAFETY_ANALYSIS {
+    table_.write_back_mutex.unlock();
     moves_.reset();
     table_.gate.leave_alone();
   }
@@ -77,7 +79,7 @@ void write_wanted(RowStore& store, std::span<const Slot> slots, RowBatch& batch)
     const int number = shard_of(rows[first].hash);
     IndexShard& shard = store.shard(number);
     MutexLock lock(shard.mutex);
-    bool wrote = false;
+    uint64_t written = 0;
     for (; first < rows.size() && shard_of(rows[first].hash) == number; ++first) {
       const auto& [place, hash, hit] = rows[first];
       const IndexEntry entry = shard.entry(hash, place.key);
@@ -86,20 +88,25 @@ void write_wanted(RowStore& store, std::span<const Slot> slots, RowBatch& batch)
         pool_copies.was_written(place.slot, copies.place(first).slot());
       } else {  // the row, or a neighbour in the index, was being changed while it was copied
         pool_copies.write_wanted(place.slot, place.key);
-        wrote = true;
+        ++written;
       }
     }
-    if (wrote) pool_copies.pool().fence();
+    if (written == 0) continue;
+    pool_copies.pool().fence();
+    pool_copies.were_fenced(written);
   }
 }
 
 // Writes the changed rows that checkpoints want to the pool, while look-ups and updates go on.
-void write_back(RowStore& store, Table::Operation& operation) {
+void write_back(TableParts& table, Table::Operation& operation) {
+  RowStore& store = *table.store;
   const PoolCopies& copies = *store.pool_copies();
   RowBatch batch(store.layout());
   while (copies.wanted_count() != 0) {
     const std::vector<Slot> slots = copies.wanted();
     for (size_t first = 0; first < slots.size(); first += kRowsAtOnce) {
+      // Copies that nothing refers to yet must not be taken for rows by a checkpoint that begins meanwhile.
+      const MutexLock lock(table.write_back_mutex);
       write_wanted(store, std::span(slots).subspan(first, std::min(kRowsAtOnce, slots.size() - first)),
                    batch);
       operation.refresh();
@@ -138,7 +145,7 @@ BegunPoolCheckpoint begin_pool_checkpoint(TableParts& table, checkpoint::Writer&
 void commit_pool_checkpoint(TableParts& table, Table::Operation& operation, uint64_t number,
                             const CheckpointId& id) {
   RowStore& store = *table.store;
-  write_back(store, operation);
+  write_back(table, operation);
   if (CheckpointFollower* const follower = store.tiers().follower()) {
     follower->commit_checkpoint({number, id});
   }

@@ -149,9 +149,11 @@ void Mover::make_room_in_pool(uint64_t count) {
   const uint64_t wanted = PoolTier::kHeadroomSlots + count;
   MutexLock lock(right_to_move_);
   for (uint64_t free = tiers.pool()->free_slots(); free < wanted;) {
+    const uint64_t demoted_before = demotion_.demoted_rows();
     if (!demotion_.make_room(1, wanted - free)) return;
     const uint64_t before = std::exchange(free, tiers.pool()->free_slots());
-    if (free <= before) return;
+    const bool any_moved = demotion_.demoted_rows() != demoted_before;
+    if (any_moved && free <= before) return;
   }
 }
 

@@ -47,9 +47,12 @@ class RowStore {
   PoolCopies* pool_copies() const { return pool_copies_.get(); }
 
   // True where a row from there may come up: one from below a pool owns no place of it, and needs a claim on one, which
-  // is the row's then. To be called right before the move.
-  bool try_claim_for(RowRef from) {
-    return pool_copies_ == nullptr || from.tier() <= 1 || pool_copies_->pool().try_claim(1);
+  // is the row's then. To be called right before the move. A look-up leaves what was set aside for an update.
+  enum class For { kUpdate, kLookUp };
+  bool try_claim(RowRef from, For whom) {
+    if (pool_copies_ == nullptr || from.tier() <= 1) return true;
+    PoolTier& pool = pool_copies_->pool();
+    return whom == For::kUpdate ? pool.try_claim(1) : pool.try_claim_spare(1);
   }
 
   uint64_t row_count() const;

@@ -417,11 +417,18 @@ void run_persisted(const Options& options, const Storage& storage) {
             "a checkpoint isn't of whole batches");
     }
     std::atomic<bool> done{false};
+    const auto begin = [&] {
+      checkpoint::Writer file(directory / std::to_string(files++), layout,
+                              {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = false});
+      return table.begin_persist(file, /*waiting_keys=*/true);
+    };
     std::thread persister([&] {
       do {
-        checkpoint::Writer file(directory / std::to_string(files++), layout,
-                                {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = false});
-        last = table.begin_persist(file, /*waiting_keys=*/true);
+        const uint64_t before = begin().number;
+        ++id[0];
+        std::thread finisher([&table, before, id] { table.finish_persist(before, id); });
+        last = begin();  // while the one before it is being written
+        finisher.join();
         ++id[0];
         table.finish_persist(last.number, id);
         for (const PoolCheckpoint& older : table.persisted()) {

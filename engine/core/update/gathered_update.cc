@@ -291,7 +291,7 @@ bool GatheredUpdate::bring_up(IndexShard& shard, size_t key, const IndexEntry& e
     header = copy.rows->header(copy.row);
     floats = copy.rows->row(copy.row);
   }
-  if (!parts_.store.try_claim_for(from)) {
+  if (!parts_.store.try_claim(from, RowStore::For::kUpdate)) {
     pool_is_full_ = true;
     return false;
   }

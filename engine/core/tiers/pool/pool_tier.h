@@ -101,6 +101,11 @@ class PoolTier final : public Tier, public RankedTier {
   // --- Claims: a row that changed above has a right to a slot.
   // False, and nothing is claimed, where that would leave less than the headroom.
   bool try_claim(uint64_t count) { return slots_.try_claim(count, kHeadroomSlots); }
+  // The same, for whoever can do without: so many slots are left that were set aside.
+  bool try_claim_spare(uint64_t count) {
+    return slots_.try_claim(count, kHeadroomSlots + set_aside_.load(std::memory_order_relaxed));
+  }
+  void set_aside(uint64_t slots) { set_aside_.store(slots, std::memory_order_relaxed); }
   void give_claim_back(uint64_t count) { slots_.give_claim_back(count); }
   // Writes a row for which a slot was claimed, and says where it is. Not fenced. Can't fail.
   // is_live: something will refer to it; else it's written for checkpoints alone.
@@ -178,6 +183,7 @@ class PoolTier final : public Tier, public RankedTier {
   std::unique_ptr<pool::DurableFile> rows_;
   std::unique_ptr<SlotRanks> ranks_;
   SlotAllocator slots_;
+  std::atomic<uint64_t> set_aside_{0};
   pool::SlotReferences references_;
   // Of rows that an earlier process wrote, and that weren't read as a whole yet: what this one writes comes back as it
   // was, and what didn't reach the medium shows only to the next.
