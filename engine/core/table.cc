@@ -219,17 +219,20 @@ class Table::PreparedApply::Scope {
     // Nearly full. What the batch needs exactly can only be told while no other brings rows.
     parts_.gate.enter_alone();
     gate_ = Gate::kAlone;
-    if (parts_.store->pool_copies() != nullptr)
+    if (PoolTier* const with = parts_.store->tiers().pool()) {
+      const size_t rows = batch_->keys().size();
+      with->set_aside(rows);   // look-ups bring rows up meanwhile
       parts_.mover->settle();  // moves take places of a pool for a while
+      parts_.mover->make_room_in_pool(rows);
+    }
     update_ = make_update();
     if (update_->prepare(new_rows)) return;
     if (const PoolTier* const with = parts_.store->tiers().pool()) {
       throw Error(ErrorKind::kStoreFull,
-                  parts_.name + ": the batch changes rows that its pool, " + with->stats().path.value_or("") +
-                      ", has no room for beside what its checkpoints keep: " +
-                      std::to_string(with->free_slots()) + " of its " + std::to_string(with->slots()) +
-                      " places are free, " + std::to_string(PoolTier::kHeadroomSlots) +
-                      " of them for moves; persist, which lets older rows go, or raise storage_size");
+                  parts_.name +
+                      ": the batch changes rows that its pool has no room for beside what its "
+                      "checkpoints keep: " +
+                      with->described_room() + "; persist, which lets older rows go, or raise storage_size");
     }
     const uint64_t room = parts_.store->room();
     throw Error(ErrorKind::kStoreFull,
@@ -262,7 +265,10 @@ class Table::PreparedApply::Scope {
   void end() NO_THREAD_SAFETY_ANALYSIS {
     update_.reset();
     if (gate_ == Gate::kShared) parts_.gate.leave();
-    if (gate_ == Gate::kAlone) parts_.gate.leave_alone();
+    if (gate_ == Gate::kAlone) {
+      if (PoolTier* const with = parts_.store->tiers().pool()) with->set_aside(0);
+      parts_.gate.leave_alone();
+    }
     gate_ = Gate::kOutside;
   }
 
@@ -334,9 +340,8 @@ BegunPoolCheckpoint Table::begin_persist(checkpoint::Writer& file, bool waiting_
 
 void Table::finish_persist(uint64_t number, const CheckpointId& id) {
   Operation operation(*this);
-  PoolTier& with = pool();
-  write_back_pool_checkpoint(parts_, operation);
-  with.commit_checkpoint(number, id);
+  pool();
+  commit_pool_checkpoint(parts_, operation, number, id);
 }
 
 void Table::drop_persisted(uint64_t number) {
@@ -355,6 +360,11 @@ bool Table::should_persist() const {
   return !pool().has_pending() && parts_.store->rows(0) >= parts_.store->tiers().capacity_rows(0);
 }
 
+bool Table::is_pool_short() const {
+  Operation operation(*this);
+  return !pool().has_pending() && parts_.store->tiers().is_pool_short();
+}
+
 bool Table::awaits_restore() const {
   Operation operation(*this);
   return pool().awaits_restore();
@@ -367,7 +377,7 @@ void Table::discard_persisted() {
                 parts_.name + ": its pool holds nothing of an earlier run that could be discarded");
   }
   Standstill standstill(parts_);
-  pool().start_over();
+  give_up_pool_checkpoints(parts_);
 }
 
 ExportedRows Table::export_rows(OnDamage on_damage) const {

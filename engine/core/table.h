@@ -116,6 +116,9 @@ class Table {
   std::vector<PoolCheckpoint> persisted() const;
   // True where none is under way and the first tier is full.
   bool should_persist() const;
+  // Nothing is pending either, and a pool above another tier has used half of what it keeps for rows that change between
+  // two checkpoints.
+  bool is_pool_short() const;
   // True where the pool holds checkpoints of an earlier process that were neither restored nor given up.
   bool awaits_restore() const;
   // Gives them up.

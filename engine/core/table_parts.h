@@ -50,6 +50,9 @@ struct TableParts {
   // Shared by updates. Held alone by whoever must see whole batches only, together with a pause of the mover where
   // rows must stay where they are.
   ApplyGate gate;
+  // Held by whoever writes rows for a pool's checkpoint in the background, a batch at a time. Taken after the gate and the
+  // right to move, and before any shard's mutex.
+  Mutex write_back_mutex;
   SaveSpans spans GUARDED_BY(gate);
   std::vector<int64_t> removed_keys GUARDED_BY(gate);  // since the last save that succeeded
   size_t removed_keys_saved GUARDED_BY(gate) = 0;      // the first of them, which the last save told of

@@ -12,11 +12,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from embstore._manifest import FILE_FACTS, FileEntry, Manifest, OptimizerEntry, VariableEntry
-from embstore._persisted_checkpoints import CheckpointDirectory, checkpoint_path, listed_numbers
+from embstore._manifest import Manifest
+from embstore._persisted_checkpoints import CheckpointDirectory, listed_ids, listed_numbers
 from embstore._save_job import quoted
 from embstore._shard import BegunShard, Shard
 from embstore._unlisted_checkpoints import note_directory
+from embstore._variable_entry import variable_entry
 from embstore.errors import EmbStoreError, InvalidArgumentError, StorageError
 from embstore.variable import EmbeddingVariable
 
@@ -128,20 +129,20 @@ class PersistWriter:
                 for variable in sorted(variables, key=id):  # one order for all threads
                     locks.enter_context(variable._partitions_lock)
                 for place, variable in enumerate(variables):
-                    begun = []
+                    files: list[tuple[str, BegunShard]] = []
                     for partition, shard in enumerate(variable._shards):
                         name = f"{quoted(variable.name)}-{place}.{partition}.state"
-                        begun.append(
-                            shard.begin_persist(
-                                str(unfinished / name),
-                                checkpoint_id=checkpoint_id,
-                                partition=partition,
-                                partition_count=len(variable._shards),
-                                waiting_keys=waiting_keys,
-                            )
+                        begun = shard.begin_persist(
+                            str(unfinished / name),
+                            checkpoint_id=checkpoint_id,
+                            partition=partition,
+                            partition_count=len(variable._shards),
+                            waiting_keys=waiting_keys,
                         )
-                        parts.append((shard, begun[-1].number))
-                    entries.append(_entry(variable, place, begun))
+                        parts.append((shard, begun.number))
+                        files.append((name, begun))
+                    rows = sum(begun.total_rows for _, begun in files)
+                    entries.append(variable_entry(variable, files, total_rows=rows))
         except BaseException:
             _drop(parts)
             self.directory.abandon(unfinished)
@@ -175,23 +176,14 @@ class PersistWriter:
             raise
         for number in listed_numbers(self.directory.path)[:-keep]:
             self.directory.remove(number)  # before any pool gives it up
-        shards = [shard for shard, _ in checkpoint.parts]
-        listed = self._listed_ids()
+        self.drop_unlisted([shard for shard, _ in checkpoint.parts])
+
+    def drop_unlisted(self, shards: Sequence[Shard]) -> None:
+        listed = listed_ids(self.directory.path)
         for shard in shards:
-            _drop_others(shard, listed)
-
-    def drop_unlisted(self, variables: list[EmbeddingVariable]) -> None:
-        listed = self._listed_ids()
-        for variable in variables:
-            for shard in variable._shards:
-                _drop_others(shard, listed)
-
-    def _listed_ids(self) -> set[bytes]:
-        path = self.directory.path
-        manifests = [
-            Manifest.read(checkpoint_path(path, number)) for number in listed_numbers(path)
-        ]
-        return {bytes.fromhex(manifest.save_id) for manifest in manifests}
+            for found in shard.persisted():
+                if found.checkpoint_id not in listed:
+                    shard.drop_persisted(found.number)
 
     def finish(self) -> None:
         """Returns when nothing is pending; raises what was met."""
@@ -209,34 +201,7 @@ class PersistWriter:
         self.directory.close()
 
 
-def _entry(variable: EmbeddingVariable, place: int, begun: list[BegunShard]) -> VariableEntry:
-    state = begun[0].state
-    names = [f"{quoted(variable.name)}-{place}.{p}.state" for p in range(len(begun))]
-    return VariableEntry(
-        name=variable.name,
-        dim=variable.dim,
-        optimizer=OptimizerEntry.of(variable.optimizer),
-        apply_count=state.apply_count,
-        beta1_power=state.beta1_power,
-        beta2_power=state.beta2_power,
-        learning_rate=None if variable.optimizer is None else state.learning_rate,
-        clock=max(part.state.clock for part in begun),
-        follows=None,
-        total_rows=sum(part.total_rows for part in begun),
-        files=tuple(
-            FileEntry(name, **{fact: getattr(part, fact) for fact in FILE_FACTS})
-            for name, part in zip(names, begun, strict=True)
-        ),
-    )
-
-
 def _drop(parts: Sequence[tuple[Shard, int]]) -> None:
     for shard, number in parts:
         with contextlib.suppress(EmbStoreError):  # what it needs comes free when the pool is opened
             shard.drop_persisted(number)
-
-
-def _drop_others(shard: Shard, listed: set[bytes]) -> None:
-    for found in shard.persisted():
-        if found.checkpoint_id not in listed:
-            shard.drop_persisted(found.number)

@@ -7,19 +7,30 @@ what lies where.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from embstore._saves import LOCK_NAME, lock_directory, make_directory, numbered, sync
+from embstore._manifest import Manifest
+from embstore._saves import (
+    LOCK_NAME,
+    lock_directory,
+    make_directory,
+    number_of,
+    numbered,
+    sync,
+)
 from embstore.errors import CheckpointError, StorageError
 
 __all__ = [
     "CheckpointDirectory",
     "checkpoint_path",
     "is_checkpoint_directory",
+    "listed_ids",
     "listed_numbers",
 ]
 
@@ -31,7 +42,13 @@ def listed_numbers(path: Path) -> list[int]:
     """Of the checkpoints that are durable, ascending; none where there is no such directory."""
     if not path.exists():
         return []
-    return [_number(entry) for entry in numbered(path, _CHECKPOINT)]
+    return [number_of(entry) for entry in numbered(path, _CHECKPOINT)]
+
+
+def listed_ids(path: Path) -> set[bytes]:
+    """By which their pools know them. Raises CheckpointError where a manifest can't be read."""
+    found = [checkpoint_path(path, number) for number in listed_numbers(path)]
+    return {bytes.fromhex(Manifest.read(directory).save_id) for directory in found}
 
 
 def is_checkpoint_directory(path: Path) -> bool:
@@ -47,14 +64,10 @@ def checkpoint_path(path: Path, number: int | None) -> Path:
     if number is None:
         return found[-1]
     for entry in found:
-        if _number(entry) == number:
+        if number_of(entry) == number:
             return entry
-    listed = ", ".join(str(_number(entry)) for entry in found)
+    listed = ", ".join(str(number_of(entry)) for entry in found)
     raise CheckpointError(f"{path}: has no checkpoint {number}, only {listed}")
-
-
-def _number(entry: Path) -> int:
-    return int(entry.name.partition("-")[2])
 
 
 class CheckpointDirectory:
@@ -114,13 +127,37 @@ class CheckpointDirectory:
 
     def remove(self, number: int) -> None:
         """It isn't listed any more, whatever happens."""
-        removed = self.path / f".checkpoint-{number:08}.removed"
+        shutil.rmtree(self._taken_off(number), ignore_errors=True)
+
+    @contextlib.contextmanager
+    def without_newer(self, checkpoint: Path, is_held: Callable[[bytes], bool]) -> Iterator[None]:
+        """The scope in which no newer one is listed; nor after it, if it ends well. Else those come
+        back of which is_held() says that the pools have them still.
+        """
+        newer = [n for n in listed_numbers(self.path) if n > number_of(checkpoint)]
+        taken_off = {number: self._taken_off(number) for number in newer}
         try:
-            (self.path / f"checkpoint-{number:08}").rename(removed)
+            yield
+        except BaseException:
+            for number, removed in taken_off.items():
+                if is_held(bytes.fromhex(Manifest.read(removed).save_id)):
+                    self._rename(removed, self.path / f"checkpoint-{number:08}")
+            raise
+        finally:
+            for removed in taken_off.values():
+                shutil.rmtree(removed, ignore_errors=True)
+
+    def _taken_off(self, number: int) -> Path:
+        removed = self.path / f".checkpoint-{number:08}.removed"
+        self._rename(self.path / f"checkpoint-{number:08}", removed)
+        return removed
+
+    def _rename(self, old: Path, new: Path) -> None:
+        try:
+            old.rename(new)
             sync(self.path)
         except OSError as error:
-            raise _refused(removed, error) from error
-        shutil.rmtree(removed, ignore_errors=True)
+            raise _refused(new, error) from error
 
     def abandon(self, unfinished: Path) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)

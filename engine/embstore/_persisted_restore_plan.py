@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from embstore._manifest import VariableEntry
 from embstore._restore_plan import SaveOnMedium, check_optimizer, check_sketches, verify_file
-from embstore._shard import ShardState
+from embstore._variable_entry import saved_state
 from embstore.errors import CheckpointError, ClosedError, EmbStoreError
 from embstore.variable import EmbeddingVariable
 
@@ -62,16 +62,7 @@ class PersistedRestorePlan:
 
     def carry_out(self) -> None:
         variable, entry = self.variable, self.entry
-        learning_rate = entry.learning_rate
-        if variable.optimizer is None or learning_rate is None:
-            learning_rate = variable._shards[0].learning_rate()
-        state = ShardState(
-            apply_count=entry.apply_count,
-            beta1_power=entry.beta1_power,
-            beta2_power=entry.beta2_power,
-            learning_rate=learning_rate,
-            clock=entry.clock,
-        )
+        state = saved_state(variable, entry)
         with variable._partitions_lock:
             variable._last_save = None
             try:

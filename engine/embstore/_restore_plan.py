@@ -9,6 +9,7 @@ from typing import Any
 from embstore import _core
 from embstore._manifest import FILE_FACTS, FileEntry, Manifest, OptimizerEntry, VariableEntry
 from embstore._shard import Shard, ShardState
+from embstore._variable_entry import saved_state
 from embstore.errors import CheckpointError, ClosedError, EmbStoreError, StoreFullError
 from embstore.options import CBFFilter, CounterFilter
 from embstore.variable import EmbeddingVariable
@@ -53,16 +54,7 @@ class RestorePlan:
 
     def carry_out(self) -> None:
         variable = self.variable
-        learning_rate = self.entry.learning_rate
-        if variable.optimizer is None or learning_rate is None:
-            learning_rate = variable._shards[0].learning_rate()  # stays as it is
-        state = ShardState(
-            apply_count=self.entry.apply_count,
-            beta1_power=self.entry.beta1_power,
-            beta2_power=self.entry.beta2_power,
-            learning_rate=learning_rate,
-            clock=self.entry.clock,
-        )
+        state = saved_state(variable, self.entry)
         with variable._checkpoint_lock, variable._partitions_lock:
             variable._last_save = None
             try:

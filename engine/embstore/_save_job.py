@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from embstore._manifest import FILE_FACTS, FileEntry, OptimizerEntry, VariableEntry
+from embstore._manifest import VariableEntry
 from embstore._shard import SavedShard
+from embstore._variable_entry import variable_entry
 from embstore.options import GlobalStepEvict, L2WeightEvict
 from embstore.variable import EmbeddingVariable
 
@@ -32,8 +33,7 @@ class SaveJob:
         number: of the variable in the save, which tells apart those whose files are named alike.
         """
         least_version, least_half_square = _eviction(variable, self.global_step)
-        files = []
-        parts: list[SavedShard] = []
+        files: list[tuple[str, SavedShard]] = []
         with variable._partitions_lock:  # so that every partition has the same batches
             for partition, shard in enumerate(variable._shards):
                 name = f"{quoted(variable.name)}-{number}.{partition}.rows"
@@ -48,21 +48,13 @@ class SaveJob:
                     waiting_keys=self.waiting_keys,
                     skip_damaged=self.skip_damaged,
                 )
-                parts.append(part)
-                files.append(FileEntry(name, **{fact: getattr(part, fact) for fact in FILE_FACTS}))
-        state = parts[0].state
-        entry = VariableEntry(
-            name=variable.name,
-            dim=variable.dim,
-            optimizer=OptimizerEntry.of(variable.optimizer),
-            apply_count=state.apply_count,
-            beta1_power=state.beta1_power,
-            beta2_power=state.beta2_power,
-            learning_rate=None if variable.optimizer is None else state.learning_rate,
-            clock=max(part.state.clock for part in parts),
-            follows=variable._last_save if self.incremental else None,
+                files.append((name, part))
+        parts = [part for _, part in files]
+        entry = variable_entry(
+            variable,
+            files,
             total_rows=sum(part.rows_left - part.skipped.size for part in parts),
-            files=tuple(files),
+            follows=variable._last_save if self.incremental else None,
         )
         return entry, parts
 

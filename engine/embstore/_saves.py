@@ -22,6 +22,7 @@ __all__ = [
     "lock_directory",
     "make_directory",
     "newest_full",
+    "number_of",
     "numbered",
     "only_incremental",
     "publishing",
@@ -82,7 +83,7 @@ def _publish(path: Path, kind: str) -> Iterator[tuple[Path, Callable[[], None]]]
         if _UNFINISHED.fullmatch(entry.name):
             shutil.rmtree(entry)
     older = numbered(path, _FULL)
-    number = int(older[-1].name.partition("-")[2]) + 1 if older else 1
+    number = number_of(older[-1]) + 1 if older else 1
     unfinished = path / f".{kind}-{number:08}.unfinished"
     finished = path / f"{kind}-{number:08}"
     published = False
@@ -115,6 +116,10 @@ def _check_kind(path: Path, *, incremental: bool) -> None:
         raise InvalidArgumentError(
             f"path: {path} holds {held}, which must not be lost; give this save another directory"
         )
+
+
+def number_of(directory: Path) -> int:
+    return int(directory.name.partition("-")[2])
 
 
 def numbered(path: Path, pattern: re.Pattern[str]) -> list[Path]:

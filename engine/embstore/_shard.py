@@ -282,6 +282,11 @@ class Shard(Protocol):
         """None is under way, and the first tier is full."""
         ...
 
+    def is_pool_short(self) -> bool:
+        """None is under way, and half of the places that a pool above another tier keeps for rows
+        that change between two checkpoints are used."""
+        ...
+
     def awaits_restore(self) -> bool:
         """The pool has checkpoints of an earlier process, neither restored nor discarded yet."""
         ...
@@ -489,6 +494,9 @@ class LocalShard:
 
     def should_persist(self) -> bool:
         return _core.should_persist(self._table)
+
+    def is_pool_short(self) -> bool:
+        return _core.is_pool_short(self._table)
 
     def awaits_restore(self) -> bool:
         return _core.awaits_restore(self._table)

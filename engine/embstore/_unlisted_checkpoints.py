@@ -10,8 +10,7 @@ import os
 from pathlib import Path
 from urllib.parse import quote
 
-from embstore._manifest import Manifest
-from embstore._persisted_checkpoints import checkpoint_path, is_checkpoint_directory, listed_numbers
+from embstore._persisted_checkpoints import is_checkpoint_directory, listed_ids
 from embstore._saves import sync
 from embstore.errors import StorageError
 from embstore.options import TierKind
@@ -51,10 +50,7 @@ def discard_unlisted(variable: EmbeddingVariable) -> None:
     path = Path(os.fsdecode(note.read_bytes()))
     if not is_checkpoint_directory(path):
         return  # it may be elsewhere, or on a disk that isn't mounted now
-    listed = {
-        bytes.fromhex(Manifest.read(checkpoint_path(path, number)).save_id)
-        for number in listed_numbers(path)
-    }
+    listed = listed_ids(path)
     if any(found.checkpoint_id in listed for shard in waiting for found in shard.persisted()):
         return
     for shard in waiting:

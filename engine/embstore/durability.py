@@ -88,10 +88,14 @@ def persisted(path: PathLike) -> list[int]:
 def should_persist(variables: Sequence[EmbeddingVariable]) -> bool:
     """Whether a checkpoint costs little now: none is pending, and the cache in DRAM is full.
 
-    Before that, rows that were just made would be written that may change again soon.
+    Before that, rows that were just made would be written that may change again soon. Where a tier
+    on SSD lies below a pool, also when the pool is about to have no place for rows that change,
+    until a checkpoint lets older ones go.
     """
-    chosen = _durable(variables)
-    return all(shard.should_persist() for variable in chosen for shard in variable._shards)
+    shards = [shard for variable in _durable(variables) for shard in variable._shards]
+    return any(shard.is_pool_short() for shard in shards) or all(
+        shard.should_persist() for shard in shards
+    )
 
 
 def restore_persisted(
@@ -122,12 +126,19 @@ def restore_persisted(
     ):
         found = SaveOnMedium.open(checkpoint_path(directory, checkpoint_id))
         plans = [PersistedRestorePlan.make(variable, found, waiting_keys) for variable in chosen]
-        number = int(found.directory.name.partition("-")[2])
-        for newer in [n for n in listed_numbers(directory) if n > number]:
-            writer.directory.remove(newer)  # before any pool gives it up
-        for plan in plans:
-            plan.carry_out()
-        writer.drop_unlisted(chosen)
+        shards = [shard for variable in chosen for shard in variable._shards]
+
+        def is_held(checkpoint_id: bytes) -> bool:
+            return all(
+                any(found.checkpoint_id == checkpoint_id for found in shard.persisted())
+                for shard in shards
+            )
+
+        # Taken off the list before any pool gives them up.
+        with writer.directory.without_newer(found.directory, is_held):
+            for plan in plans:
+                plan.carry_out()
+        writer.drop_unlisted(shards)
     return found.manifest.global_step
 
 

@@ -201,7 +201,9 @@ class StorageOption:
         the process, and `embstore.persist` makes checkpoints of them (see `embstore.durability`).
         The pool's file is then as large as that tier's storage_size. A row takes
         round_up(64 + row_bytes, 256) bytes of it, those in DRAM too, and those that changed since a
-        checkpoint that is kept once more. None: nothing outlives the variable.
+        checkpoint that is kept once more. A tier of SSDHASH or LEVELDB below the pool takes part in
+        its checkpoints: its files stay too, and those that a checkpoint needs take space beside
+        the rows' own. None: nothing outlives the variable.
     """
 
     storage_type: StorageType = StorageType.DRAM
@@ -248,16 +250,16 @@ class StorageOption:
             raise InvalidArgumentError(
                 f'durability must be None or "checkpoint", got {self.durability!r}'
             )
-        if self.storage_type is not StorageType.DRAM_PMEM:
-            kinds = TIER_KINDS[self.storage_type]
-            if len(kinds) == 3 and kinds[:2] == (_DRAM, _PMEM):
-                raise UnsupportedError(
-                    f"durability: {self.storage_type.name} doesn't have it in this version; "
-                    "DRAM_PMEM does"
-                )
+        kinds = TIER_KINDS[self.storage_type]
+        if kinds[:2] != (_DRAM, _PMEM):
             raise InvalidArgumentError(
                 f"durability: {self.storage_type.name} has no tier of PMem below DRAM "
                 f"({_names(kinds)})"
+            )
+        if self.ssdhash_option is not None and self.ssdhash_option.keep_files:
+            raise InvalidArgumentError(
+                "keep_files: durability keeps the SSDHASH tier's files as its checkpoints need "
+                "them; leave keep_files out"
             )
 
 

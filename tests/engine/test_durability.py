@@ -24,8 +24,8 @@ from embstore.errors import (
     InvalidArgumentError,
     StorageError,
     StoreFullError,
-    UnsupportedError,
 )
+from embstore.options import TIER_KINDS
 
 DIM = 4
 KEYS = 300
@@ -45,20 +45,33 @@ def place(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def durable(place: Path, name: str = "table", **options: Any) -> es.EmbeddingVariable:
+def durable(
+    place: Path,
+    name: str = "table",
+    storage_type: es.StorageType = es.StorageType.DRAM_PMEM,
+    **options: Any,
+) -> es.EmbeddingVariable:
+    cache_rows = options.pop("cache_rows", CACHE_ROWS)
+    above_ssd = len(TIER_KINDS[storage_type]) == 3
+    pool_bytes = pool_bytes_above_ssd(cache_rows) if above_ssd else POOL_BYTES
     return make(
         name,
         es.StorageOption(
-            storage_type=es.StorageType.DRAM_PMEM,
+            storage_type=storage_type,
             storage_path=str(place),
-            storage_size=[
-                options.pop("cache_rows", CACHE_ROWS) * ROW_BYTES,
-                options.pop("pool_bytes", POOL_BYTES),
-            ],
+            storage_size=[cache_rows * ROW_BYTES, options.pop("pool_bytes", pool_bytes)],
             durability="checkpoint",
         ),
         **options,
     )
+
+
+def pool_bytes_above_ssd(cache_rows: int) -> int:
+    """Of a pool with room for some 80 rows, so that most go on to the tier below it."""
+    first_tier_rows = cache_rows + max(cache_rows // 8, 256)
+    for_moves = 4096
+    files_own = 350  # their headers and bitmaps
+    return (first_tier_rows + for_moves + files_own + 104) * 256
 
 
 def make(
@@ -476,6 +489,26 @@ def test_damage_in_the_pool_is_told(place: Path) -> None:
             variable.lookup([int(damaged)])
 
 
+def test_checkpoints_stay_listed_where_an_older_one_cannot_be_restored(place: Path) -> None:
+    with durable(place, cache_rows=KEYS) as variable:
+        train(variable, range(60))
+        es.persist([variable], place / "checkpoints", keep=2, global_step=60)
+        train(variable, range(60, 200))  # every row changes
+        es.persist([variable], place / "checkpoints", keep=2, global_step=200)
+    content = bytearray((place / "table.pool").read_bytes())
+    for record in range(4096, len(content), 256):
+        if int.from_bytes(content[record + 40 : record + 48], "little") == 1:  # its epoch
+            content[record] ^= 1
+    (place / "table.pool").write_bytes(content)
+    with durable(place, cache_rows=KEYS) as variable:
+        with pytest.raises(CheckpointError, match=r"left empty: .*table\.pool"):
+            es.restore_persisted([variable], place / "checkpoints", 1)
+        assert es.persisted(place / "checkpoints") == [1, 2]
+    with durable(place, cache_rows=KEYS) as variable:
+        assert es.restore_persisted([variable], place / "checkpoints") == 200
+        assert contents(variable) == plain(200)
+
+
 def forked(work: Callable[[], None]) -> int:
     pid = os.fork()
     if pid == 0:
@@ -519,12 +552,15 @@ def test_durability_needs_pmem_below_dram_and_a_path(tmp_path: Path) -> None:
         )
     with pytest.raises(InvalidArgumentError, match="storage_path is missing"):
         es.StorageOption(storage_type=es.StorageType.DRAM_PMEM, durability="checkpoint")
-    with pytest.raises(UnsupportedError, match="DRAM_PMEM_SSDHASH"):
+    with pytest.raises(InvalidArgumentError, match="keep_files: durability keeps"):
         es.StorageOption(
             storage_type=es.StorageType.DRAM_PMEM_SSDHASH,
             storage_path=tmp_path,
+            ssdhash_option=es.SSDHashOption(keep_files=True),
             durability="checkpoint",
         )
+    with pytest.raises(InvalidArgumentError, match=r"pool has \d+ places.*make the pool larger"):
+        durable(tmp_path, storage_type=es.StorageType.DRAM_PMEM_SSDHASH, pool_bytes=4500 * 256)
     with (
         make("plain") as variable,
         pytest.raises(InvalidArgumentError, match="keeps no checkpoints in its tiers"),

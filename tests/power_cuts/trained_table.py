@@ -14,11 +14,15 @@ from numpy.typing import NDArray
 
 import embstore as es
 
+DRAM_PMEM = es.StorageType.DRAM_PMEM
+
 DIM = 4
 ROW_BYTES = 2 * 16
 KEYS = 120
 CACHE_ROWS = 16
 POOL_BYTES = 2 << 20
+# Few places beside those of moves, of the files, and of 16 rows of DRAM with their headroom.
+POOL_BYTES_ABOVE_SSD = (16 + 256 + 4096 + 350 + 24) * 256
 BATCH = 12
 STEPS = 24  # a run, at most
 MOST_STEPS = 20 * STEPS  # of all runs
@@ -44,12 +48,13 @@ def make(storage: es.StorageOption) -> es.EmbeddingVariable:
     )
 
 
-def open_table(medium: Path) -> es.EmbeddingVariable:
+def open_table(medium: Path, storage_type: es.StorageType = DRAM_PMEM) -> es.EmbeddingVariable:
+    pool_bytes = POOL_BYTES if storage_type is DRAM_PMEM else POOL_BYTES_ABOVE_SSD
     return make(
         es.StorageOption(
-            storage_type=es.StorageType.DRAM_PMEM,
+            storage_type=storage_type,
             storage_path=str(medium),
-            storage_size=[CACHE_ROWS * ROW_BYTES, POOL_BYTES],
+            storage_size=[CACHE_ROWS * ROW_BYTES, pool_bytes],
             durability="checkpoint",
         )
     )
@@ -87,10 +92,10 @@ def restore(variable: es.EmbeddingVariable, checkpoints: Path) -> int:
     return step
 
 
-def train_and_persist(medium: Path) -> None:
+def train_and_persist(medium: Path, storage_type: es.StorageType = DRAM_PMEM) -> None:
     """Goes on where the newest checkpoint was; says what is durable as soon as it must be."""
     checkpoints = medium / "checkpoints"
-    with open_table(medium) as variable:
+    with open_table(medium, storage_type) as variable:
         step = restore(variable, checkpoints)
         print(f"goes on from {step}", flush=True)
         for number in range(STEPS // STEPS_A_CHECKPOINT):
@@ -111,13 +116,13 @@ def check_newest(medium: Path, output: str) -> None:
         _check_newest(variable, medium, output)
 
 
-def check(medium: Path, output: str) -> None:
+def check(medium: Path, output: str, storage_type: es.StorageType = DRAM_PMEM) -> None:
     """That; whatever else is listed can be restored; and what is trained from there ends where a
     run ends that was never cut. Gives up all checkpoints but the oldest.
     """
     checkpoints = medium / "checkpoints"
     listed = es.persisted(checkpoints)
-    with open_table(medium) as variable:
+    with open_table(medium, storage_type) as variable:
         step = _check_newest(variable, medium, output)
         for older in reversed(listed[:-1]):
             step = es.restore_persisted([variable], checkpoints, older)

@@ -162,6 +162,7 @@ void bind_persisting(nb::module_& module) {
       },
       "table"_a);
   module.def("should_persist", [](const TableHandle& table) { return table->should_persist(); }, "table"_a);
+  module.def("is_pool_short", [](const TableHandle& table) { return table->is_pool_short(); }, "table"_a);
   module.def("awaits_restore", [](const TableHandle& table) { return table->awaits_restore(); }, "table"_a);
   module.def(
       "discard_persisted",

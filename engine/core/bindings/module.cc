@@ -115,7 +115,7 @@ SsdHashOptions to_ssd_hash_options(const SsdHashTuple& tuple, const std::string&
   const auto& [direct_io, io_scheme, keep_files, file_bytes, buffer_bytes, sync] = tuple;
   SsdHashOptions options;
   options.direct = direct_io;
-  options.keep_files = keep_files;
+  options.keeps = keep_files ? Keeps::kFiles : Keeps::kNothing;
   options.file_bytes = file_bytes;
   options.buffer_bytes = buffer_bytes;
   options.sync = sync;

@@ -48,6 +48,10 @@ void File::sync_before_close() const { sync_descriptor(pin().number()); }
 
 int File::sync_descriptor(int number) const {
   const MutexLock lock(sync_mutex_);
+  return sync_locked(number);
+}
+
+int File::sync_locked(int number) const {
   if (in_doubt()) return in_doubt_.load(std::memory_order_relaxed);
   unsynced_.store(false, std::memory_order_release);
   for (;;) {
@@ -109,6 +113,19 @@ void File::sync() {
   check_sound();
   const Pin pinned = pin();
   const int reason = sync_descriptor(pinned.number());
+  if (reason != 0) throw FileError(path_, "can't be brought to its medium", reason);
+}
+
+void File::sync_if_written() {
+  check_sound();
+  const Pin pinned = pin();
+  int reason = 0;
+  {
+    // A sync that is under way is waited for: what it was to bring to the medium counts as written until then.
+    const MutexLock lock(sync_mutex_);
+    reason = in_doubt_.load(std::memory_order_relaxed);
+    if (reason == 0 && unsynced_.load(std::memory_order_acquire)) reason = sync_locked(pinned.number());
+  }
   if (reason != 0) throw FileError(path_, "can't be brought to its medium", reason);
 }
 

@@ -40,6 +40,8 @@ class File final : public CachedDescriptor {
   // write and calls the next try a success: so the file is in doubt from then on, and takes neither writes
   // nor another sync. What it was to hold belongs into a new file.
   void sync();
+  // The same, where something was written since it was last synced. What others wrote is none of its business.
+  void sync_if_written();
   bool in_doubt() const { return in_doubt_.load(std::memory_order_acquire) != 0; }
 
   void rename_to(std::string path);
@@ -55,7 +57,8 @@ class File final : public CachedDescriptor {
   void sync_before_close() const override;
 
   void check_sound() const;
-  int sync_descriptor(int number) const;  // 0, or an errno; then the file is in doubt
+  int sync_descriptor(int number) const EXCLUDES(sync_mutex_);  // 0, or an errno; then the file is in doubt
+  int sync_locked(int number) const REQUIRES(sync_mutex_);
 
   FileCalls& calls_;
   std::string path_;

@@ -18,14 +18,16 @@ namespace {
 constexpr size_t kRowsAtOnce = 1024;
 static_assert(kRowsAtOnce + 2048 <= PoolTier::kHeadroomSlots);
 
-// The scope in which no batch is under way, and rows stay in their tiers.
+// The scope in which no batch is under way, rows stay in their tiers, and none is being written for a checkpoint.
 class SCOPED_CAPABILITY BatchBoundary {
  public:
-  explicit BatchBoundary(TableParts& table) ACQUIRE(table.gate) : table_(table) {
+  explicit BatchBoundary(TableParts& table) ACQUIRE(table.gate) NO_THREAD_SAFETY_ANALYSIS : table_(table) {
     table_.gate.enter_alone();
     moves_.emplace(*table_.mover);
+    table_.write_back_mutex.lock();
   }
-  ~BatchBoundary() RELEASE() {
+  ~BatchBoundary() RELEASE() NO_THREAD_SAFETY_ANALYSIS {
+    table_.write_back_mutex.unlock();
     moves_.reset();
     table_.gate.leave_alone();
   }
@@ -77,7 +79,7 @@ void write_wanted(RowStore& store, std::span<const Slot> slots, RowBatch& batch)
     const int number = shard_of(rows[first].hash);
     IndexShard& shard = store.shard(number);
     MutexLock lock(shard.mutex);
-    bool wrote = false;
+    uint64_t written = 0;
     for (; first < rows.size() && shard_of(rows[first].hash) == number; ++first) {
       const auto& [place, hash, hit] = rows[first];
       const IndexEntry entry = shard.entry(hash, place.key);
@@ -86,10 +88,30 @@ void write_wanted(RowStore& store, std::span<const Slot> slots, RowBatch& batch)
         pool_copies.was_written(place.slot, copies.place(first).slot());
       } else {  // the row, or a neighbour in the index, was being changed while it was copied
         pool_copies.write_wanted(place.slot, place.key);
-        wrote = true;
+        ++written;
       }
     }
-    if (wrote) pool_copies.pool().fence();
+    if (written == 0) continue;
+    pool_copies.pool().fence();
+    pool_copies.were_fenced(written);
+  }
+}
+
+// Writes the changed rows that checkpoints want to the pool, while look-ups and updates go on.
+void write_back(TableParts& table, Table::Operation& operation) {
+  RowStore& store = *table.store;
+  const PoolCopies& copies = *store.pool_copies();
+  RowBatch batch(store.layout());
+  while (copies.wanted_count() != 0) {
+    const std::vector<Slot> slots = copies.wanted();
+    for (size_t first = 0; first < slots.size(); first += kRowsAtOnce) {
+      // Copies that nothing refers to yet must not be taken for rows by a checkpoint that begins meanwhile.
+      const MutexLock lock(table.write_back_mutex);
+      write_wanted(store, std::span(slots).subspan(first, std::min(kRowsAtOnce, slots.size() - first)),
+                   batch);
+      operation.refresh();
+    }
+    if (slots.empty()) std::this_thread::yield();  // a row was on its way from one slot to another
   }
 }
 
@@ -98,37 +120,36 @@ void write_wanted(RowStore& store, std::span<const Slot> slots, RowBatch& batch)
 BegunPoolCheckpoint begin_pool_checkpoint(TableParts& table, checkpoint::Writer& file, bool waiting_keys) {
   PoolCopies& copies = *table.store->pool_copies();
   PoolTier& pool = copies.pool();
-  if (pool.awaits_restore()) {
-    throw Error(ErrorKind::kStorage, pool.stats().path.value_or("") +
-                                         ": holds checkpoints of an earlier run; take them over with "
-                                         "restore_persisted(), or give them up with discard_persisted()");
-  }
+  pool.check_is_taken_up();
   const BatchBoundary boundary(table);
   if (waiting_keys) save_waiting_keys(table, file);
-  BegunPoolCheckpoint begun{
-      .number = pool.newest_number() + 1, .rows = table.store->rows(0) + table.store->rows(1), .state = {}};
+  BegunPoolCheckpoint begun{.number = pool.newest_number() + 1, .rows = 0, .state = {}};
+  for (size_t t = 0; t < table.store->tiers().size(); ++t) begun.rows += table.store->rows(t);
   {
     MutexLock lock(table.state_mutex);
     begun.state = {table.apply_count, table.optimizer_state, table.clock.next_stamp()};
   }
   pool.begin_checkpoint(begun.number);
+  if (CheckpointFollower* const follower = table.store->tiers().follower()) {
+    try {
+      follower->begin_checkpoint(begun.number);
+    } catch (...) {
+      pool.drop_checkpoint(begun.number);
+      throw;
+    }
+  }
   copies.want_changed(begun.number);
   return begun;
 }
 
-void write_back_pool_checkpoint(TableParts& table, Table::Operation& operation) {
+void commit_pool_checkpoint(TableParts& table, Table::Operation& operation, uint64_t number,
+                            const CheckpointId& id) {
   RowStore& store = *table.store;
-  const PoolCopies& copies = *store.pool_copies();
-  RowBatch batch(table.layout);
-  while (copies.wanted_count() != 0) {
-    const std::vector<Slot> slots = copies.wanted();
-    for (size_t first = 0; first < slots.size(); first += kRowsAtOnce) {
-      write_wanted(store, std::span(slots).subspan(first, std::min(kRowsAtOnce, slots.size() - first)),
-                   batch);
-      operation.refresh();
-    }
-    if (slots.empty()) std::this_thread::yield();  // a row was on its way from one slot to another
+  write_back(table, operation);
+  if (CheckpointFollower* const follower = store.tiers().follower()) {
+    follower->commit_checkpoint({number, id});
   }
+  store.tiers().pool()->commit_checkpoint(number, id);
 }
 
 void drop_pool_checkpoint(TableParts& table, uint64_t number) {
@@ -139,9 +160,23 @@ void drop_pool_checkpoint(TableParts& table, uint64_t number) {
     const BatchBoundary boundary(table);
     pool.drop_checkpoint(number);
     if (!pool.has_pending()) copies.forget_wanted();
-    return;
+  } else {
+    pool.drop_checkpoint(number);
   }
-  pool.drop_checkpoint(number);
+  if (CheckpointFollower* const follower = table.store->tiers().follower()) {
+    follower->drop_checkpoint(number);
+    table.store->tiers().compact();
+  }
+}
+
+void give_up_pool_checkpoints(TableParts& table) {
+  PoolTier& pool = *table.store->tiers().pool();
+  const std::vector<PoolCheckpoint> checkpoints = pool.checkpoints();
+  pool.start_over();
+  CheckpointFollower* const follower = table.store->tiers().follower();
+  if (follower == nullptr) return;
+  for (const PoolCheckpoint& checkpoint : checkpoints) follower->drop_checkpoint(checkpoint.number);
+  table.store->tiers().compact();
 }
 
 void restore_pool_checkpoint(Table& table, uint64_t number, checkpoint::Partition partition,

@@ -24,11 +24,16 @@ struct BegunPoolCheckpoint {
 // wanted. Throws Error(kStorage) where the pool keeps as many as it can, or the file can't be written; nothing was begun then.
 BegunPoolCheckpoint begin_pool_checkpoint(TableParts& table, checkpoint::Writer& file, bool waiting_keys);
 
-// Writes the changed rows that it wants to the pool, while look-ups and updates go on.
-void write_back_pool_checkpoint(TableParts& table, Table::Operation& operation);
+// Makes it durable: the changed rows that it wants are written to the pool, while look-ups and updates go on. Throws
+// Error(kStorage); it's still pending then.
+void commit_pool_checkpoint(TableParts& table, Table::Operation& operation, uint64_t number,
+                            const CheckpointId& id);
 
 // Gives up one that was begun, or drops one that is durable.
 void drop_pool_checkpoint(TableParts& table, uint64_t number);
+
+// Drops all of them: what earlier processes left is given up. REQUIRES: a standstill, and no row is live.
+void give_up_pool_checkpoints(TableParts& table);
 
 // Replaces what a table holds, which is that partition of a variable, by checkpoint `number` of its pool. The chain has the
 // files of what isn't a row. REQUIRES: the files were verified. On an error the table is left empty, and the pool as it was.

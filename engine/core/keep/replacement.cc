@@ -85,7 +85,7 @@ size_t Replacement::tier_for(const RowHeader& header) const {
 void Replacement::put_in_tier(size_t t, const RowBatch& rows, std::span<const size_t> which) {
   const TierStack& tiers = store_.tiers();
   const bool is_pool = tiers.pool() == &tiers.tier(t);
-  const bool bounded = table_.mover && tiers.memory(t) != nullptr;
+  const bool bounded = table_.mover && (tiers.memory(t) != nullptr || tiers.ranked(t) != nullptr);
   const size_t most = bounded || is_pool ? std::max<size_t>(1, tiers.headroom_rows(t) / 2) : which.size();
   for (size_t first = 0; first < which.size(); first += most) {
     const auto some = which.subspan(first, std::min(most, which.size() - first));
@@ -106,10 +106,12 @@ void Replacement::store_rows(size_t t, const RowBatch& rows, std::span<const siz
     std::copy_n(rows.row(which[k]), rows.row_floats(), batch.row(k));
   }
   Transaction arrival(store_, /*most_departures=*/0);
-  if (!arrival.try_reserve_rows(which.size())) {
-    throw Error(ErrorKind::kStoreFull,
-                table_.name + ": its tiers have no room for the rows of the checkpoint; they hold " +
-                    std::to_string(store_.tiers().total_capacity_rows()) + " rows; raise storage_size");
+  const bool needs_pool = t <= 1;
+  if (!(needs_pool ? arrival.try_reserve_rows(which.size())
+                   : arrival.try_reserve_rows_without_pool(which.size()))) {
+    // A pool that is short by what its checkpoints keep; rows come up from below it when they are wanted.
+    if (needs_pool && store_.tiers().follower() != nullptr) return store_rows(2, rows, which);
+    throw_no_room();
   }
   RowCopies copies(store_, t, batch);
   for (size_t k = 0; k < batch.size(); ++k) {
@@ -122,6 +124,16 @@ void Replacement::store_rows(size_t t, const RowBatch& rows, std::span<const siz
     room = shard.reserve_room(1);
     arrival.insert(shard, hash, key, copies.place(k), room);
   }
+}
+
+void Replacement::throw_no_room() const {
+  const TierStack& tiers = store_.tiers();
+  const std::string room = tiers.pool() == nullptr
+                               ? "they hold " + std::to_string(tiers.total_capacity_rows()) + " rows"
+                               : "the pool is " + tiers.pool()->described_room();
+  throw Error(ErrorKind::kStoreFull, table_.name +
+                                         ": its tiers have no room for the rows of the checkpoint; " + room +
+                                         "; raise storage_size");
 }
 
 void Replacement::make_room() {
@@ -144,12 +156,27 @@ void Replacement::check_pool_is_idle() const {
 void Replacement::take_over_pool(uint64_t number) {
   PoolTier& pool = *store_.tiers().pool();
   const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  for (const PoolCheckpoint& checkpoint : pool.checkpoints()) {
-    if (checkpoint.number == number) reserve_index(checkpoint.rows);
+  CheckpointFollower* const follower = store_.tiers().follower();
+  const std::vector<PoolCheckpoint> checkpoints = pool.checkpoints();
+  const auto wanted = std::find_if(checkpoints.begin(), checkpoints.end(),
+                                   [number](const PoolCheckpoint& is) { return is.number == number; });
+  if (wanted != checkpoints.end()) {
+    reserve_index(wanted->rows + (follower == nullptr ? 0 : follower->checkpoint_rows(number)));
+    // Before the pool, which gives newer checkpoints up where it succeeds.
+    if (follower != nullptr) {
+      follower->restore({number, wanted->id}, threads,
+                        [this](std::span<const RowHeader> headers, std::span<const Slot> slots) {
+                          refer_to(2, headers, slots);
+                        });
+    }
   }
   pool.restore(number, threads, [this](std::span<const RowHeader> headers, std::span<const Slot> slots) {
-    refer_to_pool(headers, slots);
+    refer_to(1, headers, slots);
   });
+  if (follower == nullptr) return;
+  for (const PoolCheckpoint& checkpoint : checkpoints) {
+    if (checkpoint.number > number) follower->drop_checkpoint(checkpoint.number);
+  }
 }
 
 void Replacement::reserve_index(uint64_t rows) {
@@ -162,12 +189,10 @@ void Replacement::reserve_index(uint64_t rows) {
   }
 }
 
-void Replacement::refer_to_pool(std::span<const RowHeader> headers, std::span<const Slot> slots) {
+void Replacement::refer_to(uint32_t tier, std::span<const RowHeader> headers, std::span<const Slot> slots) {
   Transaction arrival(store_, /*most_departures=*/0);
-  if (!arrival.try_reserve_rows_of_pool(headers.size())) {
-    throw Error(ErrorKind::kStoreFull,
-                table_.name + ": its tiers have no room for the rows of the pool; they hold " +
-                    std::to_string(store_.tiers().total_capacity_rows()) + " rows; raise storage_size");
+  if (!arrival.try_reserve_rows_without_pool(headers.size())) {
+    throw_no_room();
   }
   uint64_t newest_stamp = 0;
   for (const RowHeader& header : headers) newest_stamp = std::max(newest_stamp, header.stamp);
@@ -190,10 +215,10 @@ void Replacement::refer_to_pool(std::span<const RowHeader> headers, std::span<co
       const int64_t key = headers[order[first]].key;
       const KeyHash hash = hash_key(key);
       if (shard.entry(hash, key)) {
-        throw Error(ErrorKind::kStorage, store_.tiers().pool()->stats().path.value_or("") + ": key " +
+        throw Error(ErrorKind::kStorage, store_.tiers().tier(tier).stats().path.value_or("") + ": key " +
                                              std::to_string(key) + " has two rows in one checkpoint");
       }
-      arrival.insert(shard, hash, key, RowRef(1, slots[order[first]]), room);
+      arrival.insert(shard, hash, key, RowRef(tier, slots[order[first]]), room);
     }
   }
 }

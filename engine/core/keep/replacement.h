@@ -38,7 +38,8 @@ class Replacement {
 
   // Throws Error(kInvalidArgument) where a checkpoint of the pool is under way.
   void check_pool_is_idle() const;
-  // Has the index refer to the rows of a checkpoint of the pool, where they lie. Throws Error(kStorage), Error(kStoreFull).
+  // Has the index refer to the rows of a checkpoint of the pool, and of the tier that follows it, where they lie. Throws
+  // Error(kStorage), Error(kStoreFull).
   void take_over_pool(uint64_t number);
 
   // Does nothing where the table has no filter.
@@ -53,10 +54,11 @@ class Replacement {
   // Room for so many rows, so that the index doesn't grow again and again.
   void reserve_index(uint64_t rows);
   // Safe to be called by several threads at once.
-  void refer_to_pool(std::span<const RowHeader> headers, std::span<const Slot> slots);
+  void refer_to(uint32_t tier, std::span<const RowHeader> headers, std::span<const Slot> slots);
   void put_in_tier(size_t t, const RowBatch& rows, std::span<const size_t> which);
   // Stores rows that there is room for, and has the index refer to them.
   void store_rows(size_t t, const RowBatch& rows, std::span<const size_t> which);
+  [[noreturn]] void throw_no_room() const;
   void make_room();
   void note_stamp(uint64_t stamp);
   size_t tier_for(const RowHeader& header) const;

@@ -7,7 +7,7 @@ namespace {
 
 // A scan's work is spread over as many rows as it finds.
 // What is kept of a tier that rows only pass through is less: 24 bytes a row that was found.
-uint64_t slots_a_row(const MemoryTier& tier) { return tier.is_first() ? 8 : 32; }
+uint64_t slots_a_row(const RankedTier& tier) { return tier.is_first() ? 8 : 32; }
 constexpr uint64_t kLeastRowsAScan = 256;
 constexpr size_t kLatePart = 8;  // of a scan's rows, that came since, are sorted in
 
@@ -23,12 +23,13 @@ constexpr auto kHotter = [](const ColdestRows::Candidate& a, const ColdestRows::
 
 }  // namespace
 
-ColdestRows::ColdestRows(MemoryTier& tier, CacheStrategy strategy)
+ColdestRows::ColdestRows(RankedTier& tier, CacheStrategy strategy)
     : tier_(tier),
+      ranks_(tier.ranks()),
       strategy_(strategy),
-      rows_a_scan_(std::max(tier.slots().slots() / slots_a_row(tier), kLeastRowsAScan)),
+      rows_a_scan_(std::max(tier.slot_count() / slots_a_row(tier), kLeastRowsAScan)),
       limit_(Rank::highest()),
-      is_given_(tier.slots().most_slots()) {}
+      is_given_(tier.most_slots()) {}
 
 void ColdestRows::keep(const Candidate& row) {
   if (row.rank > limit_) return;
@@ -61,23 +62,23 @@ void ColdestRows::keep_given() {
 }
 
 void ColdestRows::add_arrivals() {
-  if (!tier_.slots().take_arrivals(arrivals_)) scan();
+  if (!tier_.take_arrivals(arrivals_)) scan();
   size_t unfilled = 0;
   for (size_t i = 0; i < arrivals_.size(); ++i) {
-    if (i + kRanksFetchedAhead < arrivals_.size()) tier_.ranks().prefetch(arrivals_[i + kRanksFetchedAhead]);
+    if (i + kRanksFetchedAhead < arrivals_.size()) ranks_.prefetch(arrivals_[i + kRanksFetchedAhead]);
     const Slot slot = arrivals_[i];
     if (is_filled(slot)) {
       keep({rank_of(slot), slot});
-    } else {
+    } else if (tier_.is_first()) {
       arrivals_[unfilled++] = slot;
-    }
+    }  // else the row has left again
   }
   arrivals_.resize(unfilled);
 }
 
 void ColdestRows::scan() {
   // Before, so that none is missed; one that is found twice does no harm.
-  tier_.slots().take_arrivals(arrivals_);
+  tier_.take_arrivals(arrivals_);
   limit_ = find_coldest(rows_a_scan_, sorted_);
   next_sorted_ = 0;
   std::sort(sorted_.begin(), sorted_.end(), kColder);
@@ -94,7 +95,7 @@ bool ColdestRows::take_coldest(Candidate& row) {
   if (!any_sorted) return false;
   row = sorted_[next_sorted_++];
   if (next_sorted_ + kRanksFetchedAhead < sorted_.size()) {
-    tier_.ranks().prefetch(sorted_[next_sorted_ + kRanksFetchedAhead].slot);
+    ranks_.prefetch(sorted_[next_sorted_ + kRanksFetchedAhead].slot);
   }
   return true;
 }
@@ -121,7 +122,7 @@ const std::vector<ColdestRows::Candidate>& ColdestRows::next(uint64_t count) {
       // Else it is one that a scan found as it arrived, or whose slot was filled again.
       is_given_.add(row.slot);
       given_.push_back(row);
-      any_unpinned = any_unpinned || tier_.ranks().pins(row.slot) == 0;
+      any_unpinned = any_unpinned || ranks_.pins(row.slot) == 0;
     }
   }
   return given_;
@@ -150,7 +151,7 @@ Rank ColdestRows::sampled_limit(uint64_t slots, uint64_t count) const {
 }
 
 Rank ColdestRows::find_coldest(uint64_t count, std::vector<Candidate>& rows) const {
-  const uint64_t end = tier_.slots().untouched_from();
+  const uint64_t end = tier_.untouched_from();
   Rank limit = sampled_limit(end, count);
   rows.clear();
   // Where the limit lets too many pass, the colder half of them stays, and so on.

@@ -1,4 +1,4 @@
-// Which rows of a memory tier rank lowest, without a look at all of them every time.
+// Which rows of a ranked tier rank lowest, without a look at all of them every time.
 //
 // Ranks only grow while a row stays. So of the rows that were there at a scan, those that it didn't find
 // among the coldest rank no lower now than its limit was; and whatever came since is known by its slot. The
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "row/ranking.h"
-#include "tiers/memory/memory_tier.h"
 #include "tiers/memory/slot_set.h"
+#include "tiers/ranked_tier.h"
 
 namespace embstore {
 
@@ -24,8 +24,8 @@ class ColdestRows {
     Slot slot;
   };
 
-  // REQUIRES: the tier is ranked, and has no rows yet.
-  ColdestRows(MemoryTier& tier, CacheStrategy strategy);
+  // REQUIRES: the tier has no rows yet.
+  ColdestRows(RankedTier& tier, CacheStrategy strategy);
 
   // Up to `count` rows that rank lowest, coldest first and each once, pinned ones among them; none only where there
   // are none, and none but pinned ones only where many of those are the coldest. Rows
@@ -43,8 +43,8 @@ class ColdestRows {
   Rank find_coldest(uint64_t count, std::vector<Candidate>& rows) const;
   // A rank that about `count` of the rows in the first `slots` slots don't exceed.
   Rank sampled_limit(uint64_t slots, uint64_t count) const;
-  bool is_filled(Slot slot) const { return tier_.ranks().is_filled(slot); }
-  Rank rank_of(Slot slot) const { return tier_.ranks().rank(slot, strategy_); }
+  bool is_filled(Slot slot) const { return ranks_.is_filled(slot); }
+  Rank rank_of(Slot slot) const { return ranks_.rank(slot, strategy_); }
   // Takes the coldest row that is known, by a rank that it had; false where none is.
   bool take_coldest(Candidate& row);
   void keep(const Candidate& row);
@@ -52,7 +52,8 @@ class ColdestRows {
   void keep_given();
   void add_arrivals();
 
-  MemoryTier& tier_;
+  RankedTier& tier_;
+  SlotRanks& ranks_;
   const CacheStrategy strategy_;
   const uint64_t rows_a_scan_;
 

@@ -20,7 +20,7 @@ constexpr size_t kBucketsFetchedAhead = 16;
 Demotion::Demotion(RowStore& store, CacheStrategy strategy)
     : store_(store), strategy_(strategy), rows_(store.layout()) {
   for (size_t t = 0; t + 1 < store.tiers().size(); ++t)
-    coldest_.emplace_back(*store.tiers().memory(t), strategy);
+    coldest_.emplace_back(*store.tiers().ranked(t), strategy);
 }
 
 bool Demotion::step() {
@@ -33,9 +33,13 @@ bool Demotion::step() {
     if (const MemoryTier* const below = tiers.memory(t + 1)) {
       count = std::min(count, below->slots().free_slots());
     }
-    if (count != 0 && demote(t, count)) return true;
+    if (demote(t, count, Which::kExcess)) return true;
   }
   return false;
+}
+
+bool Demotion::make_room(size_t t, uint64_t count) {
+  return demote(t, std::min({count, kRowsAtOnce, store_.rows(t)}), Which::kAny);
 }
 
 void Demotion::vacate_added_slots() {
@@ -66,14 +70,19 @@ void Demotion::vacate_added_slots() {
   tier.remove_added_slots();
 }
 
-bool Demotion::demote(size_t t, uint64_t count) {
+uint64_t Demotion::rows_to_go(size_t t, Which which) const {
+  return which == Which::kExcess ? store_.excess_rows(t) : store_.rows(t);
+}
+
+bool Demotion::demote(size_t t, uint64_t count, Which which) {
+  if (count == 0) return false;
   const Epochs::Guard guard = store_.epochs().enter();
-  const uint64_t pinned = choose(t, count);
+  const uint64_t pinned = choose(t, count, which);
   if (leaving_.empty()) {
     if (pinned != 0) return false;
     // Rows that were accessed since they were ranked: the next round finds colder ones.
     std::this_thread::yield();
-    return store_.excess_rows(t) != 0;
+    return rows_to_go(t, which) != 0;
   }
   const PoolCopies* const pool_copies = t == 0 ? store_.pool_copies() : nullptr;
   places_.clear();
@@ -82,13 +91,20 @@ bool Demotion::demote(size_t t, uint64_t count) {
     row.copy = places_.size();
     places_.push_back(row.place);
   }
-  store_.tiers().tier(t).read(places_, rows_);
-  demoted_.fetch_add(refer_to_copies(t), std::memory_order_relaxed);
-  return true;
+  damaged_.clear();
+  store_.tiers().tier(t).read_rows(places_, RowPart::kAll, rows_, damaged_);
+  // What the medium doesn't give back as it was written stays where it is; whoever wants it is told.
+  for (const DamagedRow& damaged : damaged_) {
+    const auto is_damaged = [&](const Leaving& row) { return row.copy == damaged.position; };
+    std::find_if(leaving_.begin(), leaving_.end(), is_damaged)->copy = kNoCopy;
+  }
+  const uint64_t moved = refer_to_copies(t);
+  demoted_.fetch_add(moved, std::memory_order_relaxed);
+  return moved != 0 || damaged_.empty();
 }
 
-uint64_t Demotion::choose(size_t t, uint64_t count) {
-  const MemoryTier& from = *store_.tiers().memory(t);
+uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
+  const RankedTier& from = *store_.tiers().ranked(t);
   IndexReader reader(store_.index());
   const std::vector<ColdestRows::Candidate>& coldest = coldest_[t].next(count);
   candidates_.clear();
@@ -114,7 +130,7 @@ uint64_t Demotion::choose(size_t t, uint64_t count) {
     candidates_.push_back({{key, slot}, hash, hit});
   }
   // As many as are still too many: rows may have been promoted from here since they were counted.
-  candidates_.resize(std::min<uint64_t>(candidates_.size(), store_.excess_rows(t)));
+  candidates_.resize(std::min<uint64_t>(candidates_.size(), rows_to_go(t, which)));
   leaving_.clear();
   for (const uint32_t i :
        in_order_of_shards(candidates_.size(), [this](size_t row) { return candidates_[row].hash; })) {
@@ -127,8 +143,7 @@ RowRef Demotion::place_below(size_t t, const Leaving& row, RowCopies& copies) co
   PoolCopies* const pool_copies = t == 0 ? store_.pool_copies() : nullptr;
   if (pool_copies != nullptr) {
     if (const std::optional<Slot> copy = pool_copies->copy(row.place.slot)) {
-      // How it ranks, it may have learned meanwhile.
-      pool_copies->pool().set_rank(*copy, store_.tiers().first().header(row.place.slot, row.place.key));
+      pool_copies->goes_to_copy(row.place.slot, row.place.key, *copy);
       return RowRef(1, *copy);
     }
   }
@@ -136,7 +151,7 @@ RowRef Demotion::place_below(size_t t, const Leaving& row, RowCopies& copies) co
 }
 
 uint64_t Demotion::refer_to_copies(size_t t) {
-  const MemoryTier& from = *store_.tiers().memory(t);
+  const SlotRanks& ranks = store_.tiers().ranked(t)->ranks();
   RowCopies copies(store_, t + 1, rows_);
   Transaction fall(store_, leaving_.size());
   std::vector<IndexEntry> entries;
@@ -154,7 +169,7 @@ uint64_t Demotion::refer_to_copies(size_t t) {
       }
       const Leaving& row = leaving_[end];
       const IndexEntry entry = shard.entry(row.hash, row.place.key);
-      const bool is_pinned = t == 0 && from.ranks().pins(row.place.slot) != 0;
+      const bool is_pinned = t == 0 && ranks.pins(row.place.slot) != 0;
       const bool unchanged = entry && entry.bucket == row.hit.bucket && row.hit.holds() && !is_pinned;
       entries.push_back(unchanged ? entry : IndexEntry{});
     }

@@ -27,6 +27,8 @@ class Demotion {
   // Moves some rows down from where there are too many; false where there are none, or only such as are
   // pinned. Throws what a tier throws; all rows are where they were then, but for what had moved before.
   bool step();
+  // Moves some rows of a tier down, at most `count`, though it has no more than it may hold; false where none can go.
+  bool make_room(size_t t, uint64_t count);
   // Moves what lies in slots that were added for large batches to others, as far as they are free, and takes those
   // slots and their memory away if none is left in use.
   void vacate_added_slots();
@@ -42,12 +44,15 @@ class Demotion {
     IndexHit hit;
     size_t copy = kNoCopy;  // among those that are written
   };
-  // Of a row that the tier below has already.
+  // Of a row that the tier below has already, or that can't be read.
   static constexpr size_t kNoCopy = static_cast<size_t>(-1);
+  // Which rows are to go: those that are too many, as many as there still are when they are chosen, or any.
+  enum class Which { kExcess, kAny };
+  uint64_t rows_to_go(size_t t, Which which) const;
   // Moves up to `count` of tier t's coldest rows down; false where nothing but pinned rows is left to go.
-  bool demote(size_t t, uint64_t count);
+  bool demote(size_t t, uint64_t count, Which which);
   // Sets leaving_ to the coldest rows, by shard; returns how many of the coldest are pinned.
-  uint64_t choose(size_t t, uint64_t count);
+  uint64_t choose(size_t t, uint64_t count, Which which);
   // Where the row goes: to the copy that is written now, or to one that the tier below has. Nothing where it has none any more.
   RowRef place_below(size_t t, const Leaving& row, RowCopies& copies) const;
   uint64_t refer_to_copies(size_t t);
@@ -61,6 +66,7 @@ class Demotion {
   std::vector<Leaving> leaving_;
   std::vector<Place> places_;
   RowBatch rows_;
+  std::vector<DamagedRow> damaged_;
 };
 
 }  // namespace embstore

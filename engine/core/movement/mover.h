@@ -51,6 +51,10 @@ class Mover final : private EvictionPool::Job {
   // tier threw.
   void settle();
 
+  // Moves rows of a pool to the tier below it until `count` more may be claimed there, as far as that gives places free:
+  // those of checkpoints stay taken. Does nothing where there is no tier below. Throws what a tier threw.
+  void make_room_in_pool(uint64_t count);
+
   // The scope in which nobody else moves rows.
   class Pause {
    public:

@@ -15,7 +15,6 @@ Slot PoolCopies::write(Slot slot, int64_t key, bool is_live) {
   const uint32_t word = load(slot);
   const Slot to = pool_.write_claimed(first_.header(slot, key), first_.rows().floats(slot), is_live);
   pool_.add_to_checkpoints(first_wanting(word), to);
-  wanted_count_.fetch_sub(1);
   return to;
 }
 
@@ -25,7 +24,7 @@ void PoolCopies::went_to_pool(Slot slot, int64_t key, Slot to) {
   const uint32_t word = load(slot);
   if ((word & kWantedBit) != 0) {
     pool_.add_to_checkpoints(first_wanting(word), to);
-    wanted_count_.fetch_sub(1);
+    were_fenced(1);
     pool_.give_claim_back(1);
   } else if (word == kChanged) {
     pool_.give_claim_back(1);
@@ -41,6 +40,7 @@ void PoolCopies::will_go(Slot slot, int64_t key) {
   if ((word & kWantedBit) != 0) {
     write(slot, key, /*is_live=*/false);  // by the claim of the row
     pool_.fence();
+    were_fenced(1);
   } else if (word == kChanged) {
     pool_.give_claim_back(1);
   } else {
@@ -54,7 +54,9 @@ void PoolCopies::will_go(Slot slot, int64_t key) {
 
 PoolCopies::Changes::~Changes() {
   erase();
-  if (wrote_) copies_.pool_.fence();
+  if (written_ == 0) return;
+  copies_.pool_.fence();
+  copies_.were_fenced(written_);
 }
 
 void PoolCopies::Changes::erase() {
@@ -67,7 +69,7 @@ bool PoolCopies::Changes::will_change(Slot slot, int64_t key) {
   if (word == kChanged) return false;
   if ((word & kWantedBit) != 0) {
     copies_.write(slot, key, /*is_live=*/false);
-    wrote_ = true;
+    ++written_;
   } else {
     erased_[erased_count_++] = {key, word - 1};
     if (erased_count_ == erased_.size()) erase();
@@ -104,12 +106,12 @@ std::vector<Slot> PoolCopies::wanted() const {
 
 void PoolCopies::was_written(Slot slot, Slot to) {
   pool_.add_to_checkpoints(first_wanting(load(slot)), to);
-  wanted_count_.fetch_sub(1);
+  were_fenced(1);
   pool_.give_claim_back(1);
-  store(slot, to + 1);
+  has_copy(slot, to);
 }
 
-void PoolCopies::write_wanted(Slot slot, int64_t key) { store(slot, write(slot, key, /*is_live=*/true) + 1); }
+void PoolCopies::write_wanted(Slot slot, int64_t key) { has_copy(slot, write(slot, key, /*is_live=*/true)); }
 
 void PoolCopies::forget_wanted() {
   for (const Slot slot : wanted()) store(slot, kChanged);

@@ -47,7 +47,11 @@ class PoolCopies {
   // --- Where rows come and go
   // A row that the pool doesn't have, with a claim that is the row's from now on.
   void came_anew(Slot slot) { store(slot, kChanged); }
-  void came_from_pool(Slot slot, Slot copy) { store(slot, copy + 1); }
+  void came_from_pool(Slot slot, Slot copy) { has_copy(slot, copy); }
+  // A row from below the pool, with a claim that is the row's from now on.
+  void came_from_below(Slot slot) { store(slot, kChanged); }
+  // The row goes down to its clean copy. To be followed by went_to_pool().
+  void goes_to_copy(Slot slot, int64_t key, Slot copy) { pool_.was_copy(copy, first_.header(slot, key)); }
   void shifted(Slot from, Slot to) {
     store(to, load(from));
     store(from, kChanged);
@@ -74,19 +78,23 @@ class PoolCopies {
     PoolCopies& copies_;
     std::array<Place, 64> erased_{};
     size_t erased_count_ = 0;
-    bool wrote_ = false;
+    uint64_t written_ = 0;  // and not fenced yet
   };
 
   // --- Checkpoints
-  // Every changed row is wanted by checkpoint `number`. REQUIRES: rows neither change nor move, whoever has which mutex.
+  // Every changed row is wanted by checkpoint `number`. REQUIRES: rows neither change nor move, and none is being written
+  // for a checkpoint, whoever has which mutex.
   void want_changed(uint64_t number);
   // The slots of rows that are wanted, without any mutex. Rows that move meanwhile may be missed.
   std::vector<Slot> wanted() const;
+  // Rows that are wanted and not durable in the pool yet: where it's 0, checkpoints have all that they want.
   uint64_t wanted_count() const { return wanted_count_.load(); }
   // The wanted row in the slot is at `to` in the pool, written and fenced.
   void was_written(Slot slot, Slot to);
-  // Writes the wanted row where it is, under the mutex. Not fenced.
+  // Writes the wanted row where it is, under the mutex. Not fenced: were_fenced() says when it is.
   void write_wanted(Slot slot, int64_t key);
+  // So many rows that were written for checkpoints are durable.
+  void were_fenced(uint64_t rows) { wanted_count_.fetch_sub(rows); }
   // No checkpoint wants anything any more. REQUIRES: as want_changed().
   void forget_wanted();
 
@@ -98,9 +106,13 @@ class PoolCopies {
 
   uint32_t load(Slot slot) const { return words_[slot].load(std::memory_order_relaxed); }
   void store(Slot slot, uint32_t word) { words_[slot].store(word, std::memory_order_relaxed); }
+  void has_copy(Slot slot, Slot copy) {
+    pool_.is_copy(copy);
+    store(slot, copy + 1);
+  }
   // The number of the checkpoint that the word says.
   uint64_t first_wanting(uint32_t word) const;
-  // Writes the row as it is for the checkpoints that want it.
+  // Writes the row as it is for the checkpoints that want it. Not fenced.
   Slot write(Slot slot, int64_t key, bool is_live);
 
   MemoryTier& first_;

@@ -46,6 +46,15 @@ class RowStore {
   // Null where there's no durable pool below the first tier.
   PoolCopies* pool_copies() const { return pool_copies_.get(); }
 
+  // True where a row from there may come up: one from below a pool owns no place of it, and needs a claim on one, which
+  // is the row's then. To be called right before the move. A look-up leaves what was set aside for an update.
+  enum class For { kUpdate, kLookUp };
+  bool try_claim(RowRef from, For whom) {
+    if (pool_copies_ == nullptr || from.tier() <= 1) return true;
+    PoolTier& pool = pool_copies_->pool();
+    return whom == For::kUpdate ? pool.try_claim(1) : pool.try_claim_spare(1);
+  }
+
   uint64_t row_count() const;
   uint64_t rows(size_t t) const { return counts_.rows(t); }
   uint64_t excess_rows(size_t t) const {

@@ -65,14 +65,19 @@ CompactionMode compaction_mode() {
                   value);
 }
 
+SsdHashOptions ssd_hash_options(const TierSpec& spec) {
+  SsdHashOptions options = spec.ssd_hash;
+  options.compaction = compaction_mode();
+  return options;
+}
+
 std::unique_ptr<Tier> make_file_tier(const std::string& table_name, const TierSpec& spec,
                                      const RowLayout& layout) {
   if (spec.kind == "LEVELDB") return std::make_unique<LevelDbTier>(table_name, layout, path_of(spec));
   if (spec.kind == "SSDHASH") {
-    SsdHashOptions options = spec.ssd_hash;
-    options.compaction = compaction_mode();
+    const SsdHashOptions options = ssd_hash_options(spec);
     auto tier = std::make_unique<SsdHashTier>(table_name, layout, path_of(spec), options);
-    if (!options.keep_files && !tier->is_ready()) {
+    if (options.keeps == Keeps::kNothing && !tier->is_ready()) {
       throw Error(ErrorKind::kStorage,
                   path_of(spec) +
                       ": holds rows that were kept; keep_files takes them over, or remove the "
@@ -83,10 +88,45 @@ std::unique_ptr<Tier> make_file_tier(const std::string& table_name, const TierSp
   throw Error(ErrorKind::kInvalidArgument, "tiers: there is no tier of kind " + spec.kind);
 }
 
+// A last tier that takes part in the checkpoints of a pool above it, and what it is to the pool.
+struct FollowingTier {
+  std::unique_ptr<Tier> tier;
+  CheckpointFollower* follower;
+};
+
+template <class LastTier>
+FollowingTier following(std::unique_ptr<LastTier> tier) {
+  CheckpointFollower* const follower = tier.get();
+  return {std::move(tier), follower};
+}
+
+FollowingTier make_following_tier(const std::string& table_name, const TierSpec& spec,
+                                  const RowLayout& layout, const std::string& optimizer) {
+  if (spec.kind == "LEVELDB") {
+    return following(std::make_unique<LevelDbTier>(table_name, layout, path_of(spec),
+                                                   LevelDbTier::FollowsCheckpoints{optimizer}));
+  }
+  if (spec.kind == "SSDHASH") {
+    SsdHashOptions options = ssd_hash_options(spec);
+    options.keeps = Keeps::kCheckpoints;
+    options.optimizer = optimizer;
+    return following(std::make_unique<SsdHashTier>(table_name, layout, path_of(spec), options));
+  }
+  throw Error(ErrorKind::kInvalidArgument,
+              "tiers: below a PMEM_POOL there can be SSDHASH or LEVELDB, not " + spec.kind);
+}
+
+std::vector<CheckpointName> names_of(const std::vector<PoolCheckpoint>& checkpoints) {
+  std::vector<CheckpointName> names;
+  for (const PoolCheckpoint& checkpoint : checkpoints) names.push_back({checkpoint.number, checkpoint.id});
+  return names;
+}
+
 std::unique_ptr<PoolTier> make_pool(const std::string& table_name, const TierSpec& spec,
                                     const RowLayout& layout, size_t tier, size_t tiers) {
-  if (tier != 1 || tiers != 2) {
-    throw Error(ErrorKind::kInvalidArgument, "tiers: PMEM_POOL can only be the second of two, below DRAM");
+  if (tier != 1 || tiers > 3) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "tiers: PMEM_POOL can only be the second, below DRAM, and have one tier below it");
   }
   if (!spec.size_bytes) {
     throw Error(ErrorKind::kInvalidArgument, "storage_size: a PMEM_POOL tier needs one");
@@ -99,7 +139,23 @@ std::unique_ptr<PoolTier> make_pool(const std::string& table_name, const TierSpe
                                                  " that it keeps free for moves");
   }
   return std::make_unique<PoolTier>(path_of(spec), layout, PoolIdentity{table_name, spec.optimizer},
-                                    *spec.size_bytes);
+                                    *spec.size_bytes, libpmem(), files::system_file_calls(),
+                                    tiers == 2 ? PoolRole::kLast : PoolRole::kMiddle);
+}
+
+// Rows that a pool may hold above another tier. Those of the first tier have their places in it too; a quarter of what is
+// left is for rows that change between two checkpoints.
+uint64_t middle_capacity_of(const PoolTier& pool, uint64_t first_tier_rows) {
+  const uint64_t slots = pool.slot_count() - PoolTier::kHeadroomSlots;
+  if (slots <= first_tier_rows) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "storage_size: the pool has " + std::to_string(pool.slot_count()) +
+                    " places, of which rows of the DRAM tier may need " + std::to_string(first_tier_rows) +
+                    " and moves " + std::to_string(PoolTier::kHeadroomSlots) +
+                    "; make the pool larger, or the DRAM tier smaller");
+  }
+  const uint64_t left = slots - first_tier_rows;
+  return std::max<uint64_t>(1, left - left / 4);
 }
 
 bool is_memory(const std::string& kind) {
@@ -140,8 +196,23 @@ TierStack::TierStack(const std::string& table_name, const std::vector<TierSpec>&
     if (spec.kind == "PMEM_POOL") {
       level.tier = make_pool(table_name, spec, layout, t, specs.size());
       pool_ = static_cast<PoolTier*>(level.tier.get());
-      level.capacity_rows = pool_->slots() - PoolTier::kHeadroomSlots;
       level.headroom_rows = PoolTier::kHeadroomSlots / 2;
+      if (t + 1 == specs.size()) {
+        level.capacity_rows = pool_->slot_count() - PoolTier::kHeadroomSlots;
+      } else {
+        const uint64_t first_tier_rows = levels_[0].capacity_rows + levels_[0].headroom_rows;
+        level.capacity_rows = middle_capacity_of(*pool_, first_tier_rows);
+        const uint64_t reserve = pool_->slot_count() - first_tier_rows - level.capacity_rows;
+        least_free_pool_slots_ = PoolTier::kHeadroomSlots + (reserve - PoolTier::kHeadroomSlots) / 2;
+        level.ranked = pool_;
+      }
+      continue;
+    }
+    if (pool_ != nullptr) {
+      FollowingTier below = make_following_tier(table_name, spec, layout, specs[t - 1].optimizer);
+      level.tier = std::move(below.tier);
+      follower_ = below.follower;
+      follower_->take_up(names_of(pool_->checkpoints()));
       continue;
     }
     if (!is_memory(spec.kind)) {
@@ -160,6 +231,7 @@ TierStack::TierStack(const std::string& table_name, const std::vector<TierSpec>&
     auto tier =
         make_memory_tier(spec, layout, role_of(t, specs.size()), level.capacity_rows + level.headroom_rows);
     level.memory = tier.get();
+    if (tier->is_ranked()) level.ranked = tier.get();
     level.tier = std::move(tier);
   }
   first_ = levels_.front().memory;

@@ -37,6 +37,12 @@ class TierStack {
   Tier& last() const { return *levels_.back().tier; }
   // The durable tier below the first, if there is one; else null.
   PoolTier* pool() const { return pool_; }
+  // Whether less than half is left of what a pool above another tier keeps for rows that change between two checkpoints.
+  bool is_pool_short() const { return pool_ != nullptr && pool_->free_slots() < least_free_pool_slots_; }
+  // The tier below it that takes part in its checkpoints, if there is one; else null.
+  CheckpointFollower* follower() const { return follower_; }
+  // The tier, if rows go on from it to the next by how they rank; else null.
+  RankedTier* ranked(size_t t) const { return levels_[t].ranked; }
   // The tier if it's one of memory; else null.
   MemoryTier* memory(size_t t) const { return levels_[t].memory; }
 
@@ -55,6 +61,7 @@ class TierStack {
   struct Level {
     std::unique_ptr<Tier> tier;
     MemoryTier* memory = nullptr;
+    RankedTier* ranked = nullptr;
     uint64_t capacity_rows = 0;
     uint64_t headroom_rows = 0;
   };
@@ -62,6 +69,8 @@ class TierStack {
   std::vector<Level> levels_;
   MemoryTier* first_ = nullptr;
   PoolTier* pool_ = nullptr;
+  uint64_t least_free_pool_slots_ = 0;
+  CheckpointFollower* follower_ = nullptr;
 };
 
 }  // namespace embstore

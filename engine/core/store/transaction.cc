@@ -37,19 +37,14 @@ Transaction::~Transaction() {
 
 bool Transaction::try_reserve_rows(uint64_t count) {
   const PoolCopies* const copies = store_.pool_copies();
-  if (copies != nullptr && copies->pool().awaits_restore()) {
-    throw Error(ErrorKind::kStorage,
-                copies->pool().stats().path.value_or("") +
-                    ": holds checkpoints of an earlier run; take them over with restore_persisted(), or give "
-                    "them up with discard_persisted(), before rows are put in");
-  }
+  if (copies != nullptr) copies->pool().check_is_taken_up();
   if (!store_.counts_.try_reserve(count)) return false;
   reserved_ += count;
   // What is reserved is given back in the end.
   return copies == nullptr || pool_claim_.try_add(count);
 }
 
-bool Transaction::try_reserve_rows_of_pool(uint64_t count) {
+bool Transaction::try_reserve_rows_without_pool(uint64_t count) {
   if (!store_.counts_.try_reserve(count)) return false;
   reserved_ += count;
   return true;
@@ -83,6 +78,7 @@ bool Transaction::keep_copy(int64_t key, RowRef from, RowRef to) {
   if (copies == nullptr) return false;
   if (from.tier() == 0 && to.tier() == 0) copies->shifted(from.slot(), to.slot());
   if (from.tier() == 0 && to.tier() == 1) copies->went_to_pool(from.slot(), key, to.slot());
+  if (from.tier() > 1 && to.tier() == 0) copies->came_from_below(to.slot());
   const bool leaves_copy = from.tier() == 1 && to.tier() == 0;
   if (leaves_copy) copies->came_from_pool(to.slot(), from.slot());
   return leaves_copy;

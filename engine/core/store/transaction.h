@@ -28,14 +28,14 @@ class Transaction {
   // Room for `count` more rows in the table; false, and nothing is reserved, where so much isn't left. Throws
   // Error(kStorage) where a pool holds rows of an earlier process that nobody has said what to do with.
   bool try_reserve_rows(uint64_t count);
-  // For rows that the pool below the first tier has in their places already.
-  bool try_reserve_rows_of_pool(uint64_t count);
+  // For rows that need no place in the pool below the first tier: they have it already, or go below it.
+  bool try_reserve_rows_without_pool(uint64_t count);
 
   // --- Changes, which readers see at once. REQUIRES, of `to`: a whole row lies there, and nothing refers to it.
   // A new row, for which room was reserved, here and in the index.
   IndexEntry insert(IndexShard& shard, KeyHash hash, int64_t key, RowRef to, IndexShard::Room& room)
       REQUIRES(shard.mutex);
-  // The row is at `to` from now on.
+  // The row is at `to` from now on. REQUIRES: where it comes to the first tier, RowStore::try_claim() where it was.
   void move(IndexShard& shard, const IndexEntry& entry, int64_t key, RowRef to) REQUIRES(shard.mutex);
   void remove(IndexShard& shard, const IndexEntry& entry, int64_t key) REQUIRES(shard.mutex);
 

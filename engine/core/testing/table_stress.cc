@@ -4,6 +4,7 @@
 // Every gradient is a small whole number, the same in all columns, and the rule is SGD with a rate of -1.
 // So float sums are exact in any order, a row that is not the same in all columns is torn, a row that
 // shrinks was stale, and the sum of all rows says whether an update was lost or doubled.
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -118,8 +119,8 @@ struct Storage {
   FilterSpec filter = NoFilter{};
 
   bool has_filter() const { return !std::holds_alternative<NoFilter>(filter); }
-  bool keeps_rows() const { return tiers.back().ssd_hash.keep_files; }
-  bool has_pool() const { return tiers.back().kind == "PMEM_POOL"; }
+  bool keeps_rows() const { return tiers.back().ssd_hash.keeps == Keeps::kFiles; }
+  bool has_pool() const { return tiers.size() > 1 && tiers[1].kind == "PMEM_POOL"; }
 };
 
 constexpr uint64_t kRowBytes = kDim * sizeof(float);
@@ -134,11 +135,15 @@ TierSpec ssd_hash(bool keep_files) {
   TierSpec tier{"SSDHASH", std::nullopt, std::nullopt};
   tier.ssd_hash.file_bytes = 64 << 10;
   tier.ssd_hash.buffer_bytes = 128 << 10;
-  tier.ssd_hash.keep_files = keep_files;
+  tier.ssd_hash.keeps = keep_files ? Keeps::kFiles : Keeps::kNothing;
   return tier;
 }
 
-TierSpec durable_pool() { return {"PMEM_POOL", std::nullopt, uint64_t{8} << 20, {}, "SGD"}; }
+TierSpec durable_pool(uint64_t size_bytes) { return {"PMEM_POOL", std::nullopt, size_bytes, {}, "SGD"}; }
+// Above SSD: room for the rows of the largest batch beside those of the first tier and of moves, but not for all keys.
+constexpr uint64_t kSmallPool = (PoolTier::kHeadroomSlots + 456 + 350 + 2800) * 256;
+
+[[maybe_unused]] TierSpec leveldb() { return {"LEVELDB", std::nullopt, std::nullopt}; }
 
 std::vector<Storage> storages() {
   const CounterFilterSpec counter{.filter_freq = 3};
@@ -147,7 +152,11 @@ std::vector<Storage> storages() {
           {"three tiers", {dram(kSmall), dram(kSmall * 3 / 2), dram(kLarge)}, CacheStrategy::kLru},
           {"SSDHASH", {dram(kSmall), ssd_hash(false)}, CacheStrategy::kLru},
           {"SSDHASH that keeps its rows", {dram(kSmall), ssd_hash(true)}},
-          {"a durable pool", {dram(kSmall), durable_pool()}},
+          {"a durable pool", {dram(kSmall), durable_pool(kLarge)}},
+          {"a durable pool above SSDHASH", {dram(kSmall), durable_pool(kSmallPool), ssd_hash(false)}},
+#ifndef __SANITIZE_THREAD__  // which can't see LevelDB's own locks: Debian's library isn't instrumented
+          {"a durable pool above LEVELDB", {dram(kSmall), durable_pool(kSmallPool), leveldb()}},
+#endif
           {"one tier with a sketch", {dram(kLarge)}, CacheStrategy::kLfu, bloom},
           {"three tiers with a sketch",
            {dram(kSmall), dram(kSmall), ssd_hash(false)},
@@ -168,7 +177,10 @@ TableSpec table_spec(const Storage& storage, const std::string& path) {
       .cache_strategy = storage.strategy,
       .filter = storage.filter,
   };
-  if (spec.tiers.back().kind == "SSDHASH" || storage.has_pool()) spec.tiers.back().path = path;
+  for (TierSpec& tier : spec.tiers) {
+    if (tier.kind == "PMEM_POOL") tier.path = path;
+    if (tier.kind == "SSDHASH" || tier.kind == "LEVELDB") tier.path = path + ".ssd";
+  }
   return spec;
 }
 
@@ -371,6 +383,30 @@ void run_replaced(const Options& options, const Storage& storage) {
   check_equal(checkpoints.copy().export_rows(), table.export_rows());
 }
 
+// A small pool may be full of what two checkpoints keep, until the next lets the older one go.
+void apply_when_there_is_room(Table& table, const std::vector<int64_t>& ids) {
+  const std::vector<float> gradients(ids.size() * kDim, 1.0f);
+  for (;;) {
+    try {
+      return table.apply_gradients(ids, gradients.data(), std::nullopt);
+    } catch (const Error& error) {
+      check(error.kind() == ErrorKind::kStoreFull, error.what());
+      std::this_thread::yield();
+    }
+  }
+}
+
+// Of a pool that has all rows of its checkpoints.
+void check_rows(const std::vector<PoolCheckpoint>& persisted, const std::vector<BegunPoolCheckpoint>& begun) {
+  for (const BegunPoolCheckpoint& wanted : begun) {
+    const auto found = std::find_if(persisted.begin(), persisted.end(),
+                                    [&](const PoolCheckpoint& is) { return is.number == wanted.number; });
+    check(found != persisted.end(), "a durable checkpoint is gone");
+    check(found->rows == wanted.rows,
+          "a checkpoint has " + std::to_string(found->rows) + " rows of " + std::to_string(wanted.rows));
+  }
+}
+
 // Checkpoints of a table that threads train, drop rows of and read: each is of whole batches, and after a cut the table
 // is as it was at the last. Every batch adds as much, so that the count of batches tells the sum.
 void run_persisted(const Options& options, const Storage& storage) {
@@ -395,13 +431,21 @@ void run_persisted(const Options& options, const Storage& storage) {
             "a checkpoint isn't of whole batches");
     }
     std::atomic<bool> done{false};
+    const auto begin = [&] {
+      checkpoint::Writer file(directory / std::to_string(files++), layout,
+                              {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = false});
+      return table.begin_persist(file, /*waiting_keys=*/true);
+    };
     std::thread persister([&] {
       do {
-        checkpoint::Writer file(directory / std::to_string(files++), layout,
-                                {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = false});
-        last = table.begin_persist(file, /*waiting_keys=*/true);
+        const BegunPoolCheckpoint before = begin();
+        ++id[0];
+        std::thread finisher([&table, &before, id] { table.finish_persist(before.number, id); });
+        last = begin();  // while the one before it is being written
+        finisher.join();
         ++id[0];
         table.finish_persist(last.number, id);
+        if (storage.tiers.size() == 2) check_rows(table.persisted(), {before, last});
         for (const PoolCheckpoint& older : table.persisted()) {
           if (older.number + 1 < last.number) table.drop_persisted(older.number);
         }
@@ -415,7 +459,7 @@ void run_persisted(const Options& options, const Storage& storage) {
         }
         std::vector<int64_t> ids = random_ids(random, options);
         ids.resize(options.batch_size);
-        table.apply_gradients(ids, std::vector<float>(ids.size() * kDim, 1.0f).data(), std::nullopt);
+        apply_when_there_is_room(table, ids);
         if (random() % 16 == 0) table.drain();
       }
     });

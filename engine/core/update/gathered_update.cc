@@ -135,6 +135,7 @@ bool GatheredUpdate::prepare(uint64_t& new_rows) {
       left += seat_shard(shard, s, claim);
     }
     if (!damaged_.empty()) throw DamagedRowsError(std::move(damaged_), first_damage_);
+    if (pool_is_full_) return false;
     if (left == 0) return claim_of_pool();
     stage();  // those that moved meanwhile
   }
@@ -289,6 +290,10 @@ bool GatheredUpdate::bring_up(IndexShard& shard, size_t key, const IndexEntry& e
     }
     header = copy.rows->header(copy.row);
     floats = copy.rows->row(copy.row);
+  }
+  if (!parts_.store.try_claim(from, RowStore::For::kUpdate)) {
+    pool_is_full_ = true;
+    return false;
   }
   const Slot slot = slots.next();
   first_tier_.put(slot, header, floats);

@@ -49,13 +49,14 @@ class GatheredUpdate final : public BatchUpdate {
   // Brings those that were staged up, and puts those of new keys in. Returns how many weren't what was
   // staged any more.
   size_t seat_shard(IndexShard& shard, int number, SlotClaim& claim) REQUIRES(shard.mutex);
-  // Brings up the row of one key, if it's still the one that was staged; false where it isn't.
+  // Brings up the row of one key, if it's still the one that was staged; false where it isn't, or where a pool has no
+  // place for it.
   bool bring_up(IndexShard& shard, size_t key, const IndexEntry& entry, Transaction& rise,
                 FirstTierSlots& slots) REQUIRES(shard.mutex);
   // Has what will be copied to the first tier fetched.
   void fetch_source(size_t key) const;
   void pin(size_t key, const IndexEntry& entry);
-  // For rows that are in a pool, and will be there as they were.
+  // A place for each row that the pool has as it was, and that will change.
   bool claim_of_pool();
   // Entries that others' changes have made void.
   void find_again(const IndexShard& shard, int number) REQUIRES(shard.mutex);
@@ -78,6 +79,7 @@ class GatheredUpdate final : public BatchUpdate {
   Transaction insertion_;
   PoolClaim pool_claim_;  // for rows of a pool that change by this
   uint64_t pool_claims_needed_ = 0;
+  bool pool_is_full_ = false;  // for a row from below it
   std::array<IndexShard::Room, kShards> rooms_;
   bool is_committed_ = false;
 

@@ -19,6 +19,7 @@ SHORTER = {"table_faults_test": ("20",)}  # scenarios a failure, and with files 
         "index_test",
         "leveldb_tier_test",
         "optimizers_test",
+        "pool_copies_test",
         "pool_test",
         "prepared_updates_test",
         "slot_allocator_test",

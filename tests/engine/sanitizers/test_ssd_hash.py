@@ -1,12 +1,14 @@
-"""The SSDHASH tier alone: its native tests, which also kill it, starve it and race it."""
+"""The SSDHASH tier alone: native tests, which also kill, starve, race it and cut its power."""
 
 import pytest
 from native_programs import SANITIZERS, build, run
 
-# A thousand scenarios by one thread: under a sanitizer they take longer than all the rest.
+# Thousands of scenarios by one thread: under a sanitizer they take longer than all the rest.
 TOO_LONG_FOR_SANITIZERS = {
     "nothing_is_lost_whichever_call_fails",
     "nothing_that_is_kept_is_lost_whichever_call_fails",
+    "every_checkpoint_survives_a_power_cut",
+    "every_checkpoint_survives_a_power_cut_where_syncs_fail",
 }
 
 

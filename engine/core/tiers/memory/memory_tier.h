@@ -11,6 +11,7 @@
 #include "tiers/memory/row_array.h"
 #include "tiers/memory/slot_allocator.h"
 #include "tiers/memory/slot_ranks.h"
+#include "tiers/ranked_tier.h"
 #include "tiers/tier.h"
 
 namespace embstore {
@@ -23,7 +24,7 @@ enum class MemoryRole {
   kLast,    // rows come from above: nothing
 };
 
-class MemoryTier final : public Tier {
+class MemoryTier final : public Tier, public RankedTier {
  public:
   // How much memory a tier of so many slots needs.
   static size_t bytes_for(const RowLayout& layout, MemoryRole role, uint64_t slots);
@@ -38,15 +39,23 @@ class MemoryTier final : public Tier {
   void erase(std::span<const Place> places) override;
   TierStats stats() const override;
 
-  bool is_first() const { return role_ == MemoryRole::kFirst; }
+  // --- RankedTier. REQUIRES: is_ranked().
+  SlotRanks& ranks() const override { return *ranks_; }  // slot_ranks.h says what guards them
+  uint64_t slot_count() const override { return slots_.slots(); }
+  uint64_t most_slots() const override { return slots_.most_slots(); }
+  uint64_t untouched_from() const override { return slots_.untouched_from(); }
+  int64_t key(Slot slot) const override {
+    return role_ == MemoryRole::kFirst ? ranks_->key(slot) : rows_.key(slot);
+  }
+  bool take_arrivals(std::vector<Slot>& slots) override { return slots_.take_arrivals(slots); }
+  bool is_first() const override { return role_ == MemoryRole::kFirst; }
+
   bool is_ranked() const { return role_ == MemoryRole::kFirst || role_ == MemoryRole::kMiddle; }
   SlotAllocator& slots() { return slots_; }
   const SlotAllocator& slots() const { return slots_; }
   // The hot path's way to the rows.
   RowArray& rows() { return rows_; }
   const RowArray& rows() const { return rows_; }
-  // REQUIRES: is_ranked(). slot_ranks.h says what guards them.
-  SlotRanks& ranks() const { return *ranks_; }
 
   // More slots, beyond those that the tier is made with. Throws Error(kStorage) where there's no memory for
   // them, and Error(kStoreFull) beyond most_slots. Serialised by the caller. REQUIRES: a first tier.
@@ -61,8 +70,6 @@ class MemoryTier final : public Tier {
   // Gives back slots that were taken, whether filled or not. Nothing refers to them.
   void give_back(std::span<const Slot> slots);
   RowHeader header(Slot slot, int64_t key) const;
-  // Of the row that fills the slot, or filled it last. REQUIRES: is_ranked().
-  int64_t key(Slot slot) const { return role_ == MemoryRole::kFirst ? ranks_->key(slot) : rows_.key(slot); }
   void prefetch(Slot slot) const {
     rows_.prefetch(slot);
     if (ranks_ != nullptr) ranks_->prefetch(slot);

@@ -1,18 +1,14 @@
 #include "tiers/memory/slot_allocator.h"
 
-#include <utility>
-
 namespace embstore {
 
 SlotAllocator::SlotAllocator(uint64_t slots, uint64_t most_slots, uint64_t most_arrivals)
     : first_slots_(slots),
       most_slots_(most_slots),
-      most_arrivals_(most_arrivals),
       slots_(slots),
       free_slots_(static_cast<int64_t>(slots)),
       free_list_(most_slots, PageSize::kSmall),
-      arrivals_(most_arrivals + 1, PageSize::kSmall),
-      is_arrival_(most_arrivals == 0 ? 1 : most_slots) {}
+      arrivals_(most_slots, most_arrivals) {}
 
 uint64_t SlotAllocator::taken_slots() const {
   MutexLock lock(mutex_);
@@ -64,13 +60,7 @@ void SlotAllocator::take(std::span<Slot> slots) {
     if (reused) {
       reused_slots_.store(reused_slots_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     }
-    if (most_arrivals_ == 0 || is_arrival_.contains(slot)) continue;
-    if (arrived_ == most_arrivals_) {
-      missed_arrivals_ = true;
-      continue;
-    }
-    is_arrival_.add(slot);
-    arrivals_[arrived_++] = slot;
+    arrivals_.note(slot);
   }
 }
 
@@ -97,10 +87,7 @@ uint64_t SlotAllocator::untouched_from() const {
 
 bool SlotAllocator::take_arrivals(std::vector<Slot>& slots) {
   MutexLock lock(mutex_);
-  for (uint64_t i = 0; i < arrived_; ++i) is_arrival_.remove(arrivals_[i]);
-  slots.insert(slots.end(), arrivals_.data(), arrivals_.data() + arrived_);
-  arrived_ = 0;
-  return !std::exchange(missed_arrivals_, false);
+  return arrivals_.take(slots);
 }
 
 }  // namespace embstore

@@ -13,7 +13,7 @@
 #include "memory/huge_pages.h"
 #include "row/place.h"
 #include "threads/mutex.h"
-#include "tiers/memory/slot_set.h"
+#include "tiers/memory/slot_arrivals.h"
 
 namespace embstore {
 
@@ -69,7 +69,6 @@ class SlotAllocator {
  private:
   const uint64_t first_slots_;
   const uint64_t most_slots_;
-  const uint64_t most_arrivals_;
   std::atomic<uint64_t> slots_;
   std::atomic<int64_t> free_slots_;  // less what is claimed
   std::atomic<uint64_t> reused_slots_{0};
@@ -84,10 +83,7 @@ class SlotAllocator {
   // Stacks of slots, in memory that is there beforehand: neither taking nor giving back may fail. The first slots' from
   // the front, the others' from the back.
   const PageArray<Slot> free_list_;
-  const PageArray<Slot> arrivals_;  // the first arrived_
-  uint64_t arrived_ GUARDED_BY(mutex_) = 0;
-  bool missed_arrivals_ GUARDED_BY(mutex_) = false;
-  SlotSet is_arrival_ GUARDED_BY(mutex_);
+  SlotArrivals arrivals_ GUARDED_BY(mutex_);
 };
 
 // Slots that were claimed and not taken yet; given back at the end.

@@ -24,6 +24,11 @@ pool::RecordHeader copy_record_header(const std::byte* record) {
   return header;
 }
 
+// Beyond it, all slots are looked at.
+uint64_t most_arrivals(PoolRole role, uint64_t slots) {
+  return role == PoolRole::kMiddle ? std::max<uint64_t>(slots / 32, 256) : 0;
+}
+
 }  // namespace
 
 uint64_t PoolTier::slots_for(const RowLayout& layout, uint64_t size_bytes) {
@@ -31,17 +36,19 @@ uint64_t PoolTier::slots_for(const RowLayout& layout, uint64_t size_bytes) {
 }
 
 PoolTier::PoolTier(const std::string& path, const RowLayout& layout, const PoolIdentity& identity,
-                   uint64_t size_bytes, const LibPmem& libpmem, files::FileCalls& calls)
-    : PoolTier(layout, pool::open_pool_files({.path = path,
-                                              .layout = layout,
-                                              .table_name = identity.table_name,
-                                              .optimizer = identity.optimizer,
-                                              .size_bytes = size_bytes},
-                                             libpmem, calls)) {}
+                   uint64_t size_bytes, const LibPmem& libpmem, files::FileCalls& calls, PoolRole role)
+    : PoolTier(layout, role,
+               pool::open_pool_files({.path = path,
+                                      .layout = layout,
+                                      .table_name = identity.table_name,
+                                      .optimizer = identity.optimizer,
+                                      .size_bytes = size_bytes},
+                                     libpmem, calls)) {}
 
-PoolTier::PoolTier(const RowLayout& layout, pool::PoolFiles files)
+PoolTier::PoolTier(const RowLayout& layout, PoolRole role, pool::PoolFiles files)
     : layout_(layout),
       shape_(layout),
+      role_(role),
       path_(files.rows->path()),
       lock_(std::move(files.lock)),
       rows_(std::move(files.rows)),
@@ -49,6 +56,7 @@ PoolTier::PoolTier(const RowLayout& layout, pool::PoolFiles files)
       slots_(files.slots, files.slots, /*most_arrivals=*/0),
       references_(files.slots),
       unverified_(files.slots),
+      arrivals_(files.slots, most_arrivals(role, files.slots)),
       table_(std::make_unique<pool::CheckpointTable>(std::move(files.checkpoints), files.slots)) {
   take_up_checkpoints();
 }
@@ -94,9 +102,29 @@ void PoolTier::write(const RowBatch& rows, std::span<Slot> slots) {
   fence();
   for (size_t i = 0; i < rows.size(); ++i) {
     references_.add_live(slots[i]);
-    set_rank(slots[i], rows.header(i));
+    rank(slots[i], rows.header(i));
   }
 }
+
+void PoolTier::fill_rank(Slot slot, const RowHeader& header) noexcept {
+  ranks_->fill(slot, header.key, header.frequency, header.served, header.stamp);
+}
+
+void PoolTier::rank(Slot slot, const RowHeader& header) noexcept {
+  fill_rank(slot, header);
+  if (role_ != PoolRole::kMiddle) return;
+  const MutexLock lock(arrivals_mutex_);
+  arrivals_.note(slot);
+}
+
+void PoolTier::was_copy(Slot slot, const RowHeader& header) noexcept { rank(slot, header); }
+
+bool PoolTier::take_arrivals(std::vector<Slot>& slots) {
+  const MutexLock lock(arrivals_mutex_);
+  return arrivals_.take(slots);
+}
+
+int64_t PoolTier::key(Slot slot) const { return copy_record_header(rows_->data() + shape_.offset(slot)).key; }
 
 Slot PoolTier::write_claimed(const RowHeader& header, const float* floats, bool is_live) noexcept {
   Slot slot;
@@ -104,7 +132,7 @@ Slot PoolTier::write_claimed(const RowHeader& header, const float* floats, bool 
   put(slot, header, floats);
   if (is_live) {
     references_.add_live(slot);
-    set_rank(slot, header);
+    rank(slot, header);
   }
   return slot;
 }
@@ -193,6 +221,11 @@ TierStats PoolTier::stats() const {
       .path = path_,
       .is_pmem = rows_->is_pmem(),
   };
+}
+
+std::string PoolTier::described_room() const {
+  return path_ + ", of whose " + std::to_string(slot_count()) + " places " + std::to_string(free_slots()) +
+         " are free, " + std::to_string(kHeadroomSlots) + " of them for moves";
 }
 
 // --- Checkpoints
@@ -286,7 +319,7 @@ void PoolTier::restore(uint64_t number, int threads, const Restored& visit) {
   try {
     pool::visit_records(*rows_, shape_, bits, number, threads,
                         [&](std::span<const RowHeader> headers, std::span<const Slot> slots) {
-                          for (size_t i = 0; i < slots.size(); ++i) set_rank(slots[i], headers[i]);
+                          for (size_t i = 0; i < slots.size(); ++i) fill_rank(slots[i], headers[i]);
                           visit(headers, slots);
                         });
     while (checkpoints_.back().is.number > number) drop(checkpoints_.end() - 1);
@@ -296,9 +329,22 @@ void PoolTier::restore(uint64_t number, int threads, const Restored& visit) {
     }
     throw;
   }
+  {
+    const MutexLock arrivals_lock(arrivals_mutex_);
+    arrivals_.note_too_many();
+  }
   references_.make_live(entry);
   unverified_.copy_from(bits);
   awaits_restore_ = false;
+}
+
+void PoolTier::check_is_taken_up() const {
+  if (!awaits_restore_) return;
+  throw Error(
+      ErrorKind::kStorage,
+      path_ +
+          ": holds checkpoints of an earlier run; take them over with restore_persisted(), or give them "
+          "up with discard_persisted(), before rows are put in or persisted");
 }
 
 void PoolTier::start_over() {

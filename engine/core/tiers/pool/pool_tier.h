@@ -24,6 +24,7 @@
 #include "threads/mutex.h"
 #include "tiers/checkpoint_follower.h"
 #include "tiers/memory/slot_allocator.h"
+#include "tiers/memory/slot_arrivals.h"
 #include "tiers/memory/slot_ranks.h"
 #include "tiers/pool/checkpoint_table.h"
 #include "tiers/pool/durable_file.h"
@@ -32,6 +33,7 @@
 #include "tiers/pool/pool_lock.h"
 #include "tiers/pool/slot_bits.h"
 #include "tiers/pool/slot_references.h"
+#include "tiers/ranked_tier.h"
 #include "tiers/tier.h"
 
 namespace embstore {
@@ -48,7 +50,10 @@ struct PoolCheckpoint {
   uint64_t rows;  // that the pool has of it
 };
 
-class PoolTier final : public Tier {
+// Whether rows go on from the pool to a tier below it.
+enum class PoolRole { kLast, kMiddle };
+
+class PoolTier final : public Tier, public RankedTier {
  public:
   // Slots that stay for copies that may not be needed; see try_claim().
   static constexpr uint64_t kHeadroomSlots = 4096;
@@ -63,7 +68,7 @@ class PoolTier final : public Tier {
   // that has no checkpoint is as good as new.
   PoolTier(const std::string& path, const RowLayout& layout, const PoolIdentity& identity,
            uint64_t size_bytes, const LibPmem& libpmem = embstore::libpmem(),
-           files::FileCalls& calls = files::system_file_calls());
+           files::FileCalls& calls = files::system_file_calls(), PoolRole role = PoolRole::kLast);
   ~PoolTier() override;
 
   // --- Tier
@@ -78,21 +83,38 @@ class PoolTier final : public Tier {
   TierStats stats() const override;
   void close() override;
 
-  // Of rows in the slots: by what they rank, as `served` and `stamp` were when they came.
-  SlotRanks& ranks() const { return *ranks_; }
-  uint64_t slots() const { return slots_.slots(); }
+  // --- RankedTier
+  // Of rows in the slots: by what they rank, as `served` and `stamp` were when they came. Of a pool in the middle, only of
+  // those that are here: a clean copy of a row above has none.
+  SlotRanks& ranks() const override { return *ranks_; }
+  uint64_t slot_count() const override { return slots_.slots(); }
+  uint64_t most_slots() const override { return slots_.slots(); }
+  uint64_t untouched_from() const override { return slots_.untouched_from(); }
+  int64_t key(Slot slot) const override;
+  bool take_arrivals(std::vector<Slot>& slots) override;
+  bool is_first() const override { return false; }
+
   uint64_t free_slots() const { return slots_.free_slots(); }  // neither taken nor claimed
+  // Which pool has how many of them, for an error that says that they are too few.
+  std::string described_room() const;
 
   // --- Claims: a row that changed above has a right to a slot.
   // False, and nothing is claimed, where that would leave less than the headroom.
   bool try_claim(uint64_t count) { return slots_.try_claim(count, kHeadroomSlots); }
+  // The same, for whoever can do without: so many slots are left that were set aside.
+  bool try_claim_spare(uint64_t count) {
+    return slots_.try_claim(count, kHeadroomSlots + set_aside_.load(std::memory_order_relaxed));
+  }
+  void set_aside(uint64_t slots) { set_aside_.store(slots, std::memory_order_relaxed); }
   void give_claim_back(uint64_t count) { slots_.give_claim_back(count); }
   // Writes a row for which a slot was claimed, and says where it is. Not fenced. Can't fail.
   // is_live: something will refer to it; else it's written for checkpoints alone.
   Slot write_claimed(const RowHeader& header, const float* floats, bool is_live) noexcept;
-  // Updates what a clean copy doesn't keep durably: how it ranks.
-  void set_rank(Slot slot, const RowHeader& header) noexcept {
-    ranks_->fill(slot, header.key, header.frequency, header.served, header.stamp);
+  // A clean copy is the row again. How it ranks now, the copy doesn't keep durably.
+  void was_copy(Slot slot, const RowHeader& header) noexcept;
+  // The row is above from now on, and what is in the slot is its clean copy.
+  void is_copy(Slot slot) noexcept {
+    if (role_ == PoolRole::kMiddle) ranks_->empty(slot);
   }
   // What this thread wrote is durable when this returns.
   void fence() noexcept { rows_->drain(); }
@@ -119,6 +141,8 @@ class PoolTier final : public Tier {
   // --- Restoring
   // True where there are checkpoints of an earlier process, and neither restore() nor start_over() was called.
   bool awaits_restore() const { return awaits_restore_; }
+  // Throws Error(kStorage) that says what to do where that is so.
+  void check_is_taken_up() const;
   // Makes the rows of a durable checkpoint live, and drops those that are newer than it, durably. Calls visit(headers,
   // slots) for its rows, from so many threads at once; it reads nothing but headers: floats are checked when they are
   // read. Throws Error(kStorage) where there's no such checkpoint, or a record isn't what it should be, or whatever
@@ -137,10 +161,12 @@ class PoolTier final : public Tier {
     bool is_pending;
   };
 
-  PoolTier(const RowLayout& layout, pool::PoolFiles files);
+  PoolTier(const RowLayout& layout, PoolRole role, pool::PoolFiles files);
   void take_up_checkpoints();
 
   void put(Slot slot, const RowHeader& header, const float* floats) noexcept;
+  void fill_rank(Slot slot, const RowHeader& header) noexcept;
+  void rank(Slot slot, const RowHeader& header) noexcept;  // of a row that came to the slot
   static bool is_of(const pool::RecordHeader& record, const Place& place);
   // Nothing, or what is wrong with the row that was read from the slot.
   const char* fault_of(const pool::RecordHeader& record, const Place& place, RowPart part,
@@ -151,15 +177,20 @@ class PoolTier final : public Tier {
 
   const RowLayout layout_;
   const pool::RecordShape shape_;
+  const PoolRole role_;
   const std::string path_;  // of the rows
   std::unique_ptr<pool::PoolLock> lock_;
   std::unique_ptr<pool::DurableFile> rows_;
   std::unique_ptr<SlotRanks> ranks_;
   SlotAllocator slots_;
+  std::atomic<uint64_t> set_aside_{0};
   pool::SlotReferences references_;
   // Of rows that an earlier process wrote, and that weren't read as a whole yet: what this one writes comes back as it
   // was, and what didn't reach the medium shows only to the next.
   mutable pool::SlotBits unverified_;
+
+  Mutex arrivals_mutex_;
+  SlotArrivals arrivals_ GUARDED_BY(arrivals_mutex_);
 
   mutable Mutex mutex_;
   std::unique_ptr<pool::CheckpointTable> table_ PT_GUARDED_BY(mutex_);

@@ -51,7 +51,8 @@ void Compaction::start(Relocator& relocator) {
 // -- when -------------------------------------------------------------------------------------------------
 
 uint64_t Compaction::bound_file_bytes() const {
-  const uint64_t bytes = log_.file_bytes();
+  uint64_t bytes = log_.file_bytes();
+  if (shape_.keeps == Keeps::kCheckpoints) bytes -= std::min(bytes, log_.held_bytes());
   const uint64_t aside = set_aside_bytes_.load(std::memory_order_relaxed);
   if (aside == 0 || Clock::now().time_since_epoch().count() >= next_retry_.load(std::memory_order_relaxed)) {
     return bytes;
@@ -59,12 +60,17 @@ uint64_t Compaction::bound_file_bytes() const {
   return bytes - std::min(bytes, aside);
 }
 
+// First with all files, which costs less to ask.
+bool Compaction::is_over(uint64_t bound, uint64_t more_bytes) const {
+  return log_.file_bytes() + more_bytes > bound && bound_file_bytes() + more_bytes > bound;
+}
+
 bool Compaction::is_over_soft_bound(uint64_t more_bytes) const {
-  return bound_file_bytes() + more_bytes > log_.live_bytes() / 4 * 7 + 2 * shape_.flush_bytes;
+  return is_over(log_.live_bytes() / 4 * 7 + 2 * shape_.flush_bytes, more_bytes);
 }
 
 bool Compaction::is_over_hard_bound(uint64_t more_bytes) const {
-  return bound_file_bytes() + more_bytes > log_.live_bytes() / 8 * 15 + 5 * shape_.flush_bytes;
+  return is_over(log_.live_bytes() / 8 * 15 + 5 * shape_.flush_bytes, more_bytes);
 }
 
 void Compaction::make_room() {
@@ -115,9 +121,19 @@ void Compaction::run(const Round& round) {
   if (relocator_.load(std::memory_order_acquire) == nullptr) return;
   const Turn turn(*this, round.wait);
   if (!turn) return;
+  note_failure([&] { compact_files(round); });
+}
+
+void Compaction::remove_unneeded() {
+  const Turn turn(*this, /*wait=*/false);
+  if (turn) note_failure([&] { remove_emptied_files(); });
+}
+
+template <class Work>
+void Compaction::note_failure(const Work& work) {
   std::string failure;
   try {
-    compact_files(round);
+    work();
   } catch (const std::exception& error) {
     failure = error.what();
   }
@@ -128,6 +144,7 @@ void Compaction::run(const Round& round) {
 
 void Compaction::compact_files(const Round& round) {
   forget_gone_files();
+  if (shape_.keeps == Keeps::kCheckpoints) remove_emptied_files();  // what dropped checkpoints needed
   uint64_t last_number = 0;
   for (const auto& file : log_.files()) last_number = file->number;
   std::vector<uint64_t> taken;  // their numbers
@@ -158,10 +175,10 @@ std::shared_ptr<LogFile> Compaction::next_victim(std::span<const uint64_t> taken
   double best_live_share = 0;
   for (const auto& file : log_.files()) {
     if (file->number > last_number || std::find(taken.begin(), taken.end(), file->number) != taken.end() ||
-        is_set_aside(*file)) {
+        is_set_aside(*file) || (file->is_held() && file->live_rows() == 0)) {
       continue;
     }
-    if (shape_.keeps_files) return file;
+    if (shape_.keeps == Keeps::kFiles) return file;
     const double live_share = static_cast<double>(file->live_rows()) / std::max(1u, file->records.load());
     if (best == nullptr || live_share < best_live_share) {
       best = file;
@@ -262,7 +279,7 @@ void Compaction::settle(const std::shared_ptr<LogFile>& victim, const RowsLeft& 
   std::string text = left.first_reason;
   if (left.count > 1) text += " (and " + std::to_string(left.count - 1) + " more rows of that file)";
   bool blocks_others = false;
-  if (shape_.keeps_files) {
+  if (shape_.keeps == Keeps::kFiles) {
     // The file stays while younger ones go, so nothing may be left in it that they supersede.
     try {
       log_.secure_newer_rows();
@@ -280,18 +297,19 @@ void Compaction::settle(const std::shared_ptr<LogFile>& victim, const RowsLeft& 
 void Compaction::remove_emptied_files() {
   std::vector<std::shared_ptr<LogFile>> emptied;
   for (const auto& file : log_.files()) {
-    if (file->sealed && file->live_rows() == 0 && !is_set_aside(*file)) {
+    if (file->sealed && file->live_rows() == 0 && !file->is_held() && !is_set_aside(*file)) {
       emptied.push_back(file);
-    } else if (shape_.keeps_files && !is_set_aside(*file)) {
+    } else if (shape_.keeps == Keeps::kFiles && !is_set_aside(*file)) {
       break;
     }
   }
   if (emptied.empty()) return;
-  log_.secure_newer_rows();
+  // Rows between two checkpoints needn't outlive the process.
+  if (shape_.keeps != Keeps::kCheckpoints) log_.secure_newer_rows();
   const std::vector<Log::NotRemoved> stay = log_.remove(emptied);
   for (const auto& file : emptied) forget_problem(file->number);
   for (const Log::NotRemoved& not_removed : stay) {
-    set_aside(*not_removed.file, not_removed.reason, 0, /*blocks_others=*/shape_.keeps_files);
+    set_aside(*not_removed.file, not_removed.reason, 0, /*blocks_others=*/shape_.keeps == Keeps::kFiles);
   }
 }
 

@@ -7,7 +7,9 @@
 // B/8 goes out at once. Writers start to compact where F passes the soft bound, 7/4 L + B/4, a file for
 // each buffer; where F would pass the hard bound, 15/8 L + 5/8 B, they compact before they write. A file
 // is L/8 or B/8 long, whichever is more, so the copies that lie beside their originals for a while fit
-// below 2 L + B.
+// below 2 L + B. Files without live rows that a checkpoint needs come on top: they don't count, nor are they
+// compacted again, and go when it's dropped. Live rows that a checkpoint needs as well may move; it keeps the place
+// where they were.
 //
 // A file that can't be compacted, since records in it are damaged or unreadable, or since it can't be
 // removed, concerns nobody else: it's set aside for a while, and the bound holds for the others.
@@ -49,6 +51,9 @@ class Compaction {
   // Returns when the files are within their bound. Throws Error(kStorage) that says what couldn't be done,
   // once for each that wasn't told of before.
   void drain();
+  // After a checkpoint was dropped: files that nobody needs go. Moves nothing, and doesn't wait for a compaction that is
+  // under way: that one removes them, or the next does.
+  void remove_unneeded();
 
   uint64_t compacted_files() const { return compacted_files_.load(std::memory_order_relaxed); }
   uint64_t moved_rows() const { return moved_rows_.load(std::memory_order_relaxed); }
@@ -74,6 +79,7 @@ class Compaction {
   };
   class Turn;  // one compaction at a time
 
+  bool is_over(uint64_t bound, uint64_t more_bytes) const;
   bool is_over_soft_bound(uint64_t more_bytes) const;
   bool is_over_hard_bound(uint64_t more_bytes) const;
   uint64_t bound_file_bytes() const;  // of the files that the bound holds for
@@ -86,6 +92,9 @@ class Compaction {
   };
   // As long as the soft bound is passed, of the files that there are now, each once.
   void run(const Round& round);
+  // Notes what it throws.
+  template <class Work>
+  void note_failure(const Work& work);
   void compact_files(const Round& round);
   std::shared_ptr<LogFile> next_victim(std::span<const uint64_t> taken, uint64_t last_number) const;
   RowsLeft move_live_rows(LogFile& victim);

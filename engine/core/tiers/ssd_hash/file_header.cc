@@ -19,7 +19,8 @@ namespace {
 void write_file_header(files::File& to, const LogFile& file, const LogShape& shape) {
   FileHeader header{};
   std::memcpy(header.magic, kMagic, sizeof header.magic);
-  header.format_version = kFormatVersion;
+  const bool of_checkpoints = shape.keeps == Keeps::kCheckpoints;
+  header.format_version = of_checkpoints ? kCheckpointsVersion : kFormatVersion;
   header.header_bytes = kHeaderBytes;
   header.file_number = file.number;
   header.variable_hash = hash_of_name(shape.variable_name);
@@ -28,9 +29,11 @@ void write_file_header(files::File& to, const LogFile& file, const LogShape& sha
   header.row_bytes = static_cast<uint32_t>(shape.layout.row_bytes());
   header.record_bytes = static_cast<uint32_t>(shape.record.bytes);
   header.record_capacity = file.capacity;
-  header.flags = shape.keeps_files ? kKept : 0;
-  header.sealed = file.sealed ? 1 : 0;
-  header.sealed_records = file.sealed ? file.records.load() : 0;
+  header.flags = shape.keeps == Keeps::kFiles ? kKept : of_checkpoints ? kOfCheckpoints : 0;
+  if (file.sealed && !of_checkpoints) {
+    header.sealed = 1;
+    header.sealed_records = file.records;
+  }
   header.checksum = checksum_of_header(header);
   const AlignedBytes block(kHeaderBytes);
   std::memset(block.data(), 0, block.size());
@@ -47,9 +50,10 @@ FileHeader read_file_header(files::FileCalls& calls, const std::string& path) {
   if (std::memcmp(header.magic, kMagic, sizeof header.magic) != 0) {
     refuse(path, "isn't a file of SSDHASH rows; remove it, or choose another storage_path");
   }
-  if (header.format_version != kFormatVersion) {
+  if (header.format_version != kFormatVersion && header.format_version != kCheckpointsVersion) {
     refuse(path, "has format version " + std::to_string(header.format_version) +
-                     "; this engine reads version " + std::to_string(kFormatVersion));
+                     "; this engine reads versions " + std::to_string(kFormatVersion) + " and " +
+                     std::to_string(kCheckpointsVersion));
   }
   if (header.checksum != checksum_of_header(header)) {
     refuse(path, "is damaged: its header's checksum is wrong");

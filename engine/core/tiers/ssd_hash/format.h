@@ -18,6 +18,8 @@ static_assert(std::endian::native == std::endian::little, "the files are little-
 
 inline constexpr char kMagic[8] = {'E', 'S', 'S', 'S', 'D', 'H', 'S', 'H'};
 inline constexpr uint32_t kFormatVersion = 2;
+// Of files with rows of checkpoints. Engines that know of version 2 alone leave them alone.
+inline constexpr uint32_t kCheckpointsVersion = 3;
 
 // Every write begins and ends at a multiple of this, so that O_DIRECT takes it.
 inline constexpr size_t kBlockBytes = 4096;
@@ -34,7 +36,7 @@ struct FileHeader {
   uint32_t row_bytes;  // of a row's floats, padding included
   uint32_t record_bytes;
   uint32_t record_capacity;  // records that the file may hold
-  uint32_t flags;            // kKept
+  uint32_t flags;            // kKept, kOfCheckpoints
   uint32_t sealed;           // 1 once nothing is appended any more
   uint32_t sealed_records;   // records that were appended; 0 until sealed
   uint32_t reserved;         // 0
@@ -42,7 +44,8 @@ struct FileHeader {
 };
 static_assert(sizeof(FileHeader) == 72);
 
-inline constexpr uint32_t kKept = 1;  // the files are to outlive the process that writes them
+inline constexpr uint32_t kKept = 1;           // the files are to outlive the process that writes them
+inline constexpr uint32_t kOfCheckpoints = 2;  // so far as checkpoints need them; then `sealed` stays 0
 
 enum RecordKind : uint16_t {
   kNothing = 0,     // never written: all bytes are zero
@@ -87,17 +90,47 @@ static_assert(sizeof(RecordHeader) == 64);
 inline constexpr char kNoteName[] = "sequence.ssdhash";
 inline constexpr char kNoteMagic[8] = {'E', 'S', 'S', 'S', 'D', 'S', 'E', 'Q'};
 inline constexpr size_t kNoteBytes = 4096;
+inline constexpr size_t kOptimizerBytes = 32;
 
 struct NoteHeader {
   char magic[8];
   uint32_t format_version;  // kFormatVersion
   uint32_t header_bytes;
-  uint64_t variable_hash;  // as in FileHeader
-  char optimizer[32];      // its name, filled up with zeros
-  uint32_t reserved;       // 0
-  uint32_t checksum;       // CRC-32C of the bytes before it
+  uint64_t variable_hash;           // as in FileHeader
+  char optimizer[kOptimizerBytes];  // its name, filled up with zeros
+  uint32_t reserved;                // 0
+  uint32_t checksum;                // CRC-32C of the bytes before it
 };
 static_assert(sizeof(NoteHeader) == 64);
+
+// A checkpoint: this, for each file CheckpointedFile and the words of its bits, and the CRC-32C of all before it.
+inline constexpr char kCheckpointMagic[8] = {'E', 'S', 'S', 'S', 'D', 'C', 'K', 'P'};
+
+struct CheckpointHeader {
+  char magic[8];
+  uint32_t format_version;  // kCheckpointsVersion
+  uint32_t header_bytes;
+  uint64_t number;
+  uint8_t id[16];
+  uint64_t variable_hash;  // as in FileHeader, and so the next four
+  uint32_t dim;
+  uint32_t slot_count;
+  uint32_t row_bytes;
+  uint32_t record_bytes;
+  char optimizer[kOptimizerBytes];  // its name, filled up with zeros
+  uint64_t rows;
+  uint64_t files;
+  uint64_t next_file_number;  // numbers from here on weren't given out when it was written
+  uint64_t next_sequence;
+};
+static_assert(sizeof(CheckpointHeader) == 128);
+
+struct CheckpointedFile {
+  uint64_t number;
+  uint32_t record_capacity;
+  uint32_t records;  // a bit for each follows, in words of eight bytes
+};
+static_assert(sizeof(CheckpointedFile) == 16);
 
 // The bytes of each record of a table.
 struct RecordShape {

@@ -82,7 +82,7 @@ std::shared_ptr<LogFile> Log::make_file(const std::string& path, uint32_t index,
         next_number_, index, capacity);
     try {
       write_file_header(file->file(), *file, shape_);
-      if (shape_.keeps_files) file->file().sync();
+      if (shape_.keeps == Keeps::kFiles) file->file().sync();
       file->file().rename_to(path);
       return file;
     } catch (...) {
@@ -163,13 +163,16 @@ void Log::seal_active_file() {
   flush_buffer();
   if (active_ != file) return;  // another thread was faster
   file->sealed = true;
-  try {
-    make_sound(*file);
-    write_file_header(file->file(), *file, shape_);
-    if (shape_.syncs) bring_to_medium(*file);
-  } catch (...) {
-    file->sealed = false;
-    throw;
+  // A checkpoint may need the file: its header isn't written over.
+  if (shape_.keeps != Keeps::kCheckpoints) {
+    try {
+      make_sound(*file);
+      write_file_header(file->file(), *file, shape_);
+      if (shape_.syncs) bring_to_medium(*file);
+    } catch (...) {
+      file->sealed = false;
+      throw;
+    }
   }
   file->mapped_bytes.store(file->written_bytes, std::memory_order_release);
   active_ = nullptr;
@@ -203,6 +206,7 @@ bool Log::buffer_is_full() const {
 Log::Copies Log::append_copies(std::span<const std::byte> records) {
   const size_t bytes = shape_.record.bytes;
   const MutexLock lock(mutex_);
+  while (snapshots_under_way_ > 0) copied_.wait(mutex_);
   AppendBuffer& buffer = writable_buffer();
   const uint32_t before = buffer.count.load(std::memory_order_relaxed);
   const uint32_t first = active_->records;
@@ -221,21 +225,17 @@ Log::Copies Log::append_copies(std::span<const std::byte> records) {
 }
 
 void Log::end_copies(const Copies& copies, std::span<const uint32_t> refused) {
-  {
-    const MutexLock lock(mutex_);
-    for (const uint32_t number : refused) {
-      std::byte* record = copies.bytes + number * shape_.record.bytes;
-      RecordHeader header = header_of(record);
-      header.kind = kVoid;
-      std::memcpy(record, &header, sizeof header);
-      seal_record(record, shape_.record);
-    }
-    --copying_;
-    copied_.notify_all();
-  }
+  const MutexLock lock(mutex_);
   for (const uint32_t number : refused) {
+    std::byte* record = copies.bytes + number * shape_.record.bytes;
+    RecordHeader header = header_of(record);
+    header.kind = kVoid;
+    std::memcpy(record, &header, sizeof header);
+    seal_record(record, shape_.record);
     copies.buffer->file->clear_live(shape_.record_of(copies.first + number));
   }
+  --copying_;
+  copied_.notify_all();
 }
 
 void Log::flush() {
@@ -292,7 +292,7 @@ std::vector<Log::NotRemoved> Log::remove(std::span<const std::shared_ptr<LogFile
       file->file().remove();
     } catch (const files::FileError& error) {
       stay.push_back({file, error.what()});
-      if (shape_.keeps_files) break;  // none goes before an older one
+      if (shape_.keeps == Keeps::kFiles) break;  // none goes before an older one
       continue;
     }
     file_bytes_.fetch_sub(file->written_bytes, std::memory_order_relaxed);
@@ -338,13 +338,18 @@ void Log::void_dead_records(LogFile& file) {
   if (shape_.syncs) bring_to_medium(file);
 }
 
-void Log::adopt(std::deque<std::shared_ptr<LogFile>> files, uint64_t live_rows, uint64_t next_sequence) {
+Log::NextNumbers Log::next_numbers() const {
+  const MutexLock lock(mutex_);
+  return {.file = next_number_, .sequence = next_sequence_};
+}
+
+void Log::adopt(std::deque<std::shared_ptr<LogFile>> files, uint64_t live_rows, const NextNumbers& next) {
   const MutexLock lock(mutex_);
   uint64_t bytes = 0;
   for (const auto& file : files) bytes += file->written_bytes;
-  if (!files.empty()) next_number_ = files.back()->number + 1;
   next_index_ = static_cast<uint32_t>(files.size());
-  next_sequence_ = next_sequence;
+  next_number_ = next.file;
+  next_sequence_ = next.sequence;
   live_rows_.store(live_rows, std::memory_order_relaxed);
   file_bytes_.store(bytes, std::memory_order_relaxed);
   file_bytes_peak_.store(bytes, std::memory_order_relaxed);
@@ -448,7 +453,12 @@ void Log::count_lost_records(const LogFile& file) {
   uint64_t lost = 0;
   scan.visit(0, written, [&](const ScannedRecord& record) {
     const bool whole = record.available == shape_.record.bytes && is_whole(record.bytes, shape_.record);
-    lost += !whole && file.is_live(record.number) ? 1 : 0;
+    if (whole) return;
+    if (file.is_needed(record.number)) {
+      throw Error(ErrorKind::kStorage, shape_.name_of(file, record.number) +
+                                           " is damaged, and a checkpoint needs it: the file stays as it is");
+    }
+    lost += file.is_live(record.number) ? 1 : 0;
   });
   lost_records_.fetch_add(lost, std::memory_order_relaxed);
 }

@@ -17,6 +17,7 @@
 #include "tiers/ssd_hash/log_file.h"
 #include "tiers/ssd_hash/log_shape.h"
 #include "tiers/ssd_hash/sequence_note.h"
+#include "tiers/ssd_hash/snapshot.h"
 
 namespace embstore::ssd_hash {
 
@@ -73,8 +74,26 @@ class Log {
   // Makes every record of `file` void but for the live ones. REQUIRES: it's sealed; secure_newer_rows().
   void void_dead_records(LogFile& file);
 
+  // Numbers that weren't given out yet.
+  struct NextNumbers {
+    uint64_t file = 1;
+    uint64_t sequence = 1;
+  };
+  NextNumbers next_numbers() const;
   // Files that an earlier process left, the oldest first. REQUIRES: nothing was appended yet.
-  void adopt(std::deque<std::shared_ptr<LogFile>> files, uint64_t live_rows, uint64_t next_sequence);
+  void adopt(std::deque<std::shared_ptr<LogFile>> files, uint64_t live_rows, const NextNumbers& next);
+
+  // What is live now, and held from now on: its files stay, and no block that it lies in is written again once
+  // bring_to_medium() has returned. REQUIRES: rows neither come nor go meanwhile, but for copies.
+  Snapshot take_snapshot();
+  void hold(const Snapshot& snapshot);
+  void let_go(const Snapshot& snapshot) noexcept;
+  // Not the names of its files. Others may append and read meanwhile.
+  void bring_to_medium(const Snapshot& snapshot);
+  // REQUIRES: it's held, and nothing is live.
+  void make_live(const Snapshot& snapshot);
+  // Of files that stay for checkpoints alone.
+  uint64_t held_bytes() const;
 
   // The ends of a log: everything is on the medium, or every file is gone. May be called again after an error.
   void keep_all();
@@ -110,12 +129,18 @@ class Log {
   void flush_buffer() REQUIRES(mutex_);
   void seal_active_file() REQUIRES(mutex_);
 
+  bool next_record_shares_block_with_rows() const REQUIRES(mutex_);
+  void append_void_record(AppendBuffer& buffer) REQUIRES(mutex_);
+  // Lets go of the lock while copies are being made; there are none on return.
+  void begin_block_without_rows() REQUIRES(mutex_);
+
   void add_file_bytes(uint64_t bytes) REQUIRES(mutex_);
   // A file whose sync failed is written anew first.
   void make_sound(LogFile& file) REQUIRES(mutex_);
   void bring_to_medium(LogFile& file) REQUIRES(mutex_);
   void write_anew(LogFile& file) REQUIRES(mutex_);
   void copy_bytes(const LogFile& from, files::File& to) REQUIRES(mutex_);
+  // Throws where one is damaged that a checkpoint needs.
   void count_lost_records(const LogFile& file) REQUIRES(mutex_);
 
   const LogShape& shape_;
@@ -131,6 +156,8 @@ class Log {
   std::shared_ptr<AppendBuffer> buffer_ GUARDED_BY(mutex_);        // of active_, or null
   uint32_t buffer_written_ GUARDED_BY(mutex_) = 0;  // records of buffer_ that are in the file as well
   uint32_t copying_ GUARDED_BY(mutex_) = 0;         // Copies that haven't ended; buffer_ stays meanwhile
+  uint32_t snapshots_under_way_ GUARDED_BY(mutex_) =
+      0;  // which copies wait for, or they'd be waited for long
   uint64_t next_sequence_ GUARDED_BY(mutex_) = 1;
   uint64_t next_number_ GUARDED_BY(mutex_) = 1;
   uint32_t next_index_ GUARDED_BY(mutex_) = 0;            // indexes from here on were never used

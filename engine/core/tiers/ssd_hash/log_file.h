@@ -1,6 +1,7 @@
 // One file of the log, and which of its records are live.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -9,6 +10,7 @@
 
 #include "files/file.h"
 #include "tiers/ssd_hash/mapping.h"
+#include "tiers/ssd_hash/record_bits.h"
 
 namespace embstore::ssd_hash {
 
@@ -21,7 +23,7 @@ class LogFile {
         index(file_index),
         capacity(record_capacity),
         current_(file.get()),
-        live_bits_((record_capacity + 63) / 64) {
+        live_bits_(bit_words(record_capacity)) {
     versions_.push_back(std::move(file));
   }
 
@@ -53,6 +55,40 @@ class LogFile {
     return true;
   }
   uint32_t live_rows() const { return live_rows_.load(std::memory_order_acquire); }
+  // Of the first so many records. REQUIRES: none comes or goes meanwhile.
+  RecordBits live_records(uint32_t count) const {
+    RecordBits bits(bit_words(count));
+    for (size_t word = 0; word < bits.size(); ++word) {
+      bits[word] = live_bits_[word].load(std::memory_order_acquire);
+    }
+    return bits;
+  }
+  // REQUIRES: none is live.
+  void make_live(const RecordBits& bits) {
+    for (size_t word = 0; word < bits.size(); ++word) {
+      live_bits_[word].store(bits[word], std::memory_order_release);
+    }
+    live_rows_.store(count_records(bits), std::memory_order_release);
+  }
+
+  // A checkpoint needs these records: the file stays until it's let go of. Under the log's lock.
+  void reserve_hold() { held_.reserve(held_.size() + 1); }
+  void hold(std::shared_ptr<const RecordBits> needed) noexcept {  // REQUIRES: reserve_hold()
+    held_.push_back(std::move(needed));
+    is_held_.store(true, std::memory_order_release);
+  }
+  void let_go(const std::shared_ptr<const RecordBits>& needed) noexcept {
+    const auto found = std::find(held_.begin(), held_.end(), needed);
+    if (found == held_.end()) return;
+    held_.erase(found);
+    is_held_.store(!held_.empty(), std::memory_order_release);
+  }
+  bool is_needed(uint32_t record) const {
+    return std::any_of(held_.begin(), held_.end(),
+                       [record](const auto& needed) { return has_record(*needed, record); });
+  }
+  // By any checkpoint. Without a lock.
+  bool is_held() const { return is_held_.load(std::memory_order_acquire); }
 
   // For up to `bytes`, of which the file may have fewer yet.
   void map(uint64_t bytes) {
@@ -73,6 +109,8 @@ class LogFile {
   std::atomic<files::File*> current_;
   std::vector<std::atomic<uint64_t>> live_bits_;
   std::atomic<uint32_t> live_rows_{0};
+  std::vector<std::shared_ptr<const RecordBits>> held_;
+  std::atomic<bool> is_held_{false};
   std::unique_ptr<const Mapping> mapping_owner_;
   std::atomic<const Mapping*> mapping_{nullptr};
 };

@@ -9,8 +9,10 @@
 #include "files/file.h"
 #include "row/place.h"
 #include "row/row_layout.h"
+#include "tiers/ssd_hash/file_names.h"
 #include "tiers/ssd_hash/format.h"
 #include "tiers/ssd_hash/log_file.h"
+#include "tiers/ssd_hash/options.h"
 
 namespace embstore::ssd_hash {
 
@@ -22,20 +24,21 @@ struct LogShape {
   size_t flush_bytes;         // gathered before they go out
   uint64_t records_per_file;  // of slots
   uint32_t max_files;
-  bool keeps_files;
+  Keeps keeps;
   bool syncs;       // older copies of rows go only once the newer ones are on the medium
   bool direct;      // past the page cache
   bool maps_files;  // rows that the page cache has are read from there
   files::FileCalls* calls;
 
   std::string path_of(uint64_t number) const {
-    std::string digits = std::to_string(number);
-    if (digits.size() < 10) digits.insert(0, 10 - digits.size(), '0');
-    return directory + "/rows-" + digits + ".ssdhash";
+    return directory + "/" + file_name(kRecordFilePrefix, number);
+  }
+  std::string checkpoint_path(uint64_t number) const {
+    return directory + "/" + file_name(kCheckpointPrefix, number);
   }
   int open_flags() const { return O_RDWR | (direct ? O_DIRECT : 0); }
   files::FileUse file_use() const {
-    return {.pattern = files::AccessPattern::kRandom, .for_the_medium = syncs || keeps_files};
+    return {.pattern = files::AccessPattern::kRandom, .for_the_medium = syncs || keeps != Keeps::kNothing};
   }
   uint64_t offset_of(uint64_t record_number) const { return record_offset(record_number, record.bytes); }
   Slot slot_of(const LogFile& file, uint32_t record_number) const {

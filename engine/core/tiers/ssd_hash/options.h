@@ -13,6 +13,13 @@ enum class CompactionMode {
   kOwnThread,      // one thread of the tier's own; writers help where it falls behind
 };
 
+// What outlives the process.
+enum class Keeps {
+  kNothing,  // the files go when the tier is closed; those of a killed process when the next one opens the directory
+  kFiles,        // they stay, also if the process is killed, for recover()
+  kCheckpoints,  // those of the durable pool above, for take_up() and restore()
+};
+
 struct SsdHashOptions {
   // Default: what is quickest. detailed_stats() says what it came to, and why.
   ssd_hash::IoScheme io_scheme = ssd_hash::IoScheme::kAuto;
@@ -31,16 +38,16 @@ struct SsdHashOptions {
   // Default: the writing thread.
   CompactionMode compaction = CompactionMode::kWritingThread;
 
-  // Default false: the files go when the tier is closed, and leftovers of a killed process go when the
-  // next tier opens the directory. True: they stay, also if the process is killed, for recover().
-  bool keep_files = false;
+  // Default: nothing.
+  Keeps keeps = Keeps::kNothing;
 
-  // Default none. Noted beside files that are kept: rows of another are refused, whose slots mean something
-  // else. At most 31 bytes.
+  // Default none. Noted beside files that are kept, and in checkpoints: rows of another are refused, whose slots
+  // mean something else. At most 31 bytes.
   std::string optimizer;
 
   // Default false: what was written out outlives the process, not the machine. True: older copies of rows
-  // are removed only after the newer ones reached the medium, so it outlives a power cut too.
+  // are removed only after the newer ones reached the medium, so it outlives a power cut too. Checkpoints do
+  // either way.
   bool sync = false;
 
   // Default: the system's. Not owned.

@@ -50,8 +50,8 @@ LogShape checked_shape(std::string variable_name, const RowLayout& layout, std::
                                       ssd_hash::round_up_to_block(record.bytes)),
       .records_per_file = std::max<uint64_t>(1, (options.file_bytes - ssd_hash::kHeaderBytes) / record.bytes),
       .max_files = 0,
-      .keeps_files = options.keep_files,
-      .syncs = options.sync,
+      .keeps = options.keeps,
+      .syncs = options.sync && options.keeps != Keeps::kCheckpoints,
       .direct = options.direct,
       // O_DIRECT is there to spare the page cache, and who names a scheme means it.
       .maps_files = options.io_scheme == IoScheme::kAuto && !options.direct,
@@ -66,17 +66,15 @@ SsdHashTier::SsdHashTier(std::string variable_name, const RowLayout& layout, std
       reader_(shape_, options.io_scheme),
       directory_(shape_.directory, *shape_.calls) {
   if (shape_.direct) directory_.check_direct_io(shape_.path_of(0) + ".new", shape_.open_flags());
-  unrecovered_ =
-      directory_.take_over([&](const OldFile& old) { check_file_header(old.path, old.header, shape_); });
-  ready_ = unrecovered_.empty();
-  for (const OldFile& old : unrecovered_) {
-    shape_.records_per_file = std::max<uint64_t>(shape_.records_per_file, old.header.record_capacity);
-  }
+  find_files();
   shape_.records_per_file = std::min(shape_.records_per_file, kMaxSlots);
   shape_.max_files = static_cast<uint32_t>(kMaxSlots / shape_.records_per_file);
   open_note(options.optimizer);
   log_ = std::make_unique<ssd_hash::Log>(shape_, note_.get());
   compaction_ = std::make_unique<ssd_hash::Compaction>(*log_, shape_, options.compaction);
+  if (shape_.keeps == Keeps::kCheckpoints) {
+    checkpoints_ = std::make_unique<ssd_hash::Checkpoints>(*log_, shape_, options.optimizer);
+  }
 }
 
 SsdHashTier::~SsdHashTier() {
@@ -87,11 +85,27 @@ SsdHashTier::~SsdHashTier() {
   }
 }
 
+void SsdHashTier::find_files() {
+  if (shape_.keeps == Keeps::kCheckpoints) {
+    found_ = directory_.find_checkpoints(ssd_hash::hash_of_name(shape_.variable_name));
+    ready_ = false;
+    shape_.records_per_file = std::max<uint64_t>(shape_.records_per_file, found_.most_records);
+    return;
+  }
+  unrecovered_ =
+      directory_.take_over([&](const OldFile& old) { check_file_header(old.path, old.header, shape_); });
+  ready_ = unrecovered_.empty();
+  for (const OldFile& old : unrecovered_) {
+    shape_.records_per_file = std::max<uint64_t>(shape_.records_per_file, old.header.record_capacity);
+  }
+}
+
 void SsdHashTier::open_note(const std::string& optimizer) {
+  if (shape_.keeps == Keeps::kCheckpoints) return;
   const bool was_there = SequenceNote::exists(shape_.directory);
-  if (!shape_.keeps_files && is_ready()) {
+  if (shape_.keeps != Keeps::kFiles && is_ready()) {
     if (was_there) SequenceNote::remove(*shape_.calls, shape_.directory);
-  } else if (shape_.keeps_files || was_there) {
+  } else if (shape_.keeps == Keeps::kFiles || was_there) {
     note_ = std::make_unique<SequenceNote>(*shape_.calls, shape_.directory, shape_.variable_name, optimizer);
     if (!was_there) {  // what is kept there is kept only with the directory's own name
       files::sync_directory(*shape_.calls,
@@ -100,9 +114,16 @@ void SsdHashTier::open_note(const std::string& optimizer) {
   }
 }
 
-void SsdHashTier::check_usable() const {
+void SsdHashTier::check_open() const {
   if (closed_.load(std::memory_order_acquire)) {
     throw Error(ErrorKind::kClosed, shape_.directory + ": the tier is closed");
+  }
+}
+
+void SsdHashTier::check_usable() const {
+  check_open();
+  if (!is_ready() && checkpoints_ != nullptr) {
+    throw Error(ErrorKind::kInvalidArgument, shape_.directory + ": take_up() comes before anything else");
   }
   if (!is_ready()) {
     throw Error(ErrorKind::kStorage,
@@ -145,6 +166,7 @@ void SsdHashTier::write(const RowBatch& rows, std::span<Slot> slots) {
 
 void SsdHashTier::bury(std::span<const int64_t> keys) {
   check_usable();
+  if (checkpoints_ != nullptr) return;  // what they don't have isn't taken over
   const size_t keys_a_record = ssd_hash::tombstones_per_record(shape_.layout);
   const auto fill = [&](LogFile&, uint32_t, std::byte* at, size_t, uint64_t sequence) {
     const auto some = keys.first(std::min(keys_a_record, keys.size()));
@@ -165,9 +187,7 @@ void SsdHashTier::bury(std::span<const int64_t> keys) {
 
 void SsdHashTier::read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
                             std::vector<DamagedRow>& damaged) const {
-  if (closed_.load(std::memory_order_acquire)) {
-    throw Error(ErrorKind::kClosed, shape_.directory + ": the tier is closed");
-  }
+  check_open();
   reader_.read(*log_->view(), places, part, rows, damaged);
 }
 
@@ -179,8 +199,10 @@ void SsdHashTier::erase(std::span<const Place> places) {
 }
 
 RecoveryReport SsdHashTier::recover(const Found& found) {
-  if (closed_.load(std::memory_order_acquire)) {
-    throw Error(ErrorKind::kClosed, shape_.directory + ": the tier is closed");
+  check_open();
+  if (checkpoints_ != nullptr) {
+    throw Error(ErrorKind::kInvalidArgument,
+                shape_.directory + ": rows of checkpoints come back by restore()");
   }
   if (log_->file_count() > 0) {
     throw Error(ErrorKind::kInvalidArgument, shape_.directory + ": recover() comes before any write");
@@ -200,10 +222,54 @@ RecoveryReport SsdHashTier::recover(const Found& found) {
     note_->hand_out(last_sequence);
     note_->write_out(last_sequence);
   }
-  log_->adopt(std::move(recovered.files), report.rows, last_sequence + 1);
+  const uint64_t next_number = recovered.files.empty() ? 1 : recovered.files.back()->number + 1;
+  log_->adopt(std::move(recovered.files), report.rows, {.file = next_number, .sequence = last_sequence + 1});
   unrecovered_.clear();
   ready_.store(true, std::memory_order_release);
   return report;
+}
+
+void SsdHashTier::check_keeps_checkpoints() const {
+  if (checkpoints_ != nullptr) return;
+  throw Error(ErrorKind::kInvalidArgument,
+              shape_.directory + ": keeps no checkpoints; open it with Keeps::kCheckpoints");
+}
+
+void SsdHashTier::take_up(std::span<const CheckpointName> kept) {
+  check_keeps_checkpoints();
+  check_open();
+  if (is_ready()) throw Error(ErrorKind::kInvalidArgument, shape_.directory + ": take_up() comes once");
+  checkpoints_->take_up(kept, directory_, found_);
+  found_ = {};
+  ready_.store(true, std::memory_order_release);
+}
+
+void SsdHashTier::begin_checkpoint(uint64_t number) {
+  check_keeps_checkpoints();
+  check_usable();
+  checkpoints_->begin(number);
+}
+
+void SsdHashTier::commit_checkpoint(const CheckpointName& checkpoint) {
+  check_keeps_checkpoints();
+  check_usable();
+  checkpoints_->commit(checkpoint);
+}
+
+void SsdHashTier::drop_checkpoint(uint64_t number) noexcept {
+  if (checkpoints_ == nullptr || !is_ready() || closed_.load(std::memory_order_acquire)) return;
+  checkpoints_->drop(number);
+  compaction_->remove_unneeded();
+}
+
+uint64_t SsdHashTier::checkpoint_rows(uint64_t number) const {
+  return checkpoints_ == nullptr ? 0 : checkpoints_->rows(number);
+}
+
+void SsdHashTier::restore(const CheckpointName& checkpoint, int threads, const Restored& visit) {
+  check_keeps_checkpoints();
+  check_usable();
+  checkpoints_->restore(checkpoint, threads, visit);
 }
 
 void SsdHashTier::start_compaction(Relocator& relocator) { compaction_->start(relocator); }
@@ -225,16 +291,19 @@ void SsdHashTier::flush() {
 void SsdHashTier::close() {
   if (closed_.load(std::memory_order_acquire)) return;
   compaction_->stop();
-  if (shape_.keeps_files || !is_ready()) {
-    log_->keep_all();
-    if (note_ != nullptr) note_->sync();
-  } else {
+  const bool stays =
+      !is_ready() || shape_.keeps == Keeps::kFiles || (checkpoints_ != nullptr && checkpoints_->any_kept());
+  if (!stays) {
+    if (checkpoints_ != nullptr) checkpoints_->drop_pending();
     log_->remove_all();
     if (note_ != nullptr) SequenceNote::remove(*shape_.calls, shape_.directory);
+  } else if (checkpoints_ == nullptr) {
+    log_->keep_all();
+    if (note_ != nullptr) note_->sync();
   }
   log_->forget_all();
   closed_.store(true, std::memory_order_release);
-  directory_.close(shape_.keeps_files);
+  directory_.close(shape_.keeps == Keeps::kCheckpoints ? stays : shape_.keeps == Keeps::kFiles);
 }
 
 TierStats SsdHashTier::stats() const {
@@ -267,7 +336,8 @@ SsdHashStats SsdHashTier::detailed_stats() const {
           .damaged_records = compaction_->damaged_records(),
           .compaction_error = compaction_->error(),
           .rewritten_files = log_->rewritten_files(),
-          .lost_records = log_->lost_records()};
+          .lost_records = log_->lost_records(),
+          .held_bytes = log_->held_bytes()};
 }
 
 }  // namespace embstore

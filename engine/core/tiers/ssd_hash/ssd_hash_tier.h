@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "tiers/checkpoint_follower.h"
+#include "tiers/ssd_hash/checkpoints.h"
 #include "tiers/ssd_hash/compaction.h"
 #include "tiers/ssd_hash/log.h"
 #include "tiers/ssd_hash/options.h"
@@ -43,13 +45,16 @@ struct SsdHashStats {
   std::string compaction_error;  // what keeps it from a file, or ended it; empty once it went well
   uint64_t rewritten_files;      // since the medium refused what was written to them
   uint64_t lost_records;         // live ones, that couldn't be read back then
+  uint64_t held_bytes;           // of files that are there for checkpoints alone
 };
 
-// Thread-safe but for the constructor, recover(), start_compaction() and close(), which are the owner's.
-class SsdHashTier final : public Tier {
+// Thread-safe but for the constructor, recover(), take_up(), restore(), start_compaction() and close(), which are the
+// owner's.
+class SsdHashTier final : public Tier, public CheckpointFollower {
  public:
   // Takes `directory` (made where it is missing) for itself alone; each tier has its own. Files of a
-  // killed process that weren't to be kept are removed; kept ones stay, for recover().
+  // killed process that weren't to be kept are removed; kept ones stay, for recover(). Where checkpoints are kept,
+  // everything stays as it is until take_up().
   // Throws Error(kInvalidArgument) for options that make no sense; Error(kStorage) where the directory
   // can't be used, holds files of another format, version, layout, variable or optimizer, or is in use; and
   // where the I/O that is asked for can't be had.
@@ -66,12 +71,27 @@ class SsdHashTier final : public Tier {
   void erase(std::span<const Place> places) override;
   TierStats stats() const override;
 
-  bool keeps_rows() const override { return shape_.keeps_files; }
+  bool keeps_rows() const override { return shape_.keeps == Keeps::kFiles; }
   void bury(std::span<const int64_t> keys) override;
   // Where files are kept, to be called before anything is written even if there are none.
   RecoveryReport recover(const Found& found) override;
-  // False where the directory holds rows that must be recovered before anything is written.
+  // False where the directory holds rows that must be recovered before anything is written, or checkpoints are kept and
+  // weren't taken up yet.
   bool is_ready() const { return ready_.load(std::memory_order_acquire); }
+
+  // --- CheckpointFollower, where checkpoints are kept; elsewhere every call is an Error(kInvalidArgument).
+  // The files take at most twice the live records, the buffer, and what checkpoints hold: all of each file with a
+  // record that one of them needs.
+  void take_up(std::span<const CheckpointName> kept) override;
+  // Copies of compaction that are under way are waited for, so REQUIRES besides: no lock is held that relocate() takes.
+  void begin_checkpoint(uint64_t number) override;
+  // Others are hardly held up: the medium is waited for without a lock.
+  void commit_checkpoint(const CheckpointName& checkpoint) override;
+  // Removes files that nobody needs any more, and moves no rows.
+  void drop_checkpoint(uint64_t number) noexcept override;
+  uint64_t checkpoint_rows(uint64_t number) const override;
+  // Every record is read and checked.
+  void restore(const CheckpointName& checkpoint, int threads, const Restored& visit) override;
 
   // Rows may be moved from now on. Without it nothing is compacted. `relocator` must stay until close().
   void start_compaction(Relocator& relocator) override;
@@ -88,22 +108,28 @@ class SsdHashTier final : public Tier {
   void flush() override;
 
   // Removes the files, or writes everything out where they are to be kept; throws Error(kStorage) if that
-  // fails, and may be called again. Later calls of other methods throw Error(kClosed).
+  // fails, and may be called again. Where checkpoints are kept, and there's one, everything stays as it is. Later
+  // calls of other methods throw Error(kClosed).
   void close() override;
 
   SsdHashStats detailed_stats() const;
 
  private:
+  void check_open() const;
   void check_usable() const;
+  void check_keeps_checkpoints() const;
+  void find_files();
   void open_note(const std::string& optimizer);
 
   ssd_hash::LogShape shape_;  // the same from the constructor's end on
   const ssd_hash::RowReader reader_;
   ssd_hash::TierDirectory directory_;
   std::vector<ssd_hash::OldFile> unrecovered_;
+  ssd_hash::TierDirectory::OfCheckpoints found_;
   std::unique_ptr<ssd_hash::SequenceNote> note_;  // null where no files are kept, nor were
   std::unique_ptr<ssd_hash::Log> log_;
   std::unique_ptr<ssd_hash::Compaction> compaction_;
+  std::unique_ptr<ssd_hash::Checkpoints> checkpoints_;  // null where none are kept
   std::atomic<bool> ready_{true};
   std::atomic<bool> closed_{false};
 };

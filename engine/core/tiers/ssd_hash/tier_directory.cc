@@ -5,33 +5,25 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
-#include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "files/file.h"
 #include "tiers/ssd_hash/file_header.h"
+#include "tiers/ssd_hash/file_names.h"
 
 namespace embstore::ssd_hash {
 namespace {
 
 namespace fs = std::filesystem;
 
-bool is_record_file(const std::string& name) {
-  constexpr std::string_view kPrefix = "rows-";
-  constexpr std::string_view kSuffix = ".ssdhash";
-  return name.size() > kPrefix.size() + kSuffix.size() && name.starts_with(kPrefix) &&
-         name.ends_with(kSuffix) &&
-         std::all_of(name.begin() + kPrefix.size(), name.end() - kSuffix.size(),
-                     [](unsigned char c) { return std::isdigit(c) != 0; });
-}
-
-bool is_unfinished_file(const std::string& name) {
-  constexpr std::string_view kSuffix = ".new";
-  return name.ends_with(kSuffix) && is_record_file(name.substr(0, name.size() - kSuffix.size()));
+bool is_record_file(const std::string& name) { return number_in(name, kRecordFilePrefix).has_value(); }
+bool is_unfinished_file(const std::string& name) { return is_unfinished(name, kRecordFilePrefix); }
+bool is_of_checkpoint(const std::string& name) {
+  return number_in(name, kCheckpointPrefix).has_value() || is_unfinished(name, kCheckpointPrefix);
 }
 
 // True of a file whose header never reached the medium: it is shorter, or nothing but zeros.
@@ -43,8 +35,29 @@ bool is_blank(files::FileCalls& calls, const std::string& path) {
          std::all_of(header.begin(), header.end(), [](std::byte byte) { return byte == std::byte{0}; });
 }
 
+// A header that was read as far as it reached the medium: where nobody relies on the file, it's allowed to be anything.
+FileHeader header_or_rest(files::FileCalls& calls, const std::string& path) {
+  const files::File file(calls, path, O_RDONLY);
+  FileHeader header{};
+  file.read_at(&header, sizeof header, 0);
+  return header;
+}
+
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
   throw Error(ErrorKind::kStorage, path + ": " + why);
+}
+
+[[noreturn]] void refuse_kept(const std::string& directory, const std::string& name) {
+  refuse(directory, "holds rows that keep_files kept (" + name +
+                        "): open it with keep_files and without durability, or remove the directory to start "
+                        "without them");
+}
+
+[[noreturn]] void refuse_checkpoints(const std::string& directory, const std::string& name) {
+  refuse(directory,
+         "holds rows of checkpoints (" + name +
+             "): open it with the durability that they were written with, or remove the directory to "
+             "start without them");
 }
 
 }  // namespace
@@ -93,7 +106,9 @@ std::vector<OldFile> TierDirectory::list(std::vector<std::string>& leftovers) co
   for (fs::directory_iterator at(path_, code), end; !code && at != end; at.increment(code)) {
     const std::string path = at->path().string();
     const std::string name = at->path().filename().string();
-    if (is_unfinished_file(name)) {
+    if (is_of_checkpoint(name)) {
+      refuse_checkpoints(path_, name);
+    } else if (is_unfinished_file(name)) {
       leftovers.push_back(path);
     } else if (is_record_file(name)) {
       // Where rows aren't kept, nothing is brought to the medium: a power cut may leave names alone.
@@ -102,6 +117,7 @@ std::vector<OldFile> TierDirectory::list(std::vector<std::string>& leftovers) co
         continue;
       }
       const FileHeader header = read_file_header(calls_, path);
+      if (header.format_version == kCheckpointsVersion) refuse_checkpoints(path_, name);
       if ((header.flags & kKept) == 0) {
         leftovers.push_back(path);
       } else {
@@ -113,6 +129,41 @@ std::vector<OldFile> TierDirectory::list(std::vector<std::string>& leftovers) co
   std::sort(kept.begin(), kept.end(),
             [](const OldFile& a, const OldFile& b) { return a.header.file_number < b.header.file_number; });
   return kept;
+}
+
+TierDirectory::OfCheckpoints TierDirectory::find_checkpoints(uint64_t variable_hash) const {
+  OfCheckpoints found;
+  std::error_code code;
+  for (fs::directory_iterator at(path_, code), end; !code && at != end; at.increment(code)) {
+    const std::string path = at->path().string();
+    const std::string name = at->path().filename().string();
+    if (is_of_checkpoint(name) || is_unfinished_file(name)) {
+      found.paths.push_back(path);
+      continue;
+    }
+    const auto number = number_in(name, kRecordFilePrefix);
+    if (name == kNoteName) refuse_kept(path_, name);
+    if (!number) continue;
+    found.paths.push_back(path);
+    found.last_file_number = std::max(found.last_file_number, *number);
+    // Of files that no checkpoint needs nothing was brought to the medium: a power cut leaves what it likes.
+    const FileHeader header = header_or_rest(calls_, path);
+    if (std::memcmp(header.magic, kMagic, sizeof header.magic) != 0) continue;
+    if (header.format_version > kCheckpointsVersion) {
+      refuse(path, "has format version " + std::to_string(header.format_version) +
+                       "; this engine reads versions up to " + std::to_string(kCheckpointsVersion));
+    }
+    if (header.checksum != checksum_of_header(header)) continue;
+    if (header.variable_hash != variable_hash) {
+      refuse(path,
+             "holds rows of another variable, or of another number of partitions; give each its own "
+             "storage_path");
+    }
+    if ((header.flags & kKept) != 0) refuse_kept(path_, name);
+    found.most_records = std::max(found.most_records, header.record_capacity);
+  }
+  if (code) refuse(path_, "can't be listed: " + code.message());
+  return found;
 }
 
 void TierDirectory::remove(const std::vector<std::string>& leftovers) {

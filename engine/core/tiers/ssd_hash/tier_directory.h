@@ -33,16 +33,28 @@ class TierDirectory {
     return kept;
   }
 
+  // What a tier that keeps checkpoints finds there.
+  struct OfCheckpoints {
+    std::vector<std::string> paths;  // all that such a tier makes, whatever is in it
+    uint64_t last_file_number = 0;   // 0 where there are no files with records
+    uint32_t most_records = 0;       // that one of them may hold, as far as their headers are whole
+  };
+  // Changes nothing. Throws Error(kStorage), naming the file, where one is another variable's, or was kept by a tier
+  // that keeps files.
+  OfCheckpoints find_checkpoints(uint64_t variable_hash) const;
+
   // Throws Error(kStorage) where the file system has no O_DIRECT: rather here than when the first row leaves
   // memory.
   void check_direct_io(const std::string& scratch_path, int open_flags) const;
+
+  // Throws Error(kStorage) where one can't be removed.
+  void remove(const std::vector<std::string>& leftovers);
 
   // Gives it up; it goes if this tier, or one that left files behind, had made it and it's empty.
   void close(bool keep);
 
  private:
   std::vector<OldFile> list(std::vector<std::string>& leftovers) const;
-  void remove(const std::vector<std::string>& leftovers);
   void unlock();
 
   const std::string path_;

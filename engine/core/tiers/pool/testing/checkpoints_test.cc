@@ -282,11 +282,11 @@ void starting_over_gives_everything_up() {
   pool.reopen();
   pool.tier->start_over();
   check(!pool.tier->awaits_restore() && pool.tier->checkpoints().empty() &&
-            pool.tier->free_slots() == pool.tier->slots(),
+            pool.tier->free_slots() == pool.tier->slot_count(),
         "something was kept");
   pool.write(keys_from(0, 1000), 2);
   pool.reopen();
-  check(!pool.tier->awaits_restore() && pool.tier->free_slots() == pool.tier->slots(),
+  check(!pool.tier->awaits_restore() && pool.tier->free_slots() == pool.tier->slot_count(),
         "rows of no checkpoint came back");
 }
 

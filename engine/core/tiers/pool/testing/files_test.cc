@@ -32,7 +32,7 @@ void make_pool(const std::string& path) {
 
 void expect_pool(const std::string& path, uint64_t slots) {
   Pool pool(path, kLayout, slots);
-  check(pool.tier->slots() >= slots, "the pool is smaller than it was asked to be");
+  check(pool.tier->slot_count() >= slots, "the pool is smaller than it was asked to be");
   pool.restore(1);
   check(pool.index.size() == 300, "rows are lost");
   pool.check_all();
@@ -43,7 +43,7 @@ void a_pool_grows_and_keeps_what_it_has() {
   make_pool(directory / "var");
   {
     Pool pool(directory / "var", kLayout, 100000);
-    check(pool.tier->slots() >= 100000 && pool.tier->awaits_restore(), "it didn't grow");
+    check(pool.tier->slot_count() >= 100000 && pool.tier->awaits_restore(), "it didn't grow");
     check(pool.tier->checkpoints().size() == 1 && pool.tier->checkpoints()[0].id == id_of(1),
           "its checkpoint is another");
     pool.expect_taken(300);
@@ -72,7 +72,7 @@ void the_size_that_is_asked_for_is_that_of_both_files() {
       const TemporaryDirectory directory;
       const uint64_t slots = PoolTier::slots_for(layout, bytes);
       PoolTier tier(directory / "var", layout, identity(), bytes);
-      check(tier.slots() == slots && tier.free_slots() == slots, "another number of slots was promised");
+      check(tier.slot_count() == slots && tier.free_slots() == slots, "another number of slots was promised");
       const uint64_t taken =
           fs::file_size(directory / "var.pool") + fs::file_size(directory / "var.checkpoints");
       check(taken <= bytes, "the files are larger than was asked for");

@@ -50,7 +50,7 @@ void a_commit_drains_twice_and_writes_what_differs() {
   const std::string file = directory / "var.checkpoints";
   Medium medium(/*is_pmem=*/true);
   Pool pool(directory / "var", kLayout, 20000, medium.calls());
-  const CheckpointsShape shape(pool.tier->slots());
+  const CheckpointsShape shape(pool.tier->slot_count());
   pool.write(keys_from(0, 1000), 1);
   pool.checkpoint(1);
   pool.checkpoint(2);

@@ -54,7 +54,7 @@ void rows_rank_as_they_were_last_told_to() {
   RowHeader header = rows.header(0);
   header.served += 12;
   header.stamp += 100;
-  pool.tier->set_rank(slot, header);
+  pool.tier->was_copy(slot, header);
   pool.tier->read(std::vector{Place{1, slot}}, rows);
   check(rows.header(0).served == header.served && rows.header(0).stamp == header.stamp, "a rank is lost");
   check(pool.tier->ranks().rank(slot, CacheStrategy::kLfu).count == header.frequency + header.served,
@@ -67,7 +67,7 @@ void a_pool_can_be_filled_to_its_last_slot() {
   const TemporaryDirectory directory;
   constexpr int64_t kSlots = 4096 + 48;  // which fill whole pages, and no whole number of words
   Pool pool(directory / "var", kLayout, kSlots);
-  check(pool.tier->slots() == kSlots, "the pool has another number of slots");
+  check(pool.tier->slot_count() == kSlots, "the pool has another number of slots");
   pool.write(keys_from(0, kSlots), 1);
   check(pool.tier->free_slots() == 0, "a full pool has free slots");
   check_throws(ErrorKind::kStoreFull, directory / "var.pool: the pool has no 1 free slots of its 4144",

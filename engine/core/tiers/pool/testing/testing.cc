@@ -131,7 +131,7 @@ void Pool::check_all() const {
 }
 
 void Pool::expect_taken(uint64_t slots) const {
-  const uint64_t taken = tier->slots() - tier->free_slots();
+  const uint64_t taken = tier->slot_count() - tier->free_slots();
   check(taken == slots, std::to_string(taken) + " slots are taken, not " + std::to_string(slots));
 }
 

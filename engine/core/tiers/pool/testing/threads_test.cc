@@ -83,7 +83,7 @@ void change_rows(Shared& shared, int64_t t, std::mt19937_64& random, int64_t ver
     if (removed) {
       replaced.push_back({keys[i], slots[i]});
     } else {
-      shared.tier.set_rank(slots[i], rows.header(i));
+      shared.tier.was_copy(slots[i], rows.header(i));
     }
   }
   shared.tier.erase(replaced);

@@ -36,8 +36,8 @@ void measure(const std::string& directory, int64_t row_count, const RowLayout& l
   options.io_scheme = scheme;
   options.direct = direct;
   options.compaction = compaction;
+  VectorIndex index(static_cast<size_t>(row_count));  // outlives the tier's own thread
   SsdHashTier tier("bench", layout, directory + "/rows", options);
-  VectorIndex index(static_cast<size_t>(row_count));
   tier.start_compaction(index);
   std::mt19937_64 random(1);
   RowBatch rows(layout);

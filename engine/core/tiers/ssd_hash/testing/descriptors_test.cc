@@ -49,7 +49,7 @@ void hundreds_of_files_run_within_64_descriptors(IoScheme scheme, bool keep_file
   const FewDescriptors few(64);
   SsdHashOptions options = tiny_files();
   options.io_scheme = scheme;
-  options.keep_files = keep_files;
+  options.keeps = keep_files ? Keeps::kFiles : Keeps::kNothing;
   options.sync = sync;
   PlainIndex index;
   {

@@ -85,7 +85,7 @@ int64_t run(const Scenario& scenario, int64_t call, Fault fault) {
   options.file_bytes = 32 << 10;
   options.io_scheme = IoScheme::kPread;
   options.file_calls = &calls;
-  options.keep_files = scenario.keep_files;
+  options.keeps = scenario.keep_files ? Keeps::kFiles : Keeps::kNothing;
   options.sync = scenario.sync;
   std::optional<SsdHashTier> tier;
   with_one_retry(calls, [&] { tier.emplace("var", kLayout, directory / "rows", options); });

@@ -97,7 +97,7 @@ struct Fixture {
     options = small_files();
     options.io_scheme = IoScheme::kPread;
     options.file_calls = &calls;
-    options.keep_files = keep_files;
+    options.keeps = keep_files ? Keeps::kFiles : Keeps::kNothing;
     tier.emplace("var", kLayout, directory / "rows", options);
     tier->start_compaction(index);
   }

@@ -17,7 +17,7 @@ const RowLayout kLayout(8, 1);
 
 SsdHashOptions kept() {
   SsdHashOptions options = small_files();
-  options.keep_files = true;
+  options.keeps = Keeps::kFiles;
   return options;
 }
 
@@ -242,8 +242,8 @@ void files_that_are_not_ours_are_refused_by_name() {
     check(fs::exists(file), "the file was removed");
   };
   refused("isn't a file of SSDHASH rows", [](const std::string& file) { overwrite(file, 0, "PK"); });
-  refused("format version " + std::to_string(kFormatVersion + 1), [](const std::string& file) {
-    overwrite(file, 8, std::string(1, static_cast<char>(kFormatVersion + 1)));
+  refused("format version " + std::to_string(kCheckpointsVersion + 1), [](const std::string& file) {
+    overwrite(file, 8, std::string(1, static_cast<char>(kCheckpointsVersion + 1)));
   });
   for (const uint64_t offset : {12, 20, 30, 40, 60, 68}) {
     refused("header's checksum is wrong", [&](const std::string& file) { flip(file, offset); });

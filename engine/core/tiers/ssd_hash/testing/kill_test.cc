@@ -48,7 +48,7 @@ std::string recover_into(SsdHashTier& tier, PlainIndex& index, RecoveryReport& r
 
 SsdHashOptions options_for(uint64_t round) {
   SsdHashOptions options = small_files();
-  options.keep_files = true;
+  options.keeps = Keeps::kFiles;
   options.direct = round % 4 == 3;
   options.compaction = round % 2 == 0 ? CompactionMode::kWritingThread : CompactionMode::kOwnThread;
   return options;

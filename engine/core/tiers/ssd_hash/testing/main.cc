@@ -156,7 +156,8 @@ int main(int argc, char** argv) {
   using embstore::fail;
   std::vector<Test> tests;
   for (const auto group : {row_tests(), file_tests(), fault_tests(), medium_tests(), descriptor_tests(),
-                           every_call_tests(), random_tests(), thread_tests(), kill_tests()}) {
+                           every_call_tests(), random_tests(), thread_tests(), kill_tests(),
+                           checkpoint_tests(), checkpoint_random_tests(), power_tests()}) {
     tests.insert(tests.end(), group.begin(), group.end());
   }
   if (argc == 2 && std::strcmp(argv[1], "--list") == 0) {

@@ -112,7 +112,7 @@ void rows_go_into_a_new_file_after_a_sync_that_failed() {
     ForgetfulMedium calls;
     SsdHashOptions options = small_files();
     options.file_calls = &calls;
-    options.keep_files = true;
+    options.keeps = Keeps::kFiles;
     options.sync = fail_at % 2 == 0;
     {
       SsdHashTier tier("var", kLayout, path, options);
@@ -143,7 +143,7 @@ void a_close_whose_syncs_go_on_failing_may_be_called_again() {
   ForgetfulMedium calls;
   SsdHashOptions options = small_files();
   options.file_calls = &calls;
-  options.keep_files = true;
+  options.keeps = Keeps::kFiles;
   SsdHashTier tier("var", kLayout, path, options);
   PlainIndex index;
   tier.recover([](const RowBatch&, std::span<const Slot>) {});
@@ -263,7 +263,7 @@ void bad_rows_are_told_of_and_all_others_read() {
 void a_torn_tail_turns_no_other_rows_away(bool keep_files) {
   const TemporaryDirectory directory;
   SsdHashOptions options = small_files();
-  options.keep_files = keep_files;
+  options.keeps = keep_files ? Keeps::kFiles : Keeps::kNothing;
   SsdHashTier tier("var", kLayout, directory / "rows", options);
   if (keep_files) tier.recover([](const RowBatch&, std::span<const Slot>) {});
   PlainIndex index;

@@ -40,8 +40,8 @@ void run(uint64_t seed, IoScheme scheme, bool direct, CompactionMode mode, int s
   options.buffer_bytes = (128 << 10) << random() % 3;
   const int64_t keys = 50 + static_cast<int64_t>(random() % 6000);
   {
+    PlainIndex index;  // outlives the tier's own thread
     SsdHashTier tier("var", layout, directory / "rows", options);
-    PlainIndex index;
     tier.start_compaction(index);
     for (int step = 0; step < steps; ++step) {
       // Long phases of mostly writing and mostly erasing, so that the tier fills and empties.

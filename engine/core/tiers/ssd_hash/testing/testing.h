@@ -75,5 +75,8 @@ std::span<const Test> every_call_tests();
 std::span<const Test> random_tests();
 std::span<const Test> thread_tests();
 std::span<const Test> kill_tests();
+std::span<const Test> checkpoint_tests();
+std::span<const Test> checkpoint_random_tests();
+std::span<const Test> power_tests();
 
 }  // namespace embstore::ssd_hash::testing

@@ -115,8 +115,8 @@ void run(IoScheme scheme, bool direct, CompactionMode mode) {
   options.io_scheme = scheme;
   options.direct = direct;
   options.compaction = mode;
+  ShardedIndex index(kKeys);  // outlives the tier's own thread
   SsdHashTier tier("var", kLayout, directory / "rows", options);
-  ShardedIndex index(kKeys);
   tier.start_compaction(index);
   std::atomic<int64_t> next_version{0};
   std::atomic<bool> stop{false};

@@ -1,8 +1,6 @@
 // The LevelDB tier: what it keeps, gives back and refuses; against a plain map, and from many threads.
 #include "tiers/leveldb/leveldb_tier.h"
 
-#include <fcntl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,11 +17,7 @@
 #include "platform/crc32c.h"
 #include "store/index/index.h"
 #include "testing/check.h"
-
-// LevelDB is not built with the sanitizer, which therefore doesn't see how its threads agree.
-extern "C" const char* __tsan_default_suppressions() {
-  return "called_from_lib:libleveldb.so\nrace:leveldb::\n";
-}
+#include "tiers/leveldb/testing/testing.h"
 
 namespace embstore {
 namespace {
@@ -236,66 +230,8 @@ void databases_of_others_are_refused_and_stay(const std::string& path) {
   check(refusal().find("has format version 3") != std::string::npos, refusal());
 }
 
-// --- What other processes do: this program itself, started anew, since LevelDB can't be used in a forked child.
-
-constexpr const char* kHold =
-    "hold";  // opens a tier, writes a byte to stdout, and waits for the end of stdin
-constexpr const char* kLeave = "leave";  // writes a row and dies
-
-int run_as_another_process(const std::string& what, const std::string& path) {
-  if (what == kHold) {
-    const LevelDbTier tier("var", kLayout, path);
-    char byte = 'x';
-    check(::write(STDOUT_FILENO, &byte, 1) == 1, "the parent listens");
-    check(::read(STDIN_FILENO, &byte, 1) == 0, "the parent closes");
-    return 0;
-  }
-  LevelDbTier tier("var", RowLayout(1, 0), path);  // of another layout, too
-  RowBatch rows(RowLayout(1, 0));
-  rows.resize(1);
-  rows.header(0) = {5, 1, 1, 1, 1, 1};
-  Slot slot;
-  tier.write(rows, std::span(&slot, 1));
-  _exit(0);
-}
-
-class AnotherProcess {
- public:
-  AnotherProcess(const char* what, const std::string& path) {
-    int to_child[2], to_parent[2];
-    check(pipe2(to_child, O_CLOEXEC) == 0 && pipe2(to_parent, O_CLOEXEC) == 0, "pipes can be made");
-    child_ = fork();
-    if (child_ == 0) {
-      dup2(to_child[0], STDIN_FILENO);
-      dup2(to_parent[1], STDOUT_FILENO);
-      execl("/proc/self/exe", "leveldb_tier_test", what, path.c_str(), nullptr);
-      _exit(127);
-    }
-    close(to_child[0]);
-    close(to_parent[1]);
-    stdin_ = to_child[1];
-    stdout_ = to_parent[0];
-  }
-  // A byte that it wrote, or nothing where it is gone.
-  bool answers() const {
-    char byte = 0;
-    return ::read(stdout_, &byte, 1) == 1;
-  }
-  void end() {
-    close(stdin_);
-    int status = 0;
-    check(waitpid(child_, &status, 0) == child_ && status == 0, "another process failed");
-    close(stdout_);
-  }
-
- private:
-  pid_t child_ = 0;
-  int stdin_ = -1;
-  int stdout_ = -1;
-};
-
 void another_process_s_database_is_in_use(const std::string& path) {
-  AnotherProcess process(kHold, path);
+  AnotherProcess process({"hold", path});
   check(process.answers(), "the other process has the database");
   const std::string message = error_of(ErrorKind::kStorage, [&] { LevelDbTier("var", kLayout, path); });
   check(message.starts_with(path + ": is in use by another variable"), message);
@@ -358,7 +294,7 @@ void damaged_rows_are_told_and_the_others_read(const std::string& path) {
 }
 
 void a_leftover_of_a_dead_process_is_emptied(const std::string& path) {
-  AnotherProcess(kLeave, path).end();
+  AnotherProcess({"leave", path}).end();
   check(fs::exists(path + "/CURRENT"), "the dead process left its database");
   const LevelDbTier tier("var", kLayout, path);
   check(!is_there(tier, {5, 0}), "the tier starts empty");
@@ -442,7 +378,27 @@ void threads_may_read_write_and_erase_at_once(const std::string& path) {
   check(tier.stats().rows == 4 * 60 * 10 + 3, "what was not erased is left");
 }
 
-void run() {
+}  // namespace
+
+int hold_a_database(const std::string& path) {
+  const LevelDbTier tier("var", kLayout, path);
+  char byte = 'x';
+  check(::write(STDOUT_FILENO, &byte, 1) == 1, "the parent listens");
+  check(::read(STDIN_FILENO, &byte, 1) == 0, "the parent closes");
+  return 0;
+}
+
+int leave_a_database(const std::string& path) {
+  LevelDbTier tier("var", RowLayout(1, 0), path);  // of another layout, too
+  RowBatch rows(RowLayout(1, 0));
+  rows.resize(1);
+  rows.header(0) = {5, 1, 1, 1, 1, 1};
+  Slot slot;
+  tier.write(rows, std::span(&slot, 1));
+  _exit(0);
+}
+
+void test_rows() {
   const TemporaryDirectory directory;
   checksums_are_those_of_the_standard();
   rows_read_back_in_the_order_that_was_asked_for(directory / "order");
@@ -458,12 +414,4 @@ void run() {
   threads_may_read_write_and_erase_at_once(directory / "threads");
 }
 
-}  // namespace
 }  // namespace embstore
-
-int main(int count, char** arguments) {
-  if (count == 3) return embstore::run_as_another_process(arguments[1], arguments[2]);
-  embstore::run();
-  std::printf("held: the LevelDB tier\n");
-  return 0;
-}

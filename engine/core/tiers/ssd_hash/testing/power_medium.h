@@ -1,0 +1,78 @@
+// Files whose medium may lose its power at any call: what was synced stays; of the rest, names, lengths and words of
+// eight bytes, each is there or not, by chance.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "files/file_calls.h"
+#include "threads/mutex.h"
+
+namespace embstore::ssd_hash::testing {
+
+enum class Sync { kNone, kRecords, kRecordsWrittenAnew, kCheckpoint, kDirectory, kParentDirectory };
+
+class PowerMedium final : public files::FileCalls {
+ public:
+  // Of the files of `directory`, which needn't be there yet. What is there already is on the medium, if `is_on_medium`.
+  PowerMedium(std::string directory, uint64_t seed, bool is_on_medium);
+  ~PowerMedium() override;
+
+  // Such syncs do nothing from now on.
+  void leave_out(Sync which) { left_out_ = which; }
+  // So many syncs of files fail, and drop what they were to bring to the medium, as Linux does it.
+  void fail_syncs(int count) { syncs_to_fail_ = count; }
+  int failed_syncs() const { return failed_syncs_; }
+  // Before everything that changes files or syncs them, but for making them, when the cache of descriptors is locked.
+  // REQUIRES: such calls come one at a time.
+  void before_each_call(std::function<void()> call) { before_call_ = std::move(call); }
+
+  // Makes directory `to` with what a power cut now would leave.
+  void cut(const std::string& to);
+
+  int open(const char* path, int flags, mode_t mode) override;
+  ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t offset) override;
+  int fdatasync(int descriptor) override;
+  int fsync(int descriptor) override;
+  int unlink(const char* path) override;
+  int rename(const char* from, const char* to) override;
+
+ private:
+  struct Node {
+    int descriptor;       // of ours, so that what was unlinked can be read
+    std::string path;     // that it was last opened by
+    std::string durable;  // its bytes on the medium
+    bool forgets = false;
+  };
+  static constexpr ino_t kNothing = 0;
+
+  Node& node_of(int descriptor, const std::string& path) REQUIRES(mutex_);
+  std::string current(const Node& node) const REQUIRES(mutex_);
+  std::string left_of(const Node& node, uint64_t percent) REQUIRES(mutex_);
+  void name(const std::string& path, ino_t node) REQUIRES(mutex_);
+  bool is_ours(const std::string& path) const;
+  void announce();
+  uint64_t below(uint64_t end) REQUIRES(mutex_) { return random_() % end; }
+
+  const std::string directory_;
+  Mutex mutex_;
+  std::mt19937_64 random_ GUARDED_BY(mutex_);
+  std::map<ino_t, Node> nodes_ GUARDED_BY(mutex_);
+  // What each name may stand for on the medium; the last is what it stands for.
+  std::map<std::string, std::vector<ino_t>> names_ GUARDED_BY(mutex_);
+  bool directory_is_durable_ GUARDED_BY(mutex_);
+  Sync left_out_ = Sync::kNone;
+  int syncs_to_fail_ = 0;
+  int failed_syncs_ = 0;
+  std::function<void()> before_call_;
+  bool is_calling_ = false;
+};
+
+}  // namespace embstore::ssd_hash::testing

@@ -1,0 +1,125 @@
+// The power goes at any moment: what is left has every checkpoint that the pool has, whole.
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "checkpoint_workload.h"
+#include "power_medium.h"
+
+namespace embstore::ssd_hash::testing {
+namespace {
+
+struct Cuts {
+  uint64_t all = 0;
+  uint64_t in_commits = 0;
+  uint64_t faults = 0;
+  std::string first_fault;
+};
+
+struct Run {
+  uint64_t seed;
+  Sync left_out = Sync::kNone;
+  bool fails_syncs = false;  // now and then
+};
+
+// One table through several lives, each of which ends by a power cut; and before each call on a file the power goes by
+// chance in a world of its own, of which nobody here knows.
+void run(const Run& of, Cuts& cuts) {
+  constexpr int kLives = 4;
+  constexpr int kSteps = 150;
+  const TemporaryDirectory directory;
+  const TemporaryDirectory other;
+  std::mt19937_64 random(of.seed + 1000);
+  SsdHashOptions options = checkpoint_options();
+  options.io_scheme = of.seed % 2 == 0 ? IoScheme::kPread : IoScheme::kAuto;
+  auto medium = std::make_unique<PowerMedium>(directory / "0", of.seed, /*is_on_medium=*/false);
+  options.file_calls = medium.get();
+  CheckpointWorkload workload(directory / "0", of.seed, options);
+  const auto look = [&](const std::string& path) {
+    ++cuts.all;
+    if (workload.is_committing()) ++cuts.in_commits;
+    const std::string fault = fault_after_cut(path, workload.kept());
+    if (fault.empty()) return;
+    ++cuts.faults;
+    if (cuts.first_fault.empty()) cuts.first_fault = "seed " + std::to_string(of.seed) + ": " + fault;
+  };
+  const auto cut_by_chance = [&](uint64_t one_in) {
+    if (random() % one_in != 0) return;
+    medium->cut(other / "left");
+    look(other / "left");
+  };
+  const auto listen = [&] {
+    medium->leave_out(of.left_out);
+    medium->before_each_call([&] { cut_by_chance(workload.is_committing() ? 3 : 9); });
+  };
+  listen();
+  workload.between_commits([&] { cut_by_chance(2); });
+  for (int life = 1;; ++life) {
+    for (int step = 0; step < kSteps; ++step) {
+      if (of.fails_syncs && random() % 20 == 0) medium->fail_syncs(1);
+      try {
+        workload.step();
+      } catch (const Error& error) {
+        // A commit whose sync failed may be tried again.
+        check(of.fails_syncs && std::string(error.what()).find("brought to its medium") != std::string::npos,
+              error.what());
+      }
+      cut_by_chance(5);
+      // What a fault left isn't gone on with.
+      if (cuts.faults > 0) return medium->before_each_call(nullptr);
+    }
+    if (life == kLives) break;
+    medium->before_each_call(nullptr);
+    const std::string left = directory / std::to_string(life);
+    medium->cut(left);
+    auto next = std::make_unique<PowerMedium>(left, of.seed * 100 + life, std::filesystem::exists(left));
+    workload.restart_in(left, *next);
+    medium = std::move(next);
+    listen();
+  }
+  medium->before_each_call(nullptr);
+}
+
+void every_checkpoint_survives_a_power_cut(bool fails_syncs) {
+  Cuts cuts;
+  for (uint64_t seed = 0; seed < 8 && cuts.faults == 0; ++seed) {
+    run({.seed = seed, .fails_syncs = fails_syncs}, cuts);
+  }
+  check(cuts.faults == 0, cuts.first_fault);
+  check(cuts.all > 1500 && cuts.in_commits > 300, "the power hardly ever went");
+  std::printf("%llu power cuts, %llu of them in commits\n", static_cast<unsigned long long>(cuts.all),
+              static_cast<unsigned long long>(cuts.in_commits));
+}
+void every_checkpoint_survives_a_power_cut() { every_checkpoint_survives_a_power_cut(/*fails_syncs=*/false); }
+void every_checkpoint_survives_a_power_cut_where_syncs_fail() {
+  every_checkpoint_survives_a_power_cut(/*fails_syncs=*/true);
+}
+
+// Or the test above would hold whatever the tier does.
+void a_sync_that_is_left_out_shows() {
+  for (const Sync left_out : {Sync::kRecords, Sync::kRecordsWrittenAnew, Sync::kCheckpoint, Sync::kDirectory,
+                              Sync::kParentDirectory}) {
+    Cuts cuts;
+    for (uint64_t seed = 0; seed < 20 && cuts.faults == 0; ++seed) {
+      run({.seed = seed, .left_out = left_out, .fails_syncs = left_out == Sync::kRecordsWrittenAnew}, cuts);
+    }
+    check(cuts.faults > 0, "nobody misses sync " + std::to_string(static_cast<int>(left_out)));
+    std::printf("sync %d left out, cut %llu: %s\n", static_cast<int>(left_out),
+                static_cast<unsigned long long>(cuts.all), cuts.first_fault.c_str());
+  }
+}
+
+constexpr Test kTests[] = {
+    {"every_checkpoint_survives_a_power_cut", every_checkpoint_survives_a_power_cut},
+    {"every_checkpoint_survives_a_power_cut_where_syncs_fail",
+     every_checkpoint_survives_a_power_cut_where_syncs_fail},
+    {"a_sync_that_is_left_out_shows", a_sync_that_is_left_out_shows},
+};
+
+}  // namespace
+
+std::span<const Test> power_tests() { return kTests; }
+
+}  // namespace embstore::ssd_hash::testing

@@ -1,0 +1,313 @@
+"""Checkpoints of a durable pool with a tier on SSD below it: each covers every tier."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_storage import skip_without_library
+from test_durability import contents, durable, make, place, plain, pool_bytes_above_ssd, train
+
+import embstore as es
+from embstore.errors import EmbStoreError, StorageError, StoreFullError
+
+__all__ = ["place"]
+
+TYPES = (es.StorageType.DRAM_PMEM_SSDHASH, es.StorageType.DRAM_PMEM_LEVELDB)
+
+
+@pytest.fixture(params=TYPES, ids=lambda kind: kind.name)
+def storage_type(request: pytest.FixtureRequest) -> es.StorageType:
+    kind: es.StorageType = request.param
+    skip_without_library(kind)
+    return kind
+
+
+def rows_a_tier(variable: es.EmbeddingVariable) -> list[int]:
+    variable.drain()
+    return [tier["rows"] for tier in variable.stats()["tiers"]]
+
+
+def test_rows_of_every_tier_are_in_a_checkpoint(place: Path, storage_type: es.StorageType) -> None:
+    with durable(place, storage_type=storage_type) as variable:
+        train(variable, range(80))
+        dram, pool, ssd = rows_a_tier(variable)
+        assert dram == 24
+        assert pool > 60
+        assert ssd > 100
+        es.persist([variable], place / "checkpoints", global_step=80)
+        train(variable, range(80, 84))  # lost
+    with durable(place, storage_type=storage_type) as variable:
+        assert es.restore_persisted([variable], place / "checkpoints") == 80
+        assert sum(rows_a_tier(variable)) == dram + pool + ssd
+        assert contents(variable) == plain(80)
+        train(variable, range(80, 84))
+        assert contents(variable) == plain(84)
+
+
+def test_rows_lie_by_how_often_they_were_trained(place: Path, storage_type: es.StorageType) -> None:
+    random = np.random.default_rng(4)
+    with durable(place, storage_type=storage_type) as variable:
+        for _ in range(60):
+            ids = random.zipf(1.2, 40) % 300
+            variable.apply_gradients(ids, np.ones((40, 4), np.float32))
+            if random.random() < 0.2:
+                es.persist([variable], place / "checkpoints")
+        rows_a_tier(variable)
+        keys = variable.export()["keys"]
+        tiers = variable.lookup_tier(keys)
+        frequency = variable.get_frequency(keys)
+        assert {0, 1, 2} == set(tiers.tolist())
+        for upper in (0, 1):
+            assert frequency[tiers == upper].min() >= frequency[tiers == upper + 1].max()
+
+
+def test_a_run_that_is_cut_and_restored_again_and_again_ends_as_if_it_were_not(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    step = 0
+    random = np.random.default_rng(7)
+    for _ in range(20):
+        with durable(place, storage_type=storage_type) as variable:
+            if step:
+                assert es.restore_persisted([variable], place / "checkpoints") == step
+                assert contents(variable) == plain(step)
+            more = int(random.integers(1, 6))
+            train(variable, range(step, step + more))
+            step += more
+            es.persist([variable], place / "checkpoints", global_step=step)
+            train(variable, range(step, step + int(random.integers(0, 5))))
+
+
+@pytest.mark.parametrize("window", [0, 3])
+def test_training_goes_on_while_checkpoints_are_written(
+    place: Path, storage_type: es.StorageType, window: int
+) -> None:
+    with durable(place, storage_type=storage_type) as variable:
+        for step in range(60):
+            train(variable, range(step, step + 1))
+            es.persist([variable], place / "checkpoints", window, global_step=step + 1)
+    with durable(place, storage_type=storage_type) as variable:
+        assert es.restore_persisted([variable], place / "checkpoints") == 60
+        assert contents(variable) == plain(60)
+
+
+def test_rows_that_were_removed_stay_away_and_those_removed_later_come_back(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    with durable(place, storage_type=storage_type) as variable:
+        train(variable, range(30))
+        keys = variable.export()["keys"]
+        es.persist([variable], place / "checkpoints")
+        variable._shards[0].drop(keys[:50])
+        es.persist([variable], place / "checkpoints", keep=2)
+        variable._shards[0].drop(keys[50:60])
+    with durable(place, storage_type=storage_type) as variable:
+        es.restore_persisted([variable], place / "checkpoints", 2)
+        assert variable.export()["keys"].tolist() == keys[50:].tolist()
+        es.restore_persisted([variable], place / "checkpoints", 1)
+        assert contents(variable) == plain(30)
+
+
+def test_partitions_and_several_variables_are_one_checkpoint(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    def pair() -> tuple[es.EmbeddingVariable, es.EmbeddingVariable]:
+        kind = storage_type
+        return durable(place, "a", kind, partition_num=3), durable(place, "b", kind)
+
+    a, b = pair()
+    with a, b:
+        train(a, range(60))
+        train(b, range(70))
+        es.persist([a, b], place / "checkpoints")
+        train(a, range(60, 64))
+    a, b = pair()
+    with a, b:
+        es.restore_persisted([b, a], place / "checkpoints")
+        assert contents(a) == plain(60)
+        assert contents(b) == plain(70)
+        train(a, range(60, 64))
+        assert contents(a) == plain(64)
+
+
+def test_a_killed_process_leaves_its_last_checkpoint(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    program = textwrap.dedent(f"""
+        import os, signal, sys
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from pathlib import Path
+        import embstore as es
+        from test_durability import durable, train
+        place = Path({str(place)!r})
+        variable = durable(place, storage_type=es.StorageType.{storage_type.name})
+        train(variable, range(45))
+        es.persist([variable], place / "checkpoints", global_step=45)
+        train(variable, range(45, 50))
+        es.persist([variable], place / "checkpoints", 1, global_step=50)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    ended = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == -9, ended.stderr
+    with durable(place, storage_type=storage_type) as variable:
+        step = es.restore_persisted([variable], place / "checkpoints")
+        assert step in (45, 50)
+        assert contents(variable) == plain(step)
+
+
+def test_a_save_restored_into_it_is_as_good_as_trained(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    with make("table") as other:
+        train(other, range(50))
+        es.save(place / "save", [other], 50)
+    with durable(place, storage_type=storage_type) as variable:
+        es.restore(place / "save", [variable])
+        assert contents(variable) == plain(50)
+        dram, pool, ssd = rows_a_tier(variable)
+        assert dram == 24
+        assert pool > 60
+        assert ssd > 100
+        es.persist([variable], place / "checkpoints")
+    with durable(place, storage_type=storage_type) as variable:
+        es.restore_persisted([variable], place / "checkpoints")
+        train(variable, range(50, 54))
+        assert contents(variable) == plain(54)
+
+
+def test_what_served_look_ups_bring_up_belongs_to_the_next_checkpoint(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    with durable(place, storage_type=storage_type) as variable:
+        train(variable, range(60))
+        rows_a_tier(variable)
+        keys = variable.export()["keys"]
+        below = keys[variable.lookup_tier(keys) == 2]
+        for _ in range(200):
+            variable.lookup(below[:10])
+        rows_a_tier(variable)
+        assert (variable.lookup_tier(below[:10]) == 0).all()
+        es.persist([variable], place / "checkpoints")
+    with durable(place, storage_type=storage_type) as variable:
+        es.restore_persisted([variable], place / "checkpoints")
+        assert contents(variable) == plain(60)
+
+
+def test_places_that_checkpoints_hold_come_free_with_the_next(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    """A pool that is too small for what changes between two says so, and nothing is lost."""
+    refusals = []
+    with durable(place, storage_type=storage_type) as variable:
+        for step in range(400):
+            if step % 20 == 0:
+                es.persist([variable], place / "checkpoints", keep=6)
+            try:
+                train(variable, range(step, step + 1))
+            except StoreFullError as error:
+                refusals.append(str(error))
+                es.persist([variable], place / "checkpoints")
+                train(variable, range(step, step + 1))
+        assert contents(variable) == plain(400)
+    assert refusals
+    assert all("persist, which lets older rows go, or raise" in refusal for refusal in refusals)
+
+
+def test_rows_of_an_earlier_run_are_neither_lost_nor_mixed_with_new_ones(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    with durable(place, storage_type=storage_type) as variable:
+        train(variable, range(50))
+        es.persist([variable], place / "checkpoints")
+    with (
+        durable(place, storage_type=storage_type) as variable,
+        pytest.raises(StorageError, match=r"table\.pool: holds checkpoints of an earlier run"),
+    ):
+        train(variable, range(1))
+    with durable(place, storage_type=storage_type) as variable:
+        es.restore_persisted([variable], place / "checkpoints")
+        assert contents(variable) == plain(50)
+    with durable(place, storage_type=storage_type) as variable:
+        es.discard_persisted([variable])
+        train(variable, range(50, 90))
+        es.persist([variable], place / "others")
+        after = contents(variable)
+    with durable(place, storage_type=storage_type) as variable:
+        es.restore_persisted([variable], place / "others")
+        assert contents(variable) == after
+
+
+def test_files_of_checkpoints_are_not_taken_for_a_variable_without_them(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    with durable(place, storage_type=storage_type) as variable:
+        train(variable, range(50))
+        es.persist([variable], place / "checkpoints")
+    (own,) = (path for path in place.iterdir() if path.suffix in (".ssdhash", ".leveldb"))
+    with pytest.raises(EmbStoreError, match=own.name):
+        make("table", es.StorageOption(storage_type, [None, str(place), str(place)]))
+    with durable(place, storage_type=storage_type) as variable:
+        es.restore_persisted([variable], place / "checkpoints")
+        assert contents(variable) == plain(50)
+
+
+def test_files_that_are_missing_are_told_and_the_pool_stays(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    with durable(place, storage_type=storage_type) as variable:
+        train(variable, range(50))
+        es.persist([variable], place / "checkpoints")
+    (own,) = (path for path in place.iterdir() if path.suffix in (".ssdhash", ".leveldb"))
+    own.rename(place / "elsewhere")
+    with pytest.raises(StorageError, match=own.name):
+        durable(place, storage_type=storage_type)
+    (place / "elsewhere").rename(own)
+    with durable(place, storage_type=storage_type) as variable:
+        es.restore_persisted([variable], place / "checkpoints")
+        assert contents(variable) == plain(50)
+
+
+def test_a_checkpoint_is_advised_before_the_pool_has_no_place_for_what_changes(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    size = pool_bytes_above_ssd(24) + 300 * 256
+    with (
+        durable(place, storage_type=storage_type, pool_bytes=size) as variable,
+        durable(place, "another, whose cache is never full", storage_type) as other,
+    ):
+        steps = 0
+        while not es.should_persist([variable, other]):
+            if steps % 20 == 0:
+                es.persist([variable, other], place / "checkpoints", keep=8)
+            train(variable, range(steps, steps + 1))  # never StoreFullError
+            steps += 1
+        es.persist([variable, other], place / "checkpoints")
+        assert not es.should_persist([variable, other])
+        train(variable, range(steps, steps + 5))
+        assert contents(variable) == plain(steps + 5)
+
+
+def test_a_batch_as_large_as_the_pool_has_room_where_the_pool_can_give_rows_up(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    with durable(place, storage_type=storage_type) as variable, make("plain") as other:
+        for first in range(0, 3000, 300):
+            ids = np.arange(first, first + 300)
+            for table in (variable, other):
+                table.apply_gradients(ids, np.ones((300, 4), np.float32))
+        assert contents(variable) == contents(other)
+        before = contents(variable)
+        ids = np.arange(500)
+        message = r"table\.pool.*persist, which lets older rows go, or raise storage_size"
+        with pytest.raises(StoreFullError, match=message):
+            variable.apply_gradients(ids, np.ones((500, 4), np.float32))
+        assert contents(variable) == before
+        es.persist([variable], place / "checkpoints")
+    with durable(place, storage_type=storage_type) as variable:
+        es.restore_persisted([variable], place / "checkpoints")
+        assert contents(variable) == before

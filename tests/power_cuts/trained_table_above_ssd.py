@@ -1,0 +1,28 @@
+"""The same table with a tier on SSD below its pool, where most of its rows lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trained_table
+
+import embstore as es
+
+SSDHASH = es.StorageType.DRAM_PMEM_SSDHASH
+LEVELDB = es.StorageType.DRAM_PMEM_LEVELDB
+
+
+def train_above_ssdhash(medium: Path) -> None:
+    trained_table.train_and_persist(medium, SSDHASH)
+
+
+def check_above_ssdhash(medium: Path, output: str) -> None:
+    trained_table.check(medium, output, SSDHASH)
+
+
+def train_above_leveldb(medium: Path) -> None:
+    trained_table.train_and_persist(medium, LEVELDB)
+
+
+def check_above_leveldb(medium: Path, output: str) -> None:
+    trained_table.check(medium, output, LEVELDB)
