@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,11 @@ SCENARIO = Scenario(
     storage_types=("DRAM_PMEM",),
     expect=Expectations(None, tiers=(RowPlacement(nodes=(0,)), RowPlacement(nodes=(0,)))),
     workload=Workload("wdl"),
+)
+ABOVE_SSD = replace(
+    SCENARIO,
+    storage_types=("DRAM_PMEM_SSDHASH",),
+    expect=Expectations(None, tiers=(RowPlacement(nodes=(0,)),) * 3),
 )
 
 
@@ -71,8 +76,13 @@ def kept_in() -> Iterator[Path]:
         yield Path(folder) / "kept"
 
 
-def arguments(kept_in: Path, *more: str) -> list[str]:
-    storage = ["--storage-type", "DRAM_PMEM", "--storage-size", "2048", "2000000"]
+def arguments(kept_in: Path, *more: str, ssd: Path | None = None) -> list[str]:
+    """ssd: of a tier below the pools, which then have room for some 60 of a table's rows."""
+    if ssd is None:
+        storage = ["--storage-type", "DRAM_PMEM", "--storage-size", "2048", "2000000"]
+    else:
+        storage = ["--storage-type", "DRAM_PMEM_SSDHASH", "--storage-size", "2048", "1240000"]
+        storage += ["--storage-path", "-", "-", str(ssd)]
     return [*SMALL, *storage, "--kept-in", str(kept_in), *more]
 
 
@@ -104,13 +114,13 @@ def part(
     return run
 
 
-def complaint_of(*parts: Part) -> str | None:
+def complaint_of(*parts: Part, scenario: Scenario = SCENARIO) -> str | None:
     """The scenario's verdict on a run that had its power cut after each but the last part."""
     *cut, last = parts
     assert last.document is not None
     cuts = [PowerCut(1.0, part.resumed, part.kept_step) for part in cut]
     try:
-        judge(SCENARIO, "DRAM_PMEM", last.document, cuts)
+        judge(scenario, scenario.storage_types[0], last.document, cuts)
     except ExpectationError as error:
         return str(error)
     return None
@@ -125,14 +135,30 @@ def test_a_run_that_is_killed_at_random_ends_as_one_that_is_not(kept_in: Path) -
     assert parts[1].resumed is not None
 
 
-def command(kept_in: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "pmemlab.workloads.wdl", *arguments(kept_in, *more)]
+def test_a_run_whose_rows_lie_on_an_ssd_too_goes_on_from_its_checkpoints(
+    kept_in: Path, tmp_path: Path
+) -> None:
+    cut = killed(kept_in, EVERY + 3, ssd=tmp_path)
+    done = subprocess.run(
+        command(kept_in, "--reference", "DRAM", ssd=tmp_path), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    whole = Part.of(done.stdout, done.stderr)
+    assert whole.resumed is not None
+    assert whole.document is not None
+    below = [table["tiers"][2]["rows"] for table in whole.document["run"]["tables"]]
+    assert sum(below) > 1000
+    assert complaint_of(cut, whole, scenario=ABOVE_SSD) is None
 
 
-def killed(kept_in: Path, after_lines: int) -> Part:
+def command(kept_in: Path, *more: str, ssd: Path | None = None) -> list[str]:
+    return [sys.executable, "-m", "pmemlab.workloads.wdl", *arguments(kept_in, *more, ssd=ssd)]
+
+
+def killed(kept_in: Path, after_lines: int, ssd: Path | None = None) -> Part:
     """By SIGKILL, after so many lines of steps."""
     with subprocess.Popen(
-        command(kept_in), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(kept_in, ssd=ssd), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
         lines = []
@@ -366,7 +392,7 @@ def test_a_checkpoint_beyond_the_last_step_is_refused(
     ("storage_type", "reason"),
     [
         ("DRAM", "--kept-in: durability: DRAM has no tier of PMem below DRAM"),
-        ("DRAM_PMEM_SSDHASH", "--kept-in: durability: DRAM_PMEM_SSDHASH doesn't have it"),
+        ("DRAM_SSDHASH", "--kept-in: durability: DRAM_SSDHASH has no tier of PMem below DRAM"),
     ],
 )
 def test_storage_types_without_durable_pools_are_refused(

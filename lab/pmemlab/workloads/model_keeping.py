@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import embstore as es
-from embstore.errors import InvalidArgumentError, UnsupportedError
+from embstore.errors import InvalidArgumentError
 from pmemlab.workloads.keeping import tell_kept
 
 __all__ = ["DensePart", "KeptModelError", "ModelKeeping"]
@@ -53,14 +53,16 @@ class ModelKeeping:
     every: int
 
     def durable(self, storage: es.StorageOption) -> es.StorageOption:
-        """Return the same storage, its rows in pools in `folder`.
+        """Return the same storage, its pools in `folder`, and a tier below them where it was.
 
-        Raises InvalidArgumentError or UnsupportedError for a storage type without durable pools.
+        Raises InvalidArgumentError for a storage type without durable pools.
         """
+        below = [tier.path for tier in storage.tiers()[2:]]
+        paths = [None, self._pools, *below]
         try:
-            return replace(storage, storage_path=self._pools, durability="checkpoint")
-        except (InvalidArgumentError, UnsupportedError) as error:
-            raise type(error)(f"--kept-in: {error}") from None
+            return replace(storage, storage_path=paths, durability="checkpoint")
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"--kept-in: {error}") from None
 
     def make_folders(self) -> None:
         """Where there are none yet. To be called before the variables are made.

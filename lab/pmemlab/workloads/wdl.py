@@ -103,7 +103,7 @@ def argument_parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="PATH",
         help="keep checkpoints there now and then, and go on from the newest of an earlier run; "
-        "durable pools with the rows lie there too, and none at --storage-path",
+        "durable pools with the rows lie there too, and at --storage-path a tier on SSD below them",
     )
     kept.add_argument(
         "--keep-every", type=positive, default=10, metavar="N", help="batches, with --kept-in"
