@@ -189,7 +189,7 @@ void Table::drain() const {
   const ApplyGate::Shared gate(parts_.gate);
   for (;;) {
     parts_.mover->settle();
-    if (!parts_.store->has_excess()) break;
+    if (parts_.store->excess_rows(0) == 0) break;
     std::this_thread::sleep_for(
         std::chrono::microseconds(100));  // rows that other threads' updates have pinned
   }

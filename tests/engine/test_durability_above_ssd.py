@@ -311,3 +311,33 @@ def test_a_batch_as_large_as_the_pool_has_room_where_the_pool_can_give_rows_up(
     with durable(place, storage_type=storage_type) as variable:
         es.restore_persisted([variable], place / "checkpoints")
         assert contents(variable) == before
+
+
+def test_a_damaged_row_of_the_pool_keeps_no_other_from_going_down(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    size = pool_bytes_above_ssd(24) + 200 * 256
+    with durable(place, storage_type=storage_type, pool_bytes=size) as variable:
+        train(variable, range(30))
+        es.persist([variable], place / "checkpoints")
+    pool = bytearray((place / "table.pool").read_bytes())
+    records = [at for at in range(4096, len(pool), 256) if any(pool[at : at + 64])]
+    for record in records[:40]:
+        pool[record + 64] ^= 1  # a weight
+    (place / "table.pool").write_bytes(pool)
+    with durable(place, storage_type=storage_type, pool_bytes=size) as variable:
+        es.restore_persisted([variable], place / "checkpoints")
+        new = np.arange(1000, 1200)
+        for some in np.split(new, 10) * 3:  # more often than the others, which they push down
+            variable.apply_gradients(np.repeat(some, 20), np.ones((400, 4), np.float32))
+        variable.drain()
+        damaged = variable.damaged_keys()
+        assert 20 < damaged.size <= 40
+        tiers = variable.lookup_tier(damaged)
+        assert (tiers == 1).all()
+        with pytest.raises(es.errors.DamagedRowsError, match=r"table\.pool"):
+            variable.lookup(damaged[:1])
+        assert variable.get_frequency(new).min() == 60
+        assert variable.drop_damaged().tolist() == damaged.tolist()
+        variable.drain()
+        assert variable.damaged_keys().size == 0

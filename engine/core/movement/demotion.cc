@@ -93,20 +93,35 @@ bool Demotion::demote(size_t t, uint64_t count, Which which) {
   }
   damaged_.clear();
   store_.tiers().tier(t).read_rows(places_, RowPart::kAll, rows_, damaged_);
-  // What the medium doesn't give back as it was written stays where it is; whoever wants it is told.
+  if (!damaged_.empty()) leave_damaged(t);
+  demoted_.fetch_add(refer_to_copies(t), std::memory_order_relaxed);
+  return true;
+}
+
+void Demotion::leave_damaged(size_t t) {
+  const SlotRanks& ranks = store_.tiers().ranked(t)->ranks();
+  // Those that have left their slots since needn't be known any more.
+  std::erase_if(unreadable_, [&](const Unreadable& known) {
+    return known.tier == t && ranks.rank(known.row.slot, strategy_) != known.row.rank;
+  });
   for (const DamagedRow& damaged : damaged_) {
-    const auto is_damaged = [&](const Leaving& row) { return row.copy == damaged.position; };
-    std::find_if(leaving_.begin(), leaving_.end(), is_damaged)->copy = kNoCopy;
+    const auto row = std::find_if(leaving_.begin(), leaving_.end(),
+                                  [&](const Leaving& leaving) { return leaving.copy == damaged.position; });
+    row->copy = kNoCopy;
+    unreadable_.push_back({t, {ranks.rank(row->place.slot, strategy_), row->place.slot}});
   }
-  const uint64_t moved = refer_to_copies(t);
-  demoted_.fetch_add(moved, std::memory_order_relaxed);
-  return moved != 0 || damaged_.empty();
+}
+
+bool Demotion::is_unreadable(size_t t, const ColdestRows::Candidate& row) const {
+  return std::any_of(unreadable_.begin(), unreadable_.end(), [&](const Unreadable& known) {
+    return known.tier == t && known.row.slot == row.slot && known.row.rank == row.rank;
+  });
 }
 
 uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
   const RankedTier& from = *store_.tiers().ranked(t);
   IndexReader reader(store_.index());
-  const std::vector<ColdestRows::Candidate>& coldest = coldest_[t].next(count);
+  const std::vector<ColdestRows::Candidate>& coldest = coldest_[t].next(count + unreadable_.size());
   candidates_.clear();
   uint64_t pinned = 0;
   for (size_t i = 0; i < coldest.size(); ++i) {
@@ -119,6 +134,10 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
     const auto& [rank, slot] = coldest[i];
     if (t == 0 && from.ranks().pins(slot) != 0) {
       ++pinned;
+      continue;
+    }
+    if (!unreadable_.empty() && is_unreadable(t, coldest[i])) {
+      ++pinned;  // it stays as if it were
       continue;
     }
     const int64_t key = from.key(slot);

@@ -53,6 +53,9 @@ class Demotion {
   bool demote(size_t t, uint64_t count, Which which);
   // Sets leaving_ to the coldest rows, by shard; returns how many of the coldest are pinned.
   uint64_t choose(size_t t, uint64_t count, Which which);
+  // Has damaged_'s rows stay, now and later; whoever wants them is told.
+  void leave_damaged(size_t t);
+  bool is_unreadable(size_t t, const ColdestRows::Candidate& row) const;
   // Where the row goes: to the copy that is written now, or to one that the tier below has. Nothing where it has none any more.
   RowRef place_below(size_t t, const Leaving& row, RowCopies& copies) const;
   uint64_t refer_to_copies(size_t t);
@@ -60,6 +63,12 @@ class Demotion {
   RowStore& store_;
   const CacheStrategy strategy_;
   std::deque<ColdestRows> coldest_;  // of every tier but the last
+  // Rows that their medium doesn't give back, as they ranked then: nobody accesses them.
+  struct Unreadable {
+    size_t tier;
+    ColdestRows::Candidate row;
+  };
+  std::vector<Unreadable> unreadable_;
   std::atomic<uint64_t> demoted_{0};
   // What is worked on, kept for its memory.
   std::vector<Leaving> candidates_;
