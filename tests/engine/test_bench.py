@@ -16,6 +16,7 @@ import embstore as es
 from embstore import _core
 from embstore.bench import _yardsticks
 from embstore.bench.__main__ import main
+from embstore.bench.durability_suite import STORAGE_TYPES
 from embstore.bench.memory_process import dram_bytes
 from embstore.bench.memory_suite import TIERS
 from embstore.bench.stores import STORE_NAMES
@@ -113,6 +114,24 @@ def test_each_aim_says_whether_it_is_reached(tmp_path: Path) -> None:
             goal["at_most"] or float("inf")
         )
         assert goal["reached"] == reached
+
+
+@pytest.mark.parametrize("storage_type", STORAGE_TYPES)
+def test_durability_times_checkpoints_and_the_ways_back(storage_type: str, tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    arguments = ["durability", *TINY, "--dim", "5", "--storage-type", storage_type]
+    document = figures_of([*arguments, "--path", str(files)], tmp_path)
+
+    runs = {run["run"]: run for run in document["runs"]}
+    assert all(positive(run["batches_per_s"]) for run in runs.values())
+    with_checkpoints = {run for run, result in runs.items() if result["call_s"] is not None}
+    assert with_checkpoints == {"persist()", "save()", "save_incremental()"}
+    assert all((runs[run]["cost_s"] is not None) == (run in with_checkpoints) for run in runs)
+    assert document["restore_persisted_s"] > 0
+    assert document["restore_s"] > 0
+    assert len(document["goals"]) == 3
+    assert not list(files.iterdir())
 
 
 def test_a_folder_that_is_not_there_is_refused(

@@ -15,6 +15,12 @@ from embstore.bench.watcher import Watcher
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = DurabilityOptions()
     positive = arguments.positive
+    parser.add_argument(
+        "--storage-type",
+        choices=durability_suite.STORAGE_TYPES,
+        default=default.storage_type,
+        help=f"by default {default.storage_type}",
+    )
     parser.add_argument("--rows", type=positive, default=default.rows, help="rows a table")
     parser.add_argument("--dim", type=positive, default=default.dim)
     parser.add_argument(
@@ -23,6 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=default.first_tier,
         metavar="FRACTION",
         help="of the rows",
+    )
+    parser.add_argument(
+        "--second-of-three",
+        type=arguments.proper_fraction,
+        default=default.second_of_three,
+        metavar="FRACTION",
+        help="of the rows, where there are three tiers",
     )
     parser.add_argument("--batch-size", type=positive, default=default.batch_size, help="ids")
     parser.add_argument(
@@ -40,9 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def options_of(parsed: argparse.Namespace) -> DurabilityOptions:
     return DurabilityOptions(
+        storage_type=parsed.storage_type,
         rows=parsed.rows,
         dim=parsed.dim,
         first_tier=parsed.first_tier,
+        second_of_three=parsed.second_of_three,
         batch_size=parsed.batch_size,
         batches=parsed.batches,
         rounds=parsed.rounds,
@@ -66,14 +81,15 @@ def run(options: DurabilityOptions, watcher: Watcher) -> Report:
 
 def _run_table(options: DurabilityOptions, results: DurabilityResults) -> Table:
     table = Table(
-        title=f"Training on DRAM_PMEM, {options.rows:,} rows of dim {options.dim}, a checkpoint "
-        f"every {options.batches} batches of {options.batch_size:,} ids",
+        title=f"Training on {options.storage_type}, {options.rows:,} rows of dim {options.dim}, "
+        f"a checkpoint every {options.batches} batches of {options.batch_size:,} ids",
         caption="medians; ratios of rounds to the runs without durability, and without "
         "checkpoints; "
-        "call: how long training waited for the call that makes a checkpoint",
+        "call: how long training waited for the call that makes a checkpoint; "
+        "cost: how much longer a round took with it",
     )
     table.add_column("run", no_wrap=True)
-    for column in ("batches/s", "ratio", "to durable", "call ms"):
+    for column in ("batches/s", "ratio", "to durable", "call ms", "cost ms"):
         table.add_column(column, justify="right", no_wrap=True)
     for result in results.runs:
         table.add_row(
@@ -81,7 +97,8 @@ def _run_table(options: DurabilityOptions, results: DurabilityResults) -> Table:
             f"{result.batches_per_s.median:.1f}",
             "-" if result.batches_per_s.ratio is None else f"{result.batches_per_s.ratio:.3f}",
             "-" if result.ratio_to_durable is None else f"{result.ratio_to_durable:.3f}",
-            "-" if result.checkpoint_s is None else f"{1e3 * result.checkpoint_s:.1f}",
+            "-" if result.call_s is None else f"{1e3 * result.call_s:.1f}",
+            "-" if result.cost_s is None else f"{1e3 * result.cost_s:.1f}",
         )
     return table
 

@@ -1,8 +1,8 @@
 """What checkpoints cost a training run, and how long it takes to have a table back.
 
-The same batches train a table on DRAM_PMEM in turn: without durability, with it and no checkpoint,
-with one in the pool at the end of each round, and with a whole or an incremental save there. Every
-round ends when what it wrote is durable. Then each way back is timed.
+The same batches train tables with a tier of PMem in turn: without durability, with it and no
+checkpoint, with one in the pool in the middle of each round, and with a whole or an incremental
+save there. Every round ends when what it wrote is durable. Then each way back is timed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,7 +30,16 @@ from embstore.bench.zipf import BoundedZipf
 
 WITHOUT, WITH = "without durability", "durable, no checkpoint"
 PERSIST, SAVE, INCREMENTAL = "persist()", "save()", "save_incremental()"
-RUNS = (WITHOUT, WITH, PERSIST, SAVE, INCREMENTAL)
+# The table that each run trains. Whether a checkpoint is made is all that differs between the two
+# on one table: tables of one kind differ by some percent in where their memory lies.
+TABLE_OF_RUN = {
+    WITHOUT: "volatile",
+    WITH: "durable",
+    PERSIST: "durable",
+    SAVE: "saved",
+    INCREMENTAL: "saved in increments",
+}
+STORAGE_TYPES = ("DRAM_PMEM", "DRAM_PMEM_SSDHASH", "DRAM_PMEM_LEVELDB")
 
 MOST_SECONDS_OF_CHECKPOINTS = 0.03  # of a run's
 LEAST_RATE_WITH_DURABILITY = 0.9  # of that without
@@ -40,10 +50,12 @@ LEAST_SPEED_UP_OF_REOPENING = 5.0  # over es.restore()
 class DurabilityOptions:
     """What the suite runs; the defaults are the ones to quote."""
 
+    storage_type: str = STORAGE_TYPES[0]
     rows: int = 1_000_000
     dim: int = 64
     first_tier: float = 0.1  # of the rows
-    batch_size: int = 26_624  # 1024 samples of 26 categorical columns
+    second_of_three: float = 0.3  # of the rows, where there are three tiers
+    batch_size: int = 106_496  # 4096 samples of 26 categorical columns
     zipf_exponent: float = 1.05
     batches: int = 200  # between two checkpoints
     rounds: int = 5
@@ -54,11 +66,19 @@ class DurabilityOptions:
     def row_bytes(self) -> int:
         return 2 * 4 * ((self.dim + 3) // 4 * 4)
 
-    @property
-    def pool_bytes(self) -> int:
-        """Every row twice, and what a pool keeps beside them."""
-        place = (64 + self.row_bytes + 255) // 256 * 256
-        return int(2.5 * self.rows * place) + (8 << 20)
+    def storage_size(self, *, is_durable: bool) -> list[int]:
+        """Bytes of the tiers but those on SSD, which have no limit. With durability and without,
+        the second tier holds as many rows."""
+        is_last = self.storage_type == "DRAM_PMEM"
+        first_rows = int(self.first_tier * self.rows)
+        second_rows = self.rows if is_last else int(self.second_of_three * self.rows)
+        if not is_durable:
+            return [first_rows * self.row_bytes, second_rows * self.row_bytes]
+        # A pool has a place for each row above it too, and room for what changes between two
+        # checkpoints: as much again, to be on the safe side; a quarter of it above another tier.
+        places = 2.5 * second_rows if is_last else (first_rows + second_rows) * 4 / 3
+        place_bytes = (64 + self.row_bytes + 255) // 256 * 256
+        return [first_rows * self.row_bytes, int(places * place_bytes) + (8 << 20)]
 
 
 @dataclass(frozen=True)
@@ -68,7 +88,8 @@ class RunResult:
     run: str
     batches_per_s: Figure
     ratio_to_durable: float | None  # to that with durability and no checkpoint
-    checkpoint_s: float | None  # of the call and what followed it, in the median
+    call_s: float | None  # how long the call that makes a checkpoint takes, in the median
+    cost_s: float | None  # how much longer a round with a checkpoint takes than WITH's, likewise
 
 
 @dataclass(frozen=True)
@@ -101,7 +122,7 @@ class DurabilityResults:
 
 def advance_count(options: DurabilityOptions) -> int:
     """How often the watcher is told to advance."""
-    return len(RUNS) + len(RUNS) * (options.rounds + 1) + 2
+    return len(set(TABLE_OF_RUN.values())) + len(TABLE_OF_RUN) * (options.rounds + 1) + 2
 
 
 def run(options: DurabilityOptions, watcher: Watcher) -> DurabilityResults:
@@ -117,13 +138,13 @@ def run(options: DurabilityOptions, watcher: Watcher) -> DurabilityResults:
         )
         keys = scrambled_keys(options.rows, options.seed)
         tables = {}
-        for name in RUNS:
-            watcher.begin(f"{name}: loading")
+        for name in dict.fromkeys(TABLE_OF_RUN.values()):
+            watcher.begin(f"loading the {name} table")
             tables[name] = stack.enter_context(_Table(name, options, keys, folder))
             watcher.advance()
         runs = _train(tables, options, keys, watcher)
-        pool = tables[PERSIST].tier()
-        save_bytes = tables[SAVE].saved_bytes()
+        pool = tables[TABLE_OF_RUN[PERSIST]].tier()
+        save_bytes = tables[TABLE_OF_RUN[SAVE]].saved_bytes()
         restore_persisted_s, restore_s = _time_ways_back(tables, options, watcher)
     return DurabilityResults(
         runs=runs,
@@ -153,47 +174,44 @@ def _parent(options: DurabilityOptions) -> Path | None:
 
 
 class _Table:
-    """A table with a row for each of `keys`, and the checkpoints that its run makes."""
+    """A table with a row for each of `keys`, and the checkpoints that are made of it."""
 
-    def __init__(self, run: str, options: DurabilityOptions, keys: Ids, folder: Path) -> None:
-        self.run = run
+    def __init__(self, name: str, options: DurabilityOptions, keys: Ids, folder: Path) -> None:
+        self._is_durable = name == TABLE_OF_RUN[PERSIST]
         self._options = options
-        self._folder = folder / run.replace(" ", "-").replace(",", "")
+        self._folder = folder / name.replace(" ", "-")
         self._folder.mkdir()
         self.variable = self.open()
         for part in np.array_split(keys, max(1, keys.size // 50_000)):
             self.variable.apply_gradients(part, np.zeros((part.size, options.dim), np.float32))
         self.variable.drain()
-        if run == INCREMENTAL:
+        if name == TABLE_OF_RUN[INCREMENTAL]:
             es.save(self._folder / "save", [self.variable], 0)
         self._saves = 0
 
     def open(self) -> es.EmbeddingVariable:
-        durable = self.run in (WITH, PERSIST)
         options = self._options
-        first = int(options.first_tier * options.rows) * options.row_bytes
-        second = options.pool_bytes if durable else options.rows * options.row_bytes
         return es.get_embedding_variable(
             "bench",
             options.dim,
             optimizer=es.optimizers.Adagrad(0.05),
             ev_option=es.EmbeddingVariableOption(
                 storage_option=es.StorageOption(
-                    storage_type=es.StorageType.DRAM_PMEM,
+                    storage_type=es.StorageType[options.storage_type],
                     storage_path=str(self._folder),
-                    storage_size=[first, second],
-                    durability="checkpoint" if durable else None,
+                    storage_size=options.storage_size(is_durable=self._is_durable),
+                    durability="checkpoint" if self._is_durable else None,
                 )
             ),
         )
 
-    def checkpoint(self) -> None:
-        """Begins what can go on in the background."""
-        if self.run == PERSIST:
+    def checkpoint(self, run: str) -> None:
+        """Makes the checkpoint of such a run, or begins what can go on in the background."""
+        if run == PERSIST:
             es.persist([self.variable], self._folder / "checkpoints", 1)
-        elif self.run == SAVE:
+        elif run == SAVE:
             es.save(self._folder / "save", [self.variable], 0)
-        elif self.run == INCREMENTAL:
+        elif run == INCREMENTAL:
             self._saves += 1
             es.save_incremental(self._folder / f"increment{self._saves}", [self.variable], 0)
             shutil.rmtree(self._folder / f"increment{self._saves - 1}", ignore_errors=True)
@@ -209,7 +227,7 @@ class _Table:
         return sum(file.stat().st_size for file in (self._folder / "save").rglob("*"))
 
     def restore(self) -> None:
-        if self.run == PERSIST:
+        if self._is_durable:
             es.restore_persisted([self.variable], self._folder / "checkpoints")
         else:
             es.restore(self._folder / "save", [self.variable])
@@ -228,33 +246,45 @@ def _train(
     random = np.random.default_rng(options.seed)
     grads = random.standard_normal((options.batch_size, options.dim), np.float32) * np.float32(0.01)
     out = np.empty_like(grads)
-    rates: dict[str, list[float]] = {name: [] for name in tables}
-    checkpoint_s: dict[str, list[float]] = {name: [] for name in tables}
+    seconds: dict[str, list[float]] = {run: [] for run in TABLE_OF_RUN}
+    call_s: dict[str, list[float]] = {run: [] for run in TABLE_OF_RUN}
     for number in range(options.rounds + 1):  # the first isn't counted
         batches = [keys[zipf.draw(options.batch_size)] for _ in range(options.batches)]
-        for name, table in tables.items():
-            watcher.begin(f"{name}: training")
-            seconds, of_checkpoint = _train_round(table, batches, out, grads)
+        for run in _in_turn(number):
+            watcher.begin(f"{run}: training")
+            of_round, of_call = _train_round(tables[TABLE_OF_RUN[run]], run, batches, out, grads)
             if number > 0:
-                rates[name].append(options.batches / seconds)
-                checkpoint_s[name].append(of_checkpoint)
+                seconds[run].append(of_round)
+                call_s[run].append(of_call)
             watcher.advance()
+    rates = {run: [options.batches / of_round for of_round in own] for run, own in seconds.items()}
     beside_without = figures(rates, WITHOUT)
     beside_durable = figures(rates, WITH)
     return [
         RunResult(
-            run=name,
-            batches_per_s=beside_without[name],
-            ratio_to_durable=beside_durable[name].ratio,
-            checkpoint_s=median(checkpoint_s[name])
-            if name in (PERSIST, SAVE, INCREMENTAL)
+            run=run,
+            batches_per_s=beside_without[run],
+            ratio_to_durable=beside_durable[run].ratio,
+            call_s=median(call_s[run]) if run in (PERSIST, SAVE, INCREMENTAL) else None,
+            cost_s=median(
+                own - durable for own, durable in zip(seconds[run], seconds[WITH], strict=True)
+            )
+            if run in (PERSIST, SAVE, INCREMENTAL)
             else None,
         )
-        for name in tables
+        for run in TABLE_OF_RUN
     ]
 
 
-def _train_round(table: _Table, batches: list[Ids], out: Rows, grads: Rows) -> tuple[float, float]:
+def _in_turn(number: int) -> Iterable[str]:
+    """The runs of a round: every other one the other way round, so that none always has the
+    batches first."""
+    return TABLE_OF_RUN if number % 2 == 0 else reversed(TABLE_OF_RUN)
+
+
+def _train_round(
+    table: _Table, run: str, batches: list[Ids], out: Rows, grads: Rows
+) -> tuple[float, float]:
     """Seconds of the round, and of those the call that makes the checkpoint.
 
     It is made in the middle, so that what goes on in the background goes on beside training.
@@ -267,7 +297,7 @@ def _train_round(table: _Table, batches: list[Ids], out: Rows, grads: Rows) -> t
         table.variable.apply_gradients(ids, grads)
         if number == len(batches) // 2:
             before = time.perf_counter()
-            table.checkpoint()
+            table.checkpoint(run)
             in_call = time.perf_counter() - before
     table.wait()
     return time.perf_counter() - start, in_call
@@ -278,9 +308,9 @@ def _time_ways_back(
 ) -> tuple[float, float]:
     """Seconds from a closed table to one with its rows, by restore_persisted() and restore()."""
     seconds: list[float] = []
-    for name in (PERSIST, SAVE):
-        watcher.begin(f"{name}: the way back")
-        table = tables[name]
+    for run in (PERSIST, SAVE):
+        watcher.begin(f"{run}: the way back")
+        table = tables[TABLE_OF_RUN[run]]
         times = []
         for _ in range(3):
             table.variable.close()
@@ -290,7 +320,7 @@ def _time_ways_back(
             table.restore()
             times.append(time.perf_counter() - start)
             if table.variable.total_count()[0] != options.rows:
-                raise AssertionError(f"{name}: rows are missing")
+                raise AssertionError(f"{run}: rows are missing")
         seconds.append(median(times))
         watcher.advance()
     return seconds[0], seconds[1]
