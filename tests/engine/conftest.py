@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +29,17 @@ def _memkind_may_use_node_0() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MEMKIND_DAX_KMEM_NODES", "0")
         yield
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one: files there are mapped as PMem's are."""
+    if not Path("/dev/shm").is_dir():
+        yield tmp_path
+        return
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="embstore-test-"))
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session", params=STORAGE_TYPES, ids=lambda storage_type: storage_type.name)

@@ -7,15 +7,26 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from durable_table import (
+    CACHE_ROWS,
+    DIM,
+    KEYS,
+    POOL_BYTES,
+    contents,
+    durable,
+    make,
+    plain,
+    rows_a_tier,
+    train,
+)
+from engine_storage import skip_without_library
 
 import embstore as es
 from embstore.errors import (
@@ -27,122 +38,60 @@ from embstore.errors import (
 )
 from embstore.options import TIER_KINDS
 
-DIM = 4
-KEYS = 300
-CACHE_ROWS = 24
-ROW_BYTES = 2 * 16
-POOL_BYTES = 8 << 20
+DURABLE_TYPES = (
+    es.StorageType.DRAM_PMEM,
+    es.StorageType.DRAM_PMEM_SSDHASH,
+    es.StorageType.DRAM_PMEM_LEVELDB,
+)
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: files there are mapped as PMem's are."""
-    if not Path("/dev/shm").is_dir():
-        yield tmp_path
-        return
-    folder = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="embstore-test-"))
-    yield folder
-    shutil.rmtree(folder)
+@pytest.fixture(params=DURABLE_TYPES, ids=lambda kind: kind.name)
+def storage_type(request: pytest.FixtureRequest) -> es.StorageType:
+    kind: es.StorageType = request.param
+    skip_without_library(kind)
+    return kind
 
 
-def durable(
-    place: Path,
-    name: str = "table",
-    storage_type: es.StorageType = es.StorageType.DRAM_PMEM,
-    **options: Any,
-) -> es.EmbeddingVariable:
-    cache_rows = options.pop("cache_rows", CACHE_ROWS)
-    above_ssd = len(TIER_KINDS[storage_type]) == 3
-    pool_bytes = pool_bytes_above_ssd(cache_rows) if above_ssd else POOL_BYTES
-    return make(
-        name,
-        es.StorageOption(
-            storage_type=storage_type,
-            storage_path=str(place),
-            storage_size=[cache_rows * ROW_BYTES, options.pop("pool_bytes", pool_bytes)],
-            durability="checkpoint",
-        ),
-        **options,
-    )
-
-
-def pool_bytes_above_ssd(cache_rows: int) -> int:
-    """Of a pool with room for some 80 rows, so that most go on to the tier below it."""
-    first_tier_rows = cache_rows + max(cache_rows // 8, 256)
-    for_moves = 4096
-    files_own = 350  # their headers and bitmaps
-    return (first_tier_rows + for_moves + files_own + 104) * 256
-
-
-def make(
-    name: str, storage: es.StorageOption | None = None, **options: Any
-) -> es.EmbeddingVariable:
-    return es.get_embedding_variable(
-        name,
-        options.pop("dim", DIM),
-        initializer=es.initializers.RandomNormal(seed=3),
-        optimizer=options.pop("optimizer", es.optimizers.Adagrad(0.1)),
-        ev_option=es.EmbeddingVariableOption(
-            storage_option=storage or es.StorageOption(),
-            filter_option=options.pop("filter_option", None),
-        ),
-        **options,
-    )
-
-
-def batch(step: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    random = np.random.default_rng(step)
-    ids = random.integers(0, KEYS, 20)
-    return ids, random.standard_normal((20, DIM)).astype(np.float32)
-
-
-def train(variable: es.EmbeddingVariable, steps: range) -> None:
-    for step in steps:
-        ids, grads = batch(step)
-        variable.lookup(ids, train=True)
-        variable.apply_gradients(ids, grads)
-
-
-def contents(variable: es.EmbeddingVariable) -> dict[str, Any]:
-    return {name: column.tobytes() for name, column in variable.export().items()}
-
-
-def plain(steps: int, **options: Any) -> dict[str, Any]:
-    """What a variable in DRAM comes to."""
-    with make("plain", **options) as variable:
-        train(variable, range(steps))
-        return contents(variable)
-
-
-def test_a_restored_checkpoint_is_the_table_at_that_batch_bit_for_bit(place: Path) -> None:
-    with durable(place) as variable:
-        train(variable, range(40))
-        assert es.persist([variable], place / "checkpoints", global_step=40) == 1
-        train(variable, range(40, 55))  # lost
-    with durable(place) as variable:
-        assert es.restore_persisted([variable], place / "checkpoints") == 40
-        assert contents(variable) == plain(40)
-        train(variable, range(40, 70))
-        assert contents(variable) == plain(70)
+def test_a_restored_checkpoint_is_the_table_at_that_batch_bit_for_bit(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    with durable(place, storage_type=storage_type) as variable:
+        train(variable, range(80))
+        rows = rows_a_tier(variable)
+        assert len(rows) == len(TIER_KINDS[storage_type])
+        assert rows[0] == CACHE_ROWS
+        assert min(rows[1:]) > 60
+        assert es.persist([variable], place / "checkpoints", global_step=80) == 1
+        train(variable, range(80, 95))  # lost
+    with durable(place, storage_type=storage_type) as variable:
+        assert es.restore_persisted([variable], place / "checkpoints") == 80
+        assert sum(rows_a_tier(variable)) == sum(rows)
+        assert contents(variable) == plain(80)
+        train(variable, range(80, 110))
+        assert contents(variable) == plain(110)
 
 
 @pytest.mark.parametrize("window", [0, 1, 3])
-def test_training_goes_on_while_checkpoints_are_written(place: Path, window: int) -> None:
-    with durable(place) as variable:
-        for step in range(0, 60, 3):
-            train(variable, range(step, step + 3))
-            es.persist([variable], place / "checkpoints", window, global_step=step + 3)
+def test_training_goes_on_while_checkpoints_are_written(
+    place: Path, storage_type: es.StorageType, window: int
+) -> None:
+    with durable(place, storage_type=storage_type) as variable:
+        for step in range(60):
+            train(variable, range(step, step + 1))
+            es.persist([variable], place / "checkpoints", window, global_step=step + 1)
         train(variable, range(60, 64))
-    with durable(place) as variable:
+    with durable(place, storage_type=storage_type) as variable:
         assert es.restore_persisted([variable], place / "checkpoints") == 60
         assert contents(variable) == plain(60)
 
 
-def test_a_run_that_is_cut_and_restored_again_and_again_ends_as_if_it_were_not(place: Path) -> None:
+def test_a_run_that_is_cut_and_restored_again_and_again_ends_as_if_it_were_not(
+    place: Path, storage_type: es.StorageType
+) -> None:
     step = 0
     random = np.random.default_rng(7)
     for _ in range(20):
-        with durable(place) as variable:
+        with durable(place, storage_type=storage_type) as variable:
             if step:
                 assert es.restore_persisted([variable], place / "checkpoints") == step
                 assert contents(variable) == plain(step)
@@ -174,15 +123,17 @@ def test_each_checkpoint_that_is_kept_can_be_restored_and_the_others_are_gone(pl
         assert contents(variable) == plain(26)
 
 
-def test_rows_that_were_removed_stay_away_and_those_removed_later_come_back(place: Path) -> None:
-    with durable(place) as variable:
+def test_rows_that_were_removed_stay_away_and_those_removed_later_come_back(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    with durable(place, storage_type=storage_type) as variable:
         train(variable, range(30))
         keys = variable.export()["keys"]
         es.persist([variable], place / "checkpoints")
         variable._shards[0].drop(keys[:50])
         es.persist([variable], place / "checkpoints", keep=2)
         variable._shards[0].drop(keys[50:60])
-    with durable(place) as variable:
+    with durable(place, storage_type=storage_type) as variable:
         es.restore_persisted([variable], place / "checkpoints", 2)
         assert variable.export()["keys"].tolist() == keys[50:].tolist()
         es.restore_persisted([variable], place / "checkpoints", 1)
@@ -241,26 +192,31 @@ def test_the_optimizer_goes_on_where_it_was(place: Path, optimizer: Any) -> None
         assert contents(variable) == contents(other)
 
 
-def test_partitions_and_several_variables_are_one_checkpoint(place: Path) -> None:
+def test_partitions_and_several_variables_are_one_checkpoint(
+    place: Path, storage_type: es.StorageType
+) -> None:
     def pair() -> tuple[es.EmbeddingVariable, es.EmbeddingVariable]:
-        return durable(place, "a", partition_num=3), durable(place, "b")
+        a = durable(place, "a", storage_type, partition_num=3)
+        return a, durable(place, "b", storage_type)
 
     a, b = pair()
     with a, b:
-        train(a, range(10))
-        train(b, range(12))
-        es.persist([a, b], place / "checkpoints", global_step=10)
-        train(a, range(10, 20))
+        train(a, range(60))
+        train(b, range(70))
+        es.persist([a, b], place / "checkpoints")
+        train(a, range(60, 64))
         with (
-            durable(place, "c") as c,
+            durable(place, "c", storage_type) as c,
             pytest.raises(InvalidArgumentError, match="persist the same ones together"),
         ):
             es.persist([a, c], place / "checkpoints")
     a, b = pair()
     with a, b:
         es.restore_persisted([b, a], place / "checkpoints")
-        assert contents(a) == plain(10)
-        assert contents(b) == plain(12)
+        assert contents(a) == plain(60)
+        assert contents(b) == plain(70)
+        train(a, range(60, 64))
+        assert contents(a) == plain(64)
 
 
 def test_a_row_that_did_not_change_is_not_written_again(place: Path) -> None:
@@ -290,49 +246,56 @@ def test_the_cache_is_full_before_a_checkpoint_is_advised(place: Path) -> None:
 # --- What goes wrong
 
 
-def test_a_killed_process_leaves_its_last_checkpoint(place: Path) -> None:
+def test_a_killed_process_leaves_its_last_checkpoint(
+    place: Path, storage_type: es.StorageType
+) -> None:
     program = textwrap.dedent(f"""
         import os, signal, sys
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         from pathlib import Path
         import embstore as es
-        from test_durability import durable, train
+        from durable_table import durable, train
         place = Path({str(place)!r})
-        variable = durable(place)
-        train(variable, range(25))
-        es.persist([variable], place / "checkpoints", global_step=25)
-        train(variable, range(25, 40))
-        es.persist([variable], place / "checkpoints", 1, global_step=40)
+        variable = durable(place, storage_type=es.StorageType.{storage_type.name})
+        train(variable, range(45))
+        es.persist([variable], place / "checkpoints", global_step=45)
+        train(variable, range(45, 50))
+        es.persist([variable], place / "checkpoints", 1, global_step=50)
         os.kill(os.getpid(), signal.SIGKILL)
     """)
     ended = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
     assert ended.returncode == -9, ended.stderr
-    with durable(place) as variable:
+    with durable(place, storage_type=storage_type) as variable:
         step = es.restore_persisted([variable], place / "checkpoints")
-        assert step in (25, 40)
+        assert step in (45, 50)
         assert contents(variable) == plain(step)
 
 
-def test_rows_of_an_earlier_run_are_neither_lost_nor_mixed_with_new_ones(place: Path) -> None:
-    with durable(place) as variable:
-        train(variable, range(10))
+def test_rows_of_an_earlier_run_are_neither_lost_nor_mixed_with_new_ones(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    with durable(place, storage_type=storage_type) as variable:
+        train(variable, range(50))
         es.persist([variable], place / "checkpoints")
-    with durable(place) as variable:
+    with durable(place, storage_type=storage_type) as variable:
         assert variable.total_count() == (0, DIM)
         with pytest.raises(StorageError, match=r"table\.pool: holds checkpoints of an earlier run"):
             train(variable, range(1))
         with pytest.raises(EmbStoreError, match="restore_persisted"):
             es.persist([variable], place / "others")
-    with durable(place) as variable:
+    with durable(place, storage_type=storage_type) as variable:
         es.restore_persisted([variable], place / "checkpoints")
-        assert contents(variable) == plain(10)
-    with durable(place) as variable:
+        assert contents(variable) == plain(50)
+    with durable(place, storage_type=storage_type) as variable:
         es.discard_persisted([variable])
-        train(variable, range(3))
-        assert contents(variable) == plain(3)
+        train(variable, range(50, 90))
         with pytest.raises(InvalidArgumentError, match="lists checkpoints"):
             es.persist([variable], place / "checkpoints")
         es.persist([variable], place / "others")
+        after = contents(variable)
+    with durable(place, storage_type=storage_type) as variable:
+        es.restore_persisted([variable], place / "others")
+        assert contents(variable) == after
 
 
 def test_a_first_checkpoint_that_was_never_listed_is_nothing(place: Path) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
+from durable_table import (
+    contents,
+    durable,
+    make,
+    plain,
+    pool_bytes_above_ssd,
+    rows_a_tier,
+    train,
+)
 from engine_storage import skip_without_library
-from test_durability import contents, durable, make, place, plain, pool_bytes_above_ssd, train
 
 import embstore as es
 from embstore.errors import EmbStoreError, StorageError, StoreFullError
-
-__all__ = ["place"]
 
 TYPES = (es.StorageType.DRAM_PMEM_SSDHASH, es.StorageType.DRAM_PMEM_LEVELDB)
 
@@ -25,28 +28,6 @@ def storage_type(request: pytest.FixtureRequest) -> es.StorageType:
     kind: es.StorageType = request.param
     skip_without_library(kind)
     return kind
-
-
-def rows_a_tier(variable: es.EmbeddingVariable) -> list[int]:
-    variable.drain()
-    return [tier["rows"] for tier in variable.stats()["tiers"]]
-
-
-def test_rows_of_every_tier_are_in_a_checkpoint(place: Path, storage_type: es.StorageType) -> None:
-    with durable(place, storage_type=storage_type) as variable:
-        train(variable, range(80))
-        dram, pool, ssd = rows_a_tier(variable)
-        assert dram == 24
-        assert pool > 60
-        assert ssd > 100
-        es.persist([variable], place / "checkpoints", global_step=80)
-        train(variable, range(80, 84))  # lost
-    with durable(place, storage_type=storage_type) as variable:
-        assert es.restore_persisted([variable], place / "checkpoints") == 80
-        assert sum(rows_a_tier(variable)) == dram + pool + ssd
-        assert contents(variable) == plain(80)
-        train(variable, range(80, 84))
-        assert contents(variable) == plain(84)
 
 
 def test_rows_lie_by_how_often_they_were_trained(place: Path, storage_type: es.StorageType) -> None:
@@ -64,100 +45,6 @@ def test_rows_lie_by_how_often_they_were_trained(place: Path, storage_type: es.S
         assert {0, 1, 2} == set(tiers.tolist())
         for upper in (0, 1):
             assert frequency[tiers == upper].min() >= frequency[tiers == upper + 1].max()
-
-
-def test_a_run_that_is_cut_and_restored_again_and_again_ends_as_if_it_were_not(
-    place: Path, storage_type: es.StorageType
-) -> None:
-    step = 0
-    random = np.random.default_rng(7)
-    for _ in range(20):
-        with durable(place, storage_type=storage_type) as variable:
-            if step:
-                assert es.restore_persisted([variable], place / "checkpoints") == step
-                assert contents(variable) == plain(step)
-            more = int(random.integers(1, 6))
-            train(variable, range(step, step + more))
-            step += more
-            es.persist([variable], place / "checkpoints", global_step=step)
-            train(variable, range(step, step + int(random.integers(0, 5))))
-
-
-@pytest.mark.parametrize("window", [0, 3])
-def test_training_goes_on_while_checkpoints_are_written(
-    place: Path, storage_type: es.StorageType, window: int
-) -> None:
-    with durable(place, storage_type=storage_type) as variable:
-        for step in range(60):
-            train(variable, range(step, step + 1))
-            es.persist([variable], place / "checkpoints", window, global_step=step + 1)
-    with durable(place, storage_type=storage_type) as variable:
-        assert es.restore_persisted([variable], place / "checkpoints") == 60
-        assert contents(variable) == plain(60)
-
-
-def test_rows_that_were_removed_stay_away_and_those_removed_later_come_back(
-    place: Path, storage_type: es.StorageType
-) -> None:
-    with durable(place, storage_type=storage_type) as variable:
-        train(variable, range(30))
-        keys = variable.export()["keys"]
-        es.persist([variable], place / "checkpoints")
-        variable._shards[0].drop(keys[:50])
-        es.persist([variable], place / "checkpoints", keep=2)
-        variable._shards[0].drop(keys[50:60])
-    with durable(place, storage_type=storage_type) as variable:
-        es.restore_persisted([variable], place / "checkpoints", 2)
-        assert variable.export()["keys"].tolist() == keys[50:].tolist()
-        es.restore_persisted([variable], place / "checkpoints", 1)
-        assert contents(variable) == plain(30)
-
-
-def test_partitions_and_several_variables_are_one_checkpoint(
-    place: Path, storage_type: es.StorageType
-) -> None:
-    def pair() -> tuple[es.EmbeddingVariable, es.EmbeddingVariable]:
-        kind = storage_type
-        return durable(place, "a", kind, partition_num=3), durable(place, "b", kind)
-
-    a, b = pair()
-    with a, b:
-        train(a, range(60))
-        train(b, range(70))
-        es.persist([a, b], place / "checkpoints")
-        train(a, range(60, 64))
-    a, b = pair()
-    with a, b:
-        es.restore_persisted([b, a], place / "checkpoints")
-        assert contents(a) == plain(60)
-        assert contents(b) == plain(70)
-        train(a, range(60, 64))
-        assert contents(a) == plain(64)
-
-
-def test_a_killed_process_leaves_its_last_checkpoint(
-    place: Path, storage_type: es.StorageType
-) -> None:
-    program = textwrap.dedent(f"""
-        import os, signal, sys
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
-        from pathlib import Path
-        import embstore as es
-        from test_durability import durable, train
-        place = Path({str(place)!r})
-        variable = durable(place, storage_type=es.StorageType.{storage_type.name})
-        train(variable, range(45))
-        es.persist([variable], place / "checkpoints", global_step=45)
-        train(variable, range(45, 50))
-        es.persist([variable], place / "checkpoints", 1, global_step=50)
-        os.kill(os.getpid(), signal.SIGKILL)
-    """)
-    ended = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
-    assert ended.returncode == -9, ended.stderr
-    with durable(place, storage_type=storage_type) as variable:
-        step = es.restore_persisted([variable], place / "checkpoints")
-        assert step in (45, 50)
-        assert contents(variable) == plain(step)
 
 
 def test_a_save_restored_into_it_is_as_good_as_trained(
@@ -216,30 +103,6 @@ def test_places_that_checkpoints_hold_come_free_with_the_next(
         assert contents(variable) == plain(400)
     assert refusals
     assert all("persist, which lets older rows go, or raise" in refusal for refusal in refusals)
-
-
-def test_rows_of_an_earlier_run_are_neither_lost_nor_mixed_with_new_ones(
-    place: Path, storage_type: es.StorageType
-) -> None:
-    with durable(place, storage_type=storage_type) as variable:
-        train(variable, range(50))
-        es.persist([variable], place / "checkpoints")
-    with (
-        durable(place, storage_type=storage_type) as variable,
-        pytest.raises(StorageError, match=r"table\.pool: holds checkpoints of an earlier run"),
-    ):
-        train(variable, range(1))
-    with durable(place, storage_type=storage_type) as variable:
-        es.restore_persisted([variable], place / "checkpoints")
-        assert contents(variable) == plain(50)
-    with durable(place, storage_type=storage_type) as variable:
-        es.discard_persisted([variable])
-        train(variable, range(50, 90))
-        es.persist([variable], place / "others")
-        after = contents(variable)
-    with durable(place, storage_type=storage_type) as variable:
-        es.restore_persisted([variable], place / "others")
-        assert contents(variable) == after
 
 
 def test_files_of_checkpoints_are_not_taken_for_a_variable_without_them(
