@@ -346,7 +346,7 @@ def test_latencies_under_load_are_published_ones_up_to_the_peak(name: str, table
             points = published[operations.get(operation, operation), pattern, kept.threads]
             assert set(zip(kept.mb_per_s, kept.latency_ns, strict=True)) <= points
             assert len(kept.mb_per_s) >= 8  # of 19, from idle to the peak
-            assert kept.latency_ns[0] == pytest.approx(min(ns for _, ns in points), rel=0.01)
+            assert kept.latency_ns[0] == pytest.approx(min(ns for _, ns in points), rel=0.02)
             assert kept.mb_per_s[-1] >= 0.98 * max(mb_per_s for mb_per_s, _ in points)
             compared += len(kept.mb_per_s)
     assert compared > 400
