@@ -95,22 +95,23 @@ double FileYardstick::mb_per_s(bool write, bool random, size_t request_bytes, in
                                                  " for each of " + std::to_string(threads) +
                                                  " threads is more than the file has");
   }
-  return megabytes_per_second(threads, seconds, [=, this](int thread, const std::atomic<bool>& stop) {
-    const Buffer buffer = random_buffer(request_bytes, static_cast<uint64_t>(thread) + 1);
-    RandomOffsets offsets(bytes_, request_bytes, static_cast<uint64_t>(thread) + 1);
-    const size_t slots = bytes_ / request_bytes / static_cast<size_t>(threads);
-    const size_t own = static_cast<size_t>(thread) * slots * request_bytes;
-    size_t slot = 0;
-    double moved = 0;
-    while (!stop.load(std::memory_order_relaxed)) {
-      const size_t at = random ? offsets.next() : own + slot * request_bytes;
-      transfer(file_, path_, write, buffer.get(), request_bytes, at);
-      moved += static_cast<double>(request_bytes);
-      if (++slot == slots) slot = 0;
-    }
-    if (write && !direct_ && fdatasync(file_) != 0) refuse(path_, "can't be synced", errno);
-    return moved;
-  });
+  return megabytes_per_second(
+      threads, seconds, Clocked::kElapsed, [=, this](int thread, const std::atomic<bool>& stop) {
+        const Buffer buffer = random_buffer(request_bytes, static_cast<uint64_t>(thread) + 1);
+        RandomOffsets offsets(bytes_, request_bytes, static_cast<uint64_t>(thread) + 1);
+        const size_t slots = bytes_ / request_bytes / static_cast<size_t>(threads);
+        const size_t own = static_cast<size_t>(thread) * slots * request_bytes;
+        size_t slot = 0;
+        double moved = 0;
+        while (!stop.load(std::memory_order_relaxed)) {
+          const size_t at = random ? offsets.next() : own + slot * request_bytes;
+          transfer(file_, path_, write, buffer.get(), request_bytes, at);
+          moved += static_cast<double>(request_bytes);
+          if (++slot == slots) slot = 0;
+        }
+        if (write && !direct_ && fdatasync(file_) != 0) refuse(path_, "can't be synced", errno);
+        return moved;
+      });
 }
 
 }  // namespace embstore

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -115,10 +114,11 @@ double in_sequence(std::byte* data, size_t bytes, size_t access_bytes, int threa
 
 template <class Operation>
 double rate(std::byte* data, size_t bytes, bool random, size_t access_bytes, int threads, double seconds) {
-  return megabytes_per_second(threads, seconds, [=](int thread, const std::atomic<bool>& stop) {
-    return random ? at_random<Operation>(data, bytes, access_bytes, thread, stop)
-                  : in_sequence<Operation>(data, bytes, access_bytes, thread, threads, stop);
-  });
+  return megabytes_per_second(
+      threads, seconds, Clocked::kRunning, [=](int thread, const std::atomic<bool>& stop) {
+        return random ? at_random<Operation>(data, bytes, access_bytes, thread, stop)
+                      : in_sequence<Operation>(data, bytes, access_bytes, thread, threads, stop);
+      });
 }
 
 // As mbind(2), of which only libnuma has a wrapper.
@@ -210,14 +210,13 @@ double MemoryYardstick::mb_per_s(MemoryOperation operation, bool random, size_t 
 }
 
 double MemoryYardstick::latency_ns(bool random, double seconds) const {
-  using Clock = std::chrono::steady_clock;
   constexpr size_t kLoadsBetweenClocks = 1024;
   const uint64_t lines = bytes_ / kLineBytes;
   const auto load = [this](uint64_t line) {
     return static_cast<uint64_t>(*reinterpret_cast<const volatile uint8_t*>(data_ + line * kLineBytes));
   };
-  const Clock::time_point start = Clock::now();
-  std::chrono::duration<double> elapsed{};
+  const double start = running_seconds();
+  double running = 0;
   uint64_t loads = 0;
   uint64_t state = 1;
   uint64_t line = 0;
@@ -234,9 +233,9 @@ double MemoryYardstick::latency_ns(bool random, double seconds) const {
       }
     }
     loads += kLoadsBetweenClocks;
-    elapsed = Clock::now() - start;
-  } while (elapsed.count() < seconds);
-  return elapsed.count() * 1e9 / static_cast<double>(loads);
+    running = running_seconds() - start;
+  } while (running < seconds);
+  return running * 1e9 / static_cast<double>(loads);
 }
 
 }  // namespace embstore

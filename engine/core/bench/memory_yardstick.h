@@ -28,7 +28,7 @@ class MemoryYardstick {
   // Whether stores that are flushed are durable in the file (MAP_SYNC): it lies on a dax mount.
   bool is_synced() const { return is_synced_; }
 
-  // MB (10^6 bytes) a second of all threads. random: each access starts anywhere, else each thread goes through
+  // MB (10^6 bytes) a second of all threads, of which each has a processor. random: each access starts anywhere, else each thread goes through
   // a part of its own. Throws Error(kInvalidArgument) for accesses that are no whole lines or don't fit, and
   // Error(kMissingDevice) where the processor has no clwb.
   double mb_per_s(MemoryOperation operation, bool random, size_t access_bytes, int threads,
