@@ -17,6 +17,7 @@ __all__ = [
     "DeviceFileError",
     "LabError",
     "MachineDiedError",
+    "MeasuringError",
     "Mismatch",
     "MissingFactError",
     "MissingRequirementError",
@@ -45,6 +46,10 @@ class DeviceFileError(LabError, ValueError):
 
 class NotPublishedError(LabError):
     """A device was asked for a time for which its file has no figure."""
+
+
+class MeasuringError(LabError):
+    """A device can't be measured as was wanted; the message says why, and what to do."""
 
 
 class MissingRequirementError(LabError):

@@ -101,6 +101,14 @@ def test_units_are_converted(tmp_path: Path) -> None:
     assert device.bandwidth_mb_per_s("load", "random", 64, 2) == pytest.approx(2000)
 
 
+def test_what_one_measured_oneself_needs_no_address(tmp_path: Path) -> None:
+    document = memory()
+    document["sources"]["here"] = {"title": "here", "measured": "2026-11-22", "what": "all"}
+    source = load_device(write(tmp_path, document)).sources["here"]
+    assert source.url is None
+    assert source.measured == "2026-11-22"
+
+
 def remove(*path: str | int) -> Callable[[Document], None]:
     def change(document: Any) -> None:
         for part in path[:-1]:
@@ -128,10 +136,11 @@ POINT = ("bandwidth", 0, "points", 0)
         (remove("title"), "title: is missing"),
         (remove("kind"), "kind: is missing"),
         (put("tape", "kind"), "kind: must be memory, block or memory-mode"),
-        (put("other", "name"), "name: must be 'mine'"),
+        (remove("name"), "name: is missing"),
         (remove("capacity_gb"), "capacity_gb: is missing"),
         (put(-1, "capacity_gb"), "capacity_gb: must be a number above 0"),
         (remove("media_line_bytes"), "media_line_bytes: is missing"),
+        (put(64.5, "media_line_bytes"), "media_line_bytes: must be a whole number above 0"),
         (remove("measured_on"), "measured_on: is missing"),
         (remove("measured_on", "source"), r"measured_on.source: is missing"),
         (put(0, "measured_on", "lines_in_flight"), r"measured_on.lines_in_flight: must be"),

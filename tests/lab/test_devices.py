@@ -50,7 +50,7 @@ def test_a_device_says_what_it_is_and_where_its_figures_are_from(name: str) -> N
     assert device.capacity_bytes > 10**11
     assert device.media_line_bytes in (64, 256, 4096)
     assert device.sources
-    assert all(source.url.startswith("https://") for source in device.sources.values())
+    assert all((source.url or "").startswith("https://") for source in device.sources.values())
     assert device.is_addressable == (device.kind == "memory")
     assert (device.cpu_cache_bytes > 0) == device.is_addressable
 
