@@ -14,11 +14,14 @@ from typing import Literal
 __all__ = [
     "EXEC_LAB_ERROR_STATUS",
     "CommandTimeoutError",
+    "DeviceFileError",
     "LabError",
     "MachineDiedError",
+    "MeasuringError",
     "Mismatch",
     "MissingFactError",
     "MissingRequirementError",
+    "NotPublishedError",
     "ProofError",
     "ProvisionError",
     "TopologyError",
@@ -35,6 +38,18 @@ class LabError(Exception):
 
 class TopologyError(LabError, ValueError):
     """A topology is unknown, or its file is malformed; the message names file and field."""
+
+
+class DeviceFileError(LabError, ValueError):
+    """A device is unknown, or its file is malformed; the message names file and field."""
+
+
+class NotPublishedError(LabError):
+    """A device was asked for a time for which its file has no figure."""
+
+
+class MeasuringError(LabError):
+    """A device can't be measured as was wanted; the message says why, and what to do."""
 
 
 class MissingRequirementError(LabError):

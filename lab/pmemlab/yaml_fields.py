@@ -73,6 +73,10 @@ class Fields:
         for name in self._document:
             raise self.error(name, f"is no field here; there are {', '.join(self._known)}")
 
+    def names(self) -> tuple[str, ...]:
+        """Of the fields that were not taken yet."""
+        return tuple(self._document)
+
     def take(self, name: str, *, required: bool = False) -> Any:
         """A field as it is in the file; None where it isn't there."""
         self._known.append(name)

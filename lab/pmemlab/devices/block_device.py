@@ -1,0 +1,111 @@
+"""Disks: read and written in blocks, by requests of which some are in flight.
+
+The bandwidth of n requests in flight is the lesser of
+
+- n x size / time of one alone: its idle latency, which is told of one block, and the transfer of
+  what it has beyond that (Little's law);
+- what the published curve has at that size: where it gives one number of requests in flight, its
+  ceiling; where it gives several, what lies between them.
+
+Makers publish random reads of 4 KiB and sequential ones of 128 KiB or so. A disk without moving
+parts reads as much at random as in sequence once requests are that large, so random reads lie
+between.
+"""
+
+from __future__ import annotations
+
+from embstore.devices import Access
+from pmemlab.devices.curves import BandwidthCurve
+from pmemlab.devices.device_file import Curve, DeviceFile
+from pmemlab.devices.model import DeviceModel, EngineConcurrency
+from pmemlab.errors import LabError, NotPublishedError
+
+__all__ = ["BlockDevice"]
+
+# What stands for an access; the first that the file has.
+_CURVES: dict[Access, tuple[Curve, ...]] = {
+    Access.FILE_READ: (("read", "random"),),
+    Access.FILE_WRITE: (("write", "sequential"), ("write", "random")),
+}
+
+
+class BlockDevice(DeviceModel):
+    def __init__(self, file: DeviceFile, concurrency: EngineConcurrency) -> None:
+        self.name = file.name
+        self.title = file.title
+        self.kind = file.kind
+        self.capacity_bytes = file.capacity_bytes
+        self.media_line_bytes = file.media_line_bytes
+        self.notes = file.notes
+        self.sources = file.sources
+        self.file = file
+        self._concurrency = concurrency
+
+    @property
+    def cpu_cache_bytes(self) -> int:
+        return 0
+
+    def missing(self, access: Access) -> str | None:
+        if access not in _CURVES:
+            return (
+                f"{self.name}: is a disk, which is read and written as files, not by {access.name}"
+            )
+        if not any(curve in self.file.bandwidth for curve in _CURVES[access]):
+            operation, pattern = _CURVES[access][0]
+            return f"{self.name}: no {pattern} {operation} in {self.file.path}"
+        return None
+
+    def _time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
+        problem = self.missing(access)
+        if problem is not None:
+            raise (NotPublishedError if access in _CURVES else LabError)(problem)
+        operation, pattern = next(c for c in _CURVES[access] if c in self.file.bandwidth)
+        of_thread = self._concurrency.file_reads
+        if access == Access.FILE_WRITE:
+            of_thread = self._concurrency.file_writes
+        blocks_bytes = -(-size_bytes // self.media_line_bytes) * self.media_line_bytes
+        in_flight = of_thread * threads
+        mb_per_s = self.bandwidth_mb_per_s(operation, pattern, blocks_bytes, in_flight)
+        return blocks_bytes * threads * 1e3 / mb_per_s
+
+    def bandwidth_mb_per_s(
+        self, operation: str, pattern: str, size_bytes: int, threads: int
+    ) -> float:
+        """threads: requests in flight."""
+        curve = self._curve(operation, pattern)
+        fewest = max(row.threads[0] for row in curve.rows)
+        alone_ns = self._alone_ns(operation, pattern, size_bytes)
+        if fewest == 1 or alone_ns is None:
+            return curve.at(size_bytes, threads)
+        # A ceiling: less than the smallest of a sequence's requests goes through no faster,
+        # but it is the latency, not the size, that is then in the way.
+        smallest = curve.rows[0].size_bytes
+        ceiling = curve.at(max(size_bytes, smallest), max(threads, fewest))
+        return min(ceiling, threads * size_bytes * 1e3 / alone_ns)
+
+    def latency_ns(self, operation: str, pattern: str) -> float:
+        if (operation, pattern) in self.file.idle_latency:
+            return self.file.idle_latency[operation, pattern].ns
+        raise NotPublishedError(
+            f"{self.name}: no idle latency of a {pattern} {operation} in {self.file.path}"
+        )
+
+    def _curve(self, operation: str, pattern: str) -> BandwidthCurve:
+        own = self.file.bandwidth.get((operation, pattern))
+        if own is None:
+            raise NotPublishedError(f"{self.name}: no {pattern} {operation} in {self.file.path}")
+        sequential = self.file.bandwidth.get((operation, "sequential"))
+        if pattern == "sequential" or sequential is None:
+            return own
+        largest = own.rows[-1].size_bytes
+        return BandwidthCurve(
+            [*own.rows, *(row for row in sequential.rows if row.size_bytes > largest)]
+        )
+
+    def _alone_ns(self, operation: str, pattern: str, size_bytes: int) -> float | None:
+        idle = self.file.idle_latency.get((operation, pattern))
+        if idle is None:
+            return None
+        curve = self._curve(operation, pattern)
+        beyond_bytes = max(0, size_bytes - self.media_line_bytes)
+        return idle.ns + beyond_bytes * 1e3 / max(row.mb_per_s[-1] for row in curve.rows)

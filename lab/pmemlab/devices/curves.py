@@ -1,0 +1,152 @@
+"""Published or measured curves, and what lies between their points.
+
+Between points everything is a straight line in logarithms. Beyond them nothing grows:
+
+- fewer threads than were measured: each gets what it got among the fewest, which is the least that
+  it can get, for fewer contend;
+- more threads: all together get what the most got;
+- larger accesses: the bandwidth of the largest;
+- smaller ones: the time of the smallest, of which a part was asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["BandwidthCurve", "BandwidthRow", "LoadedLatencyCurve", "LoadedLatencyRow"]
+
+
+@dataclass(frozen=True)
+class BandwidthRow:
+    """Bandwidth of all threads together, by their number, at one access size.
+
+    threads: ascending; of a block device, requests in flight. mb_per_s: 10^6 bytes, as many.
+    """
+
+    size_bytes: int
+    threads: tuple[int, ...]
+    mb_per_s: tuple[float, ...]
+
+    def covers(self, threads: float) -> bool:
+        return self.threads[0] <= threads <= self.threads[-1]
+
+    def at(self, threads: float) -> float:
+        if threads <= self.threads[0]:
+            return self.mb_per_s[0] * threads / self.threads[0]
+        if threads >= self.threads[-1]:
+            return self.mb_per_s[-1]
+        return interpolate(threads, self.threads, self.mb_per_s)
+
+
+class BandwidthCurve:
+    """Bandwidth by access size and threads; not every size needs the same threads."""
+
+    def __init__(self, rows: Iterable[BandwidthRow]) -> None:
+        """rows: by ascending size; at least one."""
+        self.rows = tuple(rows)
+
+    def covers(self, size_bytes: int, threads: float) -> bool:
+        """Whether that lies between points, so that nothing has to be assumed."""
+        sizes = [row.size_bytes for row in self.rows if row.covers(threads)]
+        return bool(sizes) and sizes[0] <= size_bytes <= sizes[-1]
+
+    def at(self, size_bytes: int, threads: float) -> float:
+        """MB/s of all threads together."""
+        if size_bytes < self.rows[0].size_bytes:
+            whole = self.rows[0].size_bytes
+            return self.at(whole, threads) * size_bytes / whole
+        # A size that was measured with few threads says nothing of many, and the other way round.
+        rows = [row for row in self.rows if row.covers(threads)]
+        if not rows or size_bytes < rows[0].size_bytes:
+            rows = list(self.rows)
+        values = [row.at(threads) for row in rows]
+        return interpolate(size_bytes, [row.size_bytes for row in rows], values)
+
+    def without(self, left_out: Iterable[tuple[int, int]]) -> BandwidthCurve | None:
+        """The curve without some (size, threads); None where nothing is left."""
+        gone = set(left_out)
+        rows = []
+        for row in self.rows:
+            kept = [
+                (threads, mb_per_s)
+                for threads, mb_per_s in zip(row.threads, row.mb_per_s, strict=True)
+                if (row.size_bytes, threads) not in gone
+            ]
+            if kept:
+                rows.append(BandwidthRow(row.size_bytes, *map(tuple, zip(*kept, strict=True))))
+        return BandwidthCurve(rows) if rows else None
+
+
+@dataclass(frozen=True)
+class LoadedLatencyRow:
+    """Latency of a load while some threads move that much.
+
+    mb_per_s: ascending; latency_ns: of a load beside that traffic, never falling.
+    """
+
+    threads: int
+    mb_per_s: tuple[float, ...]
+    latency_ns: tuple[float, ...]
+
+    def at(self, mb_per_s: float) -> float:
+        return interpolate(mb_per_s, self.mb_per_s, self.latency_ns)
+
+
+class LoadedLatencyCurve:
+    """Latency by bandwidth, for some numbers of threads."""
+
+    def __init__(self, rows: Iterable[LoadedLatencyRow]) -> None:
+        """rows: by ascending number of threads; at least one."""
+        self.rows = tuple(rows)
+
+    def most_mb_per_s(self, threads: float) -> float:
+        """What so many threads of the measurement got at most."""
+        most = [row.mb_per_s[-1] for row in self.rows]
+        counts = [row.threads for row in self.rows]
+        if threads < counts[0]:
+            return most[0] * threads / counts[0]
+        return interpolate(threads, counts, most)
+
+    def latency_ns(self, mb_per_s: float, threads: float) -> float:
+        """Of a load while so many threads move that much."""
+        latencies = [row.at(mb_per_s) for row in self.rows]
+        return interpolate(threads, [row.threads for row in self.rows], latencies)
+
+    def steady_mb_per_s(self, lines_in_flight: float, threads: float, traffic: float) -> float:
+        """Bandwidth at which so many lines in flight keep themselves up.
+
+        Little's law and the curve meet in one point (PROFET's fixed point, Radulović et al.,
+        SIGMETRICS'19): bytes in flight = bandwidth x latency at that bandwidth.
+
+        lines_in_flight: fetches of 64 bytes, of all threads. traffic: lines moved for each fetched,
+        2 where each comes back dirty.
+        """
+        in_flight_bytes = lines_in_flight * 64.0 * traffic
+        low, high = 0.0, max(row.mb_per_s[-1] for row in self.rows)
+        if high * 1e-3 * self.latency_ns(high, threads) <= in_flight_bytes:
+            return high
+        for _ in range(60):  # bandwidth x latency only grows with bandwidth
+            middle = (low + high) / 2
+            if middle * 1e-3 * self.latency_ns(middle, threads) < in_flight_bytes:
+                low = middle
+            else:
+                high = middle
+        return high
+
+
+def interpolate(at: float, places: Sequence[float], values: Sequence[float]) -> float:
+    """A straight line in logarithms between points; beyond the ends, their value.
+
+    places: ascending. Both: above 0.
+    """
+    after = bisect_left(places, at)
+    if after == len(places):
+        return values[-1]
+    if after == 0 or places[after] == at:
+        return values[after]
+    before = after - 1
+    part = math.log(at / places[before]) / math.log(places[after] / places[before])
+    return values[before] * math.pow(values[after] / values[before], part)
