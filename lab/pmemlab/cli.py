@@ -104,6 +104,12 @@ def _parser() -> argparse.ArgumentParser:
     cut = add("powercut", _powercut)
     powercut_options(cut)
 
+    from pmemlab.fidelity.command import add_options as fidelity_options
+    from pmemlab.openembedding.options import add_options as openembedding_options
+
+    openembedding_options(add("openembedding", _openembedding))
+    fidelity_options(add("fidelity", _fidelity))
+
     serve = add("serve", _serve)
     serve.add_argument("topology", metavar="TOPOLOGY", help=f"one of {machines}, or a file")
     serve.add_argument("--state-dir", type=Path, required=True, help="for what belongs to it")
@@ -244,6 +250,20 @@ def _run(arguments: argparse.Namespace) -> int:
 def _powercut(arguments: argparse.Namespace) -> int:
     """cut a program's power: what it did not flush or sync is lost, and its recovery is checked"""
     return powercut(arguments)
+
+
+def _openembedding(arguments: argparse.Namespace) -> int:
+    """predict times and costs of PMem-based OpenEmbedding (ICDE 2023), on its own machines"""
+    from pmemlab.openembedding.command import openembedding
+
+    return openembedding(arguments)
+
+
+def _fidelity(arguments: argparse.Namespace) -> int:
+    """print predictions beside what was published, with the error of each"""
+    from pmemlab.fidelity.command import fidelity
+
+    return fidelity(arguments)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
