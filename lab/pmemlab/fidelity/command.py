@@ -13,6 +13,7 @@ from pmemlab.fidelity.sections import make_sections
 
 __all__ = ["add_options", "fidelity"]
 
+_LOG_WIDTH = 140  # a log has no width of its own
 _messages = Console(stderr=True, highlight=False)
 
 
@@ -27,7 +28,10 @@ def fidelity(arguments: argparse.Namespace) -> int:
         raise LabError(f"--write {target}: there is no folder {target.parent}")
     with _messages.status("predicting") as status:
         sections = make_sections(on_step=status.update)
-    print_sections(Console(highlight=False), sections)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_LOG_WIDTH)
+    print_sections(console, sections)
     if target is not None:
         try:
             target.write_text(markdown(sections), encoding="utf-8")

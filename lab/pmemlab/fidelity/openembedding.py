@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 from pmemlab.fidelity.rows import Row, Section
@@ -9,7 +10,7 @@ from pmemlab.openembedding.checkpoints import recovery_s
 from pmemlab.openembedding.model import Engine
 from pmemlab.openembedding.prediction import Predictor, Question
 from pmemlab.openembedding.published import Published, load_published
-from pmemlab.openembedding.setup import load_setup
+from pmemlab.openembedding.setup import Setup, load_setup
 
 __all__ = ["openembedding_sections"]
 
@@ -17,8 +18,11 @@ _AIM = 15.0
 _MOST_GPUS = 16
 
 
-def openembedding_sections(on_step: Callable[[str], object]) -> tuple[Section, ...]:
-    published, setup = load_published(), load_setup()
+def openembedding_sections(
+    on_step: Callable[[str], object], published: Published | None = None
+) -> tuple[Section, ...]:
+    """published: default: what the paper published."""
+    published, setup = published or load_published(), load_setup()
     predictor = Predictor(
         setup, published.fitted, on_count=lambda what: on_step(f"OpenEmbedding: counting {what}")
     )
@@ -45,10 +49,34 @@ def _training_times(predictor: Predictor, published: Published) -> Section:
     return Section(
         "PMem-based OpenEmbedding: training times",
         f"{published.source}, figures 3 and 7; how long an epoch takes without checkpoints. Fitted "
-        "are the times of DRAM-PS on 4, 8 and 16 GPUs (1, 0.60, 0.35) and of PMem-Hash on 4 (2.16), "
-        "and no other. Accesses of the cache are counted by the engine. The model and what it "
-        "assumes: [pmemlab/openembedding/README.md](pmemlab/openembedding/README.md).",
+        "are the times of DRAM-PS on 4, 8 and 16 GPUs (1, 0.60, 0.35) and of PMem-Hash on 4 "
+        "(2.16), and no other. Accesses of the cache are counted by the engine. The model and "
+        "what it assumes: [pmemlab/openembedding/README.md](pmemlab/openembedding/README.md).",
         tuple(rows),
+        (_what_ori_cache_hangs_on(predictor),),
+    )
+
+
+def _what_ori_cache_hangs_on(predictor: Predictor) -> str:
+    setup, asked = predictor.setup, Question(_MOST_GPUS)
+    workload, servers = setup.workload, setup.servers
+    gpus, handover_ns = 2 * workload.step_gpus, 0.75 * servers.line_handover_ns
+
+    def otherwise(changed: Setup) -> float:
+        model = dataclasses.replace(predictor.model, setup=changed)
+        accesses = predictor.cache_accesses(asked)
+        return model.relative_time(Engine.ORI_CACHE, _MOST_GPUS, accesses)
+
+    more_gpus = dataclasses.replace(workload, step_gpus=gpus)
+    faster = dataclasses.replace(servers, line_handover_ns=handover_ns)
+    return (
+        f"Ori-Cache hangs on two figures that the paper doesn't give. If the step of its figure 2 "
+        f"were one of {gpus} GPUs, not {workload.step_gpus}, {_MOST_GPUS} GPUs would be predicted "
+        f"{otherwise(dataclasses.replace(setup, workload=more_gpus)):.2f}; if a lock's line came "
+        f"from another core in {handover_ns:g} ns, not {servers.line_handover_ns:g}, "
+        f"{otherwise(dataclasses.replace(setup, servers=faster)):.2f}. Its error grows with GPUs: "
+        "threads that wait for one lock seem to cost more the more of them there are, which the "
+        "model doesn't know."
     )
 
 
@@ -94,14 +122,14 @@ def _checkpoints(predictor: Predictor, published: Published) -> Section:
         "predicted too. Nothing is fitted to any of them.",
         tuple(rows),
         (
-            "Ori-Cache on 4 GPUs is predicted too slow already without checkpoints, and DRAM-PS with "
-            "checkpoints, of which its time is told, too fast. By the paper's own figures (table V, "
-            "figures 7 and 12) incremental checkpoints cost DRAM-PS a tenth of its time there, more "
-            "than Ori-Cache, although its rows are read from DRAM and lie on two nodes. What DRAM-PS "
-            "does besides copying rows, the paper doesn't say.",
-            "Recovery of DRAM-PS from PMem takes over twice as long as the scan, the index and the "
-            "stores of rows that the model knows. Recovery from SSD is left out: of that SSD nothing "
-            "is said.",
+            "Ori-Cache on 4 GPUs is predicted too slow already without checkpoints, and DRAM-PS "
+            "with checkpoints, of which its time is told, too fast. By the paper's own figures "
+            "(table V, figures 7 and 12) incremental checkpoints cost DRAM-PS a tenth of its time "
+            "there, more than Ori-Cache, although its rows are read from DRAM and lie on two "
+            "nodes. What DRAM-PS does besides copying rows, the paper doesn't say.",
+            "Recovery of DRAM-PS from PMem takes over twice as long as the scan, the index and "
+            "the stores of rows that the model knows. Recovery from SSD is left out: of that SSD "
+            "nothing is said.",
         ),
     )
 
@@ -156,13 +184,13 @@ def _other_figures(predictor: Predictor, published: Published) -> Section:
         )
     return Section(
         "PMem-based OpenEmbedding: its other figures",
-        "Figures 8 and 11, 16 GPUs: asked for with `pmemlab openembedding --cache-gb` and `--skew`.",
+        "Figures 8 and 11, 16 GPUs: `pmemlab openembedding --cache-gb` and `--skew` ask for them.",
         tuple(rows),
         (
-            "Of skew the paper gives three points, none within the most popular 0.05 % of rows, where "
-            "caches of 2 GB and less do their work; there the table follows the scenarios' draws. So "
-            "less skew misses more often here than in the paper. And what a cache costs that is "
-            "smaller than what a step pulls is underestimated: misses in the paper cost more than a "
-            "read and a write of persistent memory at its bandwidth.",
+            "Of skew the paper gives three points, none within the most popular 0.05 % of rows, "
+            "where caches of 2 GB and less do their work; there the table follows the scenarios' "
+            "draws. So less skew misses more often here than in the paper. And what a cache costs "
+            "that is smaller than what a step pulls is underestimated: misses in the paper cost "
+            "more than a read and a write of persistent memory at its bandwidth.",
         ),
     )

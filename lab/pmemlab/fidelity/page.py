@@ -38,7 +38,8 @@ def markdown(sections: Sequence[Section]) -> str:
         lines.append("|" + "|".join(rules) + "|")
         for row in section.rows:
             cells = (cell.replace("|", "\\|") for cell in _cells(row))
-            lines.append("| " + " | ".join(cells) + " |")
+            line = "| " + " | ".join(cells) + " |"
+            lines.append(line.replace("| no |", "| **no** |"))
         parts.append("\n".join(lines) + "\n")
         parts.extend(f"{remark}\n" for remark in section.remarks)
     return "\n".join(parts)
@@ -61,7 +62,7 @@ def print_sections(console: Console, sections: Sequence[Section]) -> None:
 
 def _cells(row: Row) -> tuple[str, ...]:
     aim = "" if row.aim_percent is None else f"±{row.aim_percent:g} %"
-    reached = {True: "yes", False: "**no**", None: ""}[row.reached]
+    reached = {True: "yes", False: "no", None: ""}[row.reached]
     return (
         row.name,
         _figure(row.published),

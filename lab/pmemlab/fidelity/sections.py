@@ -13,6 +13,8 @@ OnStep = Callable[[str], object]
 
 def make_sections(on_step: OnStep = lambda _: None) -> tuple[Section, ...]:
     """All of them, which takes a minute. on_step: told what is done next. Raises LabError."""
+    from pmemlab.fidelity.bandwidth_section import bandwidth_section
     from pmemlab.fidelity.openembedding import openembedding_sections
 
-    return openembedding_sections(on_step)
+    on_step("bandwidth: foretelling published figures")
+    return (bandwidth_section(), *openembedding_sections(on_step))

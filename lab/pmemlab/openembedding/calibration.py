@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -19,11 +20,11 @@ def find_cached_row_bytes(setup: Setup, on_try: Callable[[], object] = lambda: N
     workload, cache_bytes = setup.workload, setup.servers.cache_gb * 1e9
     low, high = float(workload.row_bytes), float(_MOST_ROWS * workload.row_bytes)
     for _ in range(TRIES):
-        middle = (low * high) ** 0.5
+        middle = math.sqrt(low * high)
         accesses = count_cache_accesses(
             workload.rows, cache_bytes / middle, workload.gpu_accesses * workload.miss_rate_gpus
         )
         # A larger row leaves room for fewer.
         low, high = (middle, high) if accesses.misses < workload.miss_rate else (low, middle)
         on_try()
-    return (low * high) ** 0.5
+    return math.sqrt(low * high)
