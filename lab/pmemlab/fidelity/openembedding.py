@@ -50,8 +50,10 @@ def _training_times(predictor: Predictor, published: Published) -> Section:
         "PMem-based OpenEmbedding: training times",
         f"{published.source}, figures 3 and 7; how long an epoch takes without checkpoints. Fitted "
         "are the times of DRAM-PS on 4, 8 and 16 GPUs (1, 0.60, 0.35) and of PMem-Hash on 4 "
-        "(2.16), and no other. Accesses of the cache are counted by the engine. The model and "
-        "what it assumes: [pmemlab/openembedding/README.md](pmemlab/openembedding/README.md).",
+        "(2.16), and no other time; what a cached row takes follows from the published miss rate. "
+        "Accesses of the cache are counted by the engine. These are no blind predictions: who "
+        "chose the model's terms had read the paper. What it assumes, and why: "
+        "[pmemlab/openembedding/README.md](pmemlab/openembedding/README.md).",
         tuple(rows),
         (_what_ori_cache_hangs_on(predictor),),
     )
