@@ -102,6 +102,10 @@ check: setup check-packages ## lint, check types and locks, test the core under 
 	$(BIN)/python -m pytest tests -m long
 	$(BIN)/python -m pytest tests/power_cuts/test_durable_table.py -k at_any_moment --pmemlab-power-cuts 500
 
+.PHONY: fidelity
+fidelity: setup ## set predictions beside what was published, and keep them in lab/FIDELITY.md
+	$(BIN)/python -m pmemlab fidelity --write lab/FIDELITY.md $(ARGS)
+
 .PHONY: doctor
 doctor: lab-tools ## say which machines run on this computer, and what the others need
 	$(LAB) doctor

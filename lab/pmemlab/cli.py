@@ -116,6 +116,12 @@ def _parser() -> argparse.ArgumentParser:
     measure = add("measure-device", _measure_device)
     _add_measuring_options(measure)
 
+    from pmemlab.fidelity.command import add_options as fidelity_options
+    from pmemlab.openembedding.options import add_options as openembedding_options
+
+    openembedding_options(add("openembedding", _openembedding))
+    fidelity_options(add("fidelity", _fidelity))
+
     serve = add("serve", _serve)
     serve.add_argument("topology", metavar="TOPOLOGY", help=f"one of {machines}, or a file")
     serve.add_argument("--state-dir", type=Path, required=True, help="for what belongs to it")
@@ -306,6 +312,20 @@ def _measure_device(arguments: argparse.Namespace) -> int:
     print_device(console, str(output))
     console.print(f"\nwritten: {output}", markup=False)
     return 0
+
+
+def _openembedding(arguments: argparse.Namespace) -> int:
+    """predict times and costs of PMem-based OpenEmbedding (ICDE 2023), on its own machines"""
+    from pmemlab.openembedding.command import openembedding
+
+    return openembedding(arguments)
+
+
+def _fidelity(arguments: argparse.Namespace) -> int:
+    """print predictions beside what was published, with the error of each"""
+    from pmemlab.fidelity.command import fidelity
+
+    return fidelity(arguments)
 
 
 def _serve(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,62 @@
+"""What a section of the fidelity page is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pmemlab.errors import LabError
+
+__all__ = ["Row", "Section"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A prediction beside the truth.
+
+    published: the truth, by someone else's measurement or this computer's. aim_percent: the error
+    that it should stay within; None where nothing was aimed at. note: what to know of this row.
+    Raises LabError for figures that have no error: not finite, or published 0 or less.
+    """
+
+    name: str
+    published: float
+    predicted: float
+    unit: str
+    aim_percent: float | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.published) and self.published > 0):
+            raise LabError(f"{self.name}: published {self.published}: must be above 0")
+        if not math.isfinite(self.predicted):
+            raise LabError(f"{self.name}: predicted {self.predicted}: must be a number")
+
+    @property
+    def error_percent(self) -> float:
+        """Above 0 where the prediction is too high."""
+        return (self.predicted / self.published - 1) * 100
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the error is within the aim; None where there is none."""
+        if self.aim_percent is None:
+            return None
+        # Ten digits: 115 of 100 is within 15 %, which floats would deny.
+        return round(abs(self.error_percent), 10) <= self.aim_percent
+
+
+@dataclass(frozen=True)
+class Section:
+    """Rows of one kind. intro: what was compared, and how. remarks: why aims weren't reached, and
+    what else the figures don't say by themselves; one a paragraph.
+    """
+
+    title: str
+    intro: str
+    rows: tuple[Row, ...]
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def missed(self) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if row.reached is False)

@@ -1,0 +1,174 @@
+"""What a table's rows are asked of, counted by the engine on a smaller table.
+
+A table of one row for every `SCALE` of the paper's is trained with the paper's skew, and with as
+many rows in a step and in the cache, for its size. Whether a row is in the cache depends on these
+ratios alone, so the counts an access are the large table's.
+
+Skew is how much steeper popularity falls: at 2, rows that are twice as popular in half as many
+places, as the paper's "more skew" (2A exp(-2x/tau) for A exp(-x/tau)); at 0.5, its "less skew". The
+total stays.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+import embstore as es
+from pmemlab.errors import LabError
+from pmemlab.workloads.synthetic import ACCESS_SKEW, draw_ranks
+
+__all__ = ["SCALE", "CacheAccesses", "TouchedRows", "count_cache_accesses", "count_touched_rows"]
+
+SCALE: Final = 1000
+_TOUCHED_SCALE: Final = 10_000  # many more accesses to count
+_DIM: Final = 4  # what counts are needed of has no width
+_SEED: Final = 11
+_WARM_UP_ACCESSES: Final = 60  # a cached row
+_COUNTED_ACCESSES: Final = 200_000
+
+
+@dataclass(frozen=True)
+class CacheAccesses:
+    """An LRU cache in steady state, each for one row pulled.
+
+    misses: rows that weren't in the cache. promotions: rows that came into it. demotions: rows
+    that went out, and are written.
+    """
+
+    misses: float
+    promotions: float
+    demotions: float
+
+
+@dataclass(frozen=True)
+class TouchedRows:
+    """How many rows of the table so many accesses touch; both as shares of the table's rows."""
+
+    accesses: tuple[float, ...]
+    rows: tuple[float, ...]
+
+    def after(self, accesses: float) -> float:
+        """The share of rows that `accesses` (by rows of the table) touch; between what was counted,
+        on straight lines in logarithms.
+
+        Raises ValueError beyond what was counted.
+        """
+        if accesses > self.accesses[-1]:
+            raise ValueError(f"{accesses:.1f} accesses a row; counted are {self.accesses[-1]:.1f}")
+        if accesses < self.accesses[0]:
+            return accesses * self.rows[0] / self.accesses[0]
+        logs = np.interp(np.log(accesses), np.log(self.accesses), np.log(self.rows))
+        return float(np.exp(logs))
+
+
+def count_cache_accesses(
+    rows: int, cached_rows: float, step_rows: float, skew: float = 1.0
+) -> CacheAccesses:
+    """Of a table of `rows`, whose first tier holds `cached_rows`; steps pull `step_rows` each.
+
+    Raises LabError where the scaled cache has no row.
+    """
+    table_rows, cache = round(rows / SCALE), round(cached_rows / SCALE)
+    if not 0 < cache < table_rows:
+        raise LabError(
+            f"cache_gb: a cache of {cached_rows:,.0f} rows must hold {SCALE} at least, and fewer "
+            f"than the table's {rows:,}"
+        )
+    draw = _Draw(table_rows, skew)
+    step = max(1, round(step_rows / SCALE))
+    with _cached_table(table_rows, cache) as table:
+        for start in range(0, table_rows, 50_000):
+            _train(table, np.arange(start, min(start + 50_000, table_rows), dtype=np.int64))
+        for _ in range(math.ceil(_WARM_UP_ACCESSES * cache / step)):
+            _train(table, draw(step))
+        before = table.stats()
+        for _ in range(math.ceil(_COUNTED_ACCESSES / step)):
+            _train(table, draw(step))
+        after = table.stats()
+    counted = {
+        name: after[name] - before[name] for name in ("hits", "misses", "promotions", "demotions")
+    }
+    accesses = counted["hits"] + counted["misses"]
+    return CacheAccesses(
+        misses=counted["misses"] / accesses,
+        promotions=counted["promotions"] / accesses,
+        demotions=counted["demotions"] / accesses,
+    )
+
+
+def count_touched_rows(rows: int, most_accesses: float, skew: float = 1.0) -> TouchedRows:
+    """How many rows a growing number of accesses touch, up to `most_accesses`: the rows that an
+    empty table has after them.
+    """
+    table_rows = round(rows / _TOUCHED_SCALE)
+    draw = _Draw(table_rows, skew)
+    points: list[tuple[float, float]] = []
+    total, goal = 0, table_rows / 100
+    with es.get_embedding_variable(
+        "touched", embedding_dim=_DIM, optimizer=es.optimizers.SGD(learning_rate=0.0)
+    ) as table:
+        while not points or points[-1][0] < most_accesses / rows:
+            while total < goal:
+                size = min(50_000, math.ceil(goal - total))
+                _train(table, draw(size))
+                total += size
+            points.append((total / table_rows, table.total_count()[0] / table_rows))
+            goal *= 1.5
+    accesses, touched = zip(*points, strict=True)
+    return TouchedRows(accesses, touched)
+
+
+class _Draw:
+    """Keys by popularity, 0 the most popular."""
+
+    def __init__(self, rows: int, skew: float) -> None:
+        if not 0.1 <= skew <= 10:
+            raise LabError(f"skew: must be between 0.1 and 10, not {skew}")
+        self._rows = rows
+        # Less skewed, the popularity of `rows` keys is that of the first of a larger table.
+        self._stretched_rows = round(rows / skew)
+        self._share = _share_of_top(min(skew, 1.0))
+        self._random = np.random.default_rng(_SEED)
+
+    def __call__(self, size: int) -> NDArray[np.int64]:
+        ranks = draw_ranks(self._random.random(size) * self._share, self._stretched_rows)
+        return np.minimum(ranks, self._rows - 1)
+
+
+def _share_of_top(share_of_keys: float) -> float:
+    keys, accesses = np.log(np.array(ACCESS_SKEW)).T
+    return float(np.exp(np.interp(np.log(share_of_keys), keys, accesses)))
+
+
+@contextmanager
+def _cached_table(rows: int, cached_rows: int) -> Iterator[es.EmbeddingVariable]:
+    row_bytes = 16 * math.ceil(_DIM * 4 / 16)  # SGD keeps nothing beside the weights
+    with tempfile.TemporaryDirectory() as folder:
+        storage = es.StorageOption(
+            storage_type=es.StorageType.DRAM_PMEM,
+            storage_path=folder,
+            storage_size=[cached_rows * row_bytes, 2 * rows * row_bytes],
+            cache_strategy=es.CacheStrategy.LRU,
+        )
+        with es.get_embedding_variable(
+            "cached",
+            embedding_dim=_DIM,
+            optimizer=es.optimizers.SGD(learning_rate=0.0),
+            ev_option=es.EmbeddingVariableOption(storage_option=storage),
+        ) as table:
+            yield table
+
+
+def _train(table: es.EmbeddingVariable, keys: NDArray[np.int64]) -> None:
+    """Pulled, then updated, as a step does; and moves waited for, so that counts repeat."""
+    table.lookup(keys, train=True)
+    table.apply_gradients(keys, np.zeros((len(keys), _DIM), np.float32))
+    table.drain()

@@ -1,0 +1,101 @@
+"""How long an epoch takes on each engine. README.md says where each term comes from."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from pmemlab.openembedding.accesses import CacheAccesses
+from pmemlab.openembedding.fit import FitInputs, StepFit, fit_step
+from pmemlab.openembedding.memory_times import RowTimes
+from pmemlab.openembedding.setup import Setup
+
+__all__ = ["Engine", "EpochModel"]
+
+_REFERENCE_GPUS = 4
+
+
+class Engine(enum.Enum):
+    """What holds the rows. The values are the names in published.yaml."""
+
+    DRAM_PS = "dram_ps"
+    PMEM_HASH = "pmem_hash"
+    ORI_CACHE = "ori_cache"
+    PMEM_OE = "pmem_oe"
+
+    @property
+    def title(self) -> str:
+        return {"dram_ps": "DRAM-PS", "pmem_hash": "PMem-Hash", "ori_cache": "Ori-Cache"}.get(
+            self.value, "PMem-OE"
+        )
+
+    @property
+    def has_cache(self) -> bool:
+        return self in (Engine.ORI_CACHE, Engine.PMEM_OE)
+
+
+@dataclass(frozen=True)
+class EpochModel:
+    """Steps and epochs, without checkpoints.
+
+    fit: in steps of DRAM-PS on 4 GPUs. dram, pmem: of the servers' memories.
+    """
+
+    setup: Setup
+    fit: StepFit
+    dram: RowTimes
+    pmem: RowTimes
+
+    @staticmethod
+    def of(setup: Setup, inputs: FitInputs) -> EpochModel:
+        """With the servers' devices as their files say. Raises LabError."""
+        from pmemlab.devices import load_device
+        from pmemlab.openembedding.memory_times import row_times
+
+        servers, row_bytes = setup.servers, setup.workload.row_bytes
+        return EpochModel(
+            setup,
+            fit_step(inputs),
+            dram=row_times(load_device(servers.dram_device), row_bytes, servers.threads),
+            pmem=row_times(load_device(servers.pmem_device), row_bytes, servers.threads),
+        )
+
+    def step_ms(self, engine: Engine, gpus: int, accesses: CacheAccesses | None = None) -> float:
+        """Milliseconds of one step. accesses: of the cache, for the engines that have one."""
+        unit_ms = self.setup.workload.step_ms / self.fit.dram_step(self.setup.workload.step_gpus)
+        step = unit_ms * self.fit.dram_step(gpus)
+        if engine is Engine.DRAM_PS:
+            return step
+        if engine is Engine.PMEM_HASH:
+            return step + unit_ms * self.fit.hash_gpu * gpus
+        if accesses is None:
+            raise ValueError(f"{engine.title} has a cache: give its accesses")
+        rows = self.setup.workload.gpu_accesses * gpus
+        if engine is Engine.ORI_CACHE:
+            return step + rows * self._cache_on_path_ns(accesses) / 1e6
+        maintenance_ms = rows * self._maintenance_ns(accesses) / 1e6
+        uncovered_ms = max(0.0, maintenance_ms - self.setup.workload.idle_ms)
+        return step + rows * accesses.misses * self.pmem.load_ns / 1e6 + uncovered_ms
+
+    def relative_time(
+        self, engine: Engine, gpus: int, accesses: CacheAccesses | None = None
+    ) -> float:
+        """An epoch's time, of that of DRAM-PS on 4 GPUs: it has 4/k of the steps on k GPUs."""
+        reference = self.step_ms(Engine.DRAM_PS, _REFERENCE_GPUS)
+        return self.step_ms(engine, gpus, accesses) / reference * _REFERENCE_GPUS / gpus
+
+    def _cache_on_path_ns(self, accesses: CacheAccesses) -> float:
+        """Of Ori-Cache, for a row pulled and updated: each moves it to the list's head under the
+        list's lock, whose line comes from another core; misses are served by all threads.
+        """
+        moves = 2 * self.setup.servers.line_handover_ns
+        media = accesses.misses * self.pmem.load_ns + accesses.demotions * self.pmem.store_ns
+        return moves + media
+
+    def _maintenance_ns(self, accesses: CacheAccesses) -> float:
+        """Of PMem-OE, for a row pulled, while GPUs compute: threads that share no list move it,
+        read it where it missed, and write what goes.
+        """
+        moves = self.dram.lookup_ns / self.setup.servers.threads
+        media = accesses.promotions * self.pmem.load_ns + accesses.demotions * self.pmem.store_ns
+        return moves + media

@@ -1,0 +1,88 @@
+"""The fidelity page: rows, their errors, and how they are shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pmemlab.cli import main
+from pmemlab.errors import LabError
+from pmemlab.fidelity import Row, Section, command, sections
+from pmemlab.fidelity.page import markdown, summary
+
+CLONE = Path(__file__).parents[2]
+PAGE = CLONE / "lab" / "FIDELITY.md"
+
+NEAR = Row("near", published=100, predicted=115, unit="s", aim_percent=15)
+FAR = Row("far", published=0.8, predicted=0.6799, unit="s", aim_percent=15, note="a|b")
+KNOWN = Row("known", published=1512.8, predicted=3000, unit="s")
+SECTION = Section("Times", "What was timed.", (NEAR, FAR, KNOWN), ("Why it is far.",))
+
+
+@given(published=st.floats(1e-3, 1e6), predicted=st.floats(-1e6, 1e6))
+def test_an_error_is_what_the_prediction_is_more_than_was_published(
+    published: float, predicted: float
+) -> None:
+    row = Row("", published, predicted, "s")
+    assert published * (1 + row.error_percent / 100) == pytest.approx(predicted, abs=1e-6)
+
+
+def test_an_aim_is_reached_up_to_its_edge_and_not_beyond() -> None:
+    assert NEAR.reached is True
+    assert FAR.reached is False
+    assert KNOWN.reached is None
+    assert SECTION.missed == (FAR,)
+
+
+@pytest.mark.parametrize(
+    ("published", "predicted"), [(0, 1), (-1, 1), (float("nan"), 1), (1, float("inf"))]
+)
+def test_a_figure_without_an_error_is_refused_by_its_name(
+    published: float, predicted: float
+) -> None:
+    with pytest.raises(LabError, match="that one"):
+        Row("that one", published, predicted, "s")
+
+
+def test_the_page_shows_each_figure_its_error_and_what_was_missed() -> None:
+    lines = markdown([SECTION]).splitlines()
+    assert "1 of 2 figures are within their aim." in lines
+    assert "| near | 100 | 115 | s | +15.0 % | ±15 % | yes |  |" in lines
+    assert "| far | 0.8 | 0.6799 | s | -15.0 % | ±15 % | **no** | a\\|b |" in lines
+    assert "| known | 1,513 | 3,000 | s | +98.3 % |  |  |  |" in lines
+    assert "Why it is far." in lines
+
+
+def test_the_command_prints_the_sections_and_keeps_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "make_sections", lambda **_: (SECTION,))
+    page = tmp_path / "page.md"
+    assert main(["fidelity", "--write", str(page)]) == 0
+    assert page.read_text() == markdown([SECTION])
+    printed = capsys.readouterr().out
+    assert "a|b" in printed
+    assert "Why it is far." in printed
+    assert summary([SECTION]) in printed
+
+
+def test_a_page_in_no_folder_is_refused_before_anything_is_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "make_sections", lambda **_: pytest.fail("was predicted"))
+    assert main(["fidelity", "--write", str(tmp_path / "none" / "page.md")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_the_kept_page_is_what_is_predicted_today() -> None:
+    assert PAGE.read_text() == markdown(sections.make_sections())
+
+
+def test_every_aim_that_the_kept_page_misses_is_explained_below_its_table() -> None:
+    for part in PAGE.read_text().split("\n## ")[1:]:
+        if "| **no** |" in part:
+            assert not part.rstrip().splitlines()[-1].startswith("|"), part.splitlines()[0]

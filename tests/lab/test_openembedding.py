@@ -1,0 +1,216 @@
+"""The model of PMem-based OpenEmbedding: what it is fitted on, and what follows."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pmemlab.errors import LabError
+from pmemlab.fidelity.openembedding import openembedding_sections
+from pmemlab.openembedding import prediction
+from pmemlab.openembedding import published as published_module
+from pmemlab.openembedding.accesses import CacheAccesses, TouchedRows
+from pmemlab.openembedding.checkpoints import Checkpoints, recovery_s
+from pmemlab.openembedding.fit import FitInputs, fit_step
+from pmemlab.openembedding.memory_times import RowTimes
+from pmemlab.openembedding.model import Engine, EpochModel
+from pmemlab.openembedding.prediction import Predictor, Question
+from pmemlab.openembedding.published import load_published
+from pmemlab.openembedding.setup import load_setup
+
+PAPER = FitInputs(dram_4=1.0, dram_8=0.60, dram_16=0.35, hash_4=2.16)
+DRAM = RowTimes(
+    load_ns=2, store_ns=3, lone_load_ns=100, lone_store_ns=90, scan_ns=40, lookup_ns=100
+)
+PMEM = RowTimes(
+    load_ns=7, store_ns=30, lone_load_ns=305, lone_store_ns=90, scan_ns=90, lookup_ns=305
+)
+SETUP = load_setup()
+MODEL = EpochModel(SETUP, fit_step(PAPER), DRAM, PMEM)
+ACCESSES = CacheAccesses(misses=0.1363, promotions=0.136, demotions=0.136)
+PUBLISHED_FILE = Path(published_module.__file__).with_name("published.yaml")
+SETUP_FILE = PUBLISHED_FILE.with_name("setup.yaml")
+# Every row is touched once and never again.
+EACH_ROW_ONCE = TouchedRows(accesses=(0.001, 100.0), rows=(0.001, 100.0))
+
+
+def test_the_fit_gives_back_the_four_times_that_it_was_given() -> None:
+    assert MODEL.relative_time(Engine.DRAM_PS, 4) == pytest.approx(1.0)
+    assert MODEL.relative_time(Engine.DRAM_PS, 8) == pytest.approx(0.60)
+    assert MODEL.relative_time(Engine.DRAM_PS, 16) == pytest.approx(0.35)
+    assert MODEL.relative_time(Engine.PMEM_HASH, 4) == pytest.approx(2.16)
+
+
+@given(
+    base=st.floats(0.1, 2),
+    doubling=st.floats(0, 1),
+    gpu=st.floats(0, 1),
+    hash_gpu=st.floats(0, 1),
+)
+def test_the_fit_finds_the_coefficients_that_times_were_made_of(
+    base: float, doubling: float, gpu: float, hash_gpu: float
+) -> None:
+    steps = {4: base + 2 * doubling + 4 * gpu, 8: base + 3 * doubling + 8 * gpu}
+    steps[16] = base + 4 * doubling + 16 * gpu
+    times = {gpus: step * 4 / gpus / steps[4] for gpus, step in steps.items()}
+    fit = fit_step(FitInputs(times[4], times[8], times[16], 1 + 4 * hash_gpu))
+    assert fit.doubling * steps[4] == pytest.approx(doubling, abs=1e-9)
+    assert fit.dram_gpu * steps[4] == pytest.approx(gpu, abs=1e-9)
+    assert fit.hash_gpu == pytest.approx(hash_gpu, abs=1e-9)
+
+
+@pytest.mark.parametrize("times", [FitInputs(1.0, 0.4, 0.35, 2.16), FitInputs(1.0, 0.6, 0.35, 0.9)])
+def test_times_that_no_step_could_take_are_refused(times: FitInputs) -> None:
+    with pytest.raises(LabError, match=r"of DRAM-PS on|of PMem-Hash on"):
+        fit_step(times)
+
+
+@pytest.mark.parametrize("gpus", [1, 4, 16, 64])
+def test_a_cache_on_the_path_is_slower_than_one_beside_it_which_is_slower_than_dram(
+    gpus: int,
+) -> None:
+    dram = MODEL.relative_time(Engine.DRAM_PS, gpus)
+    beside = MODEL.relative_time(Engine.PMEM_OE, gpus, ACCESSES)
+    on_path = MODEL.relative_time(Engine.ORI_CACHE, gpus, ACCESSES)
+    assert dram < beside < on_path < MODEL.relative_time(Engine.PMEM_HASH, gpus)
+
+
+def test_work_of_the_pipelined_cache_costs_only_what_the_gpus_dont_cover() -> None:
+    rows = SETUP.workload.gpu_accesses * 16
+    covered = CacheAccesses(misses=0.0, promotions=0.0, demotions=0.0)
+    uncovered = CacheAccesses(misses=0.0, promotions=1.0, demotions=1.0)
+    dram = MODEL.step_ms(Engine.DRAM_PS, 16)
+    assert MODEL.step_ms(Engine.PMEM_OE, 16, covered) == pytest.approx(dram)
+    work_ms = rows * (DRAM.lookup_ns / SETUP.servers.threads + 7 + 30) / 1e6
+    assert MODEL.step_ms(Engine.PMEM_OE, 16, uncovered) == pytest.approx(
+        dram + work_ms - SETUP.workload.idle_ms
+    )
+
+
+def test_an_engine_with_a_cache_asks_for_its_accesses() -> None:
+    with pytest.raises(ValueError, match="Ori-Cache"):
+        MODEL.step_ms(Engine.ORI_CACHE, 4)
+
+
+def test_an_incremental_checkpoint_copies_each_touched_row_once_on_its_node() -> None:
+    checkpoints = Checkpoints(MODEL, minutes=20, touched=EACH_ROW_ONCE)
+    steps = 20 * 60e3 / MODEL.step_ms(Engine.DRAM_PS, 4)
+    a_node = steps * SETUP.workload.step_accesses / 2
+    dense_s = 5e9 / 1.5e9
+    expected = 1 + (dense_s + a_node * (100 + 100 + 90) / 1e9) / 1200
+    assert checkpoints.slowdown(Engine.DRAM_PS, 4) == pytest.approx(expected)
+
+
+def test_the_pipelined_caches_own_checkpoint_costs_the_dense_weights_alone() -> None:
+    for minutes in (10, 40):
+        checkpoints = Checkpoints(MODEL, minutes=minutes, touched=EACH_ROW_ONCE)
+        slowdown = checkpoints.slowdown(Engine.PMEM_OE, 16, ACCESSES)
+        assert (slowdown - 1) * minutes * 60 == pytest.approx(5 / 1.5)
+        incremental = checkpoints.slowdown(Engine.PMEM_OE, 16, ACCESSES, incremental=True)
+        assert incremental > slowdown
+
+
+def test_recovery_scans_every_row_on_each_node() -> None:
+    assert recovery_s(MODEL, Engine.PMEM_OE) == pytest.approx(2.1 * (90 + 100))
+    assert recovery_s(MODEL, Engine.DRAM_PS) == pytest.approx(2.1 * (90 + 100 + 90) / 2)
+    with pytest.raises(ValueError, match="Ori-Cache"):
+        recovery_s(MODEL, Engine.ORI_CACHE)
+
+
+def test_predictions_stay_when_every_published_figure_but_the_fitted_ones_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Counting takes a minute, and knows nothing of what was published.
+    monkeypatch.setattr(prediction, "count_cache_accesses", lambda *_: ACCESSES)
+    monkeypatch.setattr(prediction, "count_touched_rows", lambda *_: EACH_ROW_ONCE)
+    document = yaml.safe_load(PUBLISHED_FILE.read_text())
+    hours = document["epoch_hours"]["dram_ps"]  # the scale of costs, told as such
+    for name, figures in document.items():
+        if name not in ("source", "fitted"):
+            document[name] = _times(1.7, figures)
+    document["epoch_hours"]["dram_ps"] = hours
+    changed = tmp_path / "published.yaml"
+    changed.write_text(yaml.safe_dump(document, sort_keys=False))
+
+    true = openembedding_sections(lambda _: None)
+    other = openembedding_sections(lambda _: None, load_published(changed))
+    pairs = [
+        (before, after)
+        for section, again in zip(true, other, strict=True)
+        for before, after in zip(section.rows, again.rows, strict=True)
+    ]
+    assert len(pairs) > 30
+    for before, after in pairs:
+        assert after.published == pytest.approx(1.7 * before.published), before.name
+        assert after.predicted == before.predicted, before.name
+
+
+def _times(factor: float, figures: object) -> object:
+    if isinstance(figures, dict):
+        return {key: _times(factor, value) for key, value in figures.items()}
+    assert isinstance(figures, (int, float))
+    return figures * factor
+
+
+def test_predictions_change_with_each_fitted_time() -> None:
+    asked = Question(16)
+    true = Predictor(SETUP, PAPER).plain(Engine.PMEM_HASH, asked)
+    for name in ("dram_16", "hash_4"):
+        changed = dataclasses.replace(PAPER, **{name: 1.1 * getattr(PAPER, name)})
+        assert Predictor(SETUP, changed).plain(Engine.PMEM_HASH, asked) != pytest.approx(true)
+
+
+def test_times_without_checkpoints_are_within_15_percent_of_the_papers() -> None:
+    published = load_published()
+    predictor = Predictor(SETUP, published.fitted)
+    for name, times in published.plain.items():
+        for gpus, time in times.items():
+            predicted = predictor.plain(Engine(name), Question(int(gpus)))
+            assert predicted == pytest.approx(time, rel=0.15), (name, gpus)
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value", "problem"),
+    [
+        ("workload", "rows", -1, "workload.rows: must be a whole number above 0"),
+        ("workload", "step_ms", None, "workload.step_ms: is missing"),
+        ("servers", "threads", 1.5, "servers.threads: must be a whole number above 0"),
+        ("servers", "cache_bg", 2, "servers.cache_bg: is no field here"),
+    ],
+)
+def test_a_wrong_set_up_is_refused_by_file_and_field(
+    section: str, field: str, value: object, problem: str, tmp_path: Path
+) -> None:
+    document = yaml.safe_load(SETUP_FILE.read_text())
+    document[section][field] = value
+    file = tmp_path / "setup.yaml"
+    file.write_text(yaml.safe_dump(document))
+    with pytest.raises(LabError, match=problem) as raised:
+        load_setup(file)
+    assert str(file) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "problem"),
+    [
+        ("fitted", {"dram_ps": {4: 1.0}, "pmem_hash": {4: 2.0}}, r"fitted.dram_ps: must have"),
+        ("plain", {"ori_cache": {4: -1}}, r"plain.ori_cache.4: must be numbers above 0"),
+        ("recovery_s", None, r"recovery_s: is missing"),
+        ("epoch_dollars", {"pmem_oe": "20"}, r"epoch_dollars.pmem_oe: must be a number above 0"),
+    ],
+)
+def test_wrong_published_figures_are_refused_by_file_and_field(
+    section: str, value: object, problem: str, tmp_path: Path
+) -> None:
+    document = yaml.safe_load(PUBLISHED_FILE.read_text())
+    document[section] = value
+    file = tmp_path / "published.yaml"
+    file.write_text(yaml.safe_dump(document))
+    with pytest.raises(LabError, match=problem) as raised:
+        load_published(file)
+    assert str(file) in str(raised.value)

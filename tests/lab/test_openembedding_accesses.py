@@ -1,0 +1,95 @@
+"""Accesses that the engine counts on a smaller table, against plain models of the same draws."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+
+from pmemlab.errors import LabError
+from pmemlab.openembedding import accesses as accesses_module
+from pmemlab.openembedding.accesses import (
+    SCALE,
+    TouchedRows,
+    count_cache_accesses,
+    count_touched_rows,
+)
+from pmemlab.openembedding.setup import load_setup
+
+ROWS = 200_000 * SCALE
+CACHE = 1000 * SCALE
+STEP = 50 * SCALE
+
+
+def plain_lru_misses(rows: int, cached: int, step: int, skew: float) -> float:
+    """Share of pulls that miss a least-recently-used list, one key after the other."""
+    draw = accesses_module._Draw(rows, skew)
+    cache: OrderedDict[int, None] = OrderedDict()
+    counted = misses = 0
+    for i in range(6000):
+        keys = [int(key) for key in draw(step)]
+        if i >= 2000:
+            counted += len(keys)
+            misses += sum(key not in cache for key in keys)
+        for key in keys:
+            cache[key] = None
+            cache.move_to_end(key)
+        while len(cache) > cached:
+            cache.popitem(last=False)
+    return misses / counted
+
+
+@pytest.mark.parametrize("skew", [0.5, 1.0, 2.0])
+def test_the_engines_misses_are_those_of_a_plain_lru(skew: float) -> None:
+    counted = count_cache_accesses(ROWS, CACHE, STEP, skew)
+    expected = plain_lru_misses(ROWS // SCALE, CACHE // SCALE, STEP // SCALE, skew)
+    assert counted.misses == pytest.approx(expected, rel=0.03)
+    # A row that misses twice in a step comes up once; what comes up pushes as much down.
+    assert 0.9 * counted.misses < counted.promotions <= counted.misses
+    assert counted.demotions == pytest.approx(counted.promotions, rel=0.01)
+
+
+def test_counts_are_the_same_each_time() -> None:
+    assert count_cache_accesses(ROWS, CACHE, STEP) == count_cache_accesses(ROWS, CACHE, STEP)
+
+
+def test_the_papers_cache_misses_as_often_as_the_paper_says() -> None:
+    setup = load_setup()
+    counted = count_cache_accesses(
+        setup.workload.rows,
+        setup.cached_rows(setup.servers.cache_gb),
+        setup.workload.gpu_accesses * setup.workload.miss_rate_gpus,
+    )
+    assert counted.misses == pytest.approx(setup.workload.miss_rate, rel=0.02)
+
+
+def test_touched_rows_are_the_distinct_keys_of_the_draws() -> None:
+    rows = 50_000_000
+    counted = count_touched_rows(rows, 3 * rows)
+    table_rows = rows // accesses_module._TOUCHED_SCALE
+    draw = accesses_module._Draw(table_rows, 1.0)
+    total = round(counted.accesses[-1] * table_rows)
+    keys = np.concatenate([draw(1) for _ in range(total)])
+    assert counted.rows[-1] == len(np.unique(keys)) / table_rows
+    assert counted.accesses[-1] >= 3
+    assert list(counted.rows) == sorted(counted.rows)
+
+
+def test_between_counts_touched_rows_lie_on_a_line_in_logarithms() -> None:
+    touched = TouchedRows(accesses=(0.01, 1.0), rows=(0.01, 0.1))
+    assert touched.after(0.1) == pytest.approx(10**-1.5)
+    assert touched.after(0.001) == pytest.approx(0.001)
+    with pytest.raises(ValueError, match="counted"):
+        touched.after(2.0)
+
+
+@pytest.mark.parametrize("cached", [0.4 * SCALE, ROWS])
+def test_a_cache_that_cant_be_counted_is_refused_by_its_argument(cached: float) -> None:
+    with pytest.raises(LabError, match="cache_gb"):
+        count_cache_accesses(ROWS, cached, STEP)
+
+
+def test_a_skew_beyond_all_reason_is_refused_by_its_argument() -> None:
+    with pytest.raises(LabError, match="skew: must be between"):
+        count_cache_accesses(ROWS, CACHE, STEP, skew=100.0)

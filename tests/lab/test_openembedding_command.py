@@ -1,0 +1,57 @@
+"""`pmemlab openembedding`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pmemlab.cli import main
+
+
+def test_it_answers_for_the_gpus_cache_skew_and_interval_that_are_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = "openembedding --json --gpus 8 --cache-gb 4 --skew 2 --checkpoint-minutes 10"
+    assert main(argv.split()) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["kind"] == "modelled"
+    assert answer["asked"] == [{"gpus": 8, "cache_gb": 4.0, "skew": 2.0, "minutes": 10.0}]
+    epochs = {epoch["engine"]: epoch for epoch in answer["epochs"]}
+    assert set(epochs) == {"dram_ps", "pmem_hash", "ori_cache", "pmem_oe"}
+    assert epochs["dram_ps"]["relative_time"] == pytest.approx(0.60)
+    assert epochs["pmem_hash"]["epoch_dollars"] is None
+    assert epochs["pmem_oe"]["epoch_dollars"] < epochs["dram_ps"]["epoch_dollars"]
+    assert 0 < answer["cache_accesses"][0]["misses"] < 0.136
+
+
+def test_it_prints_a_table_of_epochs_and_one_of_the_cache(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["openembedding", "--gpus", "4"]) == 0
+    printed = capsys.readouterr().out
+    for text in ("DRAM-PS", "PMem-Hash", "Ori-Cache", "PMem-OE", "misses", "5.75"):
+        assert text in printed
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (["--gpus", "0"], "--gpus: 0: must be between"),
+        (["--cache-gb", "-1"], "--cache-gb: -1: must be above 0"),
+        (["--skew", "nan"], "--skew: nan: must be above 0"),
+        (["--checkpoint-minutes", "601"], "--checkpoint-minutes: 601: must be 600 or less"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(
+    argv: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["openembedding", *argv])
+    assert ended.value.code == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_a_cache_as_large_as_the_table_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["openembedding", "--cache-gb", "5000"]) == 2
+    assert "cache_gb" in capsys.readouterr().err
