@@ -104,6 +104,12 @@ def _parser() -> argparse.ArgumentParser:
     cut = add("powercut", _powercut)
     powercut_options(cut)
 
+    page = add("report", _report)
+    page.add_argument("folder", type=Path, metavar="RESULTS", help="a folder of results")
+    page.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="without it, report.html in the folder"
+    )
+
     serve = add("serve", _serve)
     serve.add_argument("topology", metavar="TOPOLOGY", help=f"one of {machines}, or a file")
     serve.add_argument("--state-dir", type=Path, required=True, help="for what belongs to it")
@@ -244,6 +250,13 @@ def _run(arguments: argparse.Namespace) -> int:
 def _powercut(arguments: argparse.Namespace) -> int:
     """cut a program's power: what it did not flush or sync is lost, and its recovery is checked"""
     return powercut(arguments)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    """write a page of all that a folder of results says: figures, tables, machines' proofs"""
+    from pmemlab.report.command import report
+
+    return report(arguments)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
