@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-__all__ = ["Browser", "find_chromium"]
+__all__ = ["Browser", "Window", "find_chromium"]
 
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 _LIMIT_S: Final = 60.0
+_LAUNCHER: Final = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.dup2(int(sys.argv[2]), 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 def find_chromium() -> str | None:
     """Path of the program; None where there is none."""
     return next(filter(None, map(shutil.which, _NAMES)), None)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Of that many CSS pixels."""
+
+    width: int
+    height: int
+    phone: bool = False
 
 
 class Browser:
@@ -38,23 +56,24 @@ class Browser:
         self._profile = tempfile.TemporaryDirectory(prefix="chromium-")
         from_browser, its_output = os.pipe()
         its_input, to_browser = os.pipe()
-        # It reads from its descriptor 3 and writes to 4.
+        # Out of the way of 3, which it reads from, and 4, which it writes to.
+        theirs = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (its_input, its_output)]
         command = [
-            *("sh", "-c", f'exec "$@" 3<&{its_input} 4>&{its_output}', "sh", program),
+            *(sys.executable, "-c", _LAUNCHER, *map(str, theirs), program),
             *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
             *("--no-first-run", "--disable-extensions", "--disable-background-networking"),
             *("--remote-debugging-pipe", f"--user-data-dir={self._profile.name}", "about:blank"),
         ]
         self._process = subprocess.Popen(
             command,
-            pass_fds=(its_input, its_output),
+            pass_fds=theirs,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # it has children of its own, to be ended with it
         )
-        os.close(its_input)
-        os.close(its_output)
+        for end in (its_input, its_output, *theirs):
+            os.close(end)
         self._in, self._out = from_browser, to_browser
         self._received = b""
         self._number = 0
@@ -67,14 +86,14 @@ class Browser:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
 
-    def open(self, path: Path, *, width: int, height: int, phone: bool = False) -> None:
-        """Load a file into a window of that many CSS pixels."""
+    def open(self, path: Path, window: Window) -> None:
+        """Load a file."""
         self._call(
             "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=2 if phone else 1,
-            mobile=phone,
+            width=window.width,
+            height=window.height,
+            deviceScaleFactor=2 if window.phone else 1,
+            mobile=window.phone,
         )
         self._loaded = False
         self._call("Page.navigate", url=path.absolute().as_uri())

@@ -195,9 +195,9 @@ def read_results(path: Path) -> Iterator[Metric]:
 
     Raises ValueError, which names the file and the line, for a line that is no metric.
     """
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield Metric.from_json(json.loads(line))
+                yield Metric.from_json(json.loads(line.decode()))
             except (TypeError, ValueError) as error:
                 raise ValueError(f"{path}:{number}: not a metric: {error}") from error

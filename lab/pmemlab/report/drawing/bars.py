@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pmemlab.report.drawing.canvas import (
     INK,
+    LETTER_PX,
     NARROW_PX,
     PALE,
     SMALL_LETTER_PX,
@@ -31,6 +32,7 @@ _GROUP_GAP_PX: Final = 14
 _LABEL_SHARE: Final = 0.42  # of a wide figure; a narrow one has labels above the bars
 _VALUE_PX: Final = 78
 _LETTER_WIDTH: Final = 0.56  # of a letter's size, on average
+_BOLD_WIDTH: Final = 0.68
 _LEGEND_LINE_PX: Final = 22
 
 
@@ -88,9 +90,10 @@ def _figure(groups: Sequence[BarGroup], looks: Sequence[Look], width_px: int) ->
     rows: list[_Row] = []
     for group in groups:
         top += _GROUP_GAP_PX if headings else 4
-        if group.heading:
-            headings.append((group.heading, top))
-            top += _LINE_PX + 6
+        for line in textwrap.wrap(group.heading, int(width_px / (LETTER_PX * _BOLD_WIDTH))):
+            headings.append((line, top))
+            top += _LINE_PX
+        top += 6
         for bar in group.bars:
             lines = textwrap.wrap(bar.label, letters, break_on_hyphens=False) or [""]
             label_height = _LINE_PX * len(lines)

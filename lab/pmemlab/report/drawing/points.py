@@ -152,9 +152,11 @@ def _limits(scale: Scale, values: Sequence[float]) -> tuple[float, float]:
 def _set_ticks(axis: Axis, scale: Scale, ticks: int) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-    if scale.logarithmic:
+    axis.set_minor_locator(NullLocator())
+    low, high = axis.get_view_interval()
+    # Over less than a decade, the round numbers of a logarithmic scale may be one or none.
+    if scale.logarithmic and high > 10 * low:
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=ticks))
-        axis.set_minor_locator(NullLocator())
     else:
         axis.set_major_locator(MaxNLocator(ticks))
     axis.set_major_formatter(FuncFormatter(lambda value, _: scale.text(value)))
