@@ -35,10 +35,11 @@ def refused(folder: Path, document: object) -> str:
 def test_everything_that_the_lab_s_commands_leave_is_read(tmp_path: Path) -> None:
     results = read_folder(write_results(tmp_path))
     assert {row.kind for row in results.rows} == {"measured", "modelled", "functional-only"}
-    assert [choice.storage_type for choice in results.plans[0].choices] == [
-        *("DRAM_PMEM", "DRAM", "DRAM_SSDHASH")
-    ]
-    assert [check.holds for check in results.fidelity] == [True, False]
+    (plan,) = results.plans
+    assert [choice.usd_per_month for choice in plan.choices] == [4100.0, 5000.0, 9200.0, None]
+    assert plan.choices[0].devices == ("ddr4-2666-x6", "optane-100-x6")
+    rows = [row for section in results.fidelity for row in section.rows]
+    assert [row.holds for row in rows] == [True, None, False]
     assert [arm.kind for arm in results.checkpoints] == [
         *("measured", "modelled", "functional-only")
     ]
@@ -103,19 +104,28 @@ def test_a_document_of_another_kind_is_left_out_and_said_so(tmp_path: Path) -> N
     ("document", "problem"),
     [
         ([], "the file: must be a mapping of fields"),
-        ({"document": "plan"}, "choices: is missing"),
-        ({"document": "plan", "choices": {}}, "choices: must be a list of mappings"),
-        (changed(PLAN, "choices", storage_type=None), "choices[0].storage_type: is missing"),
-        (changed(PLAN, "choices", devices="optane"), "choices[0].devices: must be a list of names"),
-        (changed(PLAN, "choices", devices=[3]), "choices[0].devices: must be a list of names"),
-        (changed(PLAN, "choices", usd_per_month=-1), "usd_per_month: must be a number above 0"),
-        (changed(PLAN, "choices", lookups_per_s="5"), "lookups_per_s: must be a number above 0"),
-        (changed(PLAN, "choices", hit_rates=[None]), "hit_rates: must be a list of numbers"),
-        (changed(PLAN, "choices", step_ms=float("nan")), "step_ms: must be a number or null"),
-        (changed(FIDELITY, "checks", name=3), "checks[0].name: must be text"),
-        (changed(FIDELITY, "checks", predicted="9"), "predicted: must be a number or null"),
-        (changed(FIDELITY, "checks", note=3), "checks[0].note: must be text"),
-        ({"document": "fidelity"}, "checks: is missing"),
+        ({"plans": {}}, "plans: must be a list of mappings"),
+        ({"sections": [3]}, "sections[0]: must be a mapping"),
+        ({**PLAN, "workload": []}, "workload: must be a mapping"),
+        (changed(PLAN, "plans", storage_type=None), "plans[0].storage_type: is missing"),
+        (changed(PLAN, "plans", tiers=[]), "plans[0].tiers: is missing"),
+        (changed(PLAN, "plans", tiers=[{"device": 3}]), "plans[0].tiers[0].device: must be text"),
+        (changed(PLAN, "plans", lookups_per_s="5"), "lookups_per_s: must be a number above 0"),
+        (changed(PLAN, "plans", lookups_per_s=0), "lookups_per_s: must be a number above 0"),
+        (changed(PLAN, "plans", step_ms=float("nan")), "step_ms: must be a number or null"),
+        (changed(PLAN, "plans", usd_per_month="1"), "usd_per_month: must be a number or null"),
+        (changed(FIDELITY, "sections", title=3), "sections[0].title: must be text"),
+        (changed(FIDELITY, "sections", rows=None), "sections[0].rows: is missing"),
+        (changed(FIDELITY, "sections", rows=[{"name": "x"}]), "rows[0].published: is missing"),
+        (
+            changed(FIDELITY, "sections", rows=[{"name": "x", "published": 0}]),
+            "sections[0].rows[0].published: must be a number above 0",
+        ),
+        (
+            changed(FIDELITY, "sections", rows=[{"name": "x", "published": 1, "predicted": -1}]),
+            "sections[0].rows[0].predicted: must be a number of at least 0",
+        ),
+        (changed(FIDELITY, "sections", remarks="none"), "remarks: must be a list of texts"),
         (changed(CHECKPOINTS, "arms", kind="guessed"), "arms[0].kind: must be one of measured"),
         (changed(CHECKPOINTS, "arms", model=None), "arms[0].model: is missing"),
     ],
@@ -127,14 +137,24 @@ def test_a_malformed_document_is_named_by_file_and_field(
 
 
 def test_fields_that_nobody_here_knows_are_left_alone(tmp_path: Path) -> None:
-    document = changed(PLAN, "choices", colour="red")
+    document = changed(PLAN, "plans", colour="red")
     (tmp_path / "plan.json").write_text(json.dumps({**document, "version": 7}))
-    assert len(read_folder(tmp_path).plans[0].choices) == 3
+    assert len(read_folder(tmp_path).plans[0].choices) == 4
 
 
-def test_an_error_is_relative_and_unknown_where_a_number_is(tmp_path: Path) -> None:
-    document = changed(FIDELITY, "checks", predicted=None)
+def test_of_two_fidelity_documents_the_later_file_s_sections_count(tmp_path: Path) -> None:
+    newer = changed(FIDELITY, "sections", rows=[])
+    for name, document in (("a", FIDELITY), ("b", {"sections": newer["sections"][:1]})):
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    assert [len(section.rows) for section in read_folder(tmp_path).fidelity] == [0, 1]
+
+
+@pytest.mark.parametrize(("predicted", "holds"), [(115.0, True), (115.1, False), (85.0, True)])
+def test_an_error_of_just_the_aim_is_within_it(
+    tmp_path: Path, predicted: float, holds: bool
+) -> None:
+    row = {"name": "x", "published": 100.0, "predicted": predicted, "aim_percent": 15}
+    document = {"sections": [{"title": "t", "rows": [row]}]}
     (tmp_path / "fidelity.json").write_text(json.dumps(document))
-    unknown, known = read_folder(tmp_path).fidelity
-    assert (unknown.error, unknown.holds) == (None, None)
-    assert known.error == pytest.approx(1.31 / 1.71 - 1)
+    (section,) = read_folder(tmp_path).fidelity
+    assert section.rows[0].holds is holds

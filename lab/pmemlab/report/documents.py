@@ -3,20 +3,20 @@
 `*.jsonl`: metrics, one JSON object a line (see `pmemlab.scenarios.metrics`); `make scenarios`
 writes them.
 
-`*.json`: one object, told apart by its field `document`, or by `workload` for checkpoint_io.
-Numbers that aren't known may be null or left out. Fields that aren't named here are left alone.
+`*.json`: one object, told apart by the field that it alone has. Numbers that aren't known may be
+null or left out; fields that aren't named here are left alone.
 
-- `"document": "plan"`, by `pmemlab plan --json`. `arguments`: an object, what was asked for.
-  `choices`: a list of objects, the best first: `storage_type`; `devices`, a name a tier;
-  `lookups_per_s`, `usd_per_month`; and, where they are known, `usd_per_million_lookups`,
-  `machines`, `step_ms`, `tier_bytes` and `hit_rates` (lists, a number a tier; a hit rate is of all
-  lookups).
-- `"document": "fidelity"`, by `pmemlab fidelity --json`. `checks`: a list of objects: `name`, what
-  was predicted; `predicted` and `published`, in `unit`; `limit`, the largest relative error that is
-  asked for; and, where there is one, `group`, `source` and `note`, why a limit isn't met.
-- `"workload": "checkpoint_io"`, by `python -m pmemlab.workloads.checkpoint_io --json`. `kind`, as a
-  metric's; `arms`: a list of objects: `model`, `medium`, `format`, `save_bytes_per_s`,
-  `cold_bytes_per_s`, `warm_bytes_per_s`, and, of a paced medium, `device` and `kind`.
+- `plans`, by `pmemlab plan --json`: a list of objects, the best first: `storage_type`; `tiers`, a
+  list of objects with `device`, `rows`, `bytes` and `hit_rate` (of all lookups); `lookups_per_s`,
+  of one machine at most; and where they are known `machine` (a name), `machines` (how many),
+  `step_ms`, `usd_per_month`, `usd_per_million_lookups` and `why_unpriced`. Beside it `workload`, an
+  object: what was asked for.
+- `sections`, by `pmemlab fidelity --json`: a list of objects: `title`, `intro`, `remarks` (a list
+  of texts) and `rows`, a list of objects: `name`; `published` and `predicted`, in `unit`; and where
+  there is one `aim_percent`, the error to stay within, and `note`.
+- `arms`, by `python -m pmemlab.workloads.checkpoint_io --json`: a list of objects: `model`,
+  `medium`, `format`, `save_bytes_per_s`, `cold_bytes_per_s`, `warm_bytes_per_s`, and, of a paced
+  medium, `device` and `kind`. Beside it `kind`, of the others' rates, as a metric's.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ from pmemlab.yaml_fields import Fields, is_number
 
 __all__ = [
     "CheckpointArm",
-    "FidelityCheck",
+    "FidelityRow",
+    "FidelitySection",
     "Plan",
     "PlanChoice",
+    "PlannedTier",
     "Results",
     "ResultsError",
     "read_folder",
@@ -49,55 +51,80 @@ class ResultsError(LabError, ValueError):
 
 
 @dataclass(frozen=True)
-class PlanChoice:
-    """One way to store the tables. hit_rates: of all lookups, the share that each tier answers."""
+class PlannedTier:
+    """hit_rate: of all lookups, the share that this tier answers."""
 
+    device: str
+    rows: float
+    bytes: float
+    hit_rate: float
+
+
+@dataclass(frozen=True)
+class PlanChoice:
+    """One way to store the tables. rank: its place in the plan, from 1.
+
+    lookups_per_s: of one machine, at most. machine, machines: which, and how many are needed; None,
+    as the prices, where no machine has such devices: `why_unpriced` says so.
+    """
+
+    rank: int
     storage_type: str
-    devices: tuple[str | None, ...]
+    tiers: tuple[PlannedTier, ...]
     lookups_per_s: float
-    usd_per_month: float
-    usd_per_million_lookups: float | None
+    machine: str
     machines: float | None
     step_ms: float | None
-    tier_bytes: tuple[float, ...]
-    hit_rates: tuple[float, ...]
+    usd_per_month: float | None
+    usd_per_million_lookups: float | None
+    why_unpriced: str
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(tier.device for tier in self.tiers)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """arguments: what was asked for. choices: the best first."""
+    """workload: what was asked for. choices: the best first."""
 
     file: str
-    arguments: Mapping[str, Any]
+    workload: Mapping[str, Any]
     choices: tuple[PlanChoice, ...]
 
 
 @dataclass(frozen=True)
-class FidelityCheck:
-    """A prediction beside what was published or measured. limit: of the relative error."""
+class FidelityRow:
+    """A prediction beside the truth. aim_percent: the error that it should stay within."""
 
     name: str
-    predicted: float | None
-    published: float | None
+    published: float
+    predicted: float
     unit: str
-    limit: float | None
-    group: str
-    source: str
+    aim_percent: float | None
     note: str
 
     @property
-    def error(self) -> float | None:
-        """Relative to the published number, with its sign; None where either is unknown."""
-        if self.predicted is None or not self.published:
-            return None
-        return self.predicted / self.published - 1
+    def error_percent(self) -> float:
+        """Above 0 where the prediction is too high."""
+        return (self.predicted / self.published - 1) * 100
 
     @property
     def holds(self) -> bool | None:
-        """Whether the error is within the limit; None where that can't be said."""
-        if self.error is None or self.limit is None:
+        """Whether the error is within the aim; None where there is none."""
+        if self.aim_percent is None:
             return None
-        return abs(self.error) <= self.limit
+        return round(abs(self.error_percent), 10) <= self.aim_percent
+
+
+@dataclass(frozen=True)
+class FidelitySection:
+    """Rows of one kind. intro: what was compared, and how. remarks: what else there is to know."""
+
+    title: str
+    intro: str
+    rows: tuple[FidelityRow, ...]
+    remarks: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -121,7 +148,7 @@ class Results:
     folder: Path
     rows: Sequence[ResultRow] = ()
     plans: Sequence[Plan] = ()
-    fidelity: Sequence[FidelityCheck] = ()
+    fidelity: Sequence[FidelitySection] = ()
     checkpoints: Sequence[CheckpointArm] = ()
     left_out: Sequence[str] = field(default_factory=tuple)
 
@@ -149,18 +176,19 @@ def read_folder(folder: Path) -> Results:
         except (OSError, ValueError) as error:
             raise ResultsError(f"{error}") from error
     plans: list[Plan] = []
-    fidelity: dict[tuple[str, str], FidelityCheck] = {}
+    fidelity: dict[str, FidelitySection] = {}
     arms: dict[tuple[str, str, str, str | None], CheckpointArm] = {}
     left_out: list[str] = []
     for path in documents:
         fields = _object(path)
-        kind = fields.take("document") or fields.take("workload")
-        if kind == "plan":
-            plans.append(_plan(path, fields))
-        elif kind == "fidelity":
-            fidelity.update({(check.group, check.name): check for check in _checks(fields)})
-        elif kind == "checkpoint_io":
-            arms.update({(a.model, a.medium, a.format, a.device): a for a in _arms(fields)})
+        if (choices := fields.sections("plans")) is not None:
+            plans.append(Plan(path.name, fields.mapping("workload"), _choices(choices)))
+        elif (sections := fields.sections("sections")) is not None:
+            fidelity |= {section.title: section for section in map(_fidelity, sections)}
+        elif (of_arms := fields.sections("arms")) is not None:
+            kind = _kind(fields, "measured")
+            for arm in (_arm(of_arm, kind) for of_arm in of_arms):
+                arms[arm.model, arm.medium, arm.format, arm.device] = arm
         else:
             left_out.append(path.name)
     return Results(
@@ -186,62 +214,72 @@ def _object(path: Path) -> Fields:
     return Fields(path, document, ResultsError)
 
 
-def _plan(path: Path, fields: Fields) -> Plan:
-    choices = tuple(
+def _choices(sections: Sequence[Fields]) -> tuple[PlanChoice, ...]:
+    return tuple(
         PlanChoice(
+            rank=rank,
             storage_type=choice.text("storage_type"),
-            devices=_devices(choice),
+            tiers=_planned_tiers(choice),
             lookups_per_s=_above_0(choice, "lookups_per_s"),
-            usd_per_month=_above_0(choice, "usd_per_month"),
-            usd_per_million_lookups=_number(choice, "usd_per_million_lookups"),
+            machine=_text(choice, "machine"),
             machines=_number(choice, "machines"),
             step_ms=_number(choice, "step_ms"),
-            tier_bytes=_numbers(choice, "tier_bytes"),
-            hit_rates=_numbers(choice, "hit_rates"),
+            usd_per_month=_number(choice, "usd_per_month"),
+            usd_per_million_lookups=_number(choice, "usd_per_million_lookups"),
+            why_unpriced=_text(choice, "why_unpriced"),
         )
-        for choice in _sections(fields, "choices")
+        for rank, choice in enumerate(sections, start=1)
     )
-    return Plan(path.name, fields.mapping("arguments"), choices)
 
 
-def _checks(fields: Fields) -> list[FidelityCheck]:
-    return [
-        FidelityCheck(
-            name=check.text("name"),
-            predicted=_number(check, "predicted"),
-            published=_number(check, "published"),
-            unit=check.text("unit"),
-            limit=_number(check, "limit"),
-            group=_text(check, "group"),
-            source=_text(check, "source"),
-            note=_text(check, "note"),
+def _planned_tiers(choice: Fields) -> tuple[PlannedTier, ...]:
+    tiers = choice.sections("tiers")
+    if not tiers:
+        raise choice.error("tiers", "is missing: a list of one tier or more")
+    return tuple(
+        PlannedTier(
+            device=tier.text("device"),
+            rows=_at_least_0(tier, "rows"),
+            bytes=_at_least_0(tier, "bytes"),
+            hit_rate=_at_least_0(tier, "hit_rate"),
         )
-        for check in _sections(fields, "checks")
-    ]
+        for tier in tiers
+    )
 
 
-def _arms(fields: Fields) -> list[CheckpointArm]:
-    of_all = _kind(fields, "measured")
-    return [
-        CheckpointArm(
-            model=arm.text("model"),
-            medium=arm.text("medium"),
-            format=arm.text("format"),
-            device=_text(arm, "device") or None,
-            kind=_kind(arm, of_all),
-            save_bytes_per_s=_number(arm, "save_bytes_per_s"),
-            cold_bytes_per_s=_number(arm, "cold_bytes_per_s"),
-            warm_bytes_per_s=_number(arm, "warm_bytes_per_s"),
-        )
-        for arm in _sections(fields, "arms")
-    ]
+def _fidelity(section: Fields) -> FidelitySection:
+    rows = section.sections("rows")
+    if rows is None:
+        raise section.error("rows", "is missing")
+    return FidelitySection(
+        title=section.text("title"),
+        intro=_text(section, "intro"),
+        rows=tuple(
+            FidelityRow(
+                name=row.text("name"),
+                published=_above_0(row, "published"),
+                predicted=_at_least_0(row, "predicted"),
+                unit=_text(row, "unit"),
+                aim_percent=_number(row, "aim_percent"),
+                note=_text(row, "note"),
+            )
+            for row in rows
+        ),
+        remarks=section.texts("remarks"),
+    )
 
 
-def _sections(fields: Fields, name: str) -> list[Fields]:
-    sections = fields.sections(name)
-    if sections is None:
-        raise fields.error(name, "is missing")
-    return sections
+def _arm(arm: Fields, kind: MetricKind) -> CheckpointArm:
+    return CheckpointArm(
+        model=arm.text("model"),
+        medium=arm.text("medium"),
+        format=arm.text("format"),
+        device=_text(arm, "device") or None,
+        kind=_kind(arm, kind),
+        save_bytes_per_s=_number(arm, "save_bytes_per_s"),
+        cold_bytes_per_s=_number(arm, "cold_bytes_per_s"),
+        warm_bytes_per_s=_number(arm, "warm_bytes_per_s"),
+    )
 
 
 def _kind(fields: Fields, default: MetricKind) -> MetricKind:
@@ -252,13 +290,6 @@ def _kind(fields: Fields, default: MetricKind) -> MetricKind:
         if kind == known:
             return known  # type: ignore[no-any-return]
     raise fields.error("kind", f"must be one of {', '.join(get_args(MetricKind))}, not {kind!r}")
-
-
-def _devices(fields: Fields) -> tuple[str | None, ...]:
-    value = fields.take("devices", required=True)
-    if not isinstance(value, list) or not all(isinstance(x, str) or x is None for x in value):
-        raise fields.error("devices", f"must be a list of names, not {value!r}")
-    return tuple(value)
 
 
 def _text(fields: Fields, name: str) -> str:
@@ -282,10 +313,8 @@ def _above_0(fields: Fields, name: str) -> float:
     return float(value)
 
 
-def _numbers(fields: Fields, name: str) -> tuple[float, ...]:
-    value = fields.take(name)
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(map(is_number, value)):
-        raise fields.error(name, f"must be a list of numbers, not {value!r}")
-    return tuple(value)
+def _at_least_0(fields: Fields, name: str) -> float:
+    value = fields.take(name, required=True)
+    if not is_number(value) or value < 0:
+        raise fields.error(name, f"must be a number of at least 0, not {value!r}")
+    return float(value)

@@ -62,18 +62,22 @@ def draw_points(
     points: Sequence[Point],
     x: Scale,
     y: Scale,
-    line: Sequence[Point] = (),
+    lines: Sequence[Sequence[Point]] = (),
 ) -> Drawing:
-    """Draw the points, and a line through those of `line`.
+    """Draw the points, and dashed lines through some of them.
 
     Points that touch have one number written for all. REQUIRES: there is a point; on a logarithmic
     axis all are above 0.
     """
-    return drawn(name, alt, lambda width_px: _figure(points, x, y, line, width_px))
+    return drawn(name, alt, lambda width_px: _figure(points, x, y, lines, width_px))
 
 
 def _figure(
-    points: Sequence[Point], x: Scale, y: Scale, line: Sequence[Point], width_px: int
+    points: Sequence[Point],
+    x: Scale,
+    y: Scale,
+    lines: Sequence[Sequence[Point]],
+    width_px: int,
 ) -> Figure:
     markers = list(dict.fromkeys(point.marker for point in points))
     columns = 1 if width_px == NARROW_PX else min(len(markers), 3)
@@ -97,7 +101,7 @@ def _figure(
     # Above the axis, where a phone has room for it.
     axes.text(0, 1.03, y.label, transform=axes.transAxes, ha="left", va="bottom")
     axes.texts[-1].set_x(-left / (width_px - left - right))
-    if line:
+    for line in lines:
         axes.plot([p.x for p in line], [p.y for p in line], color=INK, linewidth=1, dashes=(4, 3))
     for marker in markers:
         of_marker = [point for point in points if point.marker == marker]

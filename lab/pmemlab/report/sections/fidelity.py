@@ -2,55 +2,63 @@
 
 from __future__ import annotations
 
-from pmemlab.report.documents import FidelityCheck, Results
-from pmemlab.report.page import Section, Table
+import re
+from typing import Final
+
+from pmemlab.report.documents import FidelityRow, FidelitySection, Results
+from pmemlab.report.page import Block, Section, Table
 
 __all__ = ["fidelity"]
 
 _TITLE = "How well the model does"
+_LINK: Final = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
 
 def fidelity(results: Results) -> Section:
-    """A table a group of checks."""
-    if not results.fidelity:
+    """A table for each kind of prediction."""
+    rows = [row for section in results.fidelity for row in section.rows]
+    if not rows:
         lacking = (
-            "No prediction was held against the truth here; `pmemlab fidelity --json > "
+            "No prediction was held against the truth here; `pmemlab fidelity --json "
             "results/fidelity.json` does it."
         )
         return Section("fidelity", _TITLE, lacking=lacking)
-    judged = [check for check in results.fidelity if check.holds is not None]
-    held = sum(check.holds is True for check in judged)
-    text = (
-        f"Predictions beside what was published or measured: {held} of {len(judged)} are within "
-        "the error that is asked for."
-    )
-    groups: dict[str, list[FidelityCheck]] = {}
-    for check in results.fidelity:
-        groups.setdefault(check.group, []).append(check)
-    tables = [
-        Table(
-            group or "All checks",
-            ("what", "predicted", "truth", "error", "asked for", "holds", "source, and why"),
-            [_cells(check) for check in checks],
-            numeric=(1, 2, 3, 4),
-        )
-        for group, checks in groups.items()
+    aimed = [row for row in rows if row.holds is not None]
+    held = sum(row.holds is True for row in aimed)
+    blocks: list[Block] = [
+        f"Predictions beside what was published or measured: {held} of the {len(aimed)} that have "
+        "an aim are within it."
     ]
-    return Section("fidelity", _TITLE, [text, *tables])
+    for section in results.fidelity:
+        blocks += _blocks(section)
+    return Section("fidelity", _TITLE, blocks)
 
 
-def _cells(check: FidelityCheck) -> tuple[str, ...]:
-    unit = "" if check.unit == "1" else f" {check.unit}"
-
-    def number(value: float | None) -> str:
-        return "–" if value is None else f"{value:,.4g}{unit}"
-
-    return (
-        check.name,
-        number(check.predicted),
-        number(check.published),
-        "–" if check.error is None else f"{check.error:+.1%}",
-        "–" if check.limit is None else f"±{check.limit:.0%}",
-        {True: "yes", False: "no", None: "–"}[check.holds],
-        "; ".join(filter(None, (check.source, check.note))),
+def _blocks(section: FidelitySection) -> list[Block]:
+    table = Table(
+        section.title,
+        ("what", "truth", "predicted", "unit", "error", "aim", "within it", "note"),
+        [_cells(row) for row in section.rows],
+        numeric=(1, 2, 4, 5),
     )
+    # It is written for a page of the documents, whose links lead nowhere from here.
+    intro = [_LINK.sub(r"\1", section.intro)] if section.intro else []
+    return [*intro, table, *(_LINK.sub(r"\1", remark) for remark in section.remarks)]
+
+
+def _cells(row: FidelityRow) -> tuple[str, ...]:
+    return (
+        row.name,
+        _figure(row.published),
+        _figure(row.predicted),
+        row.unit,
+        f"{row.error_percent:+.1f} %",
+        "" if row.aim_percent is None else f"±{row.aim_percent:g} %",
+        {True: "yes", False: "no", None: ""}[row.holds],
+        row.note,
+    )
+
+
+def _figure(value: float) -> str:
+    """Four digits, as published figures have at most."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
