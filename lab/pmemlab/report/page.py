@@ -14,6 +14,7 @@ __all__ = ["Block", "Figure", "Fold", "Page", "Section", "Table", "html"]
 
 _STYLE: Final = Path(__file__).with_name("page.css")
 # What the browser itself must refuse: any request, any script.
+_LONG_CELL: Final = 30  # letters, of which a narrow column would make a tower
 _POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 )
@@ -43,10 +44,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Fold:
-    """A table that is shown when it is asked for."""
+    """A table that is shown when it is asked for, with paragraphs before and after it."""
 
     summary: str
     table: Table
+    before: Sequence[str] = ()
+    after: Sequence[str] = ()
 
 
 Block = str | Table | Figure | Fold
@@ -112,21 +115,23 @@ def _block(block: Block) -> str:
     if isinstance(block, Table):
         return _table(block)
     if isinstance(block, Fold):
-        return _fold(block.summary, block.table)
+        return _fold(block)
     caption = f"<figcaption>{_text(block.caption)}</figcaption>"
     return (
         f"<figure>\n{caption}\n{block.drawing.wide}\n{block.drawing.narrow}\n</figure>\n"
-        + _fold(f"The numbers: {block.table.caption}", block.table)
+        + _fold(Fold(f"The numbers: {block.table.caption}", block.table))
     )
 
 
-def _fold(summary: str, table: Table) -> str:
-    return f"<details>\n<summary>{_text(summary)}</summary>\n{_table(table)}\n</details>"
+def _fold(fold: Fold) -> str:
+    blocks: list[Block] = [*fold.before, fold.table, *fold.after]
+    body = "\n".join(map(_block, blocks))
+    return f"<details>\n<summary>{_text(fold.summary)}</summary>\n{body}\n</details>"
 
 
 def _table(table: Table) -> str:
     head = "".join(
-        f'<th scope="col"{_class(i, table)}>{_text(heading)}</th>'
+        f'<th scope="col"{_class(i, table, heading)}>{_text(heading)}</th>'
         for i, heading in enumerate(table.headings)
     )
     rows = "".join(f"<tr>{_cells(row, table)}</tr>\n" for row in table.rows)
@@ -140,13 +145,15 @@ def _table(table: Table) -> str:
 
 def _cells(row: Sequence[str], table: Table) -> str:
     first, *others = row
-    return f'<th scope="row"{_class(0, table)}>{_text(first)}</th>' + "".join(
-        f"<td{_class(i, table)}>{_text(cell)}</td>" for i, cell in enumerate(others, start=1)
+    return f'<th scope="row"{_class(0, table, first)}>{_text(first)}</th>' + "".join(
+        f"<td{_class(i, table, cell)}>{_text(cell)}</td>" for i, cell in enumerate(others, start=1)
     )
 
 
-def _class(column: int, table: Table) -> str:
-    return " class=number" if column in table.numeric else ""
+def _class(column: int, table: Table, cell: str) -> str:
+    if column in table.numeric:
+        return " class=number"
+    return " class=long" if len(cell) > _LONG_CELL else ""
 
 
 def _text(text: str) -> str:

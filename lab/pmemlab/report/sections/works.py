@@ -18,8 +18,8 @@ def works(results: Results) -> Section:
         return Section("works", _TITLE, lacking=lacking)
     text = (
         "Each of these trained to the rows and losses of DRAM on the same machine, to the last "
-        "bit, with its rows where the storage type says. How fast an emulated medium is says "
-        "nothing, so no rate stands here."
+        "bit; on a machine that was proved, its rows lay where the storage type says. How fast an "
+        "emulated medium is says nothing, so no rate stands here."
     )
     table = Table(
         f"{len(rows)} runs on emulated media",
