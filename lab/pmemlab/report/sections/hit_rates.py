@@ -9,7 +9,7 @@ from typing import Final
 from pmemlab.report.documents import Plan, Results
 from pmemlab.report.drawing.points import Marker, Point, Scale, draw_points
 from pmemlab.report.page import Figure, Section, Table
-from pmemlab.report.sections.quantities import bytes_text
+from pmemlab.report.sections.quantities import bytes_text, count_text
 from pmemlab.scenarios.rows import ResultRow
 
 __all__ = ["hit_rates"]
@@ -66,7 +66,7 @@ def _figure(tiers: Sequence[_FirstTier]) -> Figure:
     caption = "Lookups that the first tier answered, by the share of the rows that it holds"
     low, high = tiers[0], tiers[-1]
     alt = (
-        f"{caption}: {len(points)} points, from {low.hits:.0%} of the lookups with {low.share:.2%} "
+        f"{caption}: {count_text(len(points), 'point')}, from {low.hits:.0%} of the lookups with {low.share:.2%} "
         f"of the rows to {high.hits:.0%} with {high.share:.2%}."
     )
     drawing = draw_points(

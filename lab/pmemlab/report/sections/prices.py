@@ -8,7 +8,7 @@ from typing import Final
 from pmemlab.report.documents import PlanChoice, Results
 from pmemlab.report.drawing.points import Marker, Point, Scale, draw_points
 from pmemlab.report.page import Block, Figure, Fold, Section, Table
-from pmemlab.report.sections.quantities import bytes_text, rate_text
+from pmemlab.report.sections.quantities import bytes_text, count_text, rate_text
 from pmemlab.yaml_fields import is_number
 
 __all__ = ["prices"]
@@ -64,7 +64,7 @@ def _figure(name: str, file: str, choices: Sequence[PlanChoice]) -> Figure:
     by_rank = {choice.rank: choice for choice in choices}
     cheapest, fastest = by_rank[front[0].number], by_rank[front[-1].number]
     alt = (
-        f"{caption}: {len(points)} points. The cheapest is {_name(cheapest)} for "
+        f"{caption}: {count_text(len(points), 'point')}. The cheapest is {_name(cheapest)} for "
         f"${front[0].x:,.0f}, the fastest {_name(fastest)} for ${front[-1].x:,.0f}."
     )
     drawing = draw_points(

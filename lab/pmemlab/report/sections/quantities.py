@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["bytes_text", "rate_text"]
+__all__ = ["bytes_text", "count_text", "rate_text"]
 
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 
@@ -10,6 +10,11 @@ _PREFIXES = ("", "k", "M", "G", "T", "P")
 def bytes_text(count: float | None) -> str:
     """In powers of 1000, as makers of devices write them: "1.5 GB"; a dash for None."""
     return "–" if count is None else f"{_scaled(count)}B"
+
+
+def count_text(count: int, thing: str) -> str:
+    """As "1 bar" or "3 bars"."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def rate_text(per_s: float) -> str:

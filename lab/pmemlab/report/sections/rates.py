@@ -8,6 +8,7 @@ from pmemlab.report.documents import Results
 from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
 from pmemlab.report.page import Block, Figure, Section, Table
 from pmemlab.report.sections.looks import ALL, THROUGHPUT_COMMAND, devices_text, look_of
+from pmemlab.report.sections.quantities import count_text
 from pmemlab.scenarios.rows import ResultRow
 
 __all__ = ["rates"]
@@ -48,7 +49,7 @@ def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -
     best = rows[0]
     caption = f"Samples a second in the scenario {scenario}, on the machine {machine}"
     alt = (
-        f"{caption}: {len(rows)} bars by storage type; the longest is {best.storage_type} on "
+        f"{caption}: {count_text(len(rows), 'bar')} by storage type; the longest is {best.storage_type} on "
         f"{devices_text(best)} with {best.samples_per_s:,.0f} ({best.kind_label})."
     )
     table = Table(

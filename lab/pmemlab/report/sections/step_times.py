@@ -10,6 +10,7 @@ from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
 from pmemlab.report.drawing.canvas import Look
 from pmemlab.report.page import Block, Figure, Section, Table
 from pmemlab.report.sections.looks import THROUGHPUT_COMMAND, devices_text, how_text
+from pmemlab.report.sections.quantities import count_text
 from pmemlab.scenarios.rows import ResultRow
 
 __all__ = ["step_times"]
@@ -74,7 +75,7 @@ def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -
     caption = f"Milliseconds of a step in the scenario {scenario}, on the machine {machine}"
     slowest = rows[-1]
     alt = (
-        f"{caption}: {len(rows)} bars in {len(parts)} parts; the longest is "
+        f"{caption}: {count_text(len(rows), 'bar')} in {count_text(len(parts), 'part')}; the longest is "
         f"{slowest.storage_type} on {devices_text(slowest)} with {_whole(slowest):,.1f} ms."
     )
     table = Table(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pmemlab.report.documents import Results
 from pmemlab.report.page import Section, Table
+from pmemlab.report.sections.quantities import count_text
 
 __all__ = ["works"]
 
@@ -22,7 +23,7 @@ def works(results: Results) -> Section:
         "emulated medium is says nothing, so no rate stands here."
     )
     table = Table(
-        f"{len(rows)} runs on emulated media",
+        f"{count_text(len(rows), 'run')} on emulated media",
         ("scenario", "storage type", "machine", "hits", "AUC", "commit"),
         [
             (
