@@ -66,8 +66,8 @@ def _figure(tiers: Sequence[_FirstTier]) -> Figure:
     caption = "Lookups that the first tier answered, by the share of the rows that it holds"
     low, high = tiers[0], tiers[-1]
     alt = (
-        f"{caption}: {count_text(len(points), 'point')}, from {low.hits:.0%} of the lookups with {low.share:.2%} "
-        f"of the rows to {high.hits:.0%} with {high.share:.2%}."
+        f"{caption}: {count_text(len(points), 'point')}, from {low.hits:.0%} of the lookups "
+        f"with {low.share:.2%} of the rows to {high.hits:.0%} with {high.share:.2%}."
     )
     drawing = draw_points(
         "hit-rates",

@@ -75,8 +75,8 @@ def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -
     caption = f"Milliseconds of a step in the scenario {scenario}, on the machine {machine}"
     slowest = rows[-1]
     alt = (
-        f"{caption}: {count_text(len(rows), 'bar')} in {count_text(len(parts), 'part')}; the longest is "
-        f"{slowest.storage_type} on {devices_text(slowest)} with {_whole(slowest):,.1f} ms."
+        f"{caption}: {count_text(len(rows), 'bar')} in {count_text(len(parts), 'part')}; "
+        f"the longest is {slowest.storage_type} on {devices_text(slowest)} with {_whole(slowest):,.1f} ms."
     )
     table = Table(
         caption,
