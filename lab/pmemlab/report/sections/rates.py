@@ -50,7 +50,8 @@ def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -
     caption = f"Samples a second in the scenario {scenario}, on the machine {machine}"
     alt = (
         f"{caption}: {count_text(len(rows), 'bar')} by storage type; the longest is "
-        f"{best.storage_type} on {devices_text(best)} with {best.samples_per_s:,.0f} ({best.kind_label})."
+        f"{best.storage_type} on {devices_text(best)} with "
+        f"{best.samples_per_s:,.0f} ({best.kind_label})."
     )
     table = Table(
         caption,

@@ -76,7 +76,8 @@ def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -
     slowest = rows[-1]
     alt = (
         f"{caption}: {count_text(len(rows), 'bar')} in {count_text(len(parts), 'part')}; "
-        f"the longest is {slowest.storage_type} on {devices_text(slowest)} with {_whole(slowest):,.1f} ms."
+        f"the longest is {slowest.storage_type} on {devices_text(slowest)} with "
+        f"{_whole(slowest):,.1f} ms."
     )
     table = Table(
         caption,
