@@ -15,6 +15,8 @@ ENGINE_PACKAGES := g++ liburing-dev python3-dev $(ENGINE_LIBRARIES)
 # In Debian 12 and Ubuntu, not in Debian 13; PMEM_MEMKIND says so where it is missing. The other is what a test of
 # power cuts is compiled with.
 OPTIONAL_PACKAGES := libmemkind0 libpmemobj-dev
+# What the report's page is looked at with in the tests, which are skipped without it.
+BROWSER_PACKAGE := chromium
 # What checks the rules of the core's locks.
 CHECK_PACKAGES := clang
 # What an emulated machine needs of the computer that it runs on.
@@ -57,7 +59,7 @@ help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 .PHONY: test
-test: setup ## run the tests that need neither Docker nor a guest
+test: setup test-packages ## run the tests that need neither Docker nor a guest
 	$(BIN)/python -m pytest tests $(ARGS)
 
 .PHONY: scenarios
@@ -113,7 +115,7 @@ doctor: lab-tools ## say which machines run on this computer, and what the other
 .PHONY: wheels
 wheels: build-packages $(BIN)/pip ## build this clone's wheel into wheels/, with all that it needs beside it
 	$(GET_TORCH) wheel -q -w wheels
-	$(BIN)/python -m pip wheel -q -w wheels -f wheels -c constraints.txt '.[torch,lab]'
+	$(BIN)/python -m pip wheel -q -w wheels -f wheels -c constraints.txt '.[torch,lab,report]'
 
 .PHONY: clean
 clean: ## remove what was built, installed and downloaded into this folder; `make clean-cache`: kernels too
@@ -140,13 +142,13 @@ $(INSTALLED): pyproject.toml constraints.txt $(if $(WHEELS),$(wildcard $(WHEELS)
 ifdef WHEELS
 	$(call install_packages,$(ENGINE_LIBRARIES))
 	-@$(MAKE) --no-print-directory optional-packages
-	$(BIN)/python -m pip install -q --no-index --find-links $(WHEELS) 'pmemlab[torch,lab]'
+	$(BIN)/python -m pip install -q --no-index --find-links $(WHEELS) 'pmemlab[torch,lab,report]'
 else
 	$(call install_packages,$(ENGINE_PACKAGES))
 	-@$(MAKE) --no-print-directory optional-packages
 	$(GET_TORCH) install -q
 	$(BIN)/python -m pip install -q -c constraints.txt "scikit-build-core>=0.11" "nanobind>=2.7" cmake ninja
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[torch,lab,bench,checkpoints,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[torch,lab,bench,checkpoints,report,dev]'
 endif
 	touch $@ $(LAB_TOOLS)
 
@@ -169,6 +171,15 @@ docker-answers:
 .PHONY: optional-packages
 optional-packages:
 	$(call install_packages,$(OPTIONAL_PACKAGES))
+
+# On Ubuntu, where Debian's browser isn't, one of the user's own serves as well.
+.PHONY: test-packages
+test-packages:
+	-@$(MAKE) --no-print-directory browser-package
+
+.PHONY: browser-package
+browser-package:
+	$(call install_packages,$(BROWSER_PACKAGE))
 
 .PHONY: build-packages
 build-packages:

@@ -122,6 +122,12 @@ def _parser() -> argparse.ArgumentParser:
     openembedding_options(add("openembedding", _openembedding))
     fidelity_options(add("fidelity", _fidelity))
 
+    page = add("report", _report)
+    page.add_argument("folder", type=Path, metavar="RESULTS", help="a folder of results")
+    page.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="without it, report.html in the folder"
+    )
+
     serve = add("serve", _serve)
     serve.add_argument("topology", metavar="TOPOLOGY", help=f"one of {machines}, or a file")
     serve.add_argument("--state-dir", type=Path, required=True, help="for what belongs to it")
@@ -326,6 +332,13 @@ def _fidelity(arguments: argparse.Namespace) -> int:
     from pmemlab.fidelity.command import fidelity
 
     return fidelity(arguments)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    """write a page of all that a folder of results says: figures, tables, machines' proofs"""
+    from pmemlab.report.command import report
+
+    return report(arguments)
 
 
 def _serve(arguments: argparse.Namespace) -> int:

@@ -61,6 +61,39 @@ def test_an_unknown_kind_is_refused() -> None:
         replace(METRIC, kind="guessed")  # type: ignore[arg-type]
 
 
+def test_a_modelled_number_names_its_devices() -> None:
+    with pytest.raises(ValueError, match="devices of samples_per_s names none"):
+        replace(METRIC, kind="modelled")
+    with pytest.raises(ValueError, match="devices of samples_per_s names none"):
+        replace(METRIC, kind="modelled", devices=(None, None))
+    assert replace(METRIC, kind="modelled", devices=(None, "nvme-p4510")).devices[1] == "nvme-p4510"
+
+
+def test_a_prediction_is_modelled() -> None:
+    with pytest.raises(ValueError, match="kind of modelled_samples_per_s is 'functional-only'"):
+        replace(METRIC, name="modelled_samples_per_s")
+
+
+def test_devices_are_read_back_and_older_files_have_none(tmp_path: Path) -> None:
+    modelled = replace(METRIC, kind="modelled", devices=("ddr5-snc", None))
+    with ResultsFile(tmp_path) as results:
+        results.append([modelled])
+        assert list(read_results(results.path)) == [modelled]
+    older = METRIC.as_json()
+    del older["devices"]
+    path = tmp_path / "older.jsonl"
+    path.write_text(json.dumps(older) + "\n")
+    assert list(read_results(path)) == [METRIC]
+
+
+@pytest.mark.parametrize("line", ["[1]", '"auc"', '{"devices": 3}', '{"devices": null}'])
+def test_a_line_that_is_no_object_of_a_metric_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(ValueError, match=r"run\.jsonl:1: not a metric"):
+        list(read_results(path))
+
+
 DRAM, PMEM, SSD = TierKind.DRAM, TierKind.PMEM, TierKind.SSDHASH
 
 

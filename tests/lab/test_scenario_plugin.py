@@ -192,21 +192,60 @@ def test_the_table_and_the_results_are_written(lab: Lab) -> None:
     result = lab.run()
     result.stdout.fnmatch_lines(
         [
-            "*scenario*storage type*machine*samples/s*lookups/s*hits*AUC*rates are",
-            "*numa*PMEM_MEMKIND*guest (tcg)*works*works*75%*0.625*functional-only*",
+            "works, on emulated media*",
+            "*scenario*storage type*machine*hits*AUC",
+            "*numa*PMEM_MEMKIND*guest (tcg)*75%*0.625",
             "written: *results*.jsonl",
+            "written: *results/report.html",
         ]
     )
     (results,) = (lab.pytester.path / "results").glob("*.jsonl")
     records = {record["name"]: record for record in map(json.loads, results.open())}
-    assert set(records) == {"samples_per_s", "lookups_per_s", "auc", "loss", "hit_rate"}
+    assert set(records) == {
+        *("samples_per_s", "lookups_per_s", "auc", "loss", "hit_rate"),
+        *("first_tier_bytes", "first_tier_share"),
+    }
     assert records["hit_rate"]["value"] == 0.75
     rate = records["samples_per_s"]
     assert rate["value"] == 1234.0
     assert rate["kind"] == "functional-only"
     assert rate["facts"] == {"nodes": [0, 1], "unproved": []}
     assert records["auc"]["kind"] == "measured"
-    assert results.with_suffix(".svg").read_text().startswith("<svg")
+    page = results.with_name("report.html").read_text()
+    assert "guest (tcg)" in page
+    assert "1,234" not in page  # an emulated medium's rate
+
+
+def test_a_report_that_can_t_be_written_says_so_and_changes_no_verdict(lab: Lab) -> None:
+    lab.add("numa")
+    (lab.pytester.path / "results").mkdir()
+    (lab.pytester.path / "results/20200101T000000Z-broken.jsonl").write_text("{\n")
+    result = lab.run()
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["no report: *20200101T000000Z-broken.jsonl:1: not a metric*"])
+
+
+def test_a_paced_run_and_predictions_become_metrics(lab: Lab) -> None:
+    lab.add("numa", storage_types="[PMEM_MEMKIND]")
+    prediction = {
+        "devices": ["optane-100-x6"],
+        "samples_per_s": 600.0,
+        "lookups_per_s": 6000.0,
+        "step_ms": {"compute": 2.0, "tier0": 1.25},
+    }
+    lab.workload = lambda storage_type: document(
+        storage_type, devices=["cxl-asic"], predictions=[prediction]
+    )
+    result = lab.run()
+    result.stdout.fnmatch_lines(["rates, of real media or modelled devices:"])
+    (results,) = (lab.pytester.path / "results").glob("*.jsonl")
+    records = {record["name"]: record for record in map(json.loads, results.open())}
+    paced, predicted = records["samples_per_s"], records["modelled_samples_per_s"]
+    assert (paced["kind"], paced["devices"]) == ("modelled", ["cxl-asic"])
+    assert (predicted["kind"], predicted["value"]) == ("modelled", 600.0)
+    assert predicted["devices"] == ["optane-100-x6"]
+    assert records["modelled_step_ms.tier0"]["value"] == 1.25
+    assert records["hit_rate"]["kind"] == "measured"
 
 
 def test_rows_that_differ_from_dram_fail(lab: Lab) -> None:

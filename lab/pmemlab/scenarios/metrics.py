@@ -17,14 +17,46 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from embstore.options import TierKind
 from pmemlab.machines.protocol import Accelerator, Kind
 
-__all__ = ["Metric", "MetricKind", "ResultsFile", "commit_of", "read_results", "timing_kind"]
+__all__ = [
+    "AUC",
+    "FIRST_TIER_BYTES",
+    "FIRST_TIER_SHARE",
+    "HIT_RATE",
+    "LOOKUPS_PER_S",
+    "LOSS",
+    "PREDICTED",
+    "SAMPLES_PER_S",
+    "STEP_MS",
+    "Metric",
+    "MetricKind",
+    "ResultsFile",
+    "commit_of",
+    "read_results",
+    "timing_kind",
+]
 
 MetricKind = Literal["measured", "modelled", "functional-only"]
+
+SAMPLES_PER_S: Final = "samples_per_s"
+LOOKUPS_PER_S: Final = "lookups_per_s"
+AUC: Final = "auc"
+LOSS: Final = "loss"
+HIT_RATE: Final = "hit_rate"
+"""Of the ids looked up in training, the share whose row was in the first tier."""
+FIRST_TIER_BYTES: Final = "first_tier_bytes"
+"""Of the rows that were in the first tier in the end."""
+FIRST_TIER_SHARE: Final = "first_tier_share"
+"""Of all rows in the end, the share that was in the first tier."""
+STEP_MS: Final = "step_ms."
+"""Before the name of a part of a step: `compute`, `tier0`, `tier1`, ... They add up to the step."""
+PREDICTED: Final = "modelled_"
+"""Before the name of what a run would have had with its tiers on `devices`. Without it, a number
+whose kind is `modelled` is of a run that was paced: its tiers really took so long."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +69,8 @@ class Metric:
     scenario: what it was taken on, and for which test. facts: what the machine's proof read back.
     commit: of the code that ran, "+changes" where the working tree differed from it. time: when,
     UTC, ISO 8601.
+    devices: name of the device that each tier was paced as, or taken to be on, first tier first;
+        None for a tier that was left as it is. Empty where all were.
     """
 
     name: str
@@ -51,11 +85,26 @@ class Metric:
     facts: Mapping[str, object]
     commit: str
     time: str
+    devices: tuple[str | None, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(MetricKind):
             kinds = ", ".join(get_args(MetricKind))
             raise ValueError(f"kind is {self.kind!r}; it must be one of {kinds}")
+        if self.kind == "modelled" and not any(self.devices):
+            raise ValueError(f"devices of {self.name} names none; a modelled number must")
+        if self.name.startswith(PREDICTED) and self.kind != "modelled":
+            raise ValueError(f"kind of {self.name} is {self.kind!r}; it must be modelled")
+
+    @staticmethod
+    def from_json(document: object) -> Metric:
+        """What `as_json` gave, by this version or by one before it.
+
+        Raises ValueError, or TypeError for a field that is missing or unknown.
+        """
+        if not isinstance(document, dict):
+            raise ValueError(f"must be an object, not {document!r}")
+        return Metric(**{**document, "devices": tuple(document.get("devices", ()))})
 
     def as_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "facts": dict(self.facts)}
@@ -146,9 +195,9 @@ def read_results(path: Path) -> Iterator[Metric]:
 
     Raises ValueError, which names the file and the line, for a line that is no metric.
     """
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield Metric(**json.loads(line))
+                yield Metric.from_json(json.loads(line.decode()))
             except (TypeError, ValueError) as error:
                 raise ValueError(f"{path}:{number}: not a metric: {error}") from error

@@ -295,7 +295,23 @@ def _summarize(
     reporter.section("scenarios")
     # A log has no width of its own.
     width = _LOG_WIDTH if not reporter.isatty() else shutil.get_terminal_size().columns
-    reporter.write_line(found.table(width))
+    reporter.write_line(found.tables(width))
     reporter.write_line("")
-    for path in found.written_files():
+    files = found.written_files()
+    for path in files:
         reporter.write_line(f"written: {path}")
+    _write_page(reporter, files[0].parent)
+
+
+def _write_page(reporter: pytest.TerminalReporter, results: Path) -> None:
+    """Of all results that lie there, those of earlier runs too."""
+    from pmemlab.errors import LabError
+    from pmemlab.report.command import PAGE_NAME, write_page
+
+    page = results / PAGE_NAME
+    try:
+        write_page(results, page)
+    except LabError as error:
+        reporter.write_line(f"no report: {error}", yellow=True)
+    else:
+        reporter.write_line(f"written: {page}")

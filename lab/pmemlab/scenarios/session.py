@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from embstore.options import TIER_KINDS, StorageType
 from pmemlab import machines
 from pmemlab.machines.choice import Choice, KindOrAuto, MachineChooser
 from pmemlab.machines.protocol import Kind
 from pmemlab.machines.room import at_once
 from pmemlab.scenarios.document import Scenario, ScenarioError
-from pmemlab.scenarios.metrics import Metric, MetricKind, ResultsFile, commit_of, timing_kind
-from pmemlab.scenarios.report import (
-    AUC,
-    HIT_RATE,
-    LOOKUPS_PER_S,
-    SAMPLES_PER_S,
-    chart_svg,
-    result_rows,
-    table,
-)
+from pmemlab.scenarios.metrics import Metric, ResultsFile, commit_of
+from pmemlab.scenarios.report import tables
+from pmemlab.scenarios.rows import result_rows
+from pmemlab.scenarios.run_metrics import run_metrics
 from pmemlab.scenarios.runner import Job, Outcome, ScenarioRunner
 from pmemlab.scenarios.verdict import (
     judge,
@@ -119,19 +110,16 @@ class ScenarioSession:
             judge_placement(
                 scenario, outcome.topology, outcome.facts, outcome.facts_after, document
             )
-        metrics = _metrics(scenario, storage_type, outcome, document, self._commit)
+        metrics = run_metrics(scenario, storage_type, outcome, document["run"], self._commit)
         self._results.append(metrics)
         self.metrics += metrics
         return unproved
 
-    def table(self, width: int) -> str:
-        return table(result_rows(self.metrics), width)
+    def tables(self, width: int) -> str:
+        return tables(result_rows(self.metrics), width)
 
     def written_files(self) -> list[Path]:
-        """Write the picture beside the results, and return the paths of both."""
-        picture = self._results.path.with_suffix(".svg")
-        picture.write_text(chart_svg(result_rows(self.metrics)), encoding="utf-8")
-        return [self._results.path, picture]
+        return [self._results.path]
 
     def leftovers(self) -> list[str]:
         """Machines that could not be stopped, and why. REQUIRES: `close` was called."""
@@ -152,49 +140,3 @@ def _check_names(scenarios: Sequence[Scenario]) -> None:
                 f"{scenario.path}: topology: {other.path} has another one that is called "
                 f"{scenario.topology.name} too; run them apart, or rename one"
             )
-
-
-def _metrics(
-    scenario: Scenario,
-    storage_type: str,
-    outcome: Outcome,
-    document: Mapping[str, Any],
-    commit: str,
-) -> list[Metric]:
-    run = document["run"]
-    values = {**run, HIT_RATE: _hit_rate(run["tables"])}
-    rate_kind = timing_kind(
-        TIER_KINDS[StorageType[storage_type]], outcome.machine, outcome.accelerator, outcome.facts
-    )
-
-    def metric(name: str, unit: str, kind: MetricKind) -> Metric:
-        return Metric(
-            name=name,
-            value=values[name],
-            unit=unit,
-            kind=kind,
-            scenario=scenario.name,
-            storage_type=storage_type,
-            topology=scenario.topology.name,
-            machine=outcome.machine,
-            accelerator=outcome.accelerator,
-            facts=outcome.facts,
-            commit=commit,
-            time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        )
-
-    return [
-        metric(SAMPLES_PER_S, "samples/s", rate_kind),
-        metric(LOOKUPS_PER_S, "lookups/s", rate_kind),
-        # What was learnt does not depend on how fast it went.
-        metric(AUC, "1", "measured"),
-        metric("loss", "nat", "measured"),
-        metric(HIT_RATE, "1", "measured"),
-    ]
-
-
-def _hit_rate(tables: Sequence[Mapping[str, Any]]) -> float | None:
-    """Of the ids looked up in training, those whose row was in the first tier."""
-    hits = sum(table["stats"]["hits"] for table in tables)
-    lookups = hits + sum(table["stats"]["misses"] for table in tables)
-    return hits / lookups if lookups else None

@@ -1,4 +1,4 @@
-"""Scenarios under pytest-xdist: what its workers found comes together in one table.
+"""Scenarios under pytest-xdist: what its workers found comes together in one report.
 
 A worker runs the scenarios that it is given on machines of its own, and writes a results file of
 its own. What the controller prints, it has from the workers when they end.
@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from pmemlab.scenarios.metrics import Metric
-from pmemlab.scenarios.report import result_rows, table
+from pmemlab.scenarios.report import tables
+from pmemlab.scenarios.rows import result_rows
 
 __all__ = ["Findings", "is_worker"]
 
@@ -33,8 +34,8 @@ class Findings:
         self._files: list[Path] = []
         self.leftovers: list[str] = []
 
-    def table(self, width: int) -> str:
-        return table(result_rows(self.metrics), width)
+    def tables(self, width: int) -> str:
+        return tables(result_rows(self.metrics), width)
 
     def written_files(self) -> list[Path]:
         return self._files
@@ -54,6 +55,6 @@ class Findings:
         """Take in what a worker told."""
         told = workeroutput.get(_KEY)
         if told is not None:
-            self.metrics += [Metric(**document) for document in json.loads(told["metrics"])]
+            self.metrics += map(Metric.from_json, json.loads(told["metrics"]))
             self._files += [Path(path) for path in told["files"]]
             self.leftovers += told["leftovers"]

@@ -1,0 +1,85 @@
+"""`pmemlab report`: writes the page of a folder of results."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pmemlab.errors import LabError, MissingRequirementError
+from pmemlab.report.documents import Results, read_folder
+from pmemlab.report.page import Page, html
+from pmemlab.report.sections import SECTIONS
+
+__all__ = ["PAGE_NAME", "report", "write_page"]
+
+PAGE_NAME = "report.html"
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Run the command; returns its exit status. Raises LabError."""
+    path = arguments.output or arguments.folder / PAGE_NAME
+    for name in write_page(arguments.folder, path).left_out:
+        print(f"{name}: is no document that a report knows, left out", file=sys.stderr)
+    print(f"written: {path}")
+    return 0
+
+
+def write_page(folder: Path, path: Path) -> Results:
+    """Write the page of all results in a folder, whole or not at all; returns what it is of.
+
+    Raises ResultsError where they can't be read, MissingRequirementError where what draws them
+    isn't installed, LabError where the page can't be written.
+    """
+    results = read_folder(folder)
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingRequirementError(
+            "matplotlib, which draws the report's figures, isn't installed",
+            "pip install 'pmemlab[report]'",
+        )
+    text = html(_page(results))
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise LabError(f"{path}: the report can't be written: {error}") from error
+    return results
+
+
+def _page(results: Results) -> Page:
+    sections = [section(results) for section in SECTIONS]
+    return Page(
+        title="Embedding tables by storage type and device",
+        summary=_summary(results),
+        sections=sections,
+        remarks=[f"`{name}` is no document that a report knows." for name in results.left_out],
+    )
+
+
+def _summary(results: Results) -> Sequence[str]:
+    kinds = [row.kind for row in results.rows]
+    counts = [
+        f"{kinds.count('measured')} measured",
+        f"{kinds.count('modelled')} modelled from devices' published figures",
+        f"{kinds.count('functional-only')} that say only that something works",
+    ]
+    sentences = [
+        f"{len(kinds)} results: {', '.join(counts)}. Of what was run more than once, the newest "
+        "counts. Filled bars are measured, hatched ones modelled; each figure has its "
+        "numbers in a table below it."
+    ]
+    if results.rows:
+        times = sorted(row.time for row in results.rows)
+        commits = sorted({row.commit for row in results.rows})
+        sentences.append(
+            f"Taken from {_minute(times[0])} to {_minute(times[-1])} UTC with the code of "
+            f"{', '.join(f'`{commit}`' for commit in commits)}."
+        )
+    return sentences
+
+
+def _minute(time: str) -> str:
+    return time[:16].replace("T", " ")

@@ -1,0 +1,119 @@
+"""What all figures share: their widths, their looks, and how they become SVG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pmemlab.report.drawing.inline_svg import inline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "INK",
+    "LETTER_PX",
+    "NARROW_PX",
+    "PALE",
+    "SMALL_LETTER_PX",
+    "WIDE_PX",
+    "Drawing",
+    "Look",
+    "drawn",
+    "new_figure",
+]
+
+WIDE_PX: Final = 760
+NARROW_PX: Final = 340
+LETTER_PX: Final = 12.5
+SMALL_LETTER_PX: Final = 11.5
+INK: Final = "#1d2733"
+PALE: Final = "#c9d1da"
+_PX_PER_INCH: Final = 72.0
+
+_STYLE: Final[dict[Any, Any]] = {
+    "svg.fonttype": "none",  # letters stay letters: to be selected, searched and scaled
+    "font.family": ["DejaVu Sans"],  # wider than a browser's own, which is what shows in the end
+    "font.size": LETTER_PX,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": PALE,
+    "grid.linewidth": 0.7,
+    "hatch.linewidth": 1.0,
+    "patch.linewidth": 1.0,
+    "legend.frameon": False,
+    "legend.fontsize": SMALL_LETTER_PX,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": SMALL_LETTER_PX,
+    "ytick.labelsize": SMALL_LETTER_PX,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    # The styles above are all that there is, whatever the user's own file says.
+    "text.usetex": False,
+    "axes.grid": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a mark is filled. The hatch tells it from others where colours can't."""
+
+    label: str
+    fill: str
+    hatch: str = ""
+    edge: str = INK
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One figure at both widths, as SVG elements to stand in a page. alt: it in a sentence."""
+
+    wide: str
+    narrow: str
+    alt: str
+
+
+def drawn(name: str, alt: str, draw: Callable[[int], Figure]) -> Drawing:
+    """Draw at both widths. name: of the figure, unique in the page."""
+    return Drawing(
+        wide=_svg(draw, WIDE_PX, f"{name}-wide", alt),
+        narrow=_svg(draw, NARROW_PX, f"{name}-narrow", alt),
+        alt=alt,
+    )
+
+
+def new_figure(width_px: float, height_px: float) -> Figure:
+    """A figure whose points are the page's pixels. REQUIRES: called by a `drawn` function."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width_px / _PX_PER_INCH, height_px / _PX_PER_INCH), dpi=_PX_PER_INCH)
+
+
+def _svg(draw: Callable[[int], Figure], width_px: int, name: str, alt: str) -> str:
+    with _style(name):
+        figure = draw(width_px)
+        file = io.StringIO()
+        nothing = {"Creator": None, "Date": None, "Format": None, "Type": None}
+        figure.savefig(file, format="svg", metadata=nothing)
+    width = "narrow" if width_px == NARROW_PX else "wide"
+    return inline(file.getvalue(), name, alt, f"figure {width}")
+
+
+@contextmanager
+def _style(salt: str) -> Iterator[None]:
+    import matplotlib as mpl
+
+    with mpl.rc_context({**mpl.rcParamsDefault, **_STYLE, "svg.hashsalt": salt}):
+        yield

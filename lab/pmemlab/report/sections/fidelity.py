@@ -1,0 +1,77 @@
+"""Predictions beside what was published or measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from pmemlab.report.documents import FidelityRow, FidelitySection, Results
+from pmemlab.report.page import Block, Fold, Section, Table
+
+__all__ = ["fidelity"]
+
+_TITLE = "How well the model does"
+_LINK: Final = re.compile(r"\[([^]]*)\]\([^)]*\)")
+
+
+def fidelity(results: Results) -> Section:
+    """The predictions beyond their aim, then a table for each kind of prediction."""
+    rows = [row for section in results.fidelity for row in section.rows]
+    if not rows:
+        lacking = (
+            "No prediction was held against the truth here; `pmemlab fidelity --json "
+            "results/fidelity.json` does it."
+        )
+        return Section("fidelity", _TITLE, lacking=lacking)
+    blocks: list[Block] = [f"Predictions beside what was published or measured: {_held(rows)}."]
+    beyond = [row for row in rows if row.holds is False]
+    if beyond:
+        blocks.append(_table("Beyond their aim", beyond))
+    blocks += map(_fold, results.fidelity)
+    return Section("fidelity", _TITLE, blocks)
+
+
+def _held(rows: Sequence[FidelityRow]) -> str:
+    aimed = [row for row in rows if row.holds is not None]
+    if not aimed:
+        return f"{len(rows)} without an aim"
+    return f"{sum(row.holds is True for row in aimed)} of {len(aimed)} within their aim"
+
+
+def _fold(section: FidelitySection) -> Fold:
+    # It is written for a page of the documents, whose links lead nowhere from here.
+    before = [_LINK.sub(r"\1", section.intro)] if section.intro else []
+    return Fold(
+        f"{section.title}: {_held(section.rows)}",
+        _table(section.title, section.rows),
+        before,
+        [_LINK.sub(r"\1", remark) for remark in section.remarks],
+    )
+
+
+def _table(caption: str, rows: Sequence[FidelityRow]) -> Table:
+    return Table(
+        caption,
+        ("what", "truth", "predicted", "unit", "error", "aim", "within it", "note"),
+        [_cells(row) for row in rows],
+        numeric=(1, 2, 4, 5),
+    )
+
+
+def _cells(row: FidelityRow) -> tuple[str, ...]:
+    return (
+        row.name,
+        _figure(row.published),
+        _figure(row.predicted),
+        row.unit,
+        f"{row.error_percent:+.1f} %",
+        "" if row.aim_percent is None else f"±{row.aim_percent:g} %",
+        {True: "yes", False: "no", None: ""}[row.holds],
+        row.note,
+    )
+
+
+def _figure(value: float) -> str:
+    """Four digits, as published figures have at most."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

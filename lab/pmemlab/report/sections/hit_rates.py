@@ -1,0 +1,120 @@
+"""How many lookups the first tier answers, by how much of the rows it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pmemlab.report.documents import Plan, Results
+from pmemlab.report.drawing.points import Marker, Point, Scale, draw_points
+from pmemlab.report.page import Figure, Section, Table
+from pmemlab.report.sections.quantities import bytes_text, count_text
+from pmemlab.scenarios.rows import ResultRow
+
+__all__ = ["hit_rates"]
+
+_TITLE = "Hit rate by size of the first tier"
+_COUNTED: Final = Marker("counted in a run", "o", filled=True)
+_PLANNED: Final = Marker("modelled, by a plan", "D", filled=False)
+
+
+@dataclass(frozen=True)
+class _FirstTier:
+    """share: of all rows, from 0 to 1. hits: of all lookups. plan: whose line it is on, if any."""
+
+    share: float
+    hits: float
+    bytes: float | None
+    of: str
+    plan: str = ""
+
+    @property
+    def marker(self) -> Marker:
+        return _PLANNED if self.plan else _COUNTED
+
+
+def hit_rates(results: Results) -> Section:
+    """Runs and plans with several tiers, each at the share of the rows that its first tier has."""
+    tiers = _of_runs(results.rows)
+    for plan in results.plans:
+        tiers += _of_plan(plan)
+    if not tiers:
+        lacking = (
+            "No run here has rows in more than one tier; `make scenarios` makes some, and `pmemlab "
+            "plan --json` predicts others."
+        )
+        return Section("hit-rates", _TITLE, lacking=lacking)
+    text = (
+        "A row in the first tier is found there; the others come from the tiers below. Hits are "
+        "counted in training, so they mean the same on emulated machines as on real ones."
+    )
+    tiers.sort(key=lambda tier: (tier.share, tier.hits))
+    return Section("hit-rates", _TITLE, [text, _figure(tiers)])
+
+
+def _figure(tiers: Sequence[_FirstTier]) -> Figure:
+    points = [
+        Point(100 * tier.share, 100 * tier.hits, number, tier.marker)
+        for number, tier in enumerate(tiers, start=1)
+    ]
+    plans = dict.fromkeys(tier.plan for tier in tiers if tier.plan)
+    lines = [
+        [point for point, tier in zip(points, tiers, strict=True) if tier.plan == plan]
+        for plan in plans
+    ]
+    caption = "Lookups that the first tier answered, by the share of the rows that it holds"
+    low, high = tiers[0], tiers[-1]
+    alt = (
+        f"{caption}: {count_text(len(points), 'point')}, from {low.hits:.0%} of the lookups "
+        f"with {low.share:.2%} of the rows to {high.hits:.0%} with {high.share:.2%}."
+    )
+    drawing = draw_points(
+        "hit-rates",
+        alt,
+        points,
+        Scale("rows in the first tier, % of all", "{:g}".format, logarithmic=True),
+        Scale("lookups answered there, %", "{:g}".format, limits=(0, 100)),
+        lines,
+    )
+    table = Table(
+        caption,
+        ("number", "of", "rows there", "size", "hits", "is"),
+        [
+            (
+                str(point.number),
+                tier.of,
+                f"{tier.share:.2%}",
+                bytes_text(tier.bytes),
+                f"{tier.hits:.1%}",
+                tier.marker.label,
+            )
+            for point, tier in zip(points, tiers, strict=True)
+        ],
+        numeric=(2, 3, 4),
+    )
+    return Figure(drawing, f"{caption}.", table)
+
+
+def _of_runs(rows: Sequence[ResultRow]) -> list[_FirstTier]:
+    tiers: dict[_FirstTier, None] = {}
+    for row in rows:
+        share, hits = row.first_tier_share, row.hit_rate
+        if row.predicted or share is None or hits is None or not 0 < share < 1:
+            continue  # a prediction has its run's; and a single tier has all
+        paced = f", paced as {row.devices_label}" if any(row.devices) else ""
+        of = f"{row.scenario}, {row.storage_type} on {row.machine_label}{paced}"
+        tiers.setdefault(_FirstTier(share, hits, row.first_tier_bytes, of))
+    return list(tiers)
+
+
+def _of_plan(plan: Plan) -> list[_FirstTier]:
+    """A plan has the same first tier with many devices below: each size once."""
+    sizes: dict[tuple[float, float], _FirstTier] = {}
+    for choice in plan.choices:
+        first = choice.tiers[0]
+        share = first.rows / (sum(tier.rows for tier in choice.tiers) or 1)
+        if 0 < share < 1:
+            tier = _FirstTier(share, first.hit_rate, first.bytes, plan.file, plan.file)
+            sizes.setdefault((round(share, 4), round(first.hit_rate, 4)), tier)
+    return list(sizes.values())

@@ -1,0 +1,47 @@
+"""How measured and modelled numbers are told apart, everywhere on the page."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pmemlab.report.drawing.canvas import Look
+from pmemlab.scenarios.metrics import MetricKind
+from pmemlab.scenarios.rows import ResultRow
+
+__all__ = [
+    "ALL",
+    "MEASURED",
+    "PACED",
+    "PREDICTED",
+    "THROUGHPUT_COMMAND",
+    "devices_text",
+    "how_text",
+    "look_of",
+]
+
+_BLUE: Final = "#2c5f8d"
+MEASURED: Final = Look("measured", _BLUE, edge=_BLUE)
+PACED: Final = Look("modelled: paced", "#ffffff", "xxxx", _BLUE)
+PREDICTED: Final = Look("modelled: predicted", "#ffffff", "///", _BLUE)
+
+ALL: Final = (MEASURED, PACED, PREDICTED)
+
+THROUGHPUT_COMMAND: Final = "pmemlab run scenarios/throughput"
+
+
+def look_of(kind: MetricKind, predicted: bool) -> Look:
+    """REQUIRES: the kind is not functional-only, which has no rates."""
+    assert kind != "functional-only", "what only works is never drawn"
+    if kind == "measured":
+        return MEASURED
+    return PREDICTED if predicted else PACED
+
+
+def how_text(row: ResultRow) -> str:
+    """How the row's times were come by, in a word. REQUIRES: it has rates."""
+    return look_of(row.kind, row.predicted).label.rpartition(" ")[2]
+
+
+def devices_text(row: ResultRow) -> str:
+    """What the tiers are on, first tier first."""
+    return row.devices_label if any(row.devices) else "this computer"

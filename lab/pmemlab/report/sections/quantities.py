@@ -1,0 +1,30 @@
+"""Quantities as people write them."""
+
+from __future__ import annotations
+
+__all__ = ["bytes_text", "count_text", "rate_text"]
+
+_PREFIXES = ("", "k", "M", "G", "T", "P")
+
+
+def bytes_text(count: float | None) -> str:
+    """In powers of 1000, as makers of devices write them: "1.5 GB"; a dash for None."""
+    return "–" if count is None else f"{_scaled(count)}B"
+
+
+def count_text(count: int, thing: str) -> str:
+    """As "1 bar" or "3 bars"."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
+def rate_text(per_s: float) -> str:
+    """In powers of 1000: "5 M"."""
+    return _scaled(per_s).rstrip()
+
+
+def _scaled(value: float) -> str:
+    power = 0
+    while abs(value) >= 999.5 and power < len(_PREFIXES) - 1:
+        value /= 1000
+        power += 1
+    return f"{value:.3g} {_PREFIXES[power]}"

@@ -1,0 +1,77 @@
+"""Samples a second, by storage type and device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pmemlab.report.documents import Results
+from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
+from pmemlab.report.page import Block, Figure, Section, Table
+from pmemlab.report.sections.looks import ALL, THROUGHPUT_COMMAND, devices_text, look_of
+from pmemlab.report.sections.quantities import count_text
+from pmemlab.scenarios.rows import ResultRow
+
+__all__ = ["rates"]
+
+_TITLE = "Samples a second"
+
+
+def rates(results: Results) -> Section:
+    """A figure a scenario and machine: different ones share no scale, as they can't be compared."""
+    figures: dict[tuple[str, str], list[ResultRow]] = {}
+    for row in results.rows:
+        if row.has_rates:
+            figures.setdefault((row.scenario, row.machine_label), []).append(row)
+    if not figures:
+        lacking = f"No run here has a rate that means something; `{THROUGHPUT_COMMAND}` makes some."
+        return Section("rates", _TITLE, lacking=lacking)
+    blocks: list[Block] = [
+        "How many samples a second a model trains on, by storage type and by the devices that its "
+        "tiers are on, first tier first. What was measured ran on this computer's own media; what "
+        "is modelled takes devices' published figures."
+    ]
+    blocks += [
+        _figure(f"rates-{number}", scenario, machine, rows)
+        for number, ((scenario, machine), rows) in enumerate(figures.items())
+    ]
+    return Section("rates", _TITLE, blocks)
+
+
+def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -> Figure:
+    rows = sorted(rows, key=lambda row: -row.samples_per_s)
+    of_type: dict[str, list[ResultRow]] = {}
+    for row in rows:
+        of_type.setdefault(row.storage_type, []).append(row)
+    groups = [
+        BarGroup(storage_type, [_bar(row) for row in members])
+        for storage_type, members in of_type.items()
+    ]
+    best = rows[0]
+    caption = f"Samples a second in the scenario {scenario}, on the machine {machine}"
+    alt = (
+        f"{caption}: {count_text(len(rows), 'bar')} by storage type; the longest is "
+        f"{best.storage_type} on {devices_text(best)} with "
+        f"{best.samples_per_s:,.0f} ({best.kind_label})."
+    )
+    table = Table(
+        caption,
+        ("storage type", "devices", "samples/s", "lookups/s", "hits", "rates are"),
+        [
+            (
+                row.storage_type,
+                devices_text(row),
+                f"{row.samples_per_s:,.0f}",
+                "–" if row.lookups_per_s is None else f"{row.lookups_per_s:,.0f}",
+                "–" if row.hit_rate is None else f"{row.hit_rate:.1%}",
+                row.kind_label,
+            )
+            for row in rows
+        ],
+        numeric=(2, 3, 4),
+    )
+    return Figure(draw_bars(name, alt, groups, ALL), f"{caption}.", table)
+
+
+def _bar(row: ResultRow) -> Bar:
+    look = look_of(row.kind, row.predicted)
+    return Bar(devices_text(row), [Part(row.samples_per_s, look)], f"{row.samples_per_s:,.0f}")

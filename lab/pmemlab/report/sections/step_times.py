@@ -1,0 +1,107 @@
+"""The time of a training step, by where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from pmemlab.report.documents import Results
+from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
+from pmemlab.report.drawing.canvas import Look
+from pmemlab.report.page import Block, Figure, Section, Table
+from pmemlab.report.sections.looks import THROUGHPUT_COMMAND, devices_text, how_text
+from pmemlab.report.sections.quantities import count_text
+from pmemlab.scenarios.rows import ResultRow
+
+__all__ = ["step_times"]
+
+_TITLE = "Where a step's time goes"
+_COMPUTE: Final = "compute"
+_FILLS: Final = (
+    ("#24476b", ""),
+    ("#a9c3da", ""),
+    ("#ffffff", "////"),
+    ("#dfe5eb", "xxxx"),
+    ("#ffffff", "...."),
+    ("#6f8aa5", "\\\\\\\\"),
+)
+_TIER_NAMES: Final = {"tier0": "first tier", "tier1": "second tier", "tier2": "third tier"}
+
+
+def step_times(results: Results) -> Section:
+    """A figure a scenario and machine, with a bar a run that knows its parts."""
+    figures: dict[tuple[str, str], list[ResultRow]] = {}
+    for row in results.rows:
+        if row.has_rates and row.step_ms:
+            figures.setdefault((row.scenario, row.machine_label), []).append(row)
+    if not figures:
+        lacking = f"No run here says where its time went; `{THROUGHPUT_COMMAND}` makes such runs."
+        return Section("step-times", _TITLE, lacking=lacking)
+    blocks: list[Block] = [
+        "The milliseconds of a training step, by part: work of the processor, and each tier of "
+        "the storage."
+    ]
+    blocks += [
+        _figure(f"step-times-{number}", scenario, machine, rows)
+        for number, ((scenario, machine), rows) in enumerate(figures.items())
+    ]
+    return Section("step-times", _TITLE, blocks)
+
+
+def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -> Figure:
+    rows = sorted(rows, key=_whole)
+    parts = _parts_of(rows)
+    looks = {
+        part: Look(_TIER_NAMES.get(part, part), *_FILLS[i % len(_FILLS)])
+        for i, part in enumerate(parts)
+    }
+    of_type: dict[str, list[ResultRow]] = {}
+    for row in rows:
+        of_type.setdefault(row.storage_type, []).append(row)
+    groups = [
+        BarGroup(
+            storage_type,
+            [
+                Bar(
+                    f"{devices_text(row)}, {how_text(row)}",
+                    [Part(row.step_ms[part], looks[part]) for part in parts if part in row.step_ms],
+                    f"{_whole(row):,.1f} ms",
+                )
+                for row in members
+            ],
+        )
+        for storage_type, members in of_type.items()
+    ]
+    caption = f"Milliseconds of a step in the scenario {scenario}, on the machine {machine}"
+    slowest = rows[-1]
+    alt = (
+        f"{caption}: {count_text(len(rows), 'bar')} in {count_text(len(parts), 'part')}; "
+        f"the longest is {slowest.storage_type} on {devices_text(slowest)} with "
+        f"{_whole(slowest):,.1f} ms."
+    )
+    table = Table(
+        caption,
+        ("storage type", "devices", *(looks[part].label for part in parts), "step", "times are"),
+        [
+            (
+                row.storage_type,
+                devices_text(row),
+                *(f"{row.step_ms[p]:,.2f}" if p in row.step_ms else "–" for p in parts),
+                f"{_whole(row):,.2f}",
+                row.kind_label,
+            )
+            for row in rows
+        ],
+        numeric=range(2, 3 + len(parts)),
+    )
+    return Figure(draw_bars(name, alt, groups, list(looks.values())), f"{caption}.", table)
+
+
+def _whole(row: ResultRow) -> float:
+    return sum(row.step_ms.values())
+
+
+def _parts_of(rows: Iterable[ResultRow]) -> list[str]:
+    """Compute first, then the tiers in their order, then whatever else there is."""
+    parts = {part for row in rows for part in row.step_ms}
+    return sorted(parts, key=lambda part: (part != _COMPUTE, not part.startswith("tier"), part))

@@ -1,0 +1,163 @@
+"""The metrics of runs, gathered: what a line of a table or a mark of a figure speaks of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from pmemlab.machines.protocol import Accelerator, Kind
+from pmemlab.scenarios.metrics import (
+    AUC,
+    FIRST_TIER_BYTES,
+    FIRST_TIER_SHARE,
+    HIT_RATE,
+    LOOKUPS_PER_S,
+    PREDICTED,
+    SAMPLES_PER_S,
+    STEP_MS,
+    Metric,
+    MetricKind,
+)
+
+__all__ = ["ResultRow", "RowKey", "result_rows", "rows_by_key"]
+
+_COUNTED: Final = (AUC, HIT_RATE, FIRST_TIER_BYTES, FIRST_TIER_SHARE)
+"""What doesn't depend on how fast anything was."""
+
+
+class RowKey(NamedTuple):
+    """Which results are of one thing, so that newer ones take the older ones' place.
+
+    devices: as a metric has them. predicted: whether the rates are a prediction, from a run whose
+    tiers were left as they are; else they are a run's own.
+    """
+
+    scenario: str
+    storage_type: str
+    machine: Kind
+    accelerator: Accelerator
+    devices: tuple[str | None, ...]
+    predicted: bool
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """One storage type on one machine, on devices where its tiers were paced or predicted.
+
+    proved: whether the machine is of the scenario's topology; else it is this computer as it is.
+    kind: of the two rates and of the times.
+    hit_rate: of the ids looked up, those whose row was in the first tier; None where it is unknown.
+    first_tier_bytes, first_tier_share: bytes of its rows in the end, and their share of all rows.
+    step_ms: milliseconds of a step by part, as `compute` or `tier0`; empty where that is unknown.
+    """
+
+    scenario: str
+    storage_type: str
+    machine: Kind
+    accelerator: Accelerator
+    proved: bool
+    kind: MetricKind
+    samples_per_s: float
+    lookups_per_s: float | None
+    auc: float | None
+    topology: str
+    facts: Mapping[str, object]
+    commit: str
+    time: str
+    hit_rate: float | None = None
+    first_tier_bytes: float | None = None
+    first_tier_share: float | None = None
+    devices: tuple[str | None, ...] = ()
+    predicted: bool = False
+    step_ms: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def machine_label(self) -> str:
+        if not self.proved:
+            return f"{self.machine}, unproved"
+        return (
+            f"{self.machine} ({self.accelerator})" if self.accelerator != "none" else self.machine
+        )
+
+    @property
+    def devices_label(self) -> str:
+        """Of each tier its device; of tiers that were left as they are, "as it is"."""
+        if not any(self.devices):
+            return "-"
+        return " + ".join(device or "as it is" for device in self.devices)
+
+    @property
+    def kind_label(self) -> str:
+        if self.kind != "modelled":
+            return self.kind
+        return "modelled, predicted" if self.predicted else "modelled, paced"
+
+    @property
+    def has_rates(self) -> bool:
+        """Whether the rates say how fast something is; else they say that it works, no more."""
+        return self.kind != "functional-only"
+
+
+def result_rows(metrics: Iterable[Metric]) -> list[ResultRow]:
+    """Gather the metrics of each run, and of each prediction, in the order of their appearance."""
+    return list(rows_by_key(metrics).values())
+
+
+def rows_by_key(metrics: Iterable[Metric]) -> dict[RowKey, ResultRow]:
+    """As `result_rows`, by what each row is of."""
+    gathered: dict[RowKey, dict[str, Metric]] = {}
+    for metric in metrics:
+        predicted = metric.name.startswith(PREDICTED)
+        key = RowKey(
+            metric.scenario,
+            metric.storage_type,
+            metric.machine,
+            metric.accelerator,
+            metric.devices,
+            predicted,
+        )
+        gathered.setdefault(key, {})[metric.name.removeprefix(PREDICTED)] = metric
+    rows: dict[RowKey, ResultRow] = {}
+    for key, of_run in gathered.items():
+        if SAMPLES_PER_S not in of_run:
+            continue
+        if key.predicted:
+            # What was counted is the run's that the prediction is from.
+            run = gathered.get(key._replace(devices=(), predicted=False), {})
+            of_run |= {name: run[name] for name in _COUNTED if name in run}
+        rows[key] = _row(key, of_run)
+    return rows
+
+
+def _row(key: RowKey, metrics: Mapping[str, Metric]) -> ResultRow:
+    samples = metrics[SAMPLES_PER_S]
+    return ResultRow(
+        scenario=key.scenario,
+        storage_type=key.storage_type,
+        machine=key.machine,
+        accelerator=key.accelerator,
+        proved=not samples.facts.get("unproved"),
+        kind=samples.kind,
+        samples_per_s=samples.value or 0.0,
+        lookups_per_s=_value(metrics, LOOKUPS_PER_S),
+        topology=samples.topology,
+        facts=samples.facts,
+        commit=samples.commit,
+        time=samples.time,
+        devices=key.devices,
+        predicted=key.predicted,
+        step_ms={
+            name.removeprefix(STEP_MS): metric.value
+            for name, metric in metrics.items()
+            if name.startswith(STEP_MS) and metric.value is not None
+        },
+        auc=_value(metrics, AUC),
+        hit_rate=_value(metrics, HIT_RATE),
+        first_tier_bytes=_value(metrics, FIRST_TIER_BYTES),
+        first_tier_share=_value(metrics, FIRST_TIER_SHARE),
+    )
+
+
+def _value(metrics: Mapping[str, Metric], name: str) -> float | None:
+    return metrics[name].value if name in metrics else None

@@ -1,0 +1,115 @@
+"""The metrics of one run, from what its workload said and where it ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from embstore.options import TIER_KINDS, StorageType
+from pmemlab.scenarios.document import Scenario
+from pmemlab.scenarios.metrics import (
+    AUC,
+    FIRST_TIER_BYTES,
+    FIRST_TIER_SHARE,
+    HIT_RATE,
+    LOOKUPS_PER_S,
+    LOSS,
+    PREDICTED,
+    SAMPLES_PER_S,
+    STEP_MS,
+    Metric,
+    timing_kind,
+)
+from pmemlab.scenarios.runner import Outcome
+
+__all__ = ["run_metrics"]
+
+_RATES = {SAMPLES_PER_S: "samples/s", LOOKUPS_PER_S: "lookups/s"}
+
+
+def run_metrics(
+    scenario: Scenario,
+    storage_type: str,
+    outcome: Outcome,
+    run: Mapping[str, Any],
+    commit: str,
+) -> list[Metric]:
+    """Return the metrics of `run`, which is the workload's own account of it.
+
+    Beside what every run has, it may have `step_ms`, milliseconds of a step by part; `devices`,
+    what its tiers were paced as; and `predictions`, each with `devices`, `samples_per_s` and, where
+    it knows them, `lookups_per_s` and `step_ms`.
+    """
+    devices = tuple(run.get("devices") or ())
+    at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+    def metric(name: str, value: float | None, unit: str, **told: Any) -> Metric:
+        return Metric(
+            name=name,
+            value=value,
+            unit=unit,
+            scenario=scenario.name,
+            storage_type=storage_type,
+            topology=scenario.topology.name,
+            machine=outcome.machine,
+            accelerator=outcome.accelerator,
+            facts=outcome.facts,
+            commit=commit,
+            time=at,
+            **told,
+        )
+
+    def timings(timed: Mapping[str, Any], prefix: str = "", **told: Any) -> list[Metric]:
+        rates = [
+            metric(prefix + name, timed[name], unit, **told)
+            for name, unit in _RATES.items()
+            if name in timed
+        ]
+        parts = timed.get("step_ms") or {}
+        return rates + [
+            metric(f"{prefix}{STEP_MS}{part}", ms, "ms", **told) for part, ms in parts.items()
+        ]
+
+    kind = timing_kind(
+        TIER_KINDS[StorageType[storage_type]], outcome.machine, outcome.accelerator, outcome.facts
+    )
+    if any(devices):
+        kind = "modelled"
+    tables = run["tables"]
+    first_tier_bytes, first_tier_share = _first_tier(tables)
+    counted = {
+        # What was learnt does not depend on how fast it went.
+        AUC: (run["auc"], "1"),
+        LOSS: (run["loss"], "nat"),
+        HIT_RATE: (_hit_rate(tables), "1"),
+        FIRST_TIER_BYTES: (first_tier_bytes, "bytes"),
+        FIRST_TIER_SHARE: (first_tier_share, "1"),
+    }
+    metrics = timings(run, kind=kind, devices=devices)
+    metrics += [
+        metric(name, value, unit, kind="measured", devices=devices)
+        for name, (value, unit) in counted.items()
+    ]
+    for prediction in run.get("predictions") or ():
+        on = tuple(prediction["devices"])
+        metrics += timings(prediction, PREDICTED, kind="modelled", devices=on)
+    return metrics
+
+
+def _hit_rate(tables: Sequence[Mapping[str, Any]]) -> float | None:
+    """Of the ids looked up in training, those whose row was in the first tier."""
+    hits = sum(table["stats"]["hits"] for table in tables)
+    lookups = hits + sum(table["stats"]["misses"] for table in tables)
+    return hits / lookups if lookups else None
+
+
+def _first_tier(tables: Sequence[Mapping[str, Any]]) -> tuple[int | None, float | None]:
+    """Bytes of the rows that were in the first tiers in the end, and their share of all rows."""
+    tiers = [table["stats"]["tiers"] for table in tables]
+    rows = sum(tier["rows"] for of_table in tiers for tier in of_table)
+    if not rows:
+        return None, None
+    # Partitions have the same tiers, one after the other.
+    first = [tier for of_table in tiers for tier in of_table if tier["name"] == of_table[0]["name"]]
+    return sum(tier["bytes"] for tier in first), sum(tier["rows"] for tier in first) / rows

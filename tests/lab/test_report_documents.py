@@ -1,0 +1,160 @@
+"""What is read from a folder of results, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_results import CHECKPOINTS, FIDELITY, PLAN, RUN, write_results
+
+from pmemlab.errors import LabError
+from pmemlab.report.documents import ResultsError, read_folder
+from pmemlab.scenarios.metrics import ResultsFile
+
+
+def changed(document: Mapping[str, Any], items: str, **fields: Any) -> dict[str, Any]:
+    """The document with other fields in its first item."""
+    first, *others = document[items]
+    return {**document, items: [{**first, **fields}, *others]}
+
+
+def refused(folder: Path, document: object) -> str:
+    (folder / "some.json").write_text(json.dumps(document))
+    with pytest.raises(ResultsError) as caught:
+        read_folder(folder)
+    assert isinstance(caught.value, LabError)
+    message = str(caught.value)
+    assert message.startswith(f"{folder}/some.json:")
+    return message
+
+
+def test_everything_that_the_lab_s_commands_leave_is_read(tmp_path: Path) -> None:
+    results = read_folder(write_results(tmp_path))
+    assert {row.kind for row in results.rows} == {"measured", "modelled", "functional-only"}
+    (plan,) = results.plans
+    assert [choice.usd_per_month for choice in plan.choices] == [4100.0, 5000.0, 9200.0, None]
+    assert plan.choices[0].devices == ("ddr4-2666-x6", "optane-100-x6")
+    rows = [row for section in results.fidelity for row in section.rows]
+    assert [row.holds for row in rows] == [True, None, False]
+    assert [arm.kind for arm in results.checkpoints] == [
+        *("measured", "modelled", "functional-only")
+    ]
+    assert results.left_out == []
+
+
+def test_of_what_is_there_twice_the_newest_counts_with_nothing_of_the_older(tmp_path: Path) -> None:
+    step = replace(RUN, name="step_ms.compute", value=2.0)
+    for name, metrics in (
+        ("20260101T000000Z-a", [replace(RUN, value=1.0), step]),
+        ("20260102T000000Z-b", [replace(RUN, value=2.0)]),
+    ):
+        lines = "".join(json.dumps(metric.as_json()) + "\n" for metric in metrics)
+        (tmp_path / f"{name}.jsonl").write_text(lines)
+    (row,) = read_folder(tmp_path).rows
+    assert row.samples_per_s == 2.0
+    assert row.step_ms == {}
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ResultsError, match=r"nowhere: isn't there; `make scenarios` makes"):
+        read_folder(tmp_path / "nowhere")
+    (tmp_path / "file").touch()
+    with pytest.raises(ResultsError, match="file: is no folder"):
+        read_folder(tmp_path / "file")
+
+
+def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ResultsError, match=r"has no results, which are \*\.jsonl or \*\.json"):
+        read_folder(tmp_path)
+
+
+def test_a_broken_line_is_named_by_file_and_number(tmp_path: Path) -> None:
+    with ResultsFile(tmp_path) as results:
+        results.append([RUN])
+    with results.path.open("a") as file:
+        file.write('{"name": "auc", "val')
+    with pytest.raises(ResultsError, match=rf"{results.path.name}:2: not a metric"):
+        read_folder(tmp_path)
+
+
+def test_lines_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.jsonl").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(ResultsError, match=r"run\.jsonl:1: not a metric"):
+        read_folder(tmp_path)
+
+
+def test_a_file_that_is_no_json_is_named_with_the_line(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"document": "plan",\n oops}')
+    with pytest.raises(ResultsError, match=r"plan\.json:2: not JSON"):
+        read_folder(tmp_path)
+
+
+def test_a_document_of_another_kind_is_left_out_and_said_so(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    (tmp_path / "pytest.json").write_text('{"tests": 3}')
+    assert read_folder(tmp_path).left_out == ["pytest.json"]
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ([], "the file: must be a mapping of fields"),
+        ({"plans": {}}, "plans: must be a list of mappings"),
+        ({"sections": [3]}, "sections[0]: must be a mapping"),
+        ({**PLAN, "workload": []}, "workload: must be a mapping"),
+        (changed(PLAN, "plans", storage_type=None), "plans[0].storage_type: is missing"),
+        (changed(PLAN, "plans", tiers=[]), "plans[0].tiers: is missing"),
+        (changed(PLAN, "plans", tiers=[{"device": 3}]), "plans[0].tiers[0].device: must be text"),
+        (changed(PLAN, "plans", lookups_per_s="5"), "lookups_per_s: must be a number above 0"),
+        (changed(PLAN, "plans", lookups_per_s=0), "lookups_per_s: must be a number above 0"),
+        (changed(PLAN, "plans", step_ms=float("nan")), "step_ms: must be a number or null"),
+        (changed(PLAN, "plans", usd_per_month="1"), "usd_per_month: must be a number or null"),
+        (changed(FIDELITY, "sections", title=3), "sections[0].title: must be text"),
+        (changed(FIDELITY, "sections", rows=None), "sections[0].rows: is missing"),
+        (changed(FIDELITY, "sections", rows=[{"name": "x"}]), "rows[0].published: is missing"),
+        (
+            changed(FIDELITY, "sections", rows=[{"name": "x", "published": 0}]),
+            "sections[0].rows[0].published: must be a number above 0",
+        ),
+        (
+            changed(FIDELITY, "sections", rows=[{"name": "x", "published": 1, "predicted": -1}]),
+            "sections[0].rows[0].predicted: must be a number of at least 0",
+        ),
+        (changed(FIDELITY, "sections", remarks="none"), "remarks: must be a list of texts"),
+        (changed(CHECKPOINTS, "arms", kind="guessed"), "arms[0].kind: must be one of measured"),
+        (changed(CHECKPOINTS, "arms", model=None), "arms[0].model: is missing"),
+    ],
+)
+def test_a_malformed_document_is_named_by_file_and_field(
+    tmp_path: Path, document: object, problem: str
+) -> None:
+    assert problem in refused(tmp_path, document)
+
+
+def test_fields_that_nobody_here_knows_are_left_alone(tmp_path: Path) -> None:
+    document = changed(PLAN, "plans", colour="red")
+    (tmp_path / "plan.json").write_text(json.dumps({**document, "version": 7}))
+    assert len(read_folder(tmp_path).plans[0].choices) == 4
+
+
+def test_of_two_fidelity_documents_the_later_file_s_sections_count(tmp_path: Path) -> None:
+    newer = changed(FIDELITY, "sections", rows=[])
+    for name, document in (("a", FIDELITY), ("b", {"sections": newer["sections"][:1]})):
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    assert [len(section.rows) for section in read_folder(tmp_path).fidelity] == [0, 1]
+
+
+@pytest.mark.parametrize(("predicted", "holds"), [(115.0, True), (115.1, False), (85.0, True)])
+def test_an_error_of_just_the_aim_is_within_it(
+    tmp_path: Path, predicted: float, holds: bool
+) -> None:
+    row = {"name": "x", "published": 100.0, "predicted": predicted, "aim_percent": 15}
+    document = {"sections": [{"title": "t", "rows": [row]}]}
+    (tmp_path / "fidelity.json").write_text(json.dumps(document))
+    (section,) = read_folder(tmp_path).fidelity
+    assert section.rows[0].holds is holds

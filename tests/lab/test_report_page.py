@@ -1,0 +1,255 @@
+"""The page of a folder of results: what stands on it, and what never does."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from report_results import CHECKPOINTS, RUN, emulated, throughput, write_results
+
+from pmemlab.cli import main
+from pmemlab.errors import LabError, MissingRequirementError
+from pmemlab.report.command import write_page
+from pmemlab.scenarios.metrics import Metric, ResultsFile
+
+pytest.importorskip("matplotlib", reason="what draws the figures; pip install 'pmemlab[report]'")
+
+MAKERS = {
+    "rates": "pmemlab run scenarios/throughput",
+    "step-times": "pmemlab run scenarios/throughput",
+    "hit-rates": "make scenarios",
+    "memory-mode": "pmemlab run scenarios/throughput",
+    "prices": "pmemlab plan",
+    "checkpoints": "python -m pmemlab.workloads.checkpoint_io",
+    "fidelity": "pmemlab fidelity",
+    "works": "make scenarios",
+    "proofs": "make scenarios",
+}
+
+
+def page_of(folder: Path) -> str:
+    path = folder / "report.html"
+    write_page(folder, path)
+    return path.read_text(encoding="utf-8")
+
+
+def page_of_metrics(folder: Path, *metrics: list[Metric]) -> str:
+    with ResultsFile(folder) as results:
+        for of_run in metrics:
+            results.append(of_run)
+    return page_of(folder)
+
+
+def section(page: str, anchor: str) -> str:
+    found = re.search(rf'<section aria-labelledby="{anchor}">(.*?)</section>', page, re.DOTALL)
+    assert found is not None, f"the page has no section {anchor}"
+    return found[1]
+
+
+class Letters(HTMLParser):
+    """The words of a page, without its tags."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.feed(page)
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def words(html: str) -> str:
+    return Letters(html).text
+
+
+def test_every_section_has_its_data_where_results_have_it(tmp_path: Path) -> None:
+    page = page_of(write_results(tmp_path))
+    for anchor in MAKERS:
+        assert "lacking" not in section(page, anchor), anchor
+    assert words(page).startswith("Embedding tables by storage type and device")
+
+
+@pytest.mark.parametrize("anchor", MAKERS)
+def test_a_section_without_data_says_in_a_sentence_what_makes_it(
+    tmp_path: Path, anchor: str
+) -> None:
+    """Each section is without data once; what it has figures of, it then has none."""
+    if anchor in ("works", "proofs"):
+        (tmp_path / "checkpoints.json").write_text(json.dumps(CHECKPOINTS))
+        page = page_of(tmp_path)
+    else:
+        run = [metric for metric in emulated("memory-mode") if "first_tier" not in metric.name]
+        page = page_of_metrics(tmp_path, run)
+    part = section(page, anchor)
+    assert MAKERS[anchor] in words(part)
+    assert part.count("<p") == 1
+    assert "<svg" not in part
+    assert "<table" not in part
+
+
+def test_measured_paced_and_predicted_rates_are_told_apart(tmp_path: Path) -> None:
+    part = section(page_of_metrics(tmp_path, *throughput()), "rates")
+    text = words(part)
+    for how in ("measured", "modelled: paced", "modelled: predicted"):
+        assert how in text
+    hatched = re.findall(r"fill: url\(#rates-0-wide-[^)]*\)", part)
+    # A bar each of predictions and paced runs, and the legend's two.
+    assert len(hatched) == 6 + 4 + 2
+    assert len(set(hatched)) == 2
+
+
+def test_a_rate_that_only_says_that_something_works_is_nowhere(tmp_path: Path) -> None:
+    page = page_of_metrics(tmp_path, emulated("fsdax", rate=231.75), *throughput())
+    text = words(page)
+    assert "231" not in text
+    assert "232" not in text
+    assert "fsdax DRAM_PMEM guest (tcg)" in words(section(page, "works"))
+    (tmp_path / "checkpoints.json").write_text(json.dumps(CHECKPOINTS))
+    checkpoints = words(section(page_of(tmp_path), "checkpoints"))
+    assert "sata-in-a-guest torch vgg16" in checkpoints
+    assert "0.12" not in checkpoints
+
+
+def test_each_kind_of_machine_has_a_figure_and_a_scale_of_its_own(tmp_path: Path) -> None:
+    in_guest = replace(RUN, machine="guest", accelerator="kvm", facts={}, value=1.0)
+    part = section(page_of_metrics(tmp_path, [RUN], [in_guest]), "rates")
+    assert part.count("<figure") == 2
+
+
+def test_memory_mode_stands_beside_app_direct_on_the_same_device(tmp_path: Path) -> None:
+    part = section(page_of_metrics(tmp_path, *throughput()), "memory-mode")
+    text = words(part)
+    assert "optane-100-x6 in both modes" in text
+    assert "memory mode DRAM optane-100-x6-memory-mode 9,100 modelled, predicted" in text
+    assert "app direct DRAM_PMEM ddr4-2666-x6 + optane-100-x6 11,800" in text
+    assert 'aria-label="' in part
+    assert "has 1.30 times the rate of memory mode" in part
+
+
+def test_the_parts_of_a_step_and_their_sum_stand_in_the_table(tmp_path: Path) -> None:
+    text = words(section(page_of_metrics(tmp_path, *throughput()), "step-times"))
+    assert "compute first tier second tier third tier step times are" in text
+    # 2048 samples at 14,000 samples/s: 146.29 ms, of which the processor has 60.
+    assert "DRAM ddr4-2666-x6 60.00 86.29 – – 146.29 modelled, predicted" in text
+
+
+def test_each_machine_shows_what_was_demanded_and_all_its_facts(tmp_path: Path) -> None:
+    part = section(page_of_metrics(tmp_path, emulated("fsdax"), [RUN]), "proofs")
+    text = words(part)
+    assert "dram process, unproved 6.18.44 doesn't have, or can't prove: cpus" in text
+    assert "facts that are demanded hold" in text
+    assert "mount.dax true yes" in text
+    assert "mount.filesystem" in text
+
+
+def test_predictions_beyond_their_aim_say_so_and_why(tmp_path: Path) -> None:
+    part = section(page_of(write_results(tmp_path)), "fidelity")
+    text = words(part)
+    assert "1 of 2 within their aim" in text
+    assert text.index("PMem-Hash") < text.index("Each figure is foretold")  # misses come first
+    assert "PMem-Hash, 8 GPUs 1.71 1.31 of DRAM-PS on 4 -23.4 % ±15 % no the network isn't" in text
+    assert "optane-100-x6, random read 10,200 9,802 MB/s -3.9 % ±10 % yes" in text
+    assert "without an aim 2 2.5 s +25.0 %" in text
+    assert "see the README." in text
+    assert "Of the network the paper says nothing." in text
+    assert "README.md" not in part
+
+
+def test_choices_with_a_price_are_drawn_and_the_others_listed(tmp_path: Path) -> None:
+    part = section(page_of(write_results(tmp_path)), "prices")
+    text = words(part)
+    assert "plan.json plans for rows 2,000,000,000, dim 64, skew 1.05" in text
+    assert "3 points. The cheapest is DRAM_PMEM on ddr4-2666-x6 + optane-100-x6 for $4,100" in part
+    # Of two machines: 2 × 3.1 million lookups a second.
+    assert (
+        "1 DRAM_PMEM ddr4-2666-x6 + optane-100-x6 4,100 0.0003 2 × re6p.13xlarge 6,200,000" in text
+    )
+    assert "Without a price: 1 of the choices in plan.json" in text
+    assert "4 PMEM_MEMKIND cxl-asic 2,200,000" in text
+    assert "no machine in prices.yaml holds cxl-asic" in text
+
+
+def test_what_a_plan_says_of_hits_stands_beside_what_runs_counted(tmp_path: Path) -> None:
+    text = words(section(page_of(write_results(tmp_path)), "hit-rates"))
+    assert "plan.json 5.00% 52.8 GB 87.0% modelled, by a plan" in text
+    assert "plan.json 10.00% 106 GB 91.0% modelled, by a plan" in text
+    assert "fsdax, DRAM_PMEM on guest (tcg) 6.25% 320 MB 50.0% counted in a run" in text
+
+
+def test_what_is_no_document_of_ours_is_named_on_the_page(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    (tmp_path / "other.json").write_text("{}")
+    assert "other.json is no document that a report knows" in words(page_of(tmp_path))
+
+
+def test_names_can_t_become_markup(tmp_path: Path) -> None:
+    evil = replace(RUN, scenario='<script>alert("&")</script>', storage_type="<b>DRAM</b>")
+    page = page_of_metrics(tmp_path, [evil])
+    assert "<script" not in page
+    assert "<b>" not in page
+    assert '<script>alert("&")</script>' in words(page)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-9, 1e15])
+def test_any_rate_can_be_drawn(tmp_path: Path, rate: float) -> None:
+    step = replace(RUN, name="step_ms.compute", value=rate, unit="ms")
+    page = page_of_metrics(tmp_path, [replace(RUN, value=rate), step])
+    assert page.count("<figure") == 2
+    assert "nan" not in words(page)
+
+
+def test_the_same_results_make_the_same_page_byte_for_byte(tmp_path: Path) -> None:
+    folder = write_results(tmp_path)
+    assert page_of(folder) == page_of(folder)
+
+
+def test_the_page_is_light(tmp_path: Path) -> None:
+    assert len(page_of(write_results(tmp_path)).encode()) < 300_000
+
+
+def test_the_command_writes_the_page_and_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_results(tmp_path)
+    (tmp_path / "other.json").write_text("{}")
+    page = tmp_path / "page.html"
+    assert main(["report", str(tmp_path), "-o", str(page)]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"written: {page}\n"
+    assert "other.json: is no document" in said.err
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert main(["report", str(tmp_path)]) == 0
+    assert (tmp_path / "report.html").exists()
+
+
+def test_the_command_ends_with_2_where_there_are_no_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(tmp_path)]) == 2
+    assert "has no results" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_that_can_t_be_written_is_named(tmp_path: Path) -> None:
+    write_results(tmp_path / "results")
+    with pytest.raises(LabError, match=r"missing/page\.html: the report can't be written"):
+        write_page(tmp_path / "results", tmp_path / "missing/page.html")
+
+
+def test_without_matplotlib_the_extra_is_named_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_results(tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(MissingRequirementError, match=r"pip install 'pmemlab\[report\]'"):
+        write_page(tmp_path, tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
