@@ -247,6 +247,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _plan(arguments: argparse.Namespace) -> int:
     """rank storage modes and devices for a table: bytes, hit rates, speed, machines and price"""
+    try:
+        import embstore  # noqa: F401
+    except ImportError as error:
+        raise MissingRequirementError(f"plan: the engine ({error})", "make setup") from error
     from pmemlab.planning.command import plan
 
     return plan(arguments)

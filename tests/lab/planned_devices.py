@@ -17,10 +17,20 @@ class Dram:
     miss: float
 
     def hit_ns(self, access: Access, size_bytes: int, threads: int) -> float:
+        _check(access, size_bytes, threads)
         return self.hit
 
     def dirty_miss_ns(self, access: Access, size_bytes: int, threads: int) -> float:
+        _check(access, size_bytes, threads)
         return self.miss
+
+
+def _check(access: Access, size_bytes: int, threads: int) -> None:
+    """What every device may rely on."""
+    assert access in Access
+    assert isinstance(size_bytes, int)
+    assert isinstance(threads, int)
+    assert min(size_bytes, threads) >= 1
 
 
 @dataclass(frozen=True)
@@ -38,12 +48,11 @@ class Device:
 
     def time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
         assert self.is_addressable == (access < Access.FILE_READ)
-        assert size_bytes > 0
-        assert threads >= 1
+        _check(access, size_bytes, threads)
         return max(self.latency, threads * size_bytes / self.bytes_a_ns)
 
     def latency_ns(self, operation: str, pattern: str) -> float:
-        assert pattern == "random"
+        assert (operation, pattern) == ("load", "random")
         if not self.publishes_latency:
             raise LabError(f"{self.name}: no latency was published")
         return self.latency

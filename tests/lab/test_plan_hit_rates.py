@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from planned_devices import DISK, DRAM
 
 import embstore as es
+from pmemlab.planning.accesses import step_accesses
 from pmemlab.planning.hit_rates import (
     CpuCache,
     LeastFrequent,
@@ -20,6 +21,8 @@ from pmemlab.planning.hit_rates import (
     characteristic_time,
 )
 from pmemlab.planning.memory_mode import direct_mapped_misses
+from pmemlab.planning.row_bytes import RowShape
+from pmemlab.planning.tiers import Placed
 from pmemlab.planning.zipf import BoundedZipf
 
 SKEWS = st.floats(0, 2, allow_nan=False)
@@ -28,7 +31,7 @@ SMALL = st.integers(1, 60_000)
 
 def _p(rows: int, skew: float) -> NDArray[np.float64]:
     weights = np.arange(1, rows + 1, dtype=np.float64) ** -skew
-    return weights / weights.sum()
+    return np.asarray(weights / weights.sum())
 
 
 def _ids(rows: int, skew: float, count: int, seed: int = 7) -> NDArray[np.int64]:
@@ -192,17 +195,12 @@ def test_a_direct_mapped_cache_misses_less_the_larger_it_is() -> None:
     assert direct_mapped_misses(BoundedZipf(100, 1.0), 512, 10**9, 1 << 30) == 0
 
 
-@pytest.fixture(params=[es.CacheStrategy.LFU, es.CacheStrategy.LRU], ids=lambda s: s.name)
-def strategy(request: pytest.FixtureRequest) -> Iterator[es.CacheStrategy]:
-    yield request.param
-
-
-def test_the_engine_s_first_tier_hits_as_calculated(
+@pytest.mark.parametrize("strategy", es.CacheStrategy, ids=lambda strategy: strategy.name)
+def test_the_engine_hits_and_moves_rows_as_calculated(
     strategy: es.CacheStrategy, tmp_path: Path
 ) -> None:
-    """Measured on the engine: ids of training batches, by its own counters of hits and misses."""
-    rows, first, batch, skew = 50_000, 5_000, 2_048, 1.05
-    dim = 4
+    """Measured on the engine, by its own counters of hits, misses and promotions in training."""
+    rows, first, batch, skew, dim = 50_000, 5_000, 2_048, 1.05, 4
     option = es.StorageOption(
         storage_type=es.StorageType.DRAM_SSDHASH,
         storage_path=tmp_path,
@@ -211,32 +209,39 @@ def test_the_engine_s_first_tier_hits_as_calculated(
     )
     ids = _ids(rows, skew, batch * 700)
     gradients = np.zeros((batch, dim), np.float32)
+    adagrad = es.optimizers.Adagrad(learning_rate=0.1)
     with es.get_embedding_variable(
         "hits",
         embedding_dim=dim,
         initializer=es.initializers.Ones(),
-        optimizer=es.optimizers.Adagrad(learning_rate=0.1),
+        optimizer=adagrad,
         ev_option=es.EmbeddingVariableOption(storage_option=option),
     ) as variable:
         every = np.random.default_rng(5).permutation(rows).astype(np.int64)
         variable.apply_gradients(every, np.zeros((rows, dim), np.float32))
-        counted = {"hits": 0, "misses": 0}
+        before = variable.stats()
         for step, part in enumerate(ids.reshape(-1, batch)):
             if step == 400:  # counts have told the rows apart
-                counted = variable.stats()
+                before = variable.stats()
             variable.lookup(part, train=True)
             variable.apply_gradients(part, gradients)
             variable.drain()
         after = variable.stats()
-    hits, misses = (after[name] - counted[name] for name in ("hits", "misses"))
+    hits, misses, promotions = (
+        after[name] - before[name] for name in ("hits", "misses", "promotions")
+    )
     kind = LeastFrequent if strategy is es.CacheStrategy.LFU else LeastRecent
-    calculated = kind(BoundedZipf(rows, skew), [first]).hit_rates()[0]
-    print(f"{strategy.name}: engine {hits / (hits + misses):.4f}, calculated {calculated:.4f}")
+    placement = kind(BoundedZipf(rows, skew), [first])
+    placed = Placed(es.StorageType.DRAM_SSDHASH, (DRAM, DISK), DRAM)
+    accesses = step_accesses(
+        placed, placement, RowShape(dim, 1), batch_ids=batch, training=True, machines=1
+    )
     assert hits + misses == batch * 300
-    assert hits / (hits + misses) == pytest.approx(calculated, abs=0.015)
+    assert hits / (hits + misses) == pytest.approx(placement.hit_rates()[0], abs=0.015)
+    assert promotions / (hits + misses) == pytest.approx(accesses.moved_rows, rel=0.1)
 
 
 @pytest.mark.parametrize(("rows", "skew"), [(0, 1.0), (10, -0.1), (10, float("nan"))])
 def test_a_distribution_that_is_none_is_refused(rows: int, skew: float) -> None:
-    with pytest.raises(ValueError, match="rows must|skew must"):
+    with pytest.raises(ValueError, match=r"(rows|skew) must"):
         BoundedZipf(rows, skew)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from embstore.optimizers import Optimizer
 from embstore.options import CacheStrategy, StorageType
-from pmemlab.errors import LabError, PlanError
+from pmemlab.errors import NotPublishedError, PlanError
 from pmemlab.planning import defaults
 from pmemlab.planning.accesses import StepAccesses, step_accesses
 from pmemlab.planning.cpu_work import CpuWork
@@ -104,6 +104,7 @@ class Plan:
 
     first_tier_fraction: None where there is but one tier. index_bytes: in DRAM beside the rows, all
     machines together. step_ms: of one thread's batch. cpu_ns, device_ns: of one id, of one thread.
+    bound_by: what takes so many machines, "rate" or "bytes on" a device; of one, what is fullest.
     lookups_per_s: of one machine, at most. machine, machines and prices: None where no machine of
     the prices holds the devices; why_unpriced says so. usd_per_million_lookups: at the rate that is
     asked for.
@@ -288,7 +289,7 @@ class _Candidate:
                     plans.append(self._in(machine, prices.hours_a_month))
                 except _DoesNotFitError as error:
                     refusals.append(error)
-        except LabError as error:  # a device without the figures that this would take
+        except NotPublishedError as error:  # figures that this would take, of a device
             return self._left_out(str(error))
         if plans:
             return min(plans, key=_rank)
@@ -389,15 +390,15 @@ class _Candidate:
         needed: dict[str, int] = {self._placed.index_device.name: self._index_bytes}
         for name, size in zip(self._placed.names, self._tier_bytes, strict=True):
             needed[name] = needed.get(name, 0) + size
-        worst = (1, "rate")
+        fullest = (0.0, "")
         for name, size in needed.items():
             holding = machine.holding_of(name)
             assert holding is not None
             room = holding.capacity_bytes * self._settings.usable_fraction
             if name == self._placed.index_device.name and self._settings.dram_bytes is not None:
                 room = min(room, self._settings.dram_bytes)
-            worst = max(worst, (math.ceil(size / room), f"bytes on {name}"))
-        return worst
+            fullest = max(fullest, (size / room, f"bytes on {name}"))
+        return math.ceil(fullest[0]), fullest[1]
 
     def _machines_for_rate(self, rate: float, machine: MachineShape) -> int:
         """The one that has the row that is asked for most gets that row's look-ups, and its part of
