@@ -92,12 +92,12 @@ def test_every_storage_type_without_gpu_memory_is_planned_once_on_each_device() 
 
 
 def test_bytes_and_prices_add_up() -> None:
-    """Rows of 512 bytes: 16 more in DRAM, 48 below it; 52.8 and 21.4 bytes of DRAM for each."""
+    """Rows of 512 bytes, 48 more below DRAM; 68.8 and 21.4 bytes of DRAM beside each."""
     plan = _of(_plans(), "DRAM_PMEM")
     first, below = plan.tiers
     assert (first.rows, below.rows) == (10_000_000, 90_000_000)
-    assert (first.bytes, below.bytes) == (10_000_000 * 528, 90_000_000 * 560)
-    assert plan.index_bytes == 10_000_000 * 52.8 + 90_000_000 * 21.4
+    assert (first.bytes, below.bytes) == (10_000_000 * 512, 90_000_000 * 560)
+    assert plan.index_bytes == 10_000_000 * 68.8 + 90_000_000 * 21.4
     dram = (first.bytes + plan.index_bytes) / (0.9 * 16 * GB)
     pmem = below.bytes / (0.9 * 128 * GB)
     assert (plan.machine, plan.machines) == ("mixed", math.ceil(max(dram, pmem)))
@@ -210,15 +210,15 @@ def test_what_a_step_does_balances() -> None:
     placement = LeastFrequent(BoundedZipf(1_000_000, 1.0), [100_000, 300_000])
     placed = Placed(StorageType.DRAM_PMEM_SSDHASH, (DRAM, PMEM, DISK), DRAM)
     step = step_accesses(
-        placed, placement, RowShape(64, 1), batch_ids=10_000, training=True, machines=1
+        placed, placement, RowShape(64, 1), batch_ids=10_000, threads=1, training=True, machines=1
     )
     rates = {(a.tier, a.access, a.size_bytes): a.rate for a in step.accesses}
     up = step.moved_rows
-    assert rates[0, Access.STORE, 528] == pytest.approx(up)
-    assert rates[1, Access.STORE, 560] == pytest.approx(up)
+    assert rates[0, Access.STORE, 512] == pytest.approx(up)
+    assert rates[1, Access.STORE, 512] == rates[1, Access.STORE, 48] == pytest.approx(up)
     read = rates[2, Access.FILE_READ, 4096] + rates[2, Access.FILE_READ, 8192]
-    # From the middle: rows that go up, and as many that go down as come from the disk.
-    assert rates[1, Access.LOAD, 560] == pytest.approx(up)
+    # From the middle: rows that go up, read twice, and as many that go down as come from the disk.
+    assert rates[1, Access.LOAD, 512] == pytest.approx(2 * up - read)
     written = rates[2, Access.FILE_WRITE, 1 << 19] * (1 << 19) / (2 * 576)
     assert written == pytest.approx(read)
     assert rates[0, Access.UPDATE, 512] == pytest.approx(step.distinct_rows - up)
@@ -231,12 +231,39 @@ def test_rows_in_the_cpu_s_cache_cost_the_device_nothing() -> None:
     for cache_bytes in (0, 1 << 20, 1 << 30):
         placed = Placed(StorageType.DRAM, (replace(DRAM, cpu_cache_bytes=cache_bytes),), DRAM)
         step = step_accesses(
-            placed, placement, RowShape(64, 1), batch_ids=1000, training=True, machines=1
+            placed, placement, RowShape(64, 1), batch_ids=1000, threads=1, training=True, machines=1
         )
         loads.append(sum(a.rate for a in step.accesses if a.access is Access.LOAD and a.tier == 0))
     assert loads[0] == pytest.approx(1)
     assert 0 < loads[1] < 1
     assert loads[2] == 0
+
+
+def test_a_row_below_is_read_again_by_the_apply_unless_the_cpu_has_it_still() -> None:
+    placement = LeastFrequent(BoundedZipf(1_000_000, 1.0), [100_000])
+
+    def read(cpu_cache_bytes: int, threads: int) -> float:
+        dram = replace(DRAM, cpu_cache_bytes=cpu_cache_bytes)
+        placed = Placed(StorageType.DRAM_PMEM, (dram, PMEM), dram)
+        step = step_accesses(
+            placed,
+            placement,
+            RowShape(64, 1),
+            batch_ids=10_000,
+            threads=threads,
+            training=True,
+            machines=1,
+        )
+        (rate,) = (
+            a.rate
+            for a in step.accesses
+            if a.tier == 1 and a.access is Access.LOAD and a.size_bytes == 512
+        )
+        return rate / step.moved_rows
+
+    assert read(0, threads=1) == pytest.approx(2)
+    assert read(8 << 20, threads=1) == pytest.approx(1)
+    assert read(8 << 20, threads=16) == pytest.approx(2)
 
 
 def test_what_nothing_holds_is_told_with_what_would() -> None:

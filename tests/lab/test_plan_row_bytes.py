@@ -45,11 +45,11 @@ def test_rows_of_lower_tiers_have_what_lies_beside_them(tmp_path: Path) -> None:
         below = variable.stats()["tiers"][1]["rows"]
         on_disk = sum(path.stat().st_size for path in tmp_path.rglob("*.ssdhash"))
     planned = bytes_a_row(RowShape(dim, 1), TIER_KINDS[es.StorageType.DRAM_SSDHASH], 1)
-    assert planned.moved == 64 + 2 * 64
-    assert planned.tier == 2 * planned.moved
+    assert planned.record == 64 + 2 * 64
+    assert planned.tier == 2 * planned.record
     # What is gathered still isn't on the disk.
     gathered = (4 << 20) // 8
-    assert below * planned.moved - gathered <= on_disk <= below * planned.tier
+    assert below * planned.record - gathered <= on_disk <= below * planned.tier
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_each_tier_has_its_own() -> None:
     assert (alone.tier, alone.dram) == (512 + 16, 20.9)
     three = TIER_KINDS[es.StorageType.DRAM_PMEM_SSDHASH]
     first, middle, last = (bytes_a_row(shape, three, tier) for tier in range(3))
-    assert (first.tier, first.dram) == (512 + 16, 20.8 + 32)
+    assert (first.tier, first.dram) == (512, 20.8 + 32 + 16)
     assert (middle.tier, middle.dram) == (512 + 48, 37.5)
     assert (last.tier, last.dram) == (2 * (512 + 64), 22.1)
     below = bytes_a_row(shape, (TierKind.DRAM, TierKind.PMEM), 1)

@@ -74,13 +74,14 @@ def step_accesses(
     shape: RowShape,
     *,
     batch_ids: int,
+    threads: int,
     training: bool,
     machines: int,
 ) -> StepAccesses:
     """Averages over machines that each have their part of all rows, by keys' hashes.
 
-    batch_ids: a machine's. So `machines` batches are under way in the whole table at a time, and
-    their caches are as many.
+    batch_ids: of each of a machine's threads. In the whole table as many batches are under way at a
+    time as there are threads in all machines, and there are as many caches as machines.
     """
     kinds, whole_batch = placed.kinds, batch_ids * machines
     first = placed.devices[0]
@@ -89,11 +90,17 @@ def step_accesses(
 
     def distinct(p: Floats) -> Floats:
         """For each id: how many different rows a batch has."""
-        with np.errstate(divide="ignore"):  # a table of one row
-            return np.asarray(-np.expm1(whole_batch * np.log1p(-p)) / whole_batch)
+        return np.asarray(-np.expm1(whole_batch * _log_of_others(p)) / whole_batch)
 
     def in_tier(tier: int, of: Callable[[Floats], Floats]) -> float:
         return placement.total(tier, of)
+
+    # What all threads' batches touch between a look-up and its apply.
+    between = whole_batch * threads
+    different_between = placement.zipf.total(
+        lambda p: np.asarray(-np.expm1(between * _log_of_others(p)))
+    )
+    again_cached = different_between * touched <= first.cpu_cache_bytes * machines
 
     tiers = range(len(kinds))
     different = [in_tier(tier, distinct) for tier in tiers]
@@ -109,31 +116,45 @@ def step_accesses(
     uncached = in_tier(0, lambda p: p * cpu.missing(p))
     count(None, Access.LOAD, INDEX_LINE_BYTES, uncached + comes_up)
     count(0, Access.LOAD, shape.weights_bytes, uncached)
+    each_row = [bytes_a_row(shape, kinds, tier) for tier in tiers]
+
+    def count_rows(tier: int, access: Access, rate: float) -> None:
+        count(tier, access, each_row[tier].record, rate)
+        if each_row[tier].header:
+            count(tier, access, each_row[tier].header, rate)
+
     if training:
-        count(0, Access.UPDATE, shape.row_bytes, in_tier(0, lambda p: distinct(p) * cpu.missing(p)))
-    moved_bytes = [bytes_a_row(shape, kinds, tier).moved for tier in tiers]
+        count_rows(0, Access.UPDATE, in_tier(0, lambda p: distinct(p) * cpu.missing(p)))
     if len(kinds) > 1:
-        count(0, Access.STORE, moved_bytes[0], comes_up)
-        count(0, Access.LOAD, moved_bytes[0], below.arriving(1))
+        count_rows(0, Access.STORE, comes_up)
+        count_rows(0, Access.LOAD, below.arriving(1))
     for tier in tiers[1:]:
         if kinds[tier] in ON_SSD:
             for access, size, rate in _disk_accesses(
                 kinds[tier],
-                moved_bytes[tier],
+                each_row[tier].record,
                 different[tier],
                 below.arriving(tier),
                 placement.tier_rows[tier] / machines,
             ):
                 count(tier, access, size, rate)
             continue
-        count(tier, Access.LOAD, moved_bytes[tier], different[tier] + below.arriving(tier + 1))
-        count(tier, Access.STORE, moved_bytes[tier], below.arriving(tier))
+        # The look-up reads a row, and the apply, which brings it up, reads it where it lies again.
+        reads = 2 if training and not again_cached else 1
+        count_rows(tier, Access.LOAD, reads * different[tier] + below.arriving(tier + 1))
+        count_rows(tier, Access.STORE, below.arriving(tier))
     return StepAccesses(
         hit_rates=placement.hit_rates(),
         distinct_rows=sum(different),
         moved_rows=comes_up,
         accesses=_with_memory_mode(found, placed, placement, shape, machines),
     )
+
+
+def _log_of_others(p: Floats) -> Floats:
+    """Of the probability that a look-up isn't of a row."""
+    with np.errstate(divide="ignore"):  # a table of one row
+        return np.asarray(np.log1p(-p))
 
 
 class _MovingRows:
@@ -168,16 +189,18 @@ def _disk_accesses(
             ),
         ]
         piece, amplification = LEVELDB_WRITE_BYTES, LEVELDB_WRITE_AMPLIFICATION
+        compacted = amplification - 1
     else:
         accesses += [
             (Access.FILE_READ, (blocks + 1) * DISK_BLOCK_BYTES, read * (1 - part)),
             (Access.FILE_READ, (blocks + 2) * DISK_BLOCK_BYTES, read * part),
         ]
         piece, amplification = SSDHASH_WRITE_BYTES, SSDHASH_WRITE_AMPLIFICATION
+        compacted = amplification  # files are read whole, dead rows too
     pieces = written * record_bytes / piece
     accesses += [
         (Access.FILE_WRITE, piece, pieces * amplification),
-        (Access.FILE_READ, piece, pieces * (amplification - 1)),
+        (Access.FILE_READ, piece, pieces * compacted),
     ]
     return accesses
 

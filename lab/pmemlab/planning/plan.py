@@ -270,7 +270,7 @@ class _Candidate:
         rows = placement.tier_rows
         self._tier_bytes = [math.ceil(r * b.tier) for r, b in zip(rows, each_row, strict=True)]
         self._index_bytes = math.ceil(sum(r * b.dram for r, b in zip(rows, each_row, strict=True)))
-        self._accesses: dict[int, StepAccesses] = {}
+        self._accesses: dict[tuple[int, int], StepAccesses] = {}
 
     def best(self, prices: Prices) -> Plan | LeftOut:
         """In the machines that cost least; without a price where none holds the devices."""
@@ -370,18 +370,19 @@ class _Candidate:
         return LeftOut(self._placed.storage_type.name, self._placed.names, self._fraction, why)
 
     def _time(self, machines: int, threads: int, units: Mapping[str, int]) -> LookupTime:
-        if machines not in self._accesses:
+        if (machines, threads) not in self._accesses:
             self._accesses = {
-                machines: step_accesses(
+                (machines, threads): step_accesses(
                     self._placed,
                     self._placement,
                     self._workload.shape,
                     batch_ids=self._workload.batch_ids,
+                    threads=threads,
                     training=self._workload.training,
                     machines=machines,
                 )
             }
-        step = self._accesses[machines]
+        step = self._accesses[machines, threads]
         cpu_ns = self._cpu.ns_per_lookup + step.moved_rows * self._cpu.ns_per_moved_row
         return lookup_time(cpu_ns, step.accesses, self._devices, units, threads)
 

@@ -59,22 +59,24 @@ class RowShape:
 class TierBytes:
     """Of one row. tier: on the tier's own device. dram: beside it, in DRAM whatever that device is.
 
-    moved: that are read and written where the row changes tiers.
+    record, header: that are read and written where the row changes tiers; the latter lie apart from
+    the former, on the tier's device too.
     """
 
     tier: float
     dram: float
-    moved: int
+    record: int
+    header: int = 0
 
 
 def bytes_a_row(shape: RowShape, kinds: tuple[TierKind, ...], tier: int) -> TierBytes:
     """Of a row in that tier of a storage type. kinds: its tiers, fastest first."""
     kind, row = kinds[tier], shape.row_bytes
     if len(kinds) == 1:
-        return TierBytes(row + _META_BYTES, _BESIDE_ONLY_TIER, row + _META_BYTES)
+        return TierBytes(row + _META_BYTES, _BESIDE_ONLY_TIER, row, _META_BYTES)
     if tier == 0:
-        beside = _INDEX_BYTES + _FIRST_TIER_RANK_BYTES
-        return TierBytes(row + _META_BYTES, beside, row + _META_BYTES)
+        beside = _INDEX_BYTES + _FIRST_TIER_RANK_BYTES + _META_BYTES
+        return TierBytes(row, beside, row)
     if kind is TierKind.SSDHASH:
         record = SSDHASH_RECORD_HEAD_BYTES + row
         return TierBytes(_SSDHASH_SPACE * record, _BESIDE_LAST_TIER[kind], record)
@@ -85,7 +87,8 @@ def bytes_a_row(shape: RowShape, kinds: tuple[TierKind, ...], tier: int) -> Tier
     return TierBytes(
         row + _HEADER_BYTES,
         _BESIDE_LAST_TIER[kind] if last else _BESIDE_MIDDLE_TIER,
-        row + _HEADER_BYTES,
+        row,
+        _HEADER_BYTES,
     )
 
 
