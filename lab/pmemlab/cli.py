@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _LAB_ERROR_STATUS = 2
+_MEASURING = """\
+Measure a device, and write a file of it, to be given by its path where a device is wanted.
+
+What is measured is a NUMA node (node0: DRAM, CXL memory or PMem as system memory), a folder on a
+dax mount or in /dev/shm (memory too), or a folder on a disk.
+"""
 _messages = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -108,6 +114,12 @@ def _parser() -> argparse.ArgumentParser:
     cut = add("powercut", _powercut)
     powercut_options(cut)
 
+    devices = add("devices", _devices)
+    devices.add_argument("name", nargs="?", metavar="NAME", help="one of them, or a file")
+
+    measure = add("measure-device", _measure_device)
+    _add_measuring_options(measure)
+
     serve = add("serve", _serve)
     serve.add_argument("topology", metavar="TOPOLOGY", help=f"one of {machines}, or a file")
     serve.add_argument("--state-dir", type=Path, required=True, help="for what belongs to it")
@@ -135,6 +147,32 @@ def _add_guest_options(command: argparse.ArgumentParser) -> None:
     guest.add_argument(
         "--dry-run", action="store_true", help="print the commands that would start the guest"
     )
+
+
+def _add_measuring_options(command: argparse.ArgumentParser) -> None:
+    command.description = _MEASURING
+    command.formatter_class = argparse.RawDescriptionHelpFormatter
+    command.add_argument("what", metavar="PATH|NODE", help="a folder, or node0, node1, ...")
+    command.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.yaml")
+    command.add_argument("--name", help="of the device; default: the file's")
+    command.add_argument("--title", help="for people; default: what was measured")
+    command.add_argument(
+        "--size",
+        metavar="BYTES",
+        help="to measure, as 4G; default: eight times the last-level cache, or 4G of a disk",
+    )
+    command.add_argument(
+        "--seconds", type=float, default=0.15, metavar="S", help="a figure; default: 0.15"
+    )
+    command.add_argument(
+        "--page-cache", action="store_true", help="of a disk: through the page cache, not past it"
+    )
+    command.add_argument(
+        "--media-line",
+        metavar="BYTES",
+        help="what the medium moves at least, if you know: 256 for Optane; default: 64, or 4K",
+    )
+    command.add_argument("--last-level-cache", metavar="BYTES", help="where the system doesn't say")
 
 
 def _doctor(_: argparse.Namespace) -> int:
@@ -259,6 +297,30 @@ def _plan(arguments: argparse.Namespace) -> int:
 def _powercut(arguments: argparse.Namespace) -> int:
     """cut a program's power: what it did not flush or sync is lost, and its recovery is checked"""
     return powercut(arguments)
+
+
+def _devices(arguments: argparse.Namespace) -> int:
+    """list the devices that tables can be predicted on, or show one with its sources"""
+    from pmemlab.devices.command import print_device, print_devices
+
+    console = Console(highlight=False)
+    if arguments.name is None:
+        print_devices(console)
+    else:
+        print_device(console, arguments.name)
+    return 0
+
+
+def _measure_device(arguments: argparse.Namespace) -> int:
+    """measure a NUMA node, a dax mount or a disk, and write a device file of it"""
+    from pmemlab.devices.command import print_device
+    from pmemlab.devices.measuring.command import measure_device
+
+    output = measure_device(arguments, _messages)
+    console = Console(highlight=False)
+    print_device(console, str(output))
+    console.print(f"\nwritten: {output}", markup=False)
+    return 0
 
 
 def _serve(arguments: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ __all__ = [
     "DeviceFileError",
     "LabError",
     "MachineDiedError",
+    "MeasuringError",
     "Mismatch",
     "MissingFactError",
     "MissingRequirementError",
@@ -55,6 +56,10 @@ class PlanError(LabError, ValueError):
 
 class PriceFileError(LabError, ValueError):
     """A file of prices is malformed; the message names file and field."""
+
+
+class MeasuringError(LabError):
+    """A device can't be measured as was wanted; the message says why, and what to do."""
 
 
 class MissingRequirementError(LabError):

@@ -1,12 +1,14 @@
-// The Python module embstore.bench._yardsticks: what the benchmarks compare tables with. Users of tables
-// never load it.
+// The Python module embstore.bench._yardsticks: what the benchmarks compare tables with, and what measures
+// devices. Users of tables never load it.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
 #include <string>
 
+#include "bench/file_yardstick.h"
 #include "bench/hand_written_table.h"
 #include "bench/leveldb_store.h"
+#include "bench/memory_yardstick.h"
 #include "bench/tier_alone.h"
 #include "bindings/array_arguments.h"
 #include "bindings/error_translation.h"
@@ -81,6 +83,28 @@ void bind_stores(nb::module_& module) {
   bind_batches(tier);
 }
 
+void bind_devices(nb::module_& module) {
+  nb::enum_<MemoryOperation>(module, "MemoryOperation")
+      .value("LOAD", MemoryOperation::kLoad)
+      .value("STORE", MemoryOperation::kStore)
+      .value("STORE_FLUSHED", MemoryOperation::kStoreFlushed)
+      .value("STORE_STREAMED", MemoryOperation::kStoreStreamed);
+
+  const auto without_gil = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<MemoryYardstick>(module, "MemoryYardstick")
+      .def(nb::init<size_t, int>(), "bytes"_a, "node"_a, without_gil)
+      .def(nb::init<size_t, std::string>(), "bytes"_a, "directory"_a, without_gil)
+      .def_prop_ro("is_synced", &MemoryYardstick::is_synced)
+      .def("mb_per_s", &MemoryYardstick::mb_per_s, "operation"_a, "random"_a, "access_bytes"_a, "threads"_a,
+           "seconds"_a, without_gil)
+      .def("latency_ns", &MemoryYardstick::latency_ns, "random"_a, "seconds"_a, without_gil);
+
+  nb::class_<FileYardstick>(module, "FileYardstick")
+      .def(nb::init<size_t, std::string, bool>(), "bytes"_a, "directory"_a, "direct"_a, without_gil)
+      .def("mb_per_s", &FileYardstick::mb_per_s, "write"_a, "random"_a, "request_bytes"_a, "threads"_a,
+           "seconds"_a, without_gil);
+}
+
 }  // namespace
 }  // namespace embstore
 
@@ -88,4 +112,5 @@ NB_MODULE(_yardsticks, module) {
   embstore::translate_errors();
   embstore::bind_hand_written_table(module);
   embstore::bind_stores(module);
+  embstore::bind_devices(module);
 }

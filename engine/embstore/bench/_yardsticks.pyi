@@ -1,4 +1,8 @@
-# What tables are compared with. Arrays are C-contiguous; nothing is converted silently.
+# What tables are compared with, and what measures devices. Arrays are C-contiguous; nothing is
+# converted silently.
+import enum
+from typing import overload
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -42,3 +46,36 @@ class TierAlone:
     def drain(self) -> None: ...
     def file_bytes(self) -> int: ...
     def close(self) -> None: ...
+
+class MemoryOperation(enum.Enum):
+    LOAD = 0
+    STORE = 1
+    STORE_FLUSHED = 2
+    STORE_STREAMED = 3
+
+class MemoryYardstick:
+    """How fast a memory is. See engine/core/bench/memory_yardstick.h."""
+
+    @overload
+    def __init__(self, bytes: int, node: int) -> None: ...
+    @overload
+    def __init__(self, bytes: int, directory: str) -> None: ...
+    @property
+    def is_synced(self) -> bool: ...
+    def mb_per_s(
+        self,
+        operation: MemoryOperation,
+        random: bool,
+        access_bytes: int,
+        threads: int,
+        seconds: float,
+    ) -> float: ...
+    def latency_ns(self, random: bool, seconds: float) -> float: ...
+
+class FileYardstick:
+    """How fast a file system's disk is. See engine/core/bench/file_yardstick.h."""
+
+    def __init__(self, bytes: int, directory: str, direct: bool) -> None: ...
+    def mb_per_s(
+        self, write: bool, random: bool, request_bytes: int, threads: int, seconds: float
+    ) -> float: ...

@@ -49,10 +49,14 @@ _NS = {"ns": 1.0, "us": 1e3}
 
 @dataclass(frozen=True)
 class Source:
-    """Where figures come from. what: which figures, and how they were got."""
+    """Where figures come from. what: which figures, and how they were got.
+
+    url: where they were published; or else measured: the date on which one measured them oneself.
+    """
 
     title: str
-    url: str
+    url: str | None
+    measured: str | None
     what: str
 
 
@@ -133,8 +137,6 @@ def read_device_file(path: Path) -> DeviceFile | CompositionFile:
     """Raises DeviceFileError, which names file and field."""
     fields = Fields.of_file(path, DeviceFileError)
     name = fields.text("name")
-    if name != path.stem:
-        raise fields.error("name", f"must be {path.stem!r}, as the file is called")
     kind = fields.text("kind")
     if kind == "memory-mode":
         return _read_composition(fields, name)
@@ -244,7 +246,9 @@ def _read_sources(fields: Fields) -> dict[str, Source]:
     sources = {}
     for source_id in section.names():
         entry = section.section(source_id, required=True)
-        sources[source_id] = Source(entry.text("title"), entry.text("url"), entry.text("what"))
+        measured = entry.text("measured", "") or None
+        url = entry.text("url", "" if measured else None) or None
+        sources[source_id] = Source(entry.text("title"), url, measured, entry.text("what"))
         entry.finish()
     if not sources:
         raise fields.error("sources", "must name at least one")
@@ -342,9 +346,10 @@ def _unit(entry: Fields, units: dict[str, float], name: str = "unit") -> float:
 
 def _whole(entry: Fields, name: str, unit: int = 1) -> int:
     value = entry.take(name, required=True)
-    if not is_number(value) or value <= 0 or (value * unit) != int(value * unit):
-        raise entry.error(name, f"must be a number above 0, not {value!r}")
-    return int(value * unit)
+    if not is_number(value) or round(value * unit) <= 0 or (unit == 1 and value != int(value)):
+        what = "a whole number" if unit == 1 else "a number"
+        raise entry.error(name, f"must be {what} above 0, not {value!r}")
+    return round(float(value) * unit)
 
 
 def _figure(entry: Fields, name: str) -> float:

@@ -43,7 +43,13 @@ class MemoryModeDevice(DeviceModel, CacheOutcomes):
         self.capacity_bytes = pmem.capacity_bytes
         self.media_line_bytes = pmem.media_line_bytes
         self.notes = file.notes
-        self.sources = {**dram.sources, **pmem.sources, **file.sources}
+        # Those of its parts under their names: both may have a source of the same id.
+        parts = {
+            f"{part.name}: {source_id}": source
+            for part in (dram, pmem)
+            for source_id, source in part.sources.items()
+        }
+        self.sources = {**file.sources, **parts}
         self.file = file
         self.dram = dram
         self.pmem = pmem

@@ -1,0 +1,1 @@
+"""Device files from the hardware at hand."""

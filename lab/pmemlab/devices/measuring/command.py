@@ -1,0 +1,132 @@
+"""`pmemlab measure-device`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from pmemlab.devices.measuring.figures import Figures, write_device_file
+from pmemlab.devices.measuring.target import (
+    FolderTarget,
+    NodeTarget,
+    Target,
+    cpu_name,
+    find_target,
+    last_level_cache,
+)
+from pmemlab.errors import MeasuringError
+from pmemlab.yaml_fields import parse_size
+
+__all__ = ["measure_device"]
+
+_CACHES_BESIDE = 8  # memory that is measured for each byte of the last-level cache
+_DISK_BYTES = 4 << 30
+_CACHED_BYTES = 1 << 30
+
+
+def measure_device(arguments: argparse.Namespace, messages: Console) -> Path:
+    """The file that was written. Raises MeasuringError."""
+    output: Path = arguments.output
+    if output.suffix not in (".yaml", ".yml"):
+        raise MeasuringError(f"-o {output}: must end with .yaml, for it to be taken as a file")
+    if not output.absolute().parent.is_dir():
+        raise MeasuringError(f"-o {output}: there is no folder {output.absolute().parent}")
+    if not 0 < arguments.seconds < 3600:
+        raise MeasuringError(f"--seconds {arguments.seconds:g}: must be above 0 and below 3600")
+    target = find_target(arguments.what)
+    is_memory = isinstance(target, NodeTarget) or target.medium == "memory"
+    if arguments.page_cache and is_memory:
+        raise MeasuringError(f"--page-cache: {arguments.what} is memory and has none")
+    cache_bytes = _size(arguments.last_level_cache, "--last-level-cache") or last_level_cache()
+    size_bytes = _size(arguments.size, "--size") or _default_size(
+        target, is_memory, cache_bytes, arguments.page_cache
+    )
+    if size_bytes > target.free_bytes:
+        raise MeasuringError(
+            f"{arguments.what}: has {target.free_bytes >> 20} MiB free of the {size_bytes >> 20} "
+            "that are to be measured; free some, or take less with --size"
+        )
+    figures = _measure(target, is_memory, size_bytes, arguments, messages)
+    if is_memory and size_bytes < _CACHES_BESIDE * cache_bytes:
+        figures.notes.append(
+            f"Only {size_bytes >> 20} MiB were measured, of which the last-level cache "
+            f"({cache_bytes >> 20} MiB) holds up to {min(1, cache_bytes / size_bytes):.0%}: what "
+            "is larger than the cache is slower than these figures."
+        )
+    try:
+        write_device_file(
+            output,
+            figures,
+            name=arguments.name or output.stem,
+            title=arguments.title or _title(target),
+            cpu=cpu_name(),
+            capacity_bytes=target.total_bytes,
+            media_line_bytes=_size(arguments.media_line, "--media-line")
+            or (64 if is_memory else 4096),
+            last_level_cache_bytes=cache_bytes,
+        )
+    except OSError as error:
+        raise MeasuringError(f"-o {output}: can't be written: {error.strerror}") from error
+    return output
+
+
+def _measure(
+    target: Target,
+    is_memory: bool,
+    size_bytes: int,
+    arguments: argparse.Namespace,
+    messages: Console,
+) -> Figures:
+    # Only here: the commands that measure nothing do without the engine.
+    from pmemlab.devices.measuring.files import file_steps, measure_files
+    from pmemlab.devices.measuring.memory import measure_memory, memory_steps, thread_counts
+
+    if is_memory:
+        cpus = target.cpus if isinstance(target, NodeTarget) else os.sched_getaffinity(0)
+        steps = memory_steps(thread_counts(len(cpus)))
+    else:
+        steps = file_steps()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=messages) as progress:
+        task = progress.add_task(f"getting {size_bytes >> 20} MiB ready", total=steps)
+
+        def advance(what: str) -> None:
+            progress.update(task, advance=1, description=what)
+
+        if is_memory:
+            return measure_memory(target, size_bytes, arguments.seconds, advance)
+        assert isinstance(target, FolderTarget)
+        return measure_files(target, size_bytes, arguments.seconds, arguments.page_cache, advance)
+
+
+def _default_size(target: Target, is_memory: bool, cache_bytes: int, page_cache: bool) -> int:
+    if is_memory:
+        wanted = _CACHES_BESIDE * cache_bytes
+    else:
+        wanted = _CACHED_BYTES if page_cache else _DISK_BYTES
+    # Half of what is free: others need some too.
+    return max(2 << 20, min(wanted, target.free_bytes // 2))
+
+
+def _size(text: str | None, option: str) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_size(int(text) if text.isdigit() else text)
+    except ValueError as error:
+        raise MeasuringError(f"{option}: {error}") from None
+
+
+def _title(target: Target) -> str:
+    if isinstance(target, NodeTarget):
+        return f"NUMA node {target.node} of {cpu_name()}"
+    return f"{target.folder} ({target.file_system})"

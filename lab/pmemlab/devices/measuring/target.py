@@ -1,0 +1,151 @@
+"""What is to be measured: a NUMA node, a folder of memory, or a folder on a disk."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pmemlab.errors import MeasuringError
+
+__all__ = ["FolderTarget", "NodeTarget", "Target", "cpu_name", "find_target", "last_level_cache"]
+
+_NODES = Path("/sys/devices/system/node")
+_CPUS = Path("/sys/devices/system/cpu")
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+@dataclass(frozen=True)
+class NodeTarget:
+    """Memory of a NUMA node. bound: whether the system has others, so that it must be asked for.
+
+    cpus: of the node, or of the nearest that has some; the threads run there.
+    """
+
+    node: int
+    bound: bool
+    cpus: frozenset[int]
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True)
+class FolderTarget:
+    """A folder. medium: memory where its files are mapped memory (dax, tmpfs), else block."""
+
+    folder: Path
+    medium: Literal["memory", "block"]
+    file_system: str
+    total_bytes: int
+    free_bytes: int
+
+
+Target = NodeTarget | FolderTarget
+
+
+def find_target(text: str) -> Target:
+    """Of "node0", or of a folder's path. Raises MeasuringError."""
+    if re.fullmatch(r"node[0-9]+", text):
+        return _find_node(int(text[4:]))
+    folder = Path(text)
+    if not folder.is_dir():
+        raise MeasuringError(
+            f"{text}: is neither a folder nor a NUMA node; there are {', '.join(_node_names())}, "
+            "and any folder on the disk or the dax mount in question"
+        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise MeasuringError(f"{text}: can't be written; give a folder in which you may make files")
+    file_system, options = _mount_of(folder.resolve())
+    space = os.statvfs(folder)
+    is_memory = file_system == "tmpfs" or "dax" in options or "dax=always" in options
+    return FolderTarget(
+        folder,
+        "memory" if is_memory else "block",
+        file_system,
+        space.f_blocks * space.f_frsize,
+        space.f_bavail * space.f_frsize,
+    )
+
+
+def _node_names() -> list[str]:
+    names = [path.name for path in _NODES.glob("node[0-9]*")]
+    return sorted(names, key=lambda name: int(name[4:])) or ["node0"]
+
+
+def _find_node(node: int) -> NodeTarget:
+    names = _node_names()
+    if f"node{node}" not in names:
+        raise MeasuringError(f"node{node}: is no NUMA node here; there are {', '.join(names)}")
+    total, free = _node_memory(node)
+    if total == 0:
+        raise MeasuringError(f"node{node}: has no memory; give another of {', '.join(names)}")
+    return NodeTarget(node, len(names) > 1, _nearest_cpus(node), total, free)
+
+
+def _node_memory(node: int) -> tuple[int, int]:
+    """Bytes in all, and free."""
+    path = _NODES / f"node{node}" / "meminfo"
+    text = path.read_text() if path.exists() else Path("/proc/meminfo").read_text()
+    figures = {
+        match[1]: int(match[2]) * 1024 for match in re.finditer(r"(\w+):\s+([0-9]+) kB", text)
+    }
+    return figures["MemTotal"], figures["MemFree"]
+
+
+def _nearest_cpus(node: int) -> frozenset[int]:
+    """CPUs of the node, else of the nearest one, that this process may run on."""
+    allowed = os.sched_getaffinity(0)
+    distances = _NODES / f"node{node}" / "distance"
+    if not distances.exists():
+        return frozenset(allowed)
+    others = [int(name[4:]) for name in _node_names()]
+    near = sorted(zip(map(int, distances.read_text().split()), others, strict=True))
+    for _, other in near:
+        cpus = _parse_list((_NODES / f"node{other}" / "cpulist").read_text()) & allowed
+        if cpus:
+            return frozenset(cpus)
+    return frozenset(allowed)
+
+
+def _parse_list(text: str) -> set[int]:
+    """Of the kernel's lists, as 0-3,8."""
+    numbers: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+def _mount_of(folder: Path) -> tuple[str, list[str]]:
+    """File system's type, and its options."""
+    best: tuple[int, str, list[str]] = (-1, "", [])
+    for line in _MOUNTS.read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        fields, rest = before.split(), after.split()
+        mounted = Path(fields[4].encode().decode("unicode_escape"))
+        if mounted in (folder, *folder.parents) and len(mounted.parts) >= best[0]:
+            best = (len(mounted.parts), rest[0], [*fields[5].split(","), *rest[2].split(",")])
+    return best[1], best[2]
+
+
+def last_level_cache() -> int:
+    """Bytes of the largest cache of a CPU. Raises MeasuringError where the system hides it."""
+    sizes = []
+    for path in sorted(_CPUS.glob("cpu[0-9]*/cache/index*/size")):
+        match = re.fullmatch(r"([0-9]+)([KMG])", path.read_text().strip())
+        if match:
+            sizes.append(int(match[1]) << {"K": 10, "M": 20, "G": 30}[match[2]])
+    if not sizes:
+        raise MeasuringError(
+            "the size of the CPU's caches can't be read; give it with --last-level-cache 32M"
+        )
+    return max(sizes)
+
+
+def cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return os.uname().machine

@@ -1,0 +1,1 @@
+"""How well the lab's predictions do where the truth was published."""

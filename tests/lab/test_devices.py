@@ -1,0 +1,306 @@
+"""Devices: what an access costs on each, against published figures and plain arguments."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embstore.devices import Access
+from pmemlab.devices import DeviceModel, EngineConcurrency, device_names, load_device
+from pmemlab.errors import DeviceFileError, LabError, NotPublishedError
+
+DEVICES = {name: load_device(name) for name in device_names()}
+MEMORIES = [name for name, device in DEVICES.items() if device.kind == "memory"]
+DISKS = [name for name, device in DEVICES.items() if device.kind == "block"]
+ADDRESSED = [
+    Access.LOAD,
+    Access.UPDATE,
+    Access.STORE,
+    Access.STORE_FLUSHED,
+    Access.STORE_STREAMED,
+]
+
+
+def mb_per_s(device: DeviceModel, access: Access, size_bytes: int, threads: int) -> float:
+    return size_bytes * threads * 1e3 / device.time_ns(access, size_bytes, threads)
+
+
+def test_the_devices_that_plans_and_scenarios_speak_of_are_there() -> None:
+    assert {
+        "ddr4-2666-x6",
+        "ddr5-snc",
+        "optane-100-x1",
+        "optane-100-x6",
+        "optane-200-x6",
+        "cxl-asic",
+        "nvme-p4510",
+        "sata-s4510",
+        "optane-100-x6-memory-mode",
+    } <= set(device_names())
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_a_device_says_what_it_is_and_where_its_figures_are_from(name: str) -> None:
+    device = DEVICES[name]
+    assert device.name == name
+    assert device.title
+    assert device.capacity_bytes > 10**11
+    assert device.media_line_bytes in (64, 256, 4096)
+    assert device.sources
+    assert all((source.url or "").startswith("https://") for source in device.sources.values())
+    assert device.is_addressable == (device.kind == "memory")
+    assert (device.cpu_cache_bytes > 0) == device.is_addressable
+
+
+@pytest.mark.parametrize(
+    ("access", "size_bytes", "threads", "published"),
+    [
+        (Access.LOAD, 256, 1, 2700.8),
+        (Access.LOAD, 256, 24, 37324.8),
+        (Access.LOAD, 4096, 8, 21926.4),
+        (Access.STORE, 256, 4, 2996.8),
+        (Access.STORE_FLUSHED, 256, 8, 8516.2),
+        (Access.STORE_STREAMED, 256, 4, 12467.2),
+    ],
+)
+def test_an_access_has_the_bandwidth_that_was_published_of_it(
+    access: Access, size_bytes: int, threads: int, published: float
+) -> None:
+    device = DEVICES["optane-100-x6"]
+    assert mb_per_s(device, access, size_bytes, threads) == pytest.approx(published, rel=0.01)
+
+
+def test_a_line_of_64_bytes_costs_what_its_curve_says_though_the_medium_moves_256() -> None:
+    device = DEVICES["optane-100-x6"]
+    assert mb_per_s(device, Access.LOAD, 64, 24) == pytest.approx(9830.4, rel=0.01)
+    small = device.time_ns(Access.LOAD, 64, 24)
+    assert device.time_ns(Access.LOAD, 256, 24) == pytest.approx(small, rel=0.1)
+
+
+def test_a_part_of_a_line_costs_the_line() -> None:
+    for name in ("optane-100-x6", "cxl-asic"):
+        whole = DEVICES[name].time_ns(Access.LOAD, 64, 1)
+        assert DEVICES[name].time_ns(Access.LOAD, 1, 1) == whole
+        assert DEVICES[name].time_ns(Access.LOAD, 65, 1) == DEVICES[name].time_ns(
+            Access.LOAD, 128, 1
+        )
+
+
+def test_writes_to_optane_get_slower_beyond_four_threads_and_loads_don_t() -> None:
+    one = DEVICES["optane-100-x1"]
+    four, eight = (mb_per_s(one, Access.STORE_STREAMED, 256, threads) for threads in (4, 8))
+    assert eight < 0.75 * four
+    six = DEVICES["optane-100-x6"]
+    four, eight = (mb_per_s(six, Access.LOAD, 256, threads) for threads in (4, 8))
+    assert eight > 1.8 * four
+
+
+def test_one_module_reads_6_6_and_writes_2_3_gb_a_second() -> None:
+    device = DEVICES["optane-100-x1"]
+    assert mb_per_s(device, Access.LOAD, 256, 4) == pytest.approx(6600, rel=0.02)
+    assert mb_per_s(device, Access.STORE_STREAMED, 256, 1) == pytest.approx(2300, rel=0.02)
+
+
+@pytest.mark.parametrize("name", [name for name in MEMORIES if name != "optane-200-x6"])
+def test_an_update_costs_the_store_that_fetches_its_line_and_never_less_than_the_load(
+    name: str,
+) -> None:
+    device = DEVICES[name]
+    for size_bytes in (64, 256, 1024):
+        for threads in (1, 4, 16):
+            update = device.time_ns(Access.UPDATE, size_bytes, threads)
+            assert update >= device.time_ns(Access.LOAD, size_bytes, threads)
+            assert update >= device.time_ns(Access.STORE, size_bytes, threads) * (1 - 1e-9)
+
+
+def test_few_rows_in_flight_are_bounded_by_latency_and_many_by_bandwidth() -> None:
+    alone = load_device("optane-100-x6", EngineConcurrency(rows=1))
+    assert alone.time_ns(Access.LOAD, 64, 1) == pytest.approx(305)
+    assert alone.latency_ns("load", "random") == 305
+    many = load_device("optane-100-x6", EngineConcurrency(rows=1000))
+    assert mb_per_s(many, Access.LOAD, 64, 1) == pytest.approx(1802, rel=0.01)
+
+
+def test_fetches_in_flight_and_loaded_latency_meet_in_one_point() -> None:
+    device = load_device("cxl-asic", EngineConcurrency(rows=4))
+    # Four lines in flight of one thread load the card little: its idle latency, 244 ns.
+    assert device.time_ns(Access.LOAD, 64, 1) == pytest.approx(245 / 4, rel=0.02)
+    # 16 of each of 32 threads are more than the card moves: its peak is what is left.
+    crowded = load_device("cxl-asic", EngineConcurrency(rows=16))
+    assert mb_per_s(crowded, Access.LOAD, 64, 32) == pytest.approx(47_700, rel=0.03)
+
+
+def test_latency_under_load_is_more_than_idle_latency() -> None:
+    device = DEVICES["cxl-asic"]
+    alone = device.time_ns(Access.LOAD, 256, 1)
+    crowded = device.time_ns(Access.LOAD, 256, 16)
+    assert crowded > 1.3 * alone
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+@given(
+    access=st.sampled_from(ADDRESSED),
+    size_bytes=st.integers(1, 1 << 22),
+    threads=st.integers(1, 200),
+)
+def test_no_access_is_free_and_none_is_faster_than_all_that_was_published(
+    name: str, access: Access, size_bytes: int, threads: int
+) -> None:
+    device = DEVICES[name]
+    if device.missing(access) is not None:
+        with pytest.raises(NotPublishedError):
+            device.time_ns(access, size_bytes, threads)
+        return
+    time_ns = device.time_ns(access, size_bytes, threads)
+    assert 0 < time_ns < 1e12
+    fastest_mb_per_s = 115_000  # DDR4's loads by 24 threads
+    assert size_bytes * threads * 1e3 / time_ns < fastest_mb_per_s
+
+
+@pytest.mark.parametrize("name", [name for name in MEMORIES if name != "optane-200-x6"])
+@given(size_bytes=st.sampled_from([64, 256, 1024, 4096]), access=st.sampled_from(ADDRESSED))
+def test_beyond_the_threads_that_were_measured_nothing_grows(
+    name: str, size_bytes: int, access: Access
+) -> None:
+    device = DEVICES[name]
+    some, more = (mb_per_s(device, access, size_bytes, threads) for threads in (64, 4096))
+    assert more == pytest.approx(some, rel=0.01)
+
+
+def test_fewer_threads_than_were_measured_get_as_much_each_as_the_fewest() -> None:
+    device = DEVICES["ddr4-2666-x6"]
+    one, fewest = (mb_per_s(device, Access.STORE_FLUSHED, 256, threads) for threads in (1, 23))
+    assert one == pytest.approx(fewest / 23)
+
+
+def test_a_device_of_which_only_the_maker_s_ceilings_are_public_prices_no_access() -> None:
+    device = DEVICES["optane-200-x6"]
+    assert device.bandwidth_mb_per_s("load", "sequential", 256, 8) == 48_600
+    with pytest.raises(NotPublishedError, match=r"optane-200-x6: no random load .*published"):
+        device.time_ns(Access.LOAD, 256, 4)
+    assert any("maker" in note for note in device.notes)
+
+
+# --- Disks.
+
+
+@pytest.mark.parametrize("name", DISKS)
+def test_a_disk_can_t_be_loaded_from(name: str) -> None:
+    device = DEVICES[name]
+    assert not device.is_addressable
+    for access in ADDRESSED:
+        with pytest.raises(LabError, match=f"{name}: is a disk.*{access.name}"):
+            device.time_ns(access, 64, 1)
+
+
+def test_one_read_in_flight_takes_the_latency_and_many_reach_the_maker_s_rate() -> None:
+    alone = load_device("nvme-p4510", EngineConcurrency(file_reads=1))
+    assert alone.time_ns(Access.FILE_READ, 4096, 1) == pytest.approx(77_000)
+    assert alone.time_ns(Access.FILE_READ, 4096, 8) == pytest.approx(77_000)
+    many = load_device("nvme-p4510", EngineConcurrency(file_reads=256))
+    assert 1e9 / many.time_ns(Access.FILE_READ, 4096, 1) == pytest.approx(637_000, rel=0.01)
+
+
+def test_a_read_of_less_than_a_block_costs_the_block() -> None:
+    for name in DISKS:
+        device = DEVICES[name]
+        assert device.time_ns(Access.FILE_READ, 64, 2) == device.time_ns(Access.FILE_READ, 4096, 2)
+
+
+def test_appends_of_a_mebibyte_go_at_the_sequential_rate() -> None:
+    device = DEVICES["sata-s4510"]
+    assert mb_per_s(device, Access.FILE_WRITE, 1 << 20, 1) == pytest.approx(510, rel=0.02)
+    # One small append after the other waits for each.
+    assert device.time_ns(Access.FILE_WRITE, 4096, 1) == pytest.approx(37_000)
+
+
+@pytest.mark.parametrize("name", DISKS)
+@given(threads=st.integers(1, 64), in_flight=st.integers(1, 256))
+def test_larger_reads_take_longer_and_carry_more(name: str, threads: int, in_flight: int) -> None:
+    device = load_device_cached(name, in_flight)
+    sizes = [4096 << i for i in range(8)]
+    times = [device.time_ns(Access.FILE_READ, size, threads) for size in sizes]
+    for (size, time_ns), (larger, longer) in pairwise(zip(sizes, times, strict=True)):
+        assert longer > time_ns
+        assert larger / longer >= size / time_ns * 0.999
+
+
+_CACHED: dict[tuple[str, int], DeviceModel] = {}
+
+
+def load_device_cached(name: str, in_flight: int) -> DeviceModel:
+    key = (name, in_flight)
+    if key not in _CACHED:
+        _CACHED[key] = load_device(name, EngineConcurrency(file_reads=in_flight))
+    return _CACHED[key]
+
+
+# --- Memory mode.
+
+
+def test_plain_devices_have_no_cache() -> None:
+    assert DEVICES["optane-100-x6"].cache is None
+    assert DEVICES["nvme-p4510"].cache is None
+
+
+def test_memory_mode_has_the_media_accesses_that_were_published() -> None:
+    device = DEVICES["optane-100-x6-memory-mode"]
+    counts = {key: sum(media.values()) for key, media in device.file.media_accesses.items()}  # type: ignore[attr-defined]
+    assert counts == {
+        ("read", "hit"): 1,
+        ("read", "clean_miss"): 3,
+        ("read", "dirty_miss"): 4,
+        ("write", "hit"): 2,
+        ("write", "clean_miss"): 4,
+        ("write", "dirty_miss"): 5,
+    }
+
+
+def test_memory_mode_costs_dram_where_it_hits_and_both_where_it_misses() -> None:
+    device, dram, pmem = (
+        DEVICES[name] for name in ("optane-100-x6-memory-mode", "ddr4-2666-x6", "optane-100-x6")
+    )
+    cache = device.cache
+    assert cache is not None
+    assert (cache.size_bytes, cache.line_bytes) == (192 * 10**9, 64)
+    at = (256, 4)
+    dram_read, dram_write = (dram.time_ns(a, *at) for a in (Access.LOAD, Access.STORE_STREAMED))
+    pmem_read, pmem_write = (pmem.time_ns(a, *at) for a in (Access.LOAD, Access.STORE_STREAMED))
+    assert cache.hit_ns(Access.LOAD, *at) == pytest.approx(dram_read)
+    assert cache.clean_miss_ns(Access.LOAD, *at) == pytest.approx(
+        dram_read + pmem_read + dram_write
+    )
+    assert cache.dirty_miss_ns(Access.LOAD, *at) == pytest.approx(
+        dram_read + pmem_read + dram_write + pmem_write
+    )
+    # An update's line is written back later, into the cache, where its tag is read first.
+    assert cache.clean_miss_ns(Access.UPDATE, *at) - cache.clean_miss_ns(
+        Access.LOAD, *at
+    ) == pytest.approx(dram_read + dram_write)
+
+
+def test_memory_mode_holds_no_files() -> None:
+    with pytest.raises(LabError, match="volatile memory and holds no files"):
+        DEVICES["optane-100-x6-memory-mode"].time_ns(Access.FILE_READ, 4096, 1)
+
+
+# --- Arguments.
+
+
+@pytest.mark.parametrize(
+    ("access", "size_bytes", "threads", "argument"),
+    [(99, 64, 1, "access"), (Access.LOAD, 0, 1, "size_bytes"), (Access.LOAD, 64, 0, "threads")],
+)
+def test_a_wrong_argument_is_named(
+    access: Access, size_bytes: int, threads: int, argument: str
+) -> None:
+    with pytest.raises(LabError, match=f"{argument}: must be"):
+        DEVICES["optane-100-x6"].time_ns(access, size_bytes, threads)
+
+
+def test_an_unknown_device_is_told_with_one_that_is_meant() -> None:
+    with pytest.raises(DeviceFileError, match=r"optane-100x6: .*did you mean optane-100-x"):
+        load_device("optane-100x6")

@@ -1,0 +1,87 @@
+"""Each published figure, foretold from the others of its curve."""
+
+from __future__ import annotations
+
+import pytest
+
+from pmemlab.devices import device_names
+from pmemlab.devices.curves import BandwidthCurve, BandwidthRow
+from pmemlab.devices.device_file import DeviceFile, read_device_file
+from pmemlab.devices.loading import _FOLDER
+from pmemlab.fidelity.bandwidth import CurveError, Foretold, curve_errors, foretell_left_out
+
+FILES = {
+    file.name: file
+    for file in (read_device_file(_FOLDER / f"{name}.yaml") for name in device_names())
+    if isinstance(file, DeviceFile) and file.kind == "memory"
+}
+WITH_CURVES = [name for name, file in FILES.items() if file.bandwidth or file.loaded_latency]
+FORETOLD = {name: list(foretell_left_out(FILES[name])) for name in WITH_CURVES}
+
+
+def errors(name: str) -> list[CurveError]:
+    return curve_errors(FORETOLD[name])
+
+
+@pytest.mark.parametrize("name", WITH_CURVES)
+def test_the_median_figure_of_every_curve_is_foretold_within_a_tenth(name: str) -> None:
+    assert len(errors(name)) >= 6
+    for error in errors(name):
+        assert error.within_a_tenth, error
+
+
+@pytest.mark.parametrize("name", WITH_CURVES)
+def test_seven_of_eight_figures_are_foretold_within_a_tenth(name: str) -> None:
+    figures = FORETOLD[name]
+    near = sum(abs(figure.error) <= 0.1 for figure in figures)
+    # One module written by 23 and 24 threads was published as 589 and 922 MB/s at one size and the
+    # other way round at the next: nothing foretells that.
+    least = 0.82 if name == "optane-100-x1" else 7 / 8
+    assert near / len(figures) >= least, near / len(figures)
+
+
+@pytest.mark.parametrize("name", WITH_CURVES)
+def test_no_figure_that_is_foretold_is_known_to_who_foretells_it(name: str) -> None:
+    """A model that read the figure itself would have no errors at all."""
+    for error in errors(name):
+        assert abs(error.worst.error) > 0.001, error
+
+
+def test_a_size_that_is_left_out_is_left_out_with_all_its_threads() -> None:
+    rows = [BandwidthRow(size, (1, 2, 4), (1.0 * size,) * 3) for size in (64, 256, 1024)]
+    rest = BandwidthCurve(rows).without([(256, 1), (256, 2), (256, 4)])
+    assert rest is not None
+    assert [row.size_bytes for row in rest.rows] == [64, 1024]
+    assert rest.at(256, 2) == pytest.approx(256)
+
+
+def test_a_wrong_figure_is_seen() -> None:
+    """Twice what its neighbours have, as a slip of the pen would be."""
+    file = FILES["ddr4-2666-x6"]
+    curve = file.bandwidth["load", "random"]
+    rows = []
+    for row in curve.rows:
+        values = tuple(
+            2 * value if (row.size_bytes, threads) == (1024, 20) else value
+            for threads, value in zip(row.threads, row.mb_per_s, strict=True)
+        )
+        rows.append(BandwidthRow(row.size_bytes, row.threads, values))
+    slipped = dict(file.bandwidth)
+    slipped["load", "random"] = BandwidthCurve(rows)
+    figures = foretell_left_out(
+        DeviceFile(**{**vars(file), "bandwidth": slipped})  # a copy, as it would have been read
+    )
+    worst = max(
+        (figure for figure in figures if figure.left_out == "figure"),
+        key=lambda figure: abs(figure.error),
+    )
+    assert (worst.size_bytes, worst.threads) == (1024, 20)
+    assert worst.error == pytest.approx(-0.5, abs=0.02)
+
+
+def test_errors_are_relative_and_say_more_or_less() -> None:
+    figure = Foretold("a", "load", "random", "figure", 64, 1, 100.0, 110.0, "MB/s")
+    assert figure.error == pytest.approx(0.1)
+    (error,) = curve_errors([figure])
+    assert error.worst is figure
+    assert error.median == pytest.approx(0.1)

@@ -1,0 +1,300 @@
+"""`pmemlab measure-device` and `pmemlab devices`: files that load, and figures that make sense."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from embstore.bench._yardsticks import FileYardstick, MemoryOperation, MemoryYardstick
+from embstore.devices import Access
+from embstore.errors import EmbStoreError, MissingDeviceError
+from pmemlab.cli import main
+from pmemlab.devices import load_device
+from pmemlab.devices.measuring import files
+from pmemlab.devices.measuring import target as targets
+from pmemlab.devices.measuring.memory import thread_counts
+from pmemlab.devices.measuring.target import FolderTarget, NodeTarget, find_target
+from pmemlab.errors import MeasuringError
+
+SHM = Path("/dev/shm")
+MEASURE = ("--size", "32M", "--seconds", "0.004", "--last-level-cache", "32M")
+DISK = ("--size", "80M", "--seconds", "0.002")
+
+
+def measured(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["measure-device", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["measure-device", *arguments]) == 2
+    return " ".join(capsys.readouterr().err.split())
+
+
+# --- A measurement makes a file that is one like those of the lab.
+
+
+def test_a_node_s_file_is_loaded_and_says_where_it_is_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "mine.yaml"
+    printed = measured(capsys, "node0", "-o", str(output), *MEASURE)
+    assert f"written: {output}" in printed.replace("\n", "")
+    device = load_device(output)
+    assert (device.name, device.kind, device.cpu_cache_bytes) == ("mine", "memory", 32 << 20)
+    (source,) = device.sources.values()
+    assert source.title == "measured here"
+    assert source.measured is not None
+    assert os.uname().release in source.what
+    assert targets.cpu_name() in source.what
+    for access in (Access.LOAD, Access.UPDATE, Access.STORE, Access.STORE_STREAMED):
+        assert 0 < device.time_ns(access, 256, 1) < 1e6
+    # More threads than were measured get what the most got.
+    most = device.bandwidth_mb_per_s("load", "random", 256, os.cpu_count() or 1)
+    assert device.bandwidth_mb_per_s("load", "random", 256, 1000) == most
+
+
+def test_a_file_of_less_memory_than_its_caches_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "mine.yaml"
+    measured(capsys, "node0", "-o", str(output), *MEASURE)
+    assert any("holds up to 100%" in note for note in load_device(output).notes)
+
+
+@pytest.mark.skipif(not os.access(SHM, os.W_OK), reason="no /dev/shm to measure")
+def test_a_folder_in_memory_is_measured_as_memory_and_isn_t_called_persistent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "shm.yaml"
+    measured(capsys, str(SHM), "-o", str(output), "--name", "my-pmem", *MEASURE)
+    device = load_device(output)
+    assert (device.name, device.kind) == ("my-pmem", "memory")
+    assert any("no dax mount" in note for note in device.notes)
+
+
+@pytest.mark.parametrize("options", [(), ("--page-cache",)])
+def test_a_folder_s_disk_is_measured_by_reads_and_appends(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+) -> None:
+    monkeypatch.setattr(files, "_IN_FLIGHT", (1, 4))  # a sync of each thread's takes its time
+    if find_target(str(tmp_path)).medium != "block":  # type: ignore[union-attr]
+        pytest.skip("the temporary folder is in memory")
+    output = tmp_path / "disk.yaml"
+    printed = refused_without_direct_io(capsys, str(tmp_path), "-o", str(output), *DISK, *options)
+    if printed is not None:
+        pytest.skip(printed)
+    device = load_device(output)
+    assert not device.is_addressable
+    assert device.time_ns(Access.FILE_READ, 4096, 1) > 0
+    assert device.time_ns(Access.FILE_WRITE, 1 << 20, 1) > 0
+    (source,) = device.sources.values()
+    assert ("through the page cache" in source.what) == bool(options)
+    assert list(tmp_path.iterdir()) == [output]  # what was measured with is gone
+
+
+def refused_without_direct_io(capsys: pytest.CaptureFixture[str], *arguments: str) -> str | None:
+    """What it says where the temporary folder's file system has no direct I/O."""
+    status = main(["measure-device", *arguments])
+    error = capsys.readouterr().err
+    if status == 2 and "direct I/O" in error:
+        return error
+    assert status == 0, error
+    return None
+
+
+# --- What can't be measured.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere", "-o", "a.yaml"], "nowhere: is neither a folder nor a NUMA node; there are"),
+        (["node4711", "-o", "a.yaml"], "node4711: is no NUMA node here; there are node0"),
+        (["node0", "-o", "a.txt"], "-o a.txt: must end with .yaml"),
+        (["node0", "-o", "no/where/a.yaml"], "-o no/where/a.yaml: there is no folder"),
+        (["node0", "-o", "a.yaml", "--size", "many"], "--size: 'many' is no size"),
+        (["node0", "-o", "a.yaml", "--size", "900T"], "node0: has .* MiB free of the"),
+        (["node0", "-o", "a.yaml", "--seconds", "0"], "--seconds 0: must be above 0"),
+        (["node0", "-o", "a.yaml", "--page-cache"], "--page-cache: node0 is memory and has none"),
+    ],
+)
+def test_what_can_t_be_measured_is_said_before_anything_is(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert re.search(message, refused(capsys, *arguments))
+    assert list(tmp_path.iterdir()) == []
+
+
+def nodes(folder: Path, *described: tuple[str, str, str, int]) -> None:
+    for name, cpus, distance, megabytes in described:
+        (folder / name).mkdir()
+        (folder / name / "cpulist").write_text(f"{cpus}\n")
+        (folder / name / "distance").write_text(f"{distance}\n")
+        (folder / name / "meminfo").write_text(
+            f"Node 0 MemTotal:  {megabytes * 1024} kB\nNode 0 MemFree:  {megabytes * 512} kB\n"
+        )
+
+
+def test_a_node_without_cpus_is_measured_from_the_nearest_that_has_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *others = sorted(os.sched_getaffinity(0))
+    far = f"{others[0]}" if others else ""
+    nodes(
+        tmp_path,
+        ("node0", far, "10 20 24", 1000),
+        ("node1", f"{first}", "20 10 14", 1000),
+        ("node2", "", "24 14 10", 4000),
+        ("node3", "", "24 14 10", 0),
+    )
+    monkeypatch.setattr(targets, "_NODES", tmp_path)
+    (tmp_path / "node2" / "distance").write_text("24 14 10 30\n")
+    found = find_target("node2")
+    assert isinstance(found, NodeTarget)
+    assert found.bound
+    assert found.cpus == {first}
+    assert (found.total_bytes, found.free_bytes) == (4000 << 20, 2000 << 20)
+    with pytest.raises(MeasuringError, match="node3: has no memory; give another of node0, node1"):
+        find_target("node3")
+
+
+def test_a_dax_mount_is_memory_and_the_innermost_mount_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "pmem"
+    inner.mkdir()
+    table = tmp_path / "mountinfo"
+    table.write_text(
+        "22 1 0:20 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
+        f"23 22 259:0 / {inner} rw,relatime shared:2 - ext4 /dev/pmem0 rw,dax=always\n"
+    )
+    monkeypatch.setattr(targets, "_MOUNTS", table)
+    outer = find_target(str(tmp_path))
+    assert isinstance(outer, FolderTarget)
+    assert (outer.medium, outer.file_system) == ("block", "ext4")
+    found = find_target(str(inner))
+    assert isinstance(found, FolderTarget)
+    assert found.medium == "memory"
+
+
+def test_each_thread_has_a_cpu() -> None:
+    assert [thread_counts(cpus) for cpus in (1, 2, 3, 8, 12)] == [
+        (1,),
+        (1, 2),
+        (1, 2, 3),
+        (1, 2, 4, 8),
+        (1, 2, 4, 8, 12),
+    ]
+
+
+# --- The yardsticks.
+
+
+@pytest.fixture(scope="module")
+def memory() -> MemoryYardstick:
+    return MemoryYardstick(64 << 20, node=-1)
+
+
+@pytest.mark.parametrize("operation", list(MemoryOperation))
+@pytest.mark.parametrize("random", [True, False])
+def test_memory_is_moved_at_a_rate_that_memory_has(
+    memory: MemoryYardstick, operation: MemoryOperation, random: bool
+) -> None:
+    try:
+        rate = memory.mb_per_s(operation, random, 4096, 1, 0.02)
+    except MissingDeviceError:
+        assert operation is MemoryOperation.STORE_FLUSHED
+        pytest.skip("this CPU has no clwb")
+    assert 50 < rate < 1e6
+
+
+def test_dependent_loads_at_random_take_longer_than_in_sequence(memory: MemoryYardstick) -> None:
+    at_random, in_sequence = (memory.latency_ns(random, 0.02) for random in (True, False))
+    assert at_random > 2 * in_sequence > 0
+
+
+@pytest.mark.parametrize(("size", "threads"), [(0, 1), (100, 1), (64, 0), (64 << 20, 2)])
+def test_accesses_that_can_t_be_are_refused(
+    memory: MemoryYardstick, size: int, threads: int
+) -> None:
+    with pytest.raises(EmbStoreError, match=r"^(access_bytes|threads): "):
+        memory.mb_per_s(MemoryOperation.LOAD, True, size, threads, 0.01)
+
+
+def test_memory_of_a_node_that_isn_t_there_is_an_error() -> None:
+    with pytest.raises(MissingDeviceError, match="can't take memory of NUMA node 1000"):
+        MemoryYardstick(2 << 20, node=1000)
+
+
+def test_a_folder_that_can_t_be_written_is_an_error(tmp_path: Path) -> None:
+    for make in (
+        lambda: MemoryYardstick(2 << 20, directory=str(tmp_path / "none")),
+        lambda: FileYardstick(2 << 20, str(tmp_path / "none"), False),
+    ):
+        with pytest.raises(EmbStoreError, match="can't be made: No such file"):
+            make()
+
+
+@pytest.mark.parametrize(("size", "threads"), [(0, 1), (100, 1), (512, 0), (4 << 20, 1)])
+def test_requests_that_can_t_be_are_refused(tmp_path: Path, size: int, threads: int) -> None:
+    disk = FileYardstick(2 << 20, str(tmp_path), False)
+    with pytest.raises(EmbStoreError, match=r"^(request_bytes|threads): "):
+        disk.mb_per_s(False, True, size, threads, 0.01)
+
+
+# --- What is printed.
+
+
+def test_all_devices_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices"]) == 0
+    printed = capsys.readouterr().out
+    for name in ("optane-100-x6", "cxl-asic", "nvme-p4510", "optane-100-x6-memory-mode"):
+        assert name in printed
+    assert "public" in printed  # of Optane 200
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("optane-100-x6", ("random load, MB/s", "305 ns", "NVSL/OptaneStudy", "note:")),
+        ("cxl-asic", ("latency under load", "EuroSys")),
+        ("optane-100-x6-memory-mode", ("dirty miss", "direct-mapped")),
+        ("sata-s4510", ("in flight", "36,000")),
+    ],
+)
+def test_a_device_is_shown_with_its_curves_and_sources(
+    name: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["devices", name]) == 0
+    printed = capsys.readouterr().out
+    for word in words:
+        assert word in printed
+
+
+def test_an_unknown_device_is_an_error_of_the_lab(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "tape"]) == 2
+    assert "tape: no device of this name; there are cxl-asic" in capsys.readouterr().err
+
+
+def test_a_measured_file_says_its_figures_in_four_digits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "mine.yaml"
+    measured(capsys, "node0", "-o", str(output), *MEASURE)
+    document = yaml.safe_load(output.read_text())
+    values = [v for c in document["bandwidth"] for p in c["points"] for v in p["values"]]
+    assert len(values) > 40
+    assert all(value == float(f"{value:.4g}") for value in values)
