@@ -59,7 +59,7 @@ help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 .PHONY: test
-test: setup test-packages ## run the tests that need neither Docker nor a guest
+test: setup ## run the tests that need neither Docker nor a guest
 	$(BIN)/python -m pytest tests $(ARGS)
 
 .PHONY: scenarios
@@ -172,11 +172,7 @@ docker-answers:
 optional-packages:
 	$(call install_packages,$(OPTIONAL_PACKAGES))
 
-# On Ubuntu, where Debian's browser isn't, one of the user's own serves as well.
-.PHONY: test-packages
-test-packages:
-	-@$(MAKE) --no-print-directory browser-package
-
+# Not a part of the set-up: a browser is large. Debian's; on Ubuntu one of the user's own serves as well.
 .PHONY: browser-package
 browser-package:
 	$(call install_packages,$(BROWSER_PACKAGE))

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from pmemlab.errors import EXEC_LAB_ERROR_STATUS, LabError, MissingRequirementError
 from pmemlab.machines import Machine
+from pmemlab.planning.options import add_options as plan_options
 from pmemlab.powercut.command import add_options as powercut_options
 from pmemlab.powercut.command import powercut
 from pmemlab.topology import Topology, load_topology, topology_names
@@ -106,6 +107,9 @@ def _parser() -> argparse.ArgumentParser:
 
     run = add("run", _run)
     run.usage = "pmemlab run [pytest's arguments]"
+
+    planned = add("plan", _plan)
+    plan_options(planned)
 
     cut = add("powercut", _powercut)
     powercut_options(cut)
@@ -289,6 +293,17 @@ def _run(arguments: argparse.Namespace) -> int:
     chosen = [argument for argument in arguments.rest if Path(argument.split("::")[0]).exists()]
     folders = [] if chosen else [str(root / "scenarios")]
     return int(pytest.main([f"--rootdir={root}", *folders, *arguments.rest]))
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    """rank storage modes and devices for a table: bytes, hit rates, speed, machines and price"""
+    try:
+        import embstore  # noqa: F401
+    except ImportError as error:
+        raise MissingRequirementError(f"plan: the engine ({error})", "make setup") from error
+    from pmemlab.planning.command import plan
+
+    return plan(arguments)
 
 
 def _powercut(arguments: argparse.Namespace) -> int:

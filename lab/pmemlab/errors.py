@@ -22,6 +22,8 @@ __all__ = [
     "MissingFactError",
     "MissingRequirementError",
     "NotPublishedError",
+    "PlanError",
+    "PriceFileError",
     "ProofError",
     "ProvisionError",
     "TopologyError",
@@ -46,6 +48,14 @@ class DeviceFileError(LabError, ValueError):
 
 class NotPublishedError(LabError):
     """A device was asked for a time for which its file has no figure."""
+
+
+class PlanError(LabError, ValueError):
+    """A plan that can't be made; the message names the argument, or says what would fit."""
+
+
+class PriceFileError(LabError, ValueError):
+    """A file of prices is malformed; the message names file and field."""
 
 
 class MeasuringError(LabError):

@@ -12,6 +12,7 @@ from pmemlab.cli import main
 from pmemlab.errors import LabError
 from pmemlab.fidelity import Row, Section, command, sections
 from pmemlab.fidelity.page import markdown, summary
+from pmemlab.report.documents import read_folder
 
 CLONE = Path(__file__).parents[2]
 PAGE = CLONE / "lab" / "FIDELITY.md"
@@ -75,6 +76,18 @@ def test_a_page_in_no_folder_is_refused_before_anything_is_predicted(
     monkeypatch.setattr(command, "make_sections", lambda **_: pytest.fail("was predicted"))
     assert main(["fidelity", "--write", str(tmp_path / "none" / "page.md")]) == 2
     assert "there is no folder" in capsys.readouterr().err
+
+
+def test_the_report_reads_what_the_command_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "make_sections", lambda **_: (SECTION,))
+    assert main(["fidelity", "--json", str(tmp_path / "fidelity.json")]) == 0
+    (read,) = read_folder(tmp_path).fidelity
+    assert read.title == SECTION.title
+    assert [(row.name, row.published, row.predicted) for row in read.rows] == [
+        (row.name, row.published, row.predicted) for row in SECTION.rows
+    ]
 
 
 @pytest.mark.long

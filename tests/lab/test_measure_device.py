@@ -14,6 +14,7 @@ from embstore.devices import Access
 from embstore.errors import EmbStoreError, MissingDeviceError
 from pmemlab.cli import main
 from pmemlab.devices import load_device
+from pmemlab.devices.measuring import files
 from pmemlab.devices.measuring import target as targets
 from pmemlab.devices.measuring.memory import thread_counts
 from pmemlab.devices.measuring.target import FolderTarget, NodeTarget, find_target
@@ -78,8 +79,12 @@ def test_a_folder_in_memory_is_measured_as_memory_and_isn_t_called_persistent(
 
 @pytest.mark.parametrize("options", [(), ("--page-cache",)])
 def test_a_folder_s_disk_is_measured_by_reads_and_appends(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
 ) -> None:
+    monkeypatch.setattr(files, "_IN_FLIGHT", (1, 4))  # a sync of each thread's takes its time
     if find_target(str(tmp_path)).medium != "block":  # type: ignore[union-attr]
         pytest.skip("the temporary folder is in memory")
     output = tmp_path / "disk.yaml"

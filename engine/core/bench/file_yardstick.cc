@@ -26,13 +26,18 @@ struct Free {
 };
 using Buffer = std::unique_ptr<uint8_t, Free>;
 
-// What no disk can compress.
-Buffer random_buffer(size_t bytes, uint64_t seed) {
+Buffer buffer_of(size_t bytes) {
   const size_t whole = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   Buffer buffer(static_cast<uint8_t*>(std::aligned_alloc(kAlignment, whole)));
   if (!buffer) throw Error(ErrorKind::kStorage, "can't get memory of " + std::to_string(whole) + " bytes");
-  RandomOffsets words(size_t{1} << 31, 1, seed);
-  for (size_t i = 0; i + 4 <= whole; i += 4) {
+  return buffer;
+}
+
+// What no disk can compress.
+Buffer random_buffer(size_t bytes) {
+  Buffer buffer = buffer_of(bytes);
+  RandomOffsets words(size_t{1} << 31, 1, 7);
+  for (size_t i = 0; i + sizeof(uint32_t) <= bytes; i += sizeof(uint32_t)) {
     const auto word = static_cast<uint32_t>(words.next());
     std::memcpy(buffer.get() + i, &word, sizeof word);
   }
@@ -69,7 +74,7 @@ FileYardstick::FileYardstick(size_t bytes, const std::string& directory, bool di
   }
   unlink(path_.c_str());
   try {
-    const Buffer buffer = random_buffer(kFillBytes, 7);
+    const Buffer buffer = random_buffer(kFillBytes);
     for (size_t at = 0; at < bytes_; at += kFillBytes)
       transfer(file_, path_, true, buffer.get(), kFillBytes, at);
     if (fsync(file_) != 0) refuse(path_, "can't be synced", errno);
@@ -95,20 +100,23 @@ double FileYardstick::mb_per_s(bool write, bool random, size_t request_bytes, in
                                                  " for each of " + std::to_string(threads) +
                                                  " threads is more than the file has");
   }
+  const Buffer written = write ? random_buffer(request_bytes) : nullptr;
+  uint8_t* const shared = written.get();
   return megabytes_per_second(
       threads, seconds, Clocked::kElapsed, [=, this](int thread, const std::atomic<bool>& stop) {
-        const Buffer buffer = random_buffer(request_bytes, static_cast<uint64_t>(thread) + 1);
+        const Buffer own_buffer = write ? nullptr : buffer_of(request_bytes);
+        uint8_t* const buffer = write ? shared : own_buffer.get();
         RandomOffsets offsets(bytes_, request_bytes, static_cast<uint64_t>(thread) + 1);
         const size_t slots = bytes_ / request_bytes / static_cast<size_t>(threads);
         const size_t own = static_cast<size_t>(thread) * slots * request_bytes;
         size_t slot = 0;
         double moved = 0;
-        while (!stop.load(std::memory_order_relaxed)) {
+        do {  // once at least: less than a request can't be measured
           const size_t at = random ? offsets.next() : own + slot * request_bytes;
-          transfer(file_, path_, write, buffer.get(), request_bytes, at);
+          transfer(file_, path_, write, buffer, request_bytes, at);
           moved += static_cast<double>(request_bytes);
           if (++slot == slots) slot = 0;
-        }
+        } while (!stop.load(std::memory_order_relaxed));
         if (write && !direct_ && fdatasync(file_) != 0) refuse(path_, "can't be synced", errno);
         return moved;
       });

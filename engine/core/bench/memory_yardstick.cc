@@ -87,10 +87,10 @@ double at_random(std::byte* data, size_t bytes, size_t access_bytes, int thread,
   RandomOffsets offsets(bytes, access_bytes, static_cast<uint64_t>(thread) + 1);
   const size_t between = std::max<size_t>(1, kBytesBetweenClocks / access_bytes);
   double moved = 0;
-  while (!stop.load(std::memory_order_relaxed)) {
+  do {
     for (size_t i = 0; i < between; ++i) Operation::access(data + offsets.next(), access_bytes);
     moved += static_cast<double>(between * access_bytes);
-  }
+  } while (!stop.load(std::memory_order_relaxed));
   return moved;
 }
 
@@ -102,13 +102,13 @@ double in_sequence(std::byte* data, size_t bytes, size_t access_bytes, int threa
   const size_t between = std::max<size_t>(1, kBytesBetweenClocks / access_bytes);
   size_t slot = 0;
   double moved = 0;
-  while (!stop.load(std::memory_order_relaxed)) {
+  do {
     for (size_t i = 0; i < between; ++i) {
       Operation::access(own + slot * access_bytes, access_bytes);
       if (++slot == slots) slot = 0;
     }
     moved += static_cast<double>(between * access_bytes);
-  }
+  } while (!stop.load(std::memory_order_relaxed));
   return moved;
 }
 

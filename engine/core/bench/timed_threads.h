@@ -26,7 +26,7 @@ inline double running_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Calls work(thread, stop) on each of `threads` threads at once; it returns how many bytes it has moved once
+// Calls work(thread, stop) on each of `threads` threads at once; it returns how many bytes it has moved, some, once
 // `stop` is set, which is after `seconds`. Returns MB (10^6 bytes) a second of all. Rethrows what one threw.
 // REQUIRES, for kRunning: a processor for each thread.
 inline double megabytes_per_second(int threads, double seconds, Clocked clocked,

@@ -1,4 +1,5 @@
-# What tables are compared with, and what measures devices. Arrays are C-contiguous; nothing is converted silently.
+# What tables are compared with, and what measures devices. Arrays are C-contiguous; nothing is
+# converted silently.
 import enum
 from typing import overload
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from embstore.bench._yardsticks import FileYardstick
 from embstore.errors import EmbStoreError
 from pmemlab.devices.measuring.figures import Advance, Figures
@@ -13,6 +15,7 @@ __all__ = ["BLOCK_BYTES", "file_steps", "measure_files"]
 BLOCK_BYTES = 4096
 _SIZES = (4096, 8192, 16384, 65536, 131072, 1 << 20)
 _IN_FLIGHT = (1, 2, 4, 8, 16, 32, 64)
+_ROUNDS = 3
 _CURVES = (("read", "random"), ("read", "sequential"), ("write", "sequential"))
 
 
@@ -34,8 +37,8 @@ def measure_files(
     how = "through the page cache, which holds it" if page_cache else "direct I/O"
     figures = Figures(
         "block",
-        f"{how}, a file of {size_bytes >> 20} MiB on {target.file_system}, {seconds:g} s a figure, "
-        "a thread for each request in flight",
+        f"{how}, a file of {size_bytes >> 20} MiB on {target.file_system}, medians of {_ROUNDS} "
+        f"rounds of {seconds / _ROUNDS:g} s a figure, a thread for each request in flight",
     )
     for operation, pattern in _CURVES:
         curve = figures.bandwidth.setdefault((operation, pattern), {})
@@ -43,11 +46,19 @@ def measure_files(
             for in_flight in _IN_FLIGHT:
                 advance(f"{pattern} {operation} of {size:,} bytes, {in_flight} in flight")
                 try:
-                    curve[size, in_flight] = disk.mb_per_s(
-                        operation == "write", pattern == "random", size, in_flight, seconds
-                    )
+                    rounds = [
+                        disk.mb_per_s(
+                            operation == "write",
+                            pattern == "random",
+                            size,
+                            in_flight,
+                            seconds / _ROUNDS,
+                        )
+                        for _ in range(_ROUNDS)
+                    ]
                 except EmbStoreError as error:
                     raise MeasuringError(str(error)) from error
+                curve[size, in_flight] = statistics.median(rounds)
         if (operation, pattern) != ("read", "sequential"):
             alone_ns = BLOCK_BYTES * 1e3 / curve[BLOCK_BYTES, 1]
             figures.idle_latency_ns[operation, pattern] = alone_ns

@@ -1,0 +1,103 @@
+"""What a row takes, in the tier that it lies in and in DRAM beside it."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+
+from embstore import optimizers
+from embstore.optimizers import Optimizer
+from embstore.options import TierKind
+from pmemlab.errors import PlanError
+
+__all__ = ["RowShape", "TierBytes", "bytes_a_row", "optimizer_of"]
+
+ON_SSD = frozenset({TierKind.SSDHASH, TierKind.LEVELDB})
+
+# DRAM that grows with the rows in a tier: the index, and what ranks rows there. From
+# engine/PERFORMANCE.md, "Memory", which `python -m embstore.bench memory` measures.
+_INDEX_BYTES = 20.8
+_BESIDE_ONLY_TIER = 20.9
+_BESIDE_MIDDLE_TIER = 37.5
+_BESIDE_LAST_TIER = {
+    TierKind.PMEM: 21.4,
+    TierKind.SSDHASH: 22.1,
+    TierKind.LEVELDB: 23.8,
+}
+# engine/core/row/row_layout.h and tiers/memory/slot_ranks.h: what is kept beside the floats.
+_META_BYTES = 16
+_HEADER_BYTES = 48
+_FIRST_TIER_RANK_BYTES = 32
+# engine/FORMAT.md: of SSDHASH a record's head, and that files take at most twice the live rows; of
+# LEVELDB a record's key, LevelDB's 8 bytes to it, and the value beside the floats.
+SSDHASH_RECORD_HEAD_BYTES = 64
+_SSDHASH_SPACE = 2.0
+LEVELDB_RECORD_HEAD_BYTES = 17 + 8 + 60
+# Each level is ten times the one before (LevelDB's doc/impl.md), and may hold a row's older copy.
+_LEVELDB_SPACE = 1.11
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """dim: columns. slots: arrays of as many that the optimizer keeps beside the weights."""
+
+    dim: int
+    slots: int
+
+    @property
+    def weights_bytes(self) -> int:
+        """That a look-up reads."""
+        return 4 * self.dim
+
+    @property
+    def row_bytes(self) -> int:
+        """Weights and slots, each from a multiple of 16 bytes on: the engine's row layout."""
+        return (1 + self.slots) * (-(-4 * self.dim // 16) * 16)
+
+
+@dataclass(frozen=True)
+class TierBytes:
+    """Of one row. tier: on the tier's own device. dram: beside it, in DRAM whatever that device is.
+
+    record, header: that are read and written where the row changes tiers; the latter lie apart from
+    the former, on the tier's device too.
+    """
+
+    tier: float
+    dram: float
+    record: int
+    header: int = 0
+
+
+def bytes_a_row(shape: RowShape, kinds: tuple[TierKind, ...], tier: int) -> TierBytes:
+    """Of a row in that tier of a storage type. kinds: its tiers, fastest first."""
+    kind, row = kinds[tier], shape.row_bytes
+    if len(kinds) == 1:
+        return TierBytes(row + _META_BYTES, _BESIDE_ONLY_TIER, row, _META_BYTES)
+    if tier == 0:
+        beside = _INDEX_BYTES + _FIRST_TIER_RANK_BYTES + _META_BYTES
+        return TierBytes(row, beside, row)
+    if kind is TierKind.SSDHASH:
+        record = SSDHASH_RECORD_HEAD_BYTES + row
+        return TierBytes(_SSDHASH_SPACE * record, _BESIDE_LAST_TIER[kind], record)
+    if kind is TierKind.LEVELDB:
+        record = LEVELDB_RECORD_HEAD_BYTES + row
+        return TierBytes(_LEVELDB_SPACE * record, _BESIDE_LAST_TIER[kind], record)
+    last = tier == len(kinds) - 1
+    return TierBytes(
+        row + _HEADER_BYTES,
+        _BESIDE_LAST_TIER[kind] if last else _BESIDE_MIDDLE_TIER,
+        row,
+        _HEADER_BYTES,
+    )
+
+
+def optimizer_of(name: str) -> Optimizer:
+    """One of embstore.optimizers by its name, in any case. Raises PlanError."""
+    known = {each.lower(): each for each in optimizers.__all__ if each != "Optimizer"}
+    if name.lower() not in known:
+        raise PlanError(f"--optimizer {name}: must be one of {', '.join(known.values())}")
+    kind: type[Optimizer] = getattr(optimizers, known[name.lower()])
+    # Its numbers change nothing of a row's size; those without a default are given one.
+    parameters = inspect.signature(kind).parameters.values()
+    return kind(**{p.name: 0.1 for p in parameters if p.default is inspect.Parameter.empty})

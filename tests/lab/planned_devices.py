@@ -1,0 +1,67 @@
+"""Devices of a few figures, to plan with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from embstore.devices import Access
+from pmemlab.errors import LabError
+
+
+@dataclass(frozen=True)
+class Dram:
+    """Memory mode's DRAM, which hits in `hit` and misses in `miss` nanoseconds."""
+
+    size_bytes: int
+    hit: float
+    miss: float
+
+    def hit_ns(self, access: Access, size_bytes: int, threads: int) -> float:
+        _check(access, size_bytes, threads)
+        return self.hit
+
+    def dirty_miss_ns(self, access: Access, size_bytes: int, threads: int) -> float:
+        _check(access, size_bytes, threads)
+        return self.miss
+
+
+def _check(access: Access, size_bytes: int, threads: int) -> None:
+    """What every device may rely on."""
+    assert access in Access
+    assert isinstance(size_bytes, int)
+    assert isinstance(threads, int)
+    assert min(size_bytes, threads) >= 1
+
+
+@dataclass(frozen=True)
+class Device:
+    """An access takes its latency, or longer where threads want more than the bandwidth."""
+
+    name: str
+    latency: float = 100.0
+    bytes_a_ns: float = 100.0  # of all threads together
+    is_addressable: bool = True
+    cpu_cache_bytes: int = 0
+    media_line_bytes: int = 64
+    cache: Dram | None = None
+    publishes_latency: bool = True
+
+    def time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
+        assert self.is_addressable == (access < Access.FILE_READ)
+        _check(access, size_bytes, threads)
+        return max(self.latency, threads * size_bytes / self.bytes_a_ns)
+
+    def latency_ns(self, operation: str, pattern: str) -> float:
+        assert (operation, pattern) == ("load", "random")
+        if not self.publishes_latency:
+            raise LabError(f"{self.name}: no latency was published")
+        return self.latency
+
+
+DRAM = Device("dram")
+PMEM = Device("pmem", latency=300.0, bytes_a_ns=20.0, media_line_bytes=256)
+CXL = Device("cxl", latency=240.0, bytes_a_ns=40.0)
+DISK = Device("disk", latency=2_000.0, bytes_a_ns=3.0, is_addressable=False)
+MEMORY_MODE = Device(
+    "memory-mode", media_line_bytes=256, cache=Dram(16 << 20, hit=100.0, miss=900.0)
+)

@@ -1,0 +1,480 @@
+"""Plans: what they are made of, how they are ranked, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planned_devices import CXL, DISK, DRAM, MEMORY_MODE, PMEM, Device
+
+import embstore as es
+from embstore.devices import Access
+from embstore.options import StorageType
+from pmemlab.cli import main
+from pmemlab.errors import NotPublishedError, PlanError
+from pmemlab.planning.accesses import step_accesses
+from pmemlab.planning.cpu_work import CpuWork, measure_cpu_work
+from pmemlab.planning.hit_rates import LeastFrequent
+from pmemlab.planning.plan import Plans, Settings, Workload, make_plans
+from pmemlab.planning.presentation import plans_document
+from pmemlab.planning.prices import Holding, MachineShape, Prices, load_prices
+from pmemlab.planning.row_bytes import RowShape
+from pmemlab.planning.tiers import (
+    DevicePool,
+    Placed,
+    named_devices,
+    role_of,
+    storage_type_of,
+)
+from pmemlab.planning.zipf import BoundedZipf
+
+GB = 10**9
+CPU = CpuWork(60.0, 370.0, "given")
+POOL: DevicePool = {"DRAM": (DRAM,), "PMEM": (PMEM,), "SSD": (DISK,)}
+TABLE = Workload(
+    rows=100_000_000,
+    dim=64,
+    optimizer=es.optimizers.Adagrad(0.1),
+    skew=1.05,
+    lookups_per_s=1e6,
+    batch_ids=50_000,
+)
+
+
+def _machine(name: str, usd_per_hour: float, **holds_gb: float) -> MachineShape:
+    holds = tuple(Holding((device,), int(gb * GB), 1) for device, gb in holds_gb.items())
+    return MachineShape(name, 64, usd_per_hour, holds, "a test", "none", "2026-01-01", ())
+
+
+MEMORY = _machine("memory", 4.0, dram=64)
+MIXED = _machine("mixed", 3.0, dram=16, pmem=128)
+STORAGE = _machine("storage", 1.0, dram=16, disk=1000)
+PRICES = Prices(Path("prices.yaml"), 730, (MEMORY, MIXED, STORAGE))
+
+
+def _plans(workload: Workload = TABLE, **changes: Any) -> Plans:
+    given: dict[str, Any] = {"pool": POOL, "prices": PRICES, "cpu": CPU, **changes}
+    return make_plans(workload, **given)
+
+
+def _of(plans: Plans, storage_type: str) -> Any:
+    return next(plan for plan in plans.plans if plan.storage_type == storage_type)
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_they_were() -> Iterator[None]:
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_every_storage_type_without_gpu_memory_is_planned_once_on_each_device() -> None:
+    planned = [plan.storage_type for plan in _plans().plans]
+    assert sorted(planned) == sorted(
+        kind.name
+        for kind in StorageType
+        if "HBM" not in kind.name and kind.name not in ("SSDHASH", "LEVELDB")
+    )
+    two = _plans(pool={"DRAM": (DRAM,), "PMEM": (PMEM, CXL), "SSD": (DISK,)})
+    on = [p.devices for p in two.plans if p.storage_type == "DRAM_PMEM_SSDHASH"]
+    assert sorted(on) == [("dram", "cxl", "disk"), ("dram", "pmem", "disk")]
+
+
+def test_bytes_and_prices_add_up() -> None:
+    """Rows of 512 bytes, 48 more below DRAM; 68.8 and 21.4 bytes of DRAM beside each."""
+    plan = _of(_plans(), "DRAM_PMEM")
+    first, below = plan.tiers
+    assert (first.rows, below.rows) == (10_000_000, 90_000_000)
+    assert (first.bytes, below.bytes) == (10_000_000 * 512, 90_000_000 * 560)
+    assert plan.index_bytes == 10_000_000 * 68.8 + 90_000_000 * 21.4
+    dram = (first.bytes + plan.index_bytes) / (0.9 * 16 * GB)
+    pmem = below.bytes / (0.9 * 128 * GB)
+    assert (plan.machine, plan.machines) == ("mixed", math.ceil(max(dram, pmem)))
+    assert plan.machines == 1
+    assert plan.usd_per_month == 3.0 * 730
+    assert plan.usd_per_million_lookups == pytest.approx(3.0 / 3600)  # a million a second
+    assert plan.lookups_per_s == pytest.approx(
+        plan.threads * 1e9 / (plan.cpu_ns + sum(plan.device_ns.values()))
+    )
+    assert plan.step_ms == pytest.approx(50_000 * plan.threads / plan.lookups_per_s * 1e3)
+    assert plan.cpu_ns == pytest.approx(60 + 370 * plan.moved_rows)
+    assert sum(tier.hit_rate for tier in plan.tiers) == pytest.approx(1)
+
+
+def test_the_cheapest_machines_are_taken_and_the_cheapest_plan_comes_first() -> None:
+    plans = _plans().plans
+    prices = [plan.usd_per_month for plan in plans]
+    assert prices == sorted(prices, key=lambda price: price or math.inf)
+    assert _of(_plans(), "DRAM_SSDHASH").machine == "storage"
+    cheap = replace(MEMORY, name="cheap", usd_per_hour=0.5)
+    assert _of(_plans(prices=replace(PRICES, machines=(MEMORY, cheap))), "DRAM").machine == "cheap"
+
+
+def test_more_machines_are_taken_where_one_is_too_small() -> None:
+    prices = replace(PRICES, machines=(MEMORY,))
+    whole = _of(_plans(prices=prices), "DRAM")
+    assert whole.bound_by == "bytes on dram"
+    assert whole.machines == math.ceil(100_000_000 * (528 + 20.9) / (0.9 * 64 * GB)) == 1
+    limited = _of(_plans(prices=prices, settings=Settings(dram_bytes=5 * GB)), "DRAM")
+    assert limited.machines == math.ceil(100_000_000 * (528 + 20.9) / (5 * GB)) == 11
+    assert limited.usd_per_month == pytest.approx(11 * 4.0 * 730)
+
+
+def test_more_machines_are_taken_where_one_is_too_slow() -> None:
+    busy = replace(TABLE, lookups_per_s=1e7)
+    plan = _of(
+        _plans(busy, pool={**POOL, "PMEM": ()}, settings=Settings(threads=2)), "DRAM_SSDHASH"
+    )
+    assert plan.bound_by == "rate"
+    hottest = BoundedZipf(busy.rows, busy.skew).hottest_share
+    busiest = busy.lookups_per_s * (hottest + (1 - hottest) / plan.machines)
+    assert plan.lookups_per_s >= busiest
+    fewer = busy.lookups_per_s * (hottest + (1 - hottest) / (plan.machines - 1))
+    assert fewer > plan.lookups_per_s * 0.9
+
+
+def test_a_row_that_one_machine_can_t_serve_is_told() -> None:
+    with pytest.raises(PlanError, match=r"the row that is asked for most is in one machine"):
+        _plans(replace(TABLE, lookups_per_s=1e12), storage_types=[StorageType.DRAM])
+
+
+@given(st.floats(50, 400), st.floats(1.1, 20))
+@settings(max_examples=15, deadline=None)
+def test_a_faster_device_gives_a_faster_plan(latency: float, factor: float) -> None:
+    speeds = []
+    for device in (
+        replace(PMEM, latency=latency),
+        replace(PMEM, latency=latency * factor, bytes_a_ns=PMEM.bytes_a_ns / factor),
+    ):
+        pool: DevicePool = {**POOL, "PMEM": (device,)}
+        speeds.append(_of(_plans(pool=pool), "DRAM_PMEM").lookups_per_s)
+    assert speeds[0] > speeds[1]
+
+
+def test_a_larger_first_tier_is_faster_and_takes_more_dram() -> None:
+    plans = _plans(settings=Settings(first_tier_fractions=(0.05, 0.2))).plans
+    small, large = sorted(
+        (p for p in plans if p.storage_type == "DRAM_SSDHASH"), key=lambda p: p.tiers[0].bytes
+    )
+    assert (small.first_tier_fraction, large.first_tier_fraction) == (0.05, 0.2)
+    assert small.hit_rate < large.hit_rate
+    assert small.lookups_per_s < large.lookups_per_s
+    assert [p.storage_type for p in plans].count("DRAM") == 1
+
+
+def test_serving_is_faster_than_training() -> None:
+    serving = _plans(replace(TABLE, training=False))
+    for kind in ("DRAM", "DRAM_PMEM", "PMEM_LIBPMEM"):
+        assert _of(serving, kind).lookups_per_s > _of(_plans(), kind).lookups_per_s
+
+
+def test_devices_that_no_machine_holds_are_planned_without_a_price() -> None:
+    plans = _plans(pool={**POOL, "PMEM": (CXL, PMEM)}).plans
+    unpriced = [plan for plan in plans if plan.usd_per_month is None]
+    assert {plan.devices for plan in unpriced if plan.storage_type == "DRAM_PMEM"} == {
+        ("dram", "cxl")
+    }
+    assert all(plan.machines is None and plan.lookups_per_s > 0 for plan in unpriced)
+    assert plans[-len(unpriced) :] == tuple(unpriced)
+    assert "prices.yaml holds cxl" in str(unpriced[0].why_unpriced)
+    together = [plan for plan in plans if plan.devices == ("dram", "pmem", "disk")]
+    assert "holds dram and pmem and disk together" in str(together[0].why_unpriced)
+
+
+def test_memory_mode_is_slower_than_dram_and_faster_than_all_misses() -> None:
+    machine = _machine("m", 1.0, **{"memory-mode": 1000, "dram": 1000})
+    pool: DevicePool = {"DRAM": (DRAM, MEMORY_MODE), "PMEM": (PMEM,), "SSD": ()}
+    plans = _plans(pool=pool, prices=replace(PRICES, machines=(machine,))).plans
+    by_device = {p.devices[0]: p for p in plans if p.storage_type == "DRAM"}
+    cached, plain = by_device["memory-mode"], by_device["dram"]
+    assert cached.lookups_per_s < plain.lookups_per_s
+    assert cached.device_ns["memory-mode"] < 9 * plain.device_ns["dram"]
+    # All persistent memory is memory then, and none is left for a tier.
+    assert not any("memory-mode" in (p.index_device, *p.devices) for p in plans if len(p.tiers) > 1)
+    assert {p.index_device for p in plans if p.storage_type == "PMEM_LIBPMEM"} == {"dram"}
+
+
+def test_what_a_step_does_balances() -> None:
+    """As many rows go down to a tier as leave it and those below it."""
+    placement = LeastFrequent(BoundedZipf(1_000_000, 1.0), [100_000, 300_000])
+    placed = Placed(StorageType.DRAM_PMEM_SSDHASH, (DRAM, PMEM, DISK), DRAM)
+    step = step_accesses(
+        placed, placement, RowShape(64, 1), batch_ids=10_000, threads=1, training=True, machines=1
+    )
+    rates = {(a.tier, a.access, a.size_bytes): a.rate for a in step.accesses}
+    up = step.moved_rows
+    assert rates[0, Access.STORE, 512] == pytest.approx(up)
+    assert rates[1, Access.STORE, 512] == rates[1, Access.STORE, 48] == pytest.approx(up)
+    read = rates[2, Access.FILE_READ, 4096] + rates[2, Access.FILE_READ, 8192]
+    # From the middle: rows that go up, read twice, and as many that go down as come from the disk.
+    assert rates[1, Access.LOAD, 512] == pytest.approx(2 * up - read)
+    written = rates[2, Access.FILE_WRITE, 1 << 19] * (1 << 19) / (2 * 576)
+    assert written == pytest.approx(read)
+    assert rates[0, Access.UPDATE, 512] == pytest.approx(step.distinct_rows - up)
+    assert step.hit_rates[1] + step.hit_rates[2] > up > step.hit_rates[2]
+
+
+def test_rows_in_the_cpu_s_cache_cost_the_device_nothing() -> None:
+    placement = LeastFrequent(BoundedZipf(10_000, 1.0), [])
+    loads = []
+    for cache_bytes in (0, 1 << 20, 1 << 30):
+        placed = Placed(StorageType.DRAM, (replace(DRAM, cpu_cache_bytes=cache_bytes),), DRAM)
+        step = step_accesses(
+            placed, placement, RowShape(64, 1), batch_ids=1000, threads=1, training=True, machines=1
+        )
+        loads.append(sum(a.rate for a in step.accesses if a.access is Access.LOAD and a.tier == 0))
+    assert loads[0] == pytest.approx(1)
+    assert 0 < loads[1] < 1
+    assert loads[2] == 0
+
+
+def test_a_row_below_is_read_again_by_the_apply_unless_the_cpu_has_it_still() -> None:
+    placement = LeastFrequent(BoundedZipf(1_000_000, 1.0), [100_000])
+
+    def read(cpu_cache_bytes: int, threads: int) -> float:
+        dram = replace(DRAM, cpu_cache_bytes=cpu_cache_bytes)
+        placed = Placed(StorageType.DRAM_PMEM, (dram, PMEM), dram)
+        step = step_accesses(
+            placed,
+            placement,
+            RowShape(64, 1),
+            batch_ids=10_000,
+            threads=threads,
+            training=True,
+            machines=1,
+        )
+        (rate,) = (
+            a.rate
+            for a in step.accesses
+            if a.tier == 1 and a.access is Access.LOAD and a.size_bytes == 512
+        )
+        return rate / step.moved_rows
+
+    assert read(0, threads=1) == pytest.approx(2)
+    assert read(8 << 20, threads=1) == pytest.approx(1)
+    assert read(8 << 20, threads=16) == pytest.approx(2)
+
+
+def test_what_nothing_holds_is_told_with_what_would() -> None:
+    with pytest.raises(
+        PlanError,
+        match=r"nothing fits:\n  DRAM on dram: needs 55 of memory, for "
+        r"its bytes on dram; --max-machines 55 would let it",
+    ):
+        _plans(
+            pool={"DRAM": (DRAM,)},
+            settings=Settings(dram_bytes=GB, max_machines=50),
+        )
+    some = _plans(settings=Settings(dram_bytes=4 * GB, max_machines=2))
+    assert {"DRAM_PMEM", "DRAM_SSDHASH"} <= {plan.storage_type for plan in some.plans}
+    (left,) = [each for each in some.left_out if each.storage_type == "DRAM"]
+    assert "needs 14 of memory" in left.why
+
+
+def test_a_device_without_the_figures_is_left_out_with_the_reason() -> None:
+    class Unmeasured(Device):
+        def time_ns(self, access: Access, *_: int) -> float:
+            raise NotPublishedError(f"{self.name}: no random {access.name} was published")
+
+    plans = _plans(pool={**POOL, "PMEM": (Unmeasured("new", media_line_bytes=256),)})
+    assert {each.why for each in plans.left_out} == {"new: no random LOAD was published"}
+    assert not any("new" in plan.devices for plan in plans.plans)
+
+
+@pytest.mark.parametrize(
+    ("device", "role"),
+    [(DRAM, "DRAM"), (PMEM, "PMEM"), (CXL, "PMEM"), (DISK, "SSD"), (MEMORY_MODE, "DRAM")],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_devices_are_put_where_they_belong(device: Device, role: str) -> None:
+    assert role_of(device) == role
+
+
+def test_the_lab_s_devices_are_put_where_they_belong() -> None:
+    drams = ["ddr4-2666-x6", "ddr5-snc", "optane-100-x6-memory-mode"]
+    others = ["optane-100-x6", "cxl-asic", "optane-200-x6", "nvme-p4510", "sata-s4510"]
+    pool = named_devices([*drams, *others])
+    assert {role: [device.name for device in devices] for role, devices in pool.items()} == {
+        "DRAM": ["ddr4-2666-x6", "ddr5-snc", "optane-100-x6-memory-mode"],
+        "PMEM": ["optane-100-x6", "cxl-asic", "optane-200-x6"],
+        "SSD": ["nvme-p4510", "sata-s4510"],
+    }
+
+
+def test_a_memory_that_nothing_is_known_of_must_be_given_with_its_tier() -> None:
+    with pytest.raises(PlanError, match=r"--devices x: say DRAM=x or PMEM=x"):
+        role_of(Device("x", publishes_latency=False))
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["DRAM=nvme-p4510"], "nvme-p4510 is a disk, .* can't be a first tier.*; give SSD=nvme"),
+        (["PMEM=sata-s4510"], "sata-s4510 is a disk"),
+        (["SSD=optane-100-x6"], "optane-100-x6 is memory"),
+        (["HBM=ddr5-snc"], "HBM is no tier; there are DRAM, PMEM and SSD"),
+    ],
+)
+def test_a_device_on_a_tier_that_it_can_t_hold_is_refused(names: list[str], problem: str) -> None:
+    with pytest.raises(PlanError, match=rf"--devices {names[0]}: {problem}"):
+        named_devices(names)
+
+
+def test_a_disk_as_a_first_tier_is_refused_by_name() -> None:
+    with pytest.raises(PlanError, match=r"DRAM_SSDHASH: disk .* can't be the first tier"):
+        _plans(pool={"DRAM": (DISK,), "SSD": (DISK,)}, storage_types=[StorageType.DRAM_SSDHASH])
+    with pytest.raises(PlanError, match="none of the storage types can be had on disk; the first"):
+        _plans(pool={"SSD": (DISK,)})
+
+
+@pytest.mark.parametrize(
+    ("kind", "pool", "problem"),
+    [
+        ("DRAM", {"SSD": (DISK,)}, r"DRAM or memory mode for its DRAM tier; given: disk \(a disk"),
+        ("PMEM_LIBPMEM", {"PMEM": (PMEM,)}, "DRAM or memory mode for its index; given: pmem"),
+        ("DRAM_PMEM", {"DRAM": (DRAM,)}, "PMem or CXL memory for its PMEM tier; given: dram"),
+        ("DRAM_LEVELDB", {"DRAM": (DRAM,)}, "a disk for its SSD tier; given: dram"),
+    ],
+)
+def test_a_storage_type_that_is_asked_for_must_have_devices(
+    kind: str, pool: DevicePool, problem: str
+) -> None:
+    with pytest.raises(PlanError, match=f"--devices: {kind} needs {problem}"):
+        _plans(pool=pool, storage_types=[StorageType[kind]])
+
+
+def test_storage_types_are_known_by_name() -> None:
+    assert storage_type_of("ssdhash") is StorageType.DRAM_SSDHASH
+    with pytest.raises(PlanError, match="--storage-types HBM: needs GPU memory"):
+        storage_type_of("HBM")
+    with pytest.raises(PlanError, match="--storage-types TAPE: no storage type; there are DRAM,"):
+        storage_type_of("TAPE")
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"rows": 0}, "--rows 0: must be 1"),
+        ({"dim": 0}, "--dim 0: must be 1"),
+        ({"batch_ids": 0}, "--batch-size 0: must be 1"),
+        ({"skew": -1.0}, "--skew -1.0: must be 0"),
+        ({"skew": math.nan}, "--skew nan: must be 0"),
+        ({"lookups_per_s": 0.0}, "--lookups-per-s 0.0: must be above 0"),
+    ],
+)
+def test_a_workload_that_is_none_is_refused(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(PlanError, match=problem):
+        replace(TABLE, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"threads": 0}, "--threads 0: must be 1"),
+        ({"first_tier_fractions": (0.1, 1.0)}, "--first-tier-fraction 1.0: must be between"),
+        ({"middle_tier_fraction": 0.0}, "--middle-tier-fraction 0.0: must be between"),
+        ({"dram_bytes": 0}, "--dram-per-machine 0: must be above 0"),
+        ({"usable_fraction": 1.1}, "--usable-fraction 1.1: must be above 0"),
+        ({"max_machines": 0}, "--max-machines 0: must be 1"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(PlanError, match=problem):
+        Settings(**changes)
+
+
+def test_the_last_of_three_tiers_must_have_rows() -> None:
+    with pytest.raises(PlanError, match=r"--first-tier-fraction 0.8: leaves the last of three"):
+        _plans(settings=Settings(first_tier_fractions=(0.8,)))
+
+
+def test_the_cpu_s_work_is_measured_on_a_table_that_it_caches() -> None:
+    adagrad = es.optimizers.Adagrad(0.1)
+    training = measure_cpu_work(16, adagrad, 1.05, training=True)
+    serving = measure_cpu_work(16, adagrad, 1.05, training=False)
+    assert 0.5 < serving.ns_per_lookup < training.ns_per_lookup < 10_000
+    assert "measured here: look-up and Adagrad" in training.source
+
+
+COMMAND = ["plan", "--rows=2e8", "--dim=64", "--skew=1.05", "--lookups-per-s=5e6"]
+COMMAND += ["--cpu-ns-per-lookup=60"]
+DEVICES = ["--devices", "ddr4-2666-x6", "optane-100-x6", "nvme-p4510"]
+
+
+def test_the_command_prints_a_table_that_fits_and_writes_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    file = tmp_path / "plan.json"
+    assert main([*COMMAND, *DEVICES, "--json", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 100
+    assert "DRAM_PMEM in 1 × ecs.re6p.13xlarge" in out
+    assert "CPU: 60.0 ns a look-up (given)" in out
+    document = json.loads(file.read_text())
+    assert document["kind"] == "modelled"
+    assert document["workload"]["row_bytes"] == 512
+    assert [plan["rank"] for plan in document["plans"]] == list(
+        range(1, len(document["plans"]) + 1)
+    )
+    best = document["plans"][0]
+    assert best["usd_per_month"] == min(p["usd_per_month"] or 1e9 for p in document["plans"])
+    assert f"{best['storage_type']} in {best['machines']} × {best['machine']}" in out
+
+
+def test_the_function_gives_what_the_command_writes(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    assert main([*COMMAND, *DEVICES, "--json", str(file)]) == 0
+    workload = Workload(200_000_000, 64, es.optimizers.Adagrad(0.1), 1.05, 5e6)
+    prices = load_prices()
+    plans = make_plans(workload, named_devices(DEVICES[1:]), prices, CPU)
+    assert json.loads(json.dumps(plans_document(plans, prices))) == json.loads(file.read_text())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ("--rows 1.5", "--rows 1.5: must be a whole number"),
+        ("--optimizer lion", "--optimizer lion: must be one of"),
+        ("--devices flux", "flux: no device of this name"),
+        ("--devices nvme-p4510", "which a disk can't be"),
+        ("--machines tiny", "there is no tiny"),
+        ("--dram-per-machine lots", "--dram-per-machine: 'lots' is no size"),
+        ("--cpu-ns-per-lookup 0", "--cpu-ns-per-lookup 0.0: must be above 0"),
+        ("--top 0", "--top 0: must be 1 or more"),
+        ("--prices /none.yaml", "/none.yaml: can't be read"),
+        ("--json /none/plan.json", "--json /none/plan.json: can't be written"),
+    ],
+)
+def test_the_command_s_errors_name_the_argument(
+    arguments: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*COMMAND, *DEVICES, *arguments.split()]) == 2
+    assert problem in " ".join(capsys.readouterr().err.split())
+
+
+def test_commands_that_train_nothing_don_t_need_the_engine_for_its_options() -> None:
+    """They run where neither it nor NumPy is installed."""
+    program = (
+        "import sys; sys.modules['numpy'] = sys.modules['embstore'] = None\n"
+        "from pmemlab.cli import main\n"
+        f"sys.exit(main({COMMAND!r}))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "pmemlab: plan: the engine" in done.stderr
+    assert "make setup" in done.stderr

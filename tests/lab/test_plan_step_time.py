@@ -1,0 +1,76 @@
+"""How long a look-up takes, where a plain calculation says it too."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from planned_devices import Device, Dram
+
+from embstore.devices import Access
+from pmemlab.planning.accesses import DeviceAccess
+from pmemlab.planning.step_time import lookup_time
+
+
+def _access(device: str, rate: float = 1.0, size: int = 256, miss: float = 0.0) -> DeviceAccess:
+    return DeviceAccess(0, device, Access.LOAD, size, rate, miss)
+
+
+def test_one_thread_waits_for_each_latency() -> None:
+    fast, slow = Device("fast", latency=100.0), Device("slow", latency=300.0)
+    accesses = [_access("fast", 2.0), _access("slow", 0.5)]
+    time = lookup_time(50.0, accesses, {"fast": fast, "slow": slow}, {}, threads=1)
+    assert time.total_ns == pytest.approx(50 + 2 * 100 + 0.5 * 300)
+    assert time.by_device == pytest.approx({"fast": 200, "slow": 150})
+
+
+@given(st.integers(8, 200), st.floats(0, 1000))
+def test_many_threads_get_the_bandwidth_of_the_device_that_they_wait_for(
+    threads: int, cpu_ns: float
+) -> None:
+    """256 bytes at 0.5 bytes a nanosecond: 512 ns of the device each, however many threads ask."""
+    device = Device("slow", latency=10.0, bytes_a_ns=0.5)
+    time = lookup_time(cpu_ns, [_access("slow")], {"slow": device}, {}, threads)
+    assert time.total_ns / threads == pytest.approx(512, rel=0.01)
+
+
+def test_two_devices_are_used_at_the_same_time_by_different_threads() -> None:
+    narrow = Device("narrow", latency=10.0, bytes_a_ns=0.5)
+    wide = Device("wide", latency=10.0, bytes_a_ns=5.0)
+    devices = {"narrow": narrow, "wide": wide}
+    both = lookup_time(0.0, [_access("narrow"), _access("wide")], devices, {}, threads=32)
+    assert both.total_ns / 32 == pytest.approx(512, rel=0.05)
+    assert both.threads_at["narrow"] > 28
+
+
+def test_disks_side_by_side_share_the_threads() -> None:
+    disk = Device("disk", latency=10.0, bytes_a_ns=0.5)
+    one, four = (
+        lookup_time(0.0, [_access("disk")], {"disk": disk}, {"disk": n}, threads=32) for n in (1, 4)
+    )
+    assert one.total_ns == pytest.approx(4 * four.total_ns, rel=0.01)
+
+
+def test_memory_mode_waits_for_both_memories_as_often_as_it_misses() -> None:
+    device = Device("m", cache=Dram(1 << 30, hit=100.0, miss=900.0))
+    time = lookup_time(0.0, [_access("m", miss=0.25)], {"m": device}, {}, threads=1)
+    assert time.total_ns == pytest.approx(0.75 * 100 + 0.25 * 900)
+
+
+@given(
+    st.floats(1, 1000),
+    st.floats(1, 1000),
+    st.floats(0.1, 50),
+    st.floats(0.1, 50),
+    st.integers(1, 64),
+)
+def test_a_faster_device_is_never_slower(
+    latency: float, other_latency: float, bandwidth: float, other_bandwidth: float, threads: int
+) -> None:
+    fast = Device("d", min(latency, other_latency), max(bandwidth, other_bandwidth))
+    slow = Device("d", max(latency, other_latency), min(bandwidth, other_bandwidth))
+    times = [
+        lookup_time(30.0, [_access("d")], {"d": device}, {}, threads).total_ns
+        for device in (fast, slow)
+    ]
+    assert times[0] <= times[1] * 1.001
