@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from embstore.devices import Access
 from pmemlab.devices import DeviceModel, EngineConcurrency, device_names, load_device
+from pmemlab.devices.memory_mode import MemoryModeDevice
 from pmemlab.errors import DeviceFileError, LabError, NotPublishedError
 
 DEVICES = {name: load_device(name) for name in device_names()}
@@ -248,7 +249,8 @@ def test_plain_devices_have_no_cache() -> None:
 
 def test_memory_mode_has_the_media_accesses_that_were_published() -> None:
     device = DEVICES["optane-100-x6-memory-mode"]
-    counts = {key: sum(media.values()) for key, media in device.file.media_accesses.items()}  # type: ignore[attr-defined]
+    assert isinstance(device, MemoryModeDevice)
+    counts = {key: sum(media.values()) for key, media in device.file.media_accesses.items()}
     assert counts == {
         ("read", "hit"): 1,
         ("read", "clean_miss"): 3,

@@ -36,7 +36,7 @@ def test_seven_of_eight_figures_are_foretold_within_a_tenth(name: str) -> None:
     near = sum(abs(figure.error) <= 0.1 for figure in figures)
     # One module written by 23 and 24 threads was published as 589 and 922 MB/s at one size and the
     # other way round at the next: nothing foretells that.
-    least = 0.82 if name == "optane-100-x1" else 7 / 8
+    least = 0.85 if name == "optane-100-x1" else 7 / 8
     assert near / len(figures) >= least, near / len(figures)
 
 
@@ -53,6 +53,16 @@ def test_a_size_that_is_left_out_is_left_out_with_all_its_threads() -> None:
     assert rest is not None
     assert [row.size_bytes for row in rest.rows] == [64, 1024]
     assert rest.at(256, 2) == pytest.approx(256)
+
+
+def test_what_one_size_shows_of_the_threads_between_holds_for_its_neighbours() -> None:
+    """Bandwidth that stops growing at 4 threads: 16 are known of the small size alone."""
+    dense = BandwidthRow(64, (1, 2, 4, 8, 16), (100.0, 200.0, 400.0, 400.0, 400.0))
+    sparse = BandwidthRow(128, (1, 16), (110.0, 440.0))
+    curve = BandwidthCurve([dense, sparse])
+    assert curve.at(128, 4) == pytest.approx(440)
+    assert curve.at(128, 2) == pytest.approx(220)
+    assert BandwidthCurve([sparse]).at(128, 4) == pytest.approx(220)
 
 
 def test_a_wrong_figure_is_seen() -> None:

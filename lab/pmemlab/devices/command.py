@@ -6,9 +6,11 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from embstore.devices import Access
+from pmemlab.devices.block_device import BlockDevice
 from pmemlab.devices.curves import BandwidthCurve, LoadedLatencyCurve
-from pmemlab.devices.device_file import Curve
+from pmemlab.devices.device_file import Curve, DeviceFile
 from pmemlab.devices.loading import device_names, load_device
+from pmemlab.devices.memory_device import MemoryDevice
 from pmemlab.devices.memory_mode import MemoryModeDevice
 from pmemlab.devices.model import DeviceModel
 from pmemlab.errors import NotPublishedError
@@ -58,8 +60,8 @@ def print_device(console: Console, name_or_path: str) -> None:
     )
     if isinstance(device, MemoryModeDevice):
         _print_memory_mode(console, device)
-    else:
-        _print_curves(console, device)
+    elif isinstance(device, (MemoryDevice, BlockDevice)):
+        _print_curves(console, device.file)
     for note in device.notes:
         console.print(f"\nnote: {note}", markup=False)
     console.print("\nsources", style="bold")
@@ -68,8 +70,7 @@ def print_device(console: Console, name_or_path: str) -> None:
         console.print(f"  {source.title} ({where}): {source.what}", markup=False)
 
 
-def _print_curves(console: Console, device: DeviceModel) -> None:
-    file = device.file  # type: ignore[attr-defined]
+def _print_curves(console: Console, file: DeviceFile) -> None:
     for (operation, pattern), idle in file.idle_latency.items():
         console.print(f"idle latency, {pattern} {operation}: {idle.ns:,.0f} ns", markup=False)
     for (operation, pattern), ceiling in file.ceilings.items():

@@ -1,6 +1,7 @@
 """Published or measured curves, and what lies between their points.
 
-Between points everything is a straight line in logarithms. Beyond them nothing grows:
+Between points everything is a straight line in logarithms, but for what other sizes show of the
+threads between two points of a size. Beyond them nothing grows:
 
 - fewer threads than were measured: each gets what it got among the fewest, which is the least that
   it can get, for fewer contend;
@@ -33,6 +34,19 @@ class BandwidthRow:
     def covers(self, threads: float) -> bool:
         return self.threads[0] <= threads <= self.threads[-1]
 
+    def gap(self, threads: float) -> tuple[int, int] | None:
+        """The numbers of threads that were measured, on either side of one that wasn't."""
+        after = bisect_left(self.threads, threads)
+        if not 0 < after < len(self.threads) or self.threads[after] == threads:
+            return None
+        return self.threads[after - 1], self.threads[after]
+
+    def is_finer(self, gap: tuple[int, int], threads: float) -> bool:
+        """Whether both ends of another row's gap were measured here, and something between."""
+        if not set(gap) <= set(self.threads):
+            return False
+        return self.gap(threads) != gap
+
     def at(self, threads: float) -> float:
         if threads <= self.threads[0]:
             return self.mb_per_s[0] * threads / self.threads[0]
@@ -62,8 +76,26 @@ class BandwidthCurve:
         rows = [row for row in self.rows if row.covers(threads)]
         if not rows or size_bytes < rows[0].size_bytes:
             rows = list(self.rows)
-        values = [row.at(threads) for row in rows]
-        return interpolate(size_bytes, [row.size_bytes for row in rows], values)
+        sizes = [row.size_bytes for row in rows]
+        above = min(bisect_left(sizes, size_bytes), len(rows) - 1)
+        between = rows[max(above - 1, 0) : above + 1]
+        values = [row.at(threads) * self._bend(row, threads) for row in between]
+        return interpolate(size_bytes, [row.size_bytes for row in between], values)
+
+    def _bend(self, row: BandwidthRow, threads: float) -> float:
+        """How far other sizes lie off the straight line that this one has between two numbers of
+        threads: where bandwidth stops to grow, say. Told by the nearest sizes that have more there.
+        """
+        gap = row.gap(threads)
+        if gap is None:
+            return 1.0
+        finer = [other for other in self.rows if other.is_finer(gap, threads)]
+        sizes = [other.size_bytes for other in finer]
+        bends = [
+            other.at(threads) / interpolate(threads, gap, [other.at(end) for end in gap])
+            for other in finer
+        ]
+        return interpolate(row.size_bytes, sizes, bends) if finer else 1.0
 
     def without(self, left_out: Iterable[tuple[int, int]]) -> BandwidthCurve | None:
         """The curve without some (size, threads); None where nothing is left."""
