@@ -15,8 +15,8 @@
 namespace embstore {
 
 enum class Clocked {
-  kElapsed,  // as who waits for a disk has it
-  kRunning,  // without what the system gave to others: who waits for memory runs
+  kElapsed,  // all bytes by the time from the first start to the last end: threads that wait for a disk take turns
+  kRunning,  // each by the time that it ran, without what the system gave to others: who waits for memory runs
 };
 
 // Seconds that this thread has run.
@@ -32,29 +32,33 @@ inline double running_seconds() {
 inline double megabytes_per_second(int threads, double seconds, Clocked clocked,
                                    const std::function<double(int, const std::atomic<bool>&)>& work) {
   using Clock = std::chrono::steady_clock;
+  struct Done {
+    Clock::time_point start;
+    Clock::time_point end;
+    double running_seconds = 0;
+    double bytes = 0;
+    std::exception_ptr failure;
+  };
   std::atomic<bool> stop{false};
   std::latch ready(threads + 1);
-  std::vector<double> rates(static_cast<size_t>(threads));
-  std::vector<std::exception_ptr> failures(static_cast<size_t>(threads));
+  std::vector<Done> all(static_cast<size_t>(threads));
   {
     std::vector<std::jthread> workers;
-    workers.reserve(static_cast<size_t>(threads));
+    workers.reserve(all.size());
     for (int i = 0; i < threads; ++i) {
       workers.emplace_back([&, i] {
+        Done& own = all[static_cast<size_t>(i)];
         ready.arrive_and_wait();
-        const Clock::time_point start = Clock::now();
-        const double running_before = running_seconds();
+        own.start = Clock::now();
+        const double before = running_seconds();
         try {
-          const double bytes = work(i, stop);
-          // Each by its own time: the last access of one may end long after another's.
-          const std::chrono::duration<double> elapsed = Clock::now() - start;
-          const double running = running_seconds() - running_before;
-          rates[static_cast<size_t>(i)] =
-              bytes / 1e6 / (clocked == Clocked::kRunning ? running : elapsed.count());
+          own.bytes = work(i, stop);
         } catch (...) {
-          failures[static_cast<size_t>(i)] = std::current_exception();
+          own.failure = std::current_exception();
           stop = true;
         }
+        own.running_seconds = running_seconds() - before;
+        own.end = Clock::now();
       });
     }
     ready.arrive_and_wait();
@@ -66,12 +70,19 @@ inline double megabytes_per_second(int threads, double seconds, Clocked clocked,
     }
     stop = true;
   }
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
+  double bytes = 0;
+  double rates = 0;
+  Clock::time_point start = all.front().start;
+  Clock::time_point end = all.front().end;
+  for (const Done& done : all) {
+    if (done.failure) std::rethrow_exception(done.failure);
+    bytes += done.bytes;
+    rates += done.bytes / done.running_seconds;
+    start = std::min(start, done.start);
+    end = std::max(end, done.end);
   }
-  double total = 0;
-  for (const double rate : rates) total += rate;
-  return total;
+  const std::chrono::duration<double> elapsed = end - start;
+  return (clocked == Clocked::kRunning ? rates : bytes / elapsed.count()) / 1e6;
 }
 
 }  // namespace embstore
