@@ -21,9 +21,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from embstore import errors, initializers, optimizers
+from embstore import devices, errors, initializers, optimizers
 from embstore._variable_making import get_embedding_variable
 from embstore.checkpoint import SaveReport, restore, save, save_incremental
+from embstore.devices import Access
 from embstore.durability import (
     discard_persisted,
     persist,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from embstore.tensorflow1 import graph as graph
 
 __all__ = [
+    "Access",
     "CBFFilter",
     "CacheStrategy",
     "CounterFilter",
@@ -70,6 +72,7 @@ __all__ = [
     "SaveReport",
     "StorageOption",
     "StorageType",
+    "devices",
     "discard_persisted",
     "errors",
     "get_embedding_variable",
