@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "access/tier_meter.h"
 #include "table_parts.h"
 #include "update/batch_update.h"
 #include "update/gradient_batch.h"
@@ -40,6 +41,7 @@ struct TableStats {
     TierStats tier;
     uint64_t rows;           // that the index refers to
     uint64_t capacity_rows;  // kUnlimitedRows: no limit
+    std::vector<AccessCount> accesses;
   };
   uint64_t hits;    // ids looked up whose row was in the first tier
   uint64_t misses;  // the others

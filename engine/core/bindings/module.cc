@@ -52,6 +52,20 @@ nb::tuple export_rows(const TableHandle& table, bool skip_damaged) {
       to_numpy(std::move(rows.frequencies), {count}), to_numpy(std::move(rows.versions), {count}), slots);
 }
 
+nb::list to_list(const std::vector<AccessCount>& accesses) {
+  nb::list list;
+  for (const AccessCount& count : accesses) {
+    nb::dict dict;
+    dict["access"] = static_cast<int>(count.access);
+    dict["threads"] = count.threads;
+    dict["accesses"] = count.accesses;
+    dict["bytes"] = count.bytes;
+    dict["elapsed_ns"] = count.elapsed_ns;
+    list.append(dict);
+  }
+  return list;
+}
+
 nb::dict to_dict(const TableStats::Level& level) {
   const TierStats& tier = level.tier;
   nb::dict dict;
@@ -66,6 +80,7 @@ nb::dict to_dict(const TableStats::Level& level) {
   dict["path"] = tier.path;
   dict["is_pmem"] = tier.is_pmem;
   dict["io_scheme"] = tier.io_scheme;
+  dict["accesses"] = to_list(level.accesses);
   return dict;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "access/phase.h"
 #include "errors/error.h"
 #include "platform/prefetch.h"
 
@@ -28,11 +29,19 @@ void LookUp::copy_initial_value(KeyHash hash, int64_t key, float* out) const {
 
 uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, StagedRows& lower,
                                  RowRef* refs) const {
+  const MemoryTier& first = store_.tiers().first();
+  Phase phase(first.meter());
   uint64_t hits = 0;
+  uint64_t read_in_vain = 0;
   std::vector<size_t> changed;
-  store_.tiers().first().rows().gather(
-      out, [&changed](size_t position) { changed.push_back(position); },
+  first.rows().gather(
+      out,
+      [&](size_t position) {
+        changed.push_back(position);
+        ++read_in_vain;
+      },
       [&](auto& gather) { hits = find_rows(ids, out, lower, refs, gather, changed); });
+  phase.count(Access::kLoad, hits + read_in_vain, static_cast<size_t>(store_.layout().dim()) * sizeof(float));
   return hits;
 }
 
@@ -130,6 +139,8 @@ bool LookUp::read_one(int64_t key, float* out, std::string& damage) const {
       return true;
     }
     if (hit.ref.tier() == 0) {
+      Phase phase(store_.tiers().first().meter());
+      phase.count(Access::kLoad, 1, static_cast<size_t>(store_.layout().dim()) * sizeof(float));
       bool is_whole = true;
       store_.tiers().first().rows().gather(
           out, [&is_whole](size_t) { is_whole = false; },

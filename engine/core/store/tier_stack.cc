@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
 #include <utility>
 
+#include "access/tier_meter.h"
 #include "errors/error.h"
 #include "memory/memory.h"
 #include "tiers/leveldb/leveldb_tier.h"
@@ -158,6 +160,12 @@ uint64_t middle_capacity_of(const PoolTier& pool, uint64_t first_tier_rows) {
   return std::max<uint64_t>(1, left - left / 4);
 }
 
+// What tiers of one computer share: its DRAM, memkind's nodes, or what a directory lies on.
+std::shared_ptr<SharedMedium> medium_of(const TierSpec& spec) {
+  if (!spec.path) return SharedMedium::named(spec.kind);
+  return SharedMedium::named(std::filesystem::path(*spec.path).parent_path().string());
+}
+
 bool is_memory(const std::string& kind) {
   return kind == "DRAM" || kind == "PMEM_LIBPMEM" || kind == "PMEM_MEMKIND";
 }
@@ -235,6 +243,7 @@ TierStack::TierStack(const std::string& table_name, const std::vector<TierSpec>&
     level.tier = std::move(tier);
   }
   first_ = levels_.front().memory;
+  for (size_t t = 0; t < specs.size(); ++t) tier(t).meter().lies_on(medium_of(specs[t]));
 }
 
 void TierStack::start_compaction(Relocator& relocator) {

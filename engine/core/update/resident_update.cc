@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "access/phase.h"
 #include "platform/prefetch.h"
 
 namespace embstore {
@@ -55,11 +56,15 @@ uint64_t ResidentUpdate::count_new_rows() const {
 }
 
 void ResidentUpdate::commit(const UpdateTime& time) noexcept {
+  const MemoryTier& tier = parts_.store.tiers().first();
+  Phase phase(tier.meter());
   visit_shards_of(batch_, [&](int number) {
     IndexShard& shard = parts_.store.shard(number);
     MutexLock lock(shard.mutex);
     update_shard(shard, number, time);
   });
+  tier.count_rows(phase, Access::kStore, new_rows_);
+  tier.count_rows(phase, Access::kUpdate, updated_rows_);
 }
 
 void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTime& time) {
@@ -92,6 +97,7 @@ void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
       updates[count++] = {&entries[i].bucket->guard, slot, block[i].gradient};
     }
     rows.update(std::span(updates).first(count), parts_.optimizer, time.context);
+    updated_rows_ += count;
   }
 }
 
@@ -109,6 +115,7 @@ IndexEntry ResidentUpdate::admit(IndexShard& shard, int number, const KeyGradien
   }
   Slot slot;
   claim_.take({&slot, 1});
+  ++new_rows_;
   parts_.store.tiers().first().start(slot, key.key, parts_.initial.of(key.key), parts_.optimizer, earlier);
   return insertion_.insert(shard, key.hash, key.key, RowRef(/*tier=*/0, slot), room);
 }

@@ -29,6 +29,8 @@ class ResidentUpdate final : public BatchUpdate {
   Transaction insertion_;
   SlotClaim claim_;
   std::array<IndexShard::Room, kShards> rooms_;
+  uint64_t updated_rows_ = 0;
+  uint64_t new_rows_ = 0;
 };
 
 }  // namespace embstore

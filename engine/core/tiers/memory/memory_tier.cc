@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "access/phase.h"
 #include "errors/error.h"
 
 namespace embstore {
@@ -55,7 +56,18 @@ void MemoryTier::write(const RowBatch& rows, std::span<Slot> slots) {
                                            " free slots of its " + std::to_string(slots_.slots()));
   }
   slots_.take(slots);
+  Phase phase(meter());
   for (size_t i = 0; i < rows.size(); ++i) put(slots[i], rows.header(i), rows.row(i));
+  count_rows(phase, Access::kStore, rows.size());
+}
+
+void MemoryTier::count_rows(Phase& phase, Access access, uint64_t rows) const {
+  phase.count_at(meter(), access, rows, layout_.row_bytes());
+  count_headers(phase, access, rows);
+}
+
+void MemoryTier::count_headers(Phase& phase, Access access, uint64_t rows) const {
+  if (rows_.beside_bytes() != 0) phase.count_at(meter(), access, rows, rows_.beside_bytes());
 }
 
 void MemoryTier::read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
@@ -63,6 +75,7 @@ void MemoryTier::read_rows(std::span<const Place> places, RowPart part, RowBatch
   constexpr size_t kRowsFetchedAhead = 8;
   const size_t floats = part == RowPart::kAll ? layout_.row_floats() : layout_.block_floats();
   rows.resize(places.size());
+  Phase phase(meter());
   for (size_t i = 0; i < places.size(); ++i) {
     if (i + kRowsFetchedAhead < places.size()) {
       rows_.prefetch(places[i + kRowsFetchedAhead].slot, floats);
@@ -71,6 +84,8 @@ void MemoryTier::read_rows(std::span<const Place> places, RowPart part, RowBatch
     rows.header(i) = header(places[i].slot, places[i].key);
     rows_.copy_floats(places[i].slot, floats, rows.row(i));
   }
+  phase.count(Access::kLoad, places.size(), floats * sizeof(float));
+  count_headers(phase, Access::kLoad, places.size());
 }
 
 void MemoryTier::erase(std::span<const Place> places) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "access/access.h"
 #include "memory/memory.h"
 #include "row/row_layout.h"
 #include "tiers/memory/row_array.h"
@@ -15,6 +16,8 @@
 #include "tiers/tier.h"
 
 namespace embstore {
+
+class Phase;
 
 // Where a memory tier stands among a table's, which says what it must keep in DRAM of each row.
 enum class MemoryRole {
@@ -53,7 +56,7 @@ class MemoryTier final : public Tier, public RankedTier {
   bool is_ranked() const { return role_ == MemoryRole::kFirst || role_ == MemoryRole::kMiddle; }
   SlotAllocator& slots() { return slots_; }
   const SlotAllocator& slots() const { return slots_; }
-  // The hot path's way to the rows.
+  // The hot path's way to the rows; whoever takes it counts what is touched.
   RowArray& rows() { return rows_; }
   const RowArray& rows() const { return rows_; }
 
@@ -70,6 +73,10 @@ class MemoryTier final : public Tier, public RankedTier {
   // Gives back slots that were taken, whether filled or not. Nothing refers to them.
   void give_back(std::span<const Slot> slots);
   RowHeader header(Slot slot, int64_t key) const;
+  // Whole rows that were touched, and what lies beside them. The phase is at the tier's meter.
+  void count_rows(Phase& phase, Access access, uint64_t rows) const;
+  // Only what lies beside them, as far as it's in the same memory.
+  void count_headers(Phase& phase, Access access, uint64_t rows) const;
   void prefetch(Slot slot) const {
     rows_.prefetch(slot);
     if (ranks_ != nullptr) ranks_->prefetch(slot);
