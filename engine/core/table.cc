@@ -132,7 +132,7 @@ void visit_facts(TableParts& table, std::span<const int64_t> ids, Visit visit) {
       }
     } else if (const MemoryTier* memory = store.tiers().memory(entry.ref().tier())) {
       const RowHeader header = memory->header(entry.ref().slot(), ids[i]);
-      memory->count_headers(phase, Access::kLoad, 1);
+      memory->count_header(phase, Access::kLoad, entry.ref().slot());
       facts = {header.frequency, header.version};
     } else {
       const Place place{ids[i], entry.ref().slot()};
@@ -179,8 +179,8 @@ TableStats Table::stats() const {
   };
   for (size_t t = 0; t < store.tiers().size(); ++t) {
     const Tier& tier = store.tiers().tier(t);
-    stats.tiers.push_back(
-        {tier.stats(), store.rows(t), store.tiers().capacity_rows(t), tier.meter().counts()});
+    stats.tiers.push_back({tier.stats(), store.rows(t), store.tiers().capacity_rows(t), tier.meter().counts(),
+                           store.tiers().device_name(t)});
   }
   for (int s = 0; s < kShards; ++s) {
     MutexLock lock(store.shard(s).mutex);
@@ -189,6 +189,20 @@ TableStats Table::stats() const {
     }
   }
   return stats;
+}
+
+void Table::start_recording(const std::shared_ptr<Recording>& recording, int32_t number) {
+  Operation operation(*this);
+  const TierStack& tiers = parts_.store->tiers();
+  for (size_t t = 0; t < tiers.size(); ++t) {
+    tiers.tier(t).meter().watch(recording.get(), recording->watcher(number, static_cast<int32_t>(t)));
+  }
+}
+
+void Table::stop_recording(const Recording& recording) {
+  Operation operation(*this);
+  const TierStack& tiers = parts_.store->tiers();
+  for (size_t t = 0; t < tiers.size(); ++t) tiers.tier(t).meter().unwatch(&recording);
 }
 
 void Table::drain() const {

@@ -45,6 +45,7 @@ from embstore.options import (
     StorageOption,
     StorageType,
 )
+from embstore.recording import Caches, phase_times_ns, record_accesses
 from embstore.recovery import RecoveryReport
 from embstore.variable import EmbeddingVariable
 
@@ -60,6 +61,7 @@ __all__ = [
     "Access",
     "CBFFilter",
     "CacheStrategy",
+    "Caches",
     "CounterFilter",
     "EmbeddingVariable",
     "EmbeddingVariableOption",
@@ -80,6 +82,8 @@ __all__ = [
     "optimizers",
     "persist",
     "persisted",
+    "phase_times_ns",
+    "record_accesses",
     "restore",
     "restore_persisted",
     "save",

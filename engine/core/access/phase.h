@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "access/access.h"
 #include "access/tier_meter.h"
@@ -37,6 +38,11 @@ class Phase {
     if (accesses != 0) add(*meters_[0].meter, access, accesses, bytes, kSeveralSizes);
   }
 
+  // Whether whoever counts says where, too, by touch(): nobody wants to know, most of the time.
+  bool wants_places() const { return notes_ >= TierMeter::Notes::kSampledLines; }
+  // Where one of the accesses of this size was, that are counted as well.
+  void touch(TierMeter& meter, Access access, uint64_t size_bytes, const void* address) noexcept;
+
   static constexpr size_t kMostMeters = 4;
 
  private:
@@ -55,17 +61,23 @@ class Phase {
     uint64_t accesses;
     uint64_t bytes;
     uint64_t size_bytes;  // of each; kSeveralSizes
+    uint64_t touched_lines;
   };
 
   void enter(TierMeter& meter);
   void add(TierMeter& meter, Access access, uint64_t accesses, uint64_t bytes, uint64_t size_bytes);
+  // Its number; a new one where there's none.
+  size_t tally_of(TierMeter& meter, Access access, uint64_t size_bytes);
+  void tell_watchers(const At& at, int threads, double ns_a_byte) noexcept;
   bool is_at(const SharedMedium& medium) const;
 
-  Phase* const outer_;  // of the same thread
+  Phase* const outer_;                                  // of the same thread
+  TierMeter::Notes notes_ = TierMeter::Notes::kCounts;  // the most that a meter wants
   std::array<At, kMostMeters> meters_;
   size_t meter_count_ = 0;
   std::array<Tally, kMostTallies> tallies_;
   size_t tally_count_ = 0;
+  std::vector<TouchedLine> lines_;  // by number of the tally
   Clock::duration of_inner_phases_{0};
   Clock::time_point began_;
 };

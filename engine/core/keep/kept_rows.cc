@@ -77,7 +77,7 @@ void bring_up(RowStore& store, Mover& mover, size_t t, std::span<const RankedKey
       if (t == 0) {
         to = RowRef(0, slots->next());
         store.tiers().first().put(to.slot(), rows.header(i), rows.row(i));
-        store.tiers().first().count_rows(phase, Access::kStore, 1);
+        store.tiers().first().count_row(phase, Access::kStore, to.slot());
       } else {
         to = copies->place(i);
       }

@@ -119,7 +119,7 @@ SavedTable save_table(TableParts& table, checkpoint::Writer& file, const Evictio
         Phase phase(store.tiers().tier(t).meter());
         return keys_of(store.shard(s), t, [&](Slot slot) {
           if (memory == nullptr) return true;
-          memory->count_headers(phase, Access::kLoad, 1);
+          memory->count_header(phase, Access::kLoad, slot);
           return spans.unsaved(static_cast<uint16_t>(memory->header(slot, 0).save_span));
         });
       }();

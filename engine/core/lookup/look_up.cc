@@ -19,6 +19,26 @@ constexpr size_t kAskedAtOnce = 64;
 // An id's bucket is fetched so many ids before it is probed.
 constexpr size_t kBucketsFetchedAhead = 16;
 
+// A gather that says where the rows are.
+template <class Gather>
+class TracedGather {
+ public:
+  TracedGather(Gather& gather, Phase& phase, const MemoryTier& tier, size_t row_bytes)
+      : gather_(gather), phase_(phase), tier_(tier), row_bytes_(row_bytes) {}
+
+  void add(const SeenRow& row) {
+    phase_.touch(tier_.meter(), Access::kLoad, row_bytes_, tier_.rows().floats(row.slot));
+    gather_.add(row);
+  }
+  void finish() { gather_.finish(); }
+
+ private:
+  Gather& gather_;
+  Phase& phase_;
+  const MemoryTier& tier_;
+  const size_t row_bytes_;
+};
+
 }  // namespace
 
 void LookUp::copy_initial_value(KeyHash hash, int64_t key, float* out) const {
@@ -31,17 +51,25 @@ uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, Stage
                                  RowRef* refs) const {
   const MemoryTier& first = store_.tiers().first();
   Phase phase(first.meter());
+  const size_t row_bytes = static_cast<size_t>(store_.layout().dim()) * sizeof(float);
   uint64_t hits = 0;
   uint64_t read_in_vain = 0;
   std::vector<size_t> changed;
-  first.rows().gather(
-      out,
-      [&](size_t position) {
-        changed.push_back(position);
-        ++read_in_vain;
-      },
-      [&](auto& gather) { hits = find_rows(ids, out, lower, refs, gather, changed); });
-  phase.count(Access::kLoad, hits + read_in_vain, static_cast<size_t>(store_.layout().dim()) * sizeof(float));
+  const auto note_changed = [&](size_t position) {
+    changed.push_back(position);
+    ++read_in_vain;
+  };
+  // Apart from each other: what is traced can't stay in registers.
+  if (phase.wants_places()) [[unlikely]] {
+    first.rows().gather(out, note_changed, [&](auto& gather) {
+      TracedGather traced(gather, phase, first, row_bytes);
+      hits = find_rows(ids, out, lower, refs, traced, changed);
+    });
+  } else {
+    first.rows().gather(out, note_changed,
+                        [&](auto& gather) { hits = find_rows(ids, out, lower, refs, gather, changed); });
+  }
+  phase.count(Access::kLoad, hits + read_in_vain, row_bytes);
   return hits;
 }
 

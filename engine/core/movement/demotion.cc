@@ -66,8 +66,8 @@ void Demotion::vacate_added_slots() {
     tier.rows().copy_floats(from, floats.size(), floats.data());
     const Slot slot = to.next();
     tier.put(slot, tier.header(from, key), floats.data());
-    tier.count_rows(phase, Access::kLoad, 1);
-    tier.count_rows(phase, Access::kStore, 1);
+    tier.count_row(phase, Access::kLoad, from);
+    tier.count_row(phase, Access::kStore, slot);
     shift.move(shard, entry, key, RowRef(0, slot));
     coldest_[0].left(from);
   }

@@ -138,7 +138,7 @@ void Promotion::promote_shard(IndexShard& shard, const StagedRows& staged,
     if (const MemoryTier* const memory = store_.tiers().memory(from.tier())) {
       header = memory->header(from.slot(), wanted.key);
       memory->rows().copy_floats(from.slot(), floats_.size(), floats_.data());
-      memory->count_rows(phase, Access::kLoad, 1);
+      memory->count_row(phase, Access::kLoad, from.slot());
       floats = floats_.data();
     } else if (!staged.holds_at(row, from, store_.tiers())) {
       missed.push_back({wanted.key, count, stamp});
@@ -155,7 +155,7 @@ void Promotion::promote_shard(IndexShard& shard, const StagedRows& staged,
     header.stamp = std::max(header.stamp, stamp);
     const Slot slot = slots.next();
     first_tier.put(slot, header, floats);
-    first_tier.count_rows(phase, Access::kStore, 1);
+    first_tier.count_row(phase, Access::kStore, slot);
     rise.move(shard, entry, wanted.key, RowRef(0, slot));
   }
   note_promoted(rise.moved_rows());

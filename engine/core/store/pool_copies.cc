@@ -18,7 +18,7 @@ PoolCopies::WritePhase::WritePhase(const PoolCopies& copies) : Phase(copies.pool
 Slot PoolCopies::write(Slot slot, int64_t key, bool is_live, Phase& phase) {
   const uint32_t word = load(slot);
   const Slot to = pool_.write_claimed(first_.header(slot, key), first_.rows().floats(slot), is_live, phase);
-  first_.count_rows(phase, Access::kLoad, 1);
+  first_.count_row(phase, Access::kLoad, slot);
   pool_.add_to_checkpoints(first_wanting(word), to);
   return to;
 }

@@ -256,7 +256,7 @@ size_t GatheredUpdate::seat_shard(IndexShard& shard, int number, SlotClaim& clai
       const Slot slot = slots.next();
       const uint64_t earlier = filter == nullptr ? 0 : filter->count(keys[i].key, keys[i].hash);
       first_tier_.start(slot, keys[i].key, parts_.initial.of(keys[i].key), parts_.optimizer, earlier);
-      first_tier_.count_rows(phase, Access::kStore, 1);
+      first_tier_.count_row(phase, Access::kStore, slot);
       entry = insertion_.insert(shard, keys[i].hash, keys[i].key, RowRef(0, slot),
                                 rooms_[static_cast<size_t>(number)]);
       pin(first + i, entry);
@@ -291,7 +291,7 @@ bool GatheredUpdate::bring_up(IndexShard& shard, size_t key, const IndexEntry& e
   if (const MemoryTier* const memory = parts_.store.tiers().memory(from.tier())) {
     header = memory->header(from.slot(), id);
     memory->rows().copy_floats(from.slot(), floats_.size(), floats_.data());
-    memory->count_rows(phase, Access::kLoad, 1);
+    memory->count_row(phase, Access::kLoad, from.slot());
     floats = floats_.data();
   } else {
     const Copy copy = copies_.empty() ? Copy{} : copies_[key];
@@ -310,7 +310,7 @@ bool GatheredUpdate::bring_up(IndexShard& shard, size_t key, const IndexEntry& e
   }
   const Slot slot = slots.next();
   first_tier_.put(slot, header, floats);
-  first_tier_.count_rows(phase, Access::kStore, 1);
+  first_tier_.count_row(phase, Access::kStore, slot);
   rise.move(shard, entry, id, RowRef(0, slot));
   return true;
 }
@@ -345,13 +345,13 @@ void GatheredUpdate::commit(const UpdateTime& time) noexcept {
   visit_shards_of(batch_, [&](int number) {
     IndexShard& shard = parts_.store.shard(number);
     MutexLock lock(shard.mutex);
-    update_shard(shard, number, time);
+    update_shard(shard, number, time, phase);
     if (parts_.filters.any()) count_waiting(shard, number, time);
   });
   first_tier_.count_rows(phase, Access::kUpdate, updated_rows_);
 }
 
-void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTime& time) {
+void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTime& time, Phase& phase) {
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const std::span<Seat> seats = std::span(seats_).subspan(first_key(number), keys.size());
   RowArray& rows = first_tier_.rows();
@@ -372,6 +372,10 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
   const auto update = [&] {
     rows.update(std::span(updates).first(count), parts_.optimizer, time.context);
     updated_rows_ += count;
+    if (phase.wants_places()) [[unlikely]] {
+      first_tier_.touch_rows(phase, Access::kUpdate, count, parts_.store.layout().row_bytes(),
+                             [&updates](size_t i) { return updates[i].slot; });
+    }
     count = 0;
   };
   for (size_t i = 0; i < keys.size(); ++i) {

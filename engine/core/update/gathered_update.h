@@ -63,7 +63,8 @@ class GatheredUpdate final : public BatchUpdate {
   bool claim_of_pool();
   // Entries that others' changes have made void.
   void find_again(const IndexShard& shard, int number) REQUIRES(shard.mutex);
-  void update_shard(IndexShard& shard, int number, const UpdateTime& time) REQUIRES(shard.mutex);
+  void update_shard(IndexShard& shard, int number, const UpdateTime& time, Phase& phase)
+      REQUIRES(shard.mutex);
   void count_waiting(IndexShard& shard, int number, const UpdateTime& time) REQUIRES(shard.mutex);
   void undo_shard(IndexShard& shard, int number) REQUIRES(shard.mutex);
 

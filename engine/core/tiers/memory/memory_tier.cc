@@ -58,16 +58,19 @@ void MemoryTier::write(const RowBatch& rows, std::span<Slot> slots) {
   slots_.take(slots);
   Phase phase(meter());
   for (size_t i = 0; i < rows.size(); ++i) put(slots[i], rows.header(i), rows.row(i));
-  count_rows(phase, Access::kStore, rows.size());
+  count_rows(phase, Access::kStore, rows.size(), layout_.row_bytes(), [slots](size_t i) { return slots[i]; });
 }
 
-void MemoryTier::count_rows(Phase& phase, Access access, uint64_t rows) const {
-  phase.count_at(meter(), access, rows, layout_.row_bytes());
-  count_headers(phase, access, rows);
+void MemoryTier::count_header(Phase& phase, Access access, Slot slot) const {
+  const size_t bytes = rows_.beside_bytes();
+  if (bytes == 0) return;
+  phase.count_at(meter(), access, 1, bytes);
+  if (phase.wants_places()) phase.touch(meter(), access, bytes, rows_.beside(slot));
 }
 
-void MemoryTier::count_headers(Phase& phase, Access access, uint64_t rows) const {
-  if (rows_.beside_bytes() != 0) phase.count_at(meter(), access, rows, rows_.beside_bytes());
+void MemoryTier::touch(Phase& phase, Access access, Slot slot, size_t bytes) const {
+  phase.touch(meter(), access, bytes, rows_.floats(slot));
+  if (rows_.beside_bytes() != 0) phase.touch(meter(), access, rows_.beside_bytes(), rows_.beside(slot));
 }
 
 void MemoryTier::read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
@@ -84,8 +87,8 @@ void MemoryTier::read_rows(std::span<const Place> places, RowPart part, RowBatch
     rows.header(i) = header(places[i].slot, places[i].key);
     rows_.copy_floats(places[i].slot, floats, rows.row(i));
   }
-  phase.count(Access::kLoad, places.size(), floats * sizeof(float));
-  count_headers(phase, Access::kLoad, places.size());
+  count_rows(phase, Access::kLoad, places.size(), floats * sizeof(float),
+             [places](size_t i) { return places[i].slot; });
 }
 
 void MemoryTier::erase(std::span<const Place> places) {

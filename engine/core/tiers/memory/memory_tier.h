@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "access/access.h"
+#include "access/phase.h"
 #include "memory/memory.h"
 #include "row/row_layout.h"
 #include "tiers/memory/row_array.h"
@@ -16,8 +17,6 @@
 #include "tiers/tier.h"
 
 namespace embstore {
-
-class Phase;
 
 // Where a memory tier stands among a table's, which says what it must keep in DRAM of each row.
 enum class MemoryRole {
@@ -73,16 +72,41 @@ class MemoryTier final : public Tier, public RankedTier {
   // Gives back slots that were taken, whether filled or not. Nothing refers to them.
   void give_back(std::span<const Slot> slots);
   RowHeader header(Slot slot, int64_t key) const;
-  // Whole rows that were touched, and what lies beside them. The phase is at the tier's meter.
-  void count_rows(Phase& phase, Access access, uint64_t rows) const;
-  // Only what lies beside them, as far as it's in the same memory.
-  void count_headers(Phase& phase, Access access, uint64_t rows) const;
+  // A row that was touched whole, with what lies beside it in the same memory. The phase is at the tier's meter.
+  void count_row(Phase& phase, Access access, Slot slot) const {
+    count_row(phase, access, slot, layout_.row_bytes());
+  }
+  // Only the first so many bytes of its floats.
+  void count_row(Phase& phase, Access access, Slot slot, size_t bytes) const {
+    count_rows(phase, access, 1, bytes, [slot](size_t) { return slot; });
+  }
+  // Only what lies beside it.
+  void count_header(Phase& phase, Access access, Slot slot) const;
+  // The same of several rows; slot_of(i) says where each was.
+  template <class SlotOf>
+  void count_rows(Phase& phase, Access access, size_t rows, size_t bytes, SlotOf slot_of) const {
+    phase.count_at(meter(), access, rows, bytes);
+    if (rows_.beside_bytes() != 0) phase.count_at(meter(), access, rows, rows_.beside_bytes());
+    if (phase.wants_places()) [[unlikely]]
+      touch_rows(phase, access, rows, bytes, slot_of);
+  }
+  // Where rows were that are counted elsewhere. To be called where phase.wants_places().
+  template <class SlotOf>
+  void touch_rows(Phase& phase, Access access, size_t rows, size_t bytes, SlotOf slot_of) const {
+    for (size_t i = 0; i < rows; ++i) touch(phase, access, slot_of(i), bytes);
+  }
+  void count_rows(Phase& phase, Access access, size_t rows) const {
+    phase.count_at(meter(), access, rows, layout_.row_bytes());
+    if (rows_.beside_bytes() != 0) phase.count_at(meter(), access, rows, rows_.beside_bytes());
+  }
   void prefetch(Slot slot) const {
     rows_.prefetch(slot);
     if (ranks_ != nullptr) ranks_->prefetch(slot);
   }
 
  private:
+  void touch(Phase& phase, Access access, Slot slot, size_t bytes) const;
+
   const std::string name_;
   const RowLayout layout_;
   const MemoryRole role_;

@@ -151,8 +151,14 @@ void PoolTier::put(Slot slot, const RowHeader& header, const float* floats, Phas
   const size_t offset = shape_.offset(slot);
   rows_->write(offset, &record, sizeof record);
   rows_->write(offset + sizeof record, floats, shape_.row_bytes);
-  phase.count_at(meter(), rows_->access_of_write(sizeof record), 1, sizeof record);
-  phase.count_at(meter(), rows_->access_of_write(shape_.row_bytes), 1, shape_.row_bytes);
+  const Access of_header = rows_->access_of_write(sizeof record);
+  const Access of_floats = rows_->access_of_write(shape_.row_bytes);
+  phase.count_at(meter(), of_header, 1, sizeof record);
+  phase.count_at(meter(), of_floats, 1, shape_.row_bytes);
+  if (phase.wants_places()) [[unlikely]] {
+    phase.touch(meter(), of_header, sizeof record, rows_->data() + offset);
+    phase.touch(meter(), of_floats, shape_.row_bytes, rows_->data() + offset + sizeof record);
+  }
   if (unverified_.contains(slot)) unverified_.remove(slot);
 }
 
@@ -163,6 +169,11 @@ void PoolTier::read_rows(std::span<const Place> places, RowPart part, RowBatch& 
   rows.resize(places.size());
   Phase phase(meter());
   phase.count(Access::kLoad, places.size(), bytes);
+  if (phase.wants_places()) [[unlikely]] {
+    for (const Place& place : places) {
+      phase.touch(meter(), Access::kLoad, bytes, rows_->data() + shape_.offset(place.slot));
+    }
+  }
   for (size_t i = 0; i < places.size(); ++i) {
     if (i + kRowsFetchedAhead < places.size()) {
       const Slot ahead = places[i + kRowsFetchedAhead].slot;

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "access/owed_waits.h"
 #include "access/phase.h"
 #include "errors/error.h"
 #include "platform/prefetch.h"
@@ -104,7 +105,11 @@ void visit_records(const DurableFile& rows, const RecordShape& shape, const Slot
   {
     std::vector<std::jthread> others;
     try {
-      for (int i = 1; i < threads; ++i) others.emplace_back([&visitors] { visitors.work(); });
+      for (int i = 1; i < threads; ++i)
+        others.emplace_back([&visitors] {
+          visitors.work();
+          wait_as_owed();
+        });
     } catch (...) {
       visitors.fail(std::current_exception());
     }
