@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "access/phase.h"
 #include "errors/error.h"
 #include "keep/kept_rows.h"
 #include "keep/pool_checkpoint.h"
@@ -115,6 +116,10 @@ template <class Visit>
 void visit_facts(TableParts& table, std::span<const int64_t> ids, Visit visit) {
   RowStore& store = *table.store;
   RowBatch row(table.layout);
+  Phase phase(store.tiers().first().meter());
+  for (size_t t = 1; t < store.tiers().size(); ++t) {
+    if (store.tiers().memory(t) != nullptr) phase.also_at(store.tiers().tier(t).meter());
+  }
   for (size_t i = 0; i < ids.size(); ++i) {
     const KeyHash hash = hash_key(ids[i]);
     IndexShard& shard = store.shard_of_hash(hash);
@@ -127,6 +132,7 @@ void visit_facts(TableParts& table, std::span<const int64_t> ids, Visit visit) {
       }
     } else if (const MemoryTier* memory = store.tiers().memory(entry.ref().tier())) {
       const RowHeader header = memory->header(entry.ref().slot(), ids[i]);
+      memory->count_header(phase, Access::kLoad, entry.ref().slot());
       facts = {header.frequency, header.version};
     } else {
       const Place place{ids[i], entry.ref().slot()};
@@ -172,7 +178,9 @@ TableStats Table::stats() const {
       .tiers = {},
   };
   for (size_t t = 0; t < store.tiers().size(); ++t) {
-    stats.tiers.push_back({store.tiers().tier(t).stats(), store.rows(t), store.tiers().capacity_rows(t)});
+    const Tier& tier = store.tiers().tier(t);
+    stats.tiers.push_back({tier.stats(), store.rows(t), store.tiers().capacity_rows(t), tier.meter().counts(),
+                           store.tiers().device_name(t)});
   }
   for (int s = 0; s < kShards; ++s) {
     MutexLock lock(store.shard(s).mutex);
@@ -181,6 +189,20 @@ TableStats Table::stats() const {
     }
   }
   return stats;
+}
+
+void Table::start_recording(const std::shared_ptr<Recording>& recording, int32_t number) {
+  Operation operation(*this);
+  const TierStack& tiers = parts_.store->tiers();
+  for (size_t t = 0; t < tiers.size(); ++t) {
+    tiers.tier(t).meter().watch(recording.get(), recording->watcher(number, static_cast<int32_t>(t)));
+  }
+}
+
+void Table::stop_recording(const Recording& recording) {
+  Operation operation(*this);
+  const TierStack& tiers = parts_.store->tiers();
+  for (size_t t = 0; t < tiers.size(); ++t) tiers.tier(t).meter().unwatch(&recording);
 }
 
 void Table::drain() const {

@@ -12,6 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "access/owed_waits.h"
+#include "access/recording.h"
+#include "access/tier_meter.h"
 #include "table_parts.h"
 #include "update/batch_update.h"
 #include "update/gradient_batch.h"
@@ -40,6 +43,8 @@ struct TableStats {
     TierStats tier;
     uint64_t rows;           // that the index refers to
     uint64_t capacity_rows;  // kUnlimitedRows: no limit
+    std::vector<AccessCount> accesses;
+    std::optional<std::string> device;  // as on which they take
   };
   uint64_t hits;    // ids looked up whose row was in the first tier
   uint64_t misses;  // the others
@@ -103,6 +108,10 @@ class Table {
   ExportedRows export_rows(OnDamage on_damage = OnDamage::kRaise) const;
   TableStats stats() const;
 
+  // Tells the recording of what is done with the rows of each tier, by this number, until the recording stops.
+  void start_recording(const std::shared_ptr<Recording>& recording, int32_t number);
+  void stop_recording(const Recording& recording);
+
   // Returns when every tier is within its capacity and nothing is being moved.
   void drain() const;
 
@@ -165,6 +174,7 @@ class Table {
     void refresh() { guard_.refresh(); }
 
    private:
+    const WaitAtEnd wait_;  // when the guard, and what the operation has locked, is let go of
     const Table& table_;
     Epochs::Guard guard_;
   };

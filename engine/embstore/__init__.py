@@ -21,9 +21,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from embstore import errors, initializers, optimizers
+from embstore import devices, errors, initializers, optimizers
 from embstore._variable_making import get_embedding_variable
 from embstore.checkpoint import SaveReport, restore, save, save_incremental
+from embstore.devices import Access
 from embstore.durability import (
     discard_persisted,
     persist,
@@ -44,6 +45,7 @@ from embstore.options import (
     StorageOption,
     StorageType,
 )
+from embstore.recording import Caches, phase_times_ns, record_accesses
 from embstore.recovery import RecoveryReport
 from embstore.variable import EmbeddingVariable
 
@@ -56,8 +58,10 @@ if TYPE_CHECKING:
     from embstore.tensorflow1 import graph as graph
 
 __all__ = [
+    "Access",
     "CBFFilter",
     "CacheStrategy",
+    "Caches",
     "CounterFilter",
     "EmbeddingVariable",
     "EmbeddingVariableOption",
@@ -70,6 +74,7 @@ __all__ = [
     "SaveReport",
     "StorageOption",
     "StorageType",
+    "devices",
     "discard_persisted",
     "errors",
     "get_embedding_variable",
@@ -77,6 +82,8 @@ __all__ = [
     "optimizers",
     "persist",
     "persisted",
+    "phase_times_ns",
+    "record_accesses",
     "restore",
     "restore_persisted",
     "save",

@@ -1,5 +1,5 @@
 # The native core. Arrays are C-contiguous; nothing is converted silently.
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,8 +7,21 @@ from numpy.typing import NDArray
 _Ids = NDArray[np.int64]
 _Rows = NDArray[np.float32]
 
+# name, bytes of the CPU's cache, bytes of a memory's in front of the device, sizes, times in ns
+DeviceTuple: TypeAlias = tuple[str, int, int, list[int], NDArray[np.float64]]
+
 def fork_generation() -> int:
     """A number that is another in every process that was forked from this one."""
+
+def wait_as_owed() -> None:
+    """Waits for what this thread's accesses would have taken longer on their devices."""
+
+class Recording:
+    """Phases of tables. See engine/core/access/recording.h."""
+
+    def __init__(self, caches: list[tuple[int, int]], most_phases: int) -> None: ...
+    def stop(self) -> None: ...
+    def phases(self, caches: int) -> dict[str, Any]: ...
 
 class PreparedApply:
     """A batch that can be applied. See Table::PreparedApply in engine/core/table.h."""
@@ -41,6 +54,7 @@ class Table:
             4194304,
             False,
         ),
+        devices: list[DeviceTuple | None] = [],
     ) -> None: ...
     def lookup(self, ids: _Ids, out: _Rows, train: bool = False) -> None: ...
     def apply_gradients(self, ids: _Ids, grads: _Rows, global_step: int | None = None) -> None: ...
@@ -61,6 +75,8 @@ class Table:
     def learning_rate(self) -> float: ...
     def set_learning_rate(self, learning_rate: float) -> None: ...
     def drain(self) -> None: ...
+    def start_recording(self, recording: Recording, number: int) -> None: ...
+    def stop_recording(self, recording: Recording) -> None: ...
     def close(self) -> None: ...
 
 def save_table(

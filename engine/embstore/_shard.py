@@ -46,6 +46,8 @@ class ShardSpec:
     no_permission_value: float
     # direct_io, io_scheme, keep_files, file_bytes, buffer_bytes, sync
     ssd_hash: tuple[bool, str, bool, int, int, bool]
+    # Of each tier, or None; as DeviceTable.core() has them. Fewer than tiers: None for the rest.
+    devices: tuple[_core.DeviceTuple | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -333,6 +335,7 @@ class LocalShard:
             filter=spec.filter,
             no_permission_value=spec.no_permission_value,
             ssd_hash=spec.ssd_hash,
+            devices=list(spec.devices),
         )
         self._dim = spec.dim
         self._numbers = itertools.count()
@@ -527,6 +530,13 @@ class LocalShard:
             clock=state.clock,
             waiting_keys=waiting_keys,
         )
+
+    def start_recording(self, recording: _core.Recording, number: int) -> None:
+        """Phases are told to it, by this number, until it stops."""
+        self._table.start_recording(recording, number)
+
+    def stop_recording(self, recording: _core.Recording) -> None:
+        self._table.stop_recording(recording)
 
     def close(self) -> None:
         self._table.close()

@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from embstore import _checks
+from embstore import _checks, _core
+from embstore._device_table import tabulate
 from embstore._shard import LocalShard, Shard, ShardSpec
 from embstore._unlisted_checkpoints import discard_unlisted
 from embstore.errors import InvalidArgumentError, StorageError
 from embstore.initializers import Initializer, TruncatedNormal, check_initializer, initial_rows
 from embstore.optimizers import SGD, Optimizer, check_optimizer
 from embstore.options import (
+    TIER_KINDS,
     CBFFilter,
     CounterFilter,
     EmbeddingVariableOption,
@@ -29,6 +31,9 @@ from embstore.variable import EmbeddingVariable
 __all__ = ["get_embedding_variable", "make_variable"]
 
 KEPT_FILES_NOTE = "sequence.ssdhash"  # beside rows that are kept; see engine/FORMAT.md
+
+_IN_FILES = (TierKind.SSDHASH, TierKind.LEVELDB)
+_BESIDE_ROWS = (8, 16, 48, 64)  # bytes: a key, a RowMeta, a RowHeader, a pool's header
 
 MAX_DIM = 1 << 16
 MAX_PARTITIONS = 1 << 12
@@ -125,6 +130,7 @@ def _shard_specs(
     core_optimizer = optimizer if optimizer is not None else SGD(learning_rate=0.0)
     check_runs(option.storage_option.storage_type)
     tiers = option.storage_option.tiers()
+    devices = _core_devices(option.storage_option, dim, len(core_optimizer.slots))
     file_names = [f"{name}.part{i}" for i in range(partitions)] if partitions > 1 else [name]
     for tier in tiers:
         if tier.path is not None:
@@ -146,6 +152,7 @@ def _shard_specs(
             filter=_core_filter(option.filter_option),
             no_permission_value=init.default_value_no_permission,
             ssd_hash=_core_ssd_hash(option.storage_option),
+            devices=devices,
         )
         for file_name in file_names
     ]
@@ -175,6 +182,23 @@ def _core_ssd_hash(storage: StorageOption) -> tuple[bool, str, bool, int, int, b
         option.file_bytes,
         option.buffer_bytes,
         option.sync,
+    )
+
+
+def _core_devices(
+    storage: StorageOption, dim: int, slots: int
+) -> tuple[_core.DeviceTuple | None, ...]:
+    block = (dim + 3) // 4 * 16
+    row = (1 + slots) * block
+    # What is ever touched at once: of a row, and of what lies beside it or, in a pool, before it.
+    sizes = (4 * dim, block, row, 64 + block, 64 + row, *_BESIDE_ROWS)
+    return tuple(
+        None
+        if device is None
+        else tabulate(f"devices[{i}]", device, sizes, in_files=kind in _IN_FILES).core()
+        for i, (device, kind) in enumerate(
+            zip(storage.tier_devices(), TIER_KINDS[storage.storage_type], strict=True)
+        )
     )
 
 

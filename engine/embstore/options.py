@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from embstore import _checks
+from embstore._device_table import check_device
+from embstore.devices import Device
 from embstore.errors import InvalidArgumentError, UnsupportedError
 from embstore.initializers import Initializer, check_initializer
 
@@ -204,6 +206,13 @@ class StorageOption:
         checkpoint that is kept once more. A tier of SSDHASH or LEVELDB below the pool takes part in
         its checkpoints: its files stay too, and those that a checkpoint needs take space beside
         the rows' own. None: nothing outlives the variable.
+    devices: a device, or None, a tier, first tier first; None for the rest where the list is short.
+        Work on a tier's rows then takes at least as long as it would on its device: each call waits
+        for what it took less, and so do eviction and compaction threads. None: it takes what it
+        takes here. See `embstore.devices`; the times of every batch are then the device's, not this
+        computer's. Rows that the device's CPU caches would have cost nothing; those that the page
+        cache has cost nothing either, so that a tier of SSDHASH is as slow as its device only with
+        direct_io.
     """
 
     storage_type: StorageType = StorageType.DRAM
@@ -212,12 +221,14 @@ class StorageOption:
     cache_strategy: CacheStrategy = CacheStrategy.LFU
     ssdhash_option: SSDHashOption | None = None
     durability: str | None = None
+    devices: Sequence[Device | None] | None = None
 
     def __post_init__(self) -> None:
         _set(self, "storage_type", _member(StorageType, "storage_type", self.storage_type))
         _set(self, "cache_strategy", _member(CacheStrategy, "cache_strategy", self.cache_strategy))
         self._check_durability()
         self.tiers()  # raises where path and size don't fit the storage type
+        self.tier_devices()
         if self.ssdhash_option is None:
             return
         _check_kind("ssdhash_option", self.ssdhash_option, SSDHashOption)
@@ -242,6 +253,30 @@ class StorageOption:
                 "dax mount"
             )
         return tuple(map(Tier, resolved, paths, sizes))
+
+    def tier_devices(self) -> tuple[Device | None, ...]:
+        """The device of each tier, or None."""
+        kinds = TIER_KINDS[self.storage_type]
+        devices = () if self.devices is None else self.devices
+        if not isinstance(devices, Sequence) or isinstance(devices, (str, bytes)):
+            raise InvalidArgumentError(
+                f"devices must be a list of devices, or None, one a tier, got {devices!r}"
+            )
+        if len(devices) > len(kinds):
+            raise InvalidArgumentError(
+                f"devices has {len(devices)} entries, but {self.storage_type.name} has "
+                f"{len(kinds)} tiers ({_names(kinds)})"
+            )
+        for i, (kind, device) in enumerate(zip(kinds, devices, strict=False)):
+            if device is None:
+                continue
+            check_device(f"devices[{i}]", device)
+            if kind not in _ON_SSD and not device.is_addressable:
+                raise InvalidArgumentError(
+                    f"devices[{i}]: {device.name} can't be loaded from and stored to, which a "
+                    f"tier of {kind.value} is; give a memory, or None"
+                )
+        return (*devices, *[None] * (len(kinds) - len(devices)))
 
     def _check_durability(self) -> None:
         if self.durability is None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from embstore import _checks, _core
 from embstore._closing_at_exit import close_at_exit
 from embstore._shard import Shard, ShardRows
+from embstore.devices import Access
 from embstore.errors import (
     EmbStoreError,
     ForkedError,
@@ -183,6 +184,7 @@ class EmbeddingVariable:
                 prepared.callback(shard.abort_apply, numbers[-1])
             for (shard, _, _), number in zip(parts, numbers, strict=True):
                 shard.commit_apply(number, global_step)
+        _core.wait_as_owed()  # not while others wait for the lock
 
     def lookup_tier(self, ids: _checks.Ids) -> NDArray[np.int32]:
         """The tier that each row lies in, from 0, or -1 where there is no row; of ids.shape."""
@@ -259,12 +261,25 @@ class EmbeddingVariable:
         tiers: a list of one dict a tier: name, rows, capacity_rows, bytes (of its rows), row_bytes,
             address (of the first row; 0 if none), mapped_bytes, path, is_pmem (None where nothing
             can tell), io_scheme (of an SSDHASH tier, by which it reads what isn't in the page
-            cache: "io_uring" or "pread"; else None).
+            cache: "io_uring" or "pread"; else None), accesses, device (the name of the one that
+            it takes as long as on, from `StorageOption.devices`; else None).
+        tiers[i]["accesses"]: how the tier's rows were touched, a list of one dict for each access
+            (an `embstore.Access`) and number of threads: access, threads, accesses (contiguous
+            pieces that were touched, or calls for files), bytes (of those), elapsed_ns (in all
+            threads together, with the engine's own work on those rows). threads: how many of this
+            process were at what the tier lies on, DRAM or the storage_path, the one that is counted
+            included, from 1 to 64, which stands for more too. A look-up loads the weights of rows
+            in the first tier. An update stores new rows and updates all of a batch, whole; a row
+            that moves is loaded and stored. What lies beside a row in the same memory is a piece of
+            its own. The index, ranks and what else lies in DRAM anyway isn't counted, nor are rows
+            that the page cache gives without a call. LevelDB's own files can't be looked at from
+            outside: counted are the records that it was asked for, and the batches that it wrote to
+            its log; it also reads whole blocks, and compacts.
 
         With partitions, counters are sums, and the tiers of each partition follow those of the one
         before, and have its number as "partition".
         """
-        parts = [shard.stats() for shard in self._shards]
+        parts = [_named(shard.stats()) for shard in self._shards]
         if len(parts) == 1:
             return parts[0]
         apart = ("background_error", "tiers")
@@ -368,6 +383,14 @@ class EmbeddingVariable:
         for shard, where in self._routed(flat):
             result[where] = read(shard, flat[where])
         return result.reshape(keys.shape)
+
+
+def _named(stats: dict[str, Any]) -> dict[str, Any]:
+    """A shard's stats, with accesses by name."""
+    for tier in stats["tiers"]:
+        for count in tier["accesses"]:
+            count["access"] = Access(count["access"])
+    return stats
 
 
 def _columns(rows: ShardRows) -> Sequence[NDArray[Any]]:

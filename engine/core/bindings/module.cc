@@ -7,6 +7,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -52,6 +53,20 @@ nb::tuple export_rows(const TableHandle& table, bool skip_damaged) {
       to_numpy(std::move(rows.frequencies), {count}), to_numpy(std::move(rows.versions), {count}), slots);
 }
 
+nb::list to_list(const std::vector<AccessCount>& accesses) {
+  nb::list list;
+  for (const AccessCount& count : accesses) {
+    nb::dict dict;
+    dict["access"] = static_cast<int>(count.access);
+    dict["threads"] = count.threads;
+    dict["accesses"] = count.accesses;
+    dict["bytes"] = count.bytes;
+    dict["elapsed_ns"] = count.elapsed_ns;
+    list.append(dict);
+  }
+  return list;
+}
+
 nb::dict to_dict(const TableStats::Level& level) {
   const TierStats& tier = level.tier;
   nb::dict dict;
@@ -66,6 +81,8 @@ nb::dict to_dict(const TableStats::Level& level) {
   dict["path"] = tier.path;
   dict["is_pmem"] = tier.is_pmem;
   dict["io_scheme"] = tier.io_scheme;
+  dict["accesses"] = to_list(level.accesses);
+  dict["device"] = level.device;
   return dict;
 }
 
@@ -130,6 +147,18 @@ SsdHashOptions to_ssd_hash_options(const SsdHashTuple& tuple, const std::string&
   return options;
 }
 
+// name; bytes of the CPU's last-level cache, and of a memory in front of the device; sizes of accesses; times in ns by
+// where the bytes are, access, size and threads. None: the tier takes what it does.
+using DeviceTuple =
+    std::optional<std::tuple<std::string, uint64_t, uint64_t, std::vector<uint64_t>, Array<const double, 4>>>;
+
+std::shared_ptr<const Device> to_device(const DeviceTuple& tuple) {
+  if (!tuple) return nullptr;
+  const auto& [name, cpu_bytes, memory_bytes, sizes, times] = *tuple;
+  return std::make_shared<Device>(name, CacheSizes{cpu_bytes, memory_bytes}, sizes,
+                                  std::vector<double>(times.data(), times.data() + times.size()));
+}
+
 FilterSpec to_filter_spec(const std::optional<FilterTuple>& filter) {
   if (!filter) return NoFilter{};
   const auto& [filter_freq, sketch] = *filter;
@@ -142,7 +171,7 @@ void construct_table(TableHandle* self, std::string name, int dim, const Rows& d
                      std::string optimizer, OptimizerParams optimizer_params,
                      const std::vector<TierTuple>& tiers, const std::string& cache_strategy,
                      const std::optional<FilterTuple>& filter, float no_permission_value,
-                     const SsdHashTuple& ssd_hash) {
+                     const SsdHashTuple& ssd_hash, const std::vector<DeviceTuple>& devices) {
   if (cache_strategy != "LFU" && cache_strategy != "LRU") {
     throw Error(ErrorKind::kInvalidArgument, "cache_strategy: must be LFU or LRU, got " + cache_strategy);
   }
@@ -165,8 +194,9 @@ void construct_table(TableHandle* self, std::string name, int dim, const Rows& d
       .no_permission_value = no_permission_value,
   };
   for (const auto& [kind, path, size_bytes] : tiers) {
-    spec.tiers.push_back(
-        {kind, path, size_bytes, to_ssd_hash_options(ssd_hash, spec.optimizer), spec.optimizer});
+    const size_t t = spec.tiers.size();
+    spec.tiers.push_back({kind, path, size_bytes, to_ssd_hash_options(ssd_hash, spec.optimizer),
+                          spec.optimizer, t < devices.size() ? to_device(devices[t]) : nullptr});
   }
   const nb::gil_scoped_release release;
   new (self) TableHandle(spec);
@@ -178,12 +208,16 @@ class PreparedHandle {
   explicit PreparedHandle(std::unique_ptr<Table::PreparedApply> prepared) : prepared_(std::move(prepared)) {}
 
   void commit(std::optional<int64_t> global_step) {
+    const PutWaitsOff other_batches_are_prepared;
     const auto prepared = std::move(prepared_);
     if (prepared == nullptr)
       throw Error(ErrorKind::kInvalidArgument, "a batch was committed or aborted twice");
     prepared->commit(global_step);
   }
-  void abort() { prepared_.reset(); }
+  void abort() {
+    const PutWaitsOff other_batches_are_prepared;
+    prepared_.reset();
+  }
 
  private:
   std::unique_ptr<Table::PreparedApply> prepared_;
@@ -196,12 +230,63 @@ void bind_prepared_apply(nb::module_& module) {
       .def("abort", &PreparedHandle::abort, nb::call_guard<nb::gil_scoped_release>());
 }
 
+struct RecordingHandle {
+  std::shared_ptr<Recording> recording;
+};
+
+// Columns of phases; with caches: what they came to, (phases, caches) each.
+nb::dict recorded_phases(const RecordingHandle& handle, size_t caches) {
+  const Recording::Phases recorded = handle.recording->phases();
+  const size_t count = recorded.phases.size();
+  nb::dict columns;
+  const auto column = [&]<class T>(const char* name, T (*of)(const RecordedPhase&)) {
+    std::vector<T> values(count);
+    for (size_t i = 0; i < count; ++i) values[i] = of(recorded.phases[i]);
+    columns[name] = to_numpy(std::move(values));
+  };
+  using Phase = RecordedPhase;
+  column("variable", +[](const Phase& phase) { return phase.variable; });
+  column("tier", +[](const Phase& phase) { return phase.tier; });
+  column("access", +[](const Phase& phase) { return static_cast<int32_t>(phase.count.access); });
+  column("threads", +[](const Phase& phase) { return static_cast<int32_t>(phase.count.threads); });
+  column("accesses", +[](const Phase& phase) { return phase.count.accesses; });
+  column("bytes", +[](const Phase& phase) { return phase.count.bytes; });
+  column("elapsed_ns", +[](const Phase& phase) { return phase.count.elapsed_ns; });
+  column("thread", +[](const Phase& phase) { return phase.thread; });
+  column("start_ns", +[](const Phase& phase) { return phase.start_ns; });
+  constexpr std::array<const char*, Recording::kTold> kNames = {"hits", "dirtied", "clean_misses",
+                                                                "dirty_misses"};
+  for (size_t o = 0; o < kNames.size(); ++o) {
+    std::vector<double> values(recorded.outcomes.size());
+    for (size_t i = 0; i < values.size(); ++i) values[i] = recorded.outcomes[i][o];
+    columns[kNames[o]] = to_numpy(std::move(values), {count, caches});
+  }
+  columns["lost"] = recorded.lost;
+  return columns;
+}
+
+void bind_recording(nb::module_& module) {
+  nb::class_<RecordingHandle>(module, "Recording")
+      .def(
+          "__init__",
+          [](RecordingHandle* self, const std::vector<std::tuple<uint64_t, uint64_t>>& caches,
+             uint64_t most_phases) {
+            std::vector<CacheSizes> sizes;
+            for (const auto& [cpu_bytes, memory_bytes] : caches) sizes.push_back({cpu_bytes, memory_bytes});
+            new (self) RecordingHandle{std::make_shared<Recording>(sizes, most_phases)};
+          },
+          "caches"_a, "most_phases"_a)
+      .def("stop", [](const RecordingHandle& self) { self.recording->stop(); })
+      .def("phases", &recorded_phases, "caches"_a);
+}
+
 void bind_table(nb::module_& module) {
   nb::class_<TableHandle>(module, "Table")
       .def("__init__", &construct_table, nb::kw_only(), "name"_a, "dim"_a, "default_values"_a.noconvert(),
            "optimizer"_a, "optimizer_params"_a, "tiers"_a, "cache_strategy"_a = "LFU",
            "filter"_a = nb::none(), "no_permission_value"_a = 0.0f,
-           "ssd_hash"_a = SsdHashTuple(false, "auto", false, uint64_t{64} << 20, uint64_t{4} << 20, false))
+           "ssd_hash"_a = SsdHashTuple(false, "auto", false, uint64_t{64} << 20, uint64_t{4} << 20, false),
+           "devices"_a = std::vector<DeviceTuple>())
       .def(
           "lookup",
           [](const TableHandle& handle, const Ids& ids, const MutableRows& out, bool train) {
@@ -227,6 +312,7 @@ void bind_table(nb::module_& module) {
             Table& table = handle.table();
             check_rows("grads", grads, ids, static_cast<size_t>(table.dim()));
             const nb::gil_scoped_release release;
+            const PutWaitsOff other_batches_are_prepared;
             return std::make_unique<PreparedHandle>(table.prepare_apply(span_of(ids), grads.data()));
           },
           "ids"_a.noconvert(), "grads"_a.noconvert())
@@ -285,6 +371,18 @@ void bind_table(nb::module_& module) {
           "learning_rate"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "drain", [](const TableHandle& table) { table->drain(); }, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "start_recording",
+          [](const TableHandle& table, const RecordingHandle& recording, int32_t number) {
+            table->start_recording(recording.recording, number);
+          },
+          "recording"_a, "number"_a)
+      .def(
+          "stop_recording",
+          [](const TableHandle& table, const RecordingHandle& recording) {
+            table->stop_recording(*recording.recording);
+          },
+          "recording"_a)
       .def("close", &TableHandle::close, nb::call_guard<nb::gil_scoped_release>());
 }
 
@@ -294,7 +392,9 @@ void bind_table(nb::module_& module) {
 NB_MODULE(_core, module) {
   embstore::translate_errors();
   module.def("fork_generation", &embstore::fork_generation);
+  module.def("wait_as_owed", &embstore::wait_as_owed, nb::call_guard<nb::gil_scoped_release>());
   embstore::bind_prepared_apply(module);
+  embstore::bind_recording(module);
   embstore::bind_table(module);
   embstore::checkpoint::bind(module);
 }

@@ -5,8 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <optional>
 #include <system_error>
 #include <utility>
+
+#include "access/phase.h"
 
 namespace embstore::files {
 
@@ -73,6 +76,12 @@ void File::check_sound() const {
 }
 
 size_t File::read_at(void* data, size_t bytes, uint64_t offset) const {
+  std::optional<Phase> phase;
+  if (use_.meter != nullptr) phase.emplace(*use_.meter).count(Access::kFileRead, 1, bytes);
+  return read_uncounted(data, bytes, offset);
+}
+
+size_t File::read_uncounted(void* data, size_t bytes, uint64_t offset) const {
   const Pin pinned = pin();
   size_t done = 0;
   while (done < bytes) {
@@ -92,6 +101,8 @@ size_t File::read_at(void* data, size_t bytes, uint64_t offset) const {
 
 void File::write_at(const void* data, size_t bytes, uint64_t offset) {
   check_sound();
+  std::optional<Phase> phase;
+  if (use_.meter != nullptr) phase.emplace(*use_.meter).count(Access::kFileWrite, 1, bytes);
   const Pin pinned = pin();
   size_t done = 0;
   while (done < bytes) {

@@ -13,6 +13,10 @@
 #include "files/file_error.h"
 #include "threads/mutex.h"
 
+namespace embstore {
+class TierMeter;
+}
+
 namespace embstore::files {
 
 enum class AccessPattern { kAny, kRandom, kSequential };
@@ -22,6 +26,8 @@ struct FileUse {
   // What is written must reach the medium before anybody relies on it.
   bool for_the_medium = false;
   mode_t mode = 0600;  // of a file that is made
+  // Counts its reads and writes; null: nobody.
+  TierMeter* meter = nullptr;
 };
 
 // Every method throws FileError, which names the file, what was wanted, and the system's reason. Thread-safe
@@ -34,6 +40,8 @@ class File final : public CachedDescriptor {
 
   // Reads until `bytes` are there or the file ends, and says how many there were.
   size_t read_at(void* data, size_t bytes, uint64_t offset) const;
+  // The same for whoever reads several places, and counts them together.
+  size_t read_uncounted(void* data, size_t bytes, uint64_t offset) const;
   // All of it, or an error; then any part may have been written.
   void write_at(const void* data, size_t bytes, uint64_t offset);
   // Brings what was written to the medium. Where that failed once, the system has dropped what it couldn't

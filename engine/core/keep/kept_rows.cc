@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "access/phase.h"
 #include "errors/error.h"
 #include "store/transaction.h"
 
@@ -67,6 +68,7 @@ void bring_up(RowStore& store, Mover& mover, size_t t, std::span<const RankedKey
       copies.emplace(store, t, rows);
     }
     Transaction rise(store, keys.size());
+    Phase phase(store.tiers().first().meter());
     for (size_t i = 0; i < keys.size(); ++i) {
       const KeyHash hash = hash_key(keys[i]);
       IndexShard& shard = store.shard_of_hash(hash);
@@ -75,6 +77,7 @@ void bring_up(RowStore& store, Mover& mover, size_t t, std::span<const RankedKey
       if (t == 0) {
         to = RowRef(0, slots->next());
         store.tiers().first().put(to.slot(), rows.header(i), rows.row(i));
+        store.tiers().first().count_row(phase, Access::kStore, to.slot());
       } else {
         to = copies->place(i);
       }

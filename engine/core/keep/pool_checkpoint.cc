@@ -75,6 +75,7 @@ void write_wanted(RowStore& store, std::span<const Slot> slots, RowBatch& batch)
   std::transform(rows.begin(), rows.end(), places.begin(), [](const WantedRow& row) { return row.place; });
   store.tiers().first().read(places, batch);
   RowCopies copies(store, 1, batch);
+  PoolCopies::WritePhase phase(pool_copies);
   for (size_t first = 0; first < rows.size();) {
     const int number = shard_of(rows[first].hash);
     IndexShard& shard = store.shard(number);
@@ -87,7 +88,7 @@ void write_wanted(RowStore& store, std::span<const Slot> slots, RowBatch& batch)
       if (entry.bucket == hit.bucket && hit.holds()) {
         pool_copies.was_written(place.slot, copies.place(first).slot());
       } else {  // the row, or a neighbour in the index, was being changed while it was copied
-        pool_copies.write_wanted(place.slot, place.key);
+        pool_copies.write_wanted(place.slot, place.key, phase);
         ++written;
       }
     }

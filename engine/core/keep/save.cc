@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "access/phase.h"
 #include "errors/error.h"
 
 namespace embstore {
@@ -114,9 +115,14 @@ SavedTable save_table(TableParts& table, checkpoint::Writer& file, const Evictio
     // Where rows can be addressed, those that nobody wants needn't be read.
     const MemoryTier* const memory = unsaved_only ? store.tiers().memory(t) : nullptr;
     for (int s = 0; s < kShards; ++s) {
-      const std::vector<int64_t> keys = keys_of(store.shard(s), t, [&](Slot slot) {
-        return memory == nullptr || spans.unsaved(static_cast<uint16_t>(memory->header(slot, 0).save_span));
-      });
+      const std::vector<int64_t> keys = [&] {
+        Phase phase(store.tiers().tier(t).meter());
+        return keys_of(store.shard(s), t, [&](Slot slot) {
+          if (memory == nullptr) return true;
+          memory->count_header(phase, Access::kLoad, slot);
+          return spans.unsaved(static_cast<uint16_t>(memory->header(slot, 0).save_span));
+        });
+      }();
       evicted.clear();
       visits.visit(keys, [&](size_t, const RowHeader& header, const float* row) {
         if (eviction.evicts(header, row, table.layout.dim())) {

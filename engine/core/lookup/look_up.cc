@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "access/phase.h"
 #include "errors/error.h"
 #include "platform/prefetch.h"
 
@@ -18,6 +19,26 @@ constexpr size_t kAskedAtOnce = 64;
 // An id's bucket is fetched so many ids before it is probed.
 constexpr size_t kBucketsFetchedAhead = 16;
 
+// A gather that says where the rows are.
+template <class Gather>
+class TracedGather {
+ public:
+  TracedGather(Gather& gather, Phase& phase, const MemoryTier& tier, size_t row_bytes)
+      : gather_(gather), phase_(phase), tier_(tier), row_bytes_(row_bytes) {}
+
+  void add(const SeenRow& row) {
+    phase_.touch(tier_.meter(), Access::kLoad, row_bytes_, tier_.rows().floats(row.slot));
+    gather_.add(row);
+  }
+  void finish() { gather_.finish(); }
+
+ private:
+  Gather& gather_;
+  Phase& phase_;
+  const MemoryTier& tier_;
+  const size_t row_bytes_;
+};
+
 }  // namespace
 
 void LookUp::copy_initial_value(KeyHash hash, int64_t key, float* out) const {
@@ -28,11 +49,27 @@ void LookUp::copy_initial_value(KeyHash hash, int64_t key, float* out) const {
 
 uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, StagedRows& lower,
                                  RowRef* refs) const {
+  const MemoryTier& first = store_.tiers().first();
+  Phase phase(first.meter());
+  const size_t row_bytes = static_cast<size_t>(store_.layout().dim()) * sizeof(float);
   uint64_t hits = 0;
+  uint64_t read_in_vain = 0;
   std::vector<size_t> changed;
-  store_.tiers().first().rows().gather(
-      out, [&changed](size_t position) { changed.push_back(position); },
-      [&](auto& gather) { hits = find_rows(ids, out, lower, refs, gather, changed); });
+  const auto note_changed = [&](size_t position) {
+    changed.push_back(position);
+    ++read_in_vain;
+  };
+  // Apart from each other: what is traced can't stay in registers.
+  if (phase.wants_places()) [[unlikely]] {
+    first.rows().gather(out, note_changed, [&](auto& gather) {
+      TracedGather traced(gather, phase, first, row_bytes);
+      hits = find_rows(ids, out, lower, refs, traced, changed);
+    });
+  } else {
+    first.rows().gather(out, note_changed,
+                        [&](auto& gather) { hits = find_rows(ids, out, lower, refs, gather, changed); });
+  }
+  phase.count(Access::kLoad, hits + read_in_vain, row_bytes);
   return hits;
 }
 
@@ -130,6 +167,8 @@ bool LookUp::read_one(int64_t key, float* out, std::string& damage) const {
       return true;
     }
     if (hit.ref.tier() == 0) {
+      Phase phase(store_.tiers().first().meter());
+      phase.count(Access::kLoad, 1, static_cast<size_t>(store_.layout().dim()) * sizeof(float));
       bool is_whole = true;
       store_.tiers().first().rows().gather(
           out, [&is_whole](size_t) { is_whole = false; },

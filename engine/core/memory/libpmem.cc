@@ -1,8 +1,44 @@
 #include "memory/libpmem.h"
 
+#include <cstdlib>
+#include <limits>
+#include <string_view>
+
 #include "platform/shared_library.h"
 
 namespace embstore {
+namespace {
+
+struct CopyRules {
+  size_t least_streamed;  // bytes
+  bool flushes;           // what isn't streamed
+};
+
+// As libpmem reads them, once in a process.
+CopyRules copy_rules(const LibPmem& calls) {
+  constexpr size_t kLeastStreamed = 256;
+  const auto is = [](const char* name, std::string_view value) {
+    const char* const text = std::getenv(name);
+    return text != nullptr && std::string_view(text) == value;
+  };
+  CopyRules rules{kLeastStreamed, calls.has_auto_flush() != 1};
+  if (is("PMEM_NO_FLUSH", "1")) rules.flushes = false;
+  if (is("PMEM_NO_FLUSH", "0")) rules.flushes = true;
+  if (const char* const threshold = std::getenv("PMEM_MOVNT_THRESHOLD")) {
+    const long long bytes = std::atoll(threshold);
+    if (bytes >= 0) rules.least_streamed = static_cast<size_t>(bytes);
+  }
+  if (is("PMEM_NO_MOVNT", "1")) rules.least_streamed = std::numeric_limits<size_t>::max();
+  return rules;
+}
+
+}  // namespace
+
+Access access_of_memcpy(const LibPmem& calls, size_t length) {
+  static const CopyRules rules = copy_rules(calls);
+  if (length >= rules.least_streamed) return Access::kStoreStreamed;
+  return rules.flushes ? Access::kStoreFlushed : Access::kStore;
+}
 
 const LibPmem& libpmem() {
   static const LibPmem calls = [] {
@@ -15,6 +51,7 @@ const LibPmem& libpmem() {
     library.load(loaded.flush, "pmem_flush");
     library.load(loaded.drain, "pmem_drain");
     library.load(loaded.msync, "pmem_msync");
+    library.load(loaded.has_auto_flush, "pmem_has_auto_flush");
     return loaded;
   }();
   return calls;

@@ -6,6 +6,8 @@
 
 #include <cstddef>
 
+#include "access/access.h"
+
 namespace embstore {
 
 // Signatures and flags as in libpmem(7).
@@ -24,7 +26,12 @@ struct LibPmem {
   void (*drain)();
   // Of a mapping that isn't: durable when it returns 0.
   int (*msync)(const void* address, size_t length);
+  // 1 where caches are flushed by the platform when power goes, so that nobody has to.
+  int (*has_auto_flush)();
 };
+
+// How memcpy_nodrain() of so many bytes stores them, as libpmem(7) says: by the length, and the environment.
+Access access_of_memcpy(const LibPmem& calls, size_t length);
 
 // Loads the library at the first call; throws Error(kMissingLibrary).
 const LibPmem& libpmem();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "access/phase.h"
 #include "platform/prefetch.h"
 #include "store/shard_order.h"
 
@@ -47,6 +48,7 @@ void Demotion::vacate_added_slots() {
   SlotAllocator& slots = tier.slots();
   const uint64_t end = slots.untouched_from();
   std::vector<float> floats(store_.layout().row_floats());
+  Phase phase(tier.meter());
   for (uint64_t i = slots.first_slots(); i < end; ++i) {
     const Slot from = static_cast<Slot>(i);
     if (!tier.ranks().is_filled(from)) continue;
@@ -64,6 +66,8 @@ void Demotion::vacate_added_slots() {
     tier.rows().copy_floats(from, floats.size(), floats.data());
     const Slot slot = to.next();
     tier.put(slot, tier.header(from, key), floats.data());
+    tier.count_row(phase, Access::kLoad, from);
+    tier.count_row(phase, Access::kStore, slot);
     shift.move(shard, entry, key, RowRef(0, slot));
     coldest_[0].left(from);
   }
@@ -124,6 +128,9 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
   const std::vector<ColdestRows::Candidate>& coldest = coldest_[t].next(count + unreadable_.size());
   candidates_.clear();
   uint64_t pinned = 0;
+  Phase phase(store_.tiers().tier(t).meter());
+  // In the first tier keys are known without their rows.
+  if (t != 0) phase.count(Access::kLoad, coldest.size(), sizeof(int64_t));
   for (size_t i = 0; i < coldest.size(); ++i) {
     if (i + 2 * kBucketsFetchedAhead < coldest.size()) {
       from.ranks().prefetch(coldest[i + 2 * kBucketsFetchedAhead].slot);

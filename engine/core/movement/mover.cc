@@ -6,6 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include "access/owed_waits.h"
+
 namespace embstore {
 namespace {
 
@@ -120,6 +122,7 @@ bool Mover::run() noexcept {
     error = caught.what();
   }
   right_to_move_.unlock();
+  wait_as_owed();
   const bool went_well = error.empty();
   note_outcome(std::move(error));
   return any || (went_well && !log_.empty());

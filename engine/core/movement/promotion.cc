@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "access/phase.h"
 #include "platform/prefetch.h"
 #include "store/shard_order.h"
 
@@ -85,18 +86,24 @@ void Promotion::count_missed(std::vector<Accesses> missed) {
 
 void Promotion::promote(const StagedRows& staged, std::span<const StagedAccesses> accesses,
                         std::vector<Accesses>& missed) {
+  const TierStack& tiers = store_.tiers();
+  Phase phase(tiers.first().meter());
+  for (size_t t = 1; t < tiers.size(); ++t) {
+    if (tiers.memory(t) != nullptr) phase.also_at(tiers.tier(t).meter());
+  }
   const auto shard_at = [&](size_t n) { return shard_of(staged.wanted(accesses[n].row).hash); };
   for (size_t first = 0; first < accesses.size();) {
     size_t end = first;
     while (end < accesses.size() && end - first < most_rows_at_once_ && shard_at(end) == shard_at(first))
       ++end;
-    promote_shard(store_.shard(shard_at(first)), staged, accesses.subspan(first, end - first), missed);
+    promote_shard(store_.shard(shard_at(first)), staged, accesses.subspan(first, end - first), missed, phase);
     first = end;
   }
 }
 
 void Promotion::promote_shard(IndexShard& shard, const StagedRows& staged,
-                              std::span<const StagedAccesses> accesses, std::vector<Accesses>& missed) {
+                              std::span<const StagedAccesses> accesses, std::vector<Accesses>& missed,
+                              Phase& phase) {
   MemoryTier& first_tier = store_.tiers().first();
   SlotClaim claim = claim_slots_(accesses.size());
   FirstTierSlots slots(claim, accesses.size());
@@ -131,6 +138,7 @@ void Promotion::promote_shard(IndexShard& shard, const StagedRows& staged,
     if (const MemoryTier* const memory = store_.tiers().memory(from.tier())) {
       header = memory->header(from.slot(), wanted.key);
       memory->rows().copy_floats(from.slot(), floats_.size(), floats_.data());
+      memory->count_row(phase, Access::kLoad, from.slot());
       floats = floats_.data();
     } else if (!staged.holds_at(row, from, store_.tiers())) {
       missed.push_back({wanted.key, count, stamp});
@@ -147,6 +155,7 @@ void Promotion::promote_shard(IndexShard& shard, const StagedRows& staged,
     header.stamp = std::max(header.stamp, stamp);
     const Slot slot = slots.next();
     first_tier.put(slot, header, floats);
+    first_tier.count_row(phase, Access::kStore, slot);
     rise.move(shard, entry, wanted.key, RowRef(0, slot));
   }
   note_promoted(rise.moved_rows());

@@ -14,6 +14,8 @@
 
 namespace embstore {
 
+class Phase;
+
 // Accesses to one row in serving look-ups, the last of them at `stamp`.
 struct Accesses {
   int64_t key;
@@ -54,7 +56,7 @@ class Promotion {
   void promote(const StagedRows& staged, std::span<const StagedAccesses> accesses,
                std::vector<Accesses>& missed);
   void promote_shard(IndexShard& shard, const StagedRows& staged, std::span<const StagedAccesses> accesses,
-                     std::vector<Accesses>& missed);
+                     std::vector<Accesses>& missed, Phase& phase);
 
   RowStore& store_;
   const ClaimSlots claim_slots_;

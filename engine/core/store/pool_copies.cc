@@ -11,9 +11,14 @@ uint64_t PoolCopies::first_wanting(uint32_t word) const {
   return newest - ((newest - word) & (kWantedBit - 1));
 }
 
-Slot PoolCopies::write(Slot slot, int64_t key, bool is_live) {
+PoolCopies::WritePhase::WritePhase(const PoolCopies& copies) : Phase(copies.pool_.meter()) {
+  also_at(copies.first_.meter());
+}
+
+Slot PoolCopies::write(Slot slot, int64_t key, bool is_live, Phase& phase) {
   const uint32_t word = load(slot);
-  const Slot to = pool_.write_claimed(first_.header(slot, key), first_.rows().floats(slot), is_live);
+  const Slot to = pool_.write_claimed(first_.header(slot, key), first_.rows().floats(slot), is_live, phase);
+  first_.count_row(phase, Access::kLoad, slot);
   pool_.add_to_checkpoints(first_wanting(word), to);
   return to;
 }
@@ -38,7 +43,8 @@ void PoolCopies::went_to_pool(Slot slot, int64_t key, Slot to) {
 void PoolCopies::will_go(Slot slot, int64_t key) {
   const uint32_t word = load(slot);
   if ((word & kWantedBit) != 0) {
-    write(slot, key, /*is_live=*/false);  // by the claim of the row
+    WritePhase phase(*this);
+    write(slot, key, /*is_live=*/false, phase);  // by the claim of the row
     pool_.fence();
     were_fenced(1);
   } else if (word == kChanged) {
@@ -68,7 +74,8 @@ bool PoolCopies::Changes::will_change(Slot slot, int64_t key) {
   const uint32_t word = copies_.load(slot);
   if (word == kChanged) return false;
   if ((word & kWantedBit) != 0) {
-    copies_.write(slot, key, /*is_live=*/false);
+    if (!phase_) phase_.emplace(copies_);
+    copies_.write(slot, key, /*is_live=*/false, *phase_);
     ++written_;
   } else {
     erased_[erased_count_++] = {key, word - 1};
@@ -111,7 +118,9 @@ void PoolCopies::was_written(Slot slot, Slot to) {
   has_copy(slot, to);
 }
 
-void PoolCopies::write_wanted(Slot slot, int64_t key) { has_copy(slot, write(slot, key, /*is_live=*/true)); }
+void PoolCopies::write_wanted(Slot slot, int64_t key, Phase& phase) {
+  has_copy(slot, write(slot, key, /*is_live=*/true, phase));
+}
 
 void PoolCopies::forget_wanted() {
   for (const Slot slot : wanted()) store(slot, kChanged);

@@ -18,6 +18,7 @@
 #include <optional>
 #include <vector>
 
+#include "access/phase.h"
 #include "memory/huge_pages.h"
 #include "platform/prefetch.h"
 #include "row/place.h"
@@ -61,6 +62,12 @@ class PoolCopies {
   // The row goes for good. It's still whole in its slot.
   void will_go(Slot slot, int64_t key);
 
+  // Counts rows that are written to the pool one by one.
+  class WritePhase : public Phase {
+   public:
+    explicit WritePhase(const PoolCopies& copies);
+  };
+
   // The scope in which rows of one shard change. What is written for checkpoints is durable by its end.
   class Changes {
    public:
@@ -78,7 +85,8 @@ class PoolCopies {
     PoolCopies& copies_;
     std::array<Place, 64> erased_{};
     size_t erased_count_ = 0;
-    uint64_t written_ = 0;  // and not fenced yet
+    uint64_t written_ = 0;             // and not fenced yet
+    std::optional<WritePhase> phase_;  // since the first was written
   };
 
   // --- Checkpoints
@@ -92,7 +100,7 @@ class PoolCopies {
   // The wanted row in the slot is at `to` in the pool, written and fenced.
   void was_written(Slot slot, Slot to);
   // Writes the wanted row where it is, under the mutex. Not fenced: were_fenced() says when it is.
-  void write_wanted(Slot slot, int64_t key);
+  void write_wanted(Slot slot, int64_t key, Phase& phase);
   // So many rows that were written for checkpoints are durable.
   void were_fenced(uint64_t rows) { wanted_count_.fetch_sub(rows); }
   // No checkpoint wants anything any more. REQUIRES: as want_changed().
@@ -113,7 +121,7 @@ class PoolCopies {
   // The number of the checkpoint that the word says.
   uint64_t first_wanting(uint32_t word) const;
   // Writes the row as it is for the checkpoints that want it. Not fenced.
-  Slot write(Slot slot, int64_t key, bool is_live);
+  Slot write(Slot slot, int64_t key, bool is_live, Phase& phase);
 
   MemoryTier& first_;
   PoolTier& pool_;

@@ -91,7 +91,8 @@ void rows_that_go_for_good() {
 void rows_that_are_written_where_they_are() {
   Tiers tiers;
   for (Slot slot = 0; slot < kRows; ++slot) {
-    tiers.copies().write_wanted(slot, slot);
+    PoolCopies::WritePhase phase(tiers.copies());
+    tiers.copies().write_wanted(slot, slot, phase);
     check(!tiers.has_all(), "a checkpoint has a row that isn't drained");
   }
   tiers.pool().fence();

@@ -94,14 +94,18 @@ void read_one_key(const Table& table, int64_t key, float& last_seen) {
   }
 }
 
-void inspect(const Table& table, std::mt19937_64& random, const Options& options) {
+void inspect(Table& table, std::mt19937_64& random, const Options& options) {
   const std::vector<int64_t> ids = random_ids(random, options);
   std::vector<int64_t> values(ids.size());
   std::vector<int32_t> tiers(ids.size());
   table.frequencies(ids, values.data());
   table.versions(ids, values.data());
   table.lookup_tier(ids, tiers.data());
+  const auto recording = std::make_shared<Recording>(std::vector{CacheSizes{1 << 20, 1 << 20}}, 1000);
+  table.start_recording(recording, 0);
   const ExportedRows rows = table.export_rows();
+  table.stop_recording(*recording);
+  check(!recording->phases().phases.empty(), "an export wasn't recorded");
   for (size_t i = 0; i < rows.keys.size(); ++i) {
     checked_row(&rows.values[i * kDim]);
     check(rows.versions[i] >= 0, "a row is there that no update has seen");
@@ -130,6 +134,15 @@ constexpr uint64_t kLarge = uint64_t{8} << 20;
 
 TierSpec dram(uint64_t size_bytes) { return {"DRAM", std::nullopt, size_bytes}; }
 
+// Takes a little longer than here, with caches before it.
+TierSpec on_a_device(TierSpec tier) {
+  const std::vector<uint64_t> sizes = {64, 4096};
+  tier.device = std::make_shared<Device>(
+      "device of " + tier.kind, CacheSizes{64 << 10, tier.kind == "DRAM" ? uint64_t{256} << 10 : 0}, sizes,
+      std::vector<double>(Device::kWheres * kAccesses * sizes.size() * Device::kMostThreads, 300.0));
+  return tier;
+}
+
 // In small files, so that they are compacted all the time.
 TierSpec ssd_hash(bool keep_files) {
   TierSpec tier{"SSDHASH", std::nullopt, std::nullopt};
@@ -150,6 +163,8 @@ std::vector<Storage> storages() {
   const BloomFilterSpec bloom{.filter_freq = 3, .max_element_size = 3000, .false_positive_probability = 0.01};
   return {{"one tier", {dram(kLarge)}},
           {"three tiers", {dram(kSmall), dram(kSmall * 3 / 2), dram(kLarge)}, CacheStrategy::kLru},
+          {"three tiers on devices",
+           {on_a_device(dram(kSmall)), on_a_device(dram(kSmall * 3 / 2)), on_a_device(ssd_hash(false))}},
           {"SSDHASH", {dram(kSmall), ssd_hash(false)}, CacheStrategy::kLru},
           {"SSDHASH that keeps its rows", {dram(kSmall), ssd_hash(true)}},
           {"a durable pool", {dram(kSmall), durable_pool(kLarge)}},

@@ -1,8 +1,13 @@
 #include "tiers/tier.h"
 
+#include "access/tier_meter.h"
 #include "errors/error.h"
 
 namespace embstore {
+
+Tier::Tier() : meter_(std::make_unique<TierMeter>()) {}
+
+Tier::~Tier() = default;
 
 void Tier::read_whole(std::span<const Place> places, RowPart part, RowBatch& rows) const {
   std::vector<DamagedRow> damaged;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +17,8 @@
 #include "tiers/recovery_report.h"
 
 namespace embstore {
+
+class TierMeter;
 
 struct TierStats {
   std::string name;
@@ -54,7 +57,13 @@ struct DamagedRow {
 
 class Tier {
  public:
-  virtual ~Tier() = default;
+  Tier();
+  virtual ~Tier();
+  Tier(const Tier&) = delete;
+  Tier& operator=(const Tier&) = delete;
+
+  // Counts how the tier's rows are touched: by the tier itself, and by those who reach rows of memory without it.
+  TierMeter& meter() const { return *meter_; }
 
   // Stores every row of `rows` and says where. All or nothing: on an error (Error(kStorage), naming the
   // file) no place is taken. A row of a key that the tier has already is a new row; the old place stays
@@ -111,6 +120,8 @@ class Tier {
 
  private:
   void read_whole(std::span<const Place> places, RowPart part, RowBatch& rows) const;
+
+  const std::unique_ptr<TierMeter> meter_;
 };
 
 }  // namespace embstore

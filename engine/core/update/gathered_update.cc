@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "access/phase.h"
 #include "errors/error.h"
 #include "platform/prefetch.h"
 
@@ -127,18 +128,28 @@ bool GatheredUpdate::prepare(uint64_t& new_rows) {
     rooms_[static_cast<size_t>(s)] = shard.reserve_room(absent);
   }
   for (;;) {
-    size_t left = 0;
-    for (int s = 0; s < kShards; ++s) {
-      if (batch_.shard(s).empty()) continue;
-      IndexShard& shard = parts_.store.shard(s);
-      MutexLock lock(shard.mutex);
-      left += seat_shard(shard, s, claim);
-    }
+    const size_t left = seat(claim);
     if (!damaged_.empty()) throw DamagedRowsError(std::move(damaged_), first_damage_);
     if (pool_is_full_) return false;
     if (left == 0) return claim_of_pool();
     stage();  // those that moved meanwhile
   }
+}
+
+size_t GatheredUpdate::seat(SlotClaim& claim) {
+  const TierStack& tiers = parts_.store.tiers();
+  Phase phase(first_tier_.meter());
+  for (size_t t = 1; t < tiers.size(); ++t) {
+    if (tiers.memory(t) != nullptr) phase.also_at(tiers.tier(t).meter());
+  }
+  size_t left = 0;
+  for (int s = 0; s < kShards; ++s) {
+    if (batch_.shard(s).empty()) continue;
+    IndexShard& shard = parts_.store.shard(s);
+    MutexLock lock(shard.mutex);
+    left += seat_shard(shard, s, claim, phase);
+  }
+  return left;
 }
 
 bool GatheredUpdate::claim_of_pool() {
@@ -216,7 +227,7 @@ void GatheredUpdate::stage() {
   for (size_t row = 0; row < staged.size(); ++row) copies_[staged.wanted(row).tag] = {&staged, row};
 }
 
-size_t GatheredUpdate::seat_shard(IndexShard& shard, int number, SlotClaim& claim) {
+size_t GatheredUpdate::seat_shard(IndexShard& shard, int number, SlotClaim& claim, Phase& phase) {
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const size_t first = first_key(number);
   const auto is_seated = [&](size_t i) {
@@ -245,10 +256,11 @@ size_t GatheredUpdate::seat_shard(IndexShard& shard, int number, SlotClaim& clai
       const Slot slot = slots.next();
       const uint64_t earlier = filter == nullptr ? 0 : filter->count(keys[i].key, keys[i].hash);
       first_tier_.start(slot, keys[i].key, parts_.initial.of(keys[i].key), parts_.optimizer, earlier);
+      first_tier_.count_row(phase, Access::kStore, slot);
       entry = insertion_.insert(shard, keys[i].hash, keys[i].key, RowRef(0, slot),
                                 rooms_[static_cast<size_t>(number)]);
       pin(first + i, entry);
-    } else if (entry.ref().tier() == 0 || bring_up(shard, first + i, entry, rise, slots)) {
+    } else if (entry.ref().tier() == 0 || bring_up(shard, first + i, entry, rise, slots, phase)) {
       pin(first + i, entry);
     } else {
       seats_[first + i].where = Where::kBelow;
@@ -271,7 +283,7 @@ void GatheredUpdate::fetch_source(size_t key) const {
 }
 
 bool GatheredUpdate::bring_up(IndexShard& shard, size_t key, const IndexEntry& entry, Transaction& rise,
-                              FirstTierSlots& slots) {
+                              FirstTierSlots& slots, Phase& phase) {
   const RowRef from = entry.ref();
   const int64_t id = batch_.keys()[key].key;
   RowHeader header;
@@ -279,6 +291,7 @@ bool GatheredUpdate::bring_up(IndexShard& shard, size_t key, const IndexEntry& e
   if (const MemoryTier* const memory = parts_.store.tiers().memory(from.tier())) {
     header = memory->header(from.slot(), id);
     memory->rows().copy_floats(from.slot(), floats_.size(), floats_.data());
+    memory->count_row(phase, Access::kLoad, from.slot());
     floats = floats_.data();
   } else {
     const Copy copy = copies_.empty() ? Copy{} : copies_[key];
@@ -297,6 +310,7 @@ bool GatheredUpdate::bring_up(IndexShard& shard, size_t key, const IndexEntry& e
   }
   const Slot slot = slots.next();
   first_tier_.put(slot, header, floats);
+  first_tier_.count_row(phase, Access::kStore, slot);
   rise.move(shard, entry, id, RowRef(0, slot));
   return true;
 }
@@ -327,15 +341,17 @@ void GatheredUpdate::undo_shard(IndexShard& shard, int number) {
 
 void GatheredUpdate::commit(const UpdateTime& time) noexcept {
   is_committed_ = true;
+  Phase phase(first_tier_.meter());
   visit_shards_of(batch_, [&](int number) {
     IndexShard& shard = parts_.store.shard(number);
     MutexLock lock(shard.mutex);
-    update_shard(shard, number, time);
+    update_shard(shard, number, time, phase);
     if (parts_.filters.any()) count_waiting(shard, number, time);
   });
+  first_tier_.count_rows(phase, Access::kUpdate, updated_rows_);
 }
 
-void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTime& time) {
+void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTime& time, Phase& phase) {
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const std::span<Seat> seats = std::span(seats_).subspan(first_key(number), keys.size());
   RowArray& rows = first_tier_.rows();
@@ -355,6 +371,11 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
   size_t count = 0;
   const auto update = [&] {
     rows.update(std::span(updates).first(count), parts_.optimizer, time.context);
+    updated_rows_ += count;
+    if (phase.wants_places()) [[unlikely]] {
+      first_tier_.touch_rows(phase, Access::kUpdate, count, parts_.store.layout().row_bytes(),
+                             [&updates](size_t i) { return updates[i].slot; });
+    }
     count = 0;
   };
   for (size_t i = 0; i < keys.size(); ++i) {

@@ -19,6 +19,8 @@
 
 namespace embstore {
 
+class Phase;
+
 class GatheredUpdate final : public BatchUpdate {
  public:
   // All of these outlive this.
@@ -46,13 +48,14 @@ class GatheredUpdate final : public BatchUpdate {
   void find_shard(IndexShard& shard, int number) REQUIRES(shard.mutex);
   // Reads the rows below, as far as no look-up has.
   void stage();
-  // Brings those that were staged up, and puts those of new keys in. Returns how many weren't what was
-  // staged any more.
-  size_t seat_shard(IndexShard& shard, int number, SlotClaim& claim) REQUIRES(shard.mutex);
+  // Brings those that were staged up, and puts those of new keys in. Returns how many weren't what was staged any more.
+  size_t seat(SlotClaim& claim);
+  // The same of one shard. Returns how many weren't.
+  size_t seat_shard(IndexShard& shard, int number, SlotClaim& claim, Phase& phase) REQUIRES(shard.mutex);
   // Brings up the row of one key, if it's still the one that was staged; false where it isn't, or where a pool has no
   // place for it.
   bool bring_up(IndexShard& shard, size_t key, const IndexEntry& entry, Transaction& rise,
-                FirstTierSlots& slots) REQUIRES(shard.mutex);
+                FirstTierSlots& slots, Phase& phase) REQUIRES(shard.mutex);
   // Has what will be copied to the first tier fetched.
   void fetch_source(size_t key) const;
   void pin(size_t key, const IndexEntry& entry);
@@ -60,7 +63,8 @@ class GatheredUpdate final : public BatchUpdate {
   bool claim_of_pool();
   // Entries that others' changes have made void.
   void find_again(const IndexShard& shard, int number) REQUIRES(shard.mutex);
-  void update_shard(IndexShard& shard, int number, const UpdateTime& time) REQUIRES(shard.mutex);
+  void update_shard(IndexShard& shard, int number, const UpdateTime& time, Phase& phase)
+      REQUIRES(shard.mutex);
   void count_waiting(IndexShard& shard, int number, const UpdateTime& time) REQUIRES(shard.mutex);
   void undo_shard(IndexShard& shard, int number) REQUIRES(shard.mutex);
 
@@ -82,6 +86,7 @@ class GatheredUpdate final : public BatchUpdate {
   bool pool_is_full_ = false;  // for a row from below it
   std::array<IndexShard::Room, kShards> rooms_;
   bool is_committed_ = false;
+  uint64_t updated_rows_ = 0;
 
   // What was read of the rows below: by this, and by the look-ups before.
   struct Copy {

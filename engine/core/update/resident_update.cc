@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "access/phase.h"
 #include "platform/prefetch.h"
 
 namespace embstore {
@@ -55,15 +56,18 @@ uint64_t ResidentUpdate::count_new_rows() const {
 }
 
 void ResidentUpdate::commit(const UpdateTime& time) noexcept {
+  Phase phase(parts_.store.tiers().first().meter());
   visit_shards_of(batch_, [&](int number) {
     IndexShard& shard = parts_.store.shard(number);
     MutexLock lock(shard.mutex);
-    update_shard(shard, number, time);
+    update_shard(shard, number, time, phase);
   });
+  parts_.store.tiers().first().count_rows(phase, Access::kUpdate, updated_rows_);
 }
 
-void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTime& time) {
-  RowArray& rows = parts_.store.tiers().first().rows();
+void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTime& time, Phase& phase) {
+  MemoryTier& tier = parts_.store.tiers().first();
+  RowArray& rows = tier.rows();
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const AdmissionFilter* const filter = parts_.filters.shard(number);
   std::array<IndexEntry, kKeysABlock> entries;
@@ -85,18 +89,23 @@ void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
     }
     size_t count = 0;
     for (size_t i = 0; i < block.size(); ++i) {
-      if (!entries[i]) entries[i] = admit(shard, number, block[i], time);
+      if (!entries[i]) entries[i] = admit(shard, number, block[i], time, phase);
       if (!entries[i]) continue;
       const Slot slot = entries[i].ref().slot();
       rows.meta(slot).count(block[i].occurrences, time.context.global_step, time.save_span);
       updates[count++] = {&entries[i].bucket->guard, slot, block[i].gradient};
     }
     rows.update(std::span(updates).first(count), parts_.optimizer, time.context);
+    updated_rows_ += count;
+    if (phase.wants_places()) [[unlikely]] {
+      tier.touch_rows(phase, Access::kUpdate, count, parts_.store.layout().row_bytes(),
+                      [&updates](size_t i) { return updates[i].slot; });
+    }
   }
 }
 
 IndexEntry ResidentUpdate::admit(IndexShard& shard, int number, const KeyGradient& key,
-                                 const UpdateTime& time) {
+                                 const UpdateTime& time, Phase& phase) {
   IndexShard::Room& room = rooms_[static_cast<size_t>(number)];
   uint64_t earlier = 0;
   if (AdmissionFilter* const filter = parts_.filters.shard(number)) {
@@ -109,7 +118,9 @@ IndexEntry ResidentUpdate::admit(IndexShard& shard, int number, const KeyGradien
   }
   Slot slot;
   claim_.take({&slot, 1});
-  parts_.store.tiers().first().start(slot, key.key, parts_.initial.of(key.key), parts_.optimizer, earlier);
+  MemoryTier& tier = parts_.store.tiers().first();
+  tier.start(slot, key.key, parts_.initial.of(key.key), parts_.optimizer, earlier);
+  tier.count_row(phase, Access::kStore, slot);
   return insertion_.insert(shard, key.hash, key.key, RowRef(/*tier=*/0, slot), room);
 }
 

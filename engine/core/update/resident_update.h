@@ -8,6 +8,8 @@
 
 namespace embstore {
 
+class Phase;
+
 class ResidentUpdate final : public BatchUpdate {
  public:
   // `batch` outlives this.
@@ -19,16 +21,18 @@ class ResidentUpdate final : public BatchUpdate {
  private:
   // Keys that have no row and aren't kept waiting by the filter.
   uint64_t count_new_rows() const;
-  void update_shard(IndexShard& shard, int number, const UpdateTime& time) REQUIRES(shard.mutex);
-  // Gives a key without a row one, if the filter admits it; empty where it waits.
-  IndexEntry admit(IndexShard& shard, int number, const KeyGradient& key, const UpdateTime& time)
+  void update_shard(IndexShard& shard, int number, const UpdateTime& time, Phase& phase)
       REQUIRES(shard.mutex);
+  // Gives a key without a row one, if the filter admits it; empty where it waits.
+  IndexEntry admit(IndexShard& shard, int number, const KeyGradient& key, const UpdateTime& time,
+                   Phase& phase) REQUIRES(shard.mutex);
 
   const UpdateParts parts_;
   const GradientBatch& batch_;
   Transaction insertion_;
   SlotClaim claim_;
   std::array<IndexShard::Room, kShards> rooms_;
+  uint64_t updated_rows_ = 0;
 };
 
 }  // namespace embstore

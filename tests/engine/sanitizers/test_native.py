@@ -12,6 +12,7 @@ SHORTER = {"table_faults_test": ("20",)}  # scenarios a failure, and with files 
 @pytest.mark.parametrize(
     "program",
     [
+        "access_test",
         "admission_test",
         "coldest_rows_test",
         "epochs_test",

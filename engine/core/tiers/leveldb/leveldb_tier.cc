@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "access/phase.h"
 #include "errors/error.h"
 
 namespace embstore {
@@ -54,7 +55,7 @@ void LevelDbTier::write(const RowBatch& rows, std::span<Slot> slots) {
     const LevelDbRowKey key = row_key({rows.header(i).key, slots[i]});
     database_.put(batch, bytes_of(key), {value.data(), value.size()});
   }
-  delete_erased_then(&batch);
+  delete_erased_then(&batch, rows.size() * (sizeof(LevelDbRowKey) + row_value_.bytes()));
   rows_ += rows.size();
 }
 
@@ -64,6 +65,8 @@ void LevelDbTier::read_rows(std::span<const Place> places, RowPart, RowBatch& ro
   // Neighbours in this order share LevelDB's blocks.
   std::vector<uint32_t> order(places.size());
   std::iota(order.begin(), order.end(), 0u);
+  Phase phase(meter());
+  phase.count(Access::kFileRead, places.size(), sizeof(LevelDbRowKey) + row_value_.bytes());
   std::sort(order.begin(), order.end(),
             [&](uint32_t a, uint32_t b) { return places[a].key < places[b].key; });
   for (const uint32_t i : order) {
@@ -114,7 +117,7 @@ void LevelDbTier::compact() {
 
 void LevelDbTier::drain() {
   const MutexLock lock(write_mutex_);
-  delete_erased_then(nullptr);
+  delete_erased_then(nullptr, 0);
 }
 
 TierStats LevelDbTier::stats() const {
@@ -129,7 +132,7 @@ TierStats LevelDbTier::stats() const {
   };
 }
 
-void LevelDbTier::delete_erased_then(const LevelDbDatabase::Batch* puts) {
+void LevelDbTier::delete_erased_then(const LevelDbDatabase::Batch* puts, size_t bytes_put) {
   sort_erased(MayRead::kYes);
   places_.release_but_for(checkpoints_.numbers());
   count_deletable();
@@ -140,7 +143,13 @@ void LevelDbTier::delete_erased_then(const LevelDbDatabase::Batch* puts) {
     const size_t count = std::min(kErasuresABatch, erased.size());
     for (const Place& place : std::span(erased).last(count))
       database_.remove(batch, bytes_of(row_key(place)));
-    if (count == erased.size() && puts != nullptr) database_.append(batch, *puts);
+    size_t bytes = count * sizeof(LevelDbRowKey);
+    if (count == erased.size() && puts != nullptr) {
+      database_.append(batch, *puts);
+      bytes += bytes_put;
+    }
+    Phase phase(meter());
+    phase.count(Access::kFileWrite, 1, bytes);
     database_.write(batch);
     database_.clear(batch);
     places_.forget_deletable(count);

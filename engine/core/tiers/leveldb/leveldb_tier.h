@@ -32,6 +32,8 @@
 
 namespace embstore {
 
+// Its meter counts what it asks of LevelDB, whose own files can't be looked at from outside: a read for each record that
+// is read, and a write for each batch that goes to the log.
 class LevelDbTier final : public Tier, public CheckpointFollower {
  public:
   static constexpr uint64_t kSlots = kLevelDbSlots;
@@ -79,8 +81,9 @@ class LevelDbTier final : public Tier, public CheckpointFollower {
               const LevelDbOptions& options, const FollowsCheckpoints* follows);
 
   void note_erased(std::span<const Place> places) noexcept;
-  // Deletes the records of all erased rows that no checkpoint needs, then writes `puts` unless it's null.
-  void delete_erased_then(const LevelDbDatabase::Batch* puts) REQUIRES(write_mutex_);
+  // Deletes the records of all erased rows that no checkpoint needs, then writes `puts`, of so many bytes, unless it's
+  // null.
+  void delete_erased_then(const LevelDbDatabase::Batch* puts, size_t bytes_put) REQUIRES(write_mutex_);
   // Moves what was erased to places_.
   enum class MayRead { kNo, kYes };
   void sort_erased(MayRead) REQUIRES(write_mutex_);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "access/phase.h"
 #include "errors/error.h"
 
 namespace embstore {
@@ -55,7 +56,21 @@ void MemoryTier::write(const RowBatch& rows, std::span<Slot> slots) {
                                            " free slots of its " + std::to_string(slots_.slots()));
   }
   slots_.take(slots);
+  Phase phase(meter());
   for (size_t i = 0; i < rows.size(); ++i) put(slots[i], rows.header(i), rows.row(i));
+  count_rows(phase, Access::kStore, rows.size(), layout_.row_bytes(), [slots](size_t i) { return slots[i]; });
+}
+
+void MemoryTier::count_header(Phase& phase, Access access, Slot slot) const {
+  const size_t bytes = rows_.beside_bytes();
+  if (bytes == 0) return;
+  phase.count_at(meter(), access, 1, bytes);
+  if (phase.wants_places()) phase.touch(meter(), access, bytes, rows_.beside(slot));
+}
+
+void MemoryTier::touch(Phase& phase, Access access, Slot slot, size_t bytes) const {
+  phase.touch(meter(), access, bytes, rows_.floats(slot));
+  if (rows_.beside_bytes() != 0) phase.touch(meter(), access, rows_.beside_bytes(), rows_.beside(slot));
 }
 
 void MemoryTier::read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
@@ -63,6 +78,7 @@ void MemoryTier::read_rows(std::span<const Place> places, RowPart part, RowBatch
   constexpr size_t kRowsFetchedAhead = 8;
   const size_t floats = part == RowPart::kAll ? layout_.row_floats() : layout_.block_floats();
   rows.resize(places.size());
+  Phase phase(meter());
   for (size_t i = 0; i < places.size(); ++i) {
     if (i + kRowsFetchedAhead < places.size()) {
       rows_.prefetch(places[i + kRowsFetchedAhead].slot, floats);
@@ -71,6 +87,8 @@ void MemoryTier::read_rows(std::span<const Place> places, RowPart part, RowBatch
     rows.header(i) = header(places[i].slot, places[i].key);
     rows_.copy_floats(places[i].slot, floats, rows.row(i));
   }
+  count_rows(phase, Access::kLoad, places.size(), floats * sizeof(float),
+             [places](size_t i) { return places[i].slot; });
 }
 
 void MemoryTier::erase(std::span<const Place> places) {

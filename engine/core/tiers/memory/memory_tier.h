@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "access/access.h"
+#include "access/phase.h"
 #include "memory/memory.h"
 #include "row/row_layout.h"
 #include "tiers/memory/row_array.h"
@@ -53,7 +55,7 @@ class MemoryTier final : public Tier, public RankedTier {
   bool is_ranked() const { return role_ == MemoryRole::kFirst || role_ == MemoryRole::kMiddle; }
   SlotAllocator& slots() { return slots_; }
   const SlotAllocator& slots() const { return slots_; }
-  // The hot path's way to the rows.
+  // The hot path's way to the rows; whoever takes it counts what is touched.
   RowArray& rows() { return rows_; }
   const RowArray& rows() const { return rows_; }
 
@@ -70,12 +72,41 @@ class MemoryTier final : public Tier, public RankedTier {
   // Gives back slots that were taken, whether filled or not. Nothing refers to them.
   void give_back(std::span<const Slot> slots);
   RowHeader header(Slot slot, int64_t key) const;
+  // A row that was touched whole, with what lies beside it in the same memory. The phase is at the tier's meter.
+  void count_row(Phase& phase, Access access, Slot slot) const {
+    count_row(phase, access, slot, layout_.row_bytes());
+  }
+  // Only the first so many bytes of its floats.
+  void count_row(Phase& phase, Access access, Slot slot, size_t bytes) const {
+    count_rows(phase, access, 1, bytes, [slot](size_t) { return slot; });
+  }
+  // Only what lies beside it.
+  void count_header(Phase& phase, Access access, Slot slot) const;
+  // The same of several rows; slot_of(i) says where each was.
+  template <class SlotOf>
+  void count_rows(Phase& phase, Access access, size_t rows, size_t bytes, SlotOf slot_of) const {
+    phase.count_at(meter(), access, rows, bytes);
+    if (rows_.beside_bytes() != 0) phase.count_at(meter(), access, rows, rows_.beside_bytes());
+    if (phase.wants_places()) [[unlikely]]
+      touch_rows(phase, access, rows, bytes, slot_of);
+  }
+  // Where rows were that are counted elsewhere. To be called where phase.wants_places().
+  template <class SlotOf>
+  void touch_rows(Phase& phase, Access access, size_t rows, size_t bytes, SlotOf slot_of) const {
+    for (size_t i = 0; i < rows; ++i) touch(phase, access, slot_of(i), bytes);
+  }
+  void count_rows(Phase& phase, Access access, size_t rows) const {
+    phase.count_at(meter(), access, rows, layout_.row_bytes());
+    if (rows_.beside_bytes() != 0) phase.count_at(meter(), access, rows, rows_.beside_bytes());
+  }
   void prefetch(Slot slot) const {
     rows_.prefetch(slot);
     if (ranks_ != nullptr) ranks_->prefetch(slot);
   }
 
  private:
+  void touch(Phase& phase, Access access, Slot slot, size_t bytes) const;
+
   const std::string name_;
   const RowLayout layout_;
   const MemoryRole role_;

@@ -43,6 +43,11 @@ RowArray::RowArray(const RowLayout& layout, Beside beside, uint64_t slots, uint6
   }
 }
 
+size_t RowArray::beside_bytes() const {
+  if (headers_ != nullptr) return sizeof(RowHeader);
+  return meta_in_dram_ ? 0 : sizeof(RowMeta);
+}
+
 void RowArray::extend_to(uint64_t slots) {
   memory_->extend_to(slots * layout_.row_bytes());
   meta_in_dram_->extend_to(slots);

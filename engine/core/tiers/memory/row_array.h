@@ -39,6 +39,12 @@ class RowArray {
            std::unique_ptr<Memory> memory);
 
   const Memory& memory() const { return *memory_; }
+  // What lies beside each row in the same memory; 0 where nothing does.
+  size_t beside_bytes() const;
+  // REQUIRES: beside_bytes() != 0.
+  const void* beside(Slot slot) const {
+    return headers_ != nullptr ? static_cast<const void*>(&headers_[slot]) : &meta_[slot];
+  }
   // Makes room for so many. Throws Error(kStorage).
   void extend_to(uint64_t slots);
   // Gives back what is behind slots `begin` to `end`, which hold no rows.

@@ -30,6 +30,10 @@ class DurableFile {
   bool is_pmem() const { return is_pmem_; }
 
   void write(size_t offset, const void* from, size_t bytes) noexcept;
+  // How write() stores so many bytes.
+  Access access_of_write(size_t bytes) const {
+    return is_pmem_ ? access_of_memcpy(calls_, bytes) : Access::kStore;
+  }
   // Eight bytes at once, or not at all.
   void write_word(size_t offset, uint64_t value) noexcept;
   // Of what is there, whoever wrote it.

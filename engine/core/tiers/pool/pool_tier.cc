@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "access/phase.h"
 #include "errors/error.h"
 #include "platform/prefetch.h"
 #include "row/row_copy.h"
@@ -95,9 +96,10 @@ void PoolTier::write(const RowBatch& rows, std::span<Slot> slots) {
   }
   slots_.take(slots);
   std::sort(slots.begin(), slots.end());  // media are written best in the order of their lines
+  Phase phase(meter());
   for (size_t i = 0; i < rows.size(); ++i) {
     if (i + kRowsFetchedAhead < rows.size()) ranks_->prefetch(slots[i + kRowsFetchedAhead]);
-    put(slots[i], rows.header(i), rows.row(i));
+    put(slots[i], rows.header(i), rows.row(i), phase);
   }
   fence();
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -127,9 +129,15 @@ bool PoolTier::take_arrivals(std::vector<Slot>& slots) {
 int64_t PoolTier::key(Slot slot) const { return copy_record_header(rows_->data() + shape_.offset(slot)).key; }
 
 Slot PoolTier::write_claimed(const RowHeader& header, const float* floats, bool is_live) noexcept {
+  Phase phase(meter());
+  return write_claimed(header, floats, is_live, phase);
+}
+
+Slot PoolTier::write_claimed(const RowHeader& header, const float* floats, bool is_live,
+                             Phase& phase) noexcept {
   Slot slot;
   slots_.take(std::span(&slot, 1));
-  put(slot, header, floats);
+  put(slot, header, floats, phase);
   if (is_live) {
     references_.add_live(slot);
     rank(slot, header);
@@ -137,12 +145,20 @@ Slot PoolTier::write_claimed(const RowHeader& header, const float* floats, bool 
   return slot;
 }
 
-void PoolTier::put(Slot slot, const RowHeader& header, const float* floats) noexcept {
+void PoolTier::put(Slot slot, const RowHeader& header, const float* floats, Phase& phase) noexcept {
   auto record = pool::RecordHeader::of(header, next_checkpoint_.load(std::memory_order_relaxed), slot);
   shape_.seal(record, floats);
   const size_t offset = shape_.offset(slot);
   rows_->write(offset, &record, sizeof record);
   rows_->write(offset + sizeof record, floats, shape_.row_bytes);
+  const Access of_header = rows_->access_of_write(sizeof record);
+  const Access of_floats = rows_->access_of_write(shape_.row_bytes);
+  phase.count_at(meter(), of_header, 1, sizeof record);
+  phase.count_at(meter(), of_floats, 1, shape_.row_bytes);
+  if (phase.wants_places()) [[unlikely]] {
+    phase.touch(meter(), of_header, sizeof record, rows_->data() + offset);
+    phase.touch(meter(), of_floats, shape_.row_bytes, rows_->data() + offset + sizeof record);
+  }
   if (unverified_.contains(slot)) unverified_.remove(slot);
 }
 
@@ -151,6 +167,13 @@ void PoolTier::read_rows(std::span<const Place> places, RowPart part, RowBatch& 
   const size_t floats = part == RowPart::kAll ? layout_.row_floats() : layout_.block_floats();
   const size_t bytes = sizeof(pool::RecordHeader) + floats * sizeof(float);
   rows.resize(places.size());
+  Phase phase(meter());
+  phase.count(Access::kLoad, places.size(), bytes);
+  if (phase.wants_places()) [[unlikely]] {
+    for (const Place& place : places) {
+      phase.touch(meter(), Access::kLoad, bytes, rows_->data() + shape_.offset(place.slot));
+    }
+  }
   for (size_t i = 0; i < places.size(); ++i) {
     if (i + kRowsFetchedAhead < places.size()) {
       const Slot ahead = places[i + kRowsFetchedAhead].slot;
@@ -317,7 +340,7 @@ void PoolTier::restore(uint64_t number, int threads, const Restored& visit) {
   const size_t entry = checkpoint->entry;
   const pool::SlotBits& bits = references_.bits(entry);
   try {
-    pool::visit_records(*rows_, shape_, bits, number, threads,
+    pool::visit_records(*rows_, shape_, bits, number, threads, meter(),
                         [&](std::span<const RowHeader> headers, std::span<const Slot> slots) {
                           for (size_t i = 0; i < slots.size(); ++i) fill_rank(slots[i], headers[i]);
                           visit(headers, slots);

@@ -38,6 +38,8 @@
 
 namespace embstore {
 
+class Phase;
+
 // What a pool is made for: rows of another table, or of other floats, are refused.
 struct PoolIdentity {
   std::string table_name;
@@ -110,6 +112,8 @@ class PoolTier final : public Tier, public RankedTier {
   // Writes a row for which a slot was claimed, and says where it is. Not fenced. Can't fail.
   // is_live: something will refer to it; else it's written for checkpoints alone.
   Slot write_claimed(const RowHeader& header, const float* floats, bool is_live) noexcept;
+  // One of several rows, which the caller's phase at this tier counts.
+  Slot write_claimed(const RowHeader& header, const float* floats, bool is_live, Phase& phase) noexcept;
   // A clean copy is the row again. How it ranks now, the copy doesn't keep durably.
   void was_copy(Slot slot, const RowHeader& header) noexcept;
   // The row is above from now on, and what is in the slot is its clean copy.
@@ -164,7 +168,7 @@ class PoolTier final : public Tier, public RankedTier {
   PoolTier(const RowLayout& layout, PoolRole role, pool::PoolFiles files);
   void take_up_checkpoints();
 
-  void put(Slot slot, const RowHeader& header, const float* floats) noexcept;
+  void put(Slot slot, const RowHeader& header, const float* floats, Phase& phase) noexcept;
   void fill_rank(Slot slot, const RowHeader& header) noexcept;
   void rank(Slot slot, const RowHeader& header) noexcept;  // of a row that came to the slot
   static bool is_of(const pool::RecordHeader& record, const Place& place);

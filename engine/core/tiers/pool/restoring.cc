@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "access/owed_waits.h"
+#include "access/phase.h"
 #include "errors/error.h"
 #include "platform/prefetch.h"
 #include "threads/mutex.h"
@@ -21,8 +23,8 @@ constexpr size_t kRecordsFetchedAhead = 16;
 class Visitors {
  public:
   Visitors(const DurableFile& rows, const RecordShape& shape, const SlotBits& slots, uint64_t number,
-           const VisitHeaders& visit)
-      : rows_(rows), shape_(shape), slots_(slots), number_(number), visit_(visit) {}
+           TierMeter& meter, const VisitHeaders& visit)
+      : rows_(rows), shape_(shape), slots_(slots), number_(number), meter_(meter), visit_(visit) {}
 
   // Until nothing is left, or one of the threads failed.
   void work() {
@@ -58,6 +60,8 @@ class Visitors {
  private:
   void read(std::span<const Slot> slots, std::vector<RowHeader>& headers) const {
     headers.clear();
+    Phase phase(meter_);
+    phase.count(Access::kLoad, slots.size(), sizeof(RecordHeader));
     for (size_t i = 0; i < slots.size(); ++i) {
       if (i + kRecordsFetchedAhead < slots.size()) {
         prefetch_line(rows_.data() + shape_.offset(slots[i + kRecordsFetchedAhead]));
@@ -80,6 +84,7 @@ class Visitors {
   const RecordShape& shape_;
   const SlotBits& slots_;
   const uint64_t number_;
+  TierMeter& meter_;
   const VisitHeaders& visit_;
   std::atomic<size_t> next_word_{0};
   std::atomic<bool> failed_{false};
@@ -95,12 +100,16 @@ std::string damage_of(const DurableFile& rows, const RecordShape& shape, Slot sl
 }
 
 void visit_records(const DurableFile& rows, const RecordShape& shape, const SlotBits& slots, uint64_t number,
-                   int threads, const VisitHeaders& visit) {
-  Visitors visitors(rows, shape, slots, number, visit);
+                   int threads, TierMeter& meter, const VisitHeaders& visit) {
+  Visitors visitors(rows, shape, slots, number, meter, visit);
   {
     std::vector<std::jthread> others;
     try {
-      for (int i = 1; i < threads; ++i) others.emplace_back([&visitors] { visitors.work(); });
+      for (int i = 1; i < threads; ++i)
+        others.emplace_back([&visitors] {
+          visitors.work();
+          wait_as_owed();
+        });
     } catch (...) {
       visitors.fail(std::current_exception());
     }

@@ -21,7 +21,7 @@ void BatchReader::read_rest(ReadRequest& request) {
   const size_t done = request.bytes_read;
   try {
     request.bytes_read +=
-        request.file->read_at(request.data + done, request.bytes - done, request.offset + done);
+        request.file->read_uncounted(request.data + done, request.bytes - done, request.offset + done);
   } catch (const files::FileError& error) {
     request.failure = error.what();
   }

@@ -111,7 +111,7 @@ void write_checkpoint_file(const LogShape& shape, const std::string& optimizer, 
 
   const std::string path = shape.checkpoint_path(name.number);
   files::File file(*shape.calls, path + std::string(kUnfinishedSuffix), O_RDWR | O_CREAT | O_TRUNC,
-                   files::FileUse{.for_the_medium = true});
+                   files::FileUse{.for_the_medium = true, .meter = shape.meter});
   try {
     file.write_at(bytes.data(), bytes.size(), 0);
     file.sync();

@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "access/owed_waits.h"
 #include "errors/error.h"
 #include "tiers/ssd_hash/record_scan.h"
 
@@ -410,6 +411,7 @@ void Compaction::run_thread() {
       wanted_ = false;
     }
     run({});
+    wait_as_owed();
   }
 }
 

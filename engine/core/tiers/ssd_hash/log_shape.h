@@ -29,6 +29,7 @@ struct LogShape {
   bool direct;      // past the page cache
   bool maps_files;  // rows that the page cache has are read from there
   files::FileCalls* calls;
+  TierMeter* meter;
 
   std::string path_of(uint64_t number) const {
     return directory + "/" + file_name(kRecordFilePrefix, number);
@@ -38,7 +39,9 @@ struct LogShape {
   }
   int open_flags() const { return O_RDWR | (direct ? O_DIRECT : 0); }
   files::FileUse file_use() const {
-    return {.pattern = files::AccessPattern::kRandom, .for_the_medium = syncs || keeps != Keeps::kNothing};
+    return {.pattern = files::AccessPattern::kRandom,
+            .for_the_medium = syncs || keeps != Keeps::kNothing,
+            .meter = meter};
   }
   uint64_t offset_of(uint64_t record_number) const { return record_offset(record_number, record.bytes); }
   Slot slot_of(const LogFile& file, uint32_t record_number) const {

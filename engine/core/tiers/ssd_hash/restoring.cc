@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "access/owed_waits.h"
 #include "errors/error.h"
 #include "threads/mutex.h"
 #include "tiers/ssd_hash/record_scan.h"
@@ -122,7 +123,11 @@ void visit_rows(const Snapshot& snapshot, const LogShape& shape, int threads,
   {
     std::vector<std::jthread> others;
     try {
-      for (int i = 1; i < threads; ++i) others.emplace_back([&visitors] { visitors.work(); });
+      for (int i = 1; i < threads; ++i)
+        others.emplace_back([&visitors] {
+          visitors.work();
+          wait_as_owed();
+        });
     } catch (...) {
       visitors.fail(std::current_exception());
     }

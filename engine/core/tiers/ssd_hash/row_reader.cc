@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "access/phase.h"
 #include "errors/error.h"
 #include "platform/prefetch.h"
 #include "tiers/ssd_hash/aligned_bytes.h"
@@ -228,9 +229,13 @@ void RowReader::read_files(const Batch& batch, Scratch& scratch) const {
   }
   if (scratch.pread_reader == nullptr) scratch.pread_reader = make_pread_reader();
   BatchReader& reader = ring ? **ring : *scratch.pread_reader;
+  Phase phase(*shape_.meter);
   for (size_t next = 0; next < scratch.to_read.size();) {
     next = make_requests(batch, scratch, next);
     reader.read(scratch.requests);
+    uint64_t bytes = 0;
+    for (const ReadRequest& request : scratch.requests) bytes += request.bytes;
+    phase.count_sizes(Access::kFileRead, scratch.requests.size(), bytes);
     for (size_t request = 0; request < scratch.requests.size(); ++request) take_rows(batch, scratch, request);
   }
 }

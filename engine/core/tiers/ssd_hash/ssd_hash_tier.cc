@@ -31,7 +31,7 @@ constexpr uint64_t kMinFileBytes = 2 * kBlockBytes;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 40;
 
 LogShape checked_shape(std::string variable_name, const RowLayout& layout, std::string directory,
-                       const SsdHashOptions& options) {
+                       const SsdHashOptions& options, TierMeter& meter) {
   if (options.buffer_bytes < kMinBufferBytes || options.buffer_bytes > kMaxBufferBytes) {
     throw Error(ErrorKind::kInvalidArgument, "buffer_bytes is " + std::to_string(options.buffer_bytes) +
                                                  "; it must be from 128 KiB to 1 GiB");
@@ -55,14 +55,15 @@ LogShape checked_shape(std::string variable_name, const RowLayout& layout, std::
       .direct = options.direct,
       // O_DIRECT is there to spare the page cache, and who names a scheme means it.
       .maps_files = options.io_scheme == IoScheme::kAuto && !options.direct,
-      .calls = options.file_calls != nullptr ? options.file_calls : &files::system_file_calls()};
+      .calls = options.file_calls != nullptr ? options.file_calls : &files::system_file_calls(),
+      .meter = &meter};
 }
 
 }  // namespace
 
 SsdHashTier::SsdHashTier(std::string variable_name, const RowLayout& layout, std::string directory,
                          const SsdHashOptions& options)
-    : shape_(checked_shape(std::move(variable_name), layout, std::move(directory), options)),
+    : shape_(checked_shape(std::move(variable_name), layout, std::move(directory), options, meter())),
       reader_(shape_, options.io_scheme),
       directory_(shape_.directory, *shape_.calls) {
   if (shape_.direct) directory_.check_direct_io(shape_.path_of(0) + ".new", shape_.open_flags());

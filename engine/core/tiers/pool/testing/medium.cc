@@ -171,6 +171,7 @@ const LibPmem kCalls = {
     .flush = flush,
     .drain = drain,
     .msync = msync,
+    .has_auto_flush = [] { return 0; },
 };
 
 }  // namespace

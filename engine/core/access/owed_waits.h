@@ -1,0 +1,38 @@
+// What a thread's accesses would have taken longer on the devices of its tiers: waited for where it holds no lock.
+//
+// What is too short to sleep for is carried on, and what a sleep took too long counts for the next.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "access/shared_medium.h"
+
+namespace embstore {
+
+// Of this thread.
+void owe_wait(const std::shared_ptr<SharedMedium>& medium, double wait_ns);
+// Waits, if that is long enough to sleep for. The thread counts as being at the medium meanwhile.
+// REQUIRES: it holds no lock that others need.
+void wait_as_owed() noexcept;
+
+// The scope at whose end that is done.
+class WaitAtEnd {
+ public:
+  WaitAtEnd() = default;
+  ~WaitAtEnd() { wait_as_owed(); }
+  WaitAtEnd(const WaitAtEnd&) = delete;
+  WaitAtEnd& operator=(const WaitAtEnd&) = delete;
+};
+
+// The scope in which this thread doesn't wait: a caller of ours holds a lock.
+class PutWaitsOff {
+ public:
+  PutWaitsOff();
+  ~PutWaitsOff();
+  PutWaitsOff(const PutWaitsOff&) = delete;
+  PutWaitsOff& operator=(const PutWaitsOff&) = delete;
+};
+
+}  // namespace embstore

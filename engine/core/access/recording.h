@@ -1,0 +1,57 @@
+// Keeps what the phases of some tables were, for whoever predicts how long they would have taken elsewhere.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "access/cache_hierarchy.h"
+#include "access/tier_meter.h"
+#include "threads/mutex.h"
+
+namespace embstore {
+
+struct RecordedPhase {
+  int32_t variable;
+  int32_t tier;
+  AccessCount count;
+  int64_t thread;    // as the system numbers it
+  int64_t start_ns;  // since the recording was made
+};
+
+// Safe for threads.
+class Recording : public std::enable_shared_from_this<Recording> {
+ public:
+  // Simulates caches of these sizes, all tables being of one computer. Keeps no more phases than that.
+  Recording(const std::vector<CacheSizes>& caches, uint64_t most_phases);
+
+  // What a tier's phases are to be told to.
+  std::shared_ptr<PhaseWatcher> watcher(int32_t variable, int32_t tier);
+  // Nothing is recorded from now on.
+  void stop() EXCLUDES(mutex_);
+
+  static constexpr size_t kTold = kOutcomes - 1;  // the rest are misses
+  using Outcomes = std::array<double, kTold>;     // accesses, of kFree and what follows it
+  struct Phases {
+    std::vector<RecordedPhase> phases;
+    std::vector<Outcomes> outcomes;  // of each phase, and of each of the caches
+    uint64_t lost;                   // phases beyond those that could be kept
+  };
+  Phases phases() const EXCLUDES(mutex_);
+
+ private:
+  class TierRecorder;
+  void add(const RecordedPhase& phase, std::span<const Outcomes> outcomes) noexcept EXCLUDES(mutex_);
+  void lose(uint64_t phases) noexcept EXCLUDES(mutex_);
+
+  const std::chrono::steady_clock::time_point made_;
+  const uint64_t most_phases_;
+  std::vector<std::shared_ptr<CacheHierarchy>> caches_;
+  mutable Mutex mutex_;
+  bool stopped_ GUARDED_BY(mutex_) = false;
+  Phases phases_ GUARDED_BY(mutex_){};
+};
+
+}  // namespace embstore

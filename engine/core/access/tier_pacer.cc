@@ -1,0 +1,25 @@
+#include "access/tier_pacer.h"
+
+#include <new>
+
+#include "access/owed_waits.h"
+
+namespace embstore {
+
+void TierPacer::phase_ended(std::chrono::steady_clock::time_point, std::span<const PhaseCount> counts,
+                            std::span<const TouchedLine> lines) noexcept {
+  try {
+    const SeenShares::OfCounts shares = shares_.of(counts, lines);
+    for (size_t i = 0; i < counts.size(); ++i) {
+      const AccessCount& count = counts[i];
+      const double modelled_ns =
+          device_->time_ns(count.access, count.accesses, count.bytes, count.threads, shares[i]);
+      const double wait_ns = modelled_ns - static_cast<double>(count.elapsed_ns);
+      if (wait_ns > 0) owe_wait(medium_, wait_ns);
+    }
+  } catch (const std::bad_alloc&) {
+    // An update that is under way can't fail for want of memory to pace it.
+  }
+}
+
+}  // namespace embstore

@@ -1,0 +1,329 @@
+// The caches that are simulated before a device, against plain models of them; and the tables of devices.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "access/cache_hierarchy.h"
+#include "access/device.h"
+#include "access/owed_waits.h"
+#include "access/phase.h"
+#include "access/tier_pacer.h"
+#include "testing/check.h"
+
+namespace embstore {
+namespace {
+
+constexpr uint64_t kLine = CacheHierarchy::kLineBytes;
+constexpr Access kAll[] = {Access::kLoad, Access::kUpdate, Access::kStore, Access::kStoreFlushed,
+                           Access::kStoreStreamed};
+
+// As the header of CacheHierarchy says, in the plainest way: every set a list, the most recent line first.
+class PlainCaches {
+ public:
+  explicit PlainCaches(const CacheSizes& sizes)
+      : cpu_sets_(sizes.cpu_bytes / kLine / CacheHierarchy::kCpuWays),
+        memory_lines_(sizes.memory_bytes / kLine) {}
+
+  Outcome touch(uint64_t line, Access access) {
+    const bool writes = access != Access::kLoad;
+    if (cpu_sets_ == 0) return touch_memory(line, writes);
+    std::list<Entry>& set = cpu_[line % cpu_sets_];
+    const auto found =
+        std::find_if(set.begin(), set.end(), [line](const Entry& entry) { return entry.line == line; });
+    const bool was_there = found != set.end();
+    const bool was_changed = was_there && found->is_changed;
+    if (was_there) set.erase(found);
+    if (access == Access::kStoreStreamed) return touch_memory(line, true);
+    set.push_front({line, access != Access::kStoreFlushed && (was_changed || writes)});
+    if (set.size() > CacheHierarchy::kCpuWays) set.pop_back();
+    if (!was_there) return touch_memory(line, writes);
+    if (!writes || (was_changed && access != Access::kStoreFlushed)) return Outcome::kFree;
+    if (memory_lines_ != 0) touch_memory(line, true);
+    return Outcome::kDirtied;
+  }
+
+ private:
+  struct Entry {
+    uint64_t line;
+    bool is_changed;
+  };
+  Outcome touch_memory(uint64_t line, bool writes) {
+    if (memory_lines_ == 0) return Outcome::kMiss;
+    const auto [at, is_new] = memory_.try_emplace(line % memory_lines_, Entry{line, writes});
+    if (is_new) return Outcome::kCleanMiss;
+    const Entry before = at->second;
+    const bool is_hit = before.line == line;
+    at->second = {line, writes || (is_hit && before.is_changed)};
+    if (is_hit) return Outcome::kMiss;
+    return before.is_changed ? Outcome::kDirtyMiss : Outcome::kCleanMiss;
+  }
+
+  const uint64_t cpu_sets_;
+  const uint64_t memory_lines_;
+  std::map<uint64_t, std::list<Entry>> cpu_;
+  std::map<uint64_t, Entry> memory_;
+};
+
+struct Touch {
+  uint64_t line;
+  Access access;
+};
+
+// Squared, so that some lines are hot.
+std::vector<Touch> random_touches(uint64_t seed, uint64_t lines, size_t count) {
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<double> uniform(0.0, 1.0);
+  std::vector<Touch> touches;
+  for (size_t i = 0; i < count; ++i) {
+    const double u = uniform(random);
+    touches.push_back({static_cast<uint64_t>(u * u * static_cast<double>(lines)), kAll[random() % 5]});
+  }
+  return touches;
+}
+
+std::vector<TouchedLine> lines_of(const std::vector<Touch>& touches) {
+  std::vector<TouchedLine> lines;
+  for (const auto& [line, access] : touches) lines.push_back({line, access, static_cast<uint8_t>(access)});
+  return lines;
+}
+
+void small_caches_are_simulated_line_by_line() {
+  for (const CacheSizes sizes : {CacheSizes{64 << 10, 0}, CacheSizes{0, 100 << 10},
+                                 CacheSizes{48 << 10, 200 << 10}, CacheSizes{8 << 20, 100 << 10}}) {
+    tested_case() = std::to_string(sizes.cpu_bytes) + ", " + std::to_string(sizes.memory_bytes);
+    CacheHierarchy simulated(sizes);
+    check(simulated.wants_every_line(), "a small cache wants a sample");
+    PlainCaches plain(sizes);
+    for (uint64_t seed = 0; seed < 3; ++seed) {
+      const std::vector<Touch> touches = random_touches(seed, 8192, 100000);
+      std::array<OutcomeCounts, kAccesses> counts{};
+      std::array<OutcomeCounts, kAccesses> expected{};
+      simulated.touch(lines_of(touches), counts);
+      for (const auto& [line, access] : touches) {
+        ++expected[static_cast<size_t>(access)][static_cast<size_t>(plain.touch(line, access))];
+      }
+      check(counts == expected, "the simulation differs from the plain model");
+    }
+  }
+}
+
+void large_caches_are_simulated_by_a_sample_of_their_sets() {
+  // Sets are whole in the sample: of the lines in it every outcome is right.
+  for (const CacheSizes sizes :
+       {CacheSizes{8 << 20, 0}, CacheSizes{0, 4 << 20}, CacheSizes{12 << 20, 64 << 20}}) {
+    tested_case() = std::to_string(sizes.cpu_bytes) + ", " + std::to_string(sizes.memory_bytes);
+    CacheHierarchy simulated(sizes);
+    check(!simulated.wants_every_line(), "a large cache wants every line");
+    PlainCaches plain(sizes);
+    const std::vector<Touch> touches = random_touches(5, (64 << 20) / kLine, 2000000);
+    std::array<OutcomeCounts, kAccesses> counts{};
+    std::array<OutcomeCounts, kAccesses> of_sample{};
+    simulated.touch(lines_of(touches), counts);
+    for (const auto& [line, access] : touches) {
+      const auto outcome = static_cast<size_t>(plain.touch(line, access));
+      if (CacheHierarchy::is_sampled(line)) ++of_sample[static_cast<size_t>(access)][outcome];
+    }
+    check(counts == of_sample, "the simulation differs from the plain model in the sample");
+  }
+}
+
+void shares_of_the_sample_are_those_of_all_lines() {
+  for (const CacheSizes sizes :
+       {CacheSizes{8 << 20, 0}, CacheSizes{0, 16 << 20}, CacheSizes{12 << 20, 48 << 20}}) {
+    tested_case() = std::to_string(sizes.cpu_bytes) + ", " + std::to_string(sizes.memory_bytes);
+    CacheHierarchy simulated(sizes);
+    PlainCaches plain(sizes);
+    std::vector<Touch> touches = random_touches(5, (64 << 20) / kLine, 2000000);
+    // As in training: a row that is looked up is updated.
+    for (size_t i = 0; i + 1 < touches.size(); i += 2) {
+      touches[i].access = Access::kLoad;
+      touches[i + 1] = {touches[i].line, Access::kUpdate};
+    }
+    std::array<OutcomeCounts, kAccesses> counts{};
+    std::array<OutcomeCounts, kAccesses> of_all{};
+    simulated.touch(lines_of(touches), counts);
+    for (const auto& [line, access] : touches) {
+      ++of_all[static_cast<size_t>(access)][static_cast<size_t>(plain.touch(line, access))];
+    }
+    for (const Access access : {Access::kLoad, Access::kUpdate}) {
+      const auto of = static_cast<size_t>(access);
+      const double touched = static_cast<double>(touches.size()) / 2;
+      OutcomeShares shares;
+      shares.add(counts[of], touched * simulated.sampled_share(), simulated.usual_outcome(access));
+      for (size_t outcome = 0; outcome < kOutcomes; ++outcome) {
+        const double share = shares[static_cast<Outcome>(outcome)];
+        const double expected = static_cast<double>(of_all[of][outcome]) / touched;
+        check(std::abs(share - expected) < 0.02,
+              "a share of the sample is " + std::to_string(share) + ", of all " + std::to_string(expected));
+      }
+    }
+  }
+}
+
+void a_hot_line_is_no_more_in_the_sample_than_elsewhere() {
+  // Half of all touches are of one line, be it simulated or not; the others never come again.
+  uint64_t hot[2] = {0, 0};
+  while (!CacheHierarchy::is_sampled(hot[0])) ++hot[0];
+  while (CacheHierarchy::is_sampled(hot[1])) ++hot[1];
+  for (const uint64_t line : hot) {
+    CacheHierarchy simulated({16 << 20, 0});
+    std::vector<TouchedLine> lines;
+    for (uint64_t i = 0; i < 200000; ++i) {
+      lines.push_back({i % 2 == 0 ? line : 10000 + i, Access::kLoad, 0});
+    }
+    std::array<OutcomeCounts, 1> counts{};
+    simulated.touch(lines, counts);
+    OutcomeShares shares;
+    shares.add(counts[0], static_cast<double>(lines.size()) * simulated.sampled_share(),
+               simulated.usual_outcome(Access::kLoad));
+    check(std::abs(shares[Outcome::kFree] - 0.5) < 0.01,
+          "hits are " + std::to_string(shares[Outcome::kFree]) + " of all");
+  }
+}
+
+void the_sample_takes_the_same_share_of_lines_at_any_distance() {
+  for (const uint64_t distance : {1, 2, 3, 4, 5, 7, 8, 16, 33, 64}) {
+    tested_case() = std::to_string(distance);
+    uint64_t sampled = 0;
+    for (uint64_t i = 0; i < 1 << 16; ++i) sampled += CacheHierarchy::is_sampled(i * distance) ? 1 : 0;
+    check(sampled == (1 << 16) / 64, "not one of 64: " + std::to_string(sampled));
+  }
+}
+
+// Times that tell where they stand in the table.
+double told(size_t where, size_t access, uint64_t size, int threads) {
+  return static_cast<double>(1 + where) * 1e6 + static_cast<double>(access) * 1e5 +
+         static_cast<double>(size) + threads / 100.0;
+}
+
+Device example_device(const CacheSizes& caches) {
+  const std::vector<uint64_t> sizes = {64, 256, 1024};
+  std::vector<double> times;
+  for (size_t where = 0; where < Device::kWheres; ++where) {
+    for (size_t access = 0; access < kAccesses; ++access) {
+      for (const uint64_t size : sizes) {
+        for (int threads = 1; threads <= Device::kMostThreads; ++threads) {
+          times.push_back(told(where, access, size, threads));
+        }
+      }
+    }
+  }
+  return Device("example", caches, sizes, times);
+}
+
+void times_are_those_of_the_table_and_lie_between_them() {
+  const Device device = example_device({});
+  const auto is = [](double a, double b) { return std::abs(a - b) < 1e-6 * b; };
+  using Where = Device::Where;
+  check(is(device.time_ns(Where::kThere, Access::kLoad, 64, 1), told(0, 0, 64, 1)),
+        "another time than the table's");
+  check(is(device.time_ns(Where::kDirtyMiss, Access::kFileWrite, 1024, 64), told(2, 6, 1024, 64)),
+        "the last one");
+  check(is(device.time_ns(Where::kThere, Access::kUpdate, 100, 3), told(0, 1, 100, 3)), "between two sizes");
+  check(is(device.time_ns(Where::kThere, Access::kUpdate, 8, 3), told(0, 1, 64, 3)), "below the first");
+  check(is(device.time_ns(Where::kThere, Access::kUpdate, 4096, 3), 4 * told(0, 1, 1024, 3)),
+        "beyond the last");
+  check(is(device.time_ns(Where::kThere, Access::kUpdate, 64, 100), told(0, 1, 64, 64)),
+        "more threads than 64");
+  OutcomeShares shares;
+  shares.add({10, 50, 20, 15, 5}, 100, Outcome::kFree);
+  const double expected = 0.1 * told(0, 1, 256, 2) + 0.2 * (told(0, 1, 256, 2) - told(0, 0, 256, 2)) +
+                          0.15 * told(1, 1, 256, 2) + 0.05 * told(2, 1, 256, 2);
+  check(is(device.time_ns(Access::kUpdate, 100, 25600, 2, shares), 100 * expected), "by what the caches had");
+}
+
+// 1 us whatever it is.
+std::shared_ptr<const Device> microsecond_device() {
+  return std::make_shared<Device>(
+      "a microsecond", CacheSizes{}, std::vector<uint64_t>{64},
+      std::vector<double>(Device::kWheres * kAccesses * Device::kMostThreads, 1000.0));
+}
+
+void phases_within_phases_count_their_own_time_alone() {
+  TierMeter outer;
+  TierMeter inner;
+  {
+    Phase around(outer);
+    around.count(Access::kLoad, 1, 64);
+    Phase within(inner);
+    within.count(Access::kStore, 2, 64);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  check(inner.counts().at(0).elapsed_ns >= 20'000'000, "the inner phase took no time");
+  check(outer.counts().at(0).elapsed_ns < 10'000'000, "the outer phase took the inner one's time");
+  check(inner.counts().at(0).accesses == 2 && inner.counts().at(0).bytes == 128, "it counted something else");
+}
+
+void a_thread_is_at_a_medium_once() {
+  const std::shared_ptr<SharedMedium> medium = SharedMedium::named("one for two");
+  check(medium == SharedMedium::named("one for two") && medium != SharedMedium::named("another"), "names");
+  TierMeter first;
+  TierMeter second;
+  first.lies_on(medium);
+  second.lies_on(medium);
+  {
+    Phase around(first);
+    around.also_at(second);
+    Phase within(second);
+    check(medium->threads() == 1, "a thread was counted twice");
+    within.count(Access::kLoad, 1, 64);
+    around.count(Access::kLoad, 1, 64);
+    around.count_at(second, Access::kLoad, 1, 64);
+  }
+  check(medium->threads() == 0, "a thread stays");
+  check(second.counts().at(0).accesses == 2 && second.counts().at(0).threads == 1,
+        "something else was counted");
+}
+
+void what_a_phase_took_less_than_its_device_is_waited_for() {
+  TierMeter meter;
+  meter.watch(&meter, std::make_shared<TierPacer>(microsecond_device(), meter.medium()));
+  const auto timed = [&](int phases, uint64_t accesses) {
+    const auto began = std::chrono::steady_clock::now();
+    for (int i = 0; i < phases; ++i) {
+      {
+        Phase phase(meter);
+        phase.count(Access::kLoad, accesses, 64);
+      }
+      wait_as_owed();
+    }
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count();
+  };
+  // Too short to sleep for each: carried on, but for the last 0.2 ms.
+  const double short_ms = timed(3000, 10);
+  check(short_ms >= 29.5, "phases of 10 us took " + std::to_string(short_ms) + " ms");
+  const double long_ms = timed(3, 10000);
+  check(long_ms >= 29.0, "phases of 10 ms took " + std::to_string(long_ms) + " ms");
+  {
+    const PutWaitsOff off;
+    check(timed(1, 1000000) < 500, "a thread waited that was told not to");
+  }
+  const auto began = std::chrono::steady_clock::now();
+  wait_as_owed();
+  check(std::chrono::steady_clock::now() - began >= std::chrono::milliseconds(900), "it never waited");
+  meter.unwatch(&meter);
+  check(timed(1, 1000000) < 500, "a meter that isn't watched is paced");
+}
+
+}  // namespace
+}  // namespace embstore
+
+int main() {
+  using namespace embstore;
+  small_caches_are_simulated_line_by_line();
+  large_caches_are_simulated_by_a_sample_of_their_sets();
+  shares_of_the_sample_are_those_of_all_lines();
+  the_sample_takes_the_same_share_of_lines_at_any_distance();
+  a_hot_line_is_no_more_in_the_sample_than_elsewhere();
+  times_are_those_of_the_table_and_lie_between_them();
+  phases_within_phases_count_their_own_time_alone();
+  a_thread_is_at_a_medium_once();
+  what_a_phase_took_less_than_its_device_is_waited_for();
+  std::puts("held: caches, times, phases and waits");
+}

@@ -1,0 +1,44 @@
+"""Devices that tests make up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from embstore import Access
+
+TimeOf = Callable[[Access, int, int], float]
+
+
+@dataclass(frozen=True)
+class ExampleCache:
+    """A memory in front of a device, each access of which takes so long."""
+
+    size_bytes: int
+    hit: float
+    clean_miss: float
+    dirty_miss: float
+    line_bytes: int = 64
+
+    def hit_ns(self, *_: int) -> float:
+        return self.hit
+
+    def clean_miss_ns(self, *_: int) -> float:
+        return self.clean_miss
+
+    def dirty_miss_ns(self, *_: int) -> float:
+        return self.dirty_miss
+
+
+@dataclass(frozen=True)
+class ExampleDevice:
+    """time_of: of (access, size_bytes, threads), ns."""
+
+    name: str
+    time_of: TimeOf = field(compare=False)
+    is_addressable: bool = True
+    cpu_cache_bytes: int = 0
+    cache: ExampleCache | None = None
+
+    def time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
+        return self.time_of(access, size_bytes, threads)

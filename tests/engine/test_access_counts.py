@@ -1,0 +1,300 @@
+"""What `stats()` says of how each tier's rows were touched: what the batches must have done."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_storage import MakeVariable, skip_without_library
+from programs import run_program
+
+import embstore as es
+from embstore import Access
+
+DIM = 3
+WEIGHTS = DIM * 4  # bytes that a look-up copies
+BLOCK = 16  # of the weights, padded
+ROW = 2 * BLOCK  # with Adagrad's accumulator
+META = 16  # beside a row of an only tier
+HEADER = 48  # beside a row of memory below another tier
+
+Touched = dict[Access, tuple[int, int]]
+
+
+def touched(var: es.EmbeddingVariable, tier: int = 0) -> Touched:
+    """(accesses, bytes) by access, over all numbers of threads, all partitions together."""
+    accesses: Counter[Access] = Counter()
+    sizes: Counter[Access] = Counter()
+    tiers = var.stats()["tiers"]
+    a_partition = len(tiers) // var.partition_num
+    for number, told in enumerate(tiers):
+        if number % a_partition != tier:
+            continue
+        for count in told["accesses"]:
+            assert isinstance(count["access"], Access)
+            assert 1 <= count["threads"] <= 64
+            assert count["elapsed_ns"] >= 0
+            accesses[count["access"]] += count["accesses"]
+            sizes[count["access"]] += count["bytes"]
+    return {access: (accesses[access], sizes[access]) for access in accesses}
+
+
+def since(after: Touched, before: Touched) -> Touched:
+    changes = {}
+    for access, (accesses, size) in after.items():
+        accesses_before, size_before = before.get(access, (0, 0))
+        if accesses != accesses_before:
+            changes[access] = (accesses - accesses_before, size - size_before)
+    return changes
+
+
+def rows(count: int, *sizes: int) -> tuple[int, int]:
+    """So many rows, each touched in places of these sizes."""
+    return count * len(sizes), count * sum(sizes)
+
+
+def gradients(ids: Any) -> Any:
+    return np.ones((len(ids), DIM), np.float32)
+
+
+@pytest.fixture
+def dev_shm() -> Iterator[Path]:
+    """Memory, which libpmem can be made to take for PMem."""
+    if not Path("/dev/shm").is_dir():
+        pytest.skip("/dev/shm is missing")
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="embstore-test-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("partition_num", [1, 3])
+def test_rows_in_dram_are_loaded_by_look_ups_and_stored_and_updated_by_applies(
+    make_variable: MakeVariable, partition_num: int
+) -> None:
+    var = make_variable(partition_num=partition_num)
+    ids = np.arange(100)
+    var.lookup(ids)
+    assert touched(var) == {}  # there are no rows
+
+    var.apply_gradients(np.concatenate([ids, ids[:30]]), gradients(range(130)))
+    assert touched(var) == {
+        Access.STORE: rows(100, ROW, META),
+        Access.UPDATE: rows(100, ROW, META),
+    }
+    before = touched(var)
+    var.lookup([*ids, 7, 7, -1, 1000], train=True)
+    var.apply_gradients([7, 7, 8], gradients(range(3)))
+    assert since(touched(var), before) == {
+        Access.LOAD: rows(102, WEIGHTS),
+        Access.UPDATE: rows(2, ROW, META),
+    }
+
+
+def test_each_thread_at_a_tier_is_told(make_variable: MakeVariable) -> None:
+    var = make_variable(dim=64)
+    ids = np.arange(5000)
+    var.apply_gradients(ids, np.ones((ids.size, 64), np.float32))
+    start = threading.Barrier(4)
+
+    def look_up() -> None:
+        start.wait()
+        for _ in range(20):
+            var.lookup(ids)
+
+    readers = [threading.Thread(target=look_up) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    (tier,) = var.stats()["tiers"]
+    loads = [count for count in tier["accesses"] if count["access"] is Access.LOAD]
+    assert sum(count["accesses"] for count in loads) == 4 * 20 * ids.size
+    assert all(count["bytes"] == 256 * count["accesses"] for count in loads)
+    assert max(count["threads"] for count in loads) <= 4
+    assert all(count["elapsed_ns"] > 0 for count in loads)
+
+
+@pytest.mark.parametrize("partition_num", [1, 2])
+def test_rows_that_move_between_memories_are_touched_in_both(
+    make_variable: MakeVariable, tmp_path: Path, partition_num: int
+) -> None:
+    skip_without_library(es.StorageType.DRAM_PMEM)
+    var = make_variable(
+        storage=es.StorageOption(
+            es.StorageType.DRAM_PMEM, [None, tmp_path], [10 * ROW, 1000 * ROW]
+        ),
+        partition_num=partition_num,
+    )
+    ids = np.arange(40 * partition_num)
+    stay = 10 * partition_num
+    go = 30 * partition_num
+    var.apply_gradients(ids, gradients(ids))
+    var.drain()
+    assert touched(var, 0) == {
+        Access.STORE: rows(ids.size, ROW),
+        Access.UPDATE: rows(ids.size, ROW),
+        Access.LOAD: rows(go, ROW),
+    }
+    assert touched(var, 1) == {Access.STORE: rows(go, ROW, HEADER)}
+
+    below = ids[var.lookup_tier(ids) == 1]
+    assert below.size == go
+    first, second = touched(var, 0), touched(var, 1)
+    var.lookup(ids, train=True)  # whole rows from below, since an update may follow
+    assert since(touched(var, 0), first) == {Access.LOAD: rows(stay, WEIGHTS)}
+    assert since(touched(var, 1), second) == {Access.LOAD: rows(go, ROW, HEADER)}
+
+    first, second = touched(var, 0), touched(var, 1)
+    var.apply_gradients(below[:5], gradients(range(5)))
+    var.drain()
+    assert since(touched(var, 0), first) == {
+        Access.STORE: rows(5, ROW),
+        Access.UPDATE: rows(5, ROW),
+        Access.LOAD: rows(5, ROW),  # of those that go down in their place
+    }
+    assert since(touched(var, 1), second) == {
+        Access.LOAD: rows(5, ROW, HEADER),
+        Access.STORE: rows(5, ROW, HEADER),
+    }
+
+
+POOL = """
+import sys
+import numpy as np
+import embstore as es
+from test_access_counts import since, touched
+
+dim = int(sys.argv[2])
+row = 2 * 4 * dim
+var = es.get_embedding_variable("v", dim, optimizer=es.optimizers.Adagrad(0.1),
+    ev_option=es.EmbeddingVariableOption(storage_option=es.StorageOption(
+        es.StorageType.DRAM_PMEM, [None, sys.argv[1]], [100 * row, 8 << 20],
+        durability="checkpoint")))
+ids = np.arange(100)
+var.apply_gradients(ids, np.ones((100, dim), np.float32))
+assert touched(var, 1) == {}, touched(var, 1)
+directory = sys.argv[1] + "/checkpoint"
+es.persist([var], directory, global_step=1)
+var._finish_persists()
+print({access.name: told for access, told in touched(var, 1).items()})
+var.apply_gradients(ids[:10], np.ones((10, dim), np.float32))
+es.persist([var], directory, global_step=2)
+var._finish_persists()
+print({access.name: told for access, told in touched(var, 1).items()})
+var.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("dim", "environment", "of_rows", "of_headers"),
+    [
+        (16, {}, "STORE_FLUSHED", "STORE_FLUSHED"),  # 128 bytes
+        (64, {}, "STORE_STREAMED", "STORE_FLUSHED"),  # 512
+        (64, {"PMEM_NO_MOVNT": "1"}, "STORE_FLUSHED", "STORE_FLUSHED"),
+        (16, {"PMEM_MOVNT_THRESHOLD": "100"}, "STORE_STREAMED", "STORE_FLUSHED"),
+        (16, {"PMEM_NO_FLUSH": "1"}, "STORE", "STORE"),
+        (64, {"PMEM_IS_PMEM_FORCE": "0"}, "STORE", "STORE"),
+    ],
+)
+def test_a_pool_is_written_as_libpmem_copies_rows_of_that_size(
+    dev_shm: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    dim: int,
+    environment: dict[str, str],
+    of_rows: str,
+    of_headers: str,
+) -> None:
+    skip_without_library(es.StorageType.DRAM_PMEM)
+    for name, value in {"PMEM_IS_PMEM_FORCE": "1", **environment}.items():
+        monkeypatch.setenv(name, value)
+    ended = run_program(POOL, dev_shm, str(dim))
+    assert ended.returncode == 0, ended.stderr
+    for written, line in zip((100, 110), ended.stdout.splitlines(), strict=True):
+        expected: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for access, size in ((of_headers, 64), (of_rows, 8 * dim)):
+            expected[access] += written
+            sizes[access] += written * size
+        assert line == str({access: (expected[access], sizes[access]) for access in expected})
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_files_are_read_and_written_by_calls(
+    make_variable: MakeVariable, tmp_path: Path, direct: bool
+) -> None:
+    dim, row, record = 64, 512, 512 + 64
+    var = make_variable(
+        dim=dim,
+        storage=es.StorageOption(
+            es.StorageType.DRAM_SSDHASH,
+            [None, tmp_path],
+            [256 * row],
+            ssdhash_option=es.SSDHashOption(
+                direct_io=direct, io_scheme="pread", buffer_bytes=128 << 10
+            ),
+        ),
+    )
+    ids = np.arange(2048)
+    var.apply_gradients(ids, np.ones((ids.size, dim), np.float32))
+    var.drain()
+    written = touched(var, 1)
+    assert set(written) == {Access.FILE_WRITE}
+    calls, size = written[Access.FILE_WRITE]
+    in_files = sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file())
+    # Blocks go out when a buffer's eighth is full; the last ones may go out again as they fill.
+    assert in_files <= size <= in_files + calls * 4096
+    assert size // calls <= (16 << 10) + record + 4096
+
+    below = ids[var.lookup_tier(ids) == 1]
+    some = np.sort(below)[::50]  # far from each other, as they were written in some order
+    before = touched(var, 1)
+    var.lookup(some, train=True)
+    reads = since(touched(var, 1), before)
+    assert set(reads) == {Access.FILE_READ}
+    calls, size = reads[Access.FILE_READ]
+    assert 1 <= calls <= some.size
+    assert size >= calls * record
+    if direct:
+        assert size % 4096 == 0
+    else:
+        assert size <= some.size * (record + 2048)
+
+
+def test_a_row_that_the_page_cache_has_is_no_read_of_a_file(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    var = make_variable(
+        dim=64,
+        storage=es.StorageOption(es.StorageType.DRAM_SSDHASH, [None, tmp_path], [64 * 512]),
+    )
+    ids = np.arange(4096)
+    var.apply_gradients(ids, np.ones((ids.size, 64), np.float32))
+    var.drain()
+    var.lookup(ids, train=True)
+    assert Access.FILE_READ not in touched(var, 1)
+
+
+def test_leveldb_counts_the_records_that_it_is_asked_for(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    skip_without_library(es.StorageType.DRAM_LEVELDB)
+    var = make_variable(
+        storage=es.StorageOption(es.StorageType.DRAM_LEVELDB, [None, tmp_path], [10 * ROW])
+    )
+    ids = np.arange(300)
+    var.apply_gradients(ids, gradients(ids))
+    var.drain()
+    calls, size = touched(var, 1)[Access.FILE_WRITE]
+    assert calls >= 1
+    record = size // 290
+    assert size == 290 * record
+    below = ids[var.lookup_tier(ids) == 1]
+    var.lookup(below, train=True)
+    assert touched(var, 1)[Access.FILE_READ] == rows(290, record)
