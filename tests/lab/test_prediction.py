@@ -1,0 +1,129 @@
+"""What a recorded run is predicted to take on other devices."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import embstore as es
+from embstore import Access
+from pmemlab.errors import LabError
+from pmemlab.prediction import PredictedRun, RanIn, caches_before, predict_run
+
+DIM = 16
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A device each of whose accesses takes so long."""
+
+    name: str
+    each_ns: float
+    is_addressable: bool = True
+    cpu_cache_bytes: int = 0
+    cache: None = None
+
+    def time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
+        return self.each_ns
+
+
+def table(folder: Path, devices: Sequence[Slow | None] = ()) -> es.EmbeddingVariable:
+    return es.get_embedding_variable(
+        "table",
+        DIM,
+        optimizer=es.optimizers.Adagrad(0.1),
+        ev_option=es.EmbeddingVariableOption(
+            storage_option=es.StorageOption(
+                es.StorageType.DRAM_SSDHASH, str(folder), [200 * 128], devices=devices
+            )
+        ),
+    )
+
+
+def train(variable: es.EmbeddingVariable, steps: int = 10) -> None:
+    random = np.random.default_rng(1)
+    for _ in range(steps):
+        ids = random.integers(0, 2000, 500)
+        variable.lookup(ids, train=True)
+        variable.apply_gradients(ids, np.ones((500, DIM), np.float32))
+
+
+def recorded(
+    variable: es.EmbeddingVariable, placements: Sequence[Sequence[Slow | None]]
+) -> tuple[np.ndarray, list[es.recording.Caches], RanIn]:
+    caches = caches_before(placements)
+    with es.record_accesses(variable, caches=caches) as recording:
+        began = time.perf_counter()
+        train(variable)
+        seconds = time.perf_counter() - began
+    return recording.phases, caches, RanIn(seconds, threading.get_native_id())
+
+
+def test_a_tier_takes_what_its_accesses_take_on_the_device(tmp_path: Path) -> None:
+    slow = Slow("slow", 1e6)
+    with table(tmp_path) as variable:
+        phases, caches, ran = recorded(variable, [[slow, None]])
+        own = phases[(phases["tier"] == 0) & (phases["thread"] == ran.thread)]
+        assert own["accesses"].sum() > 5000
+        predicted = predict_run(phases, caches, [slow, None], ran)
+    assert predicted.devices == ("slow", None)
+    assert predicted.tier_seconds[0] == pytest.approx(own["accesses"].sum() * 1e-3)
+    elsewhere = ran.seconds - own["elapsed_ns"].sum() / 1e9
+    assert predicted.tier_seconds[1] + predicted.rest_seconds == pytest.approx(elsewhere)
+
+
+def test_nothing_gets_faster_than_it_was(tmp_path: Path) -> None:
+    fast = Slow("fast", 1e-3)
+    with table(tmp_path) as variable:
+        phases, caches, ran = recorded(variable, [[fast, fast]])
+        predicted = predict_run(phases, caches, [fast, fast], ran)
+        as_here = predict_run(phases, caches, [None, None], ran)
+    assert predicted.seconds == as_here.seconds == pytest.approx(ran.seconds)
+
+
+def test_a_thread_that_moves_rows_can_be_what_training_waits_for(tmp_path: Path) -> None:
+    slow = Slow("slow", 1e3)
+    with table(tmp_path) as variable:
+        phases, caches, ran = recorded(variable, [[slow, slow]])
+    phases["thread"] = 2
+    phases["thread"][: len(phases) // 2] = 1
+    busy = [phases["thread"] == thread for thread in (1, 2)]
+    takes = np.maximum(phases["elapsed_ns"], phases["accesses"] * 1e3) / 1e9
+    predicted = predict_run(phases, caches, [slow, slow], RanIn(ran.seconds, 3))
+    assert predicted.tier_seconds == (0.0, 0.0)
+    assert predicted.seconds == pytest.approx(
+        max(ran.seconds, takes[busy[0]].sum(), takes[busy[1]].sum())
+    )
+    assert predicted.behind_seconds == pytest.approx(predicted.seconds - ran.seconds)
+
+
+def test_what_was_not_recorded_cannot_be_predicted(tmp_path: Path) -> None:
+    slow = Slow("slow", 1e3)
+    with table(tmp_path) as variable:
+        phases, caches, ran = recorded(variable, [[slow]])
+    with pytest.raises(LabError, match="1 for 2 tiers"):
+        predict_run(phases, caches, [slow], ran)
+    other = Slow("other", 1e3, cpu_cache_bytes=1 << 24)
+    with pytest.raises(LabError, match="other: what its caches have was not simulated"):
+        predict_run(phases, caches, [other, None], ran)
+    with pytest.raises(LabError, match="less than its phases"):
+        predict_run(phases, caches, [slow, None], RanIn(1e-9, ran.thread))
+
+
+def paced_run(folder: Path, devices: Sequence[Slow]) -> float:
+    with table(folder, devices) as variable:
+        began = time.perf_counter()
+        train(variable)
+        return time.perf_counter() - began
+
+
+def predicted_run(folder: Path, devices: Sequence[Slow]) -> PredictedRun:
+    with table(folder) as variable:
+        phases, caches, ran = recorded(variable, [devices])
+    return predict_run(phases, caches, devices, ran)
