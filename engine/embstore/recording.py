@@ -199,7 +199,8 @@ def record_accesses(
     variables: one, or several; what their eviction and compaction threads do is recorded too.
     caches: `Caches` to simulate, or devices, whose caches are meant; each as if all the variables
         were on one computer that has them. By the addresses of the rows that are touched, of which
-        one line of 64 is looked at, so what they had is an estimate.
+        one line of 64 is looked at, so what they had is an estimate. They are empty when the block
+        begins: let a few batches go before those that count.
     most_phases: as many are kept, some 60 bytes each and 32 more for each of the caches.
 
     Entering the block raises UnsupportedError for a variable whose shards lie in other processes.

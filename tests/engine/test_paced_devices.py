@@ -95,6 +95,35 @@ def test_a_phase_takes_the_sum_of_its_accesses(make_variable: MakeVariable) -> N
     assert seconds_of(lambda: var.lookup(ids)) >= 5000 * (2000 + 64) * 1e-9 - 1e-3
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("cpu_cache_bytes", [0, 4 << 20])
+def test_a_paced_run_takes_what_was_predicted_from_one_that_was_not(
+    make_variable: MakeVariable, cpu_cache_bytes: int
+) -> None:
+    device = ExampleDevice("as-predicted", SLOW.time_of, cpu_cache_bytes=cpu_cache_bytes)
+    keys = 200_000
+
+    def run(**options: Any) -> tuple[float, Any]:
+        var = make_variable(dim=DIM, storage=es.StorageOption(**options))
+        with es.record_accesses(var, caches=[device]) as recorded:
+            train(var, steps=20, batch=20000, keys=keys)
+            began = recorded.phases["start_ns"][-1]
+            took = seconds_of(lambda: train(var, steps=20, batch=8000, keys=keys))
+        var.close()
+        return took, recorded.phases[recorded.phases["start_ns"] > began]
+
+    differences = []
+    for _ in range(5):  # this computer has other things to do
+        took, phases = run()
+        modelled_ns = es.phase_times_ns(device, phases, cache=0)
+        waits_ns = np.maximum(0.0, modelled_ns - phases["elapsed_ns"]).sum()
+        paced, _ = run(devices=[device])
+        differences.append(abs(paced / (took + waits_ns * 1e-9) - 1))
+        if differences[-1] < 0.05:
+            break
+    assert min(differences) < 0.05
+
+
 def test_threads_that_wait_count_as_being_at_the_device(make_variable: MakeVariable) -> None:
     var = make_variable(dim=DIM, storage=es.StorageOption(devices=[SLOW]))
     ids = np.arange(2000)

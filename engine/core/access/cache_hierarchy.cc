@@ -1,7 +1,8 @@
 #include "access/cache_hierarchy.h"
 
 #include <algorithm>
-#include <map>
+
+#include "access/process_registry.h"
 
 namespace embstore {
 
@@ -53,16 +54,8 @@ CacheHierarchy::Sets::Sets(uint64_t sets, uint64_t classes, size_t ways) : count
 }
 
 std::shared_ptr<CacheHierarchy> CacheHierarchy::shared(const CacheSizes& sizes) {
-  struct Hierarchies {
-    Mutex mutex;
-    std::map<CacheSizes, std::weak_ptr<CacheHierarchy>> by_sizes GUARDED_BY(mutex);
-  };
-  static Hierarchies& hierarchies = *new Hierarchies;  // tables may outlive what main() leaves behind
-  const MutexLock lock(hierarchies.mutex);
-  std::weak_ptr<CacheHierarchy>& known = hierarchies.by_sizes[sizes];
-  std::shared_ptr<CacheHierarchy> hierarchy = known.lock();
-  if (hierarchy == nullptr) known = hierarchy = std::make_shared<CacheHierarchy>(sizes);
-  return hierarchy;
+  return ProcessRegistry<CacheSizes, CacheHierarchy>::get(
+      sizes, [&sizes] { return std::make_shared<CacheHierarchy>(sizes); });
 }
 
 void CacheHierarchy::touch(std::span<const TouchedLine> lines, std::span<OutcomeCounts> by_group) {
