@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 import embstore as es
-from embstore import Access
 from pmemlab.errors import LabError
-from pmemlab.prediction import PredictedRun, RanIn, caches_before, predict_run
+from pmemlab.prediction import RanIn, caches_before, predict_run
 
 DIM = 16
 
@@ -29,7 +28,7 @@ class Slow:
     cpu_cache_bytes: int = 0
     cache: None = None
 
-    def time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
+    def time_ns(self, *_: int) -> float:
         return self.each_ns
 
 
@@ -114,16 +113,3 @@ def test_what_was_not_recorded_cannot_be_predicted(tmp_path: Path) -> None:
         predict_run(phases, caches, [other, None], ran)
     with pytest.raises(LabError, match="less than its phases"):
         predict_run(phases, caches, [slow, None], RanIn(1e-9, ran.thread))
-
-
-def paced_run(folder: Path, devices: Sequence[Slow]) -> float:
-    with table(folder, devices) as variable:
-        began = time.perf_counter()
-        train(variable)
-        return time.perf_counter() - began
-
-
-def predicted_run(folder: Path, devices: Sequence[Slow]) -> PredictedRun:
-    with table(folder) as variable:
-        phases, caches, ran = recorded(variable, [devices])
-    return predict_run(phases, caches, devices, ran)

@@ -1,9 +1,9 @@
 """How long a run would have taken with its tiers on devices that this computer doesn't have.
 
-    caches = caches_before([devices])
-    with es.record_accesses(variable, caches=caches) as recorded:
-        train(variable)
-    predict_run(recorded.phases, caches, devices, RanIn(seconds, thread))
+caches = caches_before([devices])
+with es.record_accesses(variable, caches=caches) as recorded:
+    train(variable)
+predict_run(recorded.phases, caches, devices, RanIn(seconds, thread))
 """
 
 from __future__ import annotations

@@ -48,9 +48,13 @@ class Run:
     auc: on the held-out rows; None where they are all of one class, or there are none.
     samples_per_s: rows trained per second, reading of data included.
     lookups_per_s: embedding rows read in training per second spent in lookups. Like samples_per_s
-        and train_seconds it leaves out the first step, which warms up, where there are others.
+        and train_seconds it leaves out the first steps, which warm up, where there are others.
     state_sha256: over every variable's export: keys, values, slots, frequencies, versions.
     first_step: the first that was trained, where a save was restored.
+    devices: names of those that the tiers were paced as, first tier first; None: not paced.
+    step_ms: milliseconds of a timed step by part, where it was recorded: `tier0` and so on for what
+        the training thread did there, `compute` for all else.
+    predictions: of each placement of tiers on devices: `devices`, `samples_per_s`, `step_ms`.
     checksums: by step, a SHA-256 of all that a checkpoint after it holds: of what was restored, and
         of the end. Of a run that is compared with: at each step that the other may have kept.
     """
@@ -71,6 +75,9 @@ class Run:
     cold: ColdRows | None = None
     plain: PlainCount | None = None
     checksums: dict[int, str] = field(default_factory=dict)
+    devices: list[str | None] = field(default_factory=list)
+    step_ms: dict[str, float] = field(default_factory=dict)
+    predictions: list[dict[str, Any]] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -73,6 +73,11 @@ class SyntheticSource:
             rows = slice(start, start + batch_size)
             yield Batch(whole.labels[rows], whole.dense[rows], whole.keys[rows])
 
+    def keys_of_column(self, column: int) -> NDArray[np.int64]:
+        """(keys_per_column,): all of them, the most popular last."""
+        ranks = np.arange(self.keys_per_column - 1, -1, -1, dtype=np.int64)
+        return splitmix64(self.seed, ranks + (column << 32)).view(np.int64)
+
     def _draw(self, rows: int, stream: int, index: int) -> Batch:
         rng = np.random.default_rng((self.seed, stream, index))
         ranks = draw_ranks(rng.random((rows, len(CATEGORICAL_COLUMNS))), self.keys_per_column)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from typing import Final
 
@@ -21,6 +23,8 @@ from pmemlab.workloads.batches import Source
 from pmemlab.workloads.evidence import checkpoint_sha256, state_sha256, table_evidence
 from pmemlab.workloads.keeping import Resumed, tell_resumed, tell_trained
 from pmemlab.workloads.model_keeping import ModelKeeping
+from pmemlab.workloads.placements import Placement
+from pmemlab.workloads.predicting import Predicting
 from pmemlab.workloads.run import DivergedError, Progress, Run
 from pmemlab.workloads.wide_and_deep import DenseAdagrad, EmbeddingTables, ModelOptions, WideAndDeep
 
@@ -37,21 +41,28 @@ def train(
     model: ModelOptions,
     keeping: ModelKeeping | None = None,
     checksums_every: int | None = None,
+    fill: Callable[[EmbeddingTables], None] = lambda _tables: None,
+    warm_up_steps: int = 1,
+    placements: Sequence[Placement] = (),
     progress: Progress = lambda _step, _loss: None,
 ) -> Run:
     """Train for `steps` batches of `batch_size` rows, then judge on the held-out rows.
 
     keeping: checkpoints on the way, the newest of which it goes on from; `storage` is durable then.
     checksums_every: steps between two that have a checksum, beside the last.
+    fill: gives the new tables rows before the first step.
+    warm_up_steps: that aren't timed, where there are more.
+    placements: devices that the timed steps are predicted on.
 
     Raises DataError for unusable data, EmbStoreError where the engine refuses, KeptModelError for
-    a checkpoint that it can't go on from, and DivergedError where there is nothing left to train;
-    the tables are closed then too.
+    a checkpoint that it can't go on from, LabError for a device that can't do what the run did, and
+    DivergedError where there is nothing left to train; the tables are closed then too.
     """
     make_reproducible(model.seed)
     if keeping:
         keeping.make_folders()
-    with EmbeddingTables(storage, model) as tables:
+    with EmbeddingTables(storage, model) as tables, ExitStack() as recording:
+        fill(tables)
         network = WideAndDeep(tables, model)
         optimizer = DenseAdagrad(network)
         loss_of = nn.BCEWithLogitsLoss()
@@ -61,6 +72,7 @@ def train(
         if first:
             checksums[first] = checkpoint_sha256(first, tables, optimizer.state())
             tell_resumed(Resumed(first, checksums[first]))
+        predicting = recording.enter_context(Predicting(tables, placements)) if placements else None
         started = time.perf_counter()
         for batch in islice(source.train_batches(batch_size), first, steps):
             logits = network(torch.from_numpy(batch.dense), torch.from_numpy(batch.keys))
@@ -79,13 +91,22 @@ def train(
                 paused = time.perf_counter()
                 checksums[done] = checkpoint_sha256(done, tables, optimizer.state())
                 started += time.perf_counter() - paused
-            if len(losses) == 1 and done < steps:
+            if len(losses) == warm_up_steps and done < steps:
                 network.lookup_clock.reset()
+                if predicting:
+                    predicting.reset()
                 started = time.perf_counter()
         seconds = time.perf_counter() - started
+        recording.close()
         clock = network.lookup_clock
         lookups_per_s = clock.rows / clock.seconds
-        timed_samples = batch_size * max(steps - first - 1, 1)
+        timed_steps = steps - first
+        if timed_steps > warm_up_steps:
+            timed_steps -= warm_up_steps
+        timed_samples = batch_size * timed_steps
+        as_here, *predictions = (
+            predicting.predictions(seconds, timed_steps, timed_samples) if predicting else [{}]
+        )
         for variable in tables:
             variable.drain()
         # Before the evaluation, whose lookups count for the cache's ranking.
@@ -109,6 +130,9 @@ def train(
         state_sha256=state,
         tables=evidence,
         checksums=checksums,
+        devices=[device and device.name for device in storage.tier_devices()],
+        step_ms=as_here.get("step_ms", {}),
+        predictions=predictions,
     )
 
 

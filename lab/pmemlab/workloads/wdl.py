@@ -21,11 +21,13 @@ from pmemlab.workloads.command_line import (
 )
 from pmemlab.workloads.criteo import CriteoSource
 from pmemlab.workloads.criteo_file import write_raw
+from pmemlab.workloads.placements import add_placements, load_placement
 from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN, SyntheticSource
 
 if TYPE_CHECKING:
     import embstore as es
     from pmemlab.workloads.model_keeping import ModelKeeping
+    from pmemlab.workloads.placements import Placement
     from pmemlab.workloads.run import Run
 
 SYNTHETIC: Final = "synthetic"
@@ -84,8 +86,16 @@ def argument_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="rows to judge by, of synthetic data; a file's last of every ten are held out",
     )
+    data.add_argument(
+        "--fill",
+        action="store_true",
+        help="give every key of the synthetic columns a row before the first step",
+    )
     training = parser.add_argument_group("training")
     training.add_argument("--steps", type=positive, default=100, metavar="N")
+    training.add_argument(
+        "--warm-up-steps", type=positive, default=1, metavar="N", help="of these, that aren't timed"
+    )
     training.add_argument("--batch-size", type=positive, default=512, metavar="ROWS")
     training.add_argument("--embedding-dim", type=positive, default=16, metavar="D")
     training.add_argument(
@@ -108,6 +118,7 @@ def argument_parser() -> argparse.ArgumentParser:
     kept.add_argument(
         "--keep-every", type=positive, default=10, metavar="N", help="batches, with --kept-in"
     )
+    add_placements(parser)
     parser.add_argument(
         "--json", action="store_true", help="print one JSON document instead of a summary"
     )
@@ -131,14 +142,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(source: Source, arguments: argparse.Namespace) -> int:
     # Only now: a wrong argument should not cost an import of PyTorch.
     from embstore.errors import EmbStoreError
+    from pmemlab.errors import LabError
     from pmemlab.workloads.model_keeping import KeptModelError, ModelKeeping
     from pmemlab.workloads.run import DivergedError
 
     keeping = ModelKeeping(arguments.kept_in, arguments.keep_every) if arguments.kept_in else None
     try:
+        paced = _placements(arguments, "--paced", [arguments.paced] if arguments.paced else [])
         subject = storage_option(
-            arguments.storage_type, arguments.storage_path, arguments.storage_size
+            arguments.storage_type,
+            arguments.storage_path,
+            arguments.storage_size,
+            devices=paced[0] if paced else None,
         )
+        placements = _placements(arguments, "--predict", arguments.predict)
         if keeping:
             subject = keeping.durable(subject)
         reference = storage_option(arguments.reference) if arguments.reference else None
@@ -148,8 +165,8 @@ def _run(source: Source, arguments: argparse.Namespace) -> int:
             if reference
             else None
         )
-        run = _train(subject, source, arguments, keeping)
-    except (DataError, EmbStoreError, KeptModelError) as error:
+        run = _train(subject, source, arguments, keeping, placements=placements)
+    except (DataError, EmbStoreError, KeptModelError, LabError) as error:
         print(f"wdl: {error}", file=sys.stderr)
         return 2
     except DivergedError as error:
@@ -162,7 +179,15 @@ def _run(source: Source, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _placements(
+    arguments: argparse.Namespace, option: str, texts: Sequence[str]
+) -> list[Placement]:
+    return [load_placement(option, text, arguments.storage_type) for text in texts]
+
+
 def _source(arguments: argparse.Namespace, folder: Path) -> Source:
+    if arguments.fill and arguments.data != SYNTHETIC:
+        raise DataError(f"--fill: the keys of --data {arguments.data} aren't known before")
     if arguments.data not in (SYNTHETIC, CRITEO_FILE):
         return CriteoSource(Path(arguments.data))
     synthetic = SyntheticSource(
@@ -185,9 +210,15 @@ def _train(
     keeping: ModelKeeping | None = None,
     *,
     checksums_every: int | None = None,
+    placements: Sequence[Placement] = (),
 ) -> Run:
     from pmemlab.workloads.training import train
-    from pmemlab.workloads.wide_and_deep import ModelOptions
+    from pmemlab.workloads.wide_and_deep import EmbeddingTables, ModelOptions
+
+    def fill(tables: EmbeddingTables) -> None:
+        if arguments.fill:
+            assert isinstance(source, SyntheticSource)
+            tables.fill(source.keys_of_column)
 
     options = ModelOptions(
         arguments.embedding_dim, tuple(arguments.hidden_units), seed=arguments.seed
@@ -201,6 +232,9 @@ def _train(
             model=options,
             keeping=keeping,
             checksums_every=checksums_every,
+            fill=fill,
+            warm_up_steps=arguments.warm_up_steps,
+            placements=placements,
             progress=bar.show,
         )
 

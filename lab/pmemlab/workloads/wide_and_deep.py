@@ -9,7 +9,7 @@ rates and initial values are the modelzoo's.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -27,6 +27,7 @@ from pmemlab.workloads.batches import CATEGORICAL_COLUMNS, DENSE_COLUMNS, Batch
 DEEP_LEARNING_RATE: Final = 0.01
 LINEAR_LEARNING_RATE: Final = 0.2
 INITIAL_ACCUMULATOR: Final = 0.1
+_FILLED_AT_ONCE: Final = 50_000
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,15 @@ class EmbeddingTables:
         yield from self.wide
         yield from self.deep
 
+    def fill(self, keys_of_column: Callable[[int], NDArray[np.int64]]) -> None:
+        """Give each of a column's keys, (n,) int64, a row in both of its tables, by updates that
+        change no weight. In their order: of keys that are as frequent, the last stay uppermost."""
+        for variables in (self.wide, self.deep):
+            for column, variable in enumerate(variables):
+                for keys in _parts(keys_of_column(column), _FILLED_AT_ONCE):
+                    variable.apply_gradients(keys, np.zeros((keys.size, variable.dim), np.float32))
+                variable.drain()
+
     def close(self) -> None:
         for variable in self:
             variable.close()
@@ -94,6 +104,11 @@ class EmbeddingTables:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _parts(keys: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+    for start in range(0, keys.size, size):
+        yield keys[start : start + size]
 
 
 class LookupClock:

@@ -1,0 +1,63 @@
+"""The devices that a run's tiers are predicted on, or paced as, as command lines name them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from pmemlab.devices import DeviceModel
+
+__all__ = ["AS_HERE", "Placement", "add_placements", "load_placement"]
+
+AS_HERE: Final = "-"
+"""In the place of a device: the tier is what it is on this computer."""
+
+Placement: TypeAlias = "tuple[DeviceModel | None, ...]"
+
+
+def add_placements(parser: argparse.ArgumentParser) -> None:
+    devices = parser.add_argument_group("devices, of `pmemlab devices` or by file")
+    devices.add_argument(
+        "--predict",
+        nargs="+",
+        default=[],
+        metavar="DEVICE,...",
+        help="how long the run takes with its tiers on these, first tier first; may be several. "
+        f"{AS_HERE}: as on this computer",
+    )
+    devices.add_argument(
+        "--paced",
+        metavar="DEVICE,...",
+        help="let the tiers take as long as on these",
+    )
+
+
+def load_placement(option: str, text: str, storage_type: str) -> Placement:
+    """The devices of `text`, a tier each. Raises LabError, which names the option."""
+    from embstore.options import TIER_KINDS, StorageType, TierKind
+    from pmemlab.devices import EngineConcurrency, load_device
+    from pmemlab.errors import LabError
+
+    kinds = TIER_KINDS[StorageType[storage_type]]
+    names = text.split(",")
+    if len(names) != len(kinds):
+        raise LabError(
+            f"{option} {text}: {storage_type} has {len(kinds)} tiers; name a device, or "
+            f"{AS_HERE}, for each"
+        )
+    devices: list[DeviceModel | None] = []
+    for name, kind in zip(names, kinds, strict=True):
+        if name == AS_HERE:
+            devices.append(None)
+            continue
+        # LevelDB reads one block after the other.
+        concurrency = EngineConcurrency(file_reads=1) if kind is TierKind.LEVELDB else None
+        device = load_device(name, concurrency)
+        is_memory = kind not in (TierKind.SSDHASH, TierKind.LEVELDB)
+        if is_memory and not device.is_addressable:
+            raise LabError(
+                f"{option} {text}: {name} is a disk, which can't be a tier of {kind.value}"
+            )
+        devices.append(device)
+    return tuple(devices)

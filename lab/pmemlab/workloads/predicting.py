@@ -1,0 +1,79 @@
+"""Records what a run does with its tables' rows, and says how long it takes on other devices."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+import embstore as es
+from pmemlab.prediction import RanIn, caches_before, predict_run
+from pmemlab.workloads.placements import Placement
+
+__all__ = ["Predicting"]
+
+MOST_PHASES = 1 << 21
+
+
+class Predicting:
+    """A context manager: what the thread that enters it does with the variables is predicted.
+
+    Entered a few batches before those that count, whose caches would else be empty; `reset` says
+    where these begin.
+    """
+
+    def __init__(
+        self, variables: Iterable[es.EmbeddingVariable], placements: Sequence[Placement]
+    ) -> None:
+        as_here: Placement = tuple(None for _ in placements[0])
+        self._placements = (as_here, *placements)
+        self._caches = caches_before(placements)
+        self._recording = es.record_accesses(
+            variables, caches=self._caches, most_phases=MOST_PHASES
+        )
+        self._entered_ns = self._from_ns = 0
+
+    def reset(self) -> None:
+        """What came before isn't counted."""
+        self._from_ns = time.monotonic_ns()
+
+    def predictions(self, seconds: float, steps: int, samples: int) -> list[dict[str, Any]]:
+        """Of the run as it was, and of each placement: `devices`, `samples_per_s`, and `step_ms` by
+        part, for so many seconds, steps and samples since `reset`.
+
+        REQUIRES: it's called by the thread that trained. Raises LabError where a device can't do
+        what the run did.
+        """
+        phases = self._recording.phases
+        phases = phases[phases["start_ns"] >= self._from_ns - self._entered_ns]
+        ran = RanIn(seconds, threading.get_native_id())
+        predicted = []
+        for placement in self._placements:
+            run = predict_run(phases, self._caches, placement, ran)
+            parts = {f"tier{i}": of_tier for i, of_tier in enumerate(run.tier_seconds)}
+            parts["compute"] = run.rest_seconds
+            if run.behind_seconds:
+                parts["moves"] = run.behind_seconds
+            predicted.append(
+                {
+                    "devices": list(run.devices),
+                    "samples_per_s": samples / run.seconds,
+                    "step_ms": {name: of_part * 1e3 / steps for name, of_part in parts.items()},
+                }
+            )
+        return predicted
+
+    def __enter__(self) -> Predicting:
+        self._entered_ns = self._from_ns = time.monotonic_ns()
+        self._recording.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._recording.__exit__(exc_type, exc, traceback)
