@@ -150,6 +150,77 @@ def test_a_store_that_is_too_small_is_told_of(capsys: pytest.CaptureFixture[str]
     assert "raise storage_size" in shown
 
 
+SLOW_DISK = """\
+name: slow-disk
+title: A disk that reads a block in a tenth of a second
+kind: block
+capacity_gb: 100
+media_line_bytes: 4096
+sources:
+  here: {title: made up, url: none, what: everything}
+idle_latency:
+  - {operation: read, pattern: random, value: 100000, unit: us, source: here}
+  - {operation: write, pattern: sequential, value: 1, unit: us, source: here}
+bandwidth:
+  - operation: read
+    pattern: random
+    unit: MB/s
+    source: here
+    points: [{bytes: 4096, in_flight: [1, 1024], values: [0.04096, 0.04096]}]
+  - operation: write
+    pattern: sequential
+    unit: MB/s
+    source: here
+    points: [{bytes: 131072, in_flight: [1], values: [1000]}]
+"""
+ON_DISK = ("--storage-type", "DRAM_SSDHASH", "--storage-size", "20000", "--direct-io", "--fill")
+
+
+@pytest.fixture
+def slow_disk(tmp_path: Path) -> str:
+    path = tmp_path / "slow-disk.yaml"
+    path.write_text(SLOW_DISK)
+    return str(path)
+
+
+def test_a_run_is_predicted_on_devices_and_slower_on_slower_ones(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, slow_disk: str
+) -> None:
+    devices = (f"here,{slow_disk}", "optane-100-x6,here", "here,here")
+    done = run(
+        capsys, *ON_DISK, "--storage-path", str(tmp_path), "--steps", "6", "--predict", *devices
+    )["run"]
+    on_slow_disk, on_optane, as_here = done["predictions"]
+    assert on_slow_disk["devices"] == [None, "slow-disk"]
+    assert on_optane["devices"] == ["optane-100-x6", None]
+    assert as_here["samples_per_s"] == pytest.approx(done["samples_per_s"])
+    assert on_optane["samples_per_s"] <= as_here["samples_per_s"]
+    # Of the six steps five are timed; each read takes the thread that trains a tenth of a second.
+    reads = on_slow_disk["step_ms"]["tier1"] * 5 / 100
+    assert reads == pytest.approx(round(reads))
+    lookups = 5 * 64 * wdl.TABLES
+    assert 0.005 * lookups < reads < 0.5 * lookups
+    assert on_slow_disk["step_ms"]["compute"] == as_here["step_ms"]["compute"]
+
+
+def test_filled_tables_have_a_row_of_every_key(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    done = run(capsys, *ON_DISK, "--storage-path", str(tmp_path), "--steps", "2")["run"]
+    rows = [sum(tier["rows"] for tier in table["tiers"]) for table in done["tables"]]
+    assert rows == [20000] * wdl.TABLES
+    assert "--fill" in complaint(capsys, "--fill", "--data", "rows.csv")
+
+
+def test_devices_that_cannot_be_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "DRAM has 1 tiers" in complaint(capsys, "--predict", "ddr4-2666-x6,nvme-p4510")
+    assert "nvme-p4510 is a disk" in complaint(capsys, "--paced", "nvme-p4510")
+    assert "no-such-device" in complaint(capsys, "--predict", "no-such-device")
+    ssd = ("--storage-type", "DRAM_SSDHASH", "--storage-path", "/tmp")
+    assert "add --direct-io" in complaint(capsys, *ssd, "--predict", "here,nvme-p4510")
+    assert "DRAM has no SSDHASH tier" in complaint(capsys, "--direct-io")
+
+
 def test_the_command_line_is_read_without_pytorch() -> None:
     """A wrong option in an emulated machine should not cost half a minute of imports."""
     script = (

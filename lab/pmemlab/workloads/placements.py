@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AS_HERE", "Placement", "add_placements", "load_placement"]
 
-AS_HERE: Final = "-"
+AS_HERE: Final = "here"
 """In the place of a device: the tier is what it is on this computer."""
 
 Placement: TypeAlias = "tuple[DeviceModel | None, ...]"
@@ -27,13 +27,18 @@ def add_placements(parser: argparse.ArgumentParser) -> None:
         f"{AS_HERE}: as on this computer",
     )
     devices.add_argument(
+        "--direct-io",
+        action="store_true",
+        help="SSDHASH reads and writes past the page cache; needed where its tier is on a device",
+    )
+    devices.add_argument(
         "--paced",
         metavar="DEVICE,...",
         help="let the tiers take as long as on these",
     )
 
 
-def load_placement(option: str, text: str, storage_type: str) -> Placement:
+def load_placement(option: str, text: str, storage_type: str, direct_io: bool) -> Placement:
     """The devices of `text`, a tier each. Raises LabError, which names the option."""
     from embstore.options import TIER_KINDS, StorageType, TierKind
     from pmemlab.devices import EngineConcurrency, load_device
@@ -51,6 +56,10 @@ def load_placement(option: str, text: str, storage_type: str) -> Placement:
         if name == AS_HERE:
             devices.append(None)
             continue
+        if kind is TierKind.SSDHASH and not direct_io:
+            raise LabError(
+                f"{option} {text}: what the page cache has costs no disk anything; add --direct-io"
+            )
         # LevelDB reads one block after the other.
         concurrency = EngineConcurrency(file_reads=1) if kind is TierKind.LEVELDB else None
         device = load_device(name, concurrency)

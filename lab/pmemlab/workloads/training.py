@@ -130,7 +130,7 @@ def train(
         state_sha256=state,
         tables=evidence,
         checksums=checksums,
-        devices=[device and device.name for device in storage.tier_devices()],
+        devices=[device.name if device else None for device in storage.tier_devices()],
         step_ms=as_here.get("step_ms", {}),
         predictions=predictions,
     )

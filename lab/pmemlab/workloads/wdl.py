@@ -6,6 +6,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +26,7 @@ from pmemlab.workloads.placements import add_placements, load_placement
 from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN, SyntheticSource
 
 if TYPE_CHECKING:
-    import embstore as es
+    from embstore.options import StorageOption
     from pmemlab.workloads.model_keeping import ModelKeeping
     from pmemlab.workloads.placements import Placement
     from pmemlab.workloads.run import Run
@@ -141,6 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(source: Source, arguments: argparse.Namespace) -> int:
     # Only now: a wrong argument should not cost an import of PyTorch.
+    import embstore as es
     from embstore.errors import EmbStoreError
     from pmemlab.errors import LabError
     from pmemlab.workloads.model_keeping import KeptModelError, ModelKeeping
@@ -148,14 +150,16 @@ def _run(source: Source, arguments: argparse.Namespace) -> int:
 
     keeping = ModelKeeping(arguments.kept_in, arguments.keep_every) if arguments.kept_in else None
     try:
-        paced = _placements(arguments, "--paced", [arguments.paced] if arguments.paced else [])
         subject = storage_option(
             arguments.storage_type,
             arguments.storage_path,
             arguments.storage_size,
-            devices=paced[0] if paced else None,
+            ssdhash_option=es.SSDHashOption(direct_io=True) if arguments.direct_io else None,
         )
         placements = _placements(arguments, "--predict", arguments.predict)
+        if arguments.paced is not None:
+            (devices,) = _placements(arguments, "--paced", [arguments.paced])
+            subject = replace(subject, devices=devices)
         if keeping:
             subject = keeping.durable(subject)
         reference = storage_option(arguments.reference) if arguments.reference else None
@@ -182,7 +186,9 @@ def _run(source: Source, arguments: argparse.Namespace) -> int:
 def _placements(
     arguments: argparse.Namespace, option: str, texts: Sequence[str]
 ) -> list[Placement]:
-    return [load_placement(option, text, arguments.storage_type) for text in texts]
+    return [
+        load_placement(option, text, arguments.storage_type, arguments.direct_io) for text in texts
+    ]
 
 
 def _source(arguments: argparse.Namespace, folder: Path) -> Source:
@@ -204,7 +210,7 @@ def _source(arguments: argparse.Namespace, folder: Path) -> Source:
 
 
 def _train(
-    storage: es.StorageOption,
+    storage: StorageOption,
     source: Source,
     arguments: argparse.Namespace,
     keeping: ModelKeeping | None = None,
@@ -242,14 +248,24 @@ def _train(
 def _summary(run: Run) -> str:
     auc = "undefined (one class only)" if run.auc is None else f"{run.auc:.4f}"
     rows = sum(tier.rows for table in run.tables for tier in table.tiers)
-    return (
-        f"{run.storage_type}: {run.samples:,} samples in {run.steps:,} steps\n"
-        f"  samples/s  {run.samples_per_s:,.0f}\n"
-        f"  lookups/s  {run.lookups_per_s:,.0f}\n"
-        f"  loss       {run.loss:.4f}\n"
-        f"  AUC        {auc} on {run.held_out_rows:,} held-out rows\n"
-        f"  rows       {rows:,} in {len(run.tables)} tables"
-    )
+    lines = [
+        f"{run.storage_type}: {run.samples:,} samples in {run.steps:,} steps",
+        f"  samples/s  {run.samples_per_s:,.0f}{_on(run.devices)}",
+        f"  lookups/s  {run.lookups_per_s:,.0f}",
+        f"  loss       {run.loss:.4f}",
+        f"  AUC        {auc} on {run.held_out_rows:,} held-out rows",
+        f"  rows       {rows:,} in {len(run.tables)} tables",
+    ]
+    for prediction in run.predictions:
+        rate = f"{prediction['samples_per_s']:,.0f}"
+        lines.append(f"  predicted  {rate} samples/s{_on(prediction['devices'])}")
+    return "\n".join(lines)
+
+
+def _on(devices: Sequence[str | None]) -> str:
+    if not any(devices):
+        return ""
+    return " on " + ", ".join(device or "this computer" for device in devices)
 
 
 if __name__ == "__main__":
