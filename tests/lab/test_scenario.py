@@ -160,6 +160,51 @@ def test_workload_arguments_go_to_its_command_line(tmp_path: Path) -> None:
     assert argv[-5:] == ["--steps", "7", "--hidden-units", "8", "4"]
 
 
+def test_an_option_without_a_value_is_true_or_left_out(tmp_path: Path) -> None:
+    text = SCENARIO + "workload: {arguments: {fill: true, steps: 7}}\n"
+    assert argv_of(load(tmp_path, text), "PMEM_LIBPMEM")[-3:] == ["--fill", "--steps", "7"]
+    text = text.replace("fill: true", "fill: false")
+    assert argv_of(load(tmp_path, text), "PMEM_LIBPMEM")[-2:] == ["--steps", "7"]
+
+
+PREDICTED = "predict_on: [[ddr4-2666-x6, here, nvme-p4510], [here, here, here]]\n"
+
+
+def test_a_run_is_predicted_on_the_devices_that_a_file_names(tmp_path: Path) -> None:
+    scenario = load_with_disk(tmp_path, ON_SEVERAL_TIERS + PREDICTED)
+    argv = argv_of(scenario, "DRAM_PMEM_SSDHASH")
+    at = argv.index("--predict")
+    assert argv[at + 1 : at + 3] == ["ddr4-2666-x6,here,nvme-p4510", "here,here,here"]
+    assert "--direct-io" in argv
+    assert "--direct-io" not in argv_of(scenario, "DRAM_PMEM_LEVELDB")
+    assert "--predict" not in argv_of(load(tmp_path, SCENARIO), "PMEM_LIBPMEM")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("nvme-p4510", "nvme-x", r"predict_on\[0\]: .*nvme-x"),
+        ("ddr4-2666-x6", "nvme-p4510", r"predict_on\[0\]: .*nvme-p4510 is a disk"),
+        ("[here, here, here]", "[here]", r"predict_on\[1\]: .* has 3 tiers"),
+        ("[here, here, here]", "here", "predict_on: must be lists of devices"),
+        ("[here, here, here]", "[mine.yaml, here, here]", r"predict_on\[1\]: .*mine.yaml"),
+        (
+            "predict_on",
+            "workload: {name: tables}\npredict_on",
+            "predict_on: workload tables doesn't say",
+        ),
+        ("predict_on", "workload: {arguments: {predict: x}}\npredict_on", "is set by the runner"),
+    ],
+)
+def test_devices_that_a_run_cannot_be_predicted_on_are_named(
+    tmp_path: Path, old: str, new: str, complaint: str
+) -> None:
+    text = ON_SEVERAL_TIERS + PREDICTED
+    assert old in text
+    with pytest.raises(ScenarioError, match=complaint):
+        load_with_disk(tmp_path, text.replace(old, new))
+
+
 def test_rows_may_have_to_lie_on_the_nodes_of_persistent_memory(tmp_path: Path) -> None:
     text = SCENARIO.replace("{file_under: pmem, is_pmem: true}", "{nodes: pmem}")
     scenario = load(tmp_path, text)

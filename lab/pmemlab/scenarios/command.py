@@ -11,6 +11,7 @@ from pmemlab.scenarios.document import Scenario, Workload
 from pmemlab.topology import Topology
 from pmemlab.workloads import tables, wdl
 from pmemlab.workloads.command_line import NO_PATH
+from pmemlab.workloads.placements import AS_HERE
 
 __all__ = [
     "PMEM_KINDS",
@@ -46,7 +47,7 @@ def workload_command(
     kept_folder: in the machine, with what a run that was cut has kept.
     """
     argv = _command(scenario, storage_type, python, topology)
-    argv += ["--reference", scenario.expect.identical_to]
+    argv += ["--reference", scenario.expect.identical_to, *_predicted_on(scenario, storage_type)]
     if restored_folder is not None:
         argv += ["--restore", restored_folder]
     if kept_folder is not None:
@@ -100,6 +101,21 @@ def _command(scenario: Scenario, storage_type: str, python: str, topology: Topol
     if sizes:
         argv += ["--storage-size", *map(str, sizes)]
     return argv
+
+
+def _predicted_on(scenario: Scenario, storage_type: str) -> list[str]:
+    if not scenario.predict_on:
+        return []
+    argv = ["--predict", *(",".join(names) for names in scenario.predict_on)]
+    kinds = TIER_KINDS[StorageType[storage_type]]
+    on_device = {
+        kind
+        for names in scenario.predict_on
+        for kind, name in zip(kinds, names, strict=True)
+        if name != AS_HERE
+    }
+    # What the page cache has would cost the disk nothing.
+    return [*argv, "--direct-io"] if TierKind.SSDHASH in on_device else argv
 
 
 def _path(scenario: Scenario, kind: TierKind, topology: Topology) -> str | None:

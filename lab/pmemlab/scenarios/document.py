@@ -56,7 +56,8 @@ class Workload:
     """What is run in the machine.
 
     name: a module of `pmemlab.workloads`. Default: wdl.
-    arguments: option -> value, as on its command line without the dashes. Default: none.
+    arguments: option -> value, as on its command line without the dashes; true for one that takes
+        no value. Default: none.
 
     In a scenario's file it may be a name: then both are in workloads/NAME.yaml beside that file.
     """
@@ -67,7 +68,9 @@ class Workload:
     def argv(self) -> list[str]:
         argv = []
         for option, value in self.arguments.items():
-            values = value if isinstance(value, list) else [value]
+            if value is False:
+                continue
+            values = [] if value is True else value if isinstance(value, list) else [value]
             argv += [f"--{option}", *map(str, values)]
         return argv
 
@@ -172,6 +175,8 @@ class Scenario:
     saved_on: another machine on which the run begins; what it saved is restored on this one.
         Default: it begins here.
     power_cuts: what the run must outlive. Default: none.
+    predict_on: placements that the run's rates are predicted for, each a list of devices, one a
+        tier; `here`: as on the machine. Default: none.
     timeout_s: after so many seconds the run is stopped as stuck. Default: 600.
     """
 
@@ -185,4 +190,5 @@ class Scenario:
     workload: Workload = field(default_factory=Workload)
     saved_on: SavedOn | None = None
     power_cuts: PowerCuts | None = None
+    predict_on: tuple[tuple[str, ...], ...] = ()
     timeout_s: float = 600.0

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from embstore.options import TIER_KINDS, StorageType, TierKind
-from pmemlab.errors import TopologyError
+from pmemlab.errors import LabError, TopologyError
 from pmemlab.scenarios.command import SSD_KINDS, WORKLOADS, takes_option
 from pmemlab.scenarios.document import (
     PMEM,
@@ -23,13 +23,14 @@ from pmemlab.scenarios.document import (
     Workload,
 )
 from pmemlab.topology import Topology, load_topology
+from pmemlab.workloads.placements import load_placement
 from pmemlab.yaml_fields import Fields, is_number, parse_size
 
 __all__ = ["load_scenario"]
 
 _RUNNERS_OPTIONS = (
     *("--storage-type", "--storage-path", "--storage-size", "--reference", "--json"),
-    *("--save", "--restore", "--stop-after", "--kept-in"),
+    *("--save", "--restore", "--stop-after", "--kept-in", "--predict", "--direct-io"),
 )
 
 
@@ -52,6 +53,7 @@ def load_scenario(path: Path) -> Scenario:
         workload=workload,
         saved_on=_saved_on(top, workload),
         power_cuts=_power_cuts(top, workload, topology, storage_types),
+        predict_on=_predict_on(top, workload, storage_types),
         timeout_s=top.number("timeout_s", Scenario.timeout_s),
     )
     if scenario.saved_on and scenario.power_cuts:
@@ -266,6 +268,35 @@ def _power_cuts(
         raise fields.error("after_line", "say when the power is cut: after_line, within_s or both")
     fields.finish()
     return cuts
+
+
+def _predict_on(
+    top: Fields, workload: Workload, storage_types: tuple[str, ...]
+) -> tuple[tuple[str, ...], ...]:
+    value = top.take("predict_on")
+    if value is None:
+        return ()
+    if not takes_option(workload, "--predict"):
+        raise top.error("predict_on", f"workload {workload.name} doesn't say what it did with rows")
+    if not isinstance(value, list) or not all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in value
+    ):
+        raise top.error("predict_on", f"must be lists of devices, one a tier, not {value!r}")
+    # As the topology's: a path is relative to the file that names it.
+    placements = tuple(
+        tuple(
+            str(top.path.parent / name) if name.endswith((".yaml", ".yml")) else name
+            for name in names
+        )
+        for names in value
+    )
+    for number, names in enumerate(placements):
+        for storage_type in storage_types:
+            try:
+                load_placement("devices", ",".join(names), storage_type, direct_io=True)
+            except LabError as error:
+                raise top.error(f"predict_on[{number}]", str(error)) from error
+    return placements
 
 
 def _kept_on(fields: Fields, topology: Topology) -> str:
