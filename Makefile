@@ -66,6 +66,10 @@ test: setup ## run the tests that need neither Docker nor a guest
 scenarios: setup guest-packages ## train in every storage mode on emulated machines, check, and print the table
 	$(BIN)/python -m pytest scenarios $(ARGS)
 
+.PHONY: throughput
+throughput: setup ## time Wide & Deep with 10 M rows on this computer, and predict it on devices
+	$(BIN)/python -m pytest scenarios/throughput --pmemlab-machine process $(ARGS)
+
 .PHONY: docker
 docker: ## install and start a Docker engine, where none answers (Debian and Ubuntu)
 	@docker/engine.sh up
