@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from embstore.devices import Access
 from pmemlab.devices.curves import BandwidthCurve
-from pmemlab.devices.device_file import Curve, DeviceFile
-from pmemlab.devices.model import DeviceModel, EngineConcurrency
+from pmemlab.devices.device_file import Curve
+from pmemlab.devices.filed_device import FiledDevice
 from pmemlab.errors import LabError, NotPublishedError
 
 __all__ = ["BlockDevice"]
@@ -29,18 +29,7 @@ _CURVES: dict[Access, tuple[Curve, ...]] = {
 }
 
 
-class BlockDevice(DeviceModel):
-    def __init__(self, file: DeviceFile, concurrency: EngineConcurrency) -> None:
-        self.name = file.name
-        self.title = file.title
-        self.kind = file.kind
-        self.capacity_bytes = file.capacity_bytes
-        self.media_line_bytes = file.media_line_bytes
-        self.notes = file.notes
-        self.sources = file.sources
-        self.file = file
-        self._concurrency = concurrency
-
+class BlockDevice(FiledDevice):
     @property
     def cpu_cache_bytes(self) -> int:
         return 0
@@ -82,13 +71,6 @@ class BlockDevice(DeviceModel):
         smallest = curve.rows[0].size_bytes
         ceiling = curve.at(max(size_bytes, smallest), max(threads, fewest))
         return min(ceiling, threads * size_bytes * 1e3 / alone_ns)
-
-    def latency_ns(self, operation: str, pattern: str) -> float:
-        if (operation, pattern) in self.file.idle_latency:
-            return self.file.idle_latency[operation, pattern].ns
-        raise NotPublishedError(
-            f"{self.name}: no idle latency of a {pattern} {operation} in {self.file.path}"
-        )
 
     def _curve(self, operation: str, pattern: str) -> BandwidthCurve:
         own = self.file.bandwidth.get((operation, pattern))

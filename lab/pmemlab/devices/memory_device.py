@@ -17,7 +17,8 @@ from __future__ import annotations
 from embstore.devices import Access
 from pmemlab.devices.curves import LoadedLatencyCurve
 from pmemlab.devices.device_file import Curve, DeviceFile
-from pmemlab.devices.model import LINE_BYTES, DeviceModel, EngineConcurrency
+from pmemlab.devices.filed_device import FiledDevice
+from pmemlab.devices.model import LINE_BYTES, EngineConcurrency
 from pmemlab.errors import NotPublishedError
 
 __all__ = ["MemoryDevice"]
@@ -39,19 +40,11 @@ _STORES: dict[Access, tuple[Curve, ...]] = {
 _LOAD: Curve = ("load", _RANDOM)
 
 
-class MemoryDevice(DeviceModel):
+class MemoryDevice(FiledDevice):
     def __init__(self, file: DeviceFile, concurrency: EngineConcurrency) -> None:
         assert file.system is not None
-        self.name = file.name
-        self.title = file.title
-        self.kind = file.kind
-        self.capacity_bytes = file.capacity_bytes
-        self.media_line_bytes = file.media_line_bytes
-        self.notes = file.notes
-        self.sources = file.sources
-        self.file = file
+        super().__init__(file, concurrency)
         self._system = file.system
-        self._concurrency = concurrency
 
     @property
     def cpu_cache_bytes(self) -> int:
@@ -130,14 +123,6 @@ class MemoryDevice(DeviceModel):
         if curve in self.file.ceilings:
             return self.file.ceilings[curve].mb_per_s
         raise NotPublishedError(f"{self.name}: no {pattern} {operation} in {self.file.path}")
-
-    def latency_ns(self, operation: str, pattern: str) -> float:
-        curve = (operation, pattern)
-        if curve in self.file.idle_latency:
-            return self.file.idle_latency[curve].ns
-        raise NotPublishedError(
-            f"{self.name}: no idle latency of a {pattern} {operation} in {self.file.path}"
-        )
 
     def _has(self, curve: Curve) -> bool:
         return curve in self.file.bandwidth or curve in self.file.loaded_latency
