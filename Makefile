@@ -12,6 +12,9 @@ GET_TORCH := $(BIN)/python -I lab/pmemlab/torch_wheel.py constraints.txt
 # What the engine's memories and disk tiers need, and what compiles its core.
 ENGINE_LIBRARIES := libleveldb1d libpmem1
 ENGINE_PACKAGES := g++ liburing-dev python3-dev $(ENGINE_LIBRARIES)
+# Device file of this computer's memory; remove it to have it measured anew.
+MEMORY_HERE := results/memory-here.yaml
+
 # In Debian 12 and Ubuntu, not in Debian 13; PMEM_MEMKIND says so where it is missing. The other is what a test of
 # power cuts is compiled with.
 OPTIONAL_PACKAGES := libmemkind0 libpmemobj-dev
@@ -68,7 +71,9 @@ scenarios: setup guest-packages ## train in every storage mode on emulated machi
 
 .PHONY: throughput
 throughput: setup ## time Wide & Deep with 10 M rows on this computer, and predict it on devices
-	$(BIN)/python -m pytest scenarios/throughput --pmemlab-machine process $(ARGS)
+	@mkdir -p $(dir $(MEMORY_HERE))
+	[ -e $(MEMORY_HERE) ] || $(BIN)/python -m pmemlab measure-device node0 -o $(MEMORY_HERE)
+	$(BIN)/python -m pytest scenarios/throughput --pmemlab-machine process --pmemlab-here $(MEMORY_HERE) $(ARGS)
 
 .PHONY: docker
 docker: ## install and start a Docker engine, where none answers (Debian and Ubuntu)

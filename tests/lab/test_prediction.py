@@ -86,6 +86,24 @@ def test_nothing_gets_faster_than_it_was(tmp_path: Path) -> None:
     assert predicted.seconds == as_here.seconds == pytest.approx(ran.seconds)
 
 
+def test_the_time_of_this_computers_memory_gives_way_to_the_devices(tmp_path: Path) -> None:
+    fast, here = Slow("fast", 10.0), Slow("here", 50.0)
+    with table(tmp_path) as variable:
+        phases, caches, ran = recorded(variable, [[fast, None]])
+        trains = phases["thread"] == ran.thread
+        own = phases[trains & (phases["tier"] == 0)]
+        was_there_ns = own["accesses"] * 50
+        assert (was_there_ns < own["elapsed_ns"]).any()
+        predicted = predict_run(phases, caches, [fast, None], ran, [here])
+        as_it_was = predict_run(phases, caches, [here, None], ran, [here])
+        with_none_known = predict_run(phases, caches, [fast, None], ran, [None, None])
+    work_ns = np.maximum(0.0, own["elapsed_ns"].astype(float) - was_there_ns)
+    takes_ns = work_ns + own["accesses"] * 10
+    assert predicted.tier_seconds[0] == pytest.approx(takes_ns.sum() / 1e9)
+    assert predicted.tier_seconds[1:] == with_none_known.tier_seconds[1:]
+    assert predicted.seconds < with_none_known.seconds <= as_it_was.seconds
+
+
 def test_a_thread_that_moves_rows_can_be_what_training_waits_for(tmp_path: Path) -> None:
     slow = Slow("slow", 1e3)
     with table(tmp_path) as variable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
@@ -178,6 +179,15 @@ def test_a_run_is_predicted_on_the_devices_that_a_file_names(tmp_path: Path) -> 
     assert "--direct-io" in argv
     assert "--direct-io" not in argv_of(scenario, "DRAM_PMEM_LEVELDB")
     assert "--predict" not in argv_of(load(tmp_path, SCENARIO), "PMEM_LIBPMEM")
+
+
+def test_the_memory_of_this_computer_is_taken_out_of_predictions(tmp_path: Path) -> None:
+    scenario = load_with_disk(tmp_path, ON_SEVERAL_TIERS + PREDICTED)
+    assert "--here" not in argv_of(scenario, "DRAM_PMEM_SSDHASH")
+    scenario = replace(scenario, memory_here=tmp_path / "mine.yaml")
+    argv = argv_of(scenario, "DRAM_PMEM_SSDHASH")
+    memory = tmp_path / "mine.yaml"
+    assert argv[argv.index("--here") + 1] == f"{memory},{memory},here"
 
 
 @pytest.mark.parametrize(

@@ -354,6 +354,16 @@ def test_what_an_unproved_machine_can_show_is_judged_all_the_same(
     lab.run(machine="process").assert_outcomes(failed=1)
 
 
+def test_the_memory_of_this_computer_is_taken_out_of_rates_of_this_computer_alone(
+    lab: Lab,
+) -> None:
+    lab.add("numa")
+    result = lab.run("--pmemlab-here", "gone.yaml", machine="process")
+    result.stderr.fnmatch_lines(["*gone.yaml: there is no such file; write it by*-o gone.yaml*"])
+    result = lab.run("--pmemlab-here", "numa.yaml", machine="guest")
+    result.stderr.fnmatch_lines(["*numa.yaml: is this computer's memory, not that of an emulated*"])
+
+
 @pytest.mark.parametrize(("kind", "outcome"), [("process", "skipped"), ("guest", "errors")])
 def test_what_this_computer_lacks_is_skipped_only_where_nothing_else_can_be_had(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, kind: str, outcome: str

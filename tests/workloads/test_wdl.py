@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pmemlab.devices
 from pmemlab.workloads import wdl
 from pmemlab.workloads.criteo import COLUMNS
 
@@ -201,6 +203,20 @@ def test_a_run_is_predicted_on_devices_and_slower_on_slower_ones(
     lookups = 5 * 64 * wdl.TABLES
     assert 0.005 * lookups < reads < 0.5 * lookups
     assert on_slow_disk["step_ms"]["compute"] == as_here["step_ms"]["compute"]
+
+
+def test_what_this_computers_memory_took_is_not_taken_twice(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    slow = ("--steps", "6", "--predict", "optane-100-x1")
+    here = tmp_path / "here.yaml"
+    shutil.copy(Path(pmemlab.devices.__file__).with_name("optane-100-x1.yaml"), here)
+    done = run(capsys, *slow, "--here", str(here))["run"]
+    (as_here,) = done["predictions"]
+    # The same memory: what it takes out it puts in.
+    assert as_here["samples_per_s"] <= done["samples_per_s"] * 1.0001
+    assert "DRAM has 1 tiers" in complaint(capsys, *slow, "--here", "here,here")
+    assert "gone.yaml" in complaint(capsys, *slow, "--here", "gone.yaml")
 
 
 def test_filled_tables_have_a_row_of_every_key(

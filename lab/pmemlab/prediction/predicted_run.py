@@ -1,12 +1,17 @@
 """The time of a run on other devices, from what was recorded of it on this computer's memory.
 
-Each phase of the thread that trains takes the longer of two times: the one that it took here, which
-has all the work that isn't the memory's, and the one that its accesses take on the device. The rest
-of the thread's time stays as it is. Threads that move rows beside it have a time of their own by
-the same rule; training can't be done before the busiest of them is.
+What a phase, which is one call's work on one tier, takes on a device:
 
-A device can't make a phase faster than it was here: what part of it was this computer's memory
-isn't known. So predictions of memories that are faster than this computer's say what it has.
+- Where the device that the tier was on here is described, the time that its accesses took on that
+  one is taken out of what the phase took, and the time that they take on the other put in. What
+  remains is the work that isn't the memory's. It isn't credited with going on while the memory is
+  waited for, beyond what the devices' fetches in flight say.
+- Where it isn't, the longer of what it took here and what its accesses take on the device: the
+  rule of pacing, which can't make anything faster. Memories that are faster than this computer's
+  are then predicted to be as fast.
+
+The rest of the training thread's time stays as it is. Threads that move rows beside it have a time
+of their own by the same rule; training can't be done before the busiest of them is.
 """
 
 from __future__ import annotations
@@ -60,18 +65,20 @@ def predict_run(
     caches: Sequence[es.recording.Caches],
     devices: Sequence[es.devices.Device | None],
     ran: RanIn,
+    here: Sequence[es.devices.Device | None] = (),
 ) -> PredictedRun:
     """How long the run takes with its tiers on `devices`, first tier first.
 
-    phases: of `embstore.record_accesses`. caches: that were simulated. Raises LabError where there
-    is no device for a tier, or its caches weren't simulated, and InvalidArgumentError where a
-    device can't do what was done with a tier.
+    phases: of `embstore.record_accesses`. caches: that were simulated. here: what the tiers were on
+    when it was recorded, by files of `pmemlab measure-device`; None, or fewer: isn't known. Raises
+    LabError where there is no device for a tier, or its caches weren't simulated, and
+    InvalidArgumentError where a device can't do what was done with a tier.
     """
     tiers = int(phases["tier"].max(initial=-1)) + 1
     if tiers > len(devices):
         raise LabError(f"devices: {len(devices)} for {tiers} tiers; give one a tier, or None")
     elapsed_ns = phases["elapsed_ns"].astype(np.float64)
-    takes_ns = np.maximum(elapsed_ns, _device_times_ns(phases, caches, devices))
+    takes_ns = _takes_ns(phases, caches, devices, here)
     trains = phases["thread"] == ran.thread
     tier_seconds = tuple(
         float(takes_ns[trains & (phases["tier"] == tier)].sum()) / 1e9
@@ -99,18 +106,32 @@ def predict_run(
     )
 
 
-def _device_times_ns(
+def _takes_ns(
     phases: NDArray[np.void],
     caches: Sequence[es.recording.Caches],
     devices: Sequence[es.devices.Device | None],
+    here: Sequence[es.devices.Device | None],
 ) -> NDArray[np.float64]:
-    times_ns = np.zeros(len(phases))
+    takes_ns = phases["elapsed_ns"].astype(np.float64)
     for tier, device in enumerate(devices):
         of_tier = phases["tier"] == tier
         if device is None or not of_tier.any():
             continue
-        before = es.recording.Caches.of(device)
-        if before not in caches:
-            raise LabError(f"{device.name}: what its caches have was not simulated")
-        times_ns[of_tier] = es.phase_times_ns(device, phases[of_tier], cache=caches.index(before))
-    return times_ns
+        elapsed_ns = takes_ns[of_tier]
+        device_ns = _device_times_ns(phases[of_tier], caches, device)
+        was_on = here[tier] if tier < len(here) else None
+        if was_on is None:
+            takes_ns[of_tier] = np.maximum(elapsed_ns, device_ns)
+        else:
+            here_ns = _device_times_ns(phases[of_tier], caches, was_on)
+            takes_ns[of_tier] = np.maximum(0.0, elapsed_ns - here_ns) + device_ns
+    return takes_ns
+
+
+def _device_times_ns(
+    phases: NDArray[np.void], caches: Sequence[es.recording.Caches], device: es.devices.Device
+) -> NDArray[np.float64]:
+    before = es.recording.Caches.of(device)
+    if before not in caches:
+        raise LabError(f"{device.name}: what its caches have was not simulated")
+    return es.phase_times_ns(device, phases, cache=caches.index(before))

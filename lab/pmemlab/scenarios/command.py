@@ -114,6 +114,9 @@ def _predicted_on(scenario: Scenario, storage_type: str) -> list[str]:
         for kind, name in zip(kinds, names, strict=True)
         if name != AS_HERE
     }
+    if scenario.memory_here is not None:
+        memory = str(scenario.memory_here)
+        argv += ["--here", ",".join(AS_HERE if kind in SSD_KINDS else memory for kind in kinds)]
     # What the page cache has would cost the disk nothing.
     return [*argv, "--direct-io"] if TierKind.SSDHASH in on_device else argv
 

@@ -178,6 +178,8 @@ class Scenario:
     predict_on: placements that the run's rates are predicted for, each a list of devices, one a
         tier; `here`: as on the machine. Default: none.
     timeout_s: after so many seconds the run is stopped as stuck. Default: 600.
+    memory_here: device file of the memory that its tiers are on, for predictions. Not in the file:
+        it is the computer's. Default: isn't known.
     """
 
     path: Path
@@ -192,3 +194,4 @@ class Scenario:
     power_cuts: PowerCuts | None = None
     predict_on: tuple[tuple[str, ...], ...] = ()
     timeout_s: float = 600.0
+    memory_here: Path | None = None

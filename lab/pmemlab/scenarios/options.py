@@ -6,9 +6,11 @@ working where no other plugin and no conftest.py has an option of that name.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-__all__ = ["add_options", "lengthen"]
+__all__ = ["add_options", "here_of", "lengthen"]
 
 _MACHINES = ("auto", "process", "guest", "container")
 _SHORT = ("--storage-type", "--topology", "--machine")
@@ -38,6 +40,32 @@ def add_options(group: pytest.OptionGroup) -> None:
         "throwaway containers, else guests, else this computer itself. Without --pmemlab-, the "
         "three work too where no other plugin has such an option",
     )
+    group.addoption(
+        "--pmemlab-here",
+        type=Path,
+        metavar="FILE",
+        dest="pmemlab_here",
+        help="device file of this computer's memory, by `pmemlab measure-device`: rates that are "
+        "predicted on other memories are then rid of its time; for --pmemlab-machine process",
+    )
+
+
+def here_of(config: pytest.Config) -> Path | None:
+    """What --pmemlab-here names. Raises pytest.UsageError."""
+    here: Path | None = config.getoption("pmemlab_here")
+    if here is None:
+        return None
+    if config.getoption("pmemlab_machine") != "process":
+        raise pytest.UsageError(
+            f"--pmemlab-here {here}: is this computer's memory, not that of an emulated machine; "
+            "add --pmemlab-machine process"
+        )
+    if not here.is_file():
+        raise pytest.UsageError(
+            f"--pmemlab-here {here}: there is no such file; write it by "
+            f"`pmemlab measure-device node0 -o {here}`"
+        )
+    return here.absolute()
 
 
 def lengthen(args: list[str], parser: pytest.Parser) -> None:

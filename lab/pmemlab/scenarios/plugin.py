@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from pmemlab.powercut.fixture import add_power_cut_options, power_cut
 from pmemlab.scenarios.machine_fixture import MARKER, machine, parametrize, pmemlab_machines
-from pmemlab.scenarios.options import add_options, lengthen
+from pmemlab.scenarios.options import add_options, here_of, lengthen
 
 if TYPE_CHECKING:
     # Everything else of the lab is imported on use only: pytest loads this module in every run of
@@ -57,6 +58,7 @@ def pytest_load_initial_conftests(
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
+    here_of(config)  # a wrong one is told of before anything is collected
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -81,6 +83,7 @@ class ScenarioFile(pytest.File):
             scenario = load_scenario(self.path)
         except ScenarioError as error:
             raise self.CollectError(str(error)) from error
+        scenario = replace(scenario, memory_here=here_of(self.config))
         for storage_type in scenario.storage_types:
             yield ScenarioItem.from_parent(
                 self, name=storage_type, scenario=scenario, storage_type=storage_type

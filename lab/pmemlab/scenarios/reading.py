@@ -31,6 +31,7 @@ __all__ = ["load_scenario"]
 _RUNNERS_OPTIONS = (
     *("--storage-type", "--storage-path", "--storage-size", "--reference", "--json"),
     *("--save", "--restore", "--stop-after", "--kept-in", "--predict", "--direct-io"),
+    "--here",
 )
 
 

@@ -27,6 +27,12 @@ def add_placements(parser: argparse.ArgumentParser) -> None:
         f"{AS_HERE}: as on this computer",
     )
     devices.add_argument(
+        "--here",
+        metavar="DEVICE,...",
+        help="with --predict: what the tiers are on now, by files of `pmemlab measure-device`, so "
+        f"that the time of this computer's memory isn't counted as work. {AS_HERE}: nobody knows",
+    )
+    devices.add_argument(
         "--direct-io",
         action="store_true",
         help="SSDHASH reads and writes past the page cache; needed where its tier is on a device",

@@ -25,11 +25,16 @@ class Predicting:
     """
 
     def __init__(
-        self, variables: Iterable[es.EmbeddingVariable], placements: Sequence[Placement]
+        self,
+        variables: Iterable[es.EmbeddingVariable],
+        placements: Sequence[Placement],
+        here: Placement = (),
     ) -> None:
+        """here: what the tiers are on, where that is known."""
         as_here: Placement = tuple(None for _ in placements[0])
         self._placements = (as_here, *placements)
-        self._caches = caches_before(placements)
+        self._here = here
+        self._caches = caches_before([*placements, here])
         self._recording = es.record_accesses(
             variables, caches=self._caches, most_phases=MOST_PHASES
         )
@@ -51,7 +56,7 @@ class Predicting:
         ran = RanIn(seconds, threading.get_native_id())
         predicted = []
         for placement in self._placements:
-            run = predict_run(phases, self._caches, placement, ran)
+            run = predict_run(phases, self._caches, placement, ran, self._here)
             parts = {f"tier{i}": of_tier for i, of_tier in enumerate(run.tier_seconds)}
             parts["compute"] = run.rest_seconds
             if run.behind_seconds:

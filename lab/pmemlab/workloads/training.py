@@ -44,6 +44,7 @@ def train(
     fill: Callable[[EmbeddingTables], None] = lambda _tables: None,
     warm_up_steps: int = 1,
     placements: Sequence[Placement] = (),
+    here: Placement = (),
     progress: Progress = lambda _step, _loss: None,
 ) -> Run:
     """Train for `steps` batches of `batch_size` rows, then judge on the held-out rows.
@@ -53,6 +54,7 @@ def train(
     fill: gives the new tables rows before the first step.
     warm_up_steps: that aren't timed, where there are more.
     placements: devices that the timed steps are predicted on.
+    here: what the tiers are on, where that is known.
 
     Raises DataError for unusable data, EmbStoreError where the engine refuses, KeptModelError for
     a checkpoint that it can't go on from, LabError for a device that can't do what the run did, and
@@ -72,7 +74,9 @@ def train(
         if first:
             checksums[first] = checkpoint_sha256(first, tables, optimizer.state())
             tell_resumed(Resumed(first, checksums[first]))
-        predicting = recording.enter_context(Predicting(tables, placements)) if placements else None
+        predicting = (
+            recording.enter_context(Predicting(tables, placements, here)) if placements else None
+        )
         started = time.perf_counter()
         for batch in islice(source.train_batches(batch_size), first, steps):
             logits = network(torch.from_numpy(batch.dense), torch.from_numpy(batch.keys))

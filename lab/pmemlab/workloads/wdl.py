@@ -157,6 +157,9 @@ def _run(source: Source, arguments: argparse.Namespace) -> int:
             ssdhash_option=es.SSDHashOption(direct_io=True) if arguments.direct_io else None,
         )
         placements = _placements(arguments, "--predict", arguments.predict)
+        here: Placement = ()
+        if arguments.here is not None:
+            (here,) = _placements(arguments, "--here", [arguments.here])
         if arguments.paced is not None:
             (devices,) = _placements(arguments, "--paced", [arguments.paced])
             subject = replace(subject, devices=devices)
@@ -169,7 +172,7 @@ def _run(source: Source, arguments: argparse.Namespace) -> int:
             if reference
             else None
         )
-        run = _train(subject, source, arguments, keeping, placements=placements)
+        run = _train(subject, source, arguments, keeping, placements=placements, here=here)
     except (DataError, EmbStoreError, KeptModelError, LabError) as error:
         print(f"wdl: {error}", file=sys.stderr)
         return 2
@@ -217,6 +220,7 @@ def _train(
     *,
     checksums_every: int | None = None,
     placements: Sequence[Placement] = (),
+    here: Placement = (),
 ) -> Run:
     from pmemlab.workloads.training import train
     from pmemlab.workloads.wide_and_deep import EmbeddingTables, ModelOptions
@@ -241,6 +245,7 @@ def _train(
             fill=fill,
             warm_up_steps=arguments.warm_up_steps,
             placements=placements,
+            here=here,
             progress=bar.show,
         )
 
