@@ -67,8 +67,17 @@ scenarios: setup guest-packages ## train in every storage mode on emulated machi
 	$(BIN)/python -m pytest scenarios $(ARGS)
 
 .PHONY: throughput
-throughput: setup ## time Wide & Deep with 10 M rows on this computer, and predict it on devices
+throughput: setup checkpoints ## time Wide & Deep with 10 M rows on this computer, and predict it on devices
 	$(BIN)/python -m pytest scenarios/throughput --pmemlab-machine process $(ARGS)
+
+# The media of `make checkpoints` beside this computer's own.
+CHECKPOINT_DEVICES := sata-s4510 nvme-p4510 optane-100-x6
+
+.PHONY: checkpoints
+checkpoints: setup ## save and load checkpoints on this computer, and paced as on SATA, NVMe and PMem
+	mkdir -p results
+	$(BIN)/python -m pmemlab.workloads.checkpoint_io --medium here=$${TMPDIR:-/tmp} \
+	  $(CHECKPOINT_DEVICES:%=--device %) --models vgg16 --repeats 3 --json results/checkpoints.json
 
 .PHONY: docker
 docker: ## install and start a Docker engine, where none answers (Debian and Ubuntu)

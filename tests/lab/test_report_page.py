@@ -25,7 +25,7 @@ MAKERS = {
     "hit-rates": "make scenarios",
     "memory-mode": "pmemlab run scenarios/throughput",
     "prices": "pmemlab plan",
-    "checkpoints": "python -m pmemlab.workloads.checkpoint_io",
+    "checkpoints": "make checkpoints",
     "fidelity": "pmemlab fidelity",
     "works": "make scenarios",
     "proofs": "make scenarios",

@@ -15,8 +15,9 @@ null or left out; fields that aren't named here are left alone.
   of texts) and `rows`, a list of objects: `name`; `published` and `predicted`, in `unit`; and where
   there is one `aim_percent`, the error to stay within, and `note`.
 - `arms`, by `python -m pmemlab.workloads.checkpoint_io --json`: a list of objects: `model`,
-  `medium`, `format`, `save_bytes_per_s`, `cold_bytes_per_s`, `warm_bytes_per_s`, and, of a paced
-  medium, `device` and `kind`. Beside it `kind`, of the others' rates, as a metric's.
+  `medium`, `format`, `save_bytes_per_s`, `cold_bytes_per_s`, `warm_bytes_per_s`, `stall_seconds`,
+  and, of a paced medium, `device` and `kind`. Beside it `kind`, of the others' rates, as a
+  metric's.
 """
 
 from __future__ import annotations
@@ -129,7 +130,8 @@ class FidelitySection:
 
 @dataclass(frozen=True)
 class CheckpointArm:
-    """Rates of one format on one medium; None where they are unknown. device: it was paced as."""
+    """Rates of one format on one medium, and how long training waits for a save; None where that
+    is unknown. device: it was paced as."""
 
     model: str
     medium: str
@@ -139,6 +141,7 @@ class CheckpointArm:
     save_bytes_per_s: float | None
     cold_bytes_per_s: float | None
     warm_bytes_per_s: float | None
+    stall_seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -279,6 +282,7 @@ def _arm(arm: Fields, kind: MetricKind) -> CheckpointArm:
         save_bytes_per_s=_number(arm, "save_bytes_per_s"),
         cold_bytes_per_s=_number(arm, "cold_bytes_per_s"),
         warm_bytes_per_s=_number(arm, "warm_bytes_per_s"),
+        stall_seconds=_number(arm, "stall_seconds"),
     )
 
 
