@@ -67,7 +67,7 @@ scenarios: setup guest-packages ## train in every storage mode on emulated machi
 	$(BIN)/python -m pytest scenarios $(ARGS)
 
 .PHONY: throughput
-throughput: setup checkpoints ## time Wide & Deep with 10 M rows on this computer, and predict it on devices
+throughput: setup checkpoints cache-sizes ## time Wide & Deep with 10 M rows on this computer, and predict it on devices
 	$(BIN)/python -m pytest scenarios/throughput --pmemlab-machine process $(ARGS)
 
 # The media of `make checkpoints` beside this computer's own.
@@ -78,6 +78,11 @@ checkpoints: setup ## save and load checkpoints on this computer, and paced as o
 	mkdir -p results
 	$(BIN)/python -m pmemlab.workloads.checkpoint_io --medium here=$${TMPDIR:-/tmp} \
 	  $(CHECKPOINT_DEVICES:%=--device %) --models vgg16 --repeats 3 --json results/checkpoints.json
+
+.PHONY: cache-sizes
+cache-sizes: setup ## count what DRAM before persistent memory answers, by its size, and predict both modes
+	mkdir -p results
+	$(BIN)/python -m pmemlab.workloads.cache_sizes --json results/cache-sizes.json
 
 .PHONY: docker
 docker: ## install and start a Docker engine, where none answers (Debian and Ubuntu)

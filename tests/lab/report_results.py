@@ -218,6 +218,25 @@ CHECKPOINTS: Final[Mapping[str, Any]] = {
 }
 
 
+CACHE_SIZES: Final[Mapping[str, Any]] = {
+    "workload": "cache_sizes",
+    "table": "2,000,000 rows of dim 64 with Adagrad's sums",
+    "dram": "ddr4-2666-x6",
+    "pmem": P,
+    "first_tiers": [
+        {
+            "share": 0.3,
+            "bytes": 307.2e6,
+            "hit_rate": 0.988,
+            "app_direct_ids_per_s": 2.5e6,
+            "memory_mode_ids_per_s": 2.0e6,
+            "memory_mode_hit_rate": 0.942,
+        },
+        {"share": 0.005, "bytes": 5.12e6, "hit_rate": 0.935, "memory_mode_ids_per_s": None},
+    ],
+}
+
+
 def write_results(folder: Path) -> Path:
     """Fill the folder with results of every kind, and return it."""
     with ResultsFile(folder) as results:
@@ -225,7 +244,12 @@ def write_results(folder: Path) -> Path:
             results.append(metrics)
         for topology in ("fsdax", "memory-mode"):
             results.append(emulated(topology))
-    documents = {"plan": PLAN, "fidelity": FIDELITY, "checkpoints": CHECKPOINTS}
+    documents = {
+        "plan": PLAN,
+        "fidelity": FIDELITY,
+        "checkpoints": CHECKPOINTS,
+        "cache-sizes": CACHE_SIZES,
+    }
     for name, document in documents.items():
         (folder / f"{name}.json").write_text(json.dumps(document))
     return folder

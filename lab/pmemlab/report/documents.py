@@ -18,6 +18,11 @@ null or left out; fields that aren't named here are left alone.
   `medium`, `format`, `save_bytes_per_s`, `cold_bytes_per_s`, `warm_bytes_per_s`, `stall_seconds`,
   and, of a paced medium, `device` and `kind`. Beside it `kind`, of the others' rates, as a
   metric's.
+- `first_tiers`, by `python -m pmemlab.workloads.cache_sizes --json`: a list of objects, one a size
+  of the DRAM before persistent memory: `share` of the rows that it has room for, `bytes`,
+  `hit_rate`, of the ids, counted; and, where they were predicted, `app_direct_ids_per_s`,
+  `memory_mode_ids_per_s` and `memory_mode_hit_rate`. Beside it `table`, which it was, and `dram`
+  and `pmem`, the devices of the predictions.
 """
 
 from __future__ import annotations
@@ -34,9 +39,11 @@ from pmemlab.scenarios.rows import ResultRow, RowKey, rows_by_key
 from pmemlab.yaml_fields import Fields, is_number
 
 __all__ = [
+    "CacheSweep",
     "CheckpointArm",
     "FidelityRow",
     "FidelitySection",
+    "FirstTier",
     "Plan",
     "PlanChoice",
     "PlannedTier",
@@ -145,6 +152,30 @@ class CheckpointArm:
 
 
 @dataclass(frozen=True)
+class FirstTier:
+    """DRAM of one size before persistent memory. share: of the rows, that it has room for.
+    hit_rate: of the ids, that the engine found there, counted. The others are predicted, None where
+    that wasn't done; memory_mode_hit_rate: of the ids, where the DRAM is memory mode's cache."""
+
+    share: float
+    bytes: float
+    hit_rate: float
+    app_direct_ids_per_s: float | None
+    memory_mode_ids_per_s: float | None
+    memory_mode_hit_rate: float | None
+
+
+@dataclass(frozen=True)
+class CacheSweep:
+    """One table with DRAM of several sizes, ascending. dram, pmem: what was predicted on."""
+
+    table: str
+    dram: str
+    pmem: str
+    first_tiers: tuple[FirstTier, ...]
+
+
+@dataclass(frozen=True)
 class Results:
     """What a folder holds. rows: the newest of each run. left_out: files that are no results."""
 
@@ -153,6 +184,7 @@ class Results:
     plans: Sequence[Plan] = ()
     fidelity: Sequence[FidelitySection] = ()
     checkpoints: Sequence[CheckpointArm] = ()
+    cache_sweeps: Sequence[CacheSweep] = ()
     left_out: Sequence[str] = field(default_factory=tuple)
 
 
@@ -181,6 +213,7 @@ def read_folder(folder: Path) -> Results:
     plans: list[Plan] = []
     fidelity: dict[str, FidelitySection] = {}
     arms: dict[tuple[str, str, str, str | None], CheckpointArm] = {}
+    sweeps: dict[tuple[str, str, str], CacheSweep] = {}
     left_out: list[str] = []
     for path in documents:
         fields = _object(path)
@@ -192,6 +225,9 @@ def read_folder(folder: Path) -> Results:
             kind = _kind(fields, "measured")
             for arm in (_arm(of_arm, kind) for of_arm in of_arms):
                 arms[arm.model, arm.medium, arm.format, arm.device] = arm
+        elif (first_tiers := fields.sections("first_tiers")) is not None:
+            sweep = _sweep(fields, first_tiers)
+            sweeps[sweep.table, sweep.dram, sweep.pmem] = sweep
         else:
             left_out.append(path.name)
     return Results(
@@ -200,6 +236,7 @@ def read_folder(folder: Path) -> Results:
         plans=plans,
         fidelity=list(fidelity.values()),
         checkpoints=list(arms.values()),
+        cache_sweeps=list(sweeps.values()),
         left_out=left_out,
     )
 
@@ -283,6 +320,26 @@ def _arm(arm: Fields, kind: MetricKind) -> CheckpointArm:
         cold_bytes_per_s=_number(arm, "cold_bytes_per_s"),
         warm_bytes_per_s=_number(arm, "warm_bytes_per_s"),
         stall_seconds=_number(arm, "stall_seconds"),
+    )
+
+
+def _sweep(fields: Fields, first_tiers: Sequence[Fields]) -> CacheSweep:
+    tiers = (
+        FirstTier(
+            share=_above_0(tier, "share"),
+            bytes=_above_0(tier, "bytes"),
+            hit_rate=_at_least_0(tier, "hit_rate"),
+            app_direct_ids_per_s=_number(tier, "app_direct_ids_per_s"),
+            memory_mode_ids_per_s=_number(tier, "memory_mode_ids_per_s"),
+            memory_mode_hit_rate=_number(tier, "memory_mode_hit_rate"),
+        )
+        for tier in first_tiers
+    )
+    return CacheSweep(
+        table=fields.text("table"),
+        dram=fields.text("dram"),
+        pmem=fields.text("pmem"),
+        first_tiers=tuple(sorted(tiers, key=lambda tier: tier.share)),
     )
 
 
