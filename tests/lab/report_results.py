@@ -228,11 +228,13 @@ CACHE_SIZES: Final[Mapping[str, Any]] = {
             "share": 0.3,
             "bytes": 307.2e6,
             "hit_rate": 0.988,
+            "app_direct_memory_ns": 16.0,
+            "memory_mode_memory_ns": 24.0,
             "app_direct_ids_per_s": 2.5e6,
             "memory_mode_ids_per_s": 2.0e6,
             "memory_mode_hit_rate": 0.942,
         },
-        {"share": 0.005, "bytes": 5.12e6, "hit_rate": 0.935, "memory_mode_ids_per_s": None},
+        {"share": 0.005, "bytes": 5.12e6, "hit_rate": 0.935, "memory_mode_memory_ns": None},
     ],
 }
 

@@ -60,7 +60,11 @@ def test_more_dram_answers_more_ids_as_the_paper_s_skew_has_it(
     assert 0.9 < hits[0] < 0.99  # the top 1 % of the keys take 95.7 % of the accesses
     # Less DRAM than the CPU's own cache is no memory mode.
     small, *large = tiers
-    assert small["memory_mode_ids_per_s"] is small["app_direct_ids_per_s"] is None
+    assert small["memory_mode_memory_ns"] is small["app_direct_ids_per_s"] is None
+    direct_ns = [tier["app_direct_memory_ns"] for tier in large]
+    cached_ns = [tier["memory_mode_memory_ns"] for tier in large]
+    assert direct_ns[0] > direct_ns[1] > 0
+    assert cached_ns[0] > cached_ns[1] > 0
     for tier in large:
         assert tier["app_direct_ids_per_s"] > 0
         assert tier["memory_mode_ids_per_s"] > 0

@@ -20,9 +20,9 @@ null or left out; fields that aren't named here are left alone.
   metric's.
 - `first_tiers`, by `python -m pmemlab.workloads.cache_sizes --json`: a list of objects, one a size
   of the DRAM before persistent memory: `share` of the rows that it has room for, `bytes`,
-  `hit_rate`, of the ids, counted; and, where they were predicted, `app_direct_ids_per_s`,
-  `memory_mode_ids_per_s` and `memory_mode_hit_rate`. Beside it `table`, which it was, and `dram`
-  and `pmem`, the devices of the predictions.
+  `hit_rate`, of the ids, counted; and, where they were modelled, `app_direct_memory_ns` and
+  `memory_mode_memory_ns` an id, `app_direct_ids_per_s`, `memory_mode_ids_per_s` and
+  `memory_mode_hit_rate`. Beside it `table`, which it was, and `dram` and `pmem`, the devices.
 """
 
 from __future__ import annotations
@@ -154,12 +154,16 @@ class CheckpointArm:
 @dataclass(frozen=True)
 class FirstTier:
     """DRAM of one size before persistent memory. share: of the rows, that it has room for.
-    hit_rate: of the ids, that the engine found there, counted. The others are predicted, None where
-    that wasn't done; memory_mode_hit_rate: of the ids, where the DRAM is memory mode's cache."""
+    hit_rate: of the ids, that the engine found there, counted. The others are modelled, None where
+    that wasn't done. memory_ns: that the devices take an id; ids_per_s: with the work of this
+    computer's processor; memory_mode_hit_rate: of the ids, where the DRAM is memory mode's cache.
+    """
 
     share: float
     bytes: float
     hit_rate: float
+    app_direct_memory_ns: float | None
+    memory_mode_memory_ns: float | None
     app_direct_ids_per_s: float | None
     memory_mode_ids_per_s: float | None
     memory_mode_hit_rate: float | None
@@ -167,7 +171,7 @@ class FirstTier:
 
 @dataclass(frozen=True)
 class CacheSweep:
-    """One table with DRAM of several sizes, ascending. dram, pmem: what was predicted on."""
+    """One table with DRAM of several sizes, ascending. dram, pmem: the modelled devices."""
 
     table: str
     dram: str
@@ -329,6 +333,8 @@ def _sweep(fields: Fields, first_tiers: Sequence[Fields]) -> CacheSweep:
             share=_above_0(tier, "share"),
             bytes=_above_0(tier, "bytes"),
             hit_rate=_at_least_0(tier, "hit_rate"),
+            app_direct_memory_ns=_number(tier, "app_direct_memory_ns"),
+            memory_mode_memory_ns=_number(tier, "memory_mode_memory_ns"),
             app_direct_ids_per_s=_number(tier, "app_direct_ids_per_s"),
             memory_mode_ids_per_s=_number(tier, "memory_mode_ids_per_s"),
             memory_mode_hit_rate=_number(tier, "memory_mode_hit_rate"),

@@ -133,20 +133,22 @@ def _document(
 
 def _summary(sizes: Sequence[CacheSize], device: MemoryModeDevice) -> str:
     lines = [
-        f"{device.dram.name} before {device.pmem.name}; rates are predicted, in M ids/s",
-        f"{'rows in DRAM':>13} {'MB':>8} {'hits':>7} {'app direct':>11} {'memory mode':>12}",
+        f"{device.dram.name} before {device.pmem.name}; modelled: ns of memory an id, M ids/s",
+        f"{'':>30} {'app direct':>15} {'memory mode':>15}",
+        f"{'rows in DRAM':>13} {'MB':>8} {'hits':>7} {'ns':>8} {'M/s':>6} {'ns':>8} {'M/s':>6}",
     ]
     for size in sizes:
-        rates = (
-            "-" if rate is None else f"{rate / 1e6:.2f}"
-            for rate in (size.app_direct_ids_per_s, size.memory_mode_ids_per_s)
+        modes = (
+            (size.app_direct_memory_ns, size.app_direct_ids_per_s),
+            (size.memory_mode_memory_ns, size.memory_mode_ids_per_s),
         )
-        direct, cached = rates
-        lines.append(
-            f"{size.share:>13.2%} {size.bytes / 1e6:>8,.1f} {size.hit_rate:>7.1%} {direct:>11} "
-            f"{cached:>12}"
-        )
+        cells = " ".join(f"{_known(ns, 1):>8} {_known(rate, 1e6):>6}" for ns, rate in modes)
+        lines.append(f"{size.share:>13.2%} {size.bytes / 1e6:>8,.1f} {size.hit_rate:>7.1%} {cells}")
     return "\n".join(lines)
+
+
+def _known(value: float | None, unit: float) -> str:
+    return "-" if value is None else f"{value / unit:.2f}"
 
 
 def _percent(text: str) -> float:

@@ -65,13 +65,16 @@ class TableShape:
 @dataclass(frozen=True)
 class CacheSize:
     """share: of the rows, that the DRAM has room for. bytes: of it. hit_rate: of the ids, that the
-    engine found in its first tier. The others are predictions, None where there is no more DRAM
-    than the CPU itself caches: ids a second in both modes, and in memory mode those of the ids that
-    needed no persistent memory."""
+    engine found in its first tier. The others are modelled, None where there is no more DRAM than
+    the CPU itself caches. memory_ns: an id's part of the time that all accesses take on the
+    devices, without the work that isn't the memory's. ids_per_s: with that work as it was here, one
+    thread's. memory_mode_hit_rate: of the ids, those that needed no persistent memory."""
 
     share: float
     bytes: int
     hit_rate: float
+    app_direct_memory_ns: float | None = None
+    memory_mode_memory_ns: float | None = None
     app_direct_ids_per_s: float | None = None
     memory_mode_ids_per_s: float | None = None
     memory_mode_hit_rate: float | None = None
@@ -123,6 +126,8 @@ def sweep(
             cached = behind_dram[share]
             result = replace(
                 result,
+                app_direct_memory_ns=_memory_ns(shape, tiered, app_direct),
+                memory_mode_memory_ns=_memory_ns(shape, in_one_memory, (cached,)),
                 app_direct_ids_per_s=_ids_per_s(shape, tiered, app_direct),
                 memory_mode_ids_per_s=_ids_per_s(shape, in_one_memory, (cached,)),
                 memory_mode_hit_rate=_hit_rate(shape, in_one_memory, cached),
@@ -200,6 +205,17 @@ def _table(
 def _ids_per_s(shape: TableShape, recorded: _Recorded, placement: Placement) -> float:
     run = predict_run(recorded.phases, recorded.caches, placement, recorded.ran)
     return shape.ids / run.seconds
+
+
+def _memory_ns(shape: TableShape, recorded: _Recorded, placement: Placement) -> float:
+    """An id's part of what all threads' accesses take, those that move rows too."""
+    total_ns = 0.0
+    for tier, device in enumerate(placement):
+        assert device is not None
+        phases = recorded.phases[recorded.phases["tier"] == tier]
+        cache = recorded.caches.index(es.recording.Caches.of(device))
+        total_ns += float(es.phase_times_ns(device, phases, cache=cache).sum())
+    return total_ns / shape.ids
 
 
 def _hit_rate(shape: TableShape, recorded: _Recorded, device: MemoryModeDevice) -> float:
