@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import pytest
 from checkpoints import make_format, uniform_checkpoint
@@ -23,6 +25,7 @@ from pmemlab.workloads.checkpoint_io.report import Report, chart_svg, tables
 from pmemlab.workloads.checkpoint_io.yardstick import measure_yardstick
 
 SATA, PMEM = "sata-s4510", "optane-100-x6"
+TINY_BYTES = 175_000  # of the model tiny's checkpoint, about
 # So slow that it is waited for whatever else the computer does: 128 KiB take a quarter of a second.
 SLOW_MB_PER_S = 0.5
 
@@ -197,6 +200,18 @@ def test_bad_input_is_named(
 ) -> None:
     assert command.main(arguments) == 2
     assert complaint in capsys.readouterr().err
+
+
+def test_memory_without_room_is_told_of_before_anything_is_saved(
+    capsys: pytest.CaptureFixture[str], memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # torch and mapped: a file each, a second slot, and one that is being replaced.
+    free = SimpleNamespace(free=3.5 * TINY_BYTES)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: free)
+    arguments = [f"--device={PMEM}", f"--paced-in={memory}", "--models", "tiny"]
+    assert command.main([*arguments, "--formats", "torch", "mapped"]) == 2
+    assert "and 2 arms need 1; give another folder in memory" in capsys.readouterr().err
+    assert list(memory.iterdir()) == []
 
 
 def paced_report(memory: Path, tmp_path: Path) -> Report:

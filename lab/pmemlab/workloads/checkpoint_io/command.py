@@ -175,6 +175,7 @@ def _run(arguments: argparse.Namespace) -> None:
             checkpoint = trainer.checkpoint()
             largest = max(largest, checkpoint.tensor_bytes)
             models.append(_model_document(trainer, checkpoint))
+            _check_room(arms, checkpoint)
             if arguments.keep:
                 from pmemlab.workloads.checkpoint_io.kept_checkpoint import keep
 
@@ -251,6 +252,26 @@ def _arms(media: Sequence[Medium], formats: Sequence[str] | None) -> list[tuple[
             )
         arms += [(medium, name) for name in chosen]
     return arms
+
+
+def _check_room(arms: Sequence[tuple[Medium, str]], checkpoint: Checkpoint) -> None:
+    """Whether this computer's memory has it, before minutes of saving. Raises MediumError."""
+    from pmemlab.workloads.checkpoint_io.errors import MediumError
+    from pmemlab.workloads.checkpoint_io.formats import MAPPED_FORMATS
+
+    paced = [(medium, name) for medium, name in arms if medium.paced_as is not None]
+    if not paced:
+        return
+    # One each, of which one at a time is being replaced; a mapped file has room for two.
+    copies = len(paced) + 1 + sum(name in MAPPED_FORMATS for _, name in paced)
+    needed_mb = copies * checkpoint.tensor_bytes / 1e6
+    folder = paced[0][0].path
+    room_mb = shutil.disk_usage(folder).free / 1e6
+    if needed_mb > room_mb:
+        raise MediumError(
+            f"--paced-in: {folder} has room for {room_mb:,.0f} MB, and {len(paced)} arms need "
+            f"{needed_mb:,.0f}; give another folder in memory, or fewer of --device and --formats"
+        )
 
 
 def _kept_in(arms: Sequence[tuple[Medium, str]]) -> tuple[Medium, str]:
