@@ -70,10 +70,24 @@ scenarios: setup guest-packages ## train in every storage mode on emulated machi
 	$(BIN)/python -m pytest scenarios $(ARGS)
 
 .PHONY: throughput
-throughput: setup ## time Wide & Deep with 10 M rows on this computer, and predict it on devices
+throughput: setup checkpoints cache-sizes ## time Wide & Deep with 10 M rows on this computer, and predict it on devices
 	@mkdir -p $(dir $(MEMORY_HERE))
 	[ -e $(MEMORY_HERE) ] || $(BIN)/python -m pmemlab measure-device node0 -o $(MEMORY_HERE)
 	$(BIN)/python -m pytest scenarios/throughput --pmemlab-machine process --pmemlab-here $(MEMORY_HERE) $(ARGS)
+
+# The media of `make checkpoints` beside this computer's own.
+CHECKPOINT_DEVICES := sata-s4510 nvme-p4510 optane-100-x6
+
+.PHONY: checkpoints
+checkpoints: setup ## save and load checkpoints on this computer, and paced as on SATA, NVMe and PMem
+	mkdir -p results
+	$(BIN)/python -m pmemlab.workloads.checkpoint_io --medium here=$${TMPDIR:-/tmp} \
+	  $(CHECKPOINT_DEVICES:%=--device %) --models vgg16 --repeats 3 --json results/checkpoints.json
+
+.PHONY: cache-sizes
+cache-sizes: setup ## count what DRAM before persistent memory answers, by its size, and predict both modes
+	mkdir -p results
+	$(BIN)/python -m pmemlab.workloads.cache_sizes --json results/cache-sizes.json
 
 .PHONY: docker
 docker: ## install and start a Docker engine, where none answers (Debian and Ubuntu)

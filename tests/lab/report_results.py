@@ -190,6 +190,7 @@ CHECKPOINTS: Final[Mapping[str, Any]] = {
             "medium": "disk",
             "format": "safetensors",
             "save_bytes_per_s": 7.0e8,
+            "stall_seconds": 0.17,
             "cold_bytes_per_s": 1.1e9,
             "warm_bytes_per_s": 2.4e9,
         },
@@ -200,6 +201,7 @@ CHECKPOINTS: Final[Mapping[str, Any]] = {
             "device": P,
             "kind": "modelled",
             "save_bytes_per_s": 2.1e9,
+            "stall_seconds": 0.056,
             "cold_bytes_per_s": None,
             "warm_bytes_per_s": 2.6e9,
         },
@@ -216,6 +218,27 @@ CHECKPOINTS: Final[Mapping[str, Any]] = {
 }
 
 
+CACHE_SIZES: Final[Mapping[str, Any]] = {
+    "workload": "cache_sizes",
+    "table": "2,000,000 rows of dim 64 with Adagrad's sums",
+    "dram": "ddr4-2666-x6",
+    "pmem": P,
+    "first_tiers": [
+        {
+            "share": 0.3,
+            "bytes": 307.2e6,
+            "hit_rate": 0.988,
+            "app_direct_memory_ns": 16.0,
+            "memory_mode_memory_ns": 24.0,
+            "app_direct_ids_per_s": 2.5e6,
+            "memory_mode_ids_per_s": 2.0e6,
+            "memory_mode_hit_rate": 0.942,
+        },
+        {"share": 0.005, "bytes": 5.12e6, "hit_rate": 0.935, "memory_mode_memory_ns": None},
+    ],
+}
+
+
 def write_results(folder: Path) -> Path:
     """Fill the folder with results of every kind, and return it."""
     with ResultsFile(folder) as results:
@@ -223,7 +246,12 @@ def write_results(folder: Path) -> Path:
             results.append(metrics)
         for topology in ("fsdax", "memory-mode"):
             results.append(emulated(topology))
-    documents = {"plan": PLAN, "fidelity": FIDELITY, "checkpoints": CHECKPOINTS}
+    documents = {
+        "plan": PLAN,
+        "fidelity": FIDELITY,
+        "checkpoints": CHECKPOINTS,
+        "cache-sizes": CACHE_SIZES,
+    }
     for name, document in documents.items():
         (folder / f"{name}.json").write_text(json.dumps(document))
     return folder

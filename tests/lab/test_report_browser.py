@@ -23,8 +23,9 @@ pytestmark = pytest.mark.skipif(
 
 DESK = Window(1280, 900)
 PHONE = Window(360, 740, phone=True)
-# Of what the folder has: rates, step times, hit rates, memory mode, prices and checkpoints.
-FIGURES = 6
+# Rates, step times, hit rates, prices; of memory mode, sizes of DRAM and runs;
+# of checkpoints, the saves, the loads and the time that training waits.
+FIGURES = 9
 SHOWN_SVG = "[...document.querySelectorAll('svg.figure')].filter(s => s.getClientRects().length)"
 
 

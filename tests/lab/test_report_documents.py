@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_results import CHECKPOINTS, FIDELITY, PLAN, RUN, write_results
+from report_results import CACHE_SIZES, CHECKPOINTS, FIDELITY, PLAN, RUN, write_results
 
 from pmemlab.errors import LabError
 from pmemlab.report.documents import ResultsError, read_folder
@@ -43,6 +43,8 @@ def test_everything_that_the_lab_s_commands_leave_is_read(tmp_path: Path) -> Non
     assert [arm.kind for arm in results.checkpoints] == [
         *("measured", "modelled", "functional-only")
     ]
+    (sweep,) = results.cache_sweeps
+    assert [tier.share for tier in sweep.first_tiers] == [0.005, 0.3]
     assert results.left_out == []
 
 
@@ -128,6 +130,9 @@ def test_a_document_of_another_kind_is_left_out_and_said_so(tmp_path: Path) -> N
         (changed(FIDELITY, "sections", remarks="none"), "remarks: must be a list of texts"),
         (changed(CHECKPOINTS, "arms", kind="guessed"), "arms[0].kind: must be one of measured"),
         (changed(CHECKPOINTS, "arms", model=None), "arms[0].model: is missing"),
+        (changed(CHECKPOINTS, "arms", stall_seconds="1"), "stall_seconds: must be a number"),
+        (changed(CACHE_SIZES, "first_tiers", share=0), "first_tiers[0].share: must be a number"),
+        ({**CACHE_SIZES, "pmem": None}, "pmem: is missing"),
     ],
 )
 def test_a_malformed_document_is_named_by_file_and_field(

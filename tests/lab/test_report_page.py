@@ -22,10 +22,10 @@ pytest.importorskip("matplotlib", reason="what draws the figures; pip install 'p
 MAKERS = {
     "rates": "pmemlab run scenarios/throughput",
     "step-times": "pmemlab run scenarios/throughput",
-    "hit-rates": "make scenarios",
-    "memory-mode": "pmemlab run scenarios/throughput",
+    "hit-rates": "make cache-sizes",
+    "memory-mode": "make cache-sizes",
     "prices": "pmemlab plan",
-    "checkpoints": "python -m pmemlab.workloads.checkpoint_io",
+    "checkpoints": "make checkpoints",
     "fidelity": "pmemlab fidelity",
     "works": "make scenarios",
     "proofs": "make scenarios",
@@ -253,3 +253,26 @@ def test_without_matplotlib_the_extra_is_named_and_nothing_is_written(
     with pytest.raises(MissingRequirementError, match=r"pip install 'pmemlab\[report\]'"):
         write_page(tmp_path, tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+
+
+def test_sizes_of_dram_stand_in_both_modes_with_their_hits(tmp_path: Path) -> None:
+    page = page_of(write_results(tmp_path))
+    modes = section(page, "memory-mode")
+    row = "307 MB 30.0% 16.0 24.0 98.8% 94.2% 2.50 2.00 modelled, predicted"
+    assert row in words(modes)
+    assert "memory mode takes 1.50 to 1.50 times as long as app direct" in modes
+    hits = words(section(page, "hit-rates"))
+    table = "2,000,000 rows of dim 64 with Adagrad's sums"
+    assert f"{table} 0.50% 5.12 MB 93.5% counted in a run" in hits
+    assert f"{table}, in memory mode 30.00% 307 MB 94.2% modelled, as memory mode" in hits
+
+
+def test_checkpoints_stand_by_device_and_format_with_what_training_waits(tmp_path: Path) -> None:
+    part = section(page_of(write_results(tmp_path)), "checkpoints")
+    text = words(part)
+    assert "disk, of this computer safetensors 0.70 measured" in text
+    assert "pmem paced as optane-100-x6 mapped 2.10 modelled, paced" in text
+    assert "disk, of this computer safetensors 1.10 2.40 measured" in text  # cold, warm
+    assert "optane-100-x6 mapped 56 modelled, paced" in text
+    assert "The best is mapped on pmem paced as optane-100-x6 with 56." in part
+    assert "url(#checkpoints-0-save-wide-" in part  # the hatch of what is modelled

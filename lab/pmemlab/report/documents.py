@@ -15,8 +15,14 @@ null or left out; fields that aren't named here are left alone.
   of texts) and `rows`, a list of objects: `name`; `published` and `predicted`, in `unit`; and where
   there is one `aim_percent`, the error to stay within, and `note`.
 - `arms`, by `python -m pmemlab.workloads.checkpoint_io --json`: a list of objects: `model`,
-  `medium`, `format`, `save_bytes_per_s`, `cold_bytes_per_s`, `warm_bytes_per_s`, and, of a paced
-  medium, `device` and `kind`. Beside it `kind`, of the others' rates, as a metric's.
+  `medium`, `format`, `save_bytes_per_s`, `cold_bytes_per_s`, `warm_bytes_per_s`, `stall_seconds`,
+  and, of a paced medium, `device` and `kind`. Beside it `kind`, of the others' rates, as a
+  metric's.
+- `first_tiers`, by `python -m pmemlab.workloads.cache_sizes --json`: a list of objects, one a size
+  of the DRAM before persistent memory: `share` of the rows that it has room for, `bytes`,
+  `hit_rate`, of the ids, counted; and, where they were modelled, `app_direct_memory_ns` and
+  `memory_mode_memory_ns` an id, `app_direct_ids_per_s`, `memory_mode_ids_per_s` and
+  `memory_mode_hit_rate`. Beside it `table`, which it was, and `dram` and `pmem`, the devices.
 """
 
 from __future__ import annotations
@@ -33,9 +39,11 @@ from pmemlab.scenarios.rows import ResultRow, RowKey, rows_by_key
 from pmemlab.yaml_fields import Fields, is_number
 
 __all__ = [
+    "CacheSweep",
     "CheckpointArm",
     "FidelityRow",
     "FidelitySection",
+    "FirstTier",
     "Plan",
     "PlanChoice",
     "PlannedTier",
@@ -129,7 +137,8 @@ class FidelitySection:
 
 @dataclass(frozen=True)
 class CheckpointArm:
-    """Rates of one format on one medium; None where they are unknown. device: it was paced as."""
+    """Rates of one format on one medium, and how long training waits for a save; None where that
+    is unknown. device: it was paced as."""
 
     model: str
     medium: str
@@ -139,6 +148,35 @@ class CheckpointArm:
     save_bytes_per_s: float | None
     cold_bytes_per_s: float | None
     warm_bytes_per_s: float | None
+    stall_seconds: float | None
+
+
+@dataclass(frozen=True)
+class FirstTier:
+    """DRAM of one size before persistent memory. share: of the rows, that it has room for.
+    hit_rate: of the ids, that the engine found there, counted. The others are modelled, None where
+    that wasn't done. memory_ns: that the devices take an id; ids_per_s: with the work of this
+    computer's processor; memory_mode_hit_rate: of the ids, where the DRAM is memory mode's cache.
+    """
+
+    share: float
+    bytes: float
+    hit_rate: float
+    app_direct_memory_ns: float | None
+    memory_mode_memory_ns: float | None
+    app_direct_ids_per_s: float | None
+    memory_mode_ids_per_s: float | None
+    memory_mode_hit_rate: float | None
+
+
+@dataclass(frozen=True)
+class CacheSweep:
+    """One table with DRAM of several sizes, ascending. dram, pmem: the modelled devices."""
+
+    table: str
+    dram: str
+    pmem: str
+    first_tiers: tuple[FirstTier, ...]
 
 
 @dataclass(frozen=True)
@@ -150,6 +188,7 @@ class Results:
     plans: Sequence[Plan] = ()
     fidelity: Sequence[FidelitySection] = ()
     checkpoints: Sequence[CheckpointArm] = ()
+    cache_sweeps: Sequence[CacheSweep] = ()
     left_out: Sequence[str] = field(default_factory=tuple)
 
 
@@ -178,6 +217,7 @@ def read_folder(folder: Path) -> Results:
     plans: list[Plan] = []
     fidelity: dict[str, FidelitySection] = {}
     arms: dict[tuple[str, str, str, str | None], CheckpointArm] = {}
+    sweeps: dict[tuple[str, str, str], CacheSweep] = {}
     left_out: list[str] = []
     for path in documents:
         fields = _object(path)
@@ -189,6 +229,9 @@ def read_folder(folder: Path) -> Results:
             kind = _kind(fields, "measured")
             for arm in (_arm(of_arm, kind) for of_arm in of_arms):
                 arms[arm.model, arm.medium, arm.format, arm.device] = arm
+        elif (first_tiers := fields.sections("first_tiers")) is not None:
+            sweep = _sweep(fields, first_tiers)
+            sweeps[sweep.table, sweep.dram, sweep.pmem] = sweep
         else:
             left_out.append(path.name)
     return Results(
@@ -197,6 +240,7 @@ def read_folder(folder: Path) -> Results:
         plans=plans,
         fidelity=list(fidelity.values()),
         checkpoints=list(arms.values()),
+        cache_sweeps=list(sweeps.values()),
         left_out=left_out,
     )
 
@@ -279,6 +323,29 @@ def _arm(arm: Fields, kind: MetricKind) -> CheckpointArm:
         save_bytes_per_s=_number(arm, "save_bytes_per_s"),
         cold_bytes_per_s=_number(arm, "cold_bytes_per_s"),
         warm_bytes_per_s=_number(arm, "warm_bytes_per_s"),
+        stall_seconds=_number(arm, "stall_seconds"),
+    )
+
+
+def _sweep(fields: Fields, first_tiers: Sequence[Fields]) -> CacheSweep:
+    tiers = (
+        FirstTier(
+            share=_above_0(tier, "share"),
+            bytes=_above_0(tier, "bytes"),
+            hit_rate=_at_least_0(tier, "hit_rate"),
+            app_direct_memory_ns=_number(tier, "app_direct_memory_ns"),
+            memory_mode_memory_ns=_number(tier, "memory_mode_memory_ns"),
+            app_direct_ids_per_s=_number(tier, "app_direct_ids_per_s"),
+            memory_mode_ids_per_s=_number(tier, "memory_mode_ids_per_s"),
+            memory_mode_hit_rate=_number(tier, "memory_mode_hit_rate"),
+        )
+        for tier in first_tiers
+    )
+    return CacheSweep(
+        table=fields.text("table"),
+        dram=fields.text("dram"),
+        pmem=fields.text("pmem"),
+        first_tiers=tuple(sorted(tiers, key=lambda tier: tier.share)),
     )
 
 

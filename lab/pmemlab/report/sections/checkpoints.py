@@ -1,8 +1,10 @@
-"""Checkpoints saved and loaded, by medium and format."""
+"""Checkpoints saved and loaded, by storage device and format."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from pmemlab.report.documents import CheckpointArm, Results
 from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
@@ -12,34 +14,75 @@ from pmemlab.report.sections.looks import ALL, look_of
 __all__ = ["checkpoints"]
 
 _TITLE = "Checkpoints on SATA, NVMe and PMem"
-_RATES: Sequence[tuple[str, Callable[[CheckpointArm], float | None]]] = (
-    ("save", lambda arm: arm.save_bytes_per_s),
-    ("cold load", lambda arm: arm.cold_bytes_per_s),
-    ("warm load", lambda arm: arm.warm_bytes_per_s),
+
+
+@dataclass(frozen=True)
+class _Quantity:
+    """What a figure is of. text: how a value is written. more_is_better: of two values.
+
+    beside: another one, which stands in the figure's table only.
+    """
+
+    name: str
+    caption: str
+    of: Callable[[CheckpointArm], float | None]
+    text: str
+    more_is_better: bool = True
+    beside: tuple[str, Callable[[CheckpointArm], float | None]] | None = None
+
+
+def _gb_per_s(bytes_per_s: float | None) -> float | None:
+    return None if bytes_per_s is None else bytes_per_s / 1e9
+
+
+_QUANTITIES: Final = (
+    _Quantity(
+        "save",
+        "Saves of {} until the medium has everything, GB/s",
+        lambda arm: _gb_per_s(arm.save_bytes_per_s),
+        "{:.2f}",
+    ),
+    _Quantity(
+        "cold-load",
+        "Loads of {} from the medium until all of it was read, GB/s",
+        lambda arm: _gb_per_s(arm.cold_bytes_per_s),
+        "{:.2f}",
+        beside=("warm, GB/s", lambda arm: _gb_per_s(arm.warm_bytes_per_s)),
+    ),
+    _Quantity(
+        "stall",
+        "Milliseconds that training waits for a save of {}",
+        lambda arm: None if arm.stall_seconds is None else arm.stall_seconds * 1e3,
+        "{:,.0f}",
+        more_is_better=False,
+    ),
 )
 
 
 def checkpoints(results: Results) -> Section:
-    """A figure a model; what only works on emulated media is named in a table."""
+    """Figures of each model; what only works on emulated media is named in a table."""
     arms = results.checkpoints
     if not arms:
-        lacking = (
-            "No checkpoints were measured here; `python -m pmemlab.workloads.checkpoint_io "
-            "--medium disk=/tmp --json > results/checkpoints.json` does it."
-        )
+        lacking = "No checkpoints were saved and loaded here; `make checkpoints` does it."
         return Section("checkpoints", _TITLE, lacking=lacking)
     models: dict[str, list[CheckpointArm]] = {}
     for arm in arms:
         if arm.kind != "functional-only":
             models.setdefault(arm.model, []).append(arm)
-    blocks: list[Block] = [
-        "Gigabytes a second at which a model's checkpoint is saved until the medium has it, and "
-        "loaded until all of it was read: cold from the medium, warm from memory."
-    ]
-    blocks += [
-        _figure(f"checkpoints-{number}", model, members)
-        for number, (model, members) in enumerate(models.items())
-    ]
+    blocks: list[Block] = []
+    if models:
+        blocks.append(
+            "The checkpoint of a model, its optimizer and its schedule, saved and loaded on each "
+            "storage device in each format, with the same bytes everywhere. A paced device is this "
+            "computer's memory: each save and load did its work here, and waited for as long as "
+            "the device's published bandwidth asks for."
+        )
+    for number, (model, members) in enumerate(models.items()):
+        for quantity in _QUANTITIES:
+            known = [arm for arm in members if quantity.of(arm) is not None]
+            if known:
+                name = f"checkpoints-{number}-{quantity.name}"
+                blocks.append(_figure(name, model, known, quantity))
     works = [arm for arm in arms if arm.kind == "functional-only"]
     if works:
         names = [(arm.medium, arm.format, arm.model) for arm in works]
@@ -50,45 +93,68 @@ def checkpoints(results: Results) -> Section:
     return Section("checkpoints", _TITLE, blocks)
 
 
-def _figure(name: str, model: str, arms: Sequence[CheckpointArm]) -> Figure:
+def _figure(name: str, model: str, arms: Sequence[CheckpointArm], quantity: _Quantity) -> Figure:
+    """REQUIRES: each arm has the quantity."""
+    media: dict[str, list[CheckpointArm]] = {}
+    for arm in arms:
+        media.setdefault(_medium(arm), []).append(arm)
     groups = [
         BarGroup(
-            f"{what}, GB/s",
+            medium,
             [
                 Bar(
-                    f"{_medium(arm)} · {arm.format}",
-                    [Part(rate / 1e9, look_of(arm.kind, predicted=False))],
-                    f"{rate / 1e9:.2f}",
+                    arm.format,
+                    [Part(_value(arm, quantity), look_of(arm.kind, predicted=False))],
+                    quantity.text.format(_value(arm, quantity)),
                 )
-                for arm in arms
-                if (rate := rate_of(arm)) is not None
+                for arm in members
             ],
         )
-        for what, rate_of in _RATES
+        for medium, members in media.items()
     ]
-    groups = [group for group in groups if group.bars]
-    caption = f"Checkpoints of {model}, GB/s"
-    saves = [arm for arm in arms if arm.save_bytes_per_s is not None]
-    alt = f"{caption}: saves, cold loads and warm loads of {len(arms)} media and formats."
-    if saves:
-        best = max(saves, key=lambda arm: arm.save_bytes_per_s or 0)
-        alt += f" The fastest save is {best.format} on {_medium(best)}."
+    caption = quantity.caption.format(model)
+    choose = max if quantity.more_is_better else min
+    best = choose(arms, key=lambda arm: _value(arm, quantity))
+    alt = (
+        f"{caption}: {len(arms)} formats on {len(media)} media. The best is {best.format} on "
+        f"{_medium(best)} with {quantity.text.format(_value(best, quantity))}."
+    )
+    beside = quantity.beside
     table = Table(
         caption,
-        ("medium", "format", *(what for what, _ in _RATES), "rates are"),
+        (
+            "medium",
+            "format",
+            quantity.name.replace("-", " "),
+            *(beside[:1] if beside else ()),
+            "is",
+        ),
         [
             (
                 _medium(arm),
                 arm.format,
-                *("–" if (r := of(arm)) is None else f"{r / 1e9:.2f}" for _, of in _RATES),
-                arm.kind,
+                quantity.text.format(_value(arm, quantity)),
+                *([_known(beside[1](arm), quantity.text)] if beside else []),
+                "modelled, paced" if arm.kind == "modelled" else arm.kind,
             )
             for arm in arms
         ],
-        numeric=(2, 3, 4),
+        numeric=(2, 3) if beside else (2,),
     )
     return Figure(draw_bars(name, alt, groups, ALL), f"{caption}.", table)
 
 
+def _value(arm: CheckpointArm, quantity: _Quantity) -> float:
+    value = quantity.of(arm)
+    assert value is not None
+    return value
+
+
+def _known(value: float | None, text: str) -> str:
+    return "–" if value is None else text.format(value)
+
+
 def _medium(arm: CheckpointArm) -> str:
-    return f"{arm.medium} paced as {arm.device}" if arm.device else arm.medium
+    if arm.device is None:
+        return f"{arm.medium}, of this computer"
+    return arm.device if arm.medium == arm.device else f"{arm.medium} paced as {arm.device}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pmemlab.report.documents import Plan, Results
+from pmemlab.report.documents import CacheSweep, Plan, Results
 from pmemlab.report.drawing.points import Marker, Point, Scale, draw_points
 from pmemlab.report.page import Figure, Section, Table
 from pmemlab.report.sections.quantities import bytes_text, count_text
@@ -17,37 +17,38 @@ __all__ = ["hit_rates"]
 _TITLE = "Hit rate by size of the first tier"
 _COUNTED: Final = Marker("counted in a run", "o", filled=True)
 _PLANNED: Final = Marker("modelled, by a plan", "D", filled=False)
+_MEMORY_MODE: Final = Marker("modelled, as memory mode's cache", "s", filled=False)
 
 
 @dataclass(frozen=True)
 class _FirstTier:
-    """share: of all rows, from 0 to 1. hits: of all lookups. plan: whose line it is on, if any."""
+    """share: of all rows, from 0 to 1. hits: of all lookups. line: that it is on, if any."""
 
     share: float
     hits: float
     bytes: float | None
     of: str
-    plan: str = ""
-
-    @property
-    def marker(self) -> Marker:
-        return _PLANNED if self.plan else _COUNTED
+    marker: Marker
+    line: str = ""
 
 
 def hit_rates(results: Results) -> Section:
     """Runs and plans with several tiers, each at the share of the rows that its first tier has."""
     tiers = _of_runs(results.rows)
+    for sweep in results.cache_sweeps:
+        tiers += _of_sweep(sweep)
     for plan in results.plans:
         tiers += _of_plan(plan)
     if not tiers:
         lacking = (
-            "No run here has rows in more than one tier; `make scenarios` makes some, and `pmemlab "
-            "plan --json` predicts others."
+            "No run here has rows in more than one tier; `make cache-sizes` tries several sizes, "
+            "and `pmemlab plan --json` predicts others."
         )
         return Section("hit-rates", _TITLE, lacking=lacking)
     text = (
         "A row in the first tier is found there; the others come from the tiers below. Hits are "
-        "counted in training, so they mean the same on emulated machines as on real ones."
+        "counted in training, so they mean the same on emulated machines as on real ones. A line "
+        "joins the sizes of one table."
     )
     tiers.sort(key=lambda tier: (tier.share, tier.hits))
     return Section("hit-rates", _TITLE, [text, _figure(tiers)])
@@ -58,10 +59,10 @@ def _figure(tiers: Sequence[_FirstTier]) -> Figure:
         Point(100 * tier.share, 100 * tier.hits, number, tier.marker)
         for number, tier in enumerate(tiers, start=1)
     ]
-    plans = dict.fromkeys(tier.plan for tier in tiers if tier.plan)
+    names = dict.fromkeys(tier.line for tier in tiers if tier.line)
     lines = [
-        [point for point, tier in zip(points, tiers, strict=True) if tier.plan == plan]
-        for plan in plans
+        [point for point, tier in zip(points, tiers, strict=True) if tier.line == name]
+        for name in names
     ]
     caption = "Lookups that the first tier answered, by the share of the rows that it holds"
     low, high = tiers[0], tiers[-1]
@@ -104,8 +105,24 @@ def _of_runs(rows: Sequence[ResultRow]) -> list[_FirstTier]:
             continue  # a prediction has its run's; and a single tier has all
         paced = f", paced as {row.devices_label}" if any(row.devices) else ""
         of = f"{row.scenario}, {row.storage_type} on {row.machine_label}{paced}"
-        tiers.setdefault(_FirstTier(share, hits, row.first_tier_bytes, of))
+        tiers.setdefault(_FirstTier(share, hits, row.first_tier_bytes, of, _COUNTED))
     return list(tiers)
+
+
+def _of_sweep(sweep: CacheSweep) -> list[_FirstTier]:
+    direct = [
+        _FirstTier(tier.share, tier.hit_rate, tier.bytes, sweep.table, _COUNTED, sweep.table)
+        for tier in sweep.first_tiers
+    ]
+    of_cache = f"{sweep.table}, in memory mode"
+    cached = [
+        _FirstTier(
+            tier.share, tier.memory_mode_hit_rate, tier.bytes, of_cache, _MEMORY_MODE, of_cache
+        )
+        for tier in sweep.first_tiers
+        if tier.memory_mode_hit_rate is not None
+    ]
+    return direct + cached
 
 
 def _of_plan(plan: Plan) -> list[_FirstTier]:
@@ -115,6 +132,8 @@ def _of_plan(plan: Plan) -> list[_FirstTier]:
         first = choice.tiers[0]
         share = first.rows / (sum(tier.rows for tier in choice.tiers) or 1)
         if 0 < share < 1:
-            tier = _FirstTier(share, first.hit_rate, first.bytes, plan.file, plan.file)
+            tier = _FirstTier(
+                share, first.hit_rate, first.bytes, plan.file, _PLANNED, line=plan.file
+            )
             sizes.setdefault((round(share, 4), round(first.hit_rate, 4)), tier)
     return list(sizes.values())

@@ -9,6 +9,7 @@ from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
 from pmemlab.report.page import Block, Figure, Section, Table
 from pmemlab.report.sections.looks import ALL, THROUGHPUT_COMMAND, devices_text, look_of
 from pmemlab.report.sections.quantities import count_text
+from pmemlab.report.sections.scenario_figures import by_storage_type, scenario_figures
 from pmemlab.scenarios.rows import ResultRow
 
 __all__ = ["rates"]
@@ -17,12 +18,9 @@ _TITLE = "Samples a second"
 
 
 def rates(results: Results) -> Section:
-    """A figure a scenario and machine: different ones share no scale, as they can't be compared."""
-    figures: dict[tuple[str, str], list[ResultRow]] = {}
-    for row in results.rows:
-        if row.has_rates:
-            figures.setdefault((row.scenario, row.machine_label), []).append(row)
-    if not figures:
+    """A figure a scenario and machine, with a bar a run."""
+    rated = [row for row in results.rows if row.has_rates]
+    if not rated:
         lacking = f"No run here has a rate that means something; `{THROUGHPUT_COMMAND}` makes some."
         return Section("rates", _TITLE, lacking=lacking)
     blocks: list[Block] = [
@@ -30,21 +28,15 @@ def rates(results: Results) -> Section:
         "tiers are on, first tier first. What was measured ran on this computer's own media; what "
         "is modelled takes devices' published figures."
     ]
-    blocks += [
-        _figure(f"rates-{number}", scenario, machine, rows)
-        for number, ((scenario, machine), rows) in enumerate(figures.items())
-    ]
+    blocks += scenario_figures("rates", rated, _figure)
     return Section("rates", _TITLE, blocks)
 
 
 def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -> Figure:
     rows = sorted(rows, key=lambda row: -row.samples_per_s)
-    of_type: dict[str, list[ResultRow]] = {}
-    for row in rows:
-        of_type.setdefault(row.storage_type, []).append(row)
     groups = [
         BarGroup(storage_type, [_bar(row) for row in members])
-        for storage_type, members in of_type.items()
+        for storage_type, members in by_storage_type(rows).items()
     ]
     best = rows[0]
     caption = f"Samples a second in the scenario {scenario}, on the machine {machine}"

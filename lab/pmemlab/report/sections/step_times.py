@@ -11,6 +11,7 @@ from pmemlab.report.drawing.canvas import Look
 from pmemlab.report.page import Block, Figure, Section, Table
 from pmemlab.report.sections.looks import THROUGHPUT_COMMAND, devices_text, how_text
 from pmemlab.report.sections.quantities import count_text
+from pmemlab.report.sections.scenario_figures import by_storage_type, scenario_figures
 from pmemlab.scenarios.rows import ResultRow
 
 __all__ = ["step_times"]
@@ -30,21 +31,15 @@ _TIER_NAMES: Final = {"tier0": "first tier", "tier1": "second tier", "tier2": "t
 
 def step_times(results: Results) -> Section:
     """A figure a scenario and machine, with a bar a run that knows its parts."""
-    figures: dict[tuple[str, str], list[ResultRow]] = {}
-    for row in results.rows:
-        if row.has_rates and row.step_ms:
-            figures.setdefault((row.scenario, row.machine_label), []).append(row)
-    if not figures:
+    timed = [row for row in results.rows if row.has_rates and row.step_ms]
+    if not timed:
         lacking = f"No run here says where its time went; `{THROUGHPUT_COMMAND}` makes such runs."
         return Section("step-times", _TITLE, lacking=lacking)
     blocks: list[Block] = [
         "The milliseconds of a training step, by part: work of the processor, and each tier of "
         "the storage."
     ]
-    blocks += [
-        _figure(f"step-times-{number}", scenario, machine, rows)
-        for number, ((scenario, machine), rows) in enumerate(figures.items())
-    ]
+    blocks += scenario_figures("step-times", timed, _figure)
     return Section("step-times", _TITLE, blocks)
 
 
@@ -55,9 +50,6 @@ def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -
         part: Look(_TIER_NAMES.get(part, part), *_FILLS[i % len(_FILLS)])
         for i, part in enumerate(parts)
     }
-    of_type: dict[str, list[ResultRow]] = {}
-    for row in rows:
-        of_type.setdefault(row.storage_type, []).append(row)
     groups = [
         BarGroup(
             storage_type,
@@ -70,7 +62,7 @@ def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -
                 for row in members
             ],
         )
-        for storage_type, members in of_type.items()
+        for storage_type, members in by_storage_type(rows).items()
     ]
     caption = f"Milliseconds of a step in the scenario {scenario}, on the machine {machine}"
     slowest = rows[-1]

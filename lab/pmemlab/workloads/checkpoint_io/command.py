@@ -42,10 +42,25 @@ def argument_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--medium",
         action="append",
-        required=True,
+        default=[],
         metavar="NAME=PATH[:KIND]",
         help="a folder on a medium; may be repeated. KIND is file (through the file system), dax "
         "(a dax mount through the file system) or mapped (by stores into mapped memory)",
+    )
+    parser.add_argument(
+        "--device",
+        action="append",
+        default=[],
+        metavar="NAME|FILE",
+        help="a medium that takes as long as on this device (of `pmemlab devices`, or its file); "
+        "may be repeated. A disk has the formats of files, a memory all of them, as a dax mount",
+    )
+    parser.add_argument(
+        "--paced-in",
+        type=Path,
+        default=Path("/dev/shm"),
+        metavar="PATH",
+        help="where the files of --device lie: a folder in this computer's memory",
     )
     parser.add_argument(
         "--models",
@@ -96,7 +111,13 @@ def argument_parser() -> argparse.ArgumentParser:
         help="save from a thread, off a copy, so that training waits for the copy only",
     )
     output = parser.add_argument_group("output")
-    output.add_argument("--json", action="store_true", help="print one JSON document")
+    output.add_argument(
+        "--json",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="print one JSON document; with a FILE, it goes there beside the tables",
+    )
     output.add_argument("--picture", type=Path, metavar="FILE", help="draw the rates as SVG")
     return parser
 
@@ -107,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     # Only now: a wrong argument should not cost an import of PyTorch.
     from embstore.errors import EmbStoreError
-    from pmemlab.errors import MissingRequirementError
+    from pmemlab.errors import LabError
     from pmemlab.workloads.batches import DataError
     from pmemlab.workloads.checkpoint_io.errors import (
         CheckpointIOError,
@@ -117,7 +138,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     from pmemlab.workloads.run import DivergedError
 
-    bad_input = (DataError, MediumError, MissingRequirementError, NoCheckpointError, ResumeError)
+    # The lab's own: a device that can't do it, a library that is missing.
+    bad_input = (DataError, LabError, MediumError, NoCheckpointError, ResumeError)
     try:
         _run(arguments)
     except (*bad_input, CheckpointIOError, DivergedError, EmbStoreError, OSError) as error:
@@ -136,7 +158,8 @@ def _run(arguments: argparse.Namespace) -> None:
     )
     from pmemlab.workloads.checkpoint_io.yardstick import measure_yardstick
 
-    media = _media(arguments.medium)
+    media = _media(arguments)
+    _check_outputs(arguments)
     arms = _arms(media, arguments.formats)
     kept_in = _kept_in(arms) if arguments.keep or arguments.resume else arms[0]
     _check_models(arguments.models)
@@ -152,6 +175,7 @@ def _run(arguments: argparse.Namespace) -> None:
             checkpoint = trainer.checkpoint()
             largest = max(largest, checkpoint.tensor_bytes)
             models.append(_model_document(trainer, checkpoint))
+            _check_room(arms, checkpoint)
             if arguments.keep:
                 from pmemlab.workloads.checkpoint_io.kept_checkpoint import keep
 
@@ -172,21 +196,41 @@ def _run(arguments: argparse.Namespace) -> None:
     report = reports.Report(rates_kind(guest), media, yardsticks, results)
     if arguments.picture:
         arguments.picture.write_text(reports.chart_svg(report), encoding="utf-8")
-    if arguments.json:
-        print(json.dumps(_document(arguments, report, models, eviction, guest)))
-    else:
-        print(reports.tables(report, max(shutil.get_terminal_size((120, 24)).columns, 100)))
+    if arguments.json is not None:
+        text = json.dumps(_document(arguments, report, models, eviction, guest))
+        if not arguments.json:
+            print(text)
+            return
+        # Whole or not at all: a folder of results has no half ones.
+        part = Path(f"{arguments.json}.part")
+        part.write_text(f"{text}\n", encoding="utf-8")
+        part.replace(arguments.json)
+    print(reports.tables(report, max(shutil.get_terminal_size((120, 24)).columns, 100)))
 
 
-def _media(texts: Sequence[str]) -> list[Medium]:
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    """Before minutes of measuring. Raises DataError."""
+    from pmemlab.workloads.batches import DataError
+
+    for option, file in (("--json", arguments.json), ("--picture", arguments.picture)):
+        if file and not Path(file).parent.is_dir():
+            raise DataError(f"{option} {file}: there is no folder {Path(file).parent}")
+
+
+def _media(arguments: argparse.Namespace) -> list[Medium]:
+    """Those of --medium, then those of --device."""
+    from pmemlab.devices import load_device
     from pmemlab.workloads.checkpoint_io.errors import MediumError
-    from pmemlab.workloads.checkpoint_io.medium import parse_medium
+    from pmemlab.workloads.checkpoint_io.medium import paced_medium, parse_medium
 
-    media = [parse_medium(text) for text in texts]
+    media = [parse_medium(text) for text in arguments.medium]
+    media += [paced_medium(load_device(name), arguments.paced_in) for name in arguments.device]
+    if not media:
+        raise MediumError("--medium, --device: where to? give one at least")
     names = [medium.name for medium in media]
     for name in names:
         if names.count(name) > 1:
-            raise MediumError(f"--medium: two of them are named {name}")
+            raise MediumError(f"--medium, --device: two of them are named {name}")
     return media
 
 
@@ -208,6 +252,26 @@ def _arms(media: Sequence[Medium], formats: Sequence[str] | None) -> list[tuple[
             )
         arms += [(medium, name) for name in chosen]
     return arms
+
+
+def _check_room(arms: Sequence[tuple[Medium, str]], checkpoint: Checkpoint) -> None:
+    """Whether this computer's memory has it, before minutes of saving. Raises MediumError."""
+    from pmemlab.workloads.checkpoint_io.errors import MediumError
+    from pmemlab.workloads.checkpoint_io.formats import MAPPED_FORMATS
+
+    paced = [(medium, name) for medium, name in arms if medium.paced_as is not None]
+    if not paced:
+        return
+    # One each, of which one at a time is being replaced; a mapped file has room for two.
+    copies = len(paced) + 1 + sum(name in MAPPED_FORMATS for _, name in paced)
+    needed_mb = copies * checkpoint.tensor_bytes / 1e6
+    folder = paced[0][0].path
+    room_mb = shutil.disk_usage(folder).free / 1e6
+    if needed_mb > room_mb:
+        raise MediumError(
+            f"--paced-in: {folder} has room for {room_mb:,.0f} MB, and {len(paced)} arms need "
+            f"{needed_mb:,.0f}; give another folder in memory, or fewer of --device and --formats"
+        )
 
 
 def _kept_in(arms: Sequence[tuple[Medium, str]]) -> tuple[Medium, str]:
@@ -294,7 +358,7 @@ def _document(
         "media": [medium.as_json() for medium in report.media],
         "yardsticks": [asdict(yardstick) for yardstick in report.yardsticks],
         "models": models,
-        "arms": [arm.as_json() for arm in report.arms],
+        "arms": report.as_json(),
     }
 
 

@@ -18,6 +18,7 @@ from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint, demand_same_b
 from pmemlab.workloads.checkpoint_io.errors import DifferentBytesError
 from pmemlab.workloads.checkpoint_io.formats import FILE_FORMATS, FORMATS, MAPPED_FORMATS, Format
 from pmemlab.workloads.checkpoint_io.medium import Medium
+from pmemlab.workloads.checkpoint_io.pacing import Effort
 from pmemlab.workloads.checkpoint_io.page_cache import (
     Eviction,
     FilePart,
@@ -35,31 +36,37 @@ Progress = Callable[[str], None]
 @dataclass(frozen=True)
 class SaveTiming:
     """seconds: from the call until the medium has everything. stall_seconds: that training waits.
-    phases: parts of `seconds`; a format that can't tell some apart has them in one."""
+    phases: parts of `seconds`; a format that can't tell some apart has them in one.
+    paced_seconds: of `seconds`, what was waited because the medium's device would take longer."""
 
     seconds: float
     stall_seconds: float
     phases: dict[Phase, float]
+    paced_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class LoadTiming:
     """seconds: until every byte was touched, the sum of `phases`. resident_before: part of the
-    files' pages that was in the page cache when it began."""
+    files' pages that was in the page cache when it began; of a paced medium, that would have been.
+    paced_seconds: as a save's."""
 
     seconds: float
     phases: dict[Phase, float]
     resident_before: float
+    paced_seconds: float = 0.0
 
 
 @dataclass
 class ArmResult:
-    """tensor_bytes: what is saved, and what rates are of. file_bytes: what lies on the medium."""
+    """tensor_bytes: what is saved, and what rates are of. file_bytes: what lies on the medium.
+    device: that the medium was paced as; None: it wasn't."""
 
     model: str
     medium: str
     format: str
     tensor_bytes: int
+    device: str | None = None
     file_bytes: int = 0
     notices_flipped_bits: bool = False
     notes: dict[str, object] = field(default_factory=dict)
@@ -110,6 +117,8 @@ class ArmResult:
 
 def formats_on(medium: Medium) -> list[str]:
     """Names of the formats that make sense on a medium of this kind."""
+    if medium.paced_as is not None and medium.kind == "dax":
+        return list(FORMATS)  # its mount is no real one, so that it needn't be said how it is used
     return list(MAPPED_FORMATS if medium.kind == "mapped" else FILE_FORMATS)
 
 
@@ -127,7 +136,8 @@ def measure_arms(
     the computer doesn't hit one arm alone.
 
     Each turn saves, loads with the files' caches dropped, and loads again; what was loaded is then
-    compared. Everything lies in a folder of its own on each medium, which is removed.
+    compared. On a paced medium, whose files stay in memory, the first load waits instead as if
+    they had been dropped. Everything lies in a folder of its own on each medium, which is removed.
 
     Raises DifferentBytesError, which names the arm, where an arm doesn't give back what was saved.
     """
@@ -156,8 +166,9 @@ def _arm(
         chosen = FORMATS[format_name](folder)
         try:
             content = chosen.content_of(checkpoint)
-            result = ArmResult(model, medium.name, format_name, _payload(content))
-            yield _Arm(chosen, content, result, eviction, background)
+            device = medium.paced_as.name if medium.paced_as else None
+            result = ArmResult(model, medium.name, format_name, _payload(content), device)
+            yield _Arm(chosen, medium, content, result, eviction, background)
         finally:
             chosen.close()
     finally:
@@ -173,6 +184,7 @@ class _Arm:
     def __init__(
         self,
         chosen: Format,
+        medium: Medium,
         content: Checkpoint,
         result: ArmResult,
         eviction: Eviction,
@@ -180,6 +192,8 @@ class _Arm:
     ) -> None:
         self.result = result
         self._format = chosen
+        self._paced_as = medium.paced_as
+        self._paced_s = 0.0
         self._content = content
         self._eviction = eviction
         self._clock = PhaseClock()
@@ -196,10 +210,11 @@ class _Arm:
         result.notes = self._format.notes()
         result.notices_flipped_bits = self._format.notices_flipped_bits
         progress(f"{name}: cold load {which}")
-        evict(parts, self._eviction)
-        result.evicted_loads.append(self._load(name, parts))
+        if self._paced_as is None:
+            evict(parts, self._eviction)
+        result.evicted_loads.append(self._load(name, parts, cached=False))
         progress(f"{name}: warm load {which}")
-        result.cached_loads.append(self._load(name, parts))
+        result.cached_loads.append(self._load(name, parts, cached=True))
 
     def _save(self) -> SaveTiming:
         self._clock = PhaseClock()
@@ -212,21 +227,37 @@ class _Arm:
             stalled = time.perf_counter()
             self._saver.wait()
             ended = time.perf_counter()
-        return SaveTiming(ended - started, stalled - started, self._clock.seconds)
+        return SaveTiming(ended - started, stalled - started, self._clock.seconds, self._paced_s)
 
     def _save_now(self, content: Checkpoint) -> None:
+        began = Effort.now()
         self._format.save(content, self._clock)
+        if self._paced_as is not None:
+            self._paced_s = self._paced_as.wait_for_save(
+                sum(part.length for part in self._format.parts()),
+                began,
+                self._clock,
+                told_apart=self._format.tells_sync_apart,
+            )
 
-    def _load(self, arm: str, parts: Sequence[FilePart]) -> LoadTiming:
+    def _load(self, arm: str, parts: Sequence[FilePart], *, cached: bool) -> LoadTiming:
         clock = PhaseClock()
+        paced_as = self._paced_as
         resident = resident_fraction(parts)
+        if paced_as is not None:
+            resident = 1.0 if cached and paced_as.has_page_cache else 0.0
         loaded = self._format.load(clock)
         with clock("touch"):
             touch(loaded)
+        paced_s = 0.0
+        if paced_as is not None and resident == 0:
+            # What is read once more comes from the page cache, where there is one.
+            reads = 1 if paced_as.has_page_cache else self._format.reads_of_a_byte
+            paced_s = paced_as.wait_for_load(reads * sum(part.length for part in parts), clock)
         try:
             demand_same_bits(loaded, self._content)
         except DifferentBytesError as error:
             raise DifferentBytesError(f"{arm}: {error}") from error
         del loaded
         gc.collect()  # a mapping that lived on would keep pages in the cache, and a slot in use
-        return LoadTiming(sum(clock.seconds.values()), clock.seconds, resident)
+        return LoadTiming(sum(clock.seconds.values()), clock.seconds, resident, paced_s)

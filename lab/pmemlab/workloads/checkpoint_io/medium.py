@@ -6,12 +6,16 @@ import re
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from pmemlab.workloads.checkpoint_io.errors import MediumError
 from pmemlab.workloads.checkpoint_io.libpmem import can_map_sync
+from pmemlab.workloads.checkpoint_io.pacing import PacedDevice
 
-__all__ = ["Medium", "MediumFacts", "MediumKind", "parse_medium"]
+if TYPE_CHECKING:
+    from pmemlab.devices import DeviceModel
+
+__all__ = ["Medium", "MediumFacts", "MediumKind", "paced_medium", "parse_medium"]
 
 MediumKind = Literal["file", "dax", "mapped"]
 """file: through the file system. dax: the same, on a dax mount. mapped: by stores into memory."""
@@ -43,10 +47,15 @@ class MediumFacts:
     map_sync: bool
 
     @property
+    def in_memory(self) -> bool:
+        """Whether files there are on no medium but this computer's memory."""
+        return self.device is None and self.filesystem in ("tmpfs", "ramfs")
+
+    @property
     def summary(self) -> str:
         """One line for people."""
         if self.device is None:
-            where = "memory" if self.filesystem in ("tmpfs", "ramfs") else self.source
+            where = "memory" if self.in_memory else self.source
         else:
             where = f"{self.device} ({self.bus or 'unknown bus'})"
         return f"{self.filesystem}{', dax' if self.map_sync else ''} on {where}"
@@ -54,18 +63,28 @@ class MediumFacts:
 
 @dataclass(frozen=True)
 class Medium:
-    """name: what its user calls it. path: a folder that exists."""
+    """name: what its user calls it. path: a folder that exists. paced_as: what saves and loads
+    take as long as on; None: as they take here."""
 
     name: str
     path: Path
     kind: MediumKind
     facts: MediumFacts
+    paced_as: PacedDevice | None = None
+
+    @property
+    def summary(self) -> str:
+        """What it is, in one line for people."""
+        if self.paced_as is None:
+            return self.facts.summary
+        return f"paced as {self.paced_as.name}, files in this computer's memory"
 
     def as_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "path": str(self.path),
             "kind": self.kind,
+            "device": self.paced_as.name if self.paced_as else None,
             "kernel": {**asdict(self.facts), "summary": self.facts.summary},
         }
 
@@ -91,6 +110,26 @@ def parse_medium(text: str) -> Medium:
             f"{name}={rest}:file"
         )
     return Medium(name, path, kind, facts)
+
+
+def paced_medium(device: DeviceModel, path: Path) -> Medium:
+    """A medium of the device's name, whose files lie in the folder.
+
+    A disk has a file system with a page cache, a memory one that is a dax mount. Raises
+    MediumError where that folder isn't in memory, whose own time would count beside the device's,
+    or the device keeps nothing; NotPublishedError where its file lacks a figure.
+    """
+    paced_as = PacedDevice.of(device)
+    if not path.is_dir():
+        raise MediumError(f"--paced-in: {path} is no folder")
+    facts = read_facts(path)
+    if not facts.in_memory:
+        raise MediumError(
+            f"--paced-in: {path} is {facts.summary}, whose own time would count beside that of "
+            f"{device.name}; give a folder in memory, as /dev/shm"
+        )
+    kind: MediumKind = "file" if paced_as.has_page_cache else "dax"
+    return Medium(device.name, path, kind, facts, paced_as)
 
 
 def read_facts(path: Path) -> MediumFacts:

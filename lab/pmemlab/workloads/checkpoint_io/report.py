@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from xml.sax.saxutils import escape
 
 from pmemlab.scenarios.metrics import MetricKind
@@ -23,12 +23,20 @@ _NAMES: Final = ("model", "medium", "format")
 
 @dataclass(frozen=True)
 class Report:
-    """kind: of every rate and time in it."""
+    """kind: of every rate and time in it, but on paced media those are modelled where others are
+    measured."""
 
     kind: MetricKind
     media: Sequence[Medium]
     yardsticks: Sequence[Yardstick]
     arms: Sequence[ArmResult]
+
+    def kind_of(self, arm: ArmResult) -> MetricKind:
+        return "modelled" if arm.device and self.kind == "measured" else self.kind
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """The arms."""
+        return [{**arm.as_json(), "kind": self.kind_of(arm)} for arm in self.arms]
 
     def rate(self, bytes_per_s: float | None) -> str:
         if bytes_per_s is None:
@@ -73,7 +81,7 @@ def tables(report: Report, width: int) -> str:
     for medium in report.media:
         yardstick = by_medium[medium.name]
         media.add_row(
-            *(medium.name, medium.kind, medium.facts.summary, yardstick.by),
+            *(medium.name, medium.kind, medium.summary, yardstick.by),
             report.rate(yardstick.write_bytes_per_s),
             report.rate(yardstick.read_bytes_per_s),
         )
@@ -87,12 +95,19 @@ def tables(report: Report, width: int) -> str:
 
 
 def _remarks(report: Report) -> list[str]:
+    kinds = " and ".join(dict.fromkeys(map(report.kind_of, report.arms)))
     remarks = [
-        f"rates are {report.kind}; saves end, and stalls too, when the medium has everything"
+        f"rates are {kinds}; saves end, and stalls too, when the medium has everything"
         if all(save.stall_seconds == save.seconds for arm in report.arms for save in arm.saves)
-        else f"rates are {report.kind}; saves end when the medium has everything, stalls when "
+        else f"rates are {kinds}; saves end when the medium has everything, stalls when "
         "training's state was copied"
     ]
+    paced = [medium.name for medium in report.media if medium.paced_as is not None]
+    if paced:
+        remarks.append(
+            f"{', '.join(paced)}: this computer's memory, paced; saves and loads took the time "
+            "that the device's bandwidth asks for"
+        )
     for medium in report.media:
         arms = [arm for arm in report.arms if arm.medium == medium.name]
         remarks += [f"{medium.name}: {remark}" for remark in _remarks_on(medium, arms)]
@@ -102,7 +117,11 @@ def _remarks(report: Report) -> list[str]:
 
 
 def _remarks_on(medium: Medium, arms: Sequence[ArmResult]) -> list[str]:
-    remarks = []
+    remarks: list[str] = []
+    if medium.paced_as is not None:
+        if not medium.paced_as.has_page_cache:
+            remarks.append("as a dax mount, without a page cache: warm loads are cold too")
+        return remarks
     if medium.facts.map_sync:
         remarks.append("a dax mount has no page cache, so that cold and warm mean the same")
     elif any(load.resident_before < 1 for arm in arms for load in arm.cached_loads):
@@ -115,31 +134,40 @@ def _remarks_on(medium: Medium, arms: Sequence[ArmResult]) -> list[str]:
 
 
 _BAR_HEIGHT, _LABEL_WIDTH, _BAR_WIDTH, _MARGIN = 22, 300, 420, 16
-_ARM_COLOUR, _YARDSTICK_COLOUR = "#3b6ea5", "#b9b9b9"
+_ARM, _YARDSTICK = "#3b6ea5", "#b9b9b9"
+_STRIPES: Final = (
+    '<defs><pattern id="modelled" width="6" height="6" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><rect width="6" height="6" fill="white"/>'
+    f'<path d="M0 0V6" stroke="{_ARM}" stroke-width="4"/></pattern></defs>'
+)
+"""What is modelled, so that black and white tells it too."""
+_MODELLED: Final = "url(#modelled)"
 
 
 @dataclass(frozen=True)
 class _Bar:
     label: str
     bytes_per_s: float | None
-    colour: str
+    edge: str
+    fill: str
 
 
 def chart_svg(report: Report) -> str:
     """Return a picture of the GB/s of saves, cold loads and warm loads, by medium and format.
 
-    Each medium's yardstick stands over its arms. Rates that say only that something works have no
-    length.
+    Each medium's yardstick stands over its arms. What is modelled is striped. Rates that say only
+    that something works have no length.
     """
     groups: list[tuple[str, list[_Bar]]] = [
         ("save", _bars(report, lambda arm: arm.save_bytes_per_s, lambda y: y.write_bytes_per_s)),
         ("cold load", _bars(report, lambda a: a.cold_bytes_per_s, lambda y: y.read_bytes_per_s)),
         ("warm load", _bars(report, lambda arm: arm.warm_bytes_per_s, None)),
     ]
+    kinds = " and striped ".join(dict.fromkeys(map(report.kind_of, report.arms)))
     shapes: list[str] = []
     top = _MARGIN
     for title, bars in groups:
-        shapes.append(_text(_MARGIN, top + 14, f"{title}, GB/s, {report.kind}", bold=True))
+        shapes.append(_text(_MARGIN, top + 14, f"{title}, GB/s, {kinds}", bold=True))
         top += 26
         scale = max((bar.bytes_per_s or 0.0 for bar in bars), default=0.0) or 1.0
         for bar in bars:
@@ -150,7 +178,9 @@ def chart_svg(report: Report) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{top}" '
         f'viewBox="0 0 {width} {top}" font-family="sans-serif" font-size="13">\n'
-        '<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(shapes) + "\n</svg>\n"
+        f'{_STRIPES}\n<rect width="100%" height="100%" fill="white"/>\n'
+        + "\n".join(shapes)
+        + "\n</svg>\n"
     )
 
 
@@ -164,9 +194,14 @@ def _bars(
         if of_yardstick is not None:
             tool = yardstick.by.partition(",")[0]
             label = f"{yardstick.medium} · {tool}"
-            bars.append(_Bar(label, of_yardstick(yardstick), _YARDSTICK_COLOUR))
+            bars.append(_Bar(label, of_yardstick(yardstick), _YARDSTICK, _YARDSTICK))
         bars += [
-            _Bar(f"{arm.medium} · {arm.model} · {arm.format}", of_arm(arm), _ARM_COLOUR)
+            _Bar(
+                f"{arm.medium} · {arm.model} · {arm.format}",
+                of_arm(arm),
+                _ARM,
+                _MODELLED if report.kind_of(arm) == "modelled" else _ARM,
+            )
             for arm in report.arms
             if arm.medium == yardstick.medium
         ]
@@ -180,7 +215,7 @@ def _drawn(top: int, bar: _Bar, scale: float, report: Report) -> list[str]:
     return [
         _text(_MARGIN, top + 14, bar.label),
         f'<rect x="{_LABEL_WIDTH}" y="{top + 3}" width="{length:.1f}" height="{_BAR_HEIGHT - 8}" '
-        f'fill="{bar.colour}"/>',
+        f'fill="{bar.fill}" stroke="{bar.edge}"/>',
         _text(_LABEL_WIDTH + length + 6, top + 14, report.rate(bar.bytes_per_s)),
     ]
 

@@ -2,7 +2,7 @@
 
 Both write a file of random bytes in blocks, past the page cache where the file system can, several
 at a time, sync it, and read it back. On a mapped medium the loop of our own copies into the mapping
-and, with the page cache dropped, from it.
+and, with the page cache dropped, from it. Of a paced medium its device's file says it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any, Final
 from pmemlab.workloads.checkpoint_io.errors import CheckpointIOError
 from pmemlab.workloads.checkpoint_io.libpmem import mapped_file
 from pmemlab.workloads.checkpoint_io.medium import Medium
+from pmemlab.workloads.checkpoint_io.pacing import PacedDevice
 from pmemlab.workloads.checkpoint_io.page_cache import FilePart, evict
 
 __all__ = ["Yardstick", "YardstickError", "measure_yardstick"]
@@ -53,12 +54,19 @@ def measure_yardstick(medium: Medium, size: int, repeats: int) -> Yardstick:
 
     Raises YardstickError, OSError.
     """
+    if medium.paced_as is not None:
+        return _published(medium.name, medium.paced_as, size)
     size = max(-(-size // BLOCK_BYTES), _AT_ONCE) * BLOCK_BYTES
     with _file_of(medium.path, size) as file:
         by, once = _tool(medium, file, size)
         rates = [once() for _ in range(repeats)]
     writes, reads = zip(*rates, strict=True)
     return Yardstick(medium.name, by, size, statistics.median(writes), statistics.median(reads))
+
+
+def _published(name: str, device: PacedDevice, size: int) -> Yardstick:
+    how = "its file, in sequence" if device.has_page_cache else "its file, one thread streams"
+    return Yardstick(name, how, size, device.file_write_mb_per_s * 1e6, device.read_mb_per_s * 1e6)
 
 
 def _tool(medium: Medium, file: Path, size: int) -> tuple[str, Callable[[], tuple[float, float]]]:

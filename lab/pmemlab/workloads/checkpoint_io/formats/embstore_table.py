@@ -31,6 +31,8 @@ class EmbstoreTable:
 
     notices_flipped_bits = True
     saves_what_it_is_given = False  # but its table, whose updates wait
+    tells_sync_apart = False
+    reads_of_a_byte = 2  # all is verified before the first row changes
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "checkpoint.embstore"

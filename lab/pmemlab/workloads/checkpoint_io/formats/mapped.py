@@ -15,6 +15,8 @@ __all__ = ["MappedFile"]
 class MappedFile:
     notices_flipped_bits = True
     saves_what_it_is_given = True
+    tells_sync_apart = True
+    reads_of_a_byte = 2  # for the checksums, and when they are touched where they lie
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "checkpoint.mapped"

@@ -25,6 +25,13 @@ class Format(Protocol):
     saves_what_it_is_given: bool
     """Whether `save` may be given a copy, made while training waits, instead of the content."""
 
+    tells_sync_apart: bool
+    """Whether the phases of a save tell what is the medium's, `copy`, `write` and `sync`, from the
+    save's own work."""
+
+    reads_of_a_byte: int
+    """How often a load, to the touch of all that it gave, reads a byte from its file."""
+
     def __init__(self, folder: Path) -> None: ...
 
     def content_of(self, checkpoint: Checkpoint) -> Checkpoint:

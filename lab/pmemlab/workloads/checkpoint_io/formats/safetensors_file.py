@@ -21,6 +21,8 @@ class SafetensorsFile:
 
     notices_flipped_bits = False
     saves_what_it_is_given = True
+    tells_sync_apart = True
+    reads_of_a_byte = 1
 
     def __init__(self, folder: Path) -> None:
         self._library, self._torch_part = _library()

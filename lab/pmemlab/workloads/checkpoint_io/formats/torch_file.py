@@ -22,6 +22,8 @@ class TorchFile:
 
     notices_flipped_bits = False
     saves_what_it_is_given = True
+    tells_sync_apart = True
+    reads_of_a_byte = 1
     mmap: ClassVar[bool] = False
 
     def __init__(self, folder: Path) -> None:

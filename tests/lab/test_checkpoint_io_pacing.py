@@ -1,0 +1,240 @@
+"""Media that take as long as on a device: what is waited for, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+
+import pytest
+from checkpoints import make_format, uniform_checkpoint
+
+from pmemlab.devices import load_device
+from pmemlab.errors import NotPublishedError
+from pmemlab.workloads.checkpoint_io import command
+from pmemlab.workloads.checkpoint_io.errors import MediumError
+from pmemlab.workloads.checkpoint_io.formats import FILE_FORMATS, FORMATS
+from pmemlab.workloads.checkpoint_io.measure import ArmResult, formats_on, measure_arms
+from pmemlab.workloads.checkpoint_io.medium import Medium, paced_medium, parse_medium
+from pmemlab.workloads.checkpoint_io.pacing import PacedDevice
+from pmemlab.workloads.checkpoint_io.report import Report, chart_svg, tables
+from pmemlab.workloads.checkpoint_io.yardstick import measure_yardstick
+
+SATA, PMEM = "sata-s4510", "optane-100-x6"
+TINY_BYTES = 175_000  # of the model tiny's checkpoint, about
+# So slow that it is waited for whatever else the computer does: 128 KiB take a quarter of a second.
+SLOW_MB_PER_S = 0.5
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    if not Path("/dev/shm").is_dir():
+        pytest.skip("there is no /dev/shm here")
+    with TemporaryDirectory(dir="/dev/shm", prefix="pmemlab-test-") as folder:
+        yield Path(folder)
+
+
+def slow_medium(folder: Path, *, page_cache: bool) -> Medium:
+    device = PacedDevice("slow", page_cache, SLOW_MB_PER_S, SLOW_MB_PER_S, SLOW_MB_PER_S)
+    here = paced_medium(load_device(SATA if page_cache else PMEM), folder)
+    return replace(here, name="slow", paced_as=device)
+
+
+def measured(medium: Medium, name: str, *, background: bool = False) -> ArmResult:
+    make_format(name, medium.path)
+    (arm,) = measure_arms(
+        "model",
+        uniform_checkpoint(1),
+        [(medium, name)],
+        repeats=1,
+        eviction="posix_fadvise",
+        background=background,
+    )
+    return arm
+
+
+def least_seconds(arm: ArmResult, times: int = 1) -> float:
+    return times * arm.file_bytes / (SLOW_MB_PER_S * 1e6)
+
+
+@pytest.mark.parametrize("name", FILE_FORMATS)
+def test_a_disk_is_waited_for_in_saves_and_in_cold_loads_alone(name: str, memory: Path) -> None:
+    arm = measured(slow_medium(memory, page_cache=True), name)
+    assert arm.device == "slow"
+    (save,), (cold,), (warm,) = arm.saves, arm.evicted_loads, arm.cached_loads
+    assert save.seconds >= least_seconds(arm)
+    assert cold.seconds >= least_seconds(arm)
+    assert save.paced_seconds > 0
+    assert cold.paced_seconds > 0
+    assert warm.paced_seconds == 0
+    assert arm.cold_bytes_per_s is not None
+    assert arm.cold_bytes_per_s <= SLOW_MB_PER_S * 1e6
+    assert list(memory.iterdir()) == []
+
+
+def test_a_disk_begins_when_the_file_is_synced(memory: Path) -> None:
+    (save,) = measured(slow_medium(memory, page_cache=True), "torch").saves
+    # All of the disk's time comes after the page cache has the file.
+    assert save.phases["sync"] >= save.paced_seconds
+    assert save.seconds >= save.paced_seconds + save.phases["serialise"] + save.phases["write"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_memory_has_no_page_cache_so_that_every_load_waits(name: str, memory: Path) -> None:
+    arm = measured(slow_medium(memory, page_cache=False), name)
+    reads = FORMATS[name].reads_of_a_byte
+    assert arm.saves[0].seconds >= least_seconds(arm)
+    for load in [*arm.evicted_loads, *arm.cached_loads]:
+        assert load.seconds >= least_seconds(arm, reads)
+        assert load.resident_before == 0
+
+
+def test_formats_that_check_what_lies_there_read_it_twice() -> None:
+    twice = {name for name, chosen in FORMATS.items() if chosen.reads_of_a_byte == 2}
+    assert twice == {"embstore", "mapped"}
+
+
+def test_training_waits_for_a_copy_while_the_device_is_waited_for_behind_it(memory: Path) -> None:
+    arm = measured(slow_medium(memory, page_cache=True), "torch", background=True)
+    (save,) = arm.saves
+    assert save.seconds >= least_seconds(arm)
+    assert save.stall_seconds < save.seconds - save.paced_seconds / 2
+
+
+def test_a_medium_that_is_not_paced_waits_for_nothing(tmp_path: Path) -> None:
+    arm = measured(parse_medium(f"disk={tmp_path}"), "torch")
+    (save,), loads = arm.saves, [*arm.evicted_loads, *arm.cached_loads]
+    assert save.paced_seconds == 0
+    assert [load.paced_seconds for load in loads] == [0, 0]
+    assert arm.device is None
+
+
+# --- Which bandwidth
+
+
+def test_a_disk_moves_what_was_published_of_long_sequences() -> None:
+    sata = PacedDevice.of(load_device(SATA))
+    assert sata.has_page_cache
+    assert (sata.file_write_mb_per_s, sata.read_mb_per_s) == pytest.approx((510, 560))
+    nvme = PacedDevice.of(load_device("nvme-p4510"))
+    assert (nvme.file_write_mb_per_s, nvme.read_mb_per_s) == pytest.approx((2000, 3200))
+
+
+def test_memory_moves_what_one_thread_gets() -> None:
+    device = load_device(PMEM)
+    pmem = PacedDevice.of(device)
+    assert not pmem.has_page_cache
+    one = device.bandwidth_mb_per_s("ntstore", "sequential", 1 << 20, 1)
+    assert pmem.file_write_mb_per_s == pytest.approx(one)
+    assert pmem.read_mb_per_s < device.bandwidth_mb_per_s("load", "random", 1 << 20, 8)
+
+
+def test_a_device_with_ceilings_alone_says_what_is_missing(memory: Path) -> None:
+    with pytest.raises(NotPublishedError, match="optane-200-x6: no sequential ntstore by size"):
+        paced_medium(load_device("optane-200-x6"), memory)
+
+
+def test_memory_mode_keeps_nothing(memory: Path) -> None:
+    with pytest.raises(MediumError, match="memory mode, which forgets"):
+        paced_medium(load_device(f"{PMEM}-memory-mode"), memory)
+
+
+def test_the_files_of_a_paced_medium_lie_in_memory(tmp_path: Path) -> None:
+    if parse_medium(f"disk={tmp_path}").facts.in_memory:
+        pytest.skip("the temporary folder is in memory")
+    with pytest.raises(MediumError, match="whose own time would count"):
+        paced_medium(load_device(SATA), tmp_path)
+
+
+def test_a_disk_has_no_mapped_format_and_memory_has_all(memory: Path) -> None:
+    assert formats_on(paced_medium(load_device(SATA), memory)) == list(FILE_FORMATS)
+    assert formats_on(paced_medium(load_device(PMEM), memory)) == list(FORMATS)
+
+
+def test_the_yardstick_of_a_device_is_what_was_published(memory: Path) -> None:
+    yardstick = measure_yardstick(paced_medium(load_device(SATA), memory), 1 << 20, 1)
+    assert yardstick.write_bytes_per_s == pytest.approx(510e6)
+    assert yardstick.read_bytes_per_s == pytest.approx(560e6)
+
+
+# --- The command, and what it shows
+
+
+def test_each_arm_says_what_its_rates_are_and_on_which_device(
+    capsys: pytest.CaptureFixture[str], memory: Path, tmp_path: Path
+) -> None:
+    written = tmp_path / "checkpoints.json"
+    common = ["--models", "tiny", "--repeats=1", "--formats", "torch", f"--json={written}"]
+    media = [f"--medium=disk={tmp_path}", f"--device={SATA}", f"--device={PMEM}"]
+    assert command.main([*common, *media, f"--paced-in={memory}"]) == 0
+    document = json.loads(written.read_text())
+    told = {(arm["medium"], arm["device"], arm["kind"]) for arm in document["arms"]}
+    assert told == {
+        ("disk", None, "measured"),
+        (SATA, SATA, "modelled"),
+        (PMEM, PMEM, "modelled"),
+    }
+    assert "paced as sata-s4510" in capsys.readouterr().out
+    assert list(memory.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [written]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "--medium, --device: where to"),
+        (["--device=sata-s4511"], "did you mean sata-s4510?"),
+        (["--device=optane-200-x6"], "no sequential ntstore by size and threads was published"),
+        (["--device=sata-s4510", "--formats", "mapped"], "none of mapped is for medium sata-s4510"),
+        (["--device=sata-s4510", "--device=sata-s4510"], "two of them are named sata-s4510"),
+        (["--device=sata-s4510", "--paced-in=/no/folder"], "--paced-in: /no/folder is no folder"),
+        (["--device=sata-s4510", "--json=/no/folder/x.json"], "there is no folder /no/folder"),
+    ],
+)
+def test_bad_input_is_named(
+    arguments: Sequence[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(arguments) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_memory_without_room_is_told_of_before_anything_is_saved(
+    capsys: pytest.CaptureFixture[str], memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # torch and mapped: a file each, a second slot, and one that is being replaced.
+    free = SimpleNamespace(free=3.5 * TINY_BYTES)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: free)
+    arguments = [f"--device={PMEM}", f"--paced-in={memory}", "--models", "tiny"]
+    assert command.main([*arguments, "--formats", "torch", "mapped"]) == 2
+    assert "and 2 arms need 1; give another folder in memory" in capsys.readouterr().err
+    assert list(memory.iterdir()) == []
+
+
+def paced_report(memory: Path, tmp_path: Path) -> Report:
+    media = [parse_medium(f"disk={tmp_path}"), slow_medium(memory, page_cache=False)]
+    arms = [measured(medium, "torch") for medium in media]
+    return Report("measured", media, [measure_yardstick(medium, 1, 1) for medium in media], arms)
+
+
+def test_what_is_modelled_is_told_in_tables_and_striped_in_the_picture(
+    memory: Path, tmp_path: Path
+) -> None:
+    report = paced_report(memory, tmp_path)
+    text = tables(report, width=160)
+    assert "rates are measured and modelled" in text
+    assert "slow: this computer's memory, paced" in text
+    assert "without a page cache" in text
+    picture = chart_svg(report)
+    bars = [line for line in picture.splitlines() if line.startswith("<rect x=")]
+    assert sum("url(#modelled)" in bar for bar in bars) == 3  # save, cold and warm
+
+
+def test_in_an_emulated_machine_a_paced_rate_says_as_little_as_any(
+    memory: Path, tmp_path: Path
+) -> None:
+    report = replace(paced_report(memory, tmp_path), kind="functional-only")
+    assert {report.kind_of(arm) for arm in report.arms} == {"functional-only"}

@@ -1,0 +1,97 @@
+"""How many ids a first tier answers by its size, and how fast that is in both modes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pmemlab.devices
+from pmemlab.report.documents import read_folder
+from pmemlab.workloads import cache_sizes
+
+DEVICES = Path(pmemlab.devices.__file__).parent
+SMALL = [
+    *("--rows", "40000", "--embedding-dim", "64", "--batch-size", "8000"),
+    *("--steps", "8", "--warm-up-steps", "4"),
+]
+
+
+@pytest.fixture
+def memory_mode(tmp_path: Path) -> Path:
+    """Memory mode in a computer whose CPU caches 1 MiB, which a small table has more than."""
+    for name in ("optane-100-x6", "ddr4-2666-x6"):
+        text = (DEVICES / f"{name}.yaml").read_text()
+        assert "last_level_cache_mib: 33" in text
+        small = text.replace("last_level_cache_mib: 33", "last_level_cache_mib: 1")
+        (tmp_path / f"{name}.yaml").write_text(small)
+    path = tmp_path / "memory-mode.yaml"
+    text = (DEVICES / "optane-100-x6-memory-mode.yaml").read_text()
+    path.write_text(
+        text.replace("dram: ddr4-2666-x6", "dram: ddr4-2666-x6.yaml").replace(
+            "pmem: optane-100-x6", "pmem: optane-100-x6.yaml"
+        )
+    )
+    return path
+
+
+def run(folder: Path, *arguments: str) -> dict[str, Any]:
+    written = folder / "cache-sizes.json"
+    assert cache_sizes.main([*SMALL, f"--path={folder}", f"--json={written}", *arguments]) == 0
+    document: dict[str, Any] = json.loads(written.read_text())
+    return document
+
+
+def test_more_dram_answers_more_ids_as_the_paper_s_skew_has_it(
+    tmp_path: Path, memory_mode: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    document = run(results, f"--device={memory_mode}", "--percent", "50", "1", "10")
+    tiers = document["first_tiers"]
+    assert [tier["share"] for tier in tiers] == [0.01, 0.1, 0.5]
+    assert [tier["bytes"] for tier in tiers] == [400 * 512, 4000 * 512, 20000 * 512]
+    hits = [tier["hit_rate"] for tier in tiers]
+    assert all(less < more for less, more in pairwise(hits))
+    assert 0.9 < hits[0] < 0.99  # the top 1 % of the keys take 95.7 % of the accesses
+    # Less DRAM than the CPU's own cache is no memory mode.
+    small, *large = tiers
+    assert small["memory_mode_memory_ns"] is small["app_direct_ids_per_s"] is None
+    direct_ns = [tier["app_direct_memory_ns"] for tier in large]
+    cached_ns = [tier["memory_mode_memory_ns"] for tier in large]
+    assert direct_ns[0] > direct_ns[1] > 0
+    assert cached_ns[0] > cached_ns[1] > 0
+    for tier in large:
+        assert tier["app_direct_ids_per_s"] > 0
+        assert tier["memory_mode_ids_per_s"] > 0
+        assert 0 < tier["memory_mode_hit_rate"] <= 1
+    cached = [tier["memory_mode_hit_rate"] for tier in large]
+    assert cached[0] < cached[1]
+    assert "10.00%" in capsys.readouterr().out
+    # Nothing of the tables stays, and a report reads what does.
+    assert [path.name for path in results.iterdir()] == ["cache-sizes.json"]
+    (sweep,) = read_folder(results).cache_sweeps
+    assert (sweep.dram, sweep.pmem) == ("ddr4-2666-x6", "optane-100-x6")
+    assert [tier.hit_rate for tier in sweep.first_tiers] == hits
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--device", "optane-100-x6"], "--device optane-100-x6: has no DRAM before it"),
+        (["--device", "optane-100"], "no device of this name"),
+        (["--percent", "100"], "100 is not between 0 and 100"),
+        (["--rows", "10"], "10 is below 2000"),
+        (["--path", "/no/folder"], "--path /no/folder: there is no folder"),
+        (["--json", "/no/folder/x.json"], "there is no folder /no/folder"),
+    ],
+)
+def test_bad_input_is_named(
+    arguments: Sequence[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cache_sizes.main([*SMALL, *arguments]) == 2
+    assert complaint in capsys.readouterr().err
