@@ -33,7 +33,7 @@ class UnsupportedError(EmbStoreError, NotImplementedError):
 
 
 class StoreFullError(EmbStoreError):
-    """No tier has room for the new rows; nothing was changed."""
+    """No tier has room for the new rows, or there is none for a tier; nothing was changed."""
 
 
 class MissingLibraryError(EmbStoreError, ImportError):

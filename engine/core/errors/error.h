@@ -11,7 +11,7 @@ namespace embstore {
 
 enum class ErrorKind {
   kInvalidArgument,  // the caller's value is wrong
-  kStoreFull,        // a tier's limit is reached; nothing was changed
+  kStoreFull,        // a tier's limit is reached, or there is no room for it; nothing was changed
   kMissingLibrary,   // a shared library is not installed
   kMissingDevice,    // this machine has no such memory
   kStorage,          // the operating system refused a file or a mapping

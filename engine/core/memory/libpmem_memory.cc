@@ -8,6 +8,7 @@
 #include "errors/error.h"
 #include "memory/libpmem.h"
 #include "memory/memory.h"
+#include "memory/room.h"
 
 namespace embstore {
 namespace {
@@ -52,11 +53,13 @@ class LibPmemMemory final : public Memory {
     if (ftruncate(lock_.descriptor(), 0) != 0) {
       throw Error(ErrorKind::kStorage, path + ": can't be emptied: " + std::strerror(errno));
     }
+    require_room_in_memory(path, size_bytes);
     size_t mapped_bytes = 0;
     int is_pmem = 0;
     void* address =
         calls_.map_file(path.c_str(), size_bytes, LibPmem::kFileCreate, 0600, &mapped_bytes, &is_pmem);
     if (address == nullptr) {
+      if (errno == ENOSPC) throw no_room(path, size_bytes);
       throw Error(ErrorKind::kStorage, path + ": libpmem can't map " + std::to_string(size_bytes) +
                                            " bytes: " + calls_.errormsg());
     }

@@ -1,6 +1,7 @@
 // What the native tests have in common: a check that fails ends the test and says what didn't hold.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +11,15 @@
 #include "errors/error.h"
 
 namespace embstore {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kUnderSanitizer = true;
+#else
+inline constexpr bool kUnderSanitizer = false;
+#endif
+
+// Of `count` scenes that differ by their seed alone: a fifth where a sanitizer makes each some ten times longer.
+constexpr uint64_t scenes(uint64_t count) { return kUnderSanitizer ? (count + 4) / 5 : count; }
 
 // Which of many cases is being tested: told where one fails.
 inline std::string& tested_case() {

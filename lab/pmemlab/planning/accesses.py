@@ -124,7 +124,11 @@ def step_accesses(
             count(tier, access, each_row[tier].header, rate)
 
     if training:
-        count_rows(0, Access.UPDATE, in_tier(0, lambda p: distinct(p) * cpu.missing(p)))
+        # Rows that came up are in the CPU's cache, where the apply just put them, unless they are
+        # more than it holds: all of a batch's come before any is updated.
+        came_cached = comes_up * batch_ids * shape.row_bytes <= first.cpu_cache_bytes
+        updated = in_tier(0, lambda p: distinct(p) * cpu.missing(p))
+        count_rows(0, Access.UPDATE, updated + (0 if came_cached else comes_up))
     if len(kinds) > 1:
         count_rows(0, Access.STORE, comes_up)
         count_rows(0, Access.LOAD, below.arriving(1))

@@ -1,5 +1,8 @@
 """Builds the core's native tests, as they are or under a sanitizer, and runs them."""
 
+import fcntl
+import functools
+import os
 import shutil
 import subprocess
 import sys
@@ -7,38 +10,35 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 SANITIZERS = ("thread", "address,undefined")
-PARALLEL = ("--parallel", "2")
 
 
 def build(program: str, sanitizer: str = "") -> Path:
-    """Builds one program, or what changed of it; the builds of one sanitizer share a folder."""
-    folder = ROOT / "build" / f"native-{sanitizer.replace(',', '-') or 'plain'}"
+    """One of the programs, which are built together, or what changed of them.
+
+    Without a sanitizer by Clang, which is to compile them all anyway for its analysis of locks.
+    """
+    built = compile_all(sanitizer)
+    assert built.returncode == 0, built.stdout[-8000:] + built.stderr[-2000:]
+    return _folder(sanitizer) / program
+
+
+@functools.cache
+def compile_all(sanitizer: str = "") -> subprocess.CompletedProcess[str]:
+    """Of Clang's analysis of locks, an error is one of the compilation."""
+    folder = _folder(sanitizer)
+    folder.mkdir(parents=True, exist_ok=True)
     options = ["-DCMAKE_BUILD_TYPE=Release", f"-DEMBSTORE_SANITIZE={sanitizer}"]
-    _configure(folder, options)
-    subprocess.run([_cmake(), "--build", str(folder), "--target", program, *PARALLEL], check=True)
-    return folder / program
-
-
-def compile_with_clang() -> subprocess.CompletedProcess[str]:
-    """Compiles every program with Clang, whose analysis of locks is an error where it finds one."""
-    clang = shutil.which("clang++")
-    assert clang, "the rules of locks are checked by clang++: install clang"
-    folder = ROOT / "build" / "native-clang"
-    _configure(folder, ["-DCMAKE_BUILD_TYPE=Debug", f"-DCMAKE_CXX_COMPILER={clang}"])
-    command = [_cmake(), "--build", str(folder), *PARALLEL]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
-def _cmake() -> str:
-    beside = Path(sys.executable).with_name("cmake")
-    cmake = str(beside) if beside.exists() else shutil.which("cmake")
-    assert cmake, "the native tests need cmake: pip install cmake"
-    return cmake
-
-
-def _configure(folder: Path, options: list[str]) -> None:
-    command = [_cmake(), "-S", "engine", "-B", str(folder), "-DEMBSTORE_NATIVE_TESTS=ON", *options]
-    subprocess.run(command, check=True, cwd=ROOT)
+    if not sanitizer:
+        clang = shutil.which("clang++")
+        assert clang, "the rules of locks are checked by clang++: install clang"
+        options.append(f"-DCMAKE_CXX_COMPILER={clang}")
+    ninja = f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}"
+    configure = [_tool("cmake"), "-G", "Ninja", ninja, "-S", "engine", "-B", str(folder)]
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests may run in several processes
+        subprocess.run([*configure, "-DEMBSTORE_NATIVE_TESTS=ON", *options], check=True, cwd=ROOT)
+        command = [_tool("cmake"), "--build", str(folder), "--parallel", str(_processors())]
+        return subprocess.run(command, capture_output=True, text=True)
 
 
 def run(program: Path, *arguments: str, timeout_s: float) -> str:
@@ -48,3 +48,18 @@ def run(program: Path, *arguments: str, timeout_s: float) -> str:
     )
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
     return done.stdout
+
+
+def _folder(sanitizer: str) -> Path:
+    return ROOT / "build" / "native" / (sanitizer.replace(",", "-") or "clang")
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _tool(name: str) -> str:
+    beside = Path(sys.executable).with_name(name)
+    tool = str(beside) if beside.exists() else shutil.which(name)
+    assert tool, f"the native tests need {name}: pip install {name}"
+    return tool

@@ -1,10 +1,10 @@
 """The rules of the core's locks, which annotations state and Clang checks."""
 
 import pytest
-from native_programs import compile_with_clang
+from native_programs import compile_all
 
 
 @pytest.mark.sanitizer
 def test_what_a_lock_guards_is_touched_only_with_the_lock_held() -> None:
-    done = compile_with_clang()
+    done = compile_all()
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

@@ -3,30 +3,42 @@
 import pytest
 from native_programs import SANITIZERS, build, run
 
-# Of what takes minutes under a sanitizer; as they are, they run in full.
-SHORTER = {"table_faults_test": ("20",)}  # scenarios a failure, and with files kept or not
+# Those that start threads, or a part of the core that does.
+OF_MANY_THREADS = [
+    "admission_test",
+    "epochs_test",
+    "eviction_pool_test",
+    "index_test",
+    "leveldb_tier_test",
+    "pool_test",
+    "table_faults_test",
+]
+# What one thread does from end to end has no race that the thread sanitizer could see.
+OF_ONE_THREAD = [
+    "access_test",
+    "coldest_rows_test",
+    "optimizers_test",
+    "pool_copies_test",
+    "prepared_updates_test",
+    "slot_allocator_test",
+]
+# Scenarios a failure, and with files kept or not. As it is, it runs in full.
+OF_TABLE_FAULTS_UNDER_SANITIZERS = ("20",)
 
 
 @pytest.mark.sanitizer
 @pytest.mark.parametrize("sanitizer", ["", *SANITIZERS])
-@pytest.mark.parametrize(
-    "program",
-    [
-        "access_test",
-        "admission_test",
-        "coldest_rows_test",
-        "epochs_test",
-        "eviction_pool_test",
-        "index_test",
-        "leveldb_tier_test",
-        "optimizers_test",
-        "pool_copies_test",
-        "pool_test",
-        "prepared_updates_test",
-        "slot_allocator_test",
-        "table_faults_test",
-    ],
-)
+@pytest.mark.parametrize("program", OF_MANY_THREADS)
 def test_the_parts_of_the_core_hold_alone(program: str, sanitizer: str) -> None:
-    arguments = SHORTER.get(program, ()) if sanitizer else ()
+    is_shorter = sanitizer and program == "table_faults_test"
+    arguments = OF_TABLE_FAULTS_UNDER_SANITIZERS if is_shorter else ()
     assert "held: " in run(build(program, sanitizer), *arguments, timeout_s=900)
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("sanitizer", ["", "address,undefined"])
+@pytest.mark.parametrize("program", OF_ONE_THREAD)
+def test_the_parts_of_the_core_that_one_thread_is_at_hold_alone(
+    program: str, sanitizer: str
+) -> None:
+    assert "held: " in run(build(program, sanitizer), timeout_s=900)

@@ -3,12 +3,30 @@
 import pytest
 from native_programs import SANITIZERS, build, run
 
-# Thousands of scenarios by one thread: under a sanitizer they take longer than all the rest.
+# Thousands of scenarios by one thread, and a test of those: under a sanitizer they take longer than
+# all the rest, in which the same calls are made.
 TOO_LONG_FOR_SANITIZERS = {
     "nothing_is_lost_whichever_call_fails",
     "nothing_that_is_kept_is_lost_whichever_call_fails",
     "every_checkpoint_survives_a_power_cut",
     "every_checkpoint_survives_a_power_cut_where_syncs_fail",
+    "a_sync_that_is_left_out_shows",
+}
+# Longer ones whose every call is one thread's: no race is theirs. Their like with a compaction
+# thread is left in.
+BY_ONE_THREAD = {
+    "operations_at_random_under_faults_at_random",
+    "random_operations_by_what_is_quickest",
+    "random_operations_by_pread",
+    "random_operations_by_io_uring",
+    "random_operations_direct",
+    "random_checkpoints_by_what_is_quickest",
+    "random_checkpoints_by_calls_past_the_page_cache",
+}
+LEFT_OUT = {
+    "": set[str](),
+    "address,undefined": TOO_LONG_FOR_SANITIZERS,
+    "thread": TOO_LONG_FOR_SANITIZERS | BY_ONE_THREAD,
 }
 
 
@@ -19,7 +37,6 @@ def test_what_is_written_is_read_whatever_happens_to_files_threads_and_the_proce
 ) -> None:
     program = build("ssd_hash_test", sanitizer)
     tests = run(program, "--list", timeout_s=60).split()
-    assert set(tests) >= TOO_LONG_FOR_SANITIZERS
-    if sanitizer:
-        tests = [name for name in tests if name not in TOO_LONG_FOR_SANITIZERS]
-    assert run(program, *tests, timeout_s=1800).endswith("held\n")
+    assert set(tests) >= LEFT_OUT[sanitizer]
+    wanted = [name for name in tests if name not in LEFT_OUT[sanitizer]]
+    assert run(program, *wanted, timeout_s=1800).endswith("held\n")

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "errors/error.h"
+#include "memory/room.h"
 
 namespace embstore::pool {
 
@@ -22,10 +23,12 @@ DurableFile::DurableFile(const LibPmem& calls, std::string path, size_t size_byt
 }
 
 void DurableFile::map(size_t size_bytes, int flags) {
+  if (size_bytes != 0) require_room_in_memory(path_, size_bytes);
   size_t mapped_bytes = 0;
   int is_pmem = 0;
   void* const address = calls_.map_file(path_.c_str(), size_bytes, flags, 0600, &mapped_bytes, &is_pmem);
   if (address == nullptr) {
+    if (errno == ENOSPC) throw no_room(path_, size_bytes);
     const std::string what = size_bytes == 0 ? "it" : std::to_string(size_bytes) + " bytes";
     throw Error(ErrorKind::kStorage, path_ + ": libpmem can't map " + what + ": " + calls_.errormsg());
   }

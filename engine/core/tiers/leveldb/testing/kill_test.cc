@@ -25,7 +25,7 @@ void test_kills() {
   const TemporaryDirectory directory;
   std::mt19937_64 random(7);
   size_t most_kept = 0;
-  for (uint64_t round = 1; round <= 25; ++round) {
+  for (uint64_t round = 1; round <= scenes(25); ++round) {
     AnotherProcess process({"train", directory.path(), std::to_string(round)});
     // Some while they open, most while they train.
     if (round % 5 != 0)

@@ -47,8 +47,8 @@ void two_tables_of_one_database_live_by_themselves(const TemporaryDirectory& dir
 }  // namespace
 
 void test_random_sequences() {
-  for (uint64_t seed = 1; seed <= 12; ++seed) a_table_lives(TemporaryDirectory(), seed);
-  for (uint64_t seed = 1; seed <= 4; ++seed) {
+  for (uint64_t seed = 1; seed <= scenes(12); ++seed) a_table_lives(TemporaryDirectory(), seed);
+  for (uint64_t seed = 1; seed <= scenes(4); ++seed) {
     two_tables_of_one_database_live_by_themselves(TemporaryDirectory(), seed);
   }
 }

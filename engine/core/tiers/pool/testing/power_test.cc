@@ -127,10 +127,12 @@ void every_durable_checkpoint_survives_a_power_cut(bool is_pmem, uint64_t seeds,
 }
 
 void every_durable_checkpoint_survives_a_power_cut_of_persistent_memory() {
-  every_durable_checkpoint_survives_a_power_cut(/*is_pmem=*/true, 10, {.call = 97, .commit = 3, .step = 20});
+  every_durable_checkpoint_survives_a_power_cut(/*is_pmem=*/true, scenes(10),
+                                                {.call = 97, .commit = 3, .step = 20});
 }
 void every_durable_checkpoint_survives_a_power_cut_of_the_page_cache() {
-  every_durable_checkpoint_survives_a_power_cut(/*is_pmem=*/false, 6, {.call = 2, .commit = 2, .step = 10});
+  every_durable_checkpoint_survives_a_power_cut(/*is_pmem=*/false, scenes(6),
+                                                {.call = 2, .commit = 2, .step = 10});
 }
 
 // What a killed process stored and didn't drain can be read by the next, which mustn't take it for durable.

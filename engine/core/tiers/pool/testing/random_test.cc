@@ -25,11 +25,11 @@ void run(uint64_t seed, const LibPmem& calls) {
 }
 
 void operations_at_random_leave_what_they_should() {
-  for (uint64_t seed = 0; seed < 10; ++seed) run(seed, libpmem());
+  for (uint64_t seed = 0; seed < scenes(10); ++seed) run(seed, libpmem());
 }
 
 void operations_at_random_on_persistent_memory() {
-  for (uint64_t seed = 10; seed < 16; ++seed) {
+  for (uint64_t seed = 10; seed < 10 + scenes(6); ++seed) {
     const Medium medium(/*is_pmem=*/true);
     run(seed, medium.calls());
   }

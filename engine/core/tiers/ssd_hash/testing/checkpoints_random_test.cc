@@ -16,7 +16,7 @@ class Unwaiting final : public files::FileCalls {
 void run(SsdHashOptions options, uint64_t first_seed, uint64_t seeds) {
   Unwaiting calls;
   options.file_calls = &calls;
-  for (uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
+  for (uint64_t seed = first_seed; seed < first_seed + scenes(seeds); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     const TemporaryDirectory directory;
     try {

@@ -263,7 +263,7 @@ void io_uring_settles_what_it_cannot_read_by_pread() {
 }
 
 void operations_at_random_under_faults_at_random() {
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
+  for (uint64_t seed = 1; seed <= scenes(20); ++seed) {
     std::mt19937_64 random(seed);
     Fixture f;
     int failures = 0;

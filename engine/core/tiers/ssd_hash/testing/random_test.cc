@@ -102,7 +102,7 @@ void run(uint64_t seed, IoScheme scheme, bool direct, CompactionMode mode, int s
 }
 
 void many(IoScheme scheme, bool direct, CompactionMode mode, uint64_t first_seed) {
-  const uint64_t seeds = direct ? 8 : 25;  // every write waits for the medium
+  const uint64_t seeds = scenes(direct ? 8 : 25);  // every write waits for the medium
   for (uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
     try {
       run(seed, scheme, direct, mode, 400);
