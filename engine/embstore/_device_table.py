@@ -32,7 +32,6 @@ LINE_BYTES = 64
 # engine/core/access/cache_hierarchy.h.
 OUTCOMES = ("hits", "dirtied", "clean_misses", "dirty_misses")
 _METHODS = ("time_ns", "alone_ns")
-_PHASE_COLUMNS = ("access", "threads", "accesses", "bytes", "rounds")
 
 # Where bytes are that the CPU's caches don't have; as Device::Where in engine/core/access/device.h.
 _THERE, _CLEAN_MISS, _DIRTY_MISS = range(3)
@@ -169,7 +168,11 @@ def phase_times(
         table = tabulate("device", device, asked, of_files)
         times[which] = _core.phase_times_ns(
             table.core(),
-            *(np.ascontiguousarray(part[name]) for name in _PHASE_COLUMNS),
-            np.ascontiguousarray(shares[which]),
+            access=np.ascontiguousarray(part["access"]),
+            threads=np.ascontiguousarray(part["threads"]),
+            accesses=np.ascontiguousarray(part["accesses"]),
+            bytes=np.ascontiguousarray(part["bytes"]),
+            rounds=np.ascontiguousarray(part["rounds"]),
+            outcomes=np.ascontiguousarray(shares[which]),
         )
     return times
