@@ -13,7 +13,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-from pmemlab.devices.measuring.target import cpu_name
 from pmemlab.errors import LabError
 
 __all__ = ["KEPT", "Comparison", "Kind", "Measured", "keep_measured", "read_measured", "taken_now"]
@@ -24,7 +23,7 @@ Kind = Literal["paced", "this-computer"]
 
 @dataclass(frozen=True)
 class Comparison:
-    """truth: what the prediction is held against. repetitions: of which the figures are medians.
+    """truth: what the prediction is held against. repetitions: of which the figures are.
     spread_percent: from the least to the most of what was run, of its median. note: what to know.
     by_curve: what a paced device's curve says by itself.
     """
@@ -51,6 +50,9 @@ class Measured:
 
 def taken_now(comparisons: Sequence[Comparison], left_out: Sequence[str]) -> Measured:
     """With the date, and what this computer is."""
+    # Only here: the command's options do without the engine.
+    from pmemlab.devices.measuring.target import cpu_name
+
     system = os.uname()
     computer = f"{cpu_name()}, {os.cpu_count()} CPUs, {system.sysname} {system.release}"
     when = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")

@@ -20,12 +20,12 @@ _INTROS: dict[Kind, str] = {
         "figures of that access size and of that number of threads. Predicted is what the tier "
         "gave them by the clock. The device is in slow motion, as many times as the note says, so "
         "that this computer's own work beside the tier hardly counts; what they got is multiplied "
-        "by that."
+        "by that; medians."
     ),
     "this-computer": (
         "The disk was measured by `pmemlab measure-device`. A table's training with its files in "
         "memory was recorded, and predicted to take so long with them on the disk; published is "
-        "what it took there. Both took turns."
+        "what it took there. Both took turns, and the least of each counts."
     ),
 }
 _AIMS: dict[Kind, float] = {"paced": 10.0, "this-computer": 15.0}
@@ -54,7 +54,7 @@ def _section(kind: Kind, measured: Measured) -> Section:
     why = (_by_their_curves, _by_their_spread)[kind == "this-computer"]
     return Section(
         _TITLES[kind],
-        f"{_INTROS[kind]} Run on {measured.when}, on {measured.computer}; medians.",
+        f"{_INTROS[kind]} Run on {measured.when}, on {measured.computer}.",
         rows,
         (*measured.left_out, *([why(beyond, _AIMS[kind])] if beyond else [])),
     )
