@@ -67,9 +67,9 @@ def _by_their_curves(beyond: Sequence[Comparison], aim_percent: float) -> str:
     off_curve = max((abs(each.predicted / curve - 1) for each, curve in known), default=0.0)
     return (
         f"Of {len(beyond)} beyond the aim, {len(by_curve)} are foretold so by what is left of the "
-        "curve, without any run: it jumps there between neighbours, as Optane's does at its media "
-        "line of 256 bytes. What their tiers gave differs from what is left of the curve by "
-        f"{off_curve:.0%} at most."
+        "curve, without any run: neighbours don't tell where a curve bends between few threads, or "
+        "jumps, as Optane's does at its media line of 256 bytes. What their tiers gave differs "
+        f"from what is left of the curve by {off_curve:.0%} at most."
     )
 
 
