@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 _Ids = NDArray[np.int64]
 _Rows = NDArray[np.float32]
 
-# name, bytes of the CPU's cache, bytes of a memory's in front of the device, sizes, times in ns
-DeviceTuple: TypeAlias = tuple[str, int, int, list[int], NDArray[np.float64]]
+# name, bytes of the CPU's cache, bytes of a memory's in front of the device, sizes, times in ns,
+# times of one access alone
+DeviceTuple: TypeAlias = tuple[str, int, int, list[int], NDArray[np.float64], NDArray[np.float64]]
 
 def fork_generation() -> int:
     """A number that is another in every process that was forked from this one."""
@@ -22,6 +23,17 @@ class Recording:
     def __init__(self, caches: list[tuple[int, int]], most_phases: int) -> None: ...
     def stop(self) -> None: ...
     def phases(self, caches: int) -> dict[str, Any]: ...
+
+def phase_times_ns(
+    device: DeviceTuple,
+    access: NDArray[np.int32],
+    threads: NDArray[np.int32],
+    accesses: NDArray[np.uint64],
+    bytes: NDArray[np.uint64],
+    rounds: NDArray[np.uint64],
+    outcomes: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """What pacing makes phases take. See Device::phase_ns in engine/core/access/device.h."""
 
 class PreparedApply:
     """A batch that can be applied. See Table::PreparedApply in engine/core/table.h."""

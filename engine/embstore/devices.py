@@ -74,3 +74,11 @@ class Device(Protocol):
         keeps. The CPU's caches aren't counted: every line comes from the device.
         """
         ...
+
+    def alone_ns(self, access: Access, size_bytes: int) -> float:
+        """Nanoseconds from beginning to end of one access, while nothing else is at the device.
+
+        Accesses that are in flight together take no less, however few they are. The CPU's caches
+        don't have it; the memory in front of the device, where there is one, does.
+        """
+        ...

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embstore import _checks, _core
-from embstore._device_table import check_device, phase_times
+from embstore._device_table import OUTCOMES, check_device, phase_times
 from embstore._shard import LocalShard
 from embstore.devices import Device
 from embstore.errors import (
@@ -36,11 +36,11 @@ _COLUMNS = {
     "threads": np.int32,
     "accesses": np.uint64,
     "bytes": np.uint64,
+    "rounds": np.uint64,
     "elapsed_ns": np.uint64,
     "thread": np.int64,
     "start_ns": np.int64,
 }
-_OF_CACHES = ("hits", "dirtied", "clean_misses", "dirty_misses")
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,10 @@ class AccessRecording:
 
         A phase is what one call did with the rows of one tier, and in one way. variable: which of
         the variables, from 0. tier: from 0, the partitions' being one. access: an
-        `embstore.Access`. threads, accesses, bytes and elapsed_ns: as `stats()` has them. thread:
-        the system's number of it. start_ns: since the recording began.
+        `embstore.Access`. threads, accesses, bytes and elapsed_ns: as `stats()` has them. rounds:
+        that came one after the other, each with a part of the accesses in flight: 1 in memory, one
+        for 128 reads of files by io_uring, one for each by pread. thread: the system's number of
+        it. start_ns: since the recording began.
         Of each of the caches, (caches,) float64 all of them, how many of the accesses: hits, cost
         nothing; dirtied, found their bytes in the CPU's cache, but unchanged, so that nothing
         is fetched and it must be written back; clean_misses and dirty_misses, found another line in
@@ -129,7 +131,7 @@ class AccessRecording:
             np.dtype(
                 [
                     *_COLUMNS.items(),
-                    *[(name, np.float64, shape) for name in _OF_CACHES],
+                    *[(name, np.float64, shape) for name in OUTCOMES],
                 ]
             ),
         )
@@ -217,8 +219,12 @@ def phase_times_ns(
     are the device's; None: none, every line comes from the device.
 
     A miss of the CPU's cache takes `Device.time_ns`, or what the memory in front of the device
-    says; a hit nothing; an access that only makes bytes there dirty the difference to a load. So
-    the time of a phase is the greater of this and what the engine itself took: elapsed_ns.
+    says; a hit nothing; an access that only makes bytes there dirty the difference to a load. All
+    of a phase take `Device.alone_ns` at least, in each of its rounds: n requests of which c are in
+    flight take the latency of one for n up to c, and n / c times that beyond (Little's law). Of
+    less than one miss that part of it.
+
+    What the engine itself took, elapsed_ns, goes on meanwhile: a phase takes the longer of both.
     Raises InvalidArgumentError where a time isn't one, or `cache` is none that was recorded.
     """
     check_device("device", device)
@@ -227,6 +233,6 @@ def phase_times_ns(
         _checks.integer("cache", cache, at_least=0, at_most=caches - 1)
     outcomes = {
         name: np.zeros(len(phases)) if cache is None else phases[name][:, cache]
-        for name in _OF_CACHES
+        for name in OUTCOMES
     }
     return phase_times(device, phases, outcomes)

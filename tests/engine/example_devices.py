@@ -32,13 +32,18 @@ class ExampleCache:
 
 @dataclass(frozen=True)
 class ExampleDevice:
-    """time_of: of (access, size_bytes, threads), ns."""
+    """time_of: of (access, size_bytes, threads), ns. alone: of an access, whatever it is; None: as
+    long as it takes one thread."""
 
     name: str
     time_of: TimeOf = field(compare=False)
     is_addressable: bool = True
     cpu_cache_bytes: int = 0
     cache: ExampleCache | None = None
+    alone: float | None = field(default=None, compare=False)
 
     def time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
         return self.time_of(access, size_bytes, threads)
+
+    def alone_ns(self, access: Access, size_bytes: int) -> float:
+        return self.time_of(access, size_bytes, 1) if self.alone is None else self.alone

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from engine_storage import MakeVariable, skip_without_library
 from example_devices import ExampleCache, ExampleDevice
+from hypothesis import given
+from hypothesis import strategies as st
 
 import embstore as es
 from embstore import Access
@@ -197,6 +199,119 @@ def test_moves_in_the_background_are_paced_too(make_variable: MakeVariable, tmp_
     assert sum(of_threads) >= 19000 * (3000 + ROW + 3000 + 48) * 1e-9
     # drain() leaves what an eviction thread still waits for to that thread.
     assert took >= min(of_threads) - 1e-3
+
+
+# A read takes 80 us, of which up to 128 are in flight.
+LATENT_DISK = ExampleDevice("latent-disk", lambda *_: 80e3 / 128, is_addressable=False, alone=80e3)
+
+
+def disk_of_cold_rows(
+    make_variable: MakeVariable, folder: Path, rows: int, scheme: str = "auto"
+) -> es.EmbeddingVariable:
+    var = make_variable(
+        dim=DIM,
+        storage=es.StorageOption(
+            es.StorageType.DRAM_SSDHASH,
+            [None, folder],
+            [100 * ROW],
+            ssdhash_option=es.SSDHashOption(direct_io=True, io_scheme=scheme),
+            devices=[None, LATENT_DISK],
+        ),
+    )
+    var.apply_gradients(np.arange(rows), np.ones((rows, DIM), np.float32))
+    var.drain()
+    return var
+
+
+def test_a_batch_that_reads_one_row_takes_as_long_as_the_disk_does(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    var = disk_of_cold_rows(make_variable, tmp_path, 20000)
+    cold = np.random.default_rng(0).permutation(20000)[:400]
+
+    def look_up() -> None:
+        for key in cold:
+            var.lookup(np.array([key]))
+
+    with es.record_accesses(var) as recorded:
+        took = seconds_of(look_up)
+    reads = recorded.phases[recorded.phases["access"] == Access.FILE_READ]
+    assert (reads["accesses"] == 1).all()
+    assert reads.size > 300  # of the others the first tier or the append buffer has some
+    assert es.phase_times_ns(LATENT_DISK, reads) == pytest.approx(80e3)
+    assert took >= reads.size * 80e-6 - 1e-3
+
+
+@pytest.mark.parametrize("scheme", ["pread", "auto"])
+def test_reads_that_wait_for_one_another_take_the_latency_of_each(
+    make_variable: MakeVariable, tmp_path: Path, scheme: str
+) -> None:
+    var = disk_of_cold_rows(make_variable, tmp_path, 40000, scheme)
+    some = np.random.default_rng(0).permutation(40000)[:300]
+    with es.record_accesses(var) as recorded:
+        took = seconds_of(lambda: var.lookup(some))
+    reads = recorded.phases[recorded.phases["access"] == Access.FILE_READ]
+    calls = int(reads["accesses"].sum())
+    assert calls > 100
+    by_uring = var.stats()["tiers"][1]["io_scheme"] == "io_uring"
+    assert int(reads["rounds"].sum()) == (-(-calls // 128) if by_uring else calls)
+    assert took >= int(reads["rounds"].sum()) * 80e-6 - 1e-3
+
+
+PHASE = np.dtype(
+    [
+        ("access", np.int32),
+        ("threads", np.int32),
+        ("accesses", np.uint64),
+        ("bytes", np.uint64),
+        ("rounds", np.uint64),
+        *((name, np.float64, (1,)) for name in ("hits", "dirtied", "clean_misses", "dirty_misses")),
+    ]
+)
+
+
+@given(
+    accesses=st.integers(1, 200),
+    in_flight=st.integers(1, 128),
+    size=st.integers(1, 1 << 25),
+    one_ns=st.floats(1.0, 1e5),
+    alone_ns=st.floats(1.0, 1e6),
+)
+def test_accesses_in_flight_take_the_latency_of_one_and_no_less(
+    accesses: int, in_flight: int, size: int, one_ns: float, alone_ns: float
+) -> None:
+    disk = ExampleDevice("disk", lambda *_: one_ns, is_addressable=False, alone=alone_ns)
+    phase = np.zeros(1, PHASE)
+    rounds = -(-accesses // in_flight)
+    phase[["access", "threads", "accesses", "bytes", "rounds"]] = (
+        Access.FILE_READ, 1, accesses, accesses * size, rounds
+    )  # fmt: skip
+    longer = max(1.0, size / (1 << 24))  # than the largest that the table has
+    assert es.phase_times_ns(disk, phase)[0] == pytest.approx(
+        max(accesses * one_ns, rounds * alone_ns) * longer
+    )
+
+
+@given(
+    accesses=st.integers(1, 200),
+    found=st.floats(0, 1),
+    only_dirtied=st.floats(0, 1),
+    alone_ns=st.floats(1.0, 1e6),
+)
+def test_nobody_waits_for_what_the_caches_have(
+    accesses: int, found: float, only_dirtied: float, alone_ns: float
+) -> None:
+    memory = ExampleDevice("memory", lambda *_: 10.0, alone=alone_ns)
+    phase = np.zeros(1, PHASE)
+    phase[["access", "threads", "accesses", "bytes", "rounds"]] = (
+        Access.LOAD, 1, accesses, accesses * 64, 1
+    )  # fmt: skip
+    phase["hits"] = accesses * found * (1 - only_dirtied)
+    phase["dirtied"] = accesses * found * only_dirtied
+    missed = accesses * (1 - found)
+    assert es.phase_times_ns(memory, phase, cache=0)[0] == pytest.approx(
+        max(missed * 10.0, min(1.0, missed) * alone_ns), abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("scheme", ["pread", "auto"])
@@ -464,12 +579,33 @@ def test_a_time_that_is_none_is_refused(make_variable: MakeVariable, told: float
         make_variable(storage=es.StorageOption(devices=[device]))
 
 
+@pytest.mark.parametrize("told", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_latency_that_is_none_is_refused(make_variable: MakeVariable, told: float) -> None:
+    device = ExampleDevice("odd", lambda *_: 1.0, alone=told)
+    with pytest.raises(
+        InvalidArgumentError,
+        match=r"devices\[0\]: odd.alone_ns\(Access.LOAD, [0-9]+\) must be finite and above 0",
+    ):
+        make_variable(storage=es.StorageOption(devices=[device]))
+
+
+def test_a_device_without_a_latency_is_refused() -> None:
+    class Hurried:
+        name, is_addressable, cpu_cache_bytes, cache = "hurried", True, 0, None
+
+        def time_ns(self, *_: int) -> float:
+            return 1.0
+
+    with pytest.raises(InvalidArgumentError, match=r"got Hurried, which has no alone_ns"):
+        es.StorageOption(devices=[Hurried()])  # type: ignore[list-item]
+
+
 def test_a_device_that_cant_tell_a_time_is_named(make_variable: MakeVariable) -> None:
     def time_of(access: Access, *_: int) -> float:
         raise KeyError(f"no curve of {access.name}")
 
     with pytest.raises(
         InvalidArgumentError,
-        match=r"devices\[0\]: broken.time_ns\(.*can't be had: 'no curve",
+        match=r"devices\[0\]: broken.alone_ns\(.*can't be had: 'no curve",
     ):
         make_variable(storage=es.StorageOption(devices=[ExampleDevice("broken", time_of)]))

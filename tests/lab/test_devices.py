@@ -306,3 +306,34 @@ def test_a_wrong_argument_is_named(
 def test_an_unknown_device_is_told_with_one_that_is_meant() -> None:
     with pytest.raises(DeviceFileError, match=r"optane-100x6: .*did you mean optane-100-x"):
         load_device("optane-100x6")
+
+
+def test_an_access_alone_takes_its_idle_latency() -> None:
+    optane, ddr4 = DEVICES["optane-100-x6"], DEVICES["ddr4-2666-x6"]
+    assert optane.alone_ns(Access.LOAD, 64) == pytest.approx(305)
+    assert optane.alone_ns(Access.STORE_STREAMED, 64) == pytest.approx(90.4, rel=0.01)
+    assert DEVICES["optane-100-x6-memory-mode"].alone_ns(Access.LOAD, 64) == ddr4.alone_ns(
+        Access.LOAD, 64
+    )
+    assert DEVICES["cxl-asic"].alone_ns(Access.LOAD, 64) == pytest.approx(244, rel=0.01)
+    assert DEVICES["sata-s4510"].alone_ns(Access.FILE_READ, 100) == pytest.approx(110_000)
+    # Measured with one in flight at 4 KiB; of larger ones no such figure is public.
+    optane_ssd = DEVICES["nvme-p4800x"]
+    assert optane_ssd.alone_ns(Access.FILE_READ, 4096) == pytest.approx(1e9 / 108_300)
+    assert optane_ssd.alone_ns(Access.FILE_READ, 1 << 20) < 500_000
+
+
+@given(st.sampled_from(sorted(DEVICES)), st.sampled_from(list(Access)), st.integers(1, 1 << 20))
+def test_an_access_alone_takes_no_less_than_one_among_many(
+    name: str, access: Access, size_bytes: int
+) -> None:
+    device = DEVICES[name]
+    if device.missing(access) is not None:
+        with pytest.raises(LabError):
+            device.alone_ns(access, size_bytes)
+        return
+    one_of_many = device.time_ns(access, size_bytes, 1)
+    if device.cache is not None:
+        # A hit, whose write comes later.
+        one_of_many = 0.0
+    assert device.alone_ns(access, size_bytes) >= one_of_many * (1 - 1e-9)

@@ -6,12 +6,17 @@
 
 namespace embstore {
 
-double OutcomeShares::operator[](Outcome outcome) const {
+OutcomeShares::Values OutcomeShares::values() const {
+  Values values{};
   double total = 0;
   // A phase's sample may have more of the others than are expected of all; in the long run it hasn't.
   for (const double count : counts_) total += std::max(count, 0.0);
-  if (total == 0) return outcome == Outcome::kMiss ? 1.0 : 0.0;
-  return std::max(counts_[static_cast<size_t>(outcome)], 0.0) / total;
+  if (total == 0) {
+    values[static_cast<size_t>(Outcome::kMiss)] = 1.0;
+    return values;
+  }
+  for (size_t i = 0; i < kOutcomes; ++i) values[i] = std::max(counts_[i], 0.0) / total;
+  return values;
 }
 
 void OutcomeShares::add(const OutcomeCounts& sampled, double expected, Outcome usual) {

@@ -40,7 +40,8 @@ using OutcomeCounts = std::array<uint64_t, kOutcomes>;
 // Of many accesses, how many came out how; all misses until any was seen. What came last counts most.
 class OutcomeShares {
  public:
-  double operator[](Outcome outcome) const;
+  using Values = std::array<double, kOutcomes>;  // by outcome; their sum is 1
+  Values values() const;
   // Of a sample of `expected` lines; as many as were not seen as another outcome came out as the `usual` one. Hot lines
   // would be taken for 64 times as many where they are in the sample, and for none where they aren't; they come out
   // as usual.

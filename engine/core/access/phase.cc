@@ -39,14 +39,16 @@ size_t Phase::tally_of(TierMeter& meter, Access access, uint64_t size_bytes) {
     const Tally& tally = tallies_[i];
     if (tally.meter == &meter && tally.access == access && tally.size_bytes == size_bytes) return i;
   }
-  tallies_[tally_count_] = {&meter, access, 0, 0, size_bytes, 0};
+  tallies_[tally_count_] = {&meter, access, 0, 0, size_bytes, 0, 0};
   return tally_count_++;
 }
 
-void Phase::add(TierMeter& meter, Access access, uint64_t accesses, uint64_t bytes, uint64_t size_bytes) {
+void Phase::add(TierMeter& meter, Access access, uint64_t accesses, uint64_t bytes, uint64_t size_bytes,
+                uint64_t rounds) {
   Tally& tally = tallies_[tally_of(meter, access, size_bytes)];
   tally.accesses += accesses;
   tally.bytes += bytes;
+  tally.rounds += rounds;
 }
 
 void Phase::touch(TierMeter& meter, Access access, uint64_t size_bytes, const void* address) noexcept {
@@ -102,7 +104,8 @@ void Phase::tell_watchers(const At& at, int threads, double ns_a_byte) noexcept 
     if (tally.meter != at.meter || tally.accesses == 0) continue;
     number_of[i] = count;
     counts[count++] = {{tally.access, threads, tally.accesses, tally.bytes,
-                        static_cast<uint64_t>(ns_a_byte * static_cast<double>(tally.bytes))},
+                        static_cast<uint64_t>(ns_a_byte * static_cast<double>(tally.bytes)),
+                        std::max<uint64_t>(tally.rounds, 1)},
                        tally.touched_lines};
   }
   if (count == 0) return;

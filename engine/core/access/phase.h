@@ -31,11 +31,12 @@ class Phase {
   }
   // REQUIRES: the phase is at this meter; no more than kMostTallies kinds of accesses.
   void count_at(TierMeter& meter, Access access, uint64_t accesses, uint64_t size_bytes) {
-    if (accesses != 0) add(meter, access, accesses, accesses * size_bytes, size_bytes);
+    if (accesses != 0) add(meter, access, accesses, accesses * size_bytes, size_bytes, 0);
   }
-  // Accesses of several sizes, all together of so many bytes.
-  void count_sizes(Access access, uint64_t accesses, uint64_t bytes) {
-    if (accesses != 0) add(*meters_[0].meter, access, accesses, bytes, kSeveralSizes);
+  // Accesses of several sizes, all together of so many bytes, in so many rounds of which each begins when the one
+  // before has ended. All others of a phase are in flight together.
+  void count_in_rounds(Access access, uint64_t accesses, uint64_t bytes, uint64_t rounds) {
+    if (accesses != 0) add(*meters_[0].meter, access, accesses, bytes, kSeveralSizes, rounds);
   }
 
   // Whether whoever counts says where, too, by touch(): nobody wants to know, most of the time.
@@ -62,10 +63,12 @@ class Phase {
     uint64_t bytes;
     uint64_t size_bytes;  // of each; kSeveralSizes
     uint64_t touched_lines;
+    uint64_t rounds;  // 0: nobody counts them, so one
   };
 
   void enter(TierMeter& meter);
-  void add(TierMeter& meter, Access access, uint64_t accesses, uint64_t bytes, uint64_t size_bytes);
+  void add(TierMeter& meter, Access access, uint64_t accesses, uint64_t bytes, uint64_t size_bytes,
+           uint64_t rounds);
   // Its number; a new one where there's none.
   size_t tally_of(TierMeter& meter, Access access, uint64_t size_bytes);
   void tell_watchers(const At& at, int threads, double ns_a_byte) noexcept;

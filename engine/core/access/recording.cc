@@ -33,9 +33,9 @@ class Recording::TierRecorder final : public PhaseWatcher {
       std::vector<Outcomes> outcomes(shares_.size());
       for (size_t i = 0; i < counts.size(); ++i) {
         for (size_t c = 0; c < shares_.size(); ++c) {
+          const OutcomeShares::Values shares = seen[c][i].values();
           for (size_t o = 0; o < kTold; ++o) {
-            outcomes[c][o] =
-                seen[c][i][static_cast<Outcome>(o + 1)] * static_cast<double>(counts[i].accesses);
+            outcomes[c][o] = shares[o + 1] * static_cast<double>(counts[i].accesses);
           }
         }
         recording_->add({variable_, tier_, counts[i], gettid(), start_ns}, outcomes);

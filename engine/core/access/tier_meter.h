@@ -12,19 +12,12 @@
 #include <vector>
 
 #include "access/access.h"
+#include "access/access_count.h"
 #include "access/cache_hierarchy.h"
 #include "access/shared_medium.h"
 #include "threads/mutex.h"
 
 namespace embstore {
-
-struct AccessCount {
-  Access access;
-  int threads;  // that were at the tier's medium; kMostThreads: so many or more
-  uint64_t accesses;
-  uint64_t bytes;
-  uint64_t elapsed_ns;
-};
 
 // What a phase counted, of one kind of access and one size.
 struct PhaseCount : AccessCount {

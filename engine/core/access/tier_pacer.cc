@@ -11,10 +11,8 @@ void TierPacer::phase_ended(std::chrono::steady_clock::time_point, std::span<con
   try {
     const SeenShares::OfCounts shares = shares_.of(counts, lines);
     for (size_t i = 0; i < counts.size(); ++i) {
-      const AccessCount& count = counts[i];
-      const double modelled_ns =
-          device_->time_ns(count.access, count.accesses, count.bytes, count.threads, shares[i]);
-      const double wait_ns = modelled_ns - static_cast<double>(count.elapsed_ns);
+      const double modelled_ns = device_->phase_ns(counts[i], shares[i].values());
+      const double wait_ns = modelled_ns - static_cast<double>(counts[i].elapsed_ns);
       if (wait_ns > 0) owe_wait(medium_, wait_ns);
     }
   } catch (const std::bad_alloc&) {

@@ -7,6 +7,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -148,15 +149,47 @@ SsdHashOptions to_ssd_hash_options(const SsdHashTuple& tuple, const std::string&
 }
 
 // name; bytes of the CPU's last-level cache, and of a memory in front of the device; sizes of accesses; times in ns by
-// where the bytes are, access, size and threads. None: the tier takes what it does.
-using DeviceTuple =
-    std::optional<std::tuple<std::string, uint64_t, uint64_t, std::vector<uint64_t>, Array<const double, 4>>>;
+// where the bytes are, access, size and threads; of an access alone, by access and size. None: the tier takes what it
+// does.
+using DeviceTuple = std::optional<std::tuple<std::string, uint64_t, uint64_t, std::vector<uint64_t>,
+                                             Array<const double, 4>, Array<const double, 2>>>;
 
 std::shared_ptr<const Device> to_device(const DeviceTuple& tuple) {
   if (!tuple) return nullptr;
-  const auto& [name, cpu_bytes, memory_bytes, sizes, times] = *tuple;
+  const auto& [name, cpu_bytes, memory_bytes, sizes, times, alone] = *tuple;
   return std::make_shared<Device>(name, CacheSizes{cpu_bytes, memory_bytes}, sizes,
-                                  std::vector<double>(times.data(), times.data() + times.size()));
+                                  std::vector<double>(times.data(), times.data() + times.size()),
+                                  std::vector<double>(alone.data(), alone.data() + alone.size()));
+}
+
+// Of phases: what TierPacer makes them take. outcomes: (phases, kOutcomes), the shares of each, by Outcome.
+nb::object phase_times_ns(const DeviceTuple& tuple, const Array<const int32_t, 1>& access,
+                          const Array<const int32_t, 1>& threads, const Array<const uint64_t, 1>& accesses,
+                          const Array<const uint64_t, 1>& bytes, const Array<const uint64_t, 1>& rounds,
+                          const Array<const double, 2>& outcomes) {
+  const std::shared_ptr<const Device> device = to_device(tuple);
+  const size_t count = access.size();
+  if (device == nullptr || accesses.size() != count || bytes.size() != count || threads.size() != count ||
+      rounds.size() != count || outcomes.shape(0) != count || outcomes.shape(1) != kOutcomes) {
+    throw Error(ErrorKind::kInvalidArgument, "phases: columns of different lengths, or no device");
+  }
+  std::vector<double> times(count);
+  for (size_t i = 0; i < count; ++i) {
+    const int32_t number = access.data()[i];
+    if (number < 0 || static_cast<size_t>(number) >= kAccesses || accesses.data()[i] == 0) {
+      throw Error(ErrorKind::kInvalidArgument, "phases: number " + std::to_string(i) + " is none");
+    }
+    OutcomeShares::Values shares;
+    std::copy_n(outcomes.data() + i * kOutcomes, kOutcomes, shares.begin());
+    times[i] = device->phase_ns({.access = static_cast<Access>(number),
+                                 .threads = threads.data()[i],
+                                 .accesses = accesses.data()[i],
+                                 .bytes = bytes.data()[i],
+                                 .elapsed_ns = 0,
+                                 .rounds = rounds.data()[i]},
+                                shares);
+  }
+  return to_numpy(std::move(times));
 }
 
 FilterSpec to_filter_spec(const std::optional<FilterTuple>& filter) {
@@ -251,6 +284,7 @@ nb::dict recorded_phases(const RecordingHandle& handle, size_t caches) {
   column("threads", +[](const Phase& phase) { return static_cast<int32_t>(phase.count.threads); });
   column("accesses", +[](const Phase& phase) { return phase.count.accesses; });
   column("bytes", +[](const Phase& phase) { return phase.count.bytes; });
+  column("rounds", +[](const Phase& phase) { return phase.count.rounds; });
   column("elapsed_ns", +[](const Phase& phase) { return phase.count.elapsed_ns; });
   column("thread", +[](const Phase& phase) { return phase.thread; });
   column("start_ns", +[](const Phase& phase) { return phase.start_ns; });
@@ -278,6 +312,8 @@ void bind_recording(nb::module_& module) {
           "caches"_a, "most_phases"_a)
       .def("stop", [](const RecordingHandle& self) { self.recording->stop(); })
       .def("phases", &recorded_phases, "caches"_a);
+  module.def("phase_times_ns", &phase_times_ns, "device"_a, "access"_a, "threads"_a, "accesses"_a, "bytes"_a,
+             "rounds"_a, "outcomes"_a);
 }
 
 void bind_table(nb::module_& module) {

@@ -157,7 +157,7 @@ void shares_of_the_sample_are_those_of_all_lines() {
       OutcomeShares shares;
       shares.add(counts[of], touched * simulated.sampled_share(), simulated.usual_outcome(access));
       for (size_t outcome = 0; outcome < kOutcomes; ++outcome) {
-        const double share = shares[static_cast<Outcome>(outcome)];
+        const double share = shares.values()[outcome];
         const double expected = static_cast<double>(of_all[of][outcome]) / touched;
         check(std::abs(share - expected) < 0.02,
               "a share of the sample is " + std::to_string(share) + ", of all " + std::to_string(expected));
@@ -182,8 +182,8 @@ void a_hot_line_is_no_more_in_the_sample_than_elsewhere() {
     OutcomeShares shares;
     shares.add(counts[0], static_cast<double>(lines.size()) * simulated.sampled_share(),
                simulated.usual_outcome(Access::kLoad));
-    check(std::abs(shares[Outcome::kFree] - 0.5) < 0.01,
-          "hits are " + std::to_string(shares[Outcome::kFree]) + " of all");
+    const double hits = shares.values()[static_cast<size_t>(Outcome::kFree)];
+    check(std::abs(hits - 0.5) < 0.01, "hits are " + std::to_string(hits) + " of all");
   }
 }
 
@@ -202,6 +202,11 @@ double told(size_t where, size_t access, uint64_t size, int threads) {
          static_cast<double>(size) + threads / 100.0;
 }
 
+// Less than those of 64 accesses among many, and more than those of 16.
+double told_alone(size_t access, uint64_t size) {
+  return 40e6 + static_cast<double>(access) * 1e5 + static_cast<double>(size);
+}
+
 Device example_device(const CacheSizes& caches) {
   const std::vector<uint64_t> sizes = {64, 256, 1024};
   std::vector<double> times;
@@ -214,7 +219,11 @@ Device example_device(const CacheSizes& caches) {
       }
     }
   }
-  return Device("example", caches, sizes, times);
+  std::vector<double> alone;
+  for (size_t access = 0; access < kAccesses; ++access) {
+    for (const uint64_t size : sizes) alone.push_back(told_alone(access, size));
+  }
+  return Device("example", caches, sizes, times, alone);
 }
 
 void times_are_those_of_the_table_and_lie_between_them() {
@@ -231,18 +240,45 @@ void times_are_those_of_the_table_and_lie_between_them() {
         "beyond the last");
   check(is(device.time_ns(Where::kThere, Access::kUpdate, 64, 100), told(0, 1, 64, 64)),
         "more threads than 64");
+  check(is(device.alone_ns(Access::kFileRead, 100), told_alone(5, 100)), "alone, between two sizes");
   OutcomeShares shares;
   shares.add({10, 50, 20, 15, 5}, 100, Outcome::kFree);
   const double expected = 0.1 * told(0, 1, 256, 2) + 0.2 * (told(0, 1, 256, 2) - told(0, 0, 256, 2)) +
                           0.15 * told(1, 1, 256, 2) + 0.05 * told(2, 1, 256, 2);
-  check(is(device.time_ns(Access::kUpdate, 100, 25600, 2, shares), 100 * expected), "by what the caches had");
+  check(is(device.phase_ns({Access::kUpdate, 2, 100, 25600, 0}, shares.values()), 100 * expected),
+        "by what the caches had");
+}
+
+void a_phase_takes_no_less_than_one_access_alone_in_each_round() {
+  const Device device = example_device({});
+  const OutcomeShares::Values all_miss = OutcomeShares().values();
+  const double one = told(0, 5, 256, 1);
+  const double alone = told_alone(5, 256);
+  for (const uint64_t accesses : {1, 2, 16, 39, 40, 64, 200}) {
+    for (const uint64_t rounds : {uint64_t{1}, uint64_t{2}, accesses}) {
+      if (rounds > accesses) continue;
+      tested_case() = std::to_string(accesses) + " in " + std::to_string(rounds);
+      const double expected =
+          std::max(static_cast<double>(accesses) * one, static_cast<double>(rounds) * alone);
+      const double took =
+          device.phase_ns({Access::kFileRead, 1, accesses, accesses * 256, 0, rounds}, all_miss);
+      check(std::abs(took - expected) < 1e-6 * expected, "it takes " + std::to_string(took));
+    }
+  }
+  // What the caches had isn't waited for; of what they were to write back nobody waits either.
+  const double hit_or_dirtied = device.phase_ns({Access::kLoad, 1, 10, 640, 0}, {0, 0.5, 0.5, 0, 0});
+  check(hit_or_dirtied < 1, "hits take " + std::to_string(hit_or_dirtied));
+  const double half_missed = device.phase_ns({Access::kLoad, 1, 1, 64, 0}, {0.25, 0.5, 0, 0.25, 0});
+  check(std::abs(half_missed - 0.5 * told_alone(0, 64)) < 1,
+        "half a miss takes " + std::to_string(half_missed));
 }
 
 // 1 us whatever it is.
 std::shared_ptr<const Device> microsecond_device() {
   return std::make_shared<Device>(
       "a microsecond", CacheSizes{}, std::vector<uint64_t>{64},
-      std::vector<double>(Device::kWheres * kAccesses * Device::kMostThreads, 1000.0));
+      std::vector<double>(Device::kWheres * kAccesses * Device::kMostThreads, 1000.0),
+      std::vector<double>(kAccesses, 1000.0));
 }
 
 void phases_within_phases_count_their_own_time_alone() {
@@ -322,6 +358,7 @@ int main() {
   the_sample_takes_the_same_share_of_lines_at_any_distance();
   a_hot_line_is_no_more_in_the_sample_than_elsewhere();
   times_are_those_of_the_table_and_lie_between_them();
+  a_phase_takes_no_less_than_one_access_alone_in_each_round();
   phases_within_phases_count_their_own_time_alone();
   a_thread_is_at_a_medium_once();
   what_a_phase_took_less_than_its_device_is_waited_for();

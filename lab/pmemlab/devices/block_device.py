@@ -7,6 +7,9 @@ The bandwidth of n requests in flight is the lesser of
 - what the published curve has at that size: where it gives one number of requests in flight, its
   ceiling; where it gives several, what lies between them.
 
+An access alone takes what the curve says of one request in flight, where it does, else the idle
+latency as above.
+
 Makers publish random reads of 4 KiB and sequential ones of 128 KiB or so. A disk without moving
 parts reads as much at random as in sequence once requests are that large, so random reads lie
 between.
@@ -45,17 +48,38 @@ class BlockDevice(FiledDevice):
         return None
 
     def _time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
-        problem = self.missing(access)
-        if problem is not None:
-            raise (NotPublishedError if access in _CURVES else LabError)(problem)
-        operation, pattern = next(c for c in _CURVES[access] if c in self.file.bandwidth)
+        operation, pattern = self._curve_of(access)
         of_thread = self._concurrency.file_reads
         if access == Access.FILE_WRITE:
             of_thread = self._concurrency.file_writes
-        blocks_bytes = -(-size_bytes // self.media_line_bytes) * self.media_line_bytes
+        blocks_bytes = self._whole_blocks(size_bytes)
         in_flight = of_thread * threads
         mb_per_s = self.bandwidth_mb_per_s(operation, pattern, blocks_bytes, in_flight)
         return blocks_bytes * threads * 1e3 / mb_per_s
+
+    def _alone_ns(self, access: Access, size_bytes: int) -> float:
+        operation, pattern = self._curve_of(access)
+        blocks_bytes = self._whole_blocks(size_bytes)
+        curve = self._curve(operation, pattern)
+        idle_ns = self._idle_ns(operation, pattern, blocks_bytes)
+        of_few = any(row.covers(1) for row in curve.rows)
+        if curve.covers(blocks_bytes, 1) or (of_few and idle_ns is None):
+            return blocks_bytes * 1e3 / curve.at(blocks_bytes, 1)
+        if idle_ns is None:
+            raise NotPublishedError(
+                f"{self.name}: neither the idle latency of a {pattern} {operation} nor its "
+                f"bandwidth with one in flight is in {self.file.path}"
+            )
+        return idle_ns
+
+    def _curve_of(self, access: Access) -> Curve:
+        problem = self.missing(access)
+        if problem is not None:
+            raise (NotPublishedError if access in _CURVES else LabError)(problem)
+        return next(curve for curve in _CURVES[access] if curve in self.file.bandwidth)
+
+    def _whole_blocks(self, size_bytes: int) -> int:
+        return -(-size_bytes // self.media_line_bytes) * self.media_line_bytes
 
     def bandwidth_mb_per_s(
         self, operation: str, pattern: str, size_bytes: int, threads: int
@@ -63,14 +87,14 @@ class BlockDevice(FiledDevice):
         """threads: requests in flight."""
         curve = self._curve(operation, pattern)
         fewest = max(row.threads[0] for row in curve.rows)
-        alone_ns = self._alone_ns(operation, pattern, size_bytes)
-        if fewest == 1 or alone_ns is None:
+        idle_ns = self._idle_ns(operation, pattern, size_bytes)
+        if fewest == 1 or idle_ns is None:
             return curve.at(size_bytes, threads)
         # A ceiling: less than the smallest of a sequence's requests goes through no faster,
         # but it is the latency, not the size, that is then in the way.
         smallest = curve.rows[0].size_bytes
         ceiling = curve.at(max(size_bytes, smallest), max(threads, fewest))
-        return min(ceiling, threads * size_bytes * 1e3 / alone_ns)
+        return min(ceiling, threads * size_bytes * 1e3 / idle_ns)
 
     def _curve(self, operation: str, pattern: str) -> BandwidthCurve:
         own = self.file.bandwidth.get((operation, pattern))
@@ -84,7 +108,7 @@ class BlockDevice(FiledDevice):
             [*own.rows, *(row for row in sequential.rows if row.size_bytes > largest)]
         )
 
-    def _alone_ns(self, operation: str, pattern: str, size_bytes: int) -> float | None:
+    def _idle_ns(self, operation: str, pattern: str, size_bytes: int) -> float | None:
         idle = self.file.idle_latency.get((operation, pattern))
         if idle is None:
             return None

@@ -8,6 +8,9 @@ The time of an access is the larger of two bounds:
 - *latency*: idle latency / rows in flight. The curves were measured with as many fetches in
   flight as a core has; the engine fetches some rows ahead, which may be fewer.
 
+An access alone takes the idle latency, or what one thread's bandwidth allows, where that is longer
+or no latency was published.
+
 Where latency under load was published in place of bandwidth by size, both bounds are one: the
 engine's fetches in flight and the curve meet in a fixed point (`LoadedLatencyCurve`).
 """
@@ -38,6 +41,17 @@ _STORES: dict[Access, tuple[Curve, ...]] = {
     Access.FILE_WRITE: (("ntstore", "sequential"), ("ntstore", _RANDOM)),
 }
 _LOAD: Curve = ("load", _RANDOM)
+# Whose idle latency an access alone takes; the first that the file has. A thread goes on while what
+# it stored lies in its caches.
+_WAITED_FOR: dict[Access, tuple[Curve, ...]] = {
+    Access.LOAD: (_LOAD,),
+    Access.UPDATE: (_LOAD,),
+    Access.STORE: (),
+    Access.STORE_FLUSHED: (("store-clwb", _RANDOM), ("store-clwb", "sequential")),
+    Access.STORE_STREAMED: (("ntstore", _RANDOM), ("ntstore", "sequential")),
+    Access.FILE_READ: (_LOAD,),
+    Access.FILE_WRITE: (("ntstore", "sequential"), ("ntstore", _RANDOM)),
+}
 
 
 class MemoryDevice(FiledDevice):
@@ -80,6 +94,16 @@ class MemoryDevice(FiledDevice):
         # An update's store finds its line in the cache, but what is published as a store
         # has fetched it: that fetch is the update's load, and is not paid twice.
         return max(times)
+
+    def _alone_ns(self, access: Access, size_bytes: int) -> float:
+        one_thread_ns = self.time_ns(access, size_bytes, 1)
+        for curve in _WAITED_FOR[access]:
+            if curve in self.file.idle_latency:
+                return max(one_thread_ns, self.file.idle_latency[curve].ns)
+            if curve == _LOAD and curve in self.file.loaded_latency:
+                # Of the fewest threads, while they move the least.
+                return max(one_thread_ns, self.file.loaded_latency[curve].rows[0].latency_ns[0])
+        return one_thread_ns
 
     def _load_ns(self, size_bytes: int, threads: int) -> float:
         loaded = self.file.loaded_latency.get(_LOAD)

@@ -71,6 +71,19 @@ class MemoryModeDevice(DeviceModel, CacheOutcomes):
         """As of accesses that all miss, cleanly; who knows what hits asks `cache`."""
         return self.outcome_ns("clean_miss", access, size_bytes, threads)
 
+    def _alone_ns(self, access: Access, size_bytes: int) -> float:
+        """Of a hit: what misses takes as long as its media accesses."""
+        problem = self.missing(access)
+        if problem is not None:
+            raise LabError(problem)
+        own, _ = _REQUESTS[access]
+        return sum(
+            count * device.alone_ns(media_access, size_bytes)
+            for medium, count in self.file.media_accesses[own, "hit"].items()
+            if count
+            for device, media_access in (self._medium(medium),)
+        )
+
     def outcome_ns(self, outcome: str, access: Access, size_bytes: int, threads: int) -> float:
         check_access(access, size_bytes, threads)
         problem = self.missing(access)
@@ -91,10 +104,13 @@ class MemoryModeDevice(DeviceModel, CacheOutcomes):
         )
 
     def _medium_ns(self, medium: str, size_bytes: int, threads: int) -> float:
+        device, access = self._medium(medium)
+        return device.time_ns(access, size_bytes, threads)
+
+    def _medium(self, medium: str) -> tuple[DeviceModel, Access]:
         device = self.dram if medium.startswith("dram") else self.pmem
         # The controller writes lines that it has whole, as streamed stores do.
-        access = Access.LOAD if medium.endswith("read") else Access.STORE_STREAMED
-        return device.time_ns(access, size_bytes, threads)
+        return device, Access.LOAD if medium.endswith("read") else Access.STORE_STREAMED
 
     def bandwidth_mb_per_s(
         self, operation: str, pattern: str, size_bytes: int, threads: int

@@ -78,6 +78,15 @@ class DeviceModel(ABC):
             self._known_times[key] = time_ns
         return time_ns
 
+    def alone_ns(self, access: Access, size_bytes: int) -> float:
+        """Nanoseconds from beginning to end of one access, while nothing else is at the device.
+
+        What n accesses take that are in flight together is no less, however few they are. Raises as
+        `time_ns` does.
+        """
+        check_access(access, size_bytes, 1)
+        return self._alone_ns(Access(access), size_bytes)
+
     @cached_property
     def _known_times(self) -> dict[tuple[Access, int, int], float]:
         """Tables touch few sizes, over and over: who paces them asks for each batch."""
@@ -85,6 +94,9 @@ class DeviceModel(ABC):
 
     @abstractmethod
     def _time_ns(self, access: Access, size_bytes: int, threads: int) -> float: ...
+
+    @abstractmethod
+    def _alone_ns(self, access: Access, size_bytes: int) -> float: ...
 
     @abstractmethod
     def missing(self, access: Access) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from pmemlab.fidelity.rows import Section
 
@@ -11,10 +12,17 @@ __all__ = ["OnStep", "make_sections"]
 OnStep = Callable[[str], object]
 
 
-def make_sections(on_step: OnStep = lambda _: None) -> tuple[Section, ...]:
-    """All of them, which takes a minute. on_step: told what is done next. Raises LabError."""
+def make_sections(
+    on_step: OnStep = lambda _: None, measured: Path | None = None
+) -> tuple[Section, ...]:
+    """All of them, which takes a minute. on_step: told what is done next. measured: file of what
+    was really run; default: that which is kept beside the page. Raises LabError.
+    """
     from pmemlab.fidelity.bandwidth_section import bandwidth_section
+    from pmemlab.fidelity.measured import KEPT
+    from pmemlab.fidelity.measured_sections import measured_sections
     from pmemlab.fidelity.openembedding import openembedding_sections
 
+    of_runs = measured_sections(measured or KEPT)
     on_step("bandwidth: foretelling published figures")
-    return (bandwidth_section(), *openembedding_sections(on_step))
+    return (bandwidth_section(), *of_runs, *openembedding_sections(on_step))

@@ -66,7 +66,8 @@ void LevelDbTier::read_rows(std::span<const Place> places, RowPart, RowBatch& ro
   std::vector<uint32_t> order(places.size());
   std::iota(order.begin(), order.end(), 0u);
   Phase phase(meter());
-  phase.count(Access::kFileRead, places.size(), sizeof(LevelDbRowKey) + row_value_.bytes());
+  const size_t row_bytes = sizeof(LevelDbRowKey) + row_value_.bytes();
+  phase.count_in_rounds(Access::kFileRead, places.size(), places.size() * row_bytes, places.size());
   std::sort(order.begin(), order.end(),
             [&](uint32_t a, uint32_t b) { return places[a].key < places[b].key; });
   for (const uint32_t i : order) {

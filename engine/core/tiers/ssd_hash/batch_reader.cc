@@ -13,6 +13,8 @@ class PreadReader final : public BatchReader {
       read_rest(request);
     }
   }
+
+  size_t rounds_of(size_t requests) const override { return requests; }
 };
 
 }  // namespace

@@ -32,6 +32,8 @@ class BatchReader {
   virtual ~BatchReader() = default;
   // An error of one file is told in its requests; the others are read. None is under way on return.
   virtual void read(std::span<ReadRequest> requests) = 0;
+  // Of how many rounds that is: what is in one is in flight together.
+  virtual size_t rounds_of(size_t requests) const = 0;
 
  protected:
   // By pread, from what is read already.

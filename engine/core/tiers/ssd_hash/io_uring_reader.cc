@@ -35,6 +35,8 @@ class IoUringReader final : public BatchReader {
   IoUringReader(const IoUringReader&) = delete;
   IoUringReader& operator=(const IoUringReader&) = delete;
 
+  size_t rounds_of(size_t requests) const override { return (requests + kDepth - 1) / kDepth; }
+
   void read(std::span<ReadRequest> requests) override {
     for (size_t first = 0; first < requests.size();) {
       size_t count = 1;

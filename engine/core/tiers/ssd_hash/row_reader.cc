@@ -235,7 +235,8 @@ void RowReader::read_files(const Batch& batch, Scratch& scratch) const {
     reader.read(scratch.requests);
     uint64_t bytes = 0;
     for (const ReadRequest& request : scratch.requests) bytes += request.bytes;
-    phase.count_sizes(Access::kFileRead, scratch.requests.size(), bytes);
+    const size_t requests = scratch.requests.size();
+    phase.count_in_rounds(Access::kFileRead, requests, bytes, reader.rounds_of(requests));
     for (size_t request = 0; request < scratch.requests.size(); ++request) take_rows(batch, scratch, request);
   }
 }

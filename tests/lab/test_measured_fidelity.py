@@ -1,0 +1,176 @@
+"""What was really run and is kept beside the fidelity page, and the runs themselves, small."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from test_prediction import Slow
+
+from embstore.devices import Access
+from pmemlab.cli import main
+from pmemlab.devices import load_device
+from pmemlab.errors import LabError, MeasuringError
+from pmemlab.fidelity import command, this_computer
+from pmemlab.fidelity.measured import (
+    Comparison,
+    Measured,
+    keep_measured,
+    read_measured,
+    taken_now,
+)
+from pmemlab.fidelity.measured_sections import measured_sections
+from pmemlab.fidelity.paced_bandwidth import Effort, Point, SlowMotion, compare_paced, lacking
+from pmemlab.fidelity.this_computer import Training, compare_disk, compare_this_computer
+
+NEAR = Comparison("near", 100.0, 105.0, "MB/s", 5, 3.0, "7 times as slow")
+FAR = replace(NEAR, name="far", predicted=150.0)
+SMALL = Training(rows=4000, batch=256, steps=3, repetitions=1)
+
+
+def test_what_was_run_is_kept_with_its_date_and_computer_and_nothing_else_goes(
+    tmp_path: Path,
+) -> None:
+    kept = tmp_path / "measured.json"
+    paced = taken_now([NEAR], ["one: why"])
+    keep_measured(kept, "paced", paced)
+    keep_measured(kept, "this-computer", taken_now([FAR], []))
+    assert read_measured(kept)["paced"] == paced
+    assert read_measured(kept)["this-computer"].comparisons == (FAR,)
+    keep_measured(kept, "this-computer", taken_now([NEAR], []))
+    assert read_measured(kept)["this-computer"].comparisons == (NEAR,)
+    assert "UTC" in paced.when
+    assert "CPUs" in paced.computer
+
+
+def test_the_page_shows_what_the_file_has_and_says_why_aims_were_missed(tmp_path: Path) -> None:
+    kept = tmp_path / "measured.json"
+    assert measured_sections(kept) == ()
+    keep_measured(kept, "paced", Measured("today", "a computer", (NEAR,), ("one: why",)))
+    (section,) = measured_sections(kept)
+    assert [(row.name, row.published, row.predicted, row.reached) for row in section.rows] == [
+        ("near", 100.0, 105.0, True)
+    ]
+    assert "today, on a computer" in section.intro
+    assert section.remarks == ("one: why",)
+    keep_measured(kept, "paced", Measured("today", "a computer", (NEAR, FAR), ()))
+    (section,) = measured_sections(kept)
+    assert [row.name for row in section.missed] == ["far"]
+    assert len(section.remarks) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "can't be read"),
+        ("[]", "must have paced and this-computer alone"),
+        ('{"other": {}}', "must have paced and this-computer alone"),
+        ('{"paced": {}}', "paced: .*missing"),
+        ('{"paced": 3}', "paced: "),
+    ],
+)
+def test_a_damaged_file_is_refused_by_its_name(tmp_path: Path, text: str, message: str) -> None:
+    kept = tmp_path / "measured.json"
+    kept.write_text(text)
+    with pytest.raises(LabError, match=rf"measured.json.*{message}"):
+        read_measured(kept)
+
+
+def test_a_figure_that_is_none_is_refused_by_its_field(tmp_path: Path) -> None:
+    kept = tmp_path / "measured.json"
+    keep_measured(kept, "paced", Measured("today", "here", (NEAR,), ()))
+    document = json.loads(kept.read_text())
+    document["paced"]["comparisons"][0]["truth"] = "fast"
+    kept.write_text(json.dumps(document))
+    with pytest.raises(LabError, match=r"paced.comparisons\[0\].truth: must be a figure"):
+        read_measured(kept)
+
+
+def test_the_device_lacks_what_it_is_held_against() -> None:
+    whole = load_device("optane-100-x1")
+    device, published = lacking(whole, 512, 4)
+    assert published == whole.bandwidth_mb_per_s("load", "random", 512, 4)
+    for row in device.file.bandwidth["load", "random"].rows:
+        assert row.size_bytes != 512
+        assert 4 not in row.threads
+    assert device.cpu_cache_bytes == 0
+
+
+@pytest.mark.parametrize("size_threads", [(64, 4), (512, 1), (500, 4)])
+def test_what_has_no_neighbours_cant_be_foretold(size_threads: tuple[int, int]) -> None:
+    with pytest.raises(LabError, match="don't lie between published figures"):
+        lacking(load_device("optane-100-x1"), *size_threads)
+
+
+def test_a_paced_tier_gives_no_more_than_its_device() -> None:
+    point = Point("optane-100-x1", 4096, 2)
+    told: list[str] = []
+    effort = Effort(seconds=0.05, repetitions=2, margin=5.0)
+    (compared,), left_out = compare_paced([point], effort, told.append)
+    device, published = lacking(load_device(point.device), 4096, 2)
+    assert compared.truth == published
+    # A sleep's least is owed still at the end of each thread.
+    assert 0 < compared.predicted < 1.2 * device.bandwidth_mb_per_s("load", "random", 4096, 2)
+    assert left_out == []
+    assert told == [str(point)]
+
+
+def test_a_point_that_cant_be_foretold_is_left_out_by_name() -> None:
+    compared, left_out = compare_paced(
+        [Point("nvme-p4510", 4096, 2), Point("optane-100-x1", 64, 2)], Effort(), lambda _: None
+    )
+    assert compared == []
+    assert "nvme-p4510" in left_out[0]
+    assert "64 bytes by 2 threads" in left_out[1]
+
+
+def test_slow_motion_takes_as_many_times_as_long() -> None:
+    whole = load_device("ddr4-2666-x6")
+    slow = SlowMotion(whole, 7.0)
+    assert slow.time_ns(Access.LOAD, 256, 3) == 7 * whole.time_ns(Access.LOAD, 256, 3)
+    assert slow.alone_ns(Access.LOAD, 256) == 7 * whole.alone_ns(Access.LOAD, 256)
+
+
+@dataclass(frozen=True)
+class SlowDisk(Slow):
+    is_addressable: bool = False
+
+
+@pytest.mark.parametrize("page_cache", [False, True])
+def test_reads_of_files_are_what_a_disk_makes_slower(tmp_path: Path, page_cache: bool) -> None:
+    quick = compare_disk(tmp_path, SlowDisk("quick", 1.0), page_cache, SMALL)
+    slow = compare_disk(tmp_path, SlowDisk("slow", 1e6), page_cache, SMALL)
+    assert quick.truth > 0
+    assert list(tmp_path.iterdir()) == []
+    reads = int(slow.note.split()[0].replace(",", ""))
+    if page_cache:
+        assert reads == 0  # it holds the files
+    else:
+        assert reads > 100
+        assert slow.predicted >= reads * 1.0  # ms
+
+
+def test_memory_is_no_disk_to_compare_with() -> None:
+    from rich.console import Console
+
+    with pytest.raises(MeasuringError, match=r"/dev/shm: is memory; give a folder on a disk"):
+        compare_this_computer(Path("/dev/shm"), SMALL, Console(quiet=True))
+
+
+def test_the_command_keeps_what_it_ran_and_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, page = tmp_path / "measured.json", tmp_path / "page.md"
+    monkeypatch.setattr(command, "_run_paced", lambda: ([NEAR], []))
+    monkeypatch.setattr(
+        this_computer, "compare_this_computer", lambda folder, *_: ([FAR], [str(folder)])
+    )
+    monkeypatch.setattr(command, "make_sections", lambda measured, **_: measured_sections(measured))
+    arguments = ["fidelity", "--paced", "--this-computer", str(tmp_path)]
+    assert main([*arguments, "--measured", str(kept), "--write", str(page)]) == 0
+    assert set(read_measured(kept)) == {"paced", "this-computer"}
+    assert "| near | 100 | 105 |" in page.read_text()
+    assert "| far | 100 | 150 |" in page.read_text()
+    assert main(["fidelity", "--measured", str(tmp_path / "none" / "x.json")]) == 2
