@@ -51,6 +51,10 @@ class Device:
         _check(access, size_bytes, threads)
         return max(self.latency, threads * size_bytes / self.bytes_a_ns)
 
+    def alone_ns(self, access: Access, size_bytes: int) -> float:
+        _check(access, size_bytes, 1)
+        return self.latency
+
     def latency_ns(self, operation: str, pattern: str) -> float:
         assert (operation, pattern) == ("load", "random")
         if not self.publishes_latency:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,15 +13,25 @@ from embstore.devices import Access
 from pmemlab.planning.accesses import DeviceAccess
 from pmemlab.planning.step_time import lookup_time
 
+BATCH = 1000
+
 
 def _access(device: str, rate: float = 1.0, size: int = 256, miss: float = 0.0) -> DeviceAccess:
     return DeviceAccess(0, device, Access.LOAD, size, rate, miss)
 
 
+@dataclass(frozen=True)
+class FromSeveral(Device):
+    """One that a thread asks several things at once."""
+
+    def time_ns(self, *_: object) -> float:
+        return self.latency / 128
+
+
 def test_one_thread_waits_for_each_latency() -> None:
     fast, slow = Device("fast", latency=100.0), Device("slow", latency=300.0)
     accesses = [_access("fast", 2.0), _access("slow", 0.5)]
-    time = lookup_time(50.0, accesses, {"fast": fast, "slow": slow}, {}, threads=1)
+    time = lookup_time(50.0, accesses, {"fast": fast, "slow": slow}, {}, 1, BATCH)
     assert time.total_ns == pytest.approx(50 + 2 * 100 + 0.5 * 300)
     assert time.by_device == pytest.approx({"fast": 200, "slow": 150})
 
@@ -30,15 +42,22 @@ def test_many_threads_get_the_bandwidth_of_the_device_that_they_wait_for(
 ) -> None:
     """256 bytes at 0.5 bytes a nanosecond: 512 ns of the device each, however many threads ask."""
     device = Device("slow", latency=10.0, bytes_a_ns=0.5)
-    time = lookup_time(cpu_ns, [_access("slow")], {"slow": device}, {}, threads)
+    time = lookup_time(cpu_ns, [_access("slow")], {"slow": device}, {}, threads, BATCH)
     assert time.total_ns / threads == pytest.approx(512, rel=0.01)
+
+
+def test_a_batch_that_reads_little_waits_for_the_whole_latency() -> None:
+    disk = FromSeveral("disk", latency=80_000.0)
+    for batch_ids, expected_ns in ((1, 80_000), (100, 80_000 / 100), (12_800, 80_000 / 128)):
+        time = lookup_time(0.0, [_access("disk")], {"disk": disk}, {}, 1, batch_ids)
+        assert time.total_ns == pytest.approx(expected_ns)
 
 
 def test_two_devices_are_used_at_the_same_time_by_different_threads() -> None:
     narrow = Device("narrow", latency=10.0, bytes_a_ns=0.5)
     wide = Device("wide", latency=10.0, bytes_a_ns=5.0)
     devices = {"narrow": narrow, "wide": wide}
-    both = lookup_time(0.0, [_access("narrow"), _access("wide")], devices, {}, threads=32)
+    both = lookup_time(0.0, [_access("narrow"), _access("wide")], devices, {}, 32, BATCH)
     assert both.total_ns / 32 == pytest.approx(512, rel=0.05)
     assert both.threads_at["narrow"] > 28
 
@@ -46,14 +65,14 @@ def test_two_devices_are_used_at_the_same_time_by_different_threads() -> None:
 def test_disks_side_by_side_share_the_threads() -> None:
     disk = Device("disk", latency=10.0, bytes_a_ns=0.5)
     one, four = (
-        lookup_time(0.0, [_access("disk")], {"disk": disk}, {"disk": n}, threads=32) for n in (1, 4)
+        lookup_time(0.0, [_access("disk")], {"disk": disk}, {"disk": n}, 32, BATCH) for n in (1, 4)
     )
     assert one.total_ns == pytest.approx(4 * four.total_ns, rel=0.01)
 
 
 def test_memory_mode_waits_for_both_memories_as_often_as_it_misses() -> None:
     device = Device("m", cache=Dram(1 << 30, hit=100.0, miss=900.0))
-    time = lookup_time(0.0, [_access("m", miss=0.25)], {"m": device}, {}, threads=1)
+    time = lookup_time(0.0, [_access("m", miss=0.25)], {"m": device}, {}, 1, BATCH)
     assert time.total_ns == pytest.approx(0.75 * 100 + 0.25 * 900)
 
 
@@ -70,7 +89,7 @@ def test_a_faster_device_is_never_slower(
     fast = Device("d", min(latency, other_latency), max(bandwidth, other_bandwidth))
     slow = Device("d", max(latency, other_latency), min(bandwidth, other_bandwidth))
     times = [
-        lookup_time(30.0, [_access("d")], {"d": device}, {}, threads).total_ns
+        lookup_time(30.0, [_access("d")], {"d": device}, {}, threads, BATCH).total_ns
         for device in (fast, slow)
     ]
     assert times[0] <= times[1] * 1.001

@@ -384,7 +384,9 @@ class _Candidate:
             }
         step = self._accesses[machines, threads]
         cpu_ns = self._cpu.ns_per_lookup + step.moved_rows * self._cpu.ns_per_moved_row
-        return lookup_time(cpu_ns, step.accesses, self._devices, units, threads)
+        return lookup_time(
+            cpu_ns, step.accesses, self._devices, units, threads, self._workload.batch_ids
+        )
 
     def _machines_for_bytes(self, machine: MachineShape) -> tuple[int, str]:
         """So many that every memory and disk has room, and which of them is the fullest."""

@@ -46,9 +46,10 @@ def lookup_time(
     devices: Mapping[str, PlannedDevice],
     units: Mapping[str, int],
     threads: int,
+    batch_ids: int,
 ) -> LookupTime:
     """cpu_ns: what isn't a device's, for each id. devices: by name. units: of each device, among
-    which its threads are spread evenly; 1 where it isn't named.
+    which its threads are spread evenly; 1 where it isn't named. batch_ids: of each thread.
     """
     visited = [
         _Visited(
@@ -56,6 +57,7 @@ def lookup_time(
             [each for each in accesses if each.device == name],
             units.get(name, 1),
             threads,
+            batch_ids,
         )
         for name in dict.fromkeys(each.device for each in accesses)
     ]
@@ -89,14 +91,19 @@ class _Visited:
     """
 
     def __init__(
-        self, device: PlannedDevice, accesses: Sequence[DeviceAccess], units: int, threads: int
+        self,
+        device: PlannedDevice,
+        accesses: Sequence[DeviceAccess],
+        units: int,
+        threads: int,
+        batch_ids: int,
     ) -> None:
         self.name = device.name
         self._units = units
         self._threads = threads
         counts = range(1, math.ceil(threads / units) + 1)
         self.times: Floats = np.array(
-            [sum(each.rate * _access_ns(device, each, n) for each in accesses) for n in counts]
+            [sum(_id_ns(device, each, n, batch_ids) for each in accesses) for n in counts]
         )
 
     def at_step_of(self, step_ns: float) -> float:
@@ -115,6 +122,15 @@ class _Visited:
             return float(self.times[0])
         part = short[after - 1] / (short[after - 1] - short[after])
         return float(self.times[after - 1] * (1 - part) + self.times[after] * part)
+
+
+def _id_ns(device: PlannedDevice, each: DeviceAccess, threads: int, batch_ids: int) -> float:
+    """Accesses of a batch overlap, but one takes no less than by itself, as the engine has it."""
+    waits = min(1 / batch_ids, each.rate)
+    return max(
+        each.rate * _access_ns(device, each, threads),
+        waits * device.alone_ns(each.access, each.size_bytes),
+    )
 
 
 def _access_ns(device: PlannedDevice, each: DeviceAccess, threads: int) -> float:
