@@ -140,7 +140,8 @@ TierSpec on_a_device(TierSpec tier) {
   const std::vector<uint64_t> sizes = {64, 4096};
   tier.device = std::make_shared<Device>(
       "device of " + tier.kind, CacheSizes{64 << 10, tier.kind == "DRAM" ? uint64_t{256} << 10 : 0}, sizes,
-      std::vector<double>(Device::kWheres * kAccesses * sizes.size() * Device::kMostThreads, 300.0));
+      std::vector<double>(Device::kWheres * kAccesses * sizes.size() * Device::kMostThreads, 300.0),
+      std::vector<double>(kAccesses * sizes.size(), 3000.0));
   return tier;
 }
 
