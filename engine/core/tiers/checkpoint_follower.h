@@ -50,7 +50,7 @@ class CheckpointFollower {
   // Makes its rows live. Calls visit(headers, slots) for them, from so many threads at once. Newer checkpoints stay until
   // they are dropped. Throws Error(kStorage), naming the file, where there's no such checkpoint or a record of it isn't
   // what was written, or whatever visit throws; nothing is live then, and it may be tried again.
-  // REQUIRES: nothing is live, nothing pending, no other call.
+  // REQUIRES: nothing is live, nothing pending, no other call, and no lock is held that Relocator::relocate() takes.
   using Restored = std::function<void(std::span<const RowHeader> headers, std::span<const Slot> slots)>;
   virtual void restore(const CheckpointName& checkpoint, int threads, const Restored& visit) = 0;
 };

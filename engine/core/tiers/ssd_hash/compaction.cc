@@ -17,28 +17,19 @@ constexpr auto kSetAsideFor = std::chrono::seconds(5);
 }  // namespace
 
 // Held for a whole compaction. False where another is under way and one doesn't wait for it.
-class Compaction::Turn {
- public:
-  Turn(Compaction& compaction, bool wait) : compaction_(compaction) {
-    const MutexLock lock(compaction_.turn_mutex_);
-    if (compaction_.compacting_ && !wait) return;
-    while (compaction_.compacting_) compaction_.turn_ended_.wait(compaction_.turn_mutex_);
-    compaction_.compacting_ = mine_ = true;
-  }
-  ~Turn() {
-    if (!mine_) return;
-    const MutexLock lock(compaction_.turn_mutex_);
-    compaction_.compacting_ = false;
-    compaction_.turn_ended_.notify_all();
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-  explicit operator bool() const { return mine_; }
+Compaction::Turn::Turn(Compaction& compaction, bool wait) : compaction_(compaction) {
+  const MutexLock lock(compaction_.turn_mutex_);
+  if (compaction_.compacting_ && !wait) return;
+  while (compaction_.compacting_) compaction_.turn_ended_.wait(compaction_.turn_mutex_);
+  compaction_.compacting_ = mine_ = true;
+}
 
- private:
-  Compaction& compaction_;
-  bool mine_ = false;
-};
+Compaction::Turn::~Turn() {
+  if (!mine_) return;
+  const MutexLock lock(compaction_.turn_mutex_);
+  compaction_.compacting_ = false;
+  compaction_.turn_ended_.notify_all();
+}
 
 Compaction::Compaction(Log& log, const LogShape& shape, CompactionMode mode)
     : log_(log), shape_(shape), mode_(mode) {}

@@ -55,6 +55,22 @@ class Compaction {
   // under way: that one removes them, or the next does.
   void remove_unneeded();
 
+  // One thread's at a time, which alone may compact meanwhile: whoever doesn't keeps rows from being moved. REQUIRES: no
+  // lock is held that relocate() takes; and who has it writes nothing to the tier.
+  class Turn {
+   public:
+    // wait: for that of another, rather than go without.
+    Turn(Compaction& compaction, bool wait);
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    explicit operator bool() const { return mine_; }
+
+   private:
+    Compaction& compaction_;
+    bool mine_ = false;
+  };
+
   uint64_t compacted_files() const { return compacted_files_.load(std::memory_order_relaxed); }
   uint64_t moved_rows() const { return moved_rows_.load(std::memory_order_relaxed); }
   uint64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
@@ -77,7 +93,6 @@ class Compaction {
     uint32_t count = 0;
     std::string first_reason;
   };
-  class Turn;  // one compaction at a time
 
   bool is_over(uint64_t bound, uint64_t more_bytes) const;
   bool is_over_soft_bound(uint64_t more_bytes) const;

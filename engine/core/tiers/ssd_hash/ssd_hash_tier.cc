@@ -270,6 +270,9 @@ uint64_t SsdHashTier::checkpoint_rows(uint64_t number) const {
 void SsdHashTier::restore(const CheckpointName& checkpoint, int threads, const Restored& visit) {
   check_keeps_checkpoints();
   check_usable();
+  // A compaction that goes on from before would take rows that come back in their old places for those that it was
+  // about to move.
+  const ssd_hash::Compaction::Turn turn(*compaction_, /*wait=*/true);
   checkpoints_->restore(checkpoint, threads, visit);
 }
 

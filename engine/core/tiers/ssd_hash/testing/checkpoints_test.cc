@@ -390,6 +390,65 @@ void a_checkpoint_begins_when_no_row_is_in_two_places() {
   check(versions_of(relocator.index) == versions, "other rows came back");
 }
 
+// Moves its first rows when those of a checkpoint have come back to their places, or evidently wait for it.
+class MovesDuringRestore final : public Relocator {
+ public:
+  explicit MovesDuringRestore(PlainIndex& index) : index_(index) {}
+  void relocate(std::span<Relocation> rows) override {
+    is_moving = true;
+    wait_for(are_back);
+    index_.relocate(rows);
+    has_moved = true;
+  }
+  static void wait_for(const std::atomic<bool>& event) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+    while (!event && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  }
+
+  std::atomic<bool> is_moving{false};
+  std::atomic<bool> are_back{false};
+  std::atomic<bool> has_moved{false};
+
+ private:
+  PlainIndex& index_;
+};
+
+void rows_that_were_on_the_move_come_back_once() {
+  const TemporaryDirectory directory;
+  PlainIndex index;
+  MovesDuringRestore relocator(index);
+  SsdHashTier tier("var", kLayout, directory / "rows", checkpoint_options());
+  tier.take_up({});
+  tier.start_compaction(relocator);
+  write_rows(tier, index, kLayout, keys_from(0, 3000), 1);
+  tier.begin_checkpoint(1);
+  tier.commit_checkpoint(name_of(1));
+  const Versions versions = versions_of(index);
+  const auto erase = [&](int64_t each) {
+    std::vector<Place> places;
+    for (const auto& [key, version] : versions_of(index)) {
+      if (key % 8 != each) places.push_back({key, index.take(key)->slot});
+    }
+    tier.erase(places);
+  };
+  erase(0);
+  std::thread mover([&] { tier.compact(); });
+  while (!relocator.is_moving) std::this_thread::yield();
+  erase(-1);  // all
+  tier.restore(name_of(1), 1, [&](std::span<const RowHeader> headers, std::span<const Slot> slots) {
+    for (size_t i = 0; i < slots.size(); ++i) index.put(headers[i].key, slots[i], headers[i].version);
+    if (index.size() < versions.size()) return;
+    relocator.are_back = true;
+    MovesDuringRestore::wait_for(relocator.has_moved);
+  });
+  mover.join();
+  check_all(tier, index, kLayout);
+  check(versions_of(index) == versions, "other rows came back");
+  tier.begin_checkpoint(2);
+  tier.commit_checkpoint(name_of(2));
+  check(tier.checkpoint_rows(2) == versions.size(), "rows are in the next checkpoint twice, or not at all");
+}
+
 // Writes, reads and compaction go on while checkpoints are committed and dropped.
 void checkpoints_are_committed_while_others_write_and_read() {
   const TemporaryDirectory directory;
@@ -442,6 +501,7 @@ constexpr Test kTests[] = {
     {"a_damaged_row_is_named_and_nothing_is_live_then", a_damaged_row_is_named_and_nothing_is_live_then},
     {"calls_in_the_wrong_order_are_refused", calls_in_the_wrong_order_are_refused},
     {"a_checkpoint_begins_when_no_row_is_in_two_places", a_checkpoint_begins_when_no_row_is_in_two_places},
+    {"rows_that_were_on_the_move_come_back_once", rows_that_were_on_the_move_come_back_once},
     {"checkpoints_are_committed_while_others_write_and_read",
      checkpoints_are_committed_while_others_write_and_read},
 };
