@@ -1,0 +1,66 @@
+"""The Keras variable that stands for a table's rows, and trains them when it is applied."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import keras
+from keras.src.backend.common import global_state
+
+from embstore.errors import UnsupportedError
+from embstore.keras.backend import train_when
+from embstore.keras.table import Table
+
+__all__ = ["Rows"]
+
+
+class Rows(keras.Variable):  # type: ignore[misc]
+    """Takes its turn among a model's trainable variables for rows that Keras can't hold.
+
+    It is a scalar. Each look-up that comes back in a backward pass adds 1 to its gradient, after
+    handing what came back to the table. As `overwrite_with_gradient` says, a Keras optimizer
+    doesn't train it, but assigns that gradient: this is when the rows are trained.
+    """
+
+    def __init__(self, table: Table, trainable: bool) -> None:
+        super().__init__("zeros", shape=(), dtype="float32", trainable=trainable, name="rows")
+        self.overwrite_with_gradient = True
+        self.table = table
+
+    def assign(self, value: Any) -> Any:
+        optimizer = _applying_optimizer(self.table.name)
+        if optimizer is None:
+            self._refuse("set")
+        train_when(self.table, value, optimizer)
+        return value
+
+    def numpy(self) -> NoReturn:
+        return self._refuse("given")
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+        return self._refuse("given")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise UnsupportedError(
+            f"{self.table.name}: its rows can't be {what} as one array (get_weights, set_weights, "
+            "EarlyStopping's restore_best_weights); save_weights and load_weights, and the "
+            "callback ModelCheckpoint, keep them"
+        )
+
+
+def _applying_optimizer(name: str) -> Any:
+    """The Keras optimizer that is at work: it names itself to the variables that it makes."""
+    scopes = global_state.get_global_attribute("name_scope_stack") or []
+    optimizers = [
+        scope.caller for scope in scopes if isinstance(scope.caller, keras.optimizers.Optimizer)
+    ]
+    for optimizer in optimizers:
+        scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        for option in ("loss_scale_factor", "use_ema", "gradient_accumulation_steps"):
+            if scaled or getattr(optimizer, option, None):
+                with_what = "" if scaled else f" with {option}"
+                raise UnsupportedError(
+                    f"{name}: rows can't follow keras.optimizers.{type(optimizer).__name__}"
+                    f"{with_what}; compile the model without"
+                )
+    return optimizers[-1] if optimizers else None
