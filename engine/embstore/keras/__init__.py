@@ -25,8 +25,10 @@ through memory; for tables that are too large for it see `rows_kept_apart`. What
 unseen raises: `get_weights` and `set_weights`, and with them
 `EarlyStopping(restore_best_weights=True)`, take `ModelCheckpoint` in place.
 
-Not with: loss scaling (mixed_float16), gradient accumulation and moving averages of the Keras
-optimizer, JAX, `jit_compile=True`, or distribution strategies; each is told by an error.
+Gradient accumulation and moving averages of the Keras optimizer, momentum and the other options
+that have no counterpart in embstore.optimizers, and JAX are refused by errors that say so. On
+TensorFlow Keras itself squares the gradient of each duplicate in a batch by itself, and on torch
+those of a key together; here they are always together.
 """
 
 try:

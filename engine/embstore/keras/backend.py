@@ -35,11 +35,12 @@ def lookup(table: Table, rows: Rows, ids: Any, training: bool) -> Any:
     return tensorflow_lookup.lookup(table, rows, ids, training)
 
 
-def train_when(table: Table, looked_up: Any, optimizer: Any) -> None:
+def train_when(table: Table, looked_up: Any, optimizer: Any, loss_scale: Any) -> None:
     """`Table.train`, as soon as the gradient `looked_up`, a scalar tensor, is known."""
     if keras.backend.backend() == "torch":
-        table.train(float(looked_up), float(optimizer.learning_rate), optimizer)
+        rate = float(optimizer.learning_rate)
+        table.train(float(looked_up), rate, float(loss_scale), optimizer)
         return
     from embstore.keras import tensorflow_lookup
 
-    tensorflow_lookup.train_when(table, looked_up, optimizer)
+    tensorflow_lookup.train_when(table, looked_up, optimizer, loss_scale)

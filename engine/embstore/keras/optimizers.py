@@ -69,7 +69,6 @@ def rule_of(theirs: Any) -> Optimizer:
         "clipvalue",
         "global_clipnorm",
         "use_ema",
-        "loss_scale_factor",
         "gradient_accumulation_steps",
     ):
         if getattr(theirs, option, None):

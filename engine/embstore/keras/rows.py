@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
 from typing import Any, NoReturn
 
 import keras
@@ -28,10 +30,16 @@ class Rows(keras.Variable):  # type: ignore[misc]
         self.table = table
 
     def assign(self, value: Any) -> Any:
-        optimizer = _applying_optimizer(self.table.name)
+        optimizer = _applying_optimizer()
         if optimizer is None:
             self._refuse("set")
-        train_when(self.table, value, optimizer)
+        for option in ("use_ema", "gradient_accumulation_steps"):
+            if getattr(optimizer, option, None):
+                raise UnsupportedError(
+                    f"{self.table.name}: rows can't follow keras.optimizers."
+                    f"{type(optimizer).__name__} with {option}; compile the model without"
+                )
+        train_when(self.table, value, optimizer, _loss_scale(optimizer))
         return value
 
     def numpy(self) -> NoReturn:
@@ -48,19 +56,26 @@ class Rows(keras.Variable):  # type: ignore[misc]
         )
 
 
-def _applying_optimizer(name: str) -> Any:
+def _applying_optimizer() -> Any:
     """The Keras optimizer that is at work: it names itself to the variables that it makes."""
     scopes = global_state.get_global_attribute("name_scope_stack") or []
-    optimizers = [
-        scope.caller for scope in scopes if isinstance(scope.caller, keras.optimizers.Optimizer)
-    ]
-    for optimizer in optimizers:
-        scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-        for option in ("loss_scale_factor", "use_ema", "gradient_accumulation_steps"):
-            if scaled or getattr(optimizer, option, None):
-                with_what = "" if scaled else f" with {option}"
-                raise UnsupportedError(
-                    f"{name}: rows can't follow keras.optimizers.{type(optimizer).__name__}"
-                    f"{with_what}; compile the model without"
-                )
-    return optimizers[-1] if optimizers else None
+    callers = [scope.caller for scope in scopes]
+    found = [caller for caller in callers if isinstance(caller, keras.optimizers.Optimizer)]
+    return found[-1] if found else None
+
+
+def _loss_scale(optimizer: Any) -> Any:
+    """What the loss was multiplied by, a number or tensor: gradients that are assigned still are."""
+    scale = optimizer.loss_scale_factor or 1.0
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        outer = frame.f_locals.get("self")
+        if isinstance(outer, keras.optimizers.LossScaleOptimizer):  # which tells it to nobody
+            return outer.dynamic_scale.value * scale
+        frame = frame.f_back
+    return scale
+
+
+_MOST_FRAMES = 12  # between: Keras's own

@@ -125,25 +125,36 @@ class Table:
     def next_number(self) -> int:
         return next(self._numbers)
 
-    def gather(self, number: int, ids: Ids, grads: Floats, owner: Any = None) -> None:
-        """Keeps a look-up's gradients until `train`.
+    def gather(self, number: int, ids: Ids, grads: Floats, owner: Any = None) -> float:
+        """Keeps a look-up's gradients until `train`, and counts them: 1, or nan if one isn't finite.
 
         grads: float32 of ids.shape + (dim,), in memory of `owner`'s.
         """
         part = _Gathered(number, ids.reshape(-1), grads.reshape(-1, self.dim), owner)
         with self._lock:
             self._gathered.append(part)
+        # A sum is finite only where its parts are, and fast; a finite one may still overflow.
+        with np.errstate(over="ignore", invalid="ignore"):
+            finite = np.isfinite(grads.sum()) or np.isfinite(grads).all()
+        return 1.0 if finite else float("nan")
 
-    def train(self, looked_up: float, rate: float, optimizer: Any) -> None:
+    def train(self, looked_up: float, rate: float, loss_scale: float, optimizer: Any) -> None:
         """One step with the gradients of the last `looked_up` look-ups that came back.
 
         Older ones were dropped by whoever set the model's gradients to zero.
 
+        looked_up: the sum of what `gather` gave for them.
         rate: of the Keras `optimizer`, whose rule and rate are kept to where the table has none
             of its own.
+        loss_scale: what the gradients have to be divided by.
         """
         with self._lock:
             gathered, self._gathered = self._gathered, []
+            if not np.isfinite(looked_up):
+                raise InvalidArgumentError(
+                    f"{self.name}: a gradient is inf or nan, and would be the loss of its rows; "
+                    "no row was trained in this step"
+                )
             count = round(looked_up)
             if not 0 < count <= len(gathered) or count != looked_up:
                 raise UnsupportedError(
@@ -154,12 +165,8 @@ class Table:
             parts = sorted(gathered[-count:], key=lambda part: part.number)
             ids = np.concatenate([part.ids for part in parts]) if count > 1 else parts[0].ids
             grads = np.concatenate([part.grads for part in parts]) if count > 1 else parts[0].grads
-            # A sum is finite only where its parts are, and fast; a finite one may still overflow.
-            if not np.isfinite(grads.sum()) and not np.isfinite(grads).all():
-                raise InvalidArgumentError(
-                    f"{self.name}: a gradient is inf or nan, and would be the loss of its rows; "
-                    "no row was trained in this step"
-                )
+            if loss_scale != 1:
+                grads = grads / np.float32(loss_scale)
             variable = self._trainable(optimizer)
             wanted = rate if self.own is None else self.own.rate(_applies(variable))
             if wanted is not None and np.float32(wanted) != np.float32(variable.learning_rate):

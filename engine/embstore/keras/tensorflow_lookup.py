@@ -24,8 +24,7 @@ def lookup(table: Table, rows: Rows, ids: Any, training: bool) -> Any:
         number: np.int64, keys: NDArray[np.int64], grads: NDArray[np.float32]
     ) -> np.float32:
         # A copy: the memory is TensorFlow's, and it has other plans for it.
-        table.gather(int(number), keys.copy(), np.array(grads, np.float32))
-        return np.float32(1)
+        return np.float32(table.gather(int(number), keys.copy(), np.array(grads, np.float32)))
 
     @tf.custom_gradient
     def differentiable(_parameter: Any) -> tuple[Any, Any]:
@@ -33,7 +32,8 @@ def lookup(table: Table, rows: Rows, ids: Any, training: bool) -> Any:
         values.set_shape((*ids.shape, table.dim))
 
         def gradient(upstream: Any) -> Any:
-            counted = tf.numpy_function(gather, [number, ids, tf.convert_to_tensor(upstream)], tf.float32)
+            grads = tf.convert_to_tensor(upstream)
+            counted = tf.numpy_function(gather, [number, ids, grads], tf.float32)
             counted.set_shape(())
             return counted
 
@@ -42,8 +42,9 @@ def lookup(table: Table, rows: Rows, ids: Any, training: bool) -> Any:
     return differentiable(tf.convert_to_tensor(rows.value))
 
 
-def train_when(table: Table, looked_up: Any, optimizer: Any) -> None:
-    def train(count: np.float32, rate: np.float32) -> None:
-        table.train(float(count), float(rate), optimizer)
+def train_when(table: Table, looked_up: Any, optimizer: Any, loss_scale: Any) -> None:
+    def train(count: np.float32, rate: np.float32, scale: np.float32) -> None:
+        table.train(float(count), float(rate), float(scale), optimizer)
 
-    tf.numpy_function(train, [looked_up, tf.cast(optimizer.learning_rate, tf.float32)], [])
+    rate = tf.cast(optimizer.learning_rate, tf.float32)
+    tf.numpy_function(train, [looked_up, rate, tf.cast(loss_scale, tf.float32)], [])
