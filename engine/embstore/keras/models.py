@@ -18,11 +18,19 @@ __all__ = ["distributed_model", "save_as_original_model", "variables"]
 
 
 def variables(model: Any) -> list[EmbeddingVariable]:
-    """The tables of a model's (or layer's) embeddings, each once, for `embstore.save` and others."""
+    """The tables of a model's (or layer's) embeddings, each once, for `embstore.save` and others.
+
+    Compile a model before: tables have the slots of its optimizer then.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
     found: dict[int, EmbeddingVariable] = {}
     for layer in _layers(model):
-        if isinstance(layer, Embedding):
-            found.setdefault(id(layer), layer.variable)
+        if isinstance(layer, Embedding) and id(layer) not in found:
+            if optimizer is not None and layer.trainable:
+                layer.table.train_by(optimizer)
+            found[id(layer)] = layer.variable
     return list(found.values())
 
 

@@ -56,9 +56,9 @@ def save_table(table: Table, store: Any) -> None:
     initial = table.initial_rows
     if initial is not None:
         store[_INITIAL] = initial
+    optimizer = table.variable.optimizer if table.is_made else None
+    state["optimizer"] = described("optimizer", optimizer)
     if not state["apart"] and table.is_made:
-        optimizer = table.variable.optimizer
-        state["optimizer"] = described("optimizer", optimizer)
         with tempfile.TemporaryDirectory(prefix="embstore-keras-") as folder:
             directory = Path(folder)
             _write(table, directory)
@@ -90,13 +90,13 @@ def load_table(table: Table, store: Any) -> None:
         )
     if _INITIAL in held:
         table.start_from(np.asarray(store[_INITIAL], np.float32))
+    saved_by = from_description(state["optimizer"])
+    if table.own is None and (not table.is_made or table.variable.optimizer != saved_by):
+        table.make(saved_by)
     if not state["files"]:
         if table.is_made and not state["apart"]:
             table.make(table.variable.optimizer)  # it was saved before it had any row
         return
-    saved_by = from_description(state["optimizer"])
-    if table.own is None and (not table.is_made or table.variable.optimizer != saved_by):
-        table.make(saved_by)
     with tempfile.TemporaryDirectory(prefix="embstore-keras-") as folder:
         directory = Path(folder)
         for number, name in enumerate(state["files"]):

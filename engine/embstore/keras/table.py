@@ -173,11 +173,23 @@ class Table:
                 variable.learning_rate = wanted
             variable.apply_gradients(ids, grads)
 
+    def train_by(self, theirs: Any) -> None:
+        """Says, before the first step does, by which Keras optimizer the model is compiled."""
+        with self._lock:
+            if self.own is None and self.variable.optimizer is None:
+                self._trainable(theirs)
+
     def _trainable(self, theirs: Any) -> EmbeddingVariable:
         rule = self._rule_of(theirs) if self.own is None else self.own.optimizer
         variable = self.variable
         if variable.optimizer is None:
-            self.make(rule)  # nothing is lost: it can't have been trained
+            if variable.total_count()[0]:
+                raise InvalidArgumentError(
+                    f"{self.name}: its rows were restored before it was known how they are "
+                    "trained, and have no optimizer slots; compile the model first, and ask "
+                    "embstore.keras.variables(model) for the variable to restore"
+                )
+            self.make(rule)
         elif not same_rule(variable.optimizer, rule):
             raise InvalidArgumentError(
                 f"{self.name}: its rows were trained by {variable.optimizer}, and the model is now "
