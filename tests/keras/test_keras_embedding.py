@@ -95,6 +95,8 @@ def test_callbacks_that_set_the_learning_rate_drive_the_rows_too() -> None:
 )
 def test_losses_may_be_scaled(make: Callable[[], Any]) -> None:
     own, theirs = own_and_theirs(make)
+    if ON_TENSORFLOW:  # where Keras can't scale the gradients of its own Embedding
+        theirs.compile(keras.optimizers.SGD(0.5), "mse")
     assert_trained_alike(own, theirs, ids_without_duplicates())
 
 
@@ -105,7 +107,7 @@ def test_a_step_that_loss_scaling_leaves_out_trains_no_row() -> None:
     own, theirs = own_and_theirs(lambda: scaling)
     own.compile(scaling, "mse")
     ids, before = ids_without_duplicates(), rows_of(own)
-    own.train_on_batch(ids[:BATCH], 8 * labels_of(ids[:BATCH]))
+    own.train_on_batch(ids[:BATCH], 1000 * labels_of(ids[:BATCH]))
     assert float(scaling.dynamic_scale) == 2.0**126
     np.testing.assert_array_equal(rows_of(own), before)
     fit(own, ids, epochs=1)
