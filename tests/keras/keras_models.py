@@ -19,8 +19,8 @@ def ids_without_duplicates(batches: int = 6) -> NDArray[np.int64]:
     """(batches * BATCH, LENGTH), where every batch has each key once."""
     random = np.random.RandomState(3)
     return np.concatenate(
-        [random.permutation(KEYS).reshape(BATCH, LENGTH) for _ in range(batches)]
-    ).astype(np.int64)
+        [random.permutation(KEYS).reshape(BATCH, LENGTH) for _ in range(batches)], dtype=np.int64
+    )
 
 
 def ids_with_duplicates(batches: int = 6) -> NDArray[np.int64]:
@@ -29,7 +29,8 @@ def ids_with_duplicates(batches: int = 6) -> NDArray[np.int64]:
 
 
 def labels_of(ids: NDArray[np.int64]) -> NDArray[np.float32]:
-    return np.sin(ids.sum(axis=1, keepdims=True)).astype(np.float32)
+    labels: NDArray[np.float32] = np.sin(ids.sum(axis=1, keepdims=True)).astype(np.float32)
+    return labels
 
 
 def over(embedding: Any, calls: int = 1) -> Any:

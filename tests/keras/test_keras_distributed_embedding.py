@@ -34,9 +34,9 @@ def layer_of(combiner: str) -> DistributedEmbedding:
 def combined(rows: NDArray[Any], weights: NDArray[Any], combiner: str) -> NDArray[Any]:
     """The plain model: rows (length, dim), weights (length,)."""
     summed: NDArray[Any] = (rows * weights[:, None]).sum(axis=0)
-    if combiner == "mean":
-        return summed / weights.sum()
-    return summed / np.sqrt((weights**2).sum()) if combiner == "sqrtn" else summed
+    divisor = {"sum": 1.0, "mean": weights.sum(), "sqrtn": np.sqrt((weights**2).sum())}[combiner]
+    result: NDArray[Any] = summed / divisor
+    return result
 
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])

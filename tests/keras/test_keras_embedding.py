@@ -1,4 +1,4 @@
-"""`embstore.keras.Embedding` trains as `keras.layers.Embedding` does, on rows that embstore keeps."""
+"""`embstore.keras.Embedding` trains as `keras.layers.Embedding` does, on embstore's rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_losses_and_rows_are_those_of_keras(name: str) -> None:
-    # Each batch has every key: rows that a batch lacks are left alone here, and not by Keras's Adam.
+    # Each batch has every key: rows that it lacks are left alone here, and not by Keras's Adam.
     own, theirs = own_and_theirs(OPTIMIZERS[name])
     assert_trained_alike(own, theirs, ids_without_duplicates())
 
@@ -101,10 +101,8 @@ def test_losses_may_be_scaled(make: Callable[[], Any]) -> None:
 
 
 def test_a_step_that_loss_scaling_leaves_out_trains_no_row() -> None:
-    scaling = keras.optimizers.LossScaleOptimizer(
-        keras.optimizers.SGD(0.5), initial_scale=2.0**127
-    )
-    own, theirs = own_and_theirs(lambda: scaling)
+    scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=2.0**127)
+    own, _ = own_and_theirs(lambda: scaling)
     own.compile(scaling, "mse")
     ids, before = ids_without_duplicates(), rows_of(own)
     own.train_on_batch(ids[:BATCH], 1000 * labels_of(ids[:BATCH]))

@@ -150,7 +150,9 @@ def test_the_callbacks_that_keep_models_keep_rows(tmp_path: Path) -> None:
         ids,
         callbacks=[
             keras.callbacks.ModelCheckpoint(tmp_path / "{epoch}.keras"),
-            keras.callbacks.ModelCheckpoint(tmp_path / "{epoch}.weights.h5", save_weights_only=True),
+            keras.callbacks.ModelCheckpoint(
+                tmp_path / "{epoch}.weights.h5", save_weights_only=True
+            ),
         ],
     )
     for path in ("2.keras", "2.weights.h5"):
@@ -160,12 +162,12 @@ def test_the_callbacks_that_keep_models_keep_rows(tmp_path: Path) -> None:
 
 
 def test_training_that_was_interrupted_goes_on_from_its_backup(tmp_path: Path) -> None:
-    class Interruption(Exception):
+    class InterruptionError(Exception):
         pass
 
     def interrupt(epoch: int, _logs: Any) -> None:
         if epoch == 1:
-            raise Interruption
+            raise InterruptionError
 
     whole, theirs = own_and_theirs(adagrad)
     ids = ids_with_duplicates()
@@ -175,7 +177,7 @@ def test_training_that_was_interrupted_goes_on_from_its_backup(tmp_path: Path) -
         model.compile(adagrad(), "mse")
     backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
     stop = keras.callbacks.LambdaCallback(on_epoch_begin=interrupt)
-    with pytest.raises(Interruption):
+    with pytest.raises(InterruptionError):
         fit(interrupted, ids, epochs=3, callbacks=[backup, stop])
     backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
     assert fit(resumed, ids, epochs=3, callbacks=[backup]) == losses[1:]
@@ -208,9 +210,7 @@ def test_a_file_whose_rows_are_damaged_is_refused(trained: Any, tmp_path: Path) 
     assert other.get_layer("another").variable.total_count() == (0, DIM)
 
 
-def test_a_model_without_its_rows_is_refused_unless_asked_for(
-    trained: Any, tmp_path: Path
-) -> None:
+def test_a_model_without_its_rows_is_refused_unless_asked_for(trained: Any, tmp_path: Path) -> None:
     table = trained.get_layer("table").variable
     with es.keras.rows_kept_apart():
         trained.save(tmp_path / "model.keras")

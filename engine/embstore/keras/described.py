@@ -25,9 +25,8 @@ _NAMES = {
 
 def described(name: str, value: Any) -> Any:
     """JSON that `from_description` makes `value` of; `name` says in errors what it was."""
-    if value is None or isinstance(value, (bool, int, float, str)) and not isinstance(
-        value, enum.Enum
-    ):
+    plain = isinstance(value, (bool, int, float, str)) and not isinstance(value, enum.Enum)
+    if value is None or plain:
         return value
     kind = type(value)
     if _NAMES.get(kind.__name__) is kind:
@@ -65,6 +64,4 @@ def from_description(description: Any) -> Any:
         )
     if issubclass(kind, enum.Enum):
         return kind[description["member"]]
-    return kind(
-        **{name: from_description(entry) for name, entry in description["fields"].items()}
-    )
+    return kind(**{name: from_description(entry) for name, entry in description["fields"].items()})

@@ -44,8 +44,11 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
                     f"{type(feature).__name__}"
                 )
         self._features: tuple[FeatureConfig, ...] = tuple(features)
-        # In a closure, since Keras would wrap a structure that is an attribute.
-        self._structure = lambda: feature_configs
+
+        def structure() -> Any:  # Keras would wrap one that is an attribute
+            return feature_configs
+
+        self._structure = structure
         self._tables: list[TableConfig] = []
         for feature in features:
             if feature.table not in self._tables:
@@ -63,6 +66,7 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         return {embedding.name: embedding.variable for embedding in self._embeddings}
 
     def build(self, input_shapes: Any = None) -> None:
+        del input_shapes  # rows are of any
         for embedding in self._embeddings:
             embedding.build()
         self.built = True
@@ -108,6 +112,7 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
     def compute_output_spec(
         self, inputs: Any, weights: Any = None, training: bool | None = None
     ) -> Any:
+        del weights, training
         structure = self._structure()
         _check_same("inputs", structure, inputs)
         specs = []

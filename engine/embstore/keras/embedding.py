@@ -72,8 +72,10 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
                     "have; leave it out"
                 )
         super().__init__(**kwargs)
-        self.input_dim = None if any_key(input_dim) else _checks.integer(
-            "input_dim", input_dim, at_least=1, unit="ids"
+        self.input_dim = (
+            None
+            if any_key(input_dim)
+            else _checks.integer("input_dim", input_dim, at_least=1, unit="ids")
         )
         self.output_dim = _checks.integer("output_dim", output_dim, at_least=1)
         self.mask_zero = _checks.flag("mask_zero", mask_zero)
@@ -125,7 +127,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         return self.variable.lookup(np.arange(self.input_dim), train=True)
 
     def build(self, input_shape: Any = None) -> None:
-        if self.built:
+        del input_shape  # rows are of any
+        if hasattr(self, "_rows"):
             return
         with keras.name_scope(self.name, caller=self):
             self._rows = Rows(self._table, self.trainable)
@@ -138,16 +141,16 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         return ops.cast(rows, self.compute_dtype)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        del mask
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return (*input_shape, self.output_dim)
 
     def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
+        del training
         self._check_dtype(inputs, symbolic=True)
-        return keras.KerasTensor(
-            self.compute_output_shape(inputs.shape), dtype=self.compute_dtype
-        )
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=self.compute_dtype)
 
     def save_own_variables(self, store: Any) -> None:
         save_table(self._table, store)
@@ -167,9 +170,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             else described("embeddings_initializer", self._initializer),
             mask_zero=self.mask_zero,
             optimizer=described_rule(self._own_rule),
-            ev_option=described(
-                "ev_option", _without_initializer(option)
-            ),
+            ev_option=described("ev_option", _without_initializer(option)),
             partition_num=self.partition_num,
         )
         return config

@@ -58,7 +58,9 @@ def distributed_model(
     def convert(layer: Any) -> Any:
         nonlocal replaced
         replaced += 1
-        return _distributed(layer, optimizer, ev_option(layer) if callable(ev_option) else ev_option)
+        return _distributed(
+            layer, optimizer, ev_option(layer) if callable(ev_option) else ev_option
+        )
 
     converted = _converted(model, keras.layers.Embedding, convert)
     if not replaced:

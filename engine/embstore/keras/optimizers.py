@@ -72,18 +72,18 @@ def rule_of(theirs: Any) -> Optimizer:
         "gradient_accumulation_steps",
     ):
         if getattr(theirs, option, None):
-            _refuse(theirs, f"with {option}")
+            raise _refusal(theirs, f"with {option}")
     for kind, convert in _RULES.items():
         # A class that is derived from one of these, as AdamW is, does something else. On torch
         # Keras has classes of its own, of the same names.
         if isinstance(theirs, kind) and type(theirs).__name__ == kind.__name__:
             rate = float(keras.ops.convert_to_numpy(theirs.learning_rate))
             return convert(theirs, rate)
-    return _refuse(theirs, "")
+    raise _refusal(theirs, "")
 
 
-def _refuse(theirs: Any, what: str) -> Any:
-    raise UnsupportedError(
+def _refusal(theirs: Any, what: str) -> UnsupportedError:
+    return UnsupportedError(
         f"rows can't be trained by keras.optimizers.{type(theirs).__name__}{what and ' ' + what}, "
         f"only by {_KNOWN}; give the table an optimizer= of its own, such as "
         "embstore.optimizers.Adagrad(learning_rate=0.05)"
@@ -92,7 +92,7 @@ def _refuse(theirs: Any, what: str) -> Any:
 
 def _sgd(theirs: Any, rate: float) -> Optimizer:
     if theirs.momentum:
-        _refuse(theirs, "with momentum")
+        raise _refusal(theirs, "with momentum")
     return optimizers.SGD(rate)
 
 
@@ -103,7 +103,7 @@ def _adagrad(theirs: Any, rate: float) -> Optimizer:
 
 def _adam(theirs: Any, rate: float) -> Optimizer:
     if theirs.amsgrad:
-        _refuse(theirs, "with amsgrad")
+        raise _refusal(theirs, "with amsgrad")
     return optimizers.Adam(rate, theirs.beta_1, theirs.beta_2, theirs.epsilon)
 
 
@@ -117,7 +117,7 @@ def _adadelta(theirs: Any, rate: float) -> Optimizer:
 
 def _rmsprop(theirs: Any, rate: float) -> Optimizer:
     if theirs.centered:
-        _refuse(theirs, "with centered")
+        raise _refusal(theirs, "with centered")
     return optimizers.RMSprop(rate, theirs.rho, theirs.momentum, theirs.epsilon)
 
 
@@ -125,7 +125,7 @@ def _ftrl(theirs: Any, rate: float) -> Optimizer:
     # Keras holds l1 against each weight, embstore against the row.
     for option in ("l1_regularization_strength", "l2_shrinkage_regularization_strength", "beta"):
         if getattr(theirs, option):
-            _refuse(theirs, f"with {option}")
+            raise _refusal(theirs, f"with {option}")
     return optimizers.Ftrl(
         rate,
         theirs.learning_rate_power,

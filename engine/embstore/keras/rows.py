@@ -43,10 +43,10 @@ class Rows(keras.Variable):  # type: ignore[misc]
         return value
 
     def numpy(self) -> NoReturn:
-        return self._refuse("given")
+        self._refuse("given")
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
-        return self._refuse("given")
+        self._refuse("given")
 
     def _refuse(self, what: str) -> NoReturn:
         raise UnsupportedError(
@@ -65,7 +65,7 @@ def _applying_optimizer() -> Any:
 
 
 def _loss_scale(optimizer: Any) -> Any:
-    """What the loss was multiplied by, a number or tensor: gradients that are assigned still are."""
+    """What the loss was multiplied by, and assigned gradients still are; a number or tensor."""
     scale = optimizer.loss_scale_factor or 1.0
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_MOST_FRAMES):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -70,7 +69,7 @@ def save_table(table: Table, store: Any) -> None:
 
 
 def load_table(table: Table, store: Any) -> None:
-    """Replaces what the table holds; CheckpointError where the file hasn't what it was saved with."""
+    """Replaces what the table holds; CheckpointError where the file lacks what was saved."""
     held = set(store.keys())
     if _STATE not in held:
         raise CheckpointError(
@@ -100,7 +99,7 @@ def load_table(table: Table, store: Any) -> None:
     with tempfile.TemporaryDirectory(prefix="embstore-keras-") as folder:
         directory = Path(folder)
         for number, name in enumerate(state["files"]):
-            if f"file_{number}" not in held or os.path.basename(name) != name:
+            if f"file_{number}" not in held or Path(name).name != name:
                 raise CheckpointError(f"{table.name}: the file lacks its {name}")
             (directory / name).write_bytes(np.asarray(store[f"file_{number}"]).tobytes())
         _restore(table, directory)

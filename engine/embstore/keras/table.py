@@ -89,7 +89,9 @@ class Table:
         """Has key k start as row k of these; a variable that was made is emptied."""
         with self._lock:
             option = self._option
-            init = replace(option.init_option, initializer=None, default_value_dim=len(initial_rows))
+            init = replace(
+                option.init_option, initializer=None, default_value_dim=len(initial_rows)
+            )
             self._option = replace(option, init_option=init)
             self._initializer = Constant(initial_rows)
             if self._variable is not None:
@@ -126,7 +128,7 @@ class Table:
         return next(self._numbers)
 
     def gather(self, number: int, ids: Ids, grads: Floats, owner: Any = None) -> float:
-        """Keeps a look-up's gradients until `train`, and counts them: 1, or nan if one isn't finite.
+        """Keeps a look-up's gradients until `train`; returns 1, or nan if one isn't finite.
 
         grads: float32 of ids.shape + (dim,), in memory of `owner`'s.
         """

@@ -20,13 +20,11 @@ def lookup(table: Table, rows: Rows, ids: Any, training: bool) -> Any:
     def read(keys: NDArray[np.int64]) -> tuple[NDArray[np.float32], np.int64]:
         return table.lookup(keys, train=training), np.int64(table.next_number())
 
-    def gather(
-        number: np.int64, keys: NDArray[np.int64], grads: NDArray[np.float32]
-    ) -> np.float32:
+    def gather(number: np.int64, keys: NDArray[np.int64], grads: NDArray[np.float32]) -> np.float32:
         # A copy: the memory is TensorFlow's, and it has other plans for it.
         return np.float32(table.gather(int(number), keys.copy(), np.array(grads, np.float32)))
 
-    @tf.custom_gradient
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
     def differentiable(_parameter: Any) -> tuple[Any, Any]:
         values, number = tf.numpy_function(read, [ids], (tf.float32, tf.int64))
         values.set_shape((*ids.shape, table.dim))
