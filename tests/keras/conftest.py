@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 
 import pytest
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
-keras = pytest.importorskip("keras", reason="Keras isn't installed: pip install pmemlab[keras]")
 
 
 @pytest.fixture(autouse=True)
 def _alike_every_time() -> None:
-    keras.utils.set_random_seed(7)
+    if importlib.util.find_spec("keras") is not None:
+        import keras
+
+        keras.utils.set_random_seed(7)

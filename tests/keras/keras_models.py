@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 import embstore as es
+
+keras = pytest.importorskip("keras", reason="Keras isn't installed: pip install pmemlab[keras]")
 
 KEYS, DIM, LENGTH, BATCH = 48, 4, 3, 16
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
+from keras_models import keras
 from numpy.typing import NDArray
 
 import embstore as es

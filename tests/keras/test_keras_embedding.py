@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 from keras_models import (
@@ -19,6 +18,7 @@ from keras_models import (
     fit,
     ids_with_duplicates,
     ids_without_duplicates,
+    keras,
     labels_of,
     over,
     own_and_theirs,

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -31,6 +33,7 @@ def test_without_keras_the_error_says_how_to_get_it() -> None:
 
 
 def test_a_backend_without_look_ups_is_told() -> None:
+    pytest.importorskip("keras")
     program = """
 import keras
 keras.backend.backend = lambda: "jax"

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 from keras_models import (
@@ -18,6 +17,7 @@ from keras_models import (
     assert_trained_alike,
     fit,
     ids_with_duplicates,
+    keras,
     over,
     own_and_theirs,
     predictions,

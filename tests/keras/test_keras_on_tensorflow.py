@@ -14,8 +14,8 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(900),
     pytest.mark.skipif(
-        importlib.util.find_spec("tensorflow") is None,
-        reason="TensorFlow isn't installed: pip install tensorflow-cpu",
+        not all(map(importlib.util.find_spec, ("keras", "tensorflow"))),
+        reason="TensorFlow isn't installed: pip install pmemlab[keras] tensorflow-cpu",
     ),
 ]
 

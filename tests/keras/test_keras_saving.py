@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 from keras_models import (
@@ -13,6 +12,7 @@ from keras_models import (
     KEYS,
     fit,
     ids_with_duplicates,
+    keras,
     over,
     own_and_theirs,
     predictions,
