@@ -123,6 +123,23 @@ def test_training_by_hand_is_as_by_fit() -> None:
     np.testing.assert_allclose(rows_of(own), rows_of(theirs), rtol=1e-5, atol=1e-7)
 
 
+def test_without_a_graph_training_is_the_same() -> None:
+    own, theirs = own_and_theirs(OPTIMIZERS["Adagrad"])
+    for model in (own, theirs):
+        model.compile(OPTIMIZERS["Adagrad"](), "mse", run_eagerly=True)
+    assert_trained_alike(own, theirs, ids_without_duplicates(2))
+
+
+@pytest.mark.skipif(ON_TENSORFLOW, reason="gradients are dropped with their tape there")
+def test_gradients_that_were_dropped_train_nothing() -> None:
+    own, theirs = own_and_theirs(OPTIMIZERS["Adagrad"])
+    ids = ids_with_duplicates()
+    for _ in range(3):  # say, to look at saliency
+        own(ids).sum().backward()
+    own.zero_grad()
+    assert_trained_alike(own, theirs, ids)
+
+
 def test_masks_are_those_of_keras() -> None:
     def pooled(embedding: Any) -> Any:
         ids = keras.Input((LENGTH,), dtype="int64")

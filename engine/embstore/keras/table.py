@@ -140,6 +140,11 @@ class Table:
             finite = np.isfinite(grads.sum()) or np.isfinite(grads).all()
         return 1.0 if finite else float("nan")
 
+    def forget(self) -> None:
+        """Drops what was gathered: the gradient that it was counted by was set to nothing."""
+        with self._lock:
+            self._gathered = []
+
     def train(self, looked_up: float, rate: float, loss_scale: float, optimizer: Any) -> None:
         """One step with the gradients of the last `looked_up` look-ups that came back.
 

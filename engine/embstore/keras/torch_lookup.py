@@ -21,6 +21,8 @@ def _eager_lookup(table: Table, rows: Rows, ids: Tensor) -> Tensor:
     kept_ids = ids.detach().cpu()
     parameter = rows.value
     if torch.is_grad_enabled() and parameter.requires_grad:
+        if parameter.grad is None:
+            table.forget()
         values: Tensor = _Lookup.apply(parameter, kept_ids.clone(), table)  # type: ignore[no-untyped-call]
     else:
         values = torch.from_numpy(table.lookup(kept_ids.numpy(), train=False))
