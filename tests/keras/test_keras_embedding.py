@@ -256,9 +256,11 @@ def test_ids_out_of_range_are_told(wrong: int) -> None:
         layer(np.array([[0, wrong]]))
 
 
-def test_float_ids_are_refused_where_they_would_merge_keys() -> None:
+def test_dtypes_that_would_merge_keys_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match='dtype="int64"'):
         es.keras.Embedding(None, DIM)(keras.Input((LENGTH,)))
+    with pytest.raises(InvalidArgumentError, match='dtype="int64"'):
+        es.keras.Embedding(None, DIM)(keras.Input((LENGTH,), dtype="int32"))
     small = es.keras.Embedding(KEYS, DIM)
     np.testing.assert_array_equal(
         keras.ops.convert_to_numpy(small(np.array([[3.0]], np.float32))), small.dense_rows()[[[3]]]
@@ -325,6 +327,7 @@ def test_what_would_lose_rows_unseen_raises() -> None:
         ({"mask_zero": 1}, "mask_zero"),
         ({"optimizer": "no such"}, "optimizer"),
         ({"optimizer": keras.optimizers.SGD}, "optimizer"),
+        ({"optimizer": keras.optimizers.SGD(lambda: 0.1)}, "learning rate"),
         ({"ev_option": 3}, "ev_option"),
         ({"embeddings_initializer": "no such"}, "embeddings_initializer"),
         ({"embeddings_regularizer": "l2"}, "embeddings_regularizer"),

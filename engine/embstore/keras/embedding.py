@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import numpy as np
@@ -185,6 +185,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
     def _check_dtype(self, inputs: Any, symbolic: bool) -> None:
         dtype = keras.backend.standardize_dtype(inputs.dtype)
+        if self.input_dim is None and dtype != "int64" and _is_input(inputs):
+            self._refuse_dtype("the Input", dtype)  # Keras would cut what is fed to it
         if dtype.startswith("int") or dtype in ("uint8", "uint16", "uint32"):
             return
         if (
@@ -193,7 +195,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             and self.input_dim <= _EXACT_IN_FLOAT32
         ):
             return
-        what = "the Input" if symbolic else "ids"
+        self._refuse_dtype("the Input" if symbolic else "ids", dtype)
+
+    def _refuse_dtype(self, what: str, dtype: str) -> NoReturn:
         raise InvalidArgumentError(
             f"{self.name}: {what} must be int64, got {dtype}, in which different keys become one; "
             'write keras.Input(..., dtype="int64"), and give int64 ids'
@@ -216,6 +220,11 @@ def rule_from_description(description: Any) -> Any:
     if description["schedule"] is None:
         return optimizer
     return OwnRule(optimizer, keras.optimizers.schedules.deserialize(description["schedule"]))
+
+
+def _is_input(tensor: Any) -> bool:
+    history = getattr(tensor, "_keras_history", None)
+    return history is not None and isinstance(history.operation, keras.layers.InputLayer)
 
 
 def _without_initializer(option: EmbeddingVariableOption) -> EmbeddingVariableOption:

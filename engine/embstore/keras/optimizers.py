@@ -49,6 +49,12 @@ def own_rule(optimizer: Any) -> OwnRule:
         ) from None
     schedule = theirs._learning_rate
     if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+        if callable(schedule):
+            raise UnsupportedError(
+                "optimizer: a learning rate that is a function can't be followed by a table of its "
+                "own; give a keras.optimizers.schedules.LearningRateSchedule, or set "
+                "variable.learning_rate"
+            )
         return OwnRule(rule_of(theirs))
     return OwnRule(replace(rule_of(theirs), learning_rate=float(schedule(0))), schedule)  # type: ignore[call-arg]
 
