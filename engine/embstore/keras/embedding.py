@@ -108,7 +108,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
     @property
     def variable(self) -> EmbeddingVariable:
-        """The table; without an optimizer until the first step of training tells which."""
+        """The table. Until the first step of training, or `embstore.keras.variables` of a compiled
+        model, has told the optimizer, it is one without rows, whose place another then takes.
+        """
         return self._table.variable
 
     @property
