@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,7 +37,6 @@ class Table:
 
     own: None where the rows are trained by the rule of the optimizer that the model has.
     vocabulary_size: ids must be below it and not negative; None: any int64 is a key.
-    make_variable: called as `embstore.get_embedding_variable`.
     """
 
     def __init__(
@@ -50,7 +48,6 @@ class Table:
         own: OwnRule | None,
         vocabulary_size: int | None,
         partition_num: int = 1,
-        make_variable: Callable[..., EmbeddingVariable] = get_embedding_variable,
     ) -> None:
         self.name = name
         self.dim = dim
@@ -59,7 +56,6 @@ class Table:
         self._initializer = initializer
         self._option = ev_option
         self._partition_num = partition_num
-        self._make_variable = make_variable
         self._lock = threading.RLock()
         self._variable: EmbeddingVariable | None = None
         self._gathered: list[_Gathered] = []
@@ -102,7 +98,7 @@ class Table:
         with self._lock:
             if self._variable is not None:
                 self._variable.close()
-            self._variable = self._make_variable(
+            self._variable = get_embedding_variable(
                 self.name,
                 self.dim,
                 initializer=self._initializer,
