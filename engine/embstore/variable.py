@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from embstore import _checks, _core
 from embstore._closing_at_exit import close_at_exit
+from embstore._several_shards import apply_to_all, look_up_later, wait_for_all
 from embstore._shard import Shard, ShardRows
 from embstore.devices import Access
 from embstore.errors import (
@@ -148,8 +148,12 @@ class EmbeddingVariable:
         if len(self._shards) == 1:
             self._shards[0].lookup(keys, train, rows)
             return out
+        wheres, asked = [], []
         for shard, where in self._routed(keys):
-            rows[where] = shard.lookup(keys[where], train)
+            wheres.append(where)
+            asked.append(look_up_later(shard, keys[where], train))
+        for where, found in zip(wheres, wait_for_all(asked), strict=True):
+            rows[where] = found
         return out
 
     def apply_gradients(
@@ -177,13 +181,8 @@ class EmbeddingVariable:
         self._refuse_if_forked()
         # Every shard takes part, if only with an empty batch: each counts the applies itself.
         parts = [(shard, keys[where], values[where]) for shard, where in self._routed(keys)]
-        with self._partitions_lock, contextlib.ExitStack() as prepared:
-            numbers = []
-            for shard, part_keys, part_values in parts:
-                numbers.append(shard.prepare_apply(part_keys, part_values))
-                prepared.callback(shard.abort_apply, numbers[-1])
-            for (shard, _, _), number in zip(parts, numbers, strict=True):
-                shard.commit_apply(number, global_step)
+        with self._partitions_lock:
+            apply_to_all(parts, global_step)
         _core.wait_as_owed()  # not while others wait for the lock
 
     def lookup_tier(self, ids: _checks.Ids) -> NDArray[np.int32]:
