@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, NoReturn, TypeVar
 
@@ -13,11 +14,19 @@ from numpy.typing import NDArray
 from embstore._shard import Shard
 from embstore.errors import EmbStoreError
 
-__all__ = ["Later", "apply_to_all", "look_up_later", "wait_for_all"]
+__all__ = ["Later", "Part", "apply_to_all", "look_up_later", "wait_for_all"]
 
 _T = TypeVar("_T")
 
-Part = tuple[Shard, NDArray[np.int64], NDArray[np.float32]]
+
+@dataclass(frozen=True)
+class Part:
+    """Of a batch of gradients, for one shard."""
+
+    shard: Shard
+    ids: NDArray[np.int64]
+    grads: NDArray[np.float32]
+    occurrences: NDArray[np.uint32] | None
 
 
 class Later(Generic[_T]):
@@ -36,10 +45,15 @@ class Later(Generic[_T]):
             return cls(partial(_raise, error))
 
 
-def look_up_later(shard: Shard, ids: NDArray[np.int64], train: bool) -> Later[NDArray[np.float32]]:
+def look_up_later(
+    shard: Shard,
+    ids: NDArray[np.int64],
+    train: bool,
+    occurrences: NDArray[np.uint32] | None = None,
+) -> Later[NDArray[np.float32]]:
     """A shard elsewhere begins at once, one here when it is waited for."""
     if (later := getattr(shard, "lookup_later", None)) is not None:
-        return Later.begin(partial(later, ids, train))
+        return Later.begin(partial(later, ids, train, None, occurrences))
     return Later(partial(shard.lookup, ids, train))
 
 
@@ -55,13 +69,11 @@ def apply_to_all(parts: Sequence[Part], global_step: int | None) -> None:
 
             return Later(wait, later.give_up)
 
-        numbers = wait_for_all(
-            [prepare(shard, _prepare_later(shard, ids, grads)) for shard, ids, grads in parts]
-        )
+        numbers = wait_for_all([prepare(part.shard, _prepare_later(part)) for part in parts])
         wait_for_all(
             [
-                _commit_later(shard, number, global_step)
-                for (shard, _, _), number in zip(parts, numbers, strict=True)
+                _commit_later(part.shard, number, global_step)
+                for part, number in zip(parts, numbers, strict=True)
             ]
         )
 
@@ -86,10 +98,10 @@ def wait_for_all(laters: Sequence[Later[_T]]) -> list[_T]:
     return answers
 
 
-def _prepare_later(shard: Shard, ids: NDArray[np.int64], grads: NDArray[np.float32]) -> Later[int]:
-    if (later := getattr(shard, "prepare_later", None)) is not None:
-        return Later.begin(partial(later, ids, grads))
-    return Later(partial(shard.prepare_apply, ids, grads))
+def _prepare_later(part: Part) -> Later[int]:
+    if (later := getattr(part.shard, "prepare_later", None)) is not None:
+        return Later.begin(partial(later, part.ids, part.grads, part.occurrences))
+    return Later(partial(part.shard.prepare_apply, part.ids, part.grads))
 
 
 def _commit_later(shard: Shard, number: int, global_step: int | None) -> Later[None]:

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("ray")]
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_what_is_trained_saved_and_restored_is_the_same(tmp_path: Path, shards: int) -> None:
-    options = {
+    options: dict[str, Any] = {
         "filter_option": es.CounterFilter(2),
         "evict_option": es.GlobalStepEvict(steps_to_live=8),
     }
@@ -57,6 +57,15 @@ def test_what_is_trained_saved_and_restored_is_the_same(tmp_path: Path, shards: 
             es.restore(saved, [var], [tmp_path / f"increment-{id(other)}"])
             assert_same(var.export(), trained)
             train(var, seed=4)
+        assert_same(there.export(), here.export())
+
+
+def test_hits_are_counted_as_often_as_ids_occur() -> None:
+    with twins(2, filter_option=es.CBFFilter(3, 1000, 0.01)) as (here, there):
+        for var in (here, there):
+            train(var, seed=1)
+        for counter in ("hits", "misses"):
+            assert there.stats()[counter] == here.stats()[counter], counter
         assert_same(there.export(), here.export())
 
 

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,15 +47,11 @@ class Connection:
     def is_open(self) -> bool:
         return self._socket.fileno() >= 0
 
-    def send(
-        self,
-        head: RequestHead,
-        ids: NDArray[np.int64] | None = None,
-        grads: NDArray[np.float32] | None = None,
-    ) -> None:
-        parts = [part for part in (ids, grads) if part is not None]
+    def send(self, head: RequestHead, *parts: NDArray[Any] | None) -> None:
+        """parts: in the order of `wire`; None: left out."""
+        given = [part for part in parts if part is not None]
         with self._closed_on_error():
-            wire.send(self._socket, wire.REQUEST_HEAD.pack(*head), *parts)
+            wire.send(self._socket, wire.REQUEST_HEAD.pack(*head), *given)
 
     def receive(self, out: NDArray[np.float32] | None = None) -> None:
         """The answer, whose rows go to `out`; raises what the shard refused the request for."""

@@ -67,34 +67,54 @@ class RemoteShard:
     # --- Rows
 
     def lookup(
-        self, ids: NDArray[np.int64], train: bool, out: NDArray[np.float32] | None = None
+        self,
+        ids: NDArray[np.int64],
+        train: bool,
+        out: NDArray[np.float32] | None = None,
+        occurrences: NDArray[np.uint32] | None = None,
     ) -> NDArray[np.float32]:
-        return self.lookup_later(ids, train, out).wait()
+        return self.lookup_later(ids, train, out, occurrences).wait()
 
     def lookup_later(
-        self, ids: NDArray[np.int64], train: bool, out: NDArray[np.float32] | None = None
+        self,
+        ids: NDArray[np.int64],
+        train: bool,
+        out: NDArray[np.float32] | None = None,
+        occurrences: NDArray[np.uint32] | None = None,
     ) -> Later[NDArray[np.float32]]:
         """The request is under way when this returns."""
         if out is None:
             out = np.empty((ids.size, self._dim), np.float32)
         rows = out
-        head = RequestHead(Request.LOOK_UP if train else Request.SERVE, ids.size)
-        connection = self._sent(head, ids)
+        kind = Request.LOOK_UP if train else Request.SERVE
+        connection = self._sent(kind, ids, occurrences)
         return Later(lambda: self._received(connection, rows), connection.close)
 
     def apply_gradients(
-        self, ids: NDArray[np.int64], grads: NDArray[np.float32], global_step: int | None
+        self,
+        ids: NDArray[np.int64],
+        grads: NDArray[np.float32],
+        global_step: int | None,
+        occurrences: NDArray[np.uint32] | None = None,
     ) -> None:
-        connection = self._sent(
-            RequestHead(Request.APPLY, ids.size, _step(global_step)), ids, grads
-        )
+        connection = self._sent(Request.APPLY, ids, occurrences, grads, global_step)
         self._received(connection, None)
 
-    def prepare_apply(self, ids: NDArray[np.int64], grads: NDArray[np.float32]) -> int:
-        return self.prepare_later(ids, grads).wait()
+    def prepare_apply(
+        self,
+        ids: NDArray[np.int64],
+        grads: NDArray[np.float32],
+        occurrences: NDArray[np.uint32] | None = None,
+    ) -> int:
+        return self.prepare_later(ids, grads, occurrences).wait()
 
-    def prepare_later(self, ids: NDArray[np.int64], grads: NDArray[np.float32]) -> Later[int]:
-        connection = self._sent(RequestHead(Request.PREPARE, ids.size), ids, grads)
+    def prepare_later(
+        self,
+        ids: NDArray[np.int64],
+        grads: NDArray[np.float32],
+        occurrences: NDArray[np.uint32] | None = None,
+    ) -> Later[int]:
+        connection = self._sent(Request.PREPARE, ids, occurrences, grads)
 
         def wait() -> int:
             self._received(connection, None, is_kept=True)
@@ -111,7 +131,7 @@ class RemoteShard:
 
     def commit_later(self, number: int, global_step: int | None) -> Later[None]:
         connection = self._taken(number)
-        self._send(connection, RequestHead(Request.COMMIT, 0, _step(global_step)))
+        self._send(connection, RequestHead(Request.COMMIT, global_step=_step(global_step)))
         return Later(lambda: self._received(connection, None), connection.close)
 
     def abort_apply(self, number: int) -> None:
@@ -323,9 +343,11 @@ class RemoteShard:
 
     def _sent(
         self,
-        head: RequestHead,
+        kind: Request,
         ids: NDArray[np.int64],
+        occurrences: NDArray[np.uint32] | None,
         grads: NDArray[np.float32] | None = None,
+        global_step: int | None = None,
     ) -> Connection:
         """A connection that the request was sent on."""
         self._check_usable()
@@ -339,18 +361,18 @@ class RemoteShard:
             connection = self._connections.take()
         except (OSError, EOFError) as error:
             raise self._lose(_why(error)) from error
-        self._send(connection, head, ids, grads)
+        head = RequestHead(kind, occurrences is not None, ids.size, _step(global_step))
+        self._send(connection, head, ids, occurrences, grads)
         return connection
 
     def _send(
         self,
         connection: Connection,
         head: RequestHead,
-        ids: NDArray[np.int64] | None = None,
-        grads: NDArray[np.float32] | None = None,
+        *parts: NDArray[Any] | None,
     ) -> None:
         try:
-            connection.send(head, ids, grads)
+            connection.send(head, *parts)
         except (OSError, EOFError) as error:
             raise self._lose(_why(error)) from error
 

@@ -87,20 +87,21 @@ class _Connection:
         self._prepared: int | None = None
         # Kept from request to request: new memory costs more than filling it.
         self._ids = np.empty(0, np.int64)
+        self._occurrences = np.empty(0, np.uint32)
         self._rows = np.empty((0, dim), np.float32)
 
     def answer(self) -> None:
         """One request; raises OSError or EOFError where the peer is gone, and nothing else."""
         packed = wire.receive(self._socket, wire.REQUEST_HEAD.size)
-        kind, ids, global_step = wire.REQUEST_HEAD.unpack(packed)
+        kind, counts, ids, global_step = wire.REQUEST_HEAD.unpack(packed)
         if kind not in iter(Request) or wire.batch_bytes(ids, self._dim) > wire.MOST_BYTES:
             raise EOFError("no worker of ours sends that")
-        head = RequestHead(Request(kind), ids, global_step)
+        head = RequestHead(Request(kind), counts, ids, global_step)
         if self._prepared is not None and head.kind not in (Request.COMMIT, Request.ABORT):
             raise EOFError("what is prepared uses the buffers until it is committed")
-        keys, rows = self._receive_batch(head)
+        keys, occurrences, rows = self._receive_batch(head)
         try:
-            body = self._do(head, keys, rows)
+            body = self._do(head, keys, occurrences, rows)
         except Exception as error:
             self._send(Outcome.REFUSED, wire.pack_refusal(error))
         else:
@@ -112,18 +113,28 @@ class _Connection:
         if number is not None:
             self._shard.abort_apply(number)
 
-    def _receive_batch(self, head: RequestHead) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def _receive_batch(
+        self, head: RequestHead
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint32] | None, NDArray[np.float32]]:
         if head.ids > self._ids.size:
             self._ids = np.empty(head.ids, np.int64)
+            self._occurrences = np.empty(head.ids, np.uint32)
             self._rows = np.empty((head.ids, self._dim), np.float32)
         keys, rows = self._ids[: head.ids], self._rows[: head.ids]
         wire.receive_into(self._socket, keys)
+        occurrences = self._occurrences[: head.ids] if head.counts else None
+        if occurrences is not None:
+            wire.receive_into(self._socket, occurrences)
         if head.kind in (Request.APPLY, Request.PREPARE):
             wire.receive_into(self._socket, rows)
-        return keys, rows
+        return keys, occurrences, rows
 
     def _do(
-        self, head: RequestHead, keys: NDArray[np.int64], rows: NDArray[np.float32]
+        self,
+        head: RequestHead,
+        keys: NDArray[np.int64],
+        occurrences: NDArray[np.uint32] | None,
+        rows: NDArray[np.float32],
     ) -> bytes | NDArray[np.float32]:
         step = None if head.global_step < 0 else head.global_step
         if head.kind is Request.ABORT:
@@ -137,11 +148,11 @@ class _Connection:
             _core.wait_as_owed()  # which a commit doesn't, since it may be one of several
             return b""
         if head.kind in (Request.SERVE, Request.LOOK_UP):
-            return self._shard.lookup(keys, head.kind is Request.LOOK_UP, rows)
+            return self._shard.lookup(keys, head.kind is Request.LOOK_UP, rows, occurrences)
         if head.kind is Request.APPLY:
-            self._shard.apply_gradients(keys, rows, step)
+            self._shard.apply_gradients(keys, rows, step, occurrences)
         else:
-            self._prepared = self._shard.prepare_apply(keys, rows)
+            self._prepared = self._shard.prepare_apply(keys, rows, occurrences)
         return b""
 
     def _send(self, outcome: Outcome, body: bytes | NDArray[np.float32]) -> None:

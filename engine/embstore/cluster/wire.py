@@ -3,7 +3,8 @@
 A connection begins with MAGIC and the shard's token; the shard answers MAGIC. Then each request has
 one answer, in order. Integers and floats are little-endian.
 
-    request  head (kind, ids, global_step), ids int64, gradients float32 (ids, dim)
+    request  head (kind, whether occurrences follow, ids, global_step), ids int64,
+             occurrences uint32, gradients float32 (ids, dim)
     answer   head (outcome, bytes), and so many bytes: rows, or a refusal as JSON
 
 Nothing that is read is ever executed or unpickled. Who can read the network reads the rows: use one
@@ -47,7 +48,7 @@ MAGIC = b"embshrd1"  # the digit is the version
 TOKEN_BYTES = 32
 MOST_BYTES = 1 << 31  # of a request or an answer
 
-REQUEST_HEAD = struct.Struct("<BxxxxxxxQq")
+REQUEST_HEAD = struct.Struct("<B?xxxxxxQq")
 ANSWER_HEAD = struct.Struct("<BxxxxxxxQ")
 
 _BUFFER_BYTES = 4 << 20  # of the kernel, a socket: a batch of 60,000 rows of 16 floats
@@ -74,6 +75,7 @@ class Outcome(enum.IntEnum):
 
 class RequestHead(NamedTuple):
     kind: Request
+    counts: bool = False  # how often each id occurs follows the ids
     ids: int = 0
     global_step: int = -1  # -1: none
 
@@ -149,4 +151,5 @@ def error_named(name: str, message: str, keys: list[int], where: str) -> EmbStor
 
 
 def batch_bytes(ids: int, dim: int) -> int:
-    return ids * (np.dtype(np.int64).itemsize + dim * np.dtype(np.float32).itemsize)
+    """At most, of a request or its answer."""
+    return ids * (8 + 4 + 4 * dim)
