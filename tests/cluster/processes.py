@@ -29,7 +29,7 @@ def assert_gone(processes: Iterable[int]) -> None:
     deadline = time.monotonic() + 30
     while left := {process: name for process in processes if (name := _name(process))}:
         agents = [process for process, name in left.items() if name.startswith(_LINGERING)]
-        if len(agents) == len(left) and deadline - time.monotonic() < 25:
+        if len(agents) == len(left) and deadline - time.monotonic() < 28:
             for process in agents:
                 os.kill(process, signal.SIGKILL)
         assert time.monotonic() < deadline, f"still there: {left}"

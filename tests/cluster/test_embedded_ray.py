@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from processes import assert_gone, descendants
 
+import embstore as es
+
 pytestmark = pytest.mark.timeout(120)
 
 PROGRAM = """
@@ -64,11 +66,28 @@ def run(folder: Path, how: str) -> str:
 
 def test_kept_rows_are_closed_as_the_program_ends_and_no_process_is_left(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'pmemlab[cluster]'")
-    first = run(tmp_path, "ends")
-    assert "rows before 0" in first
-    assert "nodes ['127.0.0.1']" in first
-    assert "rows before 100" in run(tmp_path, "ends")
-    run(tmp_path, "killed")
+    ended = run(tmp_path, "ends")
+    assert "nodes ['127.0.0.1']" in ended
+    with kept_here(tmp_path) as var:
+        assert var.total_count() == (100, 3)
+    assert "rows before 100" in run(tmp_path, "killed")
+
+
+def kept_here(folder: Path) -> es.EmbeddingVariable:
+    """The program's variable, in this process."""
+    storage = es.StorageOption(
+        es.StorageType.DRAM_SSDHASH,
+        [None, folder],
+        [16 * 48, 1 << 20],
+        ssdhash_option=es.SSDHashOption(keep_files=True),
+    )
+    return es.get_embedding_variable(
+        "var",
+        3,
+        optimizer=es.optimizers.Adam(0.1),
+        partition_num=2,
+        ev_option=es.EmbeddingVariableOption(storage_option=storage),
+    )
 
 
 def test_without_ray_it_says_what_to_install() -> None:

@@ -61,14 +61,14 @@ def test_a_shard_that_died_before_the_first_word_after_it_is_told_of() -> None:
             there.close()
 
 
-def test_what_a_vanished_worker_had_prepared_is_given_up() -> None:
+def test_what_a_vanished_worker_had_prepared_is_given_up(tmp_path: Path) -> None:
     with twins(1) as (_, there):
         train(there, seed=1)
         (shard,) = remote_shards(there)
         before = shard.export()
         number = shard.prepare_apply(np.arange(4), np.ones((4, 3), np.float32))
         shard._taken(number).close()  # as the system does for a process that ends
-        shard.save_succeeded(0)
+        es.save(tmp_path / "saved", [there], 5)  # which waits for what is prepared
         np.testing.assert_array_equal(shard.export().values, before.values)
         shard.apply_gradients(np.arange(4), np.ones((4, 3), np.float32), None)
 
