@@ -1,5 +1,5 @@
-"""python -m embstore.bench [rows | tiers | memory | durability | keras]: tables on the terminal,
-JSON in a file.
+"""python -m embstore.bench [rows | tiers | memory | durability | cluster | keras]: tables on the
+terminal, JSON in a file.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ except ImportError:  # the engine itself needs numpy alone
     sys.exit("embstore.bench needs more packages: pip install 'pmemlab[bench]'")
 
 from embstore.bench import (
+    cluster_command,
     durability_command,
     keras_command,
     memory_command,
@@ -32,6 +33,7 @@ SUITES = {
     "tiers": tiers_command,
     "memory": memory_command,
     "durability": durability_command,
+    "cluster": cluster_command,
     "keras": keras_command,
 }
 DEFAULT_SUITE = "rows"
