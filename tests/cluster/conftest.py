@@ -1,37 +1,16 @@
-"""Ray for the tests of a module, small and on the loopback address alone."""
+"""Fixtures of the tests of shards elsewhere."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from processes import assert_gone, descendants
-
-from embstore.cluster.ray_cluster import start_on_loopback
+from ray_node import ray_node
 
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    """The module, connected to a cluster of one node that says to have 1 GiB of PMem."""
-    found = pytest.importorskip("ray", reason="needs Ray: pip install 'pmemlab[cluster]'")
-    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # sockets' paths must be short
-    before = descendants(os.getpid())
-    start_on_loopback(
-        found,
-        num_cpus=2,
-        resources={"pmem": 1},
-        object_store_memory=128 << 20,
-        configure_logging=False,
-        _temp_dir=folder,
-    )
-    try:
+    """As `ray_node` has it, for all tests of a module."""
+    with ray_node() as found:
         yield found
-    finally:
-        started = descendants(os.getpid()) - before
-        found.shutdown()
-        assert_gone(started)
-        shutil.rmtree(folder, ignore_errors=True)
