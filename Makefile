@@ -171,7 +171,7 @@ else
 	-@$(MAKE) --no-print-directory optional-packages
 	$(GET_TORCH) install -q
 	$(BIN)/python -m pip install -q -c constraints.txt "scikit-build-core>=0.11" "nanobind>=2.7" cmake ninja
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[torch,lab,bench,checkpoints,report,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[torch,lab,bench,checkpoints,keras,report,dev]'
 endif
 	touch $@ $(LAB_TOOLS)
 

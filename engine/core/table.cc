@@ -56,23 +56,34 @@ void Table::close() {
 
 // --- Reading
 
-void Table::lookup(std::span<const int64_t> ids, float* out, bool train) const {
+void Table::lookup(std::span<const int64_t> ids, float* out, bool train,
+                   std::span<const uint32_t> occurrences) const {
   Operation operation(*this);
   const LookUp look_up(*parts_.store, parts_.filters, parts_.initial);
+  std::vector<RowRef> refs(occurrences.size());  // where each is, to count it as often as it occurs
+  RowRef* const wanted_refs = occurrences.empty() ? nullptr : refs.data();
   const auto count = [&](uint64_t hits) {
+    uint64_t looked_up = ids.size();
+    if (!occurrences.empty()) {
+      hits = looked_up = 0;
+      for (size_t i = 0; i < ids.size(); ++i) {
+        looked_up += occurrences[i];
+        if (refs[i] && refs[i].tier() == 0) hits += occurrences[i];
+      }
+    }
     hits_.fetch_add(hits, std::memory_order_relaxed);
-    misses_.fetch_add(ids.size() - hits, std::memory_order_relaxed);
+    misses_.fetch_add(looked_up - hits, std::memory_order_relaxed);
   };
   if (!parts_.mover) {
     StagedRows none(parts_.layout);
-    count(look_up.read_first_tier(ids, out, none, nullptr));
+    count(look_up.read_first_tier(ids, out, none, wanted_refs));
     return;
   }
   Mover& mover = *parts_.mover;
   ServedBatch batch = mover.take_spare_batch();
   batch.lower.start(parts_.store->tiers());
   if (train) {
-    count(look_up.read_first_tier(ids, out, batch.lower, nullptr));
+    count(look_up.read_first_tier(ids, out, batch.lower, wanted_refs));
     if (batch.lower.empty()) {
       mover.recycle(std::move(batch));
       return;
@@ -222,9 +233,10 @@ void Table::drain() const {
 
 class Table::PreparedApply::Scope {
  public:
-  Scope(Table& table, std::span<const int64_t> ids, const float* gradients)
+  Scope(Table& table, std::span<const int64_t> ids, const float* gradients,
+        std::span<const uint32_t> occurrences)
       : operation_(table), parts_(table.parts_), ids_(ids.size()), batch_(GradientBatch::take_spare()) {
-    batch_->group(ids, gradients, parts_.layout.dim());
+    batch_->group(ids, gradients, parts_.layout.dim(), occurrences);
   }
   ~Scope() {
     end();
@@ -302,8 +314,9 @@ class Table::PreparedApply::Scope {
   std::unique_ptr<BatchUpdate> update_;
 };
 
-Table::PreparedApply::PreparedApply(Table& table, std::span<const int64_t> ids, const float* gradients)
-    : scope_(std::make_unique<Scope>(table, ids, gradients)) {
+Table::PreparedApply::PreparedApply(Table& table, std::span<const int64_t> ids, const float* gradients,
+                                    std::span<const uint32_t> occurrences)
+    : scope_(std::make_unique<Scope>(table, ids, gradients, occurrences)) {
   scope_->prepare();
 }
 
@@ -312,13 +325,14 @@ Table::PreparedApply::~PreparedApply() = default;
 void Table::PreparedApply::commit(std::optional<int64_t> global_step) { scope_->commit(global_step); }
 
 std::unique_ptr<Table::PreparedApply> Table::prepare_apply(std::span<const int64_t> ids,
-                                                           const float* gradients) {
-  return std::unique_ptr<PreparedApply>(new PreparedApply(*this, ids, gradients));
+                                                           const float* gradients,
+                                                           std::span<const uint32_t> occurrences) {
+  return std::unique_ptr<PreparedApply>(new PreparedApply(*this, ids, gradients, occurrences));
 }
 
 void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients,
-                            std::optional<int64_t> global_step) {
-  PreparedApply(*this, ids, gradients).commit(global_step);
+                            std::optional<int64_t> global_step, std::span<const uint32_t> occurrences) {
+  PreparedApply(*this, ids, gradients, occurrences).commit(global_step);
 }
 
 int64_t Table::apply_count() {

@@ -73,7 +73,9 @@ class Table {
   // value. A row that is being updated is read as it was before or as it is after, never in between.
   // A serving look-up counts for the ranking and promotes, soon after it returned; one for training does
   // neither. Throws DamagedRowsError when all other rows were read.
-  void lookup(std::span<const int64_t> ids, float* out, bool train) const;
+  // occurrences: how many ids each of `ids` stands for, of a look-up for training; none: one.
+  void lookup(std::span<const int64_t> ids, float* out, bool train,
+              std::span<const uint32_t> occurrences = {}) const;
 
   // A batch of gradients that can be applied: what may fail has been done. Several tables' batches are so applied all
   // or not at all. Holds the table's apply gate: to be ended soon, by the thread that made it.
@@ -87,18 +89,20 @@ class Table {
 
    private:
     friend class Table;
-    PreparedApply(Table& table, std::span<const int64_t> ids, const float* gradients);
+    PreparedApply(Table& table, std::span<const int64_t> ids, const float* gradients,
+                  std::span<const uint32_t> occurrences);
 
     class Scope;
     std::unique_ptr<Scope> scope_;
   };
   // Sums the gradients of equal ids, gives new keys a row if the filter admits them, and updates, when it's committed.
-  // `gradients` outlives that. Throws Error(kStoreFull), DamagedRowsError or what a tier throws; nothing has
+  // `gradients` outlives that. `occurrences`: how many ids each of `ids` stands for; none: one. Throws Error(kStoreFull), DamagedRowsError or what a tier throws; nothing has
   // changed then.
-  std::unique_ptr<PreparedApply> prepare_apply(std::span<const int64_t> ids, const float* gradients);
+  std::unique_ptr<PreparedApply> prepare_apply(std::span<const int64_t> ids, const float* gradients,
+                                               std::span<const uint32_t> occurrences = {});
   // Prepares and commits at once.
   void apply_gradients(std::span<const int64_t> ids, const float* gradients,
-                       std::optional<int64_t> global_step);
+                       std::optional<int64_t> global_step, std::span<const uint32_t> occurrences = {});
 
   void lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const;        // -1: no row
   void frequencies(std::span<const int64_t> ids, int64_t* frequencies) const;  // 0: no row

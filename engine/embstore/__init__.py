@@ -11,7 +11,8 @@
         rows = var.lookup(ids, train=True)
         var.apply_gradients(ids, gradients_of_rows)
 
-`embstore.torch` has the same as PyTorch modules; it is imported on first use and needs torch.
+`embstore.torch` has the same as PyTorch modules, and `embstore.keras` as layers for Keras 3; they
+are imported on first use and need torch and keras.
 `embstore.feature_column`, `embstore.graph` and `embstore.deeprec` are for programs written for
 TensorFlow 1.
 """
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from embstore import deeprec as deeprec
+    from embstore import keras as keras
     from embstore import torch as torch
     from embstore.tensorflow1 import feature_column as feature_column
     from embstore.tensorflow1 import graph as graph
@@ -97,6 +99,7 @@ _ON_FIRST_USE = {
     "deeprec": "embstore.deeprec",
     "feature_column": "embstore.tensorflow1.feature_column",
     "graph": "embstore.tensorflow1.graph",
+    "keras": "embstore.keras",
     "torch": "embstore.torch",
 }
 

@@ -11,7 +11,7 @@ import traceback
 import weakref
 from typing import Protocol
 
-__all__ = ["close_at_exit"]
+__all__ = ["close_all", "close_at_exit"]
 
 
 class _Closable(Protocol):
@@ -29,7 +29,7 @@ def close_at_exit(variable: _Closable) -> None:
 
 
 @atexit.register
-def _close_all() -> None:
+def close_all() -> None:
     for variable in list(_open):
         try:
             variable.close()

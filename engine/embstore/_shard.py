@@ -121,24 +121,40 @@ class Shard(Protocol):
     """
 
     def lookup(
-        self, ids: NDArray[np.int64], train: bool, out: NDArray[np.float32] | None = None
+        self,
+        ids: NDArray[np.int64],
+        train: bool,
+        out: NDArray[np.float32] | None = None,
+        occurrences: NDArray[np.uint32] | None = None,
     ) -> NDArray[np.float32]:
         """The rows of `ids`, (n, dim): `out` itself, filled, where it is given.
 
         train: an apply follows, which counts and promotes; so this doesn't.
+        occurrences: (n,), how many ids each of `ids` stands for, where they were made unique; only
+            with train.
         """
         ...
 
     def apply_gradients(
-        self, ids: NDArray[np.int64], grads: NDArray[np.float32], global_step: int | None
+        self,
+        ids: NDArray[np.int64],
+        grads: NDArray[np.float32],
+        global_step: int | None,
+        occurrences: NDArray[np.uint32] | None = None,
     ) -> None:
         """One optimizer step over `grads` (n, dim); an empty batch counts as one too.
 
         global_step: the rows' version; None: the number of applies so far, from 0.
+        occurrences: as in lookup(); a gradient is then the sum of so many.
         """
         ...
 
-    def prepare_apply(self, ids: NDArray[np.int64], grads: NDArray[np.float32]) -> int:
+    def prepare_apply(
+        self,
+        ids: NDArray[np.int64],
+        grads: NDArray[np.float32],
+        occurrences: NDArray[np.uint32] | None = None,
+    ) -> int:
         """Does all of an apply that may fail, and changes nothing; returns its number.
 
         So a batch that goes to several shards is applied by all of them or by none. What was
@@ -342,20 +358,33 @@ class LocalShard:
         self._prepared: dict[int, tuple[_core.PreparedApply, NDArray[np.float32]]] = {}
 
     def lookup(
-        self, ids: NDArray[np.int64], train: bool, out: NDArray[np.float32] | None = None
+        self,
+        ids: NDArray[np.int64],
+        train: bool,
+        out: NDArray[np.float32] | None = None,
+        occurrences: NDArray[np.uint32] | None = None,
     ) -> NDArray[np.float32]:
         if out is None:
             out = np.empty((ids.size, self._dim), np.float32)
-        self._table.lookup(ids, out, train)
+        self._table.lookup(ids, out, train, occurrences)
         return out
 
     def apply_gradients(
-        self, ids: NDArray[np.int64], grads: NDArray[np.float32], global_step: int | None
+        self,
+        ids: NDArray[np.int64],
+        grads: NDArray[np.float32],
+        global_step: int | None,
+        occurrences: NDArray[np.uint32] | None = None,
     ) -> None:
-        self._table.apply_gradients(ids, grads, global_step)
+        self._table.apply_gradients(ids, grads, global_step, occurrences)
 
-    def prepare_apply(self, ids: NDArray[np.int64], grads: NDArray[np.float32]) -> int:
-        prepared = self._table.prepare_apply(ids, grads)
+    def prepare_apply(
+        self,
+        ids: NDArray[np.int64],
+        grads: NDArray[np.float32],
+        occurrences: NDArray[np.uint32] | None = None,
+    ) -> int:
+        prepared = self._table.prepare_apply(ids, grads, occurrences)
         number = next(self._numbers)
         self._prepared[number] = (prepared, grads)  # which it refers to
         return number

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from urllib.parse import quote
+from collections.abc import Callable
 
 from embstore import _checks, _core
 from embstore._device_table import tabulate
 from embstore._shard import LocalShard, Shard, ShardSpec
+from embstore._storage_places import partition_names, prepare_places, tier_file
 from embstore._unlisted_checkpoints import discard_unlisted
-from embstore.errors import InvalidArgumentError, StorageError
+from embstore.errors import InvalidArgumentError
 from embstore.initializers import Initializer, TruncatedNormal, check_initializer, initial_rows
 from embstore.optimizers import SGD, Optimizer, check_optimizer
 from embstore.options import (
@@ -22,7 +20,6 @@ from embstore.options import (
     IoScheme,
     SSDHashOption,
     StorageOption,
-    Tier,
     TierKind,
     check_runs,
 )
@@ -30,9 +27,8 @@ from embstore.variable import EmbeddingVariable
 
 __all__ = ["get_embedding_variable", "make_variable"]
 
-KEPT_FILES_NOTE = "sequence.ssdhash"  # beside rows that are kept; see engine/FORMAT.md
-
-_IN_FILES = (TierKind.SSDHASH, TierKind.LEVELDB)
+_LEVELDB = TierKind.LEVELDB
+_IN_FILES = (TierKind.SSDHASH, _LEVELDB)
 _BESIDE_ROWS = (8, 16, 48, 64)  # bytes: a key, a RowMeta, a RowHeader, a pool's header
 
 MAX_DIM = 1 << 16
@@ -47,6 +43,7 @@ def get_embedding_variable(
     optimizer: Optimizer | None = None,
     ev_option: EmbeddingVariableOption | None = None,
     partition_num: int = 1,
+    shards: int | None = None,
 ) -> EmbeddingVariable:
     """Makes a variable: an empty one, unless rows were kept for it (`SSDHashOption.keep_files`).
 
@@ -58,10 +55,28 @@ def get_embedding_variable(
     ev_option: where rows are kept, and how they start; DRAM where it isn't given.
     partition_num: tables that the keys are spread over, by key % partition_num; each has tiers
         of its own, of the full storage_size.
+    shards: the same tables, but each in a process of its own on a Ray cluster; see
+        `embstore.cluster`. None: they are in this process.
 
     Raises InvalidArgumentError, UnsupportedError, MissingLibraryError, MissingDeviceError,
     StoreFullError (memkind's node has less room than storage_size) or StorageError.
     """
+    if shards is not None:
+        if partition_num != 1:
+            raise InvalidArgumentError(
+                f"partition_num must be left at 1 where shards is given, got {partition_num}: each "
+                "shard is one partition"
+            )
+        from embstore.cluster.sharded_variable import make_sharded_variable  # few programs need it
+
+        return make_sharded_variable(
+            name,
+            embedding_dim,
+            initializer=initializer,
+            optimizer=optimizer,
+            ev_option=ev_option,
+            shards=shards,
+        )
     return make_variable(
         name,
         embedding_dim,
@@ -81,8 +96,13 @@ def make_variable(
     ev_option: EmbeddingVariableOption | None = None,
     partition_num: int = 1,
     make_shard: Callable[[ShardSpec], Shard] = LocalShard,
+    elsewhere: bool = False,
 ) -> EmbeddingVariable:
-    """As `get_embedding_variable`, with the shards that `make_shard` makes."""
+    """As `get_embedding_variable`, with the shards that `make_shard` makes.
+
+    elsewhere: each in a process of its own, perhaps on another computer: so `make_shard` sees to
+        directories, and no two shards share a file.
+    """
     if not isinstance(name, str) or not name or "\0" in name:
         raise InvalidArgumentError(f"name must be a string that isn't empty, got {name!r}")
     dim = _checks.integer("embedding_dim", embedding_dim, at_least=1, at_most=MAX_DIM)
@@ -98,7 +118,7 @@ def make_variable(
             f"ev_option must be an embstore.EmbeddingVariableOption, got {type(ev_option).__name__}"
         )
     specs = _shard_specs(
-        name, dim, initializer or TruncatedNormal(), optimizer, ev_option, partitions
+        name, dim, initializer or TruncatedNormal(), optimizer, ev_option, partitions, elsewhere
     )
     shards: list[Shard] = []
     try:
@@ -121,6 +141,7 @@ def _shard_specs(
     optimizer: Optimizer | None,
     option: EmbeddingVariableOption,
     partitions: int,
+    elsewhere: bool,
 ) -> list[ShardSpec]:
     init = option.init_option
     if init.initializer is not None:
@@ -131,11 +152,8 @@ def _shard_specs(
     check_runs(option.storage_option.storage_type)
     tiers = option.storage_option.tiers()
     devices = _core_devices(option.storage_option, dim, len(core_optimizer.slots))
-    file_names = [f"{name}.part{i}" for i in range(partitions)] if partitions > 1 else [name]
-    for tier in tiers:
-        if tier.path is not None:
-            _make_directory(tier.path)
-            _refuse_other_partitions(tier, name, file_names)
+    if not elsewhere:
+        prepare_places(tiers, name, partitions)
     return [
         ShardSpec(
             # What kept files are known by: with another partition_num a key lies elsewhere.
@@ -145,7 +163,12 @@ def _shard_specs(
             optimizer=core_optimizer.name,
             optimizer_params=core_optimizer.params(),
             tiers=[
-                (tier.kind.value, _tier_file(tier, file_name, name), tier.size_bytes)
+                (
+                    tier.kind.value,
+                    # Partitions here share a LevelDB: each costs descriptors and buffers.
+                    tier_file(tier, name if not elsewhere and tier.kind is _LEVELDB else file_name),
+                    tier.size_bytes,
+                )
                 for tier in tiers
             ],
             cache_strategy=option.storage_option.cache_strategy.name,
@@ -154,7 +177,7 @@ def _shard_specs(
             ssd_hash=_core_ssd_hash(option.storage_option),
             devices=devices,
         )
-        for file_name in file_names
+        for file_name in partition_names(name, partitions)
     ]
 
 
@@ -200,50 +223,3 @@ def _core_devices(
             zip(storage.tier_devices(), TIER_KINDS[storage.storage_type], strict=True)
         )
     )
-
-
-def _tier_file(tier: Tier, file_name: str, name: str) -> str | None:
-    """file_name: the partition's. name: the variable's."""
-    if tier.path is None:
-        return None
-    if tier.kind is TierKind.LEVELDB:
-        file_name = name  # the partitions share a database: each costs descriptors and buffers
-    if tier.kind is TierKind.PMEM_POOL:
-        return str(Path(tier.path) / quote(file_name, safe=""))  # the pool has several files
-    return str(Path(tier.path) / f"{quote(file_name, safe='')}.{tier.kind.value.lower()}")
-
-
-def _refuse_other_partitions(tier: Tier, name: str, file_names: Sequence[str]) -> None:
-    """Raises StorageError where rows were kept for more partitions, or fewer.
-
-    Those of these very names are left to the core.
-    """
-    if tier.kind is not TierKind.SSDHASH or tier.path is None:
-        return
-    quoted = re.escape(quote(name, safe=""))
-    ours = {_tier_file(tier, file_name, name) for file_name in file_names}
-    for directory in sorted(Path(tier.path).iterdir()):
-        if (
-            re.fullmatch(rf"{quoted}(\.part\d+)?\.ssdhash", directory.name)
-            and str(directory) not in ours
-            and (directory / KEPT_FILES_NOTE).exists()
-        ):
-            raise StorageError(
-                f"{directory}: rows of {name} were kept here by a variable of another "
-                "partition_num; take them over with that one, or remove the directory"
-            )
-
-
-def _make_directory(path: str) -> None:
-    # Only the last part of the path: making the rest too would turn a mistyped or unmounted
-    # device into an ordinary directory without a word.
-    try:
-        Path(path).mkdir(exist_ok=True)
-    except FileNotFoundError:
-        raise StorageError(
-            f"storage_path: {path} can't be made, because {Path(path).parent} doesn't exist"
-        ) from None
-    except FileExistsError:
-        raise StorageError(f"storage_path: {path} is a file; give a directory") from None
-    except OSError as error:
-        raise StorageError(f"storage_path: {path} can't be made: {error.strerror}") from error

@@ -14,6 +14,7 @@ __all__ = [
     "InvalidArgumentError",
     "MissingDeviceError",
     "MissingLibraryError",
+    "ShardLostError",
     "StorageError",
     "StoreFullError",
     "UnsupportedError",
@@ -69,3 +70,11 @@ class ClosedError(EmbStoreError):
 
 class ForkedError(EmbStoreError):
     """The variable belongs to the process that this one was forked from, and to no other."""
+
+
+class ShardLostError(EmbStoreError):
+    """A shard in another process can't be reached any more, or what it did last isn't known.
+
+    What it learnt since the last save is lost, and it never comes back by itself: make the variable
+    anew, and restore it.
+    """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from embstore import _checks, _core
 from embstore._closing_at_exit import close_at_exit
+from embstore._several_shards import Part, apply_to_all, look_up_later, wait_for_all
 from embstore._shard import Shard, ShardRows
 from embstore.devices import Access
 from embstore.errors import (
@@ -74,6 +74,7 @@ class EmbeddingVariable:
         # For embstore.durability: what writes the checkpoints of the pool.
         self._persist_writer: PersistWriter | None = None
         self._shards = tuple(shards)
+        self._is_elsewhere = any(hasattr(shard, "lookup_later") for shard in self._shards)
         self._recovery = _take_over(self._shards)
         close_at_exit(self)
 
@@ -145,12 +146,32 @@ class EmbeddingVariable:
         else:
             _checks.out(out, shape)
         keys, rows = keys.reshape(-1), out.reshape(-1, self._dim)
-        if len(self._shards) == 1:
-            self._shards[0].lookup(keys, train, rows)
+        if not train or not self._is_elsewhere:
+            self._look_up(keys, train, rows, None)
             return out
-        for shard, where in self._routed(keys):
-            rows[where] = shard.lookup(keys[where], train)
+        unique = _core.UniqueIds(keys)  # each key goes to its shard once, and its row comes once
+        found = np.empty((unique.keys().size, self._dim), np.float32)
+        self._look_up(unique.keys(), train, found, unique.occurrences())
+        unique.spread(found, rows)
         return out
+
+    def _look_up(
+        self,
+        keys: NDArray[np.int64],
+        train: bool,
+        rows: NDArray[np.float32],
+        occurrences: NDArray[np.uint32] | None,
+    ) -> None:
+        if len(self._shards) == 1:
+            self._shards[0].lookup(keys, train, rows, occurrences)
+            return
+        wheres, asked = [], []
+        for shard, where in self._routed(keys):
+            wheres.append(where)
+            stand_for = None if occurrences is None else occurrences[where]
+            asked.append(look_up_later(shard, keys[where], train, stand_for))
+        for where, found in zip(wheres, wait_for_all(asked), strict=True):
+            rows[where] = found
 
     def apply_gradients(
         self, ids: _checks.Ids, grads: _checks.Rows, global_step: int | None = None
@@ -171,19 +192,29 @@ class EmbeddingVariable:
         if global_step is not None:
             global_step = _checks.integer("global_step", global_step, at_least=0)
         keys, values = keys.reshape(-1), values.reshape(-1, self._dim)
+        occurrences = None
+        if self._is_elsewhere:
+            unique = _core.UniqueIds(keys)
+            keys, occurrences = unique.keys(), unique.occurrences()
+            sums = np.empty((keys.size, self._dim), np.float32)
+            unique.sum(values, sums)
+            values = sums
         if len(self._shards) == 1:
-            self._shards[0].apply_gradients(keys, values, global_step)
+            self._shards[0].apply_gradients(keys, values, global_step, occurrences)
             return
         self._refuse_if_forked()
         # Every shard takes part, if only with an empty batch: each counts the applies itself.
-        parts = [(shard, keys[where], values[where]) for shard, where in self._routed(keys)]
-        with self._partitions_lock, contextlib.ExitStack() as prepared:
-            numbers = []
-            for shard, part_keys, part_values in parts:
-                numbers.append(shard.prepare_apply(part_keys, part_values))
-                prepared.callback(shard.abort_apply, numbers[-1])
-            for (shard, _, _), number in zip(parts, numbers, strict=True):
-                shard.commit_apply(number, global_step)
+        parts = [
+            Part(
+                shard,
+                keys[where],
+                values[where],
+                None if occurrences is None else occurrences[where],
+            )
+            for shard, where in self._routed(keys)
+        ]
+        with self._partitions_lock:
+            apply_to_all(parts, global_step)
         _core.wait_as_owed()  # not while others wait for the lock
 
     def lookup_tier(self, ids: _checks.Ids) -> NDArray[np.int32]:

@@ -52,9 +52,13 @@ class ShardElsewhere:
         self._call("__init__", spec)
 
     def lookup(
-        self, ids: NDArray[np.int64], train: bool, out: NDArray[np.float32] | None = None
+        self,
+        ids: NDArray[np.int64],
+        train: bool,
+        out: NDArray[np.float32] | None = None,
+        occurrences: NDArray[np.uint32] | None = None,
     ) -> NDArray[np.float32]:
-        rows: NDArray[np.float32] = self._call("lookup", ids, train)
+        rows: NDArray[np.float32] = self._call("lookup", ids, train, None, occurrences)
         if out is None:
             return rows
         out[...] = rows

@@ -3,10 +3,12 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,6 +21,7 @@ namespace embstore {
 template <class T, int kDimensions>
 using Array = nanobind::ndarray<T, nanobind::ndim<kDimensions>, nanobind::c_contig, nanobind::device::cpu>;
 using Ids = Array<const int64_t, 1>;
+using Occurrences = std::optional<Array<const uint32_t, 1>>;  // of each id
 using Rows = Array<const float, 2>;
 using MutableRows = Array<float, 2>;
 
@@ -39,6 +42,15 @@ nanobind::object to_numpy(std::vector<T>&& values) {
 }
 
 inline std::span<const int64_t> span_of(const Ids& ids) { return {ids.data(), ids.shape(0)}; }
+
+inline std::span<const uint32_t> span_of(const Occurrences& occurrences, const Ids& ids) {
+  if (!occurrences) return {};
+  if (occurrences->shape(0) != ids.shape(0)) {
+    throw Error(ErrorKind::kInvalidArgument, "occurrences: has " + std::to_string(occurrences->shape(0)) +
+                                                 " for " + std::to_string(ids.shape(0)) + " ids");
+  }
+  return {occurrences->data(), occurrences->shape(0)};
+}
 
 // Rows go through raw pointers from here on, so their shape is settled here.
 template <class RowArray>

@@ -21,6 +21,7 @@
 #include "bindings/checkpoint.h"
 #include "bindings/error_translation.h"
 #include "bindings/table_handle.h"
+#include "bindings/unique_ids.h"
 #include "errors/error.h"
 #include "table.h"
 
@@ -325,33 +326,40 @@ void bind_table(nb::module_& module) {
            "devices"_a = std::vector<DeviceTuple>())
       .def(
           "lookup",
-          [](const TableHandle& handle, const Ids& ids, const MutableRows& out, bool train) {
+          [](const TableHandle& handle, const Ids& ids, const MutableRows& out, bool train,
+             const Occurrences& occurrences) {
             const Table& table = handle.table();
             check_rows("out", out, ids, static_cast<size_t>(table.dim()));
+            const auto stand_for = span_of(occurrences, ids);
             const nb::gil_scoped_release release;
-            table.lookup(span_of(ids), out.data(), train);
+            table.lookup(span_of(ids), out.data(), train, stand_for);
           },
-          "ids"_a.noconvert(), "out"_a.noconvert(), "train"_a = false)
+          "ids"_a.noconvert(), "out"_a.noconvert(), "train"_a = false,
+          "occurrences"_a.noconvert() = nb::none())
       .def(
           "apply_gradients",
-          [](const TableHandle& handle, const Ids& ids, const Rows& grads,
-             std::optional<int64_t> global_step) {
+          [](const TableHandle& handle, const Ids& ids, const Rows& grads, std::optional<int64_t> global_step,
+             const Occurrences& occurrences) {
             Table& table = handle.table();
             check_rows("grads", grads, ids, static_cast<size_t>(table.dim()));
+            const auto stand_for = span_of(occurrences, ids);
             const nb::gil_scoped_release release;
-            table.apply_gradients(span_of(ids), grads.data(), global_step);
+            table.apply_gradients(span_of(ids), grads.data(), global_step, stand_for);
           },
-          "ids"_a.noconvert(), "grads"_a.noconvert(), "global_step"_a = nb::none())
+          "ids"_a.noconvert(), "grads"_a.noconvert(), "global_step"_a = nb::none(),
+          "occurrences"_a.noconvert() = nb::none())
       .def(
           "prepare_apply",
-          [](const TableHandle& handle, const Ids& ids, const Rows& grads) {
+          [](const TableHandle& handle, const Ids& ids, const Rows& grads, const Occurrences& occurrences) {
             Table& table = handle.table();
             check_rows("grads", grads, ids, static_cast<size_t>(table.dim()));
+            const auto stand_for = span_of(occurrences, ids);
             const nb::gil_scoped_release release;
             const PutWaitsOff other_batches_are_prepared;
-            return std::make_unique<PreparedHandle>(table.prepare_apply(span_of(ids), grads.data()));
+            return std::make_unique<PreparedHandle>(
+                table.prepare_apply(span_of(ids), grads.data(), stand_for));
           },
-          "ids"_a.noconvert(), "grads"_a.noconvert())
+          "ids"_a.noconvert(), "grads"_a.noconvert(), "occurrences"_a.noconvert() = nb::none())
       .def(
           "lookup_tier",
           [](const TableHandle& table, const Ids& ids) {
@@ -432,5 +440,6 @@ NB_MODULE(_core, module) {
   embstore::bind_prepared_apply(module);
   embstore::bind_recording(module);
   embstore::bind_table(module);
+  embstore::bind_unique_ids(module);
   embstore::checkpoint::bind(module);
 }

@@ -28,7 +28,8 @@ void GradientBatch::recycle(std::unique_ptr<GradientBatch> batch) {
   if (batches.empty()) batches.push_back(std::move(batch));
 }
 
-void GradientBatch::group(std::span<const int64_t> ids, const float* gradients, int dim) {
+void GradientBatch::group(std::span<const int64_t> ids, const float* gradients, int dim,
+                          std::span<const uint32_t> occurrences) {
   keys_.clear();
   sum_block_ = 0;
   sum_used_ = 0;
@@ -40,7 +41,7 @@ void GradientBatch::group(std::span<const int64_t> ids, const float* gradients, 
   for (int s = 0; s < kShards; ++s) {
     first_key_[s] = keys_.size();
     group_shard({occurrences_.data() + first_occurrence_[s], first_occurrence_[s + 1] - first_occurrence_[s]},
-                ids, gradients, dim);
+                ids, gradients, dim, occurrences);
   }
   first_key_[kShards] = keys_.size();
 }
@@ -66,7 +67,7 @@ void GradientBatch::sort_by_shard(std::span<const int64_t> ids) {
 }
 
 void GradientBatch::group_shard(std::span<const Occurrence> occurrences, std::span<const int64_t> ids,
-                                const float* gradients, int dim) {
+                                const float* gradients, int dim, std::span<const uint32_t> stand_for) {
   constexpr size_t kGradientsFetchedAhead = 8;  // they are visited out of order
   const size_t size = std::bit_ceil(2 * occurrences.size() + 1);
   table_.assign(size, 0);
@@ -81,13 +82,15 @@ void GradientBatch::group_shard(std::span<const Occurrence> occurrences, std::sp
     size_t probe = hash & (size - 1);
     while (table_[probe] != 0 && keys_[table_[probe] - 1].key != key) probe = (probe + 1) & (size - 1);
     if (table_[probe] == 0) {
-      keys_.push_back({key, hash, gradient, 1, position});
+      keys_.push_back({key, hash, gradient, stand_for.empty() ? 1 : stand_for[position], position});
       table_[probe] = static_cast<uint32_t>(keys_.size());
       continue;
     }
     KeyGradient& grouped = keys_[table_[probe] - 1];
+    grouped.occurrences += stand_for.empty() ? 1 : stand_for[position];
+    const bool is_callers = grouped.gradient == gradients + grouped.last_position * width;
     grouped.last_position = position;
-    if (grouped.occurrences++ == 1) {
+    if (is_callers) {
       float* sum = new_sum(dim);
       std::copy_n(grouped.gradient, width, sum);
       grouped.gradient = sum;

@@ -26,8 +26,10 @@ class GradientBatch {
   static std::unique_ptr<GradientBatch> take_spare();
   static void recycle(std::unique_ptr<GradientBatch> batch);
 
-  // `gradients` holds ids.size() rows of `dim` floats and must outlive the use of the groups.
-  void group(std::span<const int64_t> ids, const float* gradients, int dim);
+  // `gradients` holds ids.size() rows of `dim` floats and must outlive the use of the groups. `occurrences`, where
+  // given, says how many ids each of `ids` stands for.
+  void group(std::span<const int64_t> ids, const float* gradients, int dim,
+             std::span<const uint32_t> occurrences = {});
 
   // The keys of one index shard, in order of their first occurrence.
   std::span<const KeyGradient> shard(int i) const {
@@ -43,7 +45,7 @@ class GradientBatch {
 
   void sort_by_shard(std::span<const int64_t> ids);
   void group_shard(std::span<const Occurrence> occurrences, std::span<const int64_t> ids,
-                   const float* gradients, int dim);
+                   const float* gradients, int dim, std::span<const uint32_t> stand_for);
   float* new_sum(int dim);
 
   std::vector<KeyHash> hashes_;

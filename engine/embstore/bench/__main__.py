@@ -1,5 +1,5 @@
-"""python -m embstore.bench [rows | tiers | memory | durability]: tables on the terminal, JSON in
-a file.
+"""python -m embstore.bench [rows | tiers | memory | durability | cluster | keras]: tables on the
+terminal, JSON in a file.
 """
 
 from __future__ import annotations
@@ -18,14 +18,23 @@ try:
 except ImportError:  # the engine itself needs numpy alone
     sys.exit("embstore.bench needs more packages: pip install 'pmemlab[bench]'")
 
-from embstore.bench import durability_command, memory_command, rows_command, tiers_command
-from embstore.errors import InvalidArgumentError
+from embstore.bench import (
+    cluster_command,
+    durability_command,
+    keras_command,
+    memory_command,
+    rows_command,
+    tiers_command,
+)
+from embstore.errors import InvalidArgumentError, MissingLibraryError
 
 SUITES = {
     "rows": rows_command,
     "tiers": tiers_command,
     "memory": memory_command,
     "durability": durability_command,
+    "cluster": cluster_command,
+    "keras": keras_command,
 }
 DEFAULT_SUITE = "rows"
 
@@ -37,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
         task = progress.add_task("", total=suite.advance_count(options))
         try:
             report = suite.run(options, _Bar(progress, task))
-        except InvalidArgumentError as error:
+        except (InvalidArgumentError, MissingLibraryError) as error:
             sys.exit(str(error))
     for table in report.tables:
         Console().print(table)

@@ -1,0 +1,153 @@
+"""What shards in other processes cost: beside a table in the worker, and the obvious actor."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import embstore as es
+from embstore.bench.dict_actor import DictActor
+from embstore.bench.measure import Figure, compare
+from embstore.bench.watcher import Watcher
+from embstore.bench.zipf import BoundedZipf
+from embstore.cluster.ray_cluster import join_or_start
+
+__all__ = ["YARDSTICK", "ClusterOptions", "ClusterResult", "advance_count", "run", "to_json"]
+
+YARDSTICK = "a Ray actor with a dict"
+LOCAL = "a table in the worker"
+OPERATIONS = ("pull", "pull and push")
+_LEARNING_RATE = 0.1
+
+Batch = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """What the suite runs; the defaults are the ones to quote."""
+
+    rows: int = 1_000_000
+    dim: int = 16
+    shards: tuple[int, ...] = (1, 2)
+    batch_size: int = 106_496  # 4096 samples of 26 categorical columns
+    zipf_exponent: float = 1.05
+    batches: int = 4  # a round
+    rounds: int = 5
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class ClusterResult:
+    server: str
+    operation: str
+    ids_per_s: Figure  # the ratio is to the actor with a dict, in the same rounds
+
+
+@dataclass(frozen=True)
+class _Server:
+    pull: Callable[[Batch], object]
+    push: Callable[[Batch, NDArray[np.float32]], object]
+
+
+def advance_count(options: ClusterOptions) -> int:
+    return len(OPERATIONS) * (options.rounds + 1)
+
+
+def run(options: ClusterOptions, watcher: Watcher) -> list[ClusterResult]:
+    zipf = BoundedZipf(options.rows, options.zipf_exponent, options.seed)
+    batches = [zipf.draw(options.batch_size) for _ in range(options.batches)]
+    grads = np.full((options.batch_size, options.dim), 0.01, np.float32)
+    results = []
+    watcher.begin("filling tables")
+    with _servers(options) as servers:
+        for operation in OPERATIONS:
+            watcher.begin(operation)
+            work = {
+                name: [_work(server, batches, grads if operation == OPERATIONS[1] else None)]
+                for name, server in servers.items()
+            }
+            figures = compare(
+                work,
+                options.batch_size * options.batches,
+                yardstick=YARDSTICK,
+                rounds=options.rounds,
+                on_round=watcher.advance,
+            )
+            results += [ClusterResult(name, operation, figures[name]) for name in servers]
+    return results
+
+
+def to_json(options: ClusterOptions, results: list[ClusterResult]) -> dict[str, object]:
+    return {
+        "suite": "cluster",
+        "options": asdict(options),
+        "results": [asdict(result) for result in results],
+    }
+
+
+def _work(
+    server: _Server, batches: list[Batch], grads: NDArray[np.float32] | None
+) -> Callable[[], None]:
+    def work() -> None:
+        for ids in batches:
+            server.pull(ids)
+            if grads is not None:
+                server.push(ids, grads)
+
+    return work
+
+
+@contextlib.contextmanager
+def _servers(options: ClusterOptions) -> Iterator[dict[str, _Server]]:
+    ray = join_or_start()
+    with contextlib.ExitStack() as stack:
+        servers = {LOCAL: _variable(options, None, stack)}
+        for shards in options.shards:
+            name = "1 shard" if shards == 1 else f"{shards} shards"
+            servers[name] = _variable(options, shards, stack)
+        actor = (
+            ray.remote(DictActor)
+            .options(num_cpus=0)
+            .remote(options.rows, options.dim, _LEARNING_RATE)
+        )
+        stack.callback(ray.kill, actor)
+        servers[YARDSTICK] = _asked_by_calls(ray, actor, options.dim)
+        yield servers
+
+
+def _variable(options: ClusterOptions, shards: int | None, stack: contextlib.ExitStack) -> _Server:
+    variable = stack.enter_context(
+        es.get_embedding_variable(
+            "var",
+            options.dim,
+            initializer=es.initializers.Zeros(),
+            optimizer=es.optimizers.Adagrad(_LEARNING_RATE),
+            shards=shards,
+        )
+    )
+    keys = np.arange(options.rows)
+    for part in np.array_split(keys, max(1, options.rows // 100_000)):
+        variable.apply_gradients(part, np.zeros((part.size, options.dim), np.float32))
+    rows = np.empty((options.batch_size, options.dim), np.float32)
+    return _Server(lambda ids: variable.lookup(ids, train=True, out=rows), variable.apply_gradients)
+
+
+def _asked_by_calls(ray: Any, actor: Any, dim: int) -> _Server:
+    """With ids made unique by numpy, as they would be."""
+
+    def pull(ids: Batch) -> object:
+        keys, positions = np.unique(ids, return_inverse=True)
+        return ray.get(actor.pull.remote(keys))[positions]
+
+    def push(ids: Batch, grads: NDArray[np.float32]) -> None:
+        keys, positions = np.unique(ids, return_inverse=True)
+        sums = np.zeros((keys.size, dim), np.float32)
+        np.add.at(sums, positions, grads)
+        ray.get(actor.push.remote(keys, sums))
+
+    return _Server(pull, push)

@@ -1,0 +1,111 @@
+"""A worker's connections to the sockets of one shard."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore.cluster import wire
+from embstore.cluster.row_server import ServerAddress
+from embstore.cluster.wire import Outcome, RequestHead
+from embstore.errors import UnsupportedError
+
+__all__ = ["Connection", "Connections"]
+
+_CONNECT_S = 20.0
+
+
+class Connection:
+    """One request at a time. OSError and EOFError mean that the shard is gone, or what it did isn't
+    known; so does a request that was interrupted. Then the connection is closed.
+    """
+
+    def __init__(self, address: ServerAddress, where: str) -> None:
+        self._where = where
+        self._socket = socket.create_connection((address.host, address.port), _CONNECT_S)
+        try:
+            wire.prepare(self._socket)
+            wire.send(self._socket, wire.MAGIC, address.token)
+            greeting = bytes(wire.receive(self._socket, len(wire.MAGIC)))
+            if greeting != wire.MAGIC:
+                raise UnsupportedError(
+                    f"{where} speaks another version of the protocol; install the same pmemlab on "
+                    "every node"
+                )
+            self._socket.settimeout(None)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        return self._socket.fileno() >= 0
+
+    def send(self, head: RequestHead, *parts: NDArray[Any] | None) -> None:
+        """parts: in the order of `wire`; None: left out."""
+        given = [part for part in parts if part is not None]
+        with self._closed_on_error():
+            wire.send(self._socket, wire.REQUEST_HEAD.pack(*head), *given)
+
+    def receive(self, out: NDArray[np.float32] | None = None) -> None:
+        """The answer, whose rows go to `out`; raises what the shard refused the request for."""
+        with self._closed_on_error():
+            packed = wire.receive(self._socket, wire.ANSWER_HEAD.size)
+            outcome, count = wire.ANSWER_HEAD.unpack(packed)
+            if outcome == Outcome.REFUSED:
+                refusal = bytes(wire.receive(self._socket, count))
+            else:
+                if count != (0 if out is None else out.nbytes):
+                    raise EOFError(f"it answered {count} bytes")
+                if out is not None:
+                    wire.receive_into(self._socket, out)
+                return
+        raise wire.unpack_refusal(refusal, self._where)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    @contextlib.contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()  # half a message is on it
+            raise
+
+
+class Connections:
+    """Those that no thread uses right now, for the next that needs one."""
+
+    def __init__(self, address: ServerAddress, where: str) -> None:
+        self._address = address
+        self._where = where
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._is_closed = False
+
+    def take(self) -> Connection:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return Connection(self._address, self._where)
+
+    def give_back(self, connection: Connection) -> None:
+        with self._lock:
+            if connection.is_open and not self._is_closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()

@@ -1,0 +1,66 @@
+"""An actor of Ray's that holds a shard, and what its calls can meet."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from embstore.cluster.shard_actor import Answer, ShardActor
+from embstore.errors import ShardLostError
+
+__all__ = ["RayActor", "start_actors"]
+
+# Of calls that an actor answers at once. Look-ups and applies aren't among them.
+_CALLS_AT_ONCE = 16
+
+
+class RayActor:
+    """handle: Ray's. node: the address that its node goes by."""
+
+    def __init__(self, ray: Any, handle: Any, node: str, process_id: int) -> None:
+        self._ray = ray
+        self._handle = handle
+        self.node = node
+        self.process_id = process_id
+
+    def call(self, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Answer:
+        """What the shard's method answers; ShardLostError where the actor, or Ray, is gone."""
+        return self._get(self._handle.call, method, arguments, options)
+
+    def open(self, *arguments: Any) -> Answer:
+        """As `ShardActor.open`."""
+        return self._get(self._handle.open, *arguments)
+
+    def end(self) -> None:
+        with contextlib.suppress(Exception):  # it, or Ray, may be gone already
+            self._ray.kill(self._handle)
+
+    def _get(self, remote: Any, *arguments: Any) -> Answer:
+        try:
+            answer: Answer = self._ray.get(remote.remote(*arguments))
+        except (self._ray.exceptions.RayActorError, self._ray.exceptions.RaySystemError) as error:
+            raise ShardLostError(f"its actor died: {_first_line(error)}") from error
+        except self._ray.exceptions.RayTaskError:
+            raise  # a defect of ours, with its traceback
+        except self._ray.exceptions.RayError as error:
+            raise ShardLostError(_first_line(error)) from error
+        return answer
+
+
+def start_actors(ray: Any, count: int, resources: dict[str, float]) -> list[Any]:
+    """Ray's handles of actors, which start at once, one on a node where there are enough nodes."""
+    actor = ray.remote(ShardActor).options(
+        num_cpus=0,  # several may share a core, and would otherwise never start where there are few
+        resources=resources,
+        scheduling_strategy="SPREAD",
+        max_concurrency=_CALLS_AT_ONCE,
+        # One that is restarted has lost its rows, and must never look alive; and what is asked
+        # twice may be done twice.
+        max_restarts=0,
+        max_task_retries=0,
+    )
+    return [actor.remote() for _ in range(count)]
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,433 @@
+"""A shard on another node, or in another process here: stands in for a `LocalShard`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore import _core
+from embstore._several_shards import Later
+from embstore._shard import (
+    BegunShard,
+    PersistedShard,
+    SavedShard,
+    ShardRows,
+    ShardSpec,
+    ShardState,
+)
+from embstore.cluster import wire
+from embstore.cluster.connections import Connection, Connections
+from embstore.cluster.ray_actor import RayActor
+from embstore.cluster.row_server import ServerAddress
+from embstore.cluster.shard_actor import Answer
+from embstore.cluster.wire import Request, RequestHead
+from embstore.errors import (
+    ClosedError,
+    EmbStoreError,
+    ForkedError,
+    InvalidArgumentError,
+    ShardLostError,
+)
+from embstore.recovery import RecoveryReport
+
+__all__ = ["RemoteShard"]
+
+_ScalarT = TypeVar("_ScalarT", bound=np.generic)
+
+
+class RemoteShard:
+    """Rows go over sockets, everything else by calls of the actor.
+
+    An error is that of the shard, and says where it happened. Once a request's fate isn't known,
+    every method raises ShardLostError: nothing is asked twice.
+    """
+
+    def __init__(self, actor: RayActor, spec: ShardSpec, address: ServerAddress) -> None:
+        self._actor = actor
+        self._name = spec.name
+        self._dim = spec.dim
+        self._where = f"the shard {spec.name} on node {actor.node}"
+        self._connections = Connections(address, self._where)
+        self._made_in = _core.fork_generation()
+        self._is_closed = False
+        self._lost: str | None = None  # why
+        self._numbers = 0
+        self._lock = threading.Lock()
+        self._prepared: dict[int, Connection] = {}
+
+    @property
+    def process_id(self) -> int:
+        """On its node."""
+        return self._actor.process_id
+
+    # --- Rows
+
+    def lookup(
+        self,
+        ids: NDArray[np.int64],
+        train: bool,
+        out: NDArray[np.float32] | None = None,
+        occurrences: NDArray[np.uint32] | None = None,
+    ) -> NDArray[np.float32]:
+        return self.lookup_later(ids, train, out, occurrences).wait()
+
+    def lookup_later(
+        self,
+        ids: NDArray[np.int64],
+        train: bool,
+        out: NDArray[np.float32] | None = None,
+        occurrences: NDArray[np.uint32] | None = None,
+    ) -> Later[NDArray[np.float32]]:
+        """The request is under way when this returns."""
+        if out is None:
+            out = np.empty((ids.size, self._dim), np.float32)
+        rows = out
+        kind = Request.LOOK_UP if train else Request.SERVE
+        connection = self._sent(kind, ids, occurrences)
+        return Later(lambda: self._received(connection, rows), connection.close)
+
+    def apply_gradients(
+        self,
+        ids: NDArray[np.int64],
+        grads: NDArray[np.float32],
+        global_step: int | None,
+        occurrences: NDArray[np.uint32] | None = None,
+    ) -> None:
+        connection = self._sent(Request.APPLY, ids, occurrences, grads, global_step)
+        self._received(connection, None)
+
+    def prepare_apply(
+        self,
+        ids: NDArray[np.int64],
+        grads: NDArray[np.float32],
+        occurrences: NDArray[np.uint32] | None = None,
+    ) -> int:
+        return self.prepare_later(ids, grads, occurrences).wait()
+
+    def prepare_later(
+        self,
+        ids: NDArray[np.int64],
+        grads: NDArray[np.float32],
+        occurrences: NDArray[np.uint32] | None = None,
+    ) -> Later[int]:
+        connection = self._sent(Request.PREPARE, ids, occurrences, grads)
+
+        def wait() -> int:
+            self._received(connection, None, is_kept=True)
+            with self._lock:
+                self._numbers += 1
+                self._prepared[self._numbers] = connection
+                return self._numbers
+
+        # The shard gives up what was prepared over a connection that ends.
+        return Later(wait, connection.close)
+
+    def commit_apply(self, number: int, global_step: int | None) -> None:
+        self.commit_later(number, global_step).wait()
+
+    def commit_later(self, number: int, global_step: int | None) -> Later[None]:
+        connection = self._taken(number)
+        self._send(connection, RequestHead(Request.COMMIT, global_step=_step(global_step)))
+        return Later(lambda: self._received(connection, None), connection.close)
+
+    def abort_apply(self, number: int) -> None:
+        with self._lock:
+            connection = self._prepared.pop(number, None)
+        if connection is None:
+            return
+        self._send(connection, RequestHead(Request.ABORT))
+        self._received(connection, None)
+
+    # --- What rows say of themselves
+
+    def lookup_tier(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
+        return _own(self._ask("lookup_tier", ids))
+
+    def frequency(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        return _own(self._ask("frequency", ids))
+
+    def version(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        return _own(self._ask("version", ids))
+
+    def size(self) -> int:
+        return int(self._ask("size"))
+
+    def export(self, skip_damaged: bool = False) -> ShardRows:
+        rows: ShardRows = self._ask("export", skip_damaged)
+        return ShardRows(
+            _own(rows.keys),
+            _own(rows.values),
+            _own(rows.frequencies),
+            _own(rows.versions),
+            [_own(slot) for slot in rows.slots],
+        )
+
+    def stats(self) -> dict[str, Any]:
+        stats: dict[str, Any] = self._ask("stats")
+        return stats
+
+    def drain(self) -> None:
+        self._ask("drain")
+
+    def find_damaged(self) -> NDArray[np.int64]:
+        return _own(self._ask("find_damaged"))
+
+    def drop(self, ids: NDArray[np.int64]) -> int:
+        return int(self._ask("drop", ids))
+
+    def recovery(self) -> RecoveryReport | None:
+        report: RecoveryReport | None = self._ask("recovery")
+        return report
+
+    # --- What a shard keeps once
+
+    def apply_count(self) -> int:
+        return int(self._ask("apply_count"))
+
+    def advance_apply_count(self, at_least: int) -> None:
+        self._ask("advance_apply_count", at_least)
+
+    def learning_rate(self) -> float:
+        return float(self._ask("learning_rate"))
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        self._ask("set_learning_rate", learning_rate)
+
+    def sketch_shape(self) -> tuple[int, int, int] | None:
+        shape: tuple[int, int, int] | None = self._ask("sketch_shape")
+        return shape
+
+    # --- Checkpoints, whose files the shard reads and writes itself
+
+    def save(
+        self,
+        path: str,
+        *,
+        save_id: bytes,
+        partition: int,
+        partition_count: int,
+        incremental: bool,
+        least_version: int | None,
+        least_half_square: float | None,
+        waiting_keys: bool,
+        skip_damaged: bool,
+    ) -> SavedShard:
+        saved: SavedShard = self._ask(
+            "save",
+            path,
+            save_id=save_id,
+            partition=partition,
+            partition_count=partition_count,
+            incremental=incremental,
+            least_version=least_version,
+            least_half_square=least_half_square,
+            waiting_keys=waiting_keys,
+            skip_damaged=skip_damaged,
+        )
+        return saved
+
+    def save_succeeded(self, next_span: int) -> None:
+        self._ask("save_succeeded", next_span)
+
+    def restore(
+        self,
+        chain: Sequence[Sequence[str]],
+        *,
+        partition: int,
+        partition_count: int,
+        state: ShardState,
+        waiting_keys: bool,
+    ) -> None:
+        self._ask(
+            "restore",
+            chain,
+            partition=partition,
+            partition_count=partition_count,
+            state=state,
+            waiting_keys=waiting_keys,
+        )
+
+    def begin_persist(
+        self,
+        path: str,
+        *,
+        checkpoint_id: bytes,
+        partition: int,
+        partition_count: int,
+        waiting_keys: bool,
+    ) -> BegunShard:
+        begun: BegunShard = self._ask(
+            "begin_persist",
+            path,
+            checkpoint_id=checkpoint_id,
+            partition=partition,
+            partition_count=partition_count,
+            waiting_keys=waiting_keys,
+        )
+        return begun
+
+    def finish_persist(self, number: int, checkpoint_id: bytes) -> None:
+        self._ask("finish_persist", number, checkpoint_id)
+
+    def drop_persisted(self, number: int) -> None:
+        self._ask("drop_persisted", number)
+
+    def persisted(self) -> list[PersistedShard]:
+        persisted: list[PersistedShard] = self._ask("persisted")
+        return persisted
+
+    def should_persist(self) -> bool:
+        return bool(self._ask("should_persist"))
+
+    def is_pool_short(self) -> bool:
+        return bool(self._ask("is_pool_short"))
+
+    def awaits_restore(self) -> bool:
+        return bool(self._ask("awaits_restore"))
+
+    def discard_persisted(self) -> None:
+        self._ask("discard_persisted")
+
+    def restore_persisted(
+        self,
+        number: int,
+        chain: Sequence[Sequence[str]],
+        *,
+        partition: int,
+        partition_count: int,
+        state: ShardState,
+        waiting_keys: bool,
+    ) -> None:
+        self._ask(
+            "restore_persisted",
+            number,
+            chain,
+            partition=partition,
+            partition_count=partition_count,
+            state=state,
+            waiting_keys=waiting_keys,
+        )
+
+    def close(self) -> None:
+        """Ends the actor too, unless its shard can't be closed yet."""
+        if self._is_closed or _core.fork_generation() != self._made_in:
+            return
+        if self._lost is None:  # else there is nothing to close, and that was said
+            try:
+                self._ask("close")
+            except ShardLostError:
+                self._end()
+                raise
+        self._end()
+
+    def _end(self) -> None:
+        self._is_closed = True
+        self._connections.close()
+        self._actor.end()
+
+    # --- How it is asked
+
+    def _ask(self, method: str, *arguments: Any, **options: Any) -> Any:
+        self._check_usable()
+        try:
+            answer: Answer = self._actor.call(method, arguments, options)
+        except ShardLostError as error:
+            raise self._lose(str(error)) from error
+        if answer.error is not None:
+            raise _told_where(answer.error, self._where) from None
+        return answer.value
+
+    def _sent(
+        self,
+        kind: Request,
+        ids: NDArray[np.int64],
+        occurrences: NDArray[np.uint32] | None,
+        grads: NDArray[np.float32] | None = None,
+        global_step: int | None = None,
+    ) -> Connection:
+        """A connection that the request was sent on."""
+        self._check_usable()
+        needed = wire.batch_bytes(ids.size, self._dim)
+        if needed > wire.MOST_BYTES:
+            raise InvalidArgumentError(
+                f"ids: {ids.size} ids of dim {self._dim} are {needed} bytes, and {self._where} "
+                f"takes {wire.MOST_BYTES} at once; give smaller batches, or more shards"
+            )
+        try:
+            connection = self._connections.take()
+        except (OSError, EOFError) as error:
+            raise self._lose(_why(error)) from error
+        head = RequestHead(kind, occurrences is not None, ids.size, _step(global_step))
+        self._send(connection, head, ids, occurrences, grads)
+        return connection
+
+    def _send(
+        self,
+        connection: Connection,
+        head: RequestHead,
+        *parts: NDArray[Any] | None,
+    ) -> None:
+        try:
+            connection.send(head, *parts)
+        except (OSError, EOFError) as error:
+            raise self._lose(_why(error)) from error
+
+    def _received(
+        self, connection: Connection, out: NDArray[np.float32] | None, is_kept: bool = False
+    ) -> Any:
+        """is_kept: where the request succeeds, the connection is still needed for the next."""
+        try:
+            connection.receive(out)
+        except EmbStoreError:
+            self._connections.give_back(connection)
+            raise
+        except (OSError, EOFError) as error:
+            raise self._lose(_why(error)) from error
+        if not is_kept:
+            self._connections.give_back(connection)
+        return out
+
+    def _taken(self, number: int) -> Connection:
+        with self._lock:
+            return self._prepared.pop(number)
+
+    def _check_usable(self) -> None:
+        if _core.fork_generation() != self._made_in:
+            raise ForkedError(
+                f"{self._name}: belongs to the process that this one was forked from; open it in "
+                "the worker, or start workers by spawn"
+            )
+        if self._is_closed:
+            raise ClosedError(f"{self._name} is closed")
+        if self._lost is not None:
+            raise self._lose(self._lost)
+
+    def _lose(self, why: str) -> ShardLostError:
+        self._lost = self._lost or why
+        return ShardLostError(
+            f"{self._where} can't be reached any more: {self._lost}. What it learnt since the last "
+            "save is lost: close the variable, make it anew, and restore the last save with "
+            "embstore.restore()"
+        )
+
+
+def _step(global_step: int | None) -> int:
+    return -1 if global_step is None else global_step
+
+
+def _why(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _told_where(error: EmbStoreError, where: str) -> EmbStoreError:
+    keys = getattr(error, "keys", [])
+    return wire.error_named(type(error).__name__, str(error), keys, where)
+
+
+def _own(array: NDArray[_ScalarT]) -> NDArray[_ScalarT]:
+    """What Ray gives lies in its own memory, and can't be written to."""
+    return array if array.flags.writeable else array.copy()

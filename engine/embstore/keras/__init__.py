@@ -1,0 +1,59 @@
+"""Keras 3 layers over embedding variables, on the PyTorch and TensorFlow backends.
+
+    model = keras.Sequential([
+        keras.Input((26,), dtype="int64"),
+        embstore.keras.Embedding(None, 16),  # any int64 is a key
+        keras.layers.Flatten(),
+        keras.layers.Dense(1, activation="sigmoid"),
+    ])
+    model.compile(keras.optimizers.Adagrad(0.05), "binary_crossentropy")
+    model.fit(ids, labels)
+    model.save("model.keras")  # with its rows
+
+Rows are trained once a step, when the model's Keras optimizer applies its gradients: by that
+optimizer's rule and learning rate, schedules and callbacks included, or by a table's own
+`optimizer=`. Only the rows of a batch are read and written, also by Adam and others that Keras
+applies to whole tables.
+
+`distributed_model` turns the `keras.layers.Embedding`s of a model into these, and
+`save_as_original_model` turns them back. `DistributedEmbedding` takes the configurations of
+keras-rs. `variables(model)` are the tables themselves, for `embstore.save` and `embstore.persist`.
+
+A file of `model.save` or `save_weights` has the rows, with slots, frequencies, versions and the
+keys that wait; a load of a file that lacks them raises. What is written into a `.keras` file goes
+through memory; for tables that are too large for it see `rows_kept_apart`. What would lose rows
+unseen raises: `get_weights` and `set_weights`, and with them
+`EarlyStopping(restore_best_weights=True)`, take `ModelCheckpoint` in place.
+
+Gradient accumulation and moving averages of the Keras optimizer, momentum and the other options
+that have no counterpart in embstore.optimizers, and JAX are refused by errors that say so. On
+TensorFlow Keras itself squares the gradient of each duplicate in a batch by itself, and on torch
+those of a key together; here they are always together.
+"""
+
+try:
+    import keras as _keras  # noqa: F401
+except ImportError as error:
+    from embstore.errors import MissingLibraryError
+
+    raise MissingLibraryError(
+        "embstore.keras needs Keras 3, which isn't installed; get it with: "
+        "pip install pmemlab[keras]"
+    ) from error
+
+from embstore.keras.configs import FeatureConfig, TableConfig
+from embstore.keras.distributed import DistributedEmbedding
+from embstore.keras.embedding import Embedding
+from embstore.keras.models import distributed_model, save_as_original_model, variables
+from embstore.keras.saving import rows_kept_apart
+
+__all__ = [
+    "DistributedEmbedding",
+    "Embedding",
+    "FeatureConfig",
+    "TableConfig",
+    "distributed_model",
+    "rows_kept_apart",
+    "save_as_original_model",
+    "variables",
+]

@@ -1,0 +1,111 @@
+"""What a DistributedEmbedding is made of; names and defaults are those of keras-rs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from embstore import _checks
+from embstore.errors import InvalidArgumentError
+from embstore.initializers import TruncatedNormal
+from embstore.keras.described import described, from_description
+from embstore.keras.embedding import described_rule, rule_from_description
+from embstore.keras.initializers import initializer_from_keras
+from embstore.keras.optimizers import own_rule
+from embstore.options import EmbeddingVariableOption
+
+__all__ = ["COMBINERS", "FeatureConfig", "TableConfig"]
+
+COMBINERS = ("mean", "sum", "sqrtn")
+
+
+@dataclass(eq=False)
+class TableConfig:
+    """One table, for one or more features; it is the same table where it is the same object.
+
+    vocabulary_size: ids are from 0 to vocabulary_size - 1; None: any int64.
+    initializer: as `Embedding`'s; by default a truncated normal of the standard deviation
+        1 / sqrt(embedding_dim), over 0.87962566 for what truncation takes.
+    optimizer: as `Embedding`'s, "adam" by default; None: the model's.
+    combiner: how the rows of a sample become one: "mean", "sum" or "sqrtn".
+    placement: "auto" or "default_device", for programs written for keras-rs: tables lie where
+        `ev_option` says.
+    """
+
+    name: str
+    vocabulary_size: int | None
+    embedding_dim: int
+    initializer: Any = None
+    optimizer: Any = "adam"
+    combiner: str = "mean"
+    placement: str = "auto"
+    ev_option: EmbeddingVariableOption | None = None
+    partition_num: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name or "/" in self.name:
+            raise InvalidArgumentError(
+                f"name must be a string that isn't empty and has no /, got {self.name!r}"
+            )
+        dim = _checks.integer("embedding_dim", self.embedding_dim, at_least=1)
+        self.combiner = _checks.choice("combiner", self.combiner, COMBINERS)
+        self.placement = _checks.choice("placement", self.placement, ("auto", "default_device"))
+        rows = self.vocabulary_size if (self.vocabulary_size or 0) > 0 else 4096
+        if self.initializer is None:
+            self.initializer = TruncatedNormal(stddev=1 / math.sqrt(dim) / 0.87962566103423978)
+        else:
+            self.initializer = initializer_from_keras(self.initializer, rows or 1, dim)
+        if self.optimizer is not None:
+            self.optimizer = own_rule(self.optimizer)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "vocabulary_size": self.vocabulary_size,
+            "embedding_dim": self.embedding_dim,
+            "initializer": described("initializer", self.initializer),
+            "optimizer": described_rule(self.optimizer),
+            "combiner": self.combiner,
+            "placement": self.placement,
+            "ev_option": described("ev_option", self.ev_option),
+            "partition_num": self.partition_num,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> TableConfig:
+        config = dict(config)
+        for name in ("initializer", "ev_option"):
+            config[name] = from_description(config[name])
+        config["optimizer"] = rule_from_description(config["optimizer"])
+        return cls(**config)
+
+
+@dataclass(eq=False)
+class FeatureConfig:
+    """One input of a DistributedEmbedding, and the table that it is looked up in.
+
+    input_shape: (batch, length) of the ids, or (batch,); None for what may vary. Inputs are held
+        against it where it is given.
+    output_shape: (batch, embedding_dim), likewise.
+    """
+
+    name: str
+    table: TableConfig
+    input_shape: tuple[int | None, ...] | None = None
+    output_shape: tuple[int | None, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.table, TableConfig):
+            raise InvalidArgumentError(
+                f"table must be an embstore.keras.TableConfig, got {type(self.table).__name__}"
+            )
+        for name in ("input_shape", "output_shape"):
+            shape = getattr(self, name)
+            if shape is not None:
+                setattr(self, name, tuple(shape))
+        if self.output_shape is not None and self.output_shape[-1] != self.table.embedding_dim:
+            raise InvalidArgumentError(
+                f"output_shape of the feature {self.name} must end with its table's "
+                f"embedding_dim={self.table.embedding_dim}, got {self.output_shape}"
+            )

@@ -1,0 +1,233 @@
+"""`keras.layers.Embedding` over an embedding variable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import keras
+import numpy as np
+from keras import ops
+from numpy.typing import NDArray
+
+from embstore import _checks
+from embstore.errors import InvalidArgumentError
+from embstore.keras.backend import check_backend, lookup
+from embstore.keras.described import described, from_description
+from embstore.keras.initializers import initializer_from_keras
+from embstore.keras.optimizers import OwnRule, own_rule
+from embstore.keras.rows import Rows
+from embstore.keras.saving import load_table, save_table
+from embstore.keras.table import Table
+from embstore.options import EmbeddingVariableOption
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["Embedding", "any_key"]
+
+_EXACT_IN_FLOAT32 = 2**24  # integers up to here
+
+
+def any_key(input_dim: object) -> bool:
+    """Whether `input_dim` says that any int64 is a key."""
+    return input_dim is None or input_dim == -1
+
+
+@keras.saving.register_keras_serializable("embstore")
+class Embedding(keras.layers.Layer):  # type: ignore[misc]
+    """ids of any shape -> rows, of ids.shape + (output_dim,).
+
+    input_dim: ids are from 0 to input_dim - 1; None or -1: any int64.
+    embeddings_initializer: one of embstore.initializers, or of Keras's, which then is what starts
+        the first `default_value_dim` keys (see `embstore.InitializerOption`). A key starts alike
+        in every process, by the seed.
+    mask_zero: as Keras's: where the id is 0, layers that follow leave it out. The key 0 has a row.
+    optimizer: one of embstore.optimizers or of keras.optimizers, schedules too, that trains the
+        rows; None: they are trained by the rule and rate of the model's.
+    ev_option: where rows are kept, filters and eviction; the last acts when a model is saved.
+    partition_num: as of `embstore.get_embedding_variable`.
+
+    `variable` is the `embstore.EmbeddingVariable`, whose name is the layer's.
+
+    Raises InvalidArgumentError, also for ids that are out of range, and as
+    `embstore.get_embedding_variable` does.
+    """
+
+    def __init__(
+        self,
+        input_dim: int | None,
+        output_dim: int,
+        embeddings_initializer: Any = "uniform",
+        mask_zero: bool = False,
+        *,
+        optimizer: Any = None,
+        ev_option: EmbeddingVariableOption | None = None,
+        partition_num: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        check_backend()
+        for name in ("embeddings_regularizer", "embeddings_constraint", "weights", "lora_rank"):
+            if kwargs.pop(name, None) is not None:
+                raise InvalidArgumentError(
+                    f"{name} needs the whole table at each step, which an embstore table doesn't "
+                    "have; leave it out"
+                )
+        super().__init__(**kwargs)
+        self.input_dim = (
+            None
+            if any_key(input_dim)
+            else _checks.integer("input_dim", input_dim, at_least=1, unit="ids")
+        )
+        self.output_dim = _checks.integer("output_dim", output_dim, at_least=1)
+        self.mask_zero = _checks.flag("mask_zero", mask_zero)
+        self.supports_masking = self.mask_zero
+        self.autocast = False
+        self.supports_jit = False  # XLA can't call out of a graph
+        self.partition_num = partition_num
+        option = ev_option or EmbeddingVariableOption()
+        if not isinstance(option, EmbeddingVariableOption):
+            raise InvalidArgumentError(
+                "ev_option must be an embstore.EmbeddingVariableOption, got "
+                f"{type(ev_option).__name__}"
+            )
+        self.ev_option = option
+        chosen = option.init_option.initializer
+        if chosen is None:
+            rows = self.input_dim or option.init_option.default_value_dim
+            chosen = initializer_from_keras(embeddings_initializer, rows, self.output_dim)
+        self._own_rule: OwnRule | None = None if optimizer is None else own_rule(optimizer)
+        self._table = Table(
+            self.name,
+            self.output_dim,
+            chosen,
+            option,
+            self._own_rule,
+            self.input_dim,
+            partition_num,
+        )
+        self._initializer = chosen
+
+    @property
+    def variable(self) -> EmbeddingVariable:
+        """The table. Until the first step of training, or `embstore.keras.variables` of a compiled
+        model, has told the optimizer, it is one without rows, whose place another then takes.
+        """
+        return self._table.variable
+
+    @property
+    def table(self) -> Table:
+        return self._table
+
+    def dense_rows(self) -> NDArray[np.float32]:
+        """The rows by id, float32 (input_dim, output_dim); those that aren't trained yet as they
+        start. Raises InvalidArgumentError where any int64 is an id.
+        """
+        if self.input_dim is None:
+            raise InvalidArgumentError(
+                f"{self.name} takes any int64 (input_dim=None), so there is no array of its rows; "
+                "variable.export() gives those that it has"
+            )
+        return self.variable.lookup(np.arange(self.input_dim), train=True)
+
+    def build(self, input_shape: Any = None) -> None:
+        del input_shape  # rows are of any
+        if hasattr(self, "_rows"):
+            return
+        with keras.name_scope(self.name, caller=self):
+            self._rows = Rows(self._table, self.trainable)
+        self.built = True
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        self._check_dtype(inputs, symbolic=False)
+        ids = ops.cast(inputs, "int64")
+        rows = lookup(self._table, self._rows, ids, bool(training))
+        return ops.cast(rows, self.compute_dtype)
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        del mask
+        return ops.not_equal(inputs, 0) if self.mask_zero else None
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return (*input_shape, self.output_dim)
+
+    def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
+        del training
+        self._check_dtype(inputs, symbolic=True)
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=self.compute_dtype)
+
+    def save_own_variables(self, store: Any) -> None:
+        save_table(self._table, store)
+
+    def load_own_variables(self, store: Any) -> None:
+        load_table(self._table, store)
+
+    def get_config(self) -> dict[str, Any]:
+        config: dict[str, Any] = super().get_config()
+        option = self.ev_option
+        config.update(
+            input_dim=self.input_dim,
+            output_dim=self.output_dim,
+            # A whole table is saved among the weights, and comes back from there.
+            embeddings_initializer="zeros"
+            if self._table.initial_rows is not None
+            else described("embeddings_initializer", self._initializer),
+            mask_zero=self.mask_zero,
+            optimizer=described_rule(self._own_rule),
+            ev_option=described("ev_option", _without_initializer(option)),
+            partition_num=self.partition_num,
+        )
+        return config
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Embedding:
+        config = dict(config)
+        for name in ("embeddings_initializer", "ev_option"):
+            config[name] = from_description(config[name])
+        config["optimizer"] = rule_from_description(config["optimizer"])
+        return cls(**config)
+
+    def _check_dtype(self, inputs: Any, symbolic: bool) -> None:
+        dtype = keras.backend.standardize_dtype(inputs.dtype)
+        if self.input_dim is None and dtype != "int64" and _is_input(inputs):
+            self._refuse_dtype("the Input", dtype)  # Keras would cut what is fed to it
+        if dtype.startswith("int") or dtype in ("uint8", "uint16", "uint32"):
+            return
+        if (
+            dtype in ("float32", "float64")
+            and self.input_dim is not None
+            and self.input_dim <= _EXACT_IN_FLOAT32
+        ):
+            return
+        self._refuse_dtype("the Input" if symbolic else "ids", dtype)
+
+    def _refuse_dtype(self, what: str, dtype: str) -> NoReturn:
+        raise InvalidArgumentError(
+            f"{self.name}: {what} must be int64, got {dtype}, in which different keys become one; "
+            'write keras.Input(..., dtype="int64"), and give int64 ids'
+        )
+
+
+def described_rule(rule: OwnRule | None) -> Any:
+    if rule is None:
+        return None
+    schedule = None
+    if rule.schedule is not None:
+        schedule = keras.optimizers.schedules.serialize(rule.schedule)
+    return {"rule": described("optimizer", rule.optimizer), "schedule": schedule}
+
+
+def rule_from_description(description: Any) -> Any:
+    if description is None:
+        return None
+    optimizer = from_description(description["rule"])
+    if description["schedule"] is None:
+        return optimizer
+    return OwnRule(optimizer, keras.optimizers.schedules.deserialize(description["schedule"]))
+
+
+def _is_input(tensor: Any) -> bool:
+    history = getattr(tensor, "_keras_history", None)
+    return history is not None and isinstance(history.operation, keras.layers.InputLayer)
+
+
+def _without_initializer(option: EmbeddingVariableOption) -> EmbeddingVariableOption:
+    return replace(option, init_option=replace(option.init_option, initializer=None))

@@ -1,0 +1,165 @@
+"""Models whose embeddings become tables of embstore's, and back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from embstore.errors import InvalidArgumentError, UnsupportedError
+from embstore.keras.embedding import Embedding
+from embstore.options import EmbeddingVariableOption
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["distributed_model", "save_as_original_model", "variables"]
+
+
+def variables(model: Any) -> list[EmbeddingVariable]:
+    """The tables of a model's (or layer's) embeddings, each once, for `embstore.save` and others.
+
+    Compile a model before: tables have the slots of its optimizer then.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
+    found: dict[int, EmbeddingVariable] = {}
+    for layer in _layers(model):
+        if isinstance(layer, Embedding) and id(layer) not in found:
+            if optimizer is not None and layer.trainable:
+                layer.table.train_by(optimizer)
+            found[id(layer)] = layer.variable
+    return list(found.values())
+
+
+def distributed_model(
+    model: Any,
+    *,
+    optimizer: Any = None,
+    ev_option: EmbeddingVariableOption | Callable[[Any], EmbeddingVariableOption] | None = None,
+) -> Any:
+    """The same model, with an `Embedding` of embstore's for each `keras.layers.Embedding`.
+
+    All weights are taken over, those of embeddings as the rows that their keys start by; so are
+    masks, layers that are shared, models in models, and what the model was compiled with (its
+    optimizer starts anew).
+
+    model: a Sequential or functional model.
+    optimizer: as of `Embedding`, for all of them.
+    ev_option: for all of them; or a function that gives the one of a `keras.layers.Embedding`.
+
+    Raises UnsupportedError for other models, and for embeddings that are regularized, constrained,
+    quantized or have LoRA.
+    """
+    replaced = 0
+
+    def convert(layer: Any) -> Any:
+        nonlocal replaced
+        replaced += 1
+        return _distributed(
+            layer, optimizer, ev_option(layer) if callable(ev_option) else ev_option
+        )
+
+    converted = _converted(model, keras.layers.Embedding, convert)
+    if not replaced:
+        raise InvalidArgumentError("model has no keras.layers.Embedding that could be replaced")
+    return converted
+
+
+def save_as_original_model(model: Any, path: str | os.PathLike[str]) -> None:
+    """Saves, as model.save does, the model with `keras.layers.Embedding`s: it needs no embstore.
+
+    path: ends with ".keras". The optimizer's state is left out.
+
+    Raises InvalidArgumentError where an embedding takes any int64: no array has so many rows.
+    """
+    _converted(model, Embedding, _original).save(path)
+
+
+def _distributed(
+    layer: Any, optimizer: Any, ev_option: EmbeddingVariableOption | None
+) -> Embedding:
+    if (
+        layer.embeddings_regularizer is not None
+        or layer.embeddings_constraint is not None
+        or layer.lora_enabled
+        or layer.quantization_mode is not None
+        or type(layer) is not keras.layers.Embedding
+    ):
+        raise UnsupportedError(
+            f"{layer.name}: a {type(layer).__name__} with a regularizer, constraint, LoRA or "
+            "quantization, or derived from keras.layers.Embedding, can't be a table of embstore's"
+        )
+    converted = Embedding(
+        layer.input_dim,
+        layer.output_dim,
+        layer.embeddings_initializer,
+        layer.mask_zero,
+        optimizer=optimizer,
+        ev_option=ev_option,
+        name=layer.name,
+        dtype=layer.dtype_policy,
+        trainable=layer.trainable,
+    )
+    if layer.built:
+        converted.table.start_from(np.array(layer.get_weights()[0], np.float32))
+    return converted
+
+
+def _original(layer: Embedding) -> Any:
+    rows = layer.dense_rows()
+    original = keras.layers.Embedding(
+        layer.input_dim,
+        layer.output_dim,
+        mask_zero=layer.mask_zero,
+        name=layer.name,
+        dtype=layer.dtype_policy,
+        trainable=layer.trainable,
+    )
+    original.build()
+    original.set_weights([rows])
+    return original
+
+
+def _converted(model: Any, kind: Any, convert: Callable[[Any], Any]) -> Any:
+    """A clone of the model, in which layers of that kind are what `convert` makes of them."""
+    clones: list[tuple[Any, Any]] = []
+
+    def clone(layer: Any) -> Any:
+        if isinstance(layer, kind):
+            return convert(layer)
+        if any(isinstance(inner, kind) for inner in _layers(layer)):
+            raise UnsupportedError(
+                f"{layer.name}: its embeddings are out of reach in a {type(layer).__name__}; use "
+                "embstore.keras.Embedding in it"
+            )
+        cloned = type(layer).from_config(layer.get_config())
+        if isinstance(layer, keras.layers.Layer):  # else an operation of keras.ops
+            clones.append((layer, cloned))
+        return cloned
+
+    try:
+        converted = keras.models.clone_model(model, clone_function=clone, recursive=True)
+    except ValueError as error:
+        if isinstance(error, InvalidArgumentError):
+            raise
+        raise UnsupportedError(
+            f"model must be a Sequential or functional one, got {type(model).__name__}; use "
+            f"embstore.keras.Embedding in it ({error})"
+        ) from None
+    for layer, cloned in clones:
+        if layer.weights:
+            if not cloned.built:
+                cloned.build_from_config(layer.get_build_config())
+            cloned.set_weights(layer.get_weights())
+    config = model.get_compile_config() if getattr(model, "compiled", False) else None
+    if config:
+        converted.compile_from_config(config)
+    return converted
+
+
+def _layers(layer: Any) -> Iterator[Any]:
+    if isinstance(layer, keras.layers.Layer):
+        yield from layer._flatten_layers()

@@ -1,0 +1,125 @@
+"""A table's rows in the files that Keras saves a model's weights to.
+
+What lies there is an embstore checkpoint of the one variable, file by file as arrays of bytes, so
+that all its checks hold; `state` says which those are, and what the layer has to know besides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embstore._manifest import Manifest
+from embstore._restore_plan import SaveOnMedium, plan_restore
+from embstore._save_job import SaveJob
+from embstore.checkpoint import saves_waiting_keys
+from embstore.errors import CheckpointError
+from embstore.keras.described import described, from_description
+from embstore.keras.table import Table
+
+__all__ = ["load_table", "rows_kept_apart", "save_table"]
+
+_VERSION = 1
+_STATE, _INITIAL = "state", "initial_rows"
+
+_apart: ContextVar[bool] = ContextVar("rows_kept_apart", default=False)
+
+
+@contextlib.contextmanager
+def rows_kept_apart() -> Iterator[None]:
+    """In it models are saved without their rows, and loaded from such files.
+
+    Whoever uses it keeps the rows otherwise, say by `embstore.save(folder, variables(model),
+    step)`: those of a table that doesn't fit into a file, which `model.save` makes in memory.
+    Outside of it a load of such a file raises CheckpointError.
+    """
+    before = _apart.set(True)
+    try:
+        yield
+    finally:
+        _apart.reset(before)
+
+
+def save_table(table: Table, store: Any) -> None:
+    """store: what Keras gives to `save_own_variables`; like a dict of arrays."""
+    state: dict[str, Any] = {"version": _VERSION, "apart": _apart.get(), "files": []}
+    initial = table.initial_rows
+    if initial is not None:
+        store[_INITIAL] = initial
+    optimizer = table.variable.optimizer if table.is_made else None
+    state["optimizer"] = described("optimizer", optimizer)
+    if not state["apart"] and table.is_made:
+        with tempfile.TemporaryDirectory(prefix="embstore-keras-") as folder:
+            directory = Path(folder)
+            _write(table, directory)
+            for number, file in enumerate(sorted(directory.iterdir())):
+                state["files"].append(file.name)
+                # Mapped, so that h5py goes through it piece by piece.
+                store[f"file_{number}"] = np.memmap(file, np.uint8, "r")
+    store[_STATE] = np.frombuffer(json.dumps(state).encode(), np.uint8)
+
+
+def load_table(table: Table, store: Any) -> None:
+    """Replaces what the table holds; CheckpointError where the file lacks what was saved."""
+    held = set(store.keys())
+    if _STATE not in held:
+        raise CheckpointError(
+            f"{table.name}: the file holds no rows of it, since it was saved of a layer that "
+            "isn't an embstore.keras.Embedding"
+        )
+    state = json.loads(np.asarray(store[_STATE]).tobytes())
+    if state["version"] != _VERSION:
+        raise CheckpointError(
+            f"{table.name}: its rows were saved in version {state['version']} of the format, and "
+            f"this program reads version {_VERSION}"
+        )
+    if state["apart"] and not _apart.get():
+        raise CheckpointError(
+            f"{table.name}: the file was saved without its rows; load it in "
+            "embstore.keras.rows_kept_apart(), and restore the rows from where they were kept"
+        )
+    if _INITIAL in held:
+        table.start_from(np.asarray(store[_INITIAL], np.float32))
+    saved_by = from_description(state["optimizer"])
+    if table.own is None and (not table.is_made or table.variable.optimizer != saved_by):
+        table.make(saved_by)
+    if not state["files"]:
+        if table.is_made and not state["apart"]:
+            table.make(table.variable.optimizer)  # it was saved before it had any row
+        return
+    with tempfile.TemporaryDirectory(prefix="embstore-keras-") as folder:
+        directory = Path(folder)
+        for number, name in enumerate(state["files"]):
+            if f"file_{number}" not in held or Path(name).name != name:
+                raise CheckpointError(f"{table.name}: the file lacks its {name}")
+            (directory / name).write_bytes(np.asarray(store[f"file_{number}"]).tobytes())
+        _restore(table, directory)
+
+
+def _write(table: Table, directory: Path) -> None:
+    # Not embstore.save, since increments of the user's own saves must not follow this one.
+    variable = table.variable
+    step = max(shard.apply_count() for shard in variable._shards)
+    job = SaveJob(uuid.uuid4().hex, step, False, saves_waiting_keys(), skip_damaged=False)
+    with variable._checkpoint_lock:
+        entry, _ = job.write(variable, directory, 0)
+    Manifest(job.save_id, "full", step, (entry,)).write(directory)
+
+
+def _restore(table: Table, directory: Path) -> None:
+    variable = table.variable
+    save = SaveOnMedium.open(directory)
+    # Keras tells layers by their place in the model; names may differ.
+    (entry,) = save.manifest.variables
+    renamed = replace(save.manifest, variables=(replace(entry, name=variable.name),))
+    plan_restore(variable, [replace(save, manifest=renamed)], saves_waiting_keys()).carry_out()
+    variable._last_save = None  # what it would be of is gone with the folder

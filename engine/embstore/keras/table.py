@@ -1,0 +1,211 @@
+"""A layer's rows: what a step's backward pass gathers for them, and how they are trained by it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore._variable_making import get_embedding_variable
+from embstore.errors import InvalidArgumentError, UnsupportedError
+from embstore.initializers import Constant, Initializer
+from embstore.keras.optimizers import OwnRule, rule_of, same_rule
+from embstore.optimizers import Optimizer
+from embstore.options import EmbeddingVariableOption
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["Table"]
+
+Ids = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    number: int  # of the look-up
+    ids: Ids  # (n,)
+    grads: Floats  # (n, dim)
+    owner: Any  # of their memory, which nobody else writes to as long as it is held
+
+
+class Table:
+    """The variable of a layer, which is made when its optimizer is known at last.
+
+    own: None where the rows are trained by the rule of the optimizer that the model has.
+    vocabulary_size: ids must be below it and not negative; None: any int64 is a key.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dim: int,
+        initializer: Initializer,
+        ev_option: EmbeddingVariableOption,
+        own: OwnRule | None,
+        vocabulary_size: int | None,
+        partition_num: int = 1,
+    ) -> None:
+        self.name = name
+        self.dim = dim
+        self.own = own
+        self.vocabulary_size = vocabulary_size
+        self._initializer = initializer
+        self._option = ev_option
+        self._partition_num = partition_num
+        self._lock = threading.RLock()
+        self._variable: EmbeddingVariable | None = None
+        self._gathered: list[_Gathered] = []
+        self._numbers = itertools.count()
+        self._converted: tuple[Any, Optimizer] | None = None
+
+    @property
+    def variable(self) -> EmbeddingVariable:
+        """Without an optimizer as long as nothing has said which: no row was trained yet."""
+        with self._lock:
+            if self._variable is None:
+                self.make(None if self.own is None else self.own.optimizer)
+            assert self._variable is not None
+            return self._variable
+
+    @property
+    def is_made(self) -> bool:
+        return self._variable is not None
+
+    @property
+    def initial_rows(self) -> Floats | None:
+        """The rows that keys start by, where they were given as a table; float32 (rows, dim)."""
+        values = self._initializer.value if isinstance(self._initializer, Constant) else None
+        return None if np.ndim(values) < 2 else np.asarray(values, np.float32)  # type: ignore[arg-type]
+
+    def start_from(self, initial_rows: Floats) -> None:
+        """Has key k start as row k of these; a variable that was made is emptied."""
+        with self._lock:
+            option = self._option
+            init = replace(
+                option.init_option, initializer=None, default_value_dim=len(initial_rows)
+            )
+            self._option = replace(option, init_option=init)
+            self._initializer = Constant(initial_rows)
+            if self._variable is not None:
+                self.make(self._variable.optimizer)
+
+    def make(self, optimizer: Optimizer | None) -> None:
+        """Makes the variable, an empty one, in place of what was there."""
+        with self._lock:
+            if self._variable is not None:
+                self._variable.close()
+            self._variable = get_embedding_variable(
+                self.name,
+                self.dim,
+                initializer=self._initializer,
+                optimizer=optimizer,
+                ev_option=self._option,
+                partition_num=self._partition_num,
+            )
+
+    def lookup(self, ids: Ids, *, train: bool) -> Floats:
+        """The rows of `ids`: float32 of ids.shape + (dim,)."""
+        size = self.vocabulary_size
+        if size is not None and ids.size:
+            least, most = ids.min(), ids.max()
+            if least < 0 or most >= size:
+                raise InvalidArgumentError(
+                    f"{self.name}: ids must be from 0 to {size - 1}, as its input_dim={size} "
+                    f"says, got {least if least < 0 else most}; with input_dim=None any int64 is "
+                    "a key"
+                )
+        return self.variable.lookup(ids, train=train)
+
+    def next_number(self) -> int:
+        return next(self._numbers)
+
+    def gather(self, number: int, ids: Ids, grads: Floats, owner: Any = None) -> float:
+        """Keeps a look-up's gradients until `train`; returns 1, or nan if one isn't finite.
+
+        grads: float32 of ids.shape + (dim,), in memory of `owner`'s.
+        """
+        part = _Gathered(number, ids.reshape(-1), grads.reshape(-1, self.dim), owner)
+        with self._lock:
+            self._gathered.append(part)
+        # A sum is finite only where its parts are, and fast; a finite one may still overflow.
+        with np.errstate(over="ignore", invalid="ignore"):
+            finite = np.isfinite(grads.sum()) or np.isfinite(grads).all()
+        return 1.0 if finite else float("nan")
+
+    def forget(self) -> None:
+        """Drops what was gathered: the gradient that it was counted by was set to nothing."""
+        with self._lock:
+            self._gathered = []
+
+    def train(self, looked_up: float, rate: float, loss_scale: float, optimizer: Any) -> None:
+        """One step with the gradients of the last `looked_up` look-ups that came back.
+
+        Older ones were dropped by whoever set the model's gradients to zero.
+
+        looked_up: the sum of what `gather` gave for them.
+        rate: of the Keras `optimizer`, whose rule and rate are kept to where the table has none
+            of its own.
+        loss_scale: what the gradients have to be divided by.
+        """
+        with self._lock:
+            gathered, self._gathered = self._gathered, []
+            if not np.isfinite(looked_up):
+                raise InvalidArgumentError(
+                    f"{self.name}: a gradient is inf or nan, and would be the loss of its rows; "
+                    "no row was trained in this step"
+                )
+            count = round(looked_up)
+            if not 0 < count <= len(gathered) or count != looked_up:
+                raise UnsupportedError(
+                    f"{self.name}: its gradient was changed between the backward pass and "
+                    f"{type(optimizer).__name__}, which rows can't follow; hand gradients on as "
+                    "they are"
+                )
+            parts = sorted(gathered[-count:], key=lambda part: part.number)
+            ids = np.concatenate([part.ids for part in parts]) if count > 1 else parts[0].ids
+            grads = np.concatenate([part.grads for part in parts]) if count > 1 else parts[0].grads
+            if loss_scale != 1:
+                grads = grads / np.float32(loss_scale)
+            variable = self._trainable(optimizer)
+            wanted = rate if self.own is None else self.own.rate(_applies(variable))
+            if wanted is not None and np.float32(wanted) != np.float32(variable.learning_rate):
+                variable.learning_rate = wanted
+            variable.apply_gradients(ids, grads)
+
+    def train_by(self, theirs: Any) -> None:
+        """Says, before the first step does, by which Keras optimizer the model is compiled."""
+        with self._lock:
+            if self.own is None and self.variable.optimizer is None:
+                self._trainable(theirs)
+
+    def _trainable(self, theirs: Any) -> EmbeddingVariable:
+        rule = self._rule_of(theirs) if self.own is None else self.own.optimizer
+        variable = self.variable
+        if variable.optimizer is None:
+            if variable.total_count()[0]:
+                raise InvalidArgumentError(
+                    f"{self.name}: its rows were restored before it was known how they are "
+                    "trained, and have no optimizer slots; compile the model first, and ask "
+                    "embstore.keras.variables(model) for the variable to restore"
+                )
+            self.make(rule)
+        elif not same_rule(variable.optimizer, rule):
+            raise InvalidArgumentError(
+                f"{self.name}: its rows were trained by {variable.optimizer}, and the model is now "
+                f"compiled with what would be {rule}; compile it with the same as before, or give "
+                "the layer optimizer="
+            )
+        return self.variable
+
+    def _rule_of(self, theirs: Any) -> Optimizer:
+        if self._converted is None or self._converted[0] is not theirs:
+            self._converted = (theirs, rule_of(theirs))
+        return self._converted[1]
+
+
+def _applies(variable: EmbeddingVariable) -> int:
+    return max(shard.apply_count() for shard in variable._shards)

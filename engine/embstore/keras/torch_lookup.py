@@ -1,0 +1,55 @@
+"""Look-ups that PyTorch's autograd knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._compile import _disable_dynamo
+
+from embstore.keras.table import Table
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from embstore.keras.rows import Rows
+
+__all__ = ["lookup"]
+
+
+def _eager_lookup(table: Table, rows: Rows, ids: Tensor) -> Tensor:
+    kept_ids = ids.detach().cpu()
+    parameter = rows.value
+    if torch.is_grad_enabled() and parameter.requires_grad:
+        if parameter.grad is None:
+            table.forget()
+        values: Tensor = _Lookup.apply(parameter, kept_ids.clone(), table)  # type: ignore[no-untyped-call]
+    else:
+        values = torch.from_numpy(table.lookup(kept_ids.numpy(), train=False))
+    return values.to(ids.device)
+
+
+# As torch.compiler.disable, but without the seconds that it takes where nothing is compiled.
+_outside_of_graphs = _disable_dynamo(_eager_lookup)
+
+
+def lookup(table: Table, rows: Rows, ids: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():  # torch.compile breaks its graph here
+        return _outside_of_graphs(table, rows, ids)
+    return _eager_lookup(table, rows, ids)
+
+
+class _Lookup(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, parameter: Tensor, ids: Tensor, table: Table) -> Tensor:
+        ctx.ids, ctx.table, ctx.device = ids, table, parameter.device
+        ctx.number = table.next_number()
+        return torch.from_numpy(table.lookup(ids.numpy(), train=True))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        values = grad.detach().to("cpu", torch.float32).contiguous().numpy()
+        # With the tensor itself: autograd may write into one that nobody else holds.
+        counted = ctx.table.gather(ctx.number, ctx.ids.numpy(), values, owner=grad)
+        return torch.tensor(counted, device=ctx.device), None, None

@@ -1,0 +1,38 @@
+"""Ray for tests, small and on the loopback address alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from processes import assert_gone, descendants
+
+from embstore.cluster.ray_cluster import start_on_loopback
+
+
+@contextlib.contextmanager
+def ray_node() -> Iterator[Any]:
+    """The module, connected to a cluster of one node that says to have 1 GiB of PMem."""
+    found = pytest.importorskip("ray", reason="needs Ray: pip install 'pmemlab[cluster]'")
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # sockets' paths must be short
+    before = descendants(os.getpid())
+    start_on_loopback(
+        found,
+        num_cpus=2,
+        resources={"pmem": 1},
+        object_store_memory=128 << 20,
+        configure_logging=False,
+        _temp_dir=folder,
+    )
+    try:
+        yield found
+    finally:
+        started = descendants(os.getpid()) - before
+        found.shutdown()
+        assert_gone(started)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,69 @@
+"""The same variable twice: with its partitions here, and with each in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import embstore as es
+from embstore.cluster.remote_shard import RemoteShard
+
+MIB = 1 << 20
+
+Export = dict[str, NDArray[Any]]
+
+
+@contextlib.contextmanager
+def twins(
+    shards: int, folder: Path | None = None, *, dim: int = 3, size: int = MIB, **options: Any
+) -> Iterator[tuple[es.EmbeddingVariable, es.EmbeddingVariable]]:
+    """With a folder: rows beyond the first 32 of a shard lie in files there."""
+    with contextlib.ExitStack() as stack:
+        made = []
+        for where in ({"partition_num": shards}, {"shards": shards}):
+            chosen = dict(options)
+            if folder is not None:
+                place = folder / "-".join(where)
+                place.mkdir(exist_ok=True)
+                chosen["storage_option"] = es.StorageOption(
+                    es.StorageType.DRAM_SSDHASH, [None, place], [32 * 48, size]
+                )
+            made.append(
+                stack.enter_context(
+                    es.get_embedding_variable(
+                        "var",
+                        dim,
+                        initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
+                        optimizer=es.optimizers.Adam(0.1),
+                        ev_option=es.EmbeddingVariableOption(**chosen),
+                        **where,
+                    )
+                )
+            )
+        yield made[0], made[1]
+
+
+def train(var: es.EmbeddingVariable, seed: int, batches: int = 5) -> None:
+    """Skewed batches, the same for the same seed; each is looked up first."""
+    random = np.random.default_rng(seed)
+    for _ in range(batches):
+        ids = np.minimum(random.zipf(1.3, (40, 5)), 300).astype(np.int64) * 7919 - 40_000
+        var.lookup(ids, train=True)
+        var.apply_gradients(ids, random.standard_normal((40, 5, var.dim)).astype(np.float32))
+
+
+def assert_same(got: Export, wanted: Export) -> None:
+    assert wanted["keys"].size
+    for column, values in wanted.items():
+        np.testing.assert_array_equal(got[column], values, err_msg=column)
+
+
+def remote_shards(var: es.EmbeddingVariable) -> list[RemoteShard]:
+    shards = [shard for shard in var._shards if isinstance(shard, RemoteShard)]
+    assert len(shards) == var.partition_num
+    return shards

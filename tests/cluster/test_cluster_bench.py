@@ -1,0 +1,33 @@
+"""The suite that measures shards, at a size that measures nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.long
+@pytest.mark.timeout(120)
+def test_it_measures_each_server_at_both_operations(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'pmemlab[cluster]'")
+    figures = tmp_path / "figures.json"
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "embstore.bench", "cluster", "--json", str(figures)),
+            *("--rows", "500", "--batch-size", "300", "--batches", "1", "--rounds", "1"),
+            *("--shards", "2"),
+        ],
+        check=True,
+        timeout=100,
+    )
+    results = json.loads(figures.read_text())["results"]
+    assert [(result["server"], result["operation"]) for result in results] == [
+        (server, operation)
+        for operation in ("pull", "pull and push")
+        for server in ("a table in the worker", "2 shards", "a Ray actor with a dict")
+    ]
+    assert all(result["ids_per_s"]["median"] > 0 for result in results)

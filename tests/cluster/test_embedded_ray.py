@@ -1,0 +1,106 @@
+"""Where no cluster is given, a program has one of its own, which goes with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import assert_gone, descendants
+
+import embstore as es
+
+pytestmark = pytest.mark.timeout(120)
+
+PROGRAM = """
+import os, signal, subprocess, sys
+import numpy as np
+import embstore as es
+
+signal.signal(signal.SIGUSR1, lambda *_: None)
+assert "ray" not in sys.modules, "import embstore takes Ray's seconds"
+storage = es.StorageOption(
+    es.StorageType.DRAM_SSDHASH, [None, sys.argv[1]], [16 * 48, 1 << 20],
+    ssdhash_option=es.SSDHashOption(keep_files=True),
+)
+var = es.get_embedding_variable(
+    "var", 3, optimizer=es.optimizers.Adam(0.1), shards=2,
+    ev_option=es.EmbeddingVariableOption(storage_option=storage),
+)
+print("rows before", var.total_count()[0])
+var.apply_gradients(np.arange(100), np.ones((100, 3), np.float32))
+import ray
+print("nodes", [node["NodeManagerAddress"] for node in ray.nodes()])
+sys.stdout.flush()
+signal.pause()
+"""
+
+
+def run(folder: Path, how: str) -> str:
+    """What the program says, which ends or is killed. No process of its is left."""
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(folder), how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert program.stdout is not None
+    out = []
+    started: set[int] = set()
+    for line in program.stdout:
+        out.append(line)
+        if line.startswith("nodes"):
+            started = descendants(program.pid)
+            os.kill(program.pid, signal.SIGKILL if how == "killed" else signal.SIGUSR1)
+    _, err = program.communicate(timeout=100)
+    assert program.returncode == (-signal.SIGKILL if how == "killed" else 0), err
+    assert len(started) >= 4, "Ray's server, its raylet, and two shards"
+    assert_gone(started)
+    return "".join(out)
+
+
+def test_kept_rows_are_closed_as_the_program_ends_and_no_process_is_left(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'pmemlab[cluster]'")
+    ended = run(tmp_path, "ends")
+    assert "nodes ['127.0.0.1']" in ended
+    with kept_here(tmp_path) as var:
+        assert var.total_count() == (100, 3)
+    assert "rows before 100" in run(tmp_path, "killed")
+
+
+def kept_here(folder: Path) -> es.EmbeddingVariable:
+    """The program's variable, in this process."""
+    storage = es.StorageOption(
+        es.StorageType.DRAM_SSDHASH,
+        [None, folder],
+        [16 * 48, 1 << 20],
+        ssdhash_option=es.SSDHashOption(keep_files=True),
+    )
+    return es.get_embedding_variable(
+        "var",
+        3,
+        optimizer=es.optimizers.Adam(0.1),
+        partition_num=2,
+        ev_option=es.EmbeddingVariableOption(storage_option=storage),
+    )
+
+
+def test_without_ray_it_says_what_to_install() -> None:
+    program = """
+import sys
+sys.modules["ray"] = None
+import embstore as es
+try:
+    es.get_embedding_variable("var", 3, shards=2)
+except es.errors.MissingLibraryError as error:
+    print(error)
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100
+    )
+    assert "pip install 'pmemlab[cluster]'" in told.stdout

@@ -1,0 +1,98 @@
+"""A shard that dies is told of, never waited for, and never taken for alive."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sharded import assert_same, remote_shards, train, twins
+
+import embstore as es
+from embstore.errors import EmbStoreError, ShardLostError
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("ray")]
+
+TELLS_WHAT_TO_DO = r"var.part1 of 2 on node 127.0.0.1 can't be reached .* restore"
+
+
+def test_a_killed_shard_is_told_of_by_every_method_and_its_save_comes_back(tmp_path: Path) -> None:
+    with twins(2) as (here, there):
+        for var in (here, there):
+            train(var, seed=1)
+        es.save(tmp_path / "saved", [there], 5)
+        os.kill(remote_shards(there)[1].process_id, signal.SIGKILL)
+        ids = np.arange(100)
+        for _ in range(2):
+            for use in (
+                lambda: there.lookup(ids),
+                lambda: there.apply_gradients(ids, np.ones((100, 3), np.float32)),
+                there.export,
+                lambda: es.save(tmp_path / "another", [there], 6),
+            ):
+                with pytest.raises(ShardLostError, match=TELLS_WHAT_TO_DO):
+                    use()
+        there.close()  # what was lost was said
+        with twins(2) as (_, again):
+            es.restore(tmp_path / "saved", [again])
+            for var in (here, again):
+                train(var, seed=2)
+            assert_same(again.export(), here.export())
+
+
+def test_a_batch_for_a_killed_shard_changes_no_other() -> None:
+    with twins(2) as (_, there):
+        train(there, seed=1)
+        living, dying = remote_shards(there)
+        before = living.export()
+        os.kill(dying.process_id, signal.SIGKILL)
+        with pytest.raises(ShardLostError, match=TELLS_WHAT_TO_DO):
+            there.apply_gradients(np.arange(100), np.ones((100, 3), np.float32))
+        np.testing.assert_array_equal(living.export().values, before.values)
+        living.apply_gradients(np.arange(4), np.ones((4, 3), np.float32), None)  # nothing holds it
+
+
+def test_a_shard_that_died_before_the_first_word_after_it_is_told_of() -> None:
+    with twins(2) as (_, there):
+        os.kill(remote_shards(there)[1].process_id, signal.SIGKILL)
+        with pytest.raises(ShardLostError, match=TELLS_WHAT_TO_DO):
+            there.close()
+
+
+def test_what_a_vanished_worker_had_prepared_is_given_up(tmp_path: Path) -> None:
+    with twins(1) as (_, there):
+        train(there, seed=1)
+        (shard,) = remote_shards(there)
+        before = shard.export()
+        number = shard.prepare_apply(np.arange(4), np.ones((4, 3), np.float32))
+        shard._taken(number).close()  # as the system does for a process that ends
+        es.save(tmp_path / "saved", [there], 5)  # which waits for what is prepared
+        np.testing.assert_array_equal(shard.export().values, before.values)
+        shard.apply_gradients(np.arange(4), np.ones((4, 3), np.float32), None)
+
+
+def test_nobody_is_served_without_the_token() -> None:
+    import socket
+
+    from embstore.cluster import wire
+
+    with twins(1) as (_, there):
+        (shard,) = remote_shards(there)
+        address = shard._connections._address
+        assert address.host == "127.0.0.1"
+        with socket.create_connection((address.host, address.port), 10) as stranger:
+            stranger.settimeout(10)
+            stranger.sendall(wire.MAGIC + bytes(wire.TOKEN_BYTES))
+            assert stranger.recv(8) == b""
+        train(there, seed=1)
+
+
+def test_an_error_that_isnt_embstores_own_is_named() -> None:
+    from embstore.cluster import wire
+
+    packed = wire.pack_refusal(MemoryError("no room"))
+    error = wire.unpack_refusal(packed, "the shard var")
+    assert type(error) is EmbStoreError
+    assert str(error) == "MemoryError: no room (the shard var)"

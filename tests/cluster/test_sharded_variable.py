@@ -1,0 +1,199 @@
+"""A variable whose shards are actors is like one whose partitions are here, to the bit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sharded import MIB, assert_same, train, twins
+
+import embstore as es
+from embstore.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    MissingDeviceError,
+    StorageError,
+    StoreFullError,
+    UnsupportedError,
+)
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("ray")]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_what_is_trained_saved_and_restored_is_the_same(tmp_path: Path, shards: int) -> None:
+    options: dict[str, Any] = {
+        "filter_option": es.CounterFilter(2),
+        "evict_option": es.GlobalStepEvict(steps_to_live=8),
+    }
+    ids = np.arange(-4, 60).reshape(4, 16) * 7919 - 40_000
+    with twins(shards, tmp_path, **options) as (here, there):
+        for var in (here, there):
+            train(var, seed=1)
+            var.learning_rate = 0.05
+            es.save(tmp_path / f"saved-{id(var)}", [var], 5)
+            train(var, seed=2)
+            es.save_incremental(tmp_path / f"increment-{id(var)}", [var], 10)
+        trained = here.export()
+        assert_same(there.export(), trained)
+        for read in ("lookup", "lookup_tier", "get_frequency", "get_version"):
+            for var in (here, there):
+                var.drain()
+            np.testing.assert_array_equal(getattr(there, read)(ids), getattr(here, read)(ids))
+        assert there.total_count() == here.total_count()
+        assert there.learning_rate == 0.05
+        # Which of the look-ups' rows were in the first tier is a matter of when rows moved.
+        looked_up = [var.stats()["hits"] + var.stats()["misses"] for var in (here, there)]
+        assert looked_up[0] == looked_up[1]
+        assert there.stats()["waiting_keys"] == here.stats()["waiting_keys"]
+        assert there.damaged_keys().size == 0
+        for var, other in ((here, there), (there, here)):  # each restores what the other saved
+            train(var, seed=3)
+            saved = tmp_path / f"saved-{id(other)}"
+            es.restore(saved, [var], [tmp_path / f"increment-{id(other)}"])
+            assert_same(var.export(), trained)
+            train(var, seed=4)
+        assert_same(there.export(), here.export())
+
+
+def test_hits_are_counted_as_often_as_ids_occur() -> None:
+    with twins(2, filter_option=es.CBFFilter(3, 1000, 0.01)) as (here, there):
+        for var in (here, there):
+            train(var, seed=1)
+        for counter in ("hits", "misses"):
+            assert there.stats()[counter] == here.stats()[counter], counter
+        assert_same(there.export(), here.export())
+
+
+def test_a_checkpoint_goes_onto_another_number_of_shards(tmp_path: Path) -> None:
+    with twins(2) as (_, two), twins(3) as (one, three):
+        train(two, seed=1)
+        es.save(tmp_path / "saved", [two], 5)
+        for var in (one, three):
+            es.restore(tmp_path / "saved", [var])
+            assert_same(var.export(), two.export())
+
+
+def test_rows_that_are_exported_are_the_callers_own() -> None:
+    with twins(1, dim=64) as (_, there):
+        ids = np.arange(5000)
+        there.apply_gradients(ids, np.ones((ids.size, 64), np.float32))
+        exported = there.export()
+        exported["values"][:] = 0  # Ray's own memory couldn't be written to
+        assert there.lookup(ids).all()
+        rows = np.empty((ids.size, 64), np.float32)
+        assert there.lookup(ids, out=rows) is rows
+        np.testing.assert_array_equal(rows, there.lookup(ids))
+
+
+def test_a_batch_that_one_shard_has_no_room_for_changes_no_other(tmp_path: Path) -> None:
+    with twins(2, tmp_path, size=48 * 60) as (here, there):
+        told = []
+        for var in (here, there):
+            ids = np.r_[np.arange(200) * 2, 1]
+            with pytest.raises(StoreFullError, match=r"var\.part0 of 2") as refused:
+                var.apply_gradients(ids, np.ones((ids.size, 3), np.float32))
+            told.append(str(refused.value))
+            assert var.total_count() == (0, 3)
+            train_a_little(var)
+        assert told[1].startswith(told[0])
+        assert "on node 127.0.0.1" in told[1]
+        assert_same(there.export(), here.export())
+
+
+def train_a_little(var: es.EmbeddingVariable) -> None:
+    var.apply_gradients([1, 2, 3], np.ones((3, 3), np.float32))
+
+
+def test_many_threads_may_use_it() -> None:
+    with twins(2) as (here, there):
+        failed: list[BaseException] = []
+
+        def work(seed: int) -> None:
+            random = np.random.default_rng(seed)
+            try:
+                for _ in range(20):
+                    ids = random.integers(0, 500, 300)
+                    assert there.lookup(ids, train=True).shape == (300, 3)
+                    there.apply_gradients(ids, np.ones((300, 3), np.float32))
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failed
+        for seed in range(12):
+            random = np.random.default_rng(seed)
+            for _ in range(20):
+                here.apply_gradients(random.integers(0, 500, 300), np.ones((300, 3), np.float32))
+        keys = here.export()["keys"]
+        np.testing.assert_array_equal(there.export()["keys"], keys)
+        np.testing.assert_array_equal(there.get_frequency(keys), here.get_frequency(keys))
+
+
+def test_its_accesses_cant_be_recorded_from_here() -> None:
+    with (
+        twins(1) as (_, there),
+        pytest.raises(UnsupportedError, match="var has shards in other processes"),
+        es.record_accesses(there),
+    ):
+        pass
+
+
+def test_it_is_closed_once_and_for_all() -> None:
+    with twins(2) as (_, there):
+        there.close()
+        there.close()
+        for use in (lambda: there.lookup([1]), there.total_count):
+            with pytest.raises(ClosedError, match=r"var\.part0 of 2 is closed"):
+                use()
+
+
+def test_a_shard_that_cant_be_made_leaves_no_actor(ray: Any, tmp_path: Path) -> None:
+    storage = es.StorageOption(
+        es.StorageType.DRAM_PMEM, [None, tmp_path / "not" / "there"], [MIB, 256 * MIB]
+    )
+    free = ray.available_resources()["pmem"]
+    with pytest.raises(StorageError, match="not/there can't be made"):
+        es.get_embedding_variable(
+            "var",
+            3,
+            ev_option=es.EmbeddingVariableOption(storage_option=storage),
+            shards=2,
+        )
+    deadline = time.monotonic() + 30
+    while ray.available_resources()["pmem"] < free:  # which only an actor that ended gives back
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_shards_without_a_first_number_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="shards must be at least 1"):
+        es.get_embedding_variable("var", 3, shards=0)
+    with pytest.raises(InvalidArgumentError, match="partition_num must be left at 1"):
+        es.get_embedding_variable("var", 3, partition_num=2, shards=2)
+
+
+def test_shards_of_pmem_go_where_there_is_enough(tmp_path: Path) -> None:
+    def make(size: int) -> es.EmbeddingVariable:
+        storage = es.StorageOption(es.StorageType.DRAM_PMEM, [None, tmp_path], [MIB, size])
+        return es.get_embedding_variable(
+            "var",
+            3,
+            optimizer=es.optimizers.Adagrad(0.1),
+            ev_option=es.EmbeddingVariableOption(storage_option=storage),
+            shards=2,
+        )
+
+    with pytest.raises(MissingDeviceError, match=r"needs 1.5 GiB of PMem, and .* than 1 "):
+        make(1536 * MIB)
+    with make(64 * MIB) as var:
+        train_a_little(var)
+        assert var.total_count() == (3, 3)

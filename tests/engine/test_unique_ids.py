@@ -1,0 +1,87 @@
+"""A batch of which each key is sent once is the same batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from engine_storage import MakeVariable
+from hypothesis import given
+from hypothesis import strategies as st
+
+import embstore as es
+from embstore import _core
+from embstore.errors import InvalidArgumentError
+
+INT64 = np.iinfo(np.int64)
+
+
+@given(
+    st.lists(st.one_of(st.integers(-3, 3), st.integers(int(INT64.min), int(INT64.max)))),
+    st.integers(1, 9),
+    st.integers(0, 9),
+)
+def test_it_has_each_key_once_and_gives_each_id_its_row(
+    ids: list[int], dim: int, seed: int
+) -> None:
+    batch = np.array(ids, np.int64)
+    unique = _core.UniqueIds(batch)
+    keys = list(dict.fromkeys(ids))  # in the order of their first occurrence
+    assert unique.keys().tolist() == keys
+    assert unique.occurrences().tolist() == [ids.count(key) for key in keys]
+
+    random = np.random.default_rng(seed)
+    rows = random.standard_normal((len(keys), dim)).astype(np.float32)
+    out = np.empty((len(ids), dim), np.float32)
+    unique.spread(rows, out)
+    for row, key in zip(out, ids, strict=True):
+        np.testing.assert_array_equal(row, rows[keys.index(key)])
+
+    gradients = random.standard_normal((len(ids), dim)).astype(np.float32)
+    sums = np.empty((len(keys), dim), np.float32)
+    unique.sum(gradients, sums)
+    for key, total in zip(keys, sums, strict=True):
+        first, *others = gradients[batch == key]
+        for gradient in others:  # one after the other: in another order the bits are others
+            first = first + gradient
+        np.testing.assert_array_equal(total, first)
+
+
+@pytest.mark.parametrize("filter_option", [None, es.CounterFilter(3)])
+def test_a_table_that_gets_keys_once_is_like_one_that_gets_every_id(
+    make_variable: MakeVariable, filter_option: es.CounterFilter | None
+) -> None:
+    every, once = (make_variable(filter=filter_option) for _ in range(2))
+    shard = once._shards[0]
+    random = np.random.default_rng(1)
+    for _ in range(5):
+        ids = random.zipf(1.4, 200).astype(np.int64)
+        gradients = random.standard_normal((200, 3)).astype(np.float32)
+        unique = _core.UniqueIds(ids)
+        keys, occurrences = unique.keys(), unique.occurrences()
+        sums = np.empty((keys.size, 3), np.float32)
+        unique.sum(gradients, sums)
+        rows = np.empty((200, 3), np.float32)
+        unique.spread(shard.lookup(keys, True, None, occurrences), rows)
+        np.testing.assert_array_equal(rows, every.lookup(ids, train=True))
+        every.apply_gradients(ids, gradients)
+        shard.apply_gradients(keys, sums, None, occurrences)
+    wanted, got = every.export(), once.export()
+    for column in wanted:
+        np.testing.assert_array_equal(got[column], wanted[column], err_msg=column)
+    for counter in ("hits", "misses", "waiting_keys"):
+        assert once.stats()[counter] == every.stats()[counter], counter
+
+
+def test_arrays_that_dont_fit_the_batch_are_refused() -> None:
+    unique = _core.UniqueIds(np.array([1, 2, 1]))
+    for shapes in ((3, 3), (2, 2)):
+        with pytest.raises(InvalidArgumentError, match="shapes don't fit 2 keys of 3 ids"):
+            unique.spread(*(np.empty((rows, 4), np.float32) for rows in shapes))
+    with pytest.raises(InvalidArgumentError, match="shapes don't fit 2 keys of 3 ids"):
+        unique.sum(np.empty((3, 4), np.float32), np.empty((2, 5), np.float32))
+
+
+def test_as_many_occurrences_as_ids_are_wanted(make_variable: MakeVariable) -> None:
+    shard = make_variable()._shards[0]
+    with pytest.raises(InvalidArgumentError, match="occurrences: has 1 for 2 ids"):
+        shard.lookup(np.arange(2), True, None, np.ones(1, np.uint32))

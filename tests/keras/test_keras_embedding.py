@@ -1,0 +1,338 @@
+"""`embstore.keras.Embedding` trains as `keras.layers.Embedding` does, on embstore's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from keras_models import (
+    BATCH,
+    DIM,
+    KEYS,
+    LENGTH,
+    ON_TENSORFLOW,
+    assert_trained_alike,
+    fit,
+    ids_with_duplicates,
+    ids_without_duplicates,
+    keras,
+    labels_of,
+    over,
+    own_and_theirs,
+    predictions,
+    rows_of,
+)
+
+import embstore as es
+from embstore.errors import InvalidArgumentError, UnsupportedError
+
+pytestmark = pytest.mark.timeout(120)
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "SGD": lambda: keras.optimizers.SGD(0.5),
+    "Adagrad": lambda: keras.optimizers.Adagrad(0.1),
+    "Adagrad with a large epsilon": lambda: keras.optimizers.Adagrad(0.1, epsilon=0.3),
+    "Adam": lambda: keras.optimizers.Adam(0.01),
+    "Adamax": lambda: keras.optimizers.Adamax(0.01),
+    "Adadelta": lambda: keras.optimizers.Adadelta(1.0),
+    "RMSprop": lambda: keras.optimizers.RMSprop(0.01),
+    "RMSprop with momentum": lambda: keras.optimizers.RMSprop(0.01, momentum=0.5),
+    "Ftrl": lambda: keras.optimizers.Ftrl(0.1, l2_regularization_strength=0.01),
+}
+
+
+# --- As Keras trains
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_losses_and_rows_are_those_of_keras(name: str) -> None:
+    # Each batch has every key: rows that it lacks are left alone here, and not by Keras's Adam.
+    own, theirs = own_and_theirs(OPTIMIZERS[name])
+    assert_trained_alike(own, theirs, ids_without_duplicates())
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adagrad"])
+@pytest.mark.parametrize("calls", [1, 2])
+def test_duplicates_and_several_calls_are_one_step(name: str, calls: int) -> None:
+    if ON_TENSORFLOW and name == "Adagrad":
+        pytest.skip("Keras on TensorFlow squares the gradient of each duplicate by itself")
+    own, theirs = own_and_theirs(OPTIMIZERS[name], calls)
+    assert_trained_alike(own, theirs, ids_with_duplicates())
+    steps = 2 * len(ids_with_duplicates()) // BATCH
+    assert own.get_layer("table").variable.get_version(np.arange(KEYS)).max() == steps - 1
+
+
+def test_learning_rate_schedules_drive_the_rows_too() -> None:
+    def decaying() -> Any:
+        return keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.5, 4, 0.5))
+
+    own, theirs = own_and_theirs(decaying)
+    assert_trained_alike(own, theirs, ids_without_duplicates())
+
+
+def test_callbacks_that_set_the_learning_rate_drive_the_rows_too() -> None:
+    def scheduler() -> Any:
+        return keras.callbacks.LearningRateScheduler(lambda epoch: 0.5 if epoch == 0 else 0.01)
+
+    own, theirs = own_and_theirs(OPTIMIZERS["Adagrad"])
+    ids = ids_without_duplicates()
+    np.testing.assert_allclose(
+        fit(own, ids, callbacks=[scheduler()]), fit(theirs, ids, callbacks=[scheduler()]), rtol=1e-5
+    )
+    np.testing.assert_allclose(rows_of(own), rows_of(theirs), rtol=1e-4, atol=1e-6)
+    assert own.get_layer("table").variable.learning_rate == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras.optimizers.SGD(0.5, loss_scale_factor=8.0),
+        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5)),
+    ],
+)
+def test_losses_may_be_scaled(make: Callable[[], Any]) -> None:
+    own, theirs = own_and_theirs(make)
+    if ON_TENSORFLOW:  # where Keras can't scale the gradients of its own Embedding
+        theirs.compile(keras.optimizers.SGD(0.5), "mse")
+    assert_trained_alike(own, theirs, ids_without_duplicates())
+
+
+def test_a_step_that_loss_scaling_leaves_out_trains_no_row() -> None:
+    scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=2.0**127)
+    own, _ = own_and_theirs(lambda: scaling)
+    own.compile(scaling, "mse")
+    ids, before = ids_without_duplicates(), rows_of(own)
+    own.train_on_batch(ids[:BATCH], 1000 * labels_of(ids[:BATCH]))
+    assert float(scaling.dynamic_scale) == 2.0**126
+    np.testing.assert_array_equal(rows_of(own), before)
+    fit(own, ids, epochs=1)
+    assert not np.array_equal(rows_of(own), before)
+    assert np.isfinite(rows_of(own)).all()
+
+
+def test_training_by_hand_is_as_by_fit() -> None:
+    own, theirs = own_and_theirs(OPTIMIZERS["SGD"])
+    ids = ids_without_duplicates()
+    for start in range(0, len(ids), BATCH):
+        batch = ids[start : start + BATCH]
+        for model in (own, theirs):
+            model.train_on_batch(batch, labels_of(batch))
+    np.testing.assert_allclose(rows_of(own), rows_of(theirs), rtol=1e-5, atol=1e-7)
+
+
+def test_without_a_graph_training_is_the_same() -> None:
+    own, theirs = own_and_theirs(OPTIMIZERS["Adagrad"])
+    for model in (own, theirs):
+        model.compile(OPTIMIZERS["Adagrad"](), "mse", run_eagerly=True)
+    assert_trained_alike(own, theirs, ids_without_duplicates(2))
+
+
+@pytest.mark.skipif(ON_TENSORFLOW, reason="gradients are dropped with their tape there")
+def test_gradients_that_were_dropped_train_nothing() -> None:
+    own, theirs = own_and_theirs(OPTIMIZERS["Adagrad"])
+    ids = ids_with_duplicates()
+    for _ in range(3):  # say, to look at saliency
+        own(ids).sum().backward()
+    own.zero_grad()
+    assert_trained_alike(own, theirs, ids)
+
+
+def test_masks_are_those_of_keras() -> None:
+    def pooled(embedding: Any) -> Any:
+        ids = keras.Input((LENGTH,), dtype="int64")
+        return keras.Model(
+            ids, keras.layers.Dense(1)(keras.layers.GlobalAveragePooling1D()(embedding(ids)))
+        )
+
+    theirs = pooled(keras.layers.Embedding(KEYS, DIM, mask_zero=True, name="table"))
+    theirs.compile(keras.optimizers.SGD(0.5), "mse")
+    own = es.keras.distributed_model(theirs)
+    own.compile(keras.optimizers.SGD(0.5), "mse")
+    ids = ids_with_duplicates()
+    assert (ids == 0).any()
+    assert_trained_alike(own, theirs, ids)
+    # No gradient of padding: the row of key 0 is as it started.
+    table = own.get_layer("table").variable
+    np.testing.assert_array_equal(table.lookup([0]), rows_of(theirs)[:1])
+
+
+def test_a_frozen_layer_is_not_trained() -> None:
+    own, _ = own_and_theirs(OPTIMIZERS["SGD"])
+    own.get_layer("table").trainable = False
+    own.compile(OPTIMIZERS["SGD"](), "mse")
+    before, head = rows_of(own), own.get_layer("head").get_weights()[0]
+    fit(own, ids_without_duplicates())
+    np.testing.assert_array_equal(rows_of(own), before)
+    assert not np.array_equal(own.get_layer("head").get_weights()[0], head)
+    assert own.get_layer("table").variable.total_count() == (0, DIM)
+
+
+# --- What Keras's doesn't have
+
+
+def test_every_int64_is_a_key() -> None:
+    keys = np.array([[-1, 2**40, -(2**63)], [2**63 - 1, 2**40 + 1, 0]], np.int64)
+    model = over(es.keras.Embedding(None, DIM, name="table"))
+    model.compile(OPTIMIZERS["Adagrad"](), "mse")
+    fit(model, keys)
+    held = model.get_layer("table").variable.export()
+    np.testing.assert_array_equal(held["keys"], np.sort(keys.ravel()))
+    np.testing.assert_array_equal(held["freqs"], 2)
+
+
+def test_predictions_and_evaluations_insert_nothing() -> None:
+    model = over(es.keras.Embedding(-1, DIM, name="table"))
+    model.compile(OPTIMIZERS["Adagrad"](), "mse")
+    ids = ids_without_duplicates()
+    predictions(model, ids)
+    model.evaluate(ids, labels_of(ids), verbose=0)
+    assert model.get_layer("table").variable.total_count() == (0, DIM)
+
+
+def test_a_table_with_an_optimizer_of_its_own_is_trained_by_it() -> None:
+    own, theirs = own_and_theirs(
+        lambda: keras.optimizers.SGD(0.5), optimizer=es.optimizers.Adagrad(0.05)
+    )
+    other = es.keras.distributed_model(theirs, optimizer=keras.optimizers.Adagrad(0.05, epsilon=0))
+    ids = ids_without_duplicates()
+    assert fit(own, ids) == pytest.approx(fit(other, ids), rel=1e-5)
+    assert own.get_layer("table").variable.optimizer == es.optimizers.Adagrad(0.05)
+    assert fit(theirs, ids) != pytest.approx(fit(own, ids), rel=1e-3)
+
+
+def test_a_schedule_of_its_own_counts_the_steps_of_the_table() -> None:
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([3], [0.5, 0.0])
+    own, _ = own_and_theirs(OPTIMIZERS["SGD"], optimizer=keras.optimizers.SGD(schedule))
+    ids = ids_without_duplicates()
+    fit(own, ids[: 4 * BATCH], epochs=1)
+    after_four_steps = rows_of(own)
+    fit(own, ids, epochs=1)
+    np.testing.assert_array_equal(rows_of(own), after_four_steps)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam"])
+def test_rows_that_outgrow_memory_are_the_same_to_the_last_bit(name: str, tmp_path: Path) -> None:
+    storage = es.StorageOption(es.StorageType.DRAM_SSDHASH, str(tmp_path), [5 * 64])
+    option = es.EmbeddingVariableOption(storage)
+    _, theirs = own_and_theirs(OPTIMIZERS[name])
+    in_dram, tiered = (
+        es.keras.distributed_model(theirs, ev_option=given) for given in (None, option)
+    )
+    ids = ids_with_duplicates()
+    assert fit(in_dram, ids) == fit(tiered, ids)
+    np.testing.assert_array_equal(rows_of(in_dram), rows_of(tiered))
+    assert tiered.get_layer("table").variable.stats()["demotions"] > 0
+
+
+def test_filters_keep_rare_keys_out() -> None:
+    option = es.EmbeddingVariableOption(filter_option=es.CounterFilter(3))
+    model = over(es.keras.Embedding(None, DIM, ev_option=option, name="table"))
+    model.compile(OPTIMIZERS["Adagrad"](), "mse")
+    ids = np.array([[1, 1, 1], [2, 3, 3]], np.int64)
+    fit(model, ids, epochs=1)
+    np.testing.assert_array_equal(model.get_layer("table").variable.export()["keys"], [1])
+
+
+def test_initial_rows_are_drawn_as_keras_would() -> None:
+    layer = es.keras.Embedding(4096, 8, "glorot_uniform")
+    limit = np.sqrt(6 / (4096 + 8))
+    rows = layer.dense_rows()
+    assert np.abs(rows).max() <= limit
+    assert rows.std() == pytest.approx(limit / np.sqrt(3), rel=0.05)
+    again = es.keras.Embedding.from_config(layer.get_config())
+    np.testing.assert_array_equal(again.dense_rows(), rows)
+
+
+# --- What is refused
+
+
+@pytest.mark.parametrize("wrong", [-1, KEYS])
+def test_ids_out_of_range_are_told(wrong: int) -> None:
+    layer = es.keras.Embedding(KEYS, DIM, name="table")
+    with pytest.raises(InvalidArgumentError, match=f"from 0 to {KEYS - 1}.*got {wrong}"):
+        layer(np.array([[0, wrong]]))
+
+
+def test_dtypes_that_would_merge_keys_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match='dtype="int64"'):
+        es.keras.Embedding(None, DIM)(keras.Input((LENGTH,)))
+    with pytest.raises(InvalidArgumentError, match='dtype="int64"'):
+        es.keras.Embedding(None, DIM)(keras.Input((LENGTH,), dtype="int32"))
+    small = es.keras.Embedding(KEYS, DIM)
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(small(np.array([[3.0]], np.float32))), small.dense_rows()[[[3]]]
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: keras.optimizers.SGD(0.1, momentum=0.9), "momentum"),
+        (lambda: keras.optimizers.Adagrad(0.1, clipnorm=1.0), "clipnorm"),
+        (lambda: keras.optimizers.AdamW(0.1), "AdamW"),
+        (lambda: keras.optimizers.Lion(0.1), "Lion"),
+        (lambda: keras.optimizers.Adam(0.1, gradient_accumulation_steps=2), "accumulation"),
+        (lambda: keras.optimizers.Adam(0.1, use_ema=True), "use_ema"),
+    ],
+)
+def test_optimizers_that_rows_cannot_follow_are_told(make: Callable[[], Any], named: str) -> None:
+    own, _ = own_and_theirs(OPTIMIZERS["SGD"])
+    before = rows_of(own)
+    own.compile(make(), "mse")
+    with pytest.raises(Exception, match=named) as raised:
+        fit(own, ids_without_duplicates())
+    if not ON_TENSORFLOW:  # which wraps what a graph's function raises
+        assert isinstance(raised.value, UnsupportedError)
+    np.testing.assert_array_equal(rows_of(own), before)
+
+
+def test_a_gradient_that_is_nan_trains_no_row() -> None:
+    own, _ = own_and_theirs(OPTIMIZERS["SGD"])
+    ids = ids_without_duplicates()
+    before = rows_of(own)
+    with pytest.raises(Exception, match="inf or nan"):
+        own.fit(ids, np.full((len(ids), 1), np.nan, np.float32), verbose=0)
+    np.testing.assert_array_equal(rows_of(own), before)
+
+
+def test_another_optimizer_in_the_middle_of_training_is_told() -> None:
+    own, _ = own_and_theirs(OPTIMIZERS["SGD"])
+    fit(own, ids_without_duplicates())
+    own.compile(OPTIMIZERS["Adagrad"](), "mse")
+    with pytest.raises(Exception, match="trained by SGD"):
+        fit(own, ids_without_duplicates())
+
+
+def test_what_would_lose_rows_unseen_raises() -> None:
+    own, _ = own_and_theirs(OPTIMIZERS["SGD"])
+    with pytest.raises(UnsupportedError, match="save_weights"):
+        own.get_weights()
+    with pytest.raises(UnsupportedError, match="load_weights"):
+        own.get_layer("table").set_weights([np.zeros(())])
+    stopping = keras.callbacks.EarlyStopping(
+        monitor="loss", patience=0, restore_best_weights=True, start_from_epoch=0
+    )
+    with pytest.raises(UnsupportedError, match="ModelCheckpoint"):
+        fit(own, ids_without_duplicates(), callbacks=[stopping])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"input_dim": 0}, "input_dim"),
+        ({"output_dim": 0}, "output_dim"),
+        ({"mask_zero": 1}, "mask_zero"),
+        ({"optimizer": "no such"}, "optimizer"),
+        ({"optimizer": keras.optimizers.SGD}, "optimizer"),
+        ({"optimizer": keras.optimizers.SGD(lambda: 0.1)}, "learning rate"),
+        ({"ev_option": 3}, "ev_option"),
+        ({"embeddings_initializer": "no such"}, "embeddings_initializer"),
+        ({"embeddings_regularizer": "l2"}, "embeddings_regularizer"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises((InvalidArgumentError, UnsupportedError), match=named):
+        es.keras.Embedding(**{"input_dim": KEYS, "output_dim": DIM, **arguments})

@@ -1,0 +1,45 @@
+"""Keras is for those who ask for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ,
+    )
+
+
+def test_embstore_alone_imports_neither_keras_nor_torch() -> None:
+    program = "import sys, embstore; assert not {'keras', 'torch', 'tensorflow'} & set(sys.modules)"
+    result = run(program)
+    assert result.returncode == 0, result.stderr
+
+
+def test_without_keras_the_error_says_how_to_get_it() -> None:
+    result = run("import sys; sys.modules['keras'] = None; import embstore; embstore.keras")
+    assert "MissingLibraryError" in result.stderr
+    assert "pip install pmemlab[keras]" in result.stderr
+
+
+def test_a_backend_without_look_ups_is_told() -> None:
+    pytest.importorskip("keras")
+    program = """
+import keras
+keras.backend.backend = lambda: "jax"
+import embstore
+embstore.keras.Embedding(4, 2)
+"""
+    result = run(program)
+    assert "UnsupportedError" in result.stderr
+    assert "KERAS_BACKEND=torch" in result.stderr

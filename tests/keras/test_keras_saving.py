@@ -1,0 +1,255 @@
+"""What Keras saves of a model has its rows; what hasn't is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from keras_models import (
+    DIM,
+    KEYS,
+    fit,
+    ids_with_duplicates,
+    keras,
+    over,
+    own_and_theirs,
+    predictions,
+    rows_of,
+)
+
+import embstore as es
+from embstore.errors import CheckpointError
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def adagrad() -> Any:
+    return keras.optimizers.Adagrad(0.1)
+
+
+@pytest.fixture
+def trained() -> Any:
+    model = own_and_theirs(adagrad)[0]
+    fit(model, ids_with_duplicates())
+    return model
+
+
+def of_any_key(name: str = "table", **arguments: Any) -> Any:
+    model = over(es.keras.Embedding(None, DIM, name=name, **arguments))
+    model.compile(adagrad(), "mse")
+    return model
+
+
+def assert_same_table(one: es.EmbeddingVariable, other: es.EmbeddingVariable) -> None:
+    held, held_by_other = one.export(), other.export()
+    assert len(held["keys"]) > 0
+    assert list(held) == list(held_by_other)
+    for column, values in held.items():
+        np.testing.assert_array_equal(held_by_other[column], values, err_msg=column)
+
+
+# --- Whole models
+
+
+def test_a_saved_model_goes_on_as_if_nothing_had_happened(trained: Any, tmp_path: Path) -> None:
+    trained.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    ids = ids_with_duplicates()
+    assert_same_table(trained.get_layer("table").variable, loaded.get_layer("table").variable)
+    np.testing.assert_array_equal(predictions(loaded, ids), predictions(trained, ids))
+    assert fit(loaded, ids) == fit(trained, ids)
+    np.testing.assert_array_equal(rows_of(loaded), rows_of(trained))
+
+
+def test_keys_that_were_never_trained_read_the_same_after_a_load(tmp_path: Path) -> None:
+    model = of_any_key()
+    fit(model, ids_with_duplicates())
+    model.save(tmp_path / "model.keras")
+    keras.utils.set_random_seed(99)
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    strangers = np.arange(-50, 0)
+    np.testing.assert_array_equal(
+        loaded.get_layer("table").variable.lookup(strangers),
+        model.get_layer("table").variable.lookup(strangers),
+    )
+
+
+def test_options_of_the_table_come_back(tmp_path: Path) -> None:
+    option = es.EmbeddingVariableOption(
+        storage_option=es.StorageOption(
+            es.StorageType.DRAM_SSDHASH, str(tmp_path / "rows"), [1024, 1 << 20]
+        ),
+        filter_option=es.CBFFilter(2, 1000, 0.01, np.uint16),
+        evict_option=es.GlobalStepEvict(1000),
+        init_option=es.InitializerOption(es.initializers.Ones(), 64, 0.5),
+    )
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
+    model = of_any_key(ev_option=option, optimizer=keras.optimizers.Adagrad(schedule))
+    fit(model, ids_with_duplicates())
+    held = model.get_layer("table").variable.export()
+    waiting = model.get_layer("table").variable.stats()["waiting_keys"]
+    model.save(tmp_path / "model.keras")
+    model.get_layer("table").variable.close()  # the files are its own
+    loaded = keras.models.load_model(tmp_path / "model.keras").get_layer("table")
+    assert loaded.ev_option.storage_option == option.storage_option
+    assert isinstance(loaded.ev_option.filter_option, es.CBFFilter)
+    assert loaded.ev_option.filter_option.counter_bits == 16
+    assert loaded.ev_option.evict_option == option.evict_option
+    assert loaded.ev_option.init_option.default_value_no_permission == 0.5
+    assert loaded.get_config()["optimizer"] == model.get_layer("table").get_config()["optimizer"]
+    np.testing.assert_array_equal(loaded.variable.export()["values"], held["values"])
+    assert loaded.variable.stats()["waiting_keys"] == waiting
+
+
+def test_a_model_that_was_not_trained_yet_is_saved_too(tmp_path: Path) -> None:
+    own, _ = own_and_theirs(adagrad)
+    own.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(rows_of(loaded), rows_of(own))
+    ids = ids_with_duplicates()
+    assert fit(loaded, ids) == fit(own, ids)
+
+
+# --- Weights
+
+
+def test_weights_load_into_a_model_whose_layers_have_other_names(
+    trained: Any, tmp_path: Path
+) -> None:
+    trained.save_weights(tmp_path / "model.weights.h5")
+    other = over(es.keras.Embedding(KEYS, DIM, name="another"))
+    other.load_weights(tmp_path / "model.weights.h5")
+    assert_same_table(trained.get_layer("table").variable, other.get_layer("another").variable)
+    ids = ids_with_duplicates()
+    np.testing.assert_array_equal(predictions(other, ids), predictions(trained, ids))
+
+
+def test_weights_come_out_of_a_whole_model_too(trained: Any, tmp_path: Path) -> None:
+    trained.save(tmp_path / "model.keras")
+    rows = rows_of(trained)
+    fit(trained, ids_with_duplicates())
+    assert not np.array_equal(rows_of(trained), rows)
+    trained.load_weights(tmp_path / "model.keras")
+    np.testing.assert_array_equal(rows_of(trained), rows)
+
+
+def test_weights_in_several_files_are_whole(trained: Any, tmp_path: Path) -> None:
+    trained.save_weights(tmp_path / "model.weights.json", max_shard_size=0.00001)
+    other = over(es.keras.Embedding(KEYS, DIM, name="another"))
+    other.load_weights(tmp_path / "model.weights.json")
+    assert_same_table(trained.get_layer("table").variable, other.get_layer("another").variable)
+
+
+def test_the_callbacks_that_keep_models_keep_rows(tmp_path: Path) -> None:
+    model, _ = own_and_theirs(adagrad)
+    ids = ids_with_duplicates()
+    fit(
+        model,
+        ids,
+        callbacks=[
+            keras.callbacks.ModelCheckpoint(tmp_path / "{epoch}.keras"),
+            keras.callbacks.ModelCheckpoint(
+                tmp_path / "{epoch}.weights.h5", save_weights_only=True
+            ),
+        ],
+    )
+    for path in ("2.keras", "2.weights.h5"):
+        other = over(es.keras.Embedding(KEYS, DIM, name="another"))
+        other.load_weights(tmp_path / path)
+        assert_same_table(model.get_layer("table").variable, other.get_layer("another").variable)
+
+
+def test_training_that_was_interrupted_goes_on_from_its_backup(tmp_path: Path) -> None:
+    class InterruptionError(Exception):
+        pass
+
+    def interrupt(epoch: int, _logs: Any) -> None:
+        if epoch == 1:
+            raise InterruptionError
+
+    whole, theirs = own_and_theirs(adagrad)
+    ids = ids_with_duplicates()
+    losses = fit(whole, ids, epochs=3)
+    interrupted, resumed = (es.keras.distributed_model(theirs) for _ in range(2))
+    for model in (interrupted, resumed):
+        model.compile(adagrad(), "mse")
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+    stop = keras.callbacks.LambdaCallback(on_epoch_begin=interrupt)
+    with pytest.raises(InterruptionError):
+        fit(interrupted, ids, epochs=3, callbacks=[backup, stop])
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+    assert fit(resumed, ids, epochs=3, callbacks=[backup]) == losses[1:]
+    np.testing.assert_array_equal(rows_of(resumed), rows_of(whole))
+
+
+# --- Nothing is lost unseen
+
+
+def test_a_file_of_another_layer_is_refused(tmp_path: Path) -> None:
+    own, theirs = own_and_theirs(adagrad)
+    theirs.save_weights(tmp_path / "theirs.weights.h5")
+    with pytest.raises(ValueError, match="holds no rows"):
+        own.load_weights(tmp_path / "theirs.weights.h5")
+
+
+def test_a_file_whose_rows_are_damaged_is_refused(trained: Any, tmp_path: Path) -> None:
+    import h5py
+
+    path = tmp_path / "model.weights.h5"
+    trained.save_weights(path)
+    with h5py.File(path, "a") as file:
+        names: list[str] = []
+        file.visit(names.append)
+        (rows,) = (name for name in names if name.endswith("file_1"))
+        file[rows][100] ^= 1
+    other = over(es.keras.Embedding(KEYS, DIM, name="another"))
+    with pytest.raises(ValueError, match=r"\.rows.*damaged"):
+        other.load_weights(path)
+    assert other.get_layer("another").variable.total_count() == (0, DIM)
+
+
+def test_a_model_without_its_rows_is_refused_unless_asked_for(trained: Any, tmp_path: Path) -> None:
+    table = trained.get_layer("table").variable
+    with es.keras.rows_kept_apart():
+        trained.save(tmp_path / "model.keras")
+    es.save(tmp_path / "rows", es.keras.variables(trained), global_step=1)
+    with pytest.raises(ValueError, match="without its rows"):
+        keras.models.load_model(tmp_path / "model.keras")
+    with es.keras.rows_kept_apart():
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+    with pytest.raises(CheckpointError):
+        es.restore(tmp_path / "rows", [es.get_embedding_variable("other", DIM)])
+    es.restore(tmp_path / "rows", es.keras.variables(loaded))
+    assert_same_table(table, loaded.get_layer("table").variable)
+    ids = ids_with_duplicates()
+    assert fit(loaded, ids) == fit(trained, ids)
+
+
+def test_rows_restored_into_a_compiled_model_have_their_slots(trained: Any, tmp_path: Path) -> None:
+    es.save(tmp_path, es.keras.variables(trained), global_step=1)
+    fresh = of_any_key()
+    es.restore(tmp_path, es.keras.variables(fresh))
+    assert_same_table(trained.get_layer("table").variable, fresh.get_layer("table").variable)
+
+
+def test_rows_restored_without_their_slots_are_not_trained_from_nothing(
+    trained: Any, tmp_path: Path
+) -> None:
+    es.save(tmp_path, es.keras.variables(trained), global_step=1)
+    fresh = of_any_key()
+    es.restore(tmp_path, [fresh.get_layer("table").variable])
+    with pytest.raises(Exception, match="no optimizer slots"):
+        fit(fresh, ids_with_duplicates())
+
+
+def test_increments_of_the_users_own_saves_follow_one_another(trained: Any, tmp_path: Path) -> None:
+    tables = es.keras.variables(trained)
+    es.save(tmp_path / "full", tables, 1)
+    fit(trained, ids_with_duplicates())
+    trained.save(tmp_path / "model.keras")
+    es.save_incremental(tmp_path / "increment", tables, 2)
+    with es.get_embedding_variable("table", DIM, optimizer=tables[0].optimizer) as restored:
+        es.restore(tmp_path / "full", [restored], [tmp_path / "increment"])
+        assert_same_table(tables[0], restored)
