@@ -123,7 +123,7 @@ check: setup check-packages ## lint, check types and locks, test the core under 
 	$(BIN)/ruff format --check .
 	find engine/core lab/pmemlab/powercut -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/engine -m sanitizer $(ARGS)
+	$(BIN)/python -m pytest tests/engine -m sanitizer -n 2 $(ARGS)
 	$(BIN)/python -m pytest tests -m long
 	$(BIN)/python -m pytest tests/power_cuts/test_durable_table.py -k at_any_moment --pmemlab-power-cuts 500
 
