@@ -10,6 +10,7 @@ import pytest
 from test_prediction import Slow
 
 from embstore.devices import Access
+from pmemlab import devices
 from pmemlab.cli import main
 from pmemlab.devices import load_device
 from pmemlab.errors import LabError, MeasuringError
@@ -22,6 +23,7 @@ from pmemlab.fidelity.measured import (
     taken_now,
 )
 from pmemlab.fidelity.measured_sections import measured_sections
+from pmemlab.fidelity.numa_nodes import NodeTraining, compare_nodes
 from pmemlab.fidelity.paced_bandwidth import Effort, Point, SlowMotion, compare_paced, lacking
 from pmemlab.fidelity.this_computer import Training, compare_disk, compare_this_computer
 
@@ -150,6 +152,30 @@ def test_reads_of_files_are_what_a_disk_makes_slower(tmp_path: Path, page_cache:
     else:
         assert reads > 100
         assert slow.predicted >= reads * 1.0  # ms
+
+
+def test_a_run_on_a_node_is_predicted_from_one_on_another() -> None:
+    """This computer's only node in the place of both."""
+    if not Path("/sys/devices/system/node/node0").is_dir():
+        pytest.skip("the kernel tells of no NUMA nodes")
+    files = [Path(devices.__file__).with_name(f"optane-100-x{dimms}.yaml") for dimms in (6, 1)]
+    training = NodeTraining(rows=20_000, batch=2000, steps=3, repetitions=1)
+    try:
+        compared = compare_nodes("node0", "node0", files, training)
+    except LabError as error:
+        if "memkind" in str(error):
+            pytest.skip(str(error))
+        raise
+    assert [each.name.split(",")[0] for each in compared] == [
+        "PMEM_MEMKIND on node0 from node0"
+    ] * 2
+    assert all(each.truth > 0 and each.predicted > 0 for each in compared)
+
+
+def test_a_node_that_no_table_can_be_on_is_named(tmp_path: Path) -> None:
+    training = NodeTraining(rows=100, batch=10, steps=1, repetitions=1)
+    with pytest.raises(LabError, match=r"node0: no table could be trained there: .*gone\.yaml"):
+        compare_nodes("node0", "node0", [tmp_path / "gone.yaml"] * 2, training)
 
 
 def test_memory_is_no_disk_to_compare_with() -> None:

@@ -4,6 +4,7 @@ The disk is measured as `pmemlab measure-device` does. A DRAM_SSDHASH table with
 (/dev/shm) is trained and recorded, which says what the same would take with its files on the disk
 as measured; then the same is trained with its files there. Both take turns, so that what else this
 computer does meanwhile is the same for both. The least of each is compared: others only add.
+Two NUMA nodes are compared too, where this computer has them (`numa_nodes`).
 """
 
 from __future__ import annotations
@@ -26,13 +27,19 @@ from pmemlab.devices.measuring.command import measure_device
 from pmemlab.devices.measuring.target import FolderTarget, find_target
 from pmemlab.errors import LabError, MeasuringError
 from pmemlab.fidelity.measured import Comparison
+from pmemlab.fidelity.numa_nodes import (
+    NodeTraining,
+    compare_nodes,
+    measure_node,
+    nodes_to_compare,
+    on_cpus_of,
+)
 from pmemlab.prediction import RanIn, caches_before, predict_run
 
 __all__ = ["Training", "compare_disk", "compare_this_computer"]
 
 _MEMORY = Path("/dev/shm")
 _ROW_BYTES = 128  # 16 weights and as many of Adagrad's
-_NODES = Path("/sys/devices/system/node")
 
 
 @dataclass(frozen=True)
@@ -67,15 +74,26 @@ def compare_this_computer(
                 comparisons.append(
                     compare_disk(folder, device, page_cache, training, on_turn=status.update)
                 )
-    left_out = []
-    nodes = len(list(_NODES.glob("node[0-9]*")))
-    left_out.append(
-        "Two NUMA nodes: this computer has one."
-        if nodes < 2
-        else "Two NUMA nodes: memkind is told its node before a process starts; this command "
-        "starts none, so they weren't compared."
-    )
-    return comparisons, left_out
+        nodes = nodes_to_compare()
+        if nodes is None:
+            return comparisons, ["Two NUMA nodes: this computer has memory on one alone."]
+        with on_cpus_of(nodes[0]):
+            files = [
+                measure_node(
+                    name,
+                    Path(made) / f"{name}.yaml",
+                    training.seconds,
+                    training.measured_bytes,
+                    messages,
+                )
+                for name in nodes
+            ]
+            with messages.status("training in turns on both nodes") as status:
+                try:
+                    compared = compare_nodes(*nodes, files, NodeTraining(), on_turn=status.update)
+                except LabError as error:  # no memkind, say
+                    return comparisons, [f"Two NUMA nodes: {error}."]
+    return [*comparisons, *compared], []
 
 
 def compare_disk(

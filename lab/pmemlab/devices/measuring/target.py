@@ -10,7 +10,15 @@ from typing import Literal
 
 from pmemlab.errors import MeasuringError
 
-__all__ = ["FolderTarget", "NodeTarget", "Target", "cpu_name", "find_target", "last_level_cache"]
+__all__ = [
+    "FolderTarget",
+    "NodeTarget",
+    "Target",
+    "cpu_name",
+    "find_target",
+    "last_level_cache",
+    "node_names",
+]
 
 _NODES = Path("/sys/devices/system/node")
 _CPUS = Path("/sys/devices/system/cpu")
@@ -21,11 +29,12 @@ _MOUNTS = Path("/proc/self/mountinfo")
 class NodeTarget:
     """Memory of a NUMA node. bound: whether the system has others, so that it must be asked for.
 
-    cpus: of the node, or of the nearest that has some; the threads run there.
+    has_cpus: of its own. cpus: those, or of the nearest node that has some; the threads run there.
     """
 
     node: int
     bound: bool
+    has_cpus: bool
     cpus: frozenset[int]
     total_bytes: int
     free_bytes: int
@@ -52,7 +61,7 @@ def find_target(text: str) -> Target:
     folder = Path(text)
     if not folder.is_dir():
         raise MeasuringError(
-            f"{text}: is neither a folder nor a NUMA node; there are {', '.join(_node_names())}, "
+            f"{text}: is neither a folder nor a NUMA node; there are {', '.join(node_names())}, "
             "and any folder on the disk or the dax mount in question"
         )
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -69,19 +78,22 @@ def find_target(text: str) -> Target:
     )
 
 
-def _node_names() -> list[str]:
+def node_names() -> list[str]:
+    """As directories of /sys/devices/system/node are called, by number."""
     names = [path.name for path in _NODES.glob("node[0-9]*")]
     return sorted(names, key=lambda name: int(name[4:])) or ["node0"]
 
 
 def _find_node(node: int) -> NodeTarget:
-    names = _node_names()
+    names = node_names()
     if f"node{node}" not in names:
         raise MeasuringError(f"node{node}: is no NUMA node here; there are {', '.join(names)}")
     total, free = _node_memory(node)
     if total == 0:
         raise MeasuringError(f"node{node}: has no memory; give another of {', '.join(names)}")
-    return NodeTarget(node, len(names) > 1, _nearest_cpus(node), total, free)
+    own_cpus = _NODES / f"node{node}" / "cpulist"
+    has_cpus = not own_cpus.exists() or own_cpus.read_text().strip() != ""
+    return NodeTarget(node, len(names) > 1, has_cpus, _nearest_cpus(node), total, free)
 
 
 def _node_memory(node: int) -> tuple[int, int]:
@@ -100,7 +112,7 @@ def _nearest_cpus(node: int) -> frozenset[int]:
     distances = _NODES / f"node{node}" / "distance"
     if not distances.exists():
         return frozenset(allowed)
-    others = [int(name[4:]) for name in _node_names()]
+    others = [int(name[4:]) for name in node_names()]
     near = sorted(zip(map(int, distances.read_text().split()), others, strict=True))
     for _, other in near:
         cpus = _parse_list((_NODES / f"node{other}" / "cpulist").read_text()) & allowed
