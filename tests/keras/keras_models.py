@@ -45,6 +45,10 @@ def over(embedding: Any, calls: int = 1) -> Any:
     return keras.Model(ids, keras.layers.Dense(1, name="head")(hidden))
 
 
+def adagrad() -> Any:
+    return keras.optimizers.Adagrad(0.1)
+
+
 def own_and_theirs(
     make_optimizer: Callable[[], Any], calls: int = 1, **arguments: Any
 ) -> tuple[Any, Any]:

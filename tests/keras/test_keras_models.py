@@ -14,6 +14,7 @@ from keras_models import (
     DIM,
     KEYS,
     LENGTH,
+    adagrad,
     assert_trained_alike,
     fit,
     ids_with_duplicates,
@@ -28,10 +29,6 @@ import embstore as es
 from embstore.errors import InvalidArgumentError, UnsupportedError
 
 pytestmark = pytest.mark.timeout(120)
-
-
-def adagrad() -> Any:
-    return keras.optimizers.Adagrad(0.1)
 
 
 def test_a_sequential_model_becomes_ours() -> None:

@@ -10,6 +10,7 @@ import pytest
 from keras_models import (
     DIM,
     KEYS,
+    adagrad,
     fit,
     ids_with_duplicates,
     keras,
@@ -23,10 +24,6 @@ import embstore as es
 from embstore.errors import CheckpointError
 
 pytestmark = pytest.mark.timeout(120)
-
-
-def adagrad() -> Any:
-    return keras.optimizers.Adagrad(0.1)
 
 
 @pytest.fixture

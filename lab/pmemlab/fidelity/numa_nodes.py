@@ -6,25 +6,20 @@ runs are, too. Each run is a process of its own: memkind is told its node before
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
-from pmemlab.devices.measuring.command import measure_device
 from pmemlab.devices.measuring.target import NodeTarget, find_target, node_names
 from pmemlab.errors import LabError, MeasuringError
 from pmemlab.fidelity.measured import Comparison
 
-__all__ = ["NodeTraining", "compare_nodes", "measure_node", "nodes_to_compare", "on_cpus_of"]
+__all__ = ["NodeTraining", "compare_nodes", "nodes_to_compare"]
 
 
 @dataclass(frozen=True)
@@ -51,39 +46,6 @@ def nodes_to_compare() -> tuple[str, str] | None:
         elif far is None:
             far = name
     return None if near is None or far is None else (near, far)
-
-
-@contextmanager
-def on_cpus_of(node: str) -> Iterator[None]:
-    """This process, and those that it starts."""
-    target = find_target(node)
-    assert isinstance(target, NodeTarget)
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, target.cpus)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def measure_node(
-    node: str, file: Path, seconds: float, size_bytes: int | None, messages: Console
-) -> Path:
-    """The device file that was written. seconds: a figure. size_bytes: None: as measure-device."""
-    return measure_device(
-        argparse.Namespace(
-            what=node,
-            output=file,
-            seconds=seconds,
-            page_cache=False,
-            size=None if size_bytes is None else str(size_bytes),
-            last_level_cache=None,
-            media_line=None,
-            name=file.stem,
-            title=None,
-        ),
-        messages,
-    )
 
 
 def compare_nodes(

@@ -9,7 +9,6 @@ Two NUMA nodes are compared too, where this computer has them (`numa_nodes`).
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import threading
@@ -23,16 +22,15 @@ from rich.console import Console
 
 import embstore as es
 from pmemlab.devices import DeviceModel, load_device
-from pmemlab.devices.measuring.command import measure_device
-from pmemlab.devices.measuring.target import FolderTarget, find_target
+from pmemlab.devices.measuring.affinity import on_cpus
+from pmemlab.devices.measuring.target import FolderTarget, NodeTarget, find_target
 from pmemlab.errors import LabError, MeasuringError
+from pmemlab.fidelity.device_here import measure_here
 from pmemlab.fidelity.measured import Comparison
 from pmemlab.fidelity.numa_nodes import (
     NodeTraining,
     compare_nodes,
-    measure_node,
     nodes_to_compare,
-    on_cpus_of,
 )
 from pmemlab.prediction import RanIn, caches_before, predict_run
 
@@ -77,9 +75,11 @@ def compare_this_computer(
         nodes = nodes_to_compare()
         if nodes is None:
             return comparisons, ["Two NUMA nodes: this computer has memory on one alone."]
-        with on_cpus_of(nodes[0]):
+        near = find_target(nodes[0])
+        assert isinstance(near, NodeTarget)
+        with on_cpus(near.cpus):
             files = [
-                measure_node(
+                measure_here(
                     name,
                     Path(made) / f"{name}.yaml",
                     training.seconds,
@@ -127,19 +127,15 @@ def compare_disk(
 def _measured(
     made: Path, folder: Path, page_cache: bool, training: Training, messages: Console
 ) -> Path:
-    name = "page-cache-here" if page_cache else "disk-here"
-    wanted = argparse.Namespace(
-        what=str(folder),
-        output=made / f"{name}.yaml",
-        seconds=training.seconds,
+    file = made / ("page-cache-here.yaml" if page_cache else "disk-here.yaml")
+    return measure_here(
+        str(folder),
+        file,
+        training.seconds,
+        training.measured_bytes,
+        messages,
         page_cache=page_cache,
-        size=None if training.measured_bytes is None else str(training.measured_bytes),
-        last_level_cache=None,
-        media_line=None,
-        name=name,
-        title=None,
     )
-    return measure_device(wanted, messages)
 
 
 def _predict(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 from embstore.bench._yardsticks import MemoryOperation, MemoryYardstick
 from embstore.errors import EmbStoreError, MissingDeviceError
 from pmemlab.devices.device_file import Curve
+from pmemlab.devices.measuring.affinity import on_cpus
 from pmemlab.devices.measuring.figures import Advance, Figures
 from pmemlab.devices.measuring.target import FolderTarget, NodeTarget
 from pmemlab.errors import MeasuringError
@@ -44,7 +44,7 @@ def measure_memory(
     target: NodeTarget | FolderTarget, size_bytes: int, seconds: float, advance: Advance
 ) -> Figures:
     """seconds: a figure. Raises MeasuringError."""
-    with _on_cpus_of(target):
+    with on_cpus(_cpus_of(target)):
         threads = thread_counts(len(os.sched_getaffinity(0)))
         memory = _yardstick(target, size_bytes)
         figures = Figures(
@@ -106,14 +106,6 @@ def _yardstick(target: NodeTarget | FolderTarget, size_bytes: int) -> MemoryYard
         raise MeasuringError(f"{error}; take less with --size") from error
 
 
-@contextmanager
-def _on_cpus_of(target: NodeTarget | FolderTarget) -> Iterator[None]:
-    if not isinstance(target, NodeTarget):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, target.cpus)  # threads that are started from here inherit it
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
+def _cpus_of(target: NodeTarget | FolderTarget) -> frozenset[int]:
+    """A folder's memory is measured from wherever this runs."""
+    return target.cpus if isinstance(target, NodeTarget) else frozenset(os.sched_getaffinity(0))
