@@ -1,5 +1,5 @@
-// The gate through which updates of a table pass: any number of them at a time, or one thread alone, which so sees
-// whole batches only.
+// The gate through which updates of a table or a database pass: any number of them at a time, or one thread alone,
+// which so sees whole batches only.
 #pragma once
 
 #include "threads/mutex.h"

@@ -238,23 +238,33 @@ bool LevelDbDatabase::has_checkpoints() const {
 // --- Durability.
 
 // LevelDB has no call for it. A write with `sync` brings the log that it goes to to the medium, and not one before it
-// whose rows wait in memory to become a file. So they are all made files: when LevelDB compacts a range, it does that
-// first, and records the files in its manifest; both are synced, and the directory too. It tells no errors then; but a log
-// goes only when all that it had is in the manifest's files, and it goes before the compaction's turn comes.
+// whose rows wait in memory to become a file. So they are all made files.
 void LevelDbDatabase::make_durable() {
-  const std::string log = newest_log();
-  // Keys that no record has: so there's no file to compact.
-  constexpr std::string_view kFirst = "\xff", kLast = "\xff\xff";
-  calls_.compact_range(database_, kFirst.data(), kFirst.size(), kLast.data(), kLast.size());
-  std::error_code error;
-  if (fs::exists(fs::path(path_) / log, error) || error) {
+  const auto alone = [&] {
+    const ApplyGate::Alone without_writers(writers_);
+    return empty_newest_log();
+  };
+  if (!empty_newest_log() && !alone()) {
     write(make_batch());  // throws where LevelDB has stopped, and says why
-    fail("can't bring rows to the medium: LevelDB keeps its log " + log +
+    fail("can't bring rows to the medium: LevelDB keeps its log " + newest_log() +
          "; there may be no room for another");
   }
   if (!is_marked_) return;
   mark_.remove();
   is_marked_ = false;
+}
+
+// When LevelDB compacts a range, it makes files of the rows in memory first, and records them in its manifest; both are
+// synced, and the directory too. It tells no errors then; but a log goes only when all that it had is in the manifest's
+// files, and it goes before the compaction's turn comes. For the rows in memory it puts an empty write in line, which
+// does nothing when a writer that is before it takes it along: so it may fail for no fault while others write.
+bool LevelDbDatabase::empty_newest_log() {
+  const std::string log = newest_log();
+  // Keys that no record has: so there's no file to compact.
+  constexpr std::string_view kFirst = "\xff", kLast = "\xff\xff";
+  calls_.compact_range(database_, kFirst.data(), kFirst.size(), kLast.data(), kLast.size());
+  std::error_code error;
+  return !fs::exists(fs::path(path_) / log, error) && !error;
 }
 
 std::string LevelDbDatabase::newest_log() const {
@@ -293,6 +303,7 @@ void LevelDbDatabase::append(Batch& batch, const Batch& more) const {
 void LevelDbDatabase::clear(Batch& batch) const { calls_.writebatch_clear(batch.get()); }
 
 void LevelDbDatabase::write(const Batch& batch) {
+  const ApplyGate::Shared among_writers(writers_);
   char* error = nullptr;
   calls_.write(database_, write_options_.get(), batch.get(), &error);
   check(error, "can't write");

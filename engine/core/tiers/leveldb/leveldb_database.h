@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "row/row_layout.h"
+#include "threads/apply_gate.h"
 #include "tiers/leveldb/leveldb_library.h"
 #include "tiers/leveldb/leveldb_open_options.h"
 #include "tiers/leveldb/leveldb_record.h"
@@ -80,6 +81,7 @@ class LevelDbDatabase {
   void unmark_emptied();
   void leave() noexcept;
   bool has_checkpoints() const;
+  bool empty_newest_log();
   std::string newest_log() const;
   void open(bool make);
   void close() noexcept;
@@ -91,6 +93,7 @@ class LevelDbDatabase {
   const LevelDbRows rows_;
   const WorthlessMark mark_;
   std::atomic<bool> is_marked_{false};
+  ApplyGate writers_;  // alone: without any beside
   const LevelDbOpenOptions open_options_;
   const LevelDbOwned<LevelDbLibrary::ReadOptions> read_options_;
   const LevelDbOwned<LevelDbLibrary::ReadOptions> scan_options_;

@@ -3,7 +3,9 @@
 #include <atomic>
 #include <filesystem>
 #include <numeric>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "testing/check.h"
 #include "tiers/leveldb/testing/followed_table.h"
@@ -185,6 +187,29 @@ void a_committed_checkpoint_needs_no_log(const TemporaryDirectory& directory) {
   }
 }
 
+// LevelDB leaves out the write that is to make files of its rows when a writer before it in line takes it along.
+void rows_are_made_durable_whoever_writes(const TemporaryDirectory& directory) {
+  LevelDbDatabase database(directory / "db", leveldb::testing::layout(), {}, LevelDbRows::kOfCheckpoints);
+  std::atomic<bool> ends{false};
+  std::vector<std::jthread> writers;
+  for (char name = 'a'; name < 'd'; ++name) {
+    writers.emplace_back([&, name] {
+      while (!ends) {
+        auto batch = database.make_batch();
+        database.put(batch, std::string(1, name), std::string(500, name));
+        database.write(batch);
+      }
+    });
+  }
+  try {
+    for (int time = 0; time < 30; ++time) database.make_durable();
+  } catch (...) {
+    ends = true;
+    throw;
+  }
+  ends = true;
+}
+
 void writers_go_on_while_a_checkpoint_is_committed(const TemporaryDirectory& directory) {
   FollowedTable table(directory / "db", directory / "pool");
   table.write(keys_from(0, 1000), 1);
@@ -228,6 +253,7 @@ void test_following() {
   many_dead_places_are_several_records(TemporaryDirectory());
   slots_that_come_again_spare_what_is_needed(TemporaryDirectory());
   a_committed_checkpoint_needs_no_log(TemporaryDirectory());
+  rows_are_made_durable_whoever_writes(TemporaryDirectory());
   writers_go_on_while_a_checkpoint_is_committed(TemporaryDirectory());
   a_restore_that_fails_can_be_tried_again(TemporaryDirectory());
 }
