@@ -12,7 +12,8 @@
         var.apply_gradients(ids, gradients_of_rows)
 
 `embstore.torch` has the same as PyTorch modules, and `embstore.keras` as layers for Keras 3; they
-are imported on first use and need torch and keras.
+are imported on first use and need torch and keras. `embstore.cluster` has tables in other processes
+and on other computers, and needs Ray.
 `embstore.feature_column`, `embstore.graph` and `embstore.deeprec` are for programs written for
 TensorFlow 1.
 """
@@ -53,6 +54,7 @@ from embstore.variable import EmbeddingVariable
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from embstore import cluster as cluster
     from embstore import deeprec as deeprec
     from embstore import keras as keras
     from embstore import torch as torch
@@ -96,6 +98,7 @@ __all__ = [
 
 # Imported on first use: torch takes seconds and is optional, and few programs need the others.
 _ON_FIRST_USE = {
+    "cluster": "embstore.cluster",
     "deeprec": "embstore.deeprec",
     "feature_column": "embstore.tensorflow1.feature_column",
     "graph": "embstore.tensorflow1.graph",

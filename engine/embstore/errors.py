@@ -18,6 +18,7 @@ __all__ = [
     "StorageError",
     "StoreFullError",
     "UnsupportedError",
+    "WorkerLostError",
 ]
 
 
@@ -77,4 +78,11 @@ class ShardLostError(EmbStoreError):
 
     What it learnt since the last save is lost, and it never comes back by itself: make the variable
     anew, and restore it.
+    """
+
+
+class WorkerLostError(EmbStoreError):
+    """A worker that shares variables with this one is gone, or has taken up another job.
+
+    Start the job again from its last checkpoint (`embstore.cluster.run` does so by itself).
     """

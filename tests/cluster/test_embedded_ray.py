@@ -16,11 +16,10 @@ import embstore as es
 pytestmark = pytest.mark.timeout(120)
 
 PROGRAM = """
-import os, signal, subprocess, sys
+import sys
 import numpy as np
 import embstore as es
 
-signal.signal(signal.SIGUSR1, lambda *_: None)
 assert "ray" not in sys.modules, "import embstore takes Ray's seconds"
 storage = es.StorageOption(
     es.StorageType.DRAM_SSDHASH, [None, sys.argv[1]], [16 * 48, 1 << 20],
@@ -35,7 +34,7 @@ var.apply_gradients(np.arange(100), np.ones((100, 3), np.float32))
 import ray
 print("nodes", [node["NodeManagerAddress"] for node in ray.nodes()])
 sys.stdout.flush()
-signal.pause()
+sys.stdin.readline()
 """
 
 
@@ -44,19 +43,24 @@ def run(folder: Path, how: str) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(folder), how],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
     )
-    assert program.stdout is not None
+    assert program.stdin is not None and program.stdout is not None
     out = []
     started: set[int] = set()
     for line in program.stdout:
         out.append(line)
         if line.startswith("nodes"):
             started = descendants(program.pid)
-            os.kill(program.pid, signal.SIGKILL if how == "killed" else signal.SIGUSR1)
+            if how == "killed":
+                program.kill()
+            else:
+                program.stdin.write("\n")
+                program.stdin.flush()
     _, err = program.communicate(timeout=100)
     assert program.returncode == (-signal.SIGKILL if how == "killed" else 0), err
     assert len(started) >= 4, "Ray's server, its raylet, and two shards"

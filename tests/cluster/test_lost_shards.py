@@ -61,16 +61,22 @@ def test_a_shard_that_died_before_the_first_word_after_it_is_told_of() -> None:
             there.close()
 
 
-def test_what_a_vanished_worker_had_prepared_is_given_up(tmp_path: Path) -> None:
-    with twins(1) as (_, there):
+def test_a_stopped_shard_is_told_of_rather_than_waited_for() -> None:
+    with twins(2) as (_, there):
         train(there, seed=1)
-        (shard,) = remote_shards(there)
-        before = shard.export()
-        number = shard.prepare_apply(np.arange(4), np.ones((4, 3), np.float32))
-        shard._taken(number).close()  # as the system does for a process that ends
-        es.save(tmp_path / "saved", [there], 5)  # which waits for what is prepared
-        np.testing.assert_array_equal(shard.export().values, before.values)
-        shard.apply_gradients(np.arange(4), np.ones((4, 3), np.float32), None)
+        stopped = remote_shards(there)[1]
+        stopped._connections._silence_s = 1.0
+        while stopped._connections._idle:
+            stopped._connections._idle.pop().close()
+        os.kill(stopped.process_id, signal.SIGSTOP)
+        try:
+            for _ in range(2):
+                with pytest.raises(ShardLostError, match="no sign of life for 1 s"):
+                    there.lookup(np.arange(100))
+            with pytest.raises(ShardLostError, match="no sign of life for 1 s"):
+                there.stats()
+        finally:
+            os.kill(stopped.process_id, signal.SIGKILL)
 
 
 def test_nobody_is_served_without_the_token() -> None:

@@ -2,8 +2,10 @@
 
     var = es.get_embedding_variable("items", 16, optimizer=es.optimizers.Adagrad(0.1), shards=4)
 
-Each shard is a Ray actor that holds one partition, by key % shards, with tiers of its own and of
-the full storage_size. The variable is like any other: it belongs to the process that made it.
+Each shard is a Ray actor that holds one partition, with tiers of its own and of the full
+storage_size. The variable is like any other: it belongs to the process that made it. Several
+processes share variables as the workers of a `Job`; `run` starts them, and has them go on from
+their last checkpoint whatever dies.
 
 The cluster is the one that the program has called `ray.init()` for, or that RAY_ADDRESS names. With
 neither, Ray is started on this computer's loopback address, and ends with the program. A node that
@@ -14,6 +16,9 @@ Rows go over sockets between the variable and its shards, at the addresses that 
 nodes. A connection has to know a token, which Ray hands out; what goes over it is not encrypted.
 """
 
-from embstore.cluster.sharded_variable import PMEM_RESOURCE
+from embstore.cluster.job import Job, run
+from embstore.cluster.job_checkpoints import JobCheckpoint
+from embstore.cluster.placing import PMEM_RESOURCE
+from embstore.cluster.worker import JobTicket, Worker, join
 
-__all__ = ["PMEM_RESOURCE"]
+__all__ = ["PMEM_RESOURCE", "Job", "JobCheckpoint", "JobTicket", "Worker", "join", "run"]

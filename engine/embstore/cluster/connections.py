@@ -6,31 +6,44 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embstore.cluster import wire
-from embstore.cluster.row_server import ServerAddress
 from embstore.cluster.wire import Outcome, RequestHead
 from embstore.errors import UnsupportedError
 
-__all__ = ["Connection", "Connections"]
+__all__ = ["Connection", "Connections", "ServerAddress"]
 
 _CONNECT_S = 20.0
+
+
+@dataclass(frozen=True)
+class ServerAddress:
+    host: str
+    port: int
+    token: bytes  # without which a connection is closed
 
 
 class Connection:
     """One request at a time. OSError and EOFError mean that the shard is gone, or what it did isn't
     known; so does a request that was interrupted. Then the connection is closed.
+
+    silence_s: TimeoutError after so long without a sign of life.
     """
 
-    def __init__(self, address: ServerAddress, where: str) -> None:
+    def __init__(self, address: ServerAddress, where: str, silence_s: float) -> None:
         self._where = where
-        self._socket = socket.create_connection((address.host, address.port), _CONNECT_S)
-        try:
+        self._silence_s = silence_s
+        self._socket = socket.create_connection(
+            (address.host, address.port), min(_CONNECT_S, silence_s)
+        )
+        with self._closed_on_error():
             wire.prepare(self._socket)
+            self._socket.settimeout(silence_s)
             wire.send(self._socket, wire.MAGIC, address.token)
             greeting = bytes(wire.receive(self._socket, len(wire.MAGIC)))
             if greeting != wire.MAGIC:
@@ -38,10 +51,6 @@ class Connection:
                     f"{where} speaks another version of the protocol; install the same pmemlab on "
                     "every node"
                 )
-            self._socket.settimeout(None)
-        except BaseException:
-            self._socket.close()
-            raise
 
     @property
     def is_open(self) -> bool:
@@ -56,8 +65,10 @@ class Connection:
     def receive(self, out: NDArray[np.float32] | None = None) -> None:
         """The answer, whose rows go to `out`; raises what the shard refused the request for."""
         with self._closed_on_error():
-            packed = wire.receive(self._socket, wire.ANSWER_HEAD.size)
-            outcome, count = wire.ANSWER_HEAD.unpack(packed)
+            outcome, count = Outcome.WAITING, 0
+            while outcome == Outcome.WAITING:
+                packed = wire.receive(self._socket, wire.ANSWER_HEAD.size)
+                outcome, count = wire.ANSWER_HEAD.unpack(packed)
             if outcome == Outcome.REFUSED:
                 refusal = bytes(wire.receive(self._socket, count))
             else:
@@ -75,6 +86,9 @@ class Connection:
     def _closed_on_error(self) -> Iterator[None]:
         try:
             yield
+        except TimeoutError as error:
+            self.close()
+            raise TimeoutError(f"it has given no sign of life for {self._silence_s:g} s") from error
         except BaseException:
             self.close()  # half a message is on it
             raise
@@ -83,9 +97,10 @@ class Connection:
 class Connections:
     """Those that no thread uses right now, for the next that needs one."""
 
-    def __init__(self, address: ServerAddress, where: str) -> None:
+    def __init__(self, address: ServerAddress, where: str, silence_s: float) -> None:
         self._address = address
         self._where = where
+        self._silence_s = silence_s
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._is_closed = False
@@ -94,7 +109,11 @@ class Connections:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        return Connection(self._address, self._where)
+        return self.connect()
+
+    def connect(self) -> Connection:
+        """A new one."""
+        return Connection(self._address, self._where, self._silence_s)
 
     def give_back(self, connection: Connection) -> None:
         with self._lock:

@@ -3,48 +3,67 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
+from embstore.cluster.ray_cluster import library
 from embstore.cluster.shard_actor import Answer, ShardActor
 from embstore.errors import ShardLostError
 
-__all__ = ["RayActor", "start_actors"]
+__all__ = ["RayActor", "start_actors", "wait_for"]
 
 # Of calls that an actor answers at once. Look-ups and applies aren't among them.
 _CALLS_AT_ONCE = 16
+_CHECKED_EVERY_S = 5.0
 
 
 class RayActor:
     """handle: Ray's. node: the address that its node goes by."""
 
-    def __init__(self, ray: Any, handle: Any, node: str, process_id: int) -> None:
-        self._ray = ray
+    def __init__(self, handle: Any, node: str, process_id: int) -> None:
         self._handle = handle
         self.node = node
         self.process_id = process_id
 
-    def call(self, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Answer:
-        """What the shard's method answers; ShardLostError where the actor, or Ray, is gone."""
-        return self._get(self._handle.call, method, arguments, options)
+    def call(
+        self,
+        method: str,
+        arguments: tuple[Any, ...],
+        options: dict[str, Any],
+        check_alive: Callable[[], None],
+    ) -> Answer:
+        """What the shard's method answers; ShardLostError where the actor, or Ray, is gone.
+
+        check_alive: called now and then; raises where the actor isn't.
+        """
+        answer: Answer = wait_for(self._handle.call.remote(method, arguments, options), check_alive)
+        return answer
 
     def open(self, *arguments: Any) -> Answer:
         """As `ShardActor.open`."""
-        return self._get(self._handle.open, *arguments)
+        answer: Answer = wait_for(self._handle.open.remote(*arguments))
+        return answer
 
     def end(self) -> None:
         with contextlib.suppress(Exception):  # it, or Ray, may be gone already
-            self._ray.kill(self._handle)
+            library().kill(self._handle)
 
-    def _get(self, remote: Any, *arguments: Any) -> Answer:
-        try:
-            answer: Answer = self._ray.get(remote.remote(*arguments))
-        except (self._ray.exceptions.RayActorError, self._ray.exceptions.RaySystemError) as error:
-            raise ShardLostError(f"its actor died: {_first_line(error)}") from error
-        except self._ray.exceptions.RayTaskError:
-            raise  # a defect of ours, with its traceback
-        except self._ray.exceptions.RayError as error:
-            raise ShardLostError(_first_line(error)) from error
-        return answer
+
+def wait_for(reference: Any, check_alive: Callable[[], None] = lambda: None) -> Any:
+    """What an actor's call answers."""
+    ray = library()
+    try:
+        while True:
+            try:
+                return ray.get(reference, timeout=_CHECKED_EVERY_S)
+            except ray.exceptions.GetTimeoutError:
+                check_alive()
+    except (ray.exceptions.RayActorError, ray.exceptions.RaySystemError) as error:
+        raise ShardLostError(f"its actor died: {_first_line(error)}") from error
+    except ray.exceptions.RayTaskError:
+        raise  # a defect of ours, with its traceback
+    except ray.exceptions.RayError as error:
+        raise ShardLostError(_first_line(error)) from error
 
 
 def start_actors(ray: Any, count: int, resources: dict[str, float]) -> list[Any]:

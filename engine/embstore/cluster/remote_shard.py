@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,9 +21,9 @@ from embstore._shard import (
     ShardState,
 )
 from embstore.cluster import wire
-from embstore.cluster.connections import Connection, Connections
+from embstore.cluster.connections import Connections, ServerAddress
+from embstore.cluster.exchange import Exchange
 from embstore.cluster.ray_actor import RayActor
-from embstore.cluster.row_server import ServerAddress
 from embstore.cluster.shard_actor import Answer
 from embstore.cluster.wire import Request, RequestHead
 from embstore.errors import (
@@ -34,30 +35,48 @@ from embstore.errors import (
 )
 from embstore.recovery import RecoveryReport
 
-__all__ = ["RemoteShard"]
+__all__ = ["Membership", "RemoteShard"]
 
 _ScalarT = TypeVar("_ScalarT", bound=np.generic)
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Of the worker that a shard is used by.
+
+    worker: its number, of those that push to the shard.
+    silence_s: a shard that gives no sign of life for so long is lost.
+    leave: called when the variable is closed, in place of closing the shard, which others may use.
+    """
+
+    worker: int = 0
+    silence_s: float = 30.0
+    leave: Callable[[], None] | None = None
 
 
 class RemoteShard:
     """Rows go over sockets, everything else by calls of the actor.
 
-    An error is that of the shard, and says where it happened. Once a request's fate isn't known,
-    every method raises ShardLostError: nothing is asked twice.
+    An error is that of the shard, and says where it happened. Once the shard is gone, every method
+    raises ShardLostError.
     """
 
-    def __init__(self, actor: RayActor, spec: ShardSpec, address: ServerAddress) -> None:
+    def __init__(
+        self, actor: RayActor, spec: ShardSpec, address: ServerAddress, membership: Membership
+    ) -> None:
         self._actor = actor
         self._name = spec.name
         self._dim = spec.dim
+        self._membership = membership
         self._where = f"the shard {spec.name} on node {actor.node}"
-        self._connections = Connections(address, self._where)
+        self._connections = Connections(address, self._where, membership.silence_s)
         self._made_in = _core.fork_generation()
         self._is_closed = False
         self._lost: str | None = None  # why
-        self._numbers = 0
+        self._one_push = threading.Lock()  # a worker's come one after the other
         self._lock = threading.Lock()
-        self._prepared: dict[int, Connection] = {}
+        self._pushes = 0  # so many were begun
+        self._prepared: set[int] = set()
 
     @property
     def process_id(self) -> int:
@@ -87,8 +106,13 @@ class RemoteShard:
             out = np.empty((ids.size, self._dim), np.float32)
         rows = out
         kind = Request.LOOK_UP if train else Request.SERVE
-        connection = self._sent(kind, ids, occurrences)
-        return Later(lambda: self._received(connection, rows), connection.close)
+        exchange = self._request(self._head(kind, ids, occurrences), ids, occurrences, out=rows)
+
+        def wait() -> NDArray[np.float32]:
+            self._wait(exchange)
+            return rows
+
+        return Later(wait, exchange.give_up)
 
     def apply_gradients(
         self,
@@ -97,8 +121,10 @@ class RemoteShard:
         global_step: int | None,
         occurrences: NDArray[np.uint32] | None = None,
     ) -> None:
-        connection = self._sent(Request.APPLY, ids, occurrences, grads, global_step)
-        self._received(connection, None)
+        with self._one_push:
+            head = self._head(Request.APPLY, ids, occurrences, self._begin_push())
+            head = head._replace(global_step=_step(global_step))
+            self._wait(self._request(head, ids, occurrences, grads))
 
     def prepare_apply(
         self,
@@ -114,33 +140,48 @@ class RemoteShard:
         grads: NDArray[np.float32],
         occurrences: NDArray[np.uint32] | None = None,
     ) -> Later[int]:
-        connection = self._sent(Request.PREPARE, ids, occurrences, grads)
+        """The number is that of the push. No other may begin until it is committed or aborted."""
+        number = self._begin_push()
+        head = self._head(Request.PREPARE, ids, occurrences, number)
+        exchange = self._request(head, ids, occurrences, grads)
 
         def wait() -> int:
-            self._received(connection, None, is_kept=True)
+            self._wait(exchange)
             with self._lock:
-                self._numbers += 1
-                self._prepared[self._numbers] = connection
-                return self._numbers
+                self._prepared.add(number)
+            return number
 
-        # The shard gives up what was prepared over a connection that ends.
-        return Later(wait, connection.close)
+        def give_up() -> None:
+            exchange.give_up()
+            with self._lock:
+                self._prepared.add(number)  # perhaps
+            self.abort_apply(number)
+
+        return Later(wait, give_up)
 
     def commit_apply(self, number: int, global_step: int | None) -> None:
         self.commit_later(number, global_step).wait()
 
     def commit_later(self, number: int, global_step: int | None) -> Later[None]:
-        connection = self._taken(number)
-        self._send(connection, RequestHead(Request.COMMIT, global_step=_step(global_step)))
-        return Later(lambda: self._received(connection, None), connection.close)
+        with self._lock:
+            self._prepared.discard(number)
+        head = RequestHead(
+            Request.COMMIT,
+            worker=self._membership.worker,
+            global_step=_step(global_step),
+            push=number,
+        )
+        exchange = self._request(head)
+        return Later(lambda: self._wait(exchange), exchange.give_up)
 
     def abort_apply(self, number: int) -> None:
+        """One that wasn't prepared, or is committed, stays as it is."""
         with self._lock:
-            connection = self._prepared.pop(number, None)
-        if connection is None:
-            return
-        self._send(connection, RequestHead(Request.ABORT))
-        self._received(connection, None)
+            if number not in self._prepared:
+                return
+            self._prepared.remove(number)
+        head = RequestHead(Request.ABORT, worker=self._membership.worker, push=number)
+        self._wait(self._request(head))
 
     # --- What rows say of themselves
 
@@ -313,12 +354,16 @@ class RemoteShard:
         )
 
     def close(self) -> None:
-        """Ends the actor too, unless its shard can't be closed yet."""
+        """Ends the actor too, unless its shard can't be closed yet, or other workers use it."""
         if self._is_closed or _core.fork_generation() != self._made_in:
             return
+        leave = self._membership.leave
         if self._lost is None:  # else there is nothing to close, and that was said
             try:
-                self._ask("close")
+                if leave is None:
+                    self._ask("close")
+                else:
+                    leave()
             except ShardLostError:
                 self._end()
                 raise
@@ -327,73 +372,61 @@ class RemoteShard:
     def _end(self) -> None:
         self._is_closed = True
         self._connections.close()
-        self._actor.end()
+        if self._membership.leave is None:
+            self._actor.end()
 
     # --- How it is asked
 
     def _ask(self, method: str, *arguments: Any, **options: Any) -> Any:
         self._check_usable()
         try:
-            answer: Answer = self._actor.call(method, arguments, options)
+            answer: Answer = self._actor.call(method, arguments, options, self._ping)
         except ShardLostError as error:
             raise self._lose(str(error)) from error
         if answer.error is not None:
             raise _told_where(answer.error, self._where) from None
         return answer.value
 
-    def _sent(
+    def _ping(self) -> None:
+        self._wait(self._request(RequestHead(Request.PING)))
+
+    def _head(
         self,
         kind: Request,
         ids: NDArray[np.int64],
         occurrences: NDArray[np.uint32] | None,
-        grads: NDArray[np.float32] | None = None,
-        global_step: int | None = None,
-    ) -> Connection:
-        """A connection that the request was sent on."""
-        self._check_usable()
+        push: int = 0,
+    ) -> RequestHead:
         needed = wire.batch_bytes(ids.size, self._dim)
         if needed > wire.MOST_BYTES:
             raise InvalidArgumentError(
                 f"ids: {ids.size} ids of dim {self._dim} are {needed} bytes, and {self._where} "
                 f"takes {wire.MOST_BYTES} at once; give smaller batches, or more shards"
             )
-        try:
-            connection = self._connections.take()
-        except (OSError, EOFError) as error:
-            raise self._lose(_why(error)) from error
-        head = RequestHead(kind, occurrences is not None, ids.size, _step(global_step))
-        self._send(connection, head, ids, occurrences, grads)
-        return connection
+        worker = self._membership.worker
+        return RequestHead(kind, occurrences is not None, worker, ids.size, push=push)
 
-    def _send(
+    def _begin_push(self) -> int:
+        with self._lock:
+            self._pushes += 1
+            return self._pushes
+
+    def _request(
         self,
-        connection: Connection,
         head: RequestHead,
         *parts: NDArray[Any] | None,
-    ) -> None:
-        try:
-            connection.send(head, *parts)
-        except (OSError, EOFError) as error:
-            raise self._lose(_why(error)) from error
+        out: NDArray[np.float32] | None = None,
+    ) -> Exchange:
+        self._check_usable()
+        return Exchange(self._connections, head, *parts, out=out)
 
-    def _received(
-        self, connection: Connection, out: NDArray[np.float32] | None, is_kept: bool = False
-    ) -> Any:
-        """is_kept: where the request succeeds, the connection is still needed for the next."""
+    def _wait(self, exchange: Exchange) -> None:
         try:
-            connection.receive(out)
+            exchange.wait()
         except EmbStoreError:
-            self._connections.give_back(connection)
             raise
         except (OSError, EOFError) as error:
             raise self._lose(_why(error)) from error
-        if not is_kept:
-            self._connections.give_back(connection)
-        return out
-
-    def _taken(self, number: int) -> Connection:
-        with self._lock:
-            return self._prepared.pop(number)
 
     def _check_usable(self) -> None:
         if _core.fork_generation() != self._made_in:

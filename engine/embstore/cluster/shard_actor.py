@@ -9,6 +9,7 @@ from typing import Any
 
 from embstore._shard import LocalShard, ShardSpec
 from embstore._storage_places import prepare_places
+from embstore.cluster.pushes import PushRules
 from embstore.cluster.row_server import RowServer
 from embstore.errors import EmbStoreError
 from embstore.options import Tier
@@ -46,14 +47,14 @@ class ShardActor:
 
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
-    def open(self, spec: ShardSpec, place: ShardPlace, host: str) -> Answer:
+    def open(self, spec: ShardSpec, place: ShardPlace, host: str, rules: PushRules) -> Answer:
         """Makes the shard; the value is the `ServerAddress` that serves its rows."""
         try:
             prepare_places(place.tiers, place.variable, place.shards)
             self._shard = LocalShard(spec)
         except EmbStoreError as error:
             return Answer(error=error)
-        self._server = RowServer(self._shard, spec.dim, host)
+        self._server = RowServer(self._shard, spec.dim, host, rules)
         return Answer(self._server.address)
 
     def call(self, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Answer:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from embstore import _checks
 from embstore._shard import Shard, ShardSpec
 from embstore._variable_making import MAX_PARTITIONS, make_variable
 from embstore.cluster import ray_cluster
-from embstore.cluster.ray_actor import RayActor, start_actors
-from embstore.cluster.remote_shard import RemoteShard
-from embstore.cluster.shard_actor import ShardPlace
-from embstore.errors import MissingDeviceError
+from embstore.cluster.placing import Placing
+from embstore.cluster.pushes import PushRules
+from embstore.cluster.remote_shard import Membership, RemoteShard
+from embstore.cluster.worker import current_worker
 from embstore.initializers import Initializer
 from embstore.optimizers import Optimizer
-from embstore.options import EmbeddingVariableOption, StorageOption, Tier, TierKind
+from embstore.options import EmbeddingVariableOption, StorageOption
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["PMEM_RESOURCE", "make_sharded_variable"]
-
-PMEM_RESOURCE = "pmem"  # of a node, in GiB
-_PMEM = (TierKind.PMEM_LIBPMEM, TierKind.PMEM_MEMKIND, TierKind.PMEM_POOL)
-
-_PLACED_WITHIN_S = 60.0
+__all__ = ["make_sharded_variable"]
 
 
 def make_sharded_variable(
@@ -34,12 +29,15 @@ def make_sharded_variable(
     ev_option: EmbeddingVariableOption | None,
     shards: int,
 ) -> EmbeddingVariable:
-    """As `embstore.get_embedding_variable` with `shards`."""
+    """As `embstore.get_embedding_variable` with `shards`; in a worker of a job, the variable of
+    that name that all workers share.
+    """
     count = _checks.integer("shards", shards, at_least=1, at_most=MAX_PARTITIONS)
     ray_cluster.library()
     option = ev_option if ev_option is not None else EmbeddingVariableOption()
-    placing = _Placing(name, count, getattr(option, "storage_option", StorageOption()))
-    try:
+    tiers = getattr(option, "storage_option", StorageOption()).tiers()
+
+    def make(make_shard: Callable[[ShardSpec], Shard]) -> EmbeddingVariable:
         return make_variable(
             name,
             embedding_dim,
@@ -47,82 +45,20 @@ def make_sharded_variable(
             optimizer=optimizer,
             ev_option=option,
             partition_num=count,
-            make_shard=placing.open,
+            make_shard=make_shard,
             elsewhere=True,
         )
+
+    if (worker := current_worker()) is not None:
+        return make(lambda spec: worker.shard(name, count, tiers, spec))
+    placing = Placing(name, count, tiers, PushRules())
+
+    def make_shard(spec: ShardSpec) -> Shard:
+        made = placing.open(spec)
+        return RemoteShard(made.actor, spec, made.address, Membership())
+
+    try:
+        return make(make_shard)
     except BaseException:
         placing.end()
         raise
-
-
-class _Placing:
-    """Starts as many actors as there are shards when the first is asked for: by then every argument
-    is known to be good.
-    """
-
-    def __init__(self, variable: str, count: int, storage: StorageOption) -> None:
-        self._variable = variable
-        self._count = count
-        self._tiers: list[Tier] = list(storage.tiers())
-        self._waiting: list[RayActor] | None = None
-
-    def open(self, spec: ShardSpec) -> Shard:
-        if self._waiting is None:
-            self._waiting = self._start()
-        actor = self._waiting.pop(0)
-        try:
-            place = ShardPlace(self._variable, self._count, self._tiers)
-            answer = actor.open(spec, place, actor.node)
-            if answer.error is not None:
-                raise answer.error
-            return RemoteShard(actor, spec, answer.value)
-        except BaseException:
-            actor.end()
-            raise
-
-    def end(self) -> None:
-        """Of those actors that hold no shard."""
-        for actor in self._waiting or ():
-            actor.end()
-
-    def _start(self) -> list[RayActor]:
-        ray = ray_cluster.join_or_start()
-        handles = start_actors(ray, self._count, self._resources(ray))
-        try:
-            nodes = ray.get([handle.node.remote() for handle in handles], timeout=_PLACED_WITHIN_S)
-            hosts = ray_cluster.addresses(ray)
-        except BaseException as error:
-            for handle in handles:
-                ray.kill(handle)
-            if not isinstance(error, ray.exceptions.GetTimeoutError):
-                raise
-            raise MissingDeviceError(
-                f"shards: no node had room for {self._count} shards of {self._variable} within "
-                f"{_PLACED_WITHIN_S:g} s; the cluster has {_described(ray)} left"
-            ) from None
-        return [
-            RayActor(ray, handle, hosts[node], process_id)
-            for handle, (node, process_id) in zip(handles, nodes, strict=True)
-        ]
-
-    def _resources(self, ray: Any) -> dict[str, float]:
-        """What a shard needs of its node; a cluster without nodes that say what PMem they have is
-        trusted to have it.
-        """
-        size_bytes = sum(tier.size_bytes or 0 for tier in self._tiers if tier.kind in _PMEM)
-        nodes_gib = ray_cluster.offered(ray, PMEM_RESOURCE)
-        if size_bytes == 0 or not nodes_gib:
-            return {}
-        needed_gib = round(size_bytes / (1 << 30), 4) or 0.0001  # as finely as Ray counts
-        if needed_gib > max(nodes_gib):
-            raise MissingDeviceError(
-                f"storage_size: a shard of {self._variable} needs {needed_gib:g} GiB of PMem, and "
-                f"no node of the cluster has more than {max(nodes_gib):g} (its resource "
-                f"{PMEM_RESOURCE!r}); give a smaller size, and more shards"
-            )
-        return {PMEM_RESOURCE: needed_gib}
-
-
-def _described(ray: Any) -> str:
-    left = ray.available_resources()
-    return ", ".join(f"{left[name]:g} of {name}" for name in ("CPU", PMEM_RESOURCE) if name in left)

@@ -3,9 +3,16 @@
 A connection begins with MAGIC and the shard's token; the shard answers MAGIC. Then each request has
 one answer, in order. Integers and floats are little-endian.
 
-    request  head (kind, whether occurrences follow, ids, global_step), ids int64,
+    request  head (kind, whether occurrences follow, worker, ids, global_step, push), ids int64,
              occurrences uint32, gradients float32 (ids, dim)
     answer   head (outcome, bytes), and so many bytes: rows, or a refusal as JSON
+
+Before the answer to a request that takes long come heads of the outcome WAITING: a worker that
+hears nothing knows that the shard isn't there any more.
+
+A push is a batch of gradients. Each worker's are numbered from 1, in the order in which it sends
+them, and sent again with the same number where the answer was lost (see `pushes`). A push that
+concerns several shards is prepared by all of them, and then committed.
 
 Nothing that is read is ever executed or unpickled. Who can read the network reads the rows: use one
 that is your own.
@@ -29,8 +36,10 @@ __all__ = [
     "ANSWER_HEAD",
     "MAGIC",
     "MOST_BYTES",
+    "MOST_WORKERS",
     "REQUEST_HEAD",
     "TOKEN_BYTES",
+    "WAITING_EVERY_S",
     "Outcome",
     "Request",
     "RequestHead",
@@ -44,11 +53,13 @@ __all__ = [
     "unpack_refusal",
 ]
 
-MAGIC = b"embshrd1"  # the digit is the version
+MAGIC = b"embshrd2"  # the digit is the version
 TOKEN_BYTES = 32
 MOST_BYTES = 1 << 31  # of a request or an answer
+MOST_WORKERS = 1 << 16
+WAITING_EVERY_S = 2.0
 
-REQUEST_HEAD = struct.Struct("<B?xxxxxxQq")
+REQUEST_HEAD = struct.Struct("<B?HxxxxQqQ")
 ANSWER_HEAD = struct.Struct("<BxxxxxxxQ")
 
 _BUFFER_BYTES = 4 << 20  # of the kernel, a socket: a batch of 60,000 rows of 16 floats
@@ -62,22 +73,26 @@ _UNANSWERED_MS = 20_000
 class Request(enum.IntEnum):
     SERVE = 0
     LOOK_UP = 1  # for training
-    APPLY = 2
+    APPLY = 2  # a push to this shard alone
     PREPARE = 3
     COMMIT = 4
     ABORT = 5
+    PING = 6
 
 
 class Outcome(enum.IntEnum):
     DONE = 0
     REFUSED = 1
+    WAITING = 2
 
 
 class RequestHead(NamedTuple):
     kind: Request
     counts: bool = False  # how often each id occurs follows the ids
+    worker: int = 0
     ids: int = 0
     global_step: int = -1  # -1: none
+    push: int = 0  # its number; 0: none
 
 
 def prepare(connection: socket.socket) -> None:

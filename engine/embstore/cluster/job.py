@@ -1,0 +1,227 @@
+"""Jobs: several workers that share variables. `run` has them go on whatever dies."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from embstore import _checks, _core
+from embstore.cluster import ray_cluster, wire
+from embstore.cluster.job_actor import JobActor
+from embstore.cluster.job_checkpoints import JobCheckpoints
+from embstore.cluster.pushes import PushRules
+from embstore.cluster.ray_actor import wait_for
+from embstore.cluster.worker import JobTicket, join
+from embstore.errors import ShardLostError, WorkerLostError
+
+__all__ = ["Job", "run"]
+
+_log = logging.getLogger("embstore.cluster")
+
+_CALLS_AT_ONCE = 4  # a worker
+
+
+class Job:
+    """What the workers of a job have in common; ends with the process that began it.
+
+        with es.cluster.Job(workers=2, checkpoints="/shared/checkpoints") as job:
+            ...  # start two processes on the Ray cluster, by Ray Train, say, which call
+                 # es.cluster.join(job.ticket, rank)
+
+    workers: so many push to each variable.
+    checkpoints: a folder that all nodes share; made if its parent exists. None: there are none.
+    keep: so many checkpoints are kept.
+    synchronous: an update of a variable has a part of each worker, and rows are the same to the bit
+        whatever the timing. False: each worker's updates are applied as they come, and what another
+        worker sees of them, and in which order, is left to chance.
+    gradients: "mean": an update trains by the mean of the workers' gradients, as if they had
+        computed the mean loss of one large batch; "sum". Asynchronous updates aren't touched.
+    patience_s: how long one worker is waited for. silence_s: how long a shard may give no sign of
+        life.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int,
+        checkpoints: str | os.PathLike[str] | None = None,
+        keep: int = 2,
+        synchronous: bool = True,
+        gradients: str = "mean",
+        patience_s: float = 300.0,
+        silence_s: float = 30.0,
+    ) -> None:
+        count = _checks.integer("workers", workers, at_least=1, at_most=wire.MOST_WORKERS - 1)
+        rules = PushRules(
+            workers=count,
+            is_synchronous=synchronous,
+            is_mean=_checks.choice("gradients", gradients, ("mean", "sum")) == "mean",
+            patience_s=patience_s,
+        )
+        kept = _checks.integer("keep", keep, at_least=1)
+        path = None if checkpoints is None else str(Path(checkpoints).absolute())
+        self._ray = ray_cluster.join_or_start()
+        self._made_in = _core.fork_generation()
+        # Beside whoever began it: it needs nothing that another node has, and ends no later.
+        here = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            self._ray.get_runtime_context().get_node_id(), soft=False
+        )
+        self._actor = (
+            self._ray.remote(JobActor)
+            .options(
+                num_cpus=0,
+                scheduling_strategy=here,
+                max_concurrency=_CALLS_AT_ONCE * count,
+                max_restarts=0,
+            )
+            .remote(rules, path, kept)
+        )
+        self.ticket = JobTicket(self._actor, count, path, silence_s)
+
+    def close(self) -> None:
+        """Ends the shards of variables that are still open."""
+        if _core.fork_generation() != self._made_in:
+            return
+        with contextlib.suppress(ShardLostError):
+            self.begin_again()
+        with contextlib.suppress(Exception):  # Ray may be gone already
+            self._ray.kill(self._actor)
+
+    def begin_again(self) -> None:
+        """Ends all shards; whoever has joined is refused from now on."""
+        answer = wait_for(self._actor.call.remote("begin_generation", ()))
+        if answer.error is not None:
+            raise answer.error
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def run(
+    function: Callable[..., Any],
+    *arguments: Any,
+    workers: int = 1,
+    checkpoints: str | os.PathLike[str] | None = None,
+    most_failures: int = 3,
+    cpus_per_worker: float = 0,
+    **options: Any,
+) -> list[Any]:
+    """Calls function(worker, *arguments) in as many processes of the Ray cluster as there are
+    workers, and returns what they return, in their order.
+
+        def train(worker: es.cluster.Worker) -> None:
+            with es.get_embedding_variable("items", 16, optimizer=..., shards=2) as items:
+                found = worker.restore([items])
+                for step in range(found.step if found else 0, STEPS):
+                    ...  # lookup and apply_gradients of this worker's part of the batch
+                    if (step + 1) % 100 == 0:
+                        with worker.checkpoint(step + 1, [items]) as folder: ...
+
+        es.cluster.run(train, workers=2, checkpoints="/shared/checkpoints")
+
+    When a worker, a shard or a node dies, or is silent, all shards and workers are started again,
+    and the function goes on from the newest checkpoint, as far as it restores it. The same call
+    made again, since its own process died, does so too. An error that the function raises by itself
+    is raised here, and nothing is tried again.
+
+    function, arguments: Ray copies them to the workers (by cloudpickle).
+    most_failures: so many in a row, without a new checkpoint, are tried again.
+    cpus_per_worker: what each asks of its node.
+    options: those of `Job`.
+    """
+    count = _checks.integer("workers", workers, at_least=1)
+    most = _checks.integer("most_failures", most_failures, at_least=0)
+    with Job(workers=count, checkpoints=checkpoints, **options) as job:
+        failures, last_step = 0, _newest_step(job)
+        while True:
+            processes = _Processes(job.ticket, cpus_per_worker)
+            try:
+                return processes.run(function, arguments)
+            except (ShardLostError, WorkerLostError) as error:
+                step = _newest_step(job)
+                failures = 1 if step != last_step else failures + 1
+                last_step = step
+                if failures > most:
+                    raise
+                _log.warning(
+                    "%s; all workers start again from step %d (failure %d of %d without a new "
+                    "checkpoint)",
+                    error,
+                    max(step, 0),
+                    failures,
+                    most,
+                )
+            finally:
+                processes.end()
+            job.begin_again()
+
+
+class _WorkerActor:
+    def process_id(self) -> int:
+        return os.getpid()
+
+    def run(
+        self, ticket: JobTicket, rank: int, function: Callable[..., Any], arguments: Any
+    ) -> Any:
+        worker = join(ticket, rank)
+        try:
+            return function(worker, *arguments)
+        finally:
+            worker.leave()
+
+
+class _Processes:
+    """Of the workers."""
+
+    def __init__(self, ticket: JobTicket, cpus: float) -> None:
+        self._ray = ray_cluster.library()
+        self._ticket = ticket
+        actor = self._ray.remote(_WorkerActor).options(
+            num_cpus=cpus, scheduling_strategy="SPREAD", max_restarts=0, max_task_retries=0
+        )
+        self._actors = [actor.remote() for _ in range(ticket.workers)]
+
+    def run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
+        """Raises what the first of them fails with."""
+        exceptions = self._ray.exceptions
+        waiting = [
+            actor.run.remote(self._ticket, rank, function, arguments)
+            for rank, actor in enumerate(self._actors)
+        ]
+        ranks = {reference: rank for rank, reference in enumerate(waiting)}
+        results: dict[int, Any] = {}
+        while waiting:
+            (ready, *_), waiting = self._ray.wait(waiting, num_returns=1)
+            rank = ranks[ready]
+            try:
+                results[rank] = self._ray.get(ready)
+            except exceptions.RayTaskError as error:
+                raise error.cause from error
+            except exceptions.RayError as error:
+                first = str(error).strip().partition("\n")[0]
+                raise WorkerLostError(f"worker {rank} died: {first}") from error
+        return [results[rank] for rank in range(len(self._actors))]
+
+    def end(self) -> None:
+        for actor in self._actors:
+            with contextlib.suppress(Exception):
+                self._ray.kill(actor)
+
+
+def _newest_step(job: Job) -> int:
+    path = job.ticket.checkpoints
+    newest = None if path is None else JobCheckpoints(path).newest()
+    return -1 if newest is None else newest.step

@@ -1,0 +1,203 @@
+"""What the workers of a job agree on: their variables' shards, and which checkpoints are whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embstore._shard import ShardSpec
+from embstore.cluster.job_checkpoints import JobCheckpoints
+from embstore.cluster.placing import OpenShard, Placing
+from embstore.cluster.pushes import PushRules
+from embstore.cluster.shard_actor import Answer
+from embstore.errors import EmbStoreError, InvalidArgumentError, WorkerLostError
+from embstore.options import Tier
+
+__all__ = ["JobActor"]
+
+
+@dataclasses.dataclass
+class _Shared:
+    """A shard of a variable; who uses it, and who did."""
+
+    variable: str
+    spec: ShardSpec
+    shard: OpenShard
+    ranks: set[int] = dataclasses.field(default_factory=set)
+    left: set[int] = dataclasses.field(default_factory=set)
+
+
+class JobActor:
+    """One generation of workers follows another: each begins with new, empty shards.
+
+    Whoever belongs to an older one is refused, so what it still does reaches nothing that counts.
+    Methods answer with an `Answer`; any number of threads may call them.
+    """
+
+    def __init__(self, rules: PushRules, checkpoints: str | None, keep: int) -> None:
+        self._rules = rules
+        self._checkpoints = None if checkpoints is None else JobCheckpoints(checkpoints, keep)
+        self._opening = threading.Lock()  # held while shards are made; taken before _changed
+        self._changed = threading.Condition()
+        # Guarded by it:
+        self._generation = 0
+        self._joined: set[int] = set()
+        self._placings: dict[str, Placing] = {}
+        self._shards: dict[str, _Shared] = {}
+        self._arrived: dict[str, set[int]] = {}
+
+    def process_id(self) -> int:
+        return os.getpid()
+
+    def call(self, method: str, arguments: tuple[Any, ...]) -> Answer:
+        try:
+            return Answer(getattr(self, method)(*arguments))
+        except EmbStoreError as error:
+            return Answer(error=error)
+
+    # --- By workers
+
+    def join(self, rank: int) -> int:
+        """The generation that the worker belongs to. One that comes again begins a new one: it was
+        started anew, and so are the others.
+        """
+        if not 0 <= rank < self._rules.workers:
+            raise InvalidArgumentError(
+                f"rank must be from 0 to {self._rules.workers - 1}, got {rank}: the job was begun "
+                f"for {self._rules.workers} workers"
+            )
+        with self._opening:
+            if rank in self._joined:
+                self._begin_generation()
+            with self._changed:
+                self._joined.add(rank)
+                return self._generation
+
+    def shard(
+        self,
+        generation: int,
+        rank: int,
+        name: str,
+        count: int,
+        tiers: Sequence[Tier],
+        spec: ShardSpec,
+    ) -> OpenShard:
+        """Of the variable `name`; made where no worker has asked for it yet."""
+        with self._opening:
+            with self._changed:
+                self._check(generation)
+                shared = self._shards.get(spec.name)
+            if shared is None:
+                shared = self._shards[spec.name] = self._made(name, count, tiers, spec)
+            if not _is_same(shared.spec, spec):
+                raise InvalidArgumentError(
+                    f"{name}: worker {rank} makes it otherwise than another worker; give all "
+                    "the same dim, initializer, optimizer and options"
+                )
+            if rank in shared.left:
+                raise InvalidArgumentError(
+                    f"{name}: worker {rank} has closed it, and others still use it; close it in "
+                    "all workers before it is made again"
+                )
+            shared.ranks.add(rank)
+            return shared.shard
+
+    def leave(self, generation: int, rank: int, shard: str) -> None:
+        """Closes the shard when all that shared it have left."""
+        with self._opening:
+            with self._changed:
+                self._check(generation)
+            shared = self._shards.get(shard)
+            if shared is None:
+                return
+            shared.ranks.discard(rank)
+            shared.left.add(rank)
+            if shared.ranks:
+                return
+            answer = shared.shard.actor.call("close", (), {}, lambda: None)
+            if answer.error is not None:
+                shared.ranks.add(rank)  # it may be closed again
+                raise answer.error
+            shared.shard.actor.end()
+            del self._shards[shard]
+            if all(left.variable != shared.variable for left in self._shards.values()):
+                del self._placings[shared.variable]
+
+    def arrive(self, generation: int, rank: int, place: str) -> None:
+        """Returns when every worker has arrived there."""
+        deadline = time.monotonic() + self._rules.patience_s
+        with self._changed:
+            self._check(generation)
+            arrived = self._arrived.setdefault(place, set())
+            arrived.add(rank)
+            self._changed.notify_all()
+            while len(arrived) < self._rules.workers:
+                if not self._changed.wait(deadline - time.monotonic()):
+                    missing = set(range(self._rules.workers)) - arrived
+                    raise WorkerLostError(
+                        f"worker {min(missing)} hasn't come to {place} for "
+                        f"{self._rules.patience_s:g} s"
+                    )
+                self._check(generation)
+
+    def publish_checkpoint(self, generation: int, written: str, step: int) -> None:
+        """Names what lies in the folder `written`."""
+        with self._changed:  # no generation begins meanwhile
+            self._check(generation)
+            if self._checkpoints is None:
+                raise InvalidArgumentError(
+                    "checkpoints: the job was begun without a folder for them"
+                )
+            self._checkpoints.publish(Path(written), step)
+
+    # --- By whoever looks after them
+
+    def begin_generation(self) -> None:
+        with self._opening:
+            self._begin_generation()
+
+    def _begin_generation(self) -> None:
+        with self._changed:
+            self._generation += 1
+            self._joined = set()
+            self._arrived = {}
+            self._changed.notify_all()
+        for placing in self._placings.values():
+            placing.end()
+        for shared in self._shards.values():
+            shared.shard.actor.end()
+        self._placings, self._shards = {}, {}
+
+    def _made(self, name: str, count: int, tiers: Sequence[Tier], spec: ShardSpec) -> _Shared:
+        placing = self._placings.get(name)
+        if placing is None:
+            placing = self._placings[name] = Placing(name, count, tiers, self._rules)
+        try:
+            return _Shared(name, spec, placing.open(spec))
+        except BaseException:
+            placing.end()
+            if all(other.variable != name for other in self._shards.values()):
+                del self._placings[name]
+            raise
+
+    def _check(self, generation: int) -> None:
+        if generation != self._generation:
+            raise WorkerLostError(
+                "the job's workers were started again without this one; it must end"
+            )
+
+
+def _is_same(one: ShardSpec, other: ShardSpec) -> bool:
+    return all(
+        np.array_equal(getattr(one, field.name), getattr(other, field.name))
+        if field.name == "default_values"
+        else getattr(one, field.name) == getattr(other, field.name)
+        for field in dataclasses.fields(ShardSpec)
+    )

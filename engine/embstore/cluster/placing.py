@@ -1,0 +1,106 @@
+"""Where the shards of a variable go: each becomes an actor on a node that has what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from embstore._shard import ShardSpec
+from embstore.cluster import ray_cluster
+from embstore.cluster.connections import ServerAddress
+from embstore.cluster.pushes import PushRules
+from embstore.cluster.ray_actor import RayActor, start_actors
+from embstore.cluster.shard_actor import ShardPlace
+from embstore.errors import MissingDeviceError
+from embstore.options import Tier, TierKind
+
+__all__ = ["PMEM_RESOURCE", "OpenShard", "Placing"]
+
+PMEM_RESOURCE = "pmem"  # of a node, in GiB
+_PMEM = (TierKind.PMEM_LIBPMEM, TierKind.PMEM_MEMKIND, TierKind.PMEM_POOL)
+
+_PLACED_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True)
+class OpenShard:
+    """address: where it serves its rows."""
+
+    actor: RayActor
+    address: ServerAddress
+
+
+class Placing:
+    """Of one variable. Starts as many actors as it has shards when the first is asked for: by then
+    every argument is known to be good.
+    """
+
+    def __init__(self, variable: str, count: int, tiers: Sequence[Tier], rules: PushRules) -> None:
+        self._variable = variable
+        self._count = count
+        self._tiers = list(tiers)
+        self._rules = rules
+        self._waiting: list[RayActor] | None = None
+
+    def open(self, spec: ShardSpec) -> OpenShard:
+        """Makes the next shard."""
+        if self._waiting is None:
+            self._waiting = self._start()
+        actor = self._waiting.pop(0)
+        try:
+            place = ShardPlace(self._variable, self._count, self._tiers)
+            answer = actor.open(spec, place, actor.node, self._rules)
+            if answer.error is not None:
+                raise answer.error
+            return OpenShard(actor, answer.value)
+        except BaseException:
+            actor.end()
+            raise
+
+    def end(self) -> None:
+        """Of those actors that hold no shard."""
+        for actor in self._waiting or ():
+            actor.end()
+
+    def _start(self) -> list[RayActor]:
+        ray = ray_cluster.join_or_start()
+        handles = start_actors(ray, self._count, self._resources(ray))
+        try:
+            nodes = ray.get([handle.node.remote() for handle in handles], timeout=_PLACED_WITHIN_S)
+            hosts = ray_cluster.addresses(ray)
+        except BaseException as error:
+            for handle in handles:
+                ray.kill(handle)
+            if not isinstance(error, ray.exceptions.GetTimeoutError):
+                raise
+            raise MissingDeviceError(
+                f"shards: no node had room for {self._count} shards of {self._variable} within "
+                f"{_PLACED_WITHIN_S:g} s; the cluster has {_described(ray)} left"
+            ) from None
+        return [
+            RayActor(handle, hosts[node], process_id)
+            for handle, (node, process_id) in zip(handles, nodes, strict=True)
+        ]
+
+    def _resources(self, ray: Any) -> dict[str, float]:
+        """What a shard needs of its node; a cluster without nodes that say what PMem they have is
+        trusted to have it.
+        """
+        size_bytes = sum(tier.size_bytes or 0 for tier in self._tiers if tier.kind in _PMEM)
+        nodes_gib = ray_cluster.offered(ray, PMEM_RESOURCE)
+        if size_bytes == 0 or not nodes_gib:
+            return {}
+        needed_gib = round(size_bytes / (1 << 30), 4) or 0.0001  # as finely as Ray counts
+        if needed_gib > max(nodes_gib):
+            raise MissingDeviceError(
+                f"storage_size: a shard of {self._variable} needs {needed_gib:g} GiB of PMem, and "
+                f"no node of the cluster has more than {max(nodes_gib):g} (its resource "
+                f"{PMEM_RESOURCE!r}); give a smaller size, and more shards"
+            )
+        return {PMEM_RESOURCE: needed_gib}
+
+
+def _described(ray: Any) -> str:
+    left = ray.available_resources()
+    return ", ".join(f"{left[name]:g} of {name}" for name in ("CPU", PMEM_RESOURCE) if name in left)

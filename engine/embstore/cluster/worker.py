@@ -1,0 +1,177 @@
+"""A worker of a job: what it shares with the others, and the checkpoints that all go back to."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embstore import _checks
+from embstore._shard import Shard, ShardSpec
+from embstore.checkpoint import check_variables, restore, save
+from embstore.cluster import ray_cluster
+from embstore.cluster.job_checkpoints import JobCheckpoint, JobCheckpoints
+from embstore.cluster.placing import OpenShard
+from embstore.cluster.ray_actor import wait_for
+from embstore.cluster.remote_shard import Membership, RemoteShard
+from embstore.errors import InvalidArgumentError, ShardLostError, WorkerLostError
+from embstore.options import Tier
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["JobTicket", "Worker", "current_worker", "join"]
+
+_current: Worker | None = None
+
+
+@dataclass(frozen=True)
+class JobTicket:
+    """What a worker needs to know of a job; can be handed to any process of its Ray cluster."""
+
+    actor: Any  # Ray's handle of the `JobActor`
+    workers: int
+    checkpoints: str | None
+    silence_s: float
+
+
+class Worker:
+    """One of the processes that train the same variables.
+
+    While there is one in a process, `get_embedding_variable(..., shards=n)` there gives the
+    variable of that name that all workers share. Each worker must train the same variables in the
+    same order: an `apply_gradients` returns when all have made it, and then all see its rows.
+    """
+
+    def __init__(self, ticket: JobTicket, rank: int) -> None:
+        self._ticket = ticket
+        self._rank = rank
+        self._checkpoints = (
+            None if ticket.checkpoints is None else JobCheckpoints(ticket.checkpoints)
+        )
+        self._places = 0  # where the workers met so far
+        self._generation: int = self._ask("join", rank)
+
+    @property
+    def rank(self) -> int:
+        """From 0."""
+        return self._rank
+
+    @property
+    def workers(self) -> int:
+        return self._ticket.workers
+
+    def shard(self, variable: str, count: int, tiers: Sequence[Tier], spec: ShardSpec) -> Shard:
+        """The variable's shard that all workers share."""
+        made: OpenShard = self._ask(
+            "shard", self._generation, self._rank, variable, count, tiers, spec
+        )
+        membership = Membership(
+            worker=self._rank,
+            silence_s=self._ticket.silence_s,
+            leave=lambda: self._ask("leave", self._generation, self._rank, spec.name),
+        )
+        return RemoteShard(made.actor, spec, made.address, membership)
+
+    def meet(self) -> None:
+        """Returns when every worker has called it as often as this one.
+
+        WorkerLostError where one doesn't come.
+        """
+        self._places += 1
+        self._ask("arrive", self._generation, self._rank, f"meeting {self._places}")
+
+    def restore(self, variables: Sequence[EmbeddingVariable]) -> JobCheckpoint | None:
+        """Brings the variables back as they were in the job's newest checkpoint, and returns it;
+        None where there is none yet.
+
+        All workers call it, and return when the rows are there. What the program kept beside them
+        lies in the checkpoint's `path`, and has been verified. The number of shards and the storage
+        type may be others than they were. Raises CheckpointError, and what `embstore.restore` does.
+        """
+        check_variables(variables)
+        checkpoint = self._folder().newest()
+        if checkpoint is not None:
+            checkpoint.check()
+            if self._rank == 0:
+                restore(checkpoint.tables, variables)
+        self.meet()
+        return checkpoint
+
+    @contextlib.contextmanager
+    def checkpoint(
+        self, step: int, variables: Sequence[EmbeddingVariable]
+    ) -> Iterator[Path | None]:
+        """Saves the variables, and the files that the `with` block writes into the folder that it
+        is given, as one checkpoint.
+
+            with worker.checkpoint(step, [items, users]) as folder:
+                if folder is not None:  # in worker 0
+                    torch.save(model.state_dict(), folder / "dense.pt")
+
+        All workers call it, after the same step; the block gets None in all but worker 0. The
+        checkpoint counts once all of it is on the medium, when the block is left; until then, and
+        if anything fails, the one before does.
+
+        step: that many are done; later than that of every checkpoint in the folder.
+        """
+        done = _checks.integer("step", step, at_least=0)
+        check_variables(variables)
+        checkpoints = self._folder()
+        if self._rank != 0:
+            yield None
+            return
+        begun = checkpoints.begin()
+        try:
+            # No update comes in between: it would need a part of this worker's.
+            save(begun.tables, variables, done)
+            yield begun.path
+            checkpoints.finish(begun, done)
+            self._ask("publish_checkpoint", self._generation, str(begun.folder), done)
+        except BaseException:
+            shutil.rmtree(begun.folder, ignore_errors=True)
+            raise
+
+    def leave(self) -> None:
+        """Its variables must have been closed."""
+        global _current
+        if _current is self:
+            _current = None
+
+    def _folder(self) -> JobCheckpoints:
+        if self._checkpoints is None:
+            raise InvalidArgumentError("checkpoints: the job was begun without a folder for them")
+        return self._checkpoints
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        try:
+            answer = wait_for(self._ticket.actor.call.remote(method, arguments))
+        except ShardLostError as error:
+            raise WorkerLostError(f"whoever began the job is gone: {error}") from error
+        if answer.error is not None:
+            raise answer.error
+        return answer.value
+
+
+def join(ticket: JobTicket, rank: int) -> Worker:
+    """Makes this process the worker of that number, from 0, of a job.
+
+    A worker that joins again, since it was started again, begins the job anew: with empty variables
+    that all workers must make again and restore. What those of before still do reaches nothing.
+    """
+    global _current
+    if not isinstance(ticket, JobTicket):
+        raise InvalidArgumentError(f"ticket must be a Job's, got {type(ticket).__name__}")
+    if _current is not None:
+        raise InvalidArgumentError(
+            f"this process is worker {_current.rank} of a job already; it must leave() that first"
+        )
+    ray_cluster.join_or_start()
+    _current = Worker(ticket, rank)
+    return _current
+
+
+def current_worker() -> Worker | None:
+    """That of this process, where it has joined a job."""
+    return _current

@@ -1,0 +1,133 @@
+"""A shard's row server and a remote shard in one process, with a wire between them that breaks."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import embstore as es
+from embstore._shard import LocalShard, Shard, ShardSpec
+from embstore._variable_making import make_variable
+from embstore.cluster.connections import ServerAddress
+from embstore.cluster.pushes import PushRules
+from embstore.cluster.remote_shard import Membership, RemoteShard
+from embstore.cluster.row_server import RowServer
+from embstore.cluster.shard_actor import Answer
+
+DIM = 3
+
+
+class ActorHere:
+    """What isn't a look-up or a push goes straight to the shard."""
+
+    node = "127.0.0.1"
+    process_id = 0
+
+    def __init__(self, shard: LocalShard) -> None:
+        self._shard = shard
+
+    def call(
+        self,
+        method: str,
+        arguments: tuple[Any, ...],
+        options: dict[str, Any],
+        check_alive: Callable[[], None],
+    ) -> Answer:
+        check_alive()
+        return Answer(getattr(self._shard, method)(*arguments, **options))
+
+
+class ServedVariable:
+    """A variable's shards behind row servers, for as many workers as the rules say."""
+
+    def __init__(self, shards: int, rules: PushRules) -> None:
+        self._count = shards
+        self._rules = rules
+        self.local: list[LocalShard] = []
+        self.servers: list[RowServer] = []
+
+    def of_worker(
+        self,
+        worker: int,
+        through: Callable[[ServerAddress], ServerAddress] = lambda address: address,
+        silence_s: float = 20.0,
+    ) -> es.EmbeddingVariable:
+        """As that worker sees it. through: gives the address that it connects to."""
+        numbers = itertools.count()
+
+        def make_shard(spec: ShardSpec) -> Shard:
+            number = next(numbers)
+            if number == len(self.local):
+                self.local.append(LocalShard(spec))
+                self.servers.append(RowServer(self.local[-1], spec.dim, "127.0.0.1", self._rules))
+            membership = Membership(worker=worker, silence_s=silence_s, leave=lambda: None)
+            actor: Any = ActorHere(self.local[number])
+            return RemoteShard(actor, spec, through(self.servers[number].address), membership)
+
+        return make_variable(
+            "var",
+            DIM,
+            initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
+            optimizer=es.optimizers.Adagrad(0.1),
+            partition_num=self._count,
+            make_shard=make_shard,
+            elsewhere=True,
+        )
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.close()
+        for shard in self.local:
+            shard.close()
+
+
+class BreakingWire:
+    """Passes bytes on to `target`, and closes most connections after some of them."""
+
+    def __init__(self, target: ServerAddress, seed: int) -> None:
+        self._target = target
+        self._random = random.Random(seed)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = ServerAddress("127.0.0.1", self._listener.getsockname()[1], target.token)
+        self.broken = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        soon = False
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection((self._target.host, self._target.port))
+                # A request is tried four times: not all of its connections break at once.
+                soon = not soon and self._random.random() < 0.5
+                budget = [
+                    self._random.randrange(1500) if soon else self._random.randrange(4000, 9000)
+                ]
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(
+                        target=self._pass_on, args=(source, sink, budget), daemon=True
+                    ).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, budget: list[int]) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                allowed = data[: max(budget[0], 0)]
+                budget[0] -= len(data)
+                sink.sendall(allowed)
+                if budget[0] <= 0:
+                    self.broken += 1
+                    break
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()

@@ -1,0 +1,251 @@
+"""A batch of gradients for shards elsewhere is applied once, whatever happens on its way."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from row_connection import DIM, BreakingWire, ServedVariable
+
+import embstore as es
+from embstore._shard import LocalShard
+from embstore.cluster.connections import ServerAddress
+from embstore.cluster.pushes import PushRules
+from embstore.errors import (
+    EmbStoreError,
+    InvalidArgumentError,
+    ShardLostError,
+    StorageError,
+    WorkerLostError,
+)
+
+pytestmark = pytest.mark.timeout(120)
+
+STEPS = 30
+
+Batch = tuple[NDArray[np.int64], NDArray[np.float32]]
+
+
+@contextlib.contextmanager
+def served(shards: int, rules: PushRules) -> Iterator[ServedVariable]:
+    variable = ServedVariable(shards, rules)
+    try:
+        yield variable
+    finally:
+        variable.close()
+
+
+def batch(worker: int, step: int) -> Batch:
+    random = np.random.default_rng([worker, step])
+    ids = np.minimum(random.zipf(1.3, 50), 60).astype(np.int64) * 7919 - 40_000
+    return ids, random.standard_normal((50, DIM)).astype(np.float32)
+
+
+def train(var: es.EmbeddingVariable, worker: int, pause: Callable[[], None] = lambda: None) -> None:
+    for step in range(STEPS):
+        ids, grads = batch(worker, step)
+        var.lookup(ids, train=True)
+        pause()
+        var.apply_gradients(ids, grads)
+
+
+def trained_here(workers: int) -> tuple[es.EmbeddingVariable, NDArray[np.int64]]:
+    """The rows that the workers' gradients make, and how often their keys occurred."""
+    var = es.get_embedding_variable(
+        "var",
+        DIM,
+        initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
+        optimizer=es.optimizers.Adagrad(0.1),
+    )
+    all_ids = []
+    for step in range(STEPS):
+        keys, means = [], []
+        for worker in range(workers):
+            ids, grads = batch(worker, step)
+            all_ids.append(ids)
+            unique, where = np.unique(ids, return_inverse=True)
+            sums = np.zeros((unique.size, DIM), np.float32)
+            np.add.at(sums, where, grads)  # in order
+            keys.append(unique)
+            means.append(sums * np.float32(1 / workers))
+        var.apply_gradients(np.concatenate(keys), np.concatenate(means))
+    found, counts = np.unique(np.concatenate(all_ids), return_counts=True)
+    np.testing.assert_array_equal(found, var.export()["keys"])
+    return var, counts
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("workers", "shards"), [(1, 1), (1, 3), (2, 1), (3, 2)])
+def test_rows_are_the_same_to_the_bit_over_wires_that_break(
+    workers: int, shards: int, seed: int
+) -> None:
+    wires: list[BreakingWire] = []
+
+    def breaking(address: ServerAddress) -> ServerAddress:
+        wires.append(BreakingWire(address, seed * 100 + len(wires)))
+        return wires[-1].address
+
+    random = np.random.default_rng(seed)
+    pauses = iter(random.exponential(0.002, 10_000).tolist())
+    with served(shards, PushRules(workers=workers)) as variable:
+        replicas = [variable.of_worker(worker, breaking) for worker in range(workers)]
+        with ThreadPoolExecutor(workers) as threads:
+            done = [
+                threads.submit(train, replica, worker, lambda: time.sleep(next(pauses)))
+                for worker, replica in enumerate(replicas)
+            ]
+            for each in done:
+                each.result()
+        wanted, counts = trained_here(workers)
+        rows = replicas[-1].export()
+        for name, column in wanted.export().items():
+            if name == "freqs":
+                column = counts
+            np.testing.assert_array_equal(rows[name], column, err_msg=name)
+    assert sum(wire.broken for wire in wires) >= 3, "it was a quiet day"
+    for wire in wires:
+        wire.close()
+
+
+def test_a_push_waits_for_all_workers_and_is_seen_by_all() -> None:
+    with served(2, PushRules(workers=2)) as variable:
+        first, second = variable.of_worker(0), variable.of_worker(1)
+        before = first.lookup([1, 2, 3], train=True)
+        pushing = threading.Thread(target=lambda: first.apply_gradients([1], one_row(2)))
+        pushing.start()
+        pushing.join(0.3)
+        assert pushing.is_alive()
+        np.testing.assert_array_equal(first.lookup([1, 2, 3], train=True), before)
+        second.apply_gradients([2], one_row(2))
+        pushing.join(20)
+        for var in (first, second):
+            after = var.lookup([1, 2, 3], train=True)
+            assert (after[:2] != before[:2]).all()
+            np.testing.assert_array_equal(after[2], before[2])
+
+
+def test_a_worker_that_never_comes_is_told_of_and_the_push_is_over() -> None:
+    with served(2, PushRules(workers=2, patience_s=0.3)) as variable:
+        first, second = variable.of_worker(0), variable.of_worker(1)
+        before = first.lookup([1, 2], train=True)
+        with pytest.raises(WorkerLostError, match=r"worker 1 for 0.3 s.*last checkpoint"):
+            first.apply_gradients([1, 2], one_row(2, 2))
+        with pytest.raises(WorkerLostError, match="worker 1"):  # it comes too late
+            second.apply_gradients([1, 2], one_row(2, 2))
+        np.testing.assert_array_equal(first.lookup([1, 2], train=True), before)
+
+
+def test_what_one_shard_refuses_no_shard_applies() -> None:
+    with served(2, PushRules(workers=2)) as variable:
+        workers = [variable.of_worker(0), variable.of_worker(1)]
+        ids = np.arange(20)
+        before = workers[0].lookup(ids, train=True)
+        refusing = Refusing(variable.local[1])
+        variable.servers[1]._pushes._sequences[0]._shard = refusing
+        for _ in range(2):
+            with ThreadPoolExecutor(2) as threads:
+                done = [
+                    threads.submit(worker.apply_gradients, ids, one_row(1, 20))
+                    for worker in workers
+                ]
+                for each in done:
+                    with pytest.raises(EmbStoreError, match=r"the medium is gone|given up"):
+                        each.result()
+        np.testing.assert_array_equal(workers[1].lookup(ids, train=True), before)
+        refusing.refuses = False
+        with ThreadPoolExecutor(2) as threads:
+            done = [threads.submit(w.apply_gradients, ids, one_row(1, 20)) for w in workers]
+            for each in done:
+                each.result()
+        assert (workers[1].lookup(ids, train=True) != before).all()
+        assert workers[0].get_version(ids).tolist() == [0] * 20
+
+
+class Refusing:
+    """A shard that can't prepare."""
+
+    refuses = True
+
+    def __init__(self, shard: LocalShard) -> None:
+        self._shard = shard
+        self.commit_apply = shard.commit_apply
+        self.abort_apply = shard.abort_apply
+
+    def prepare_apply(
+        self,
+        ids: NDArray[np.int64],
+        grads: NDArray[np.float32],
+        occurrences: NDArray[np.uint32] | None = None,
+    ) -> int:
+        if self.refuses:
+            raise StorageError("the medium is gone")
+        return self._shard.prepare_apply(ids, grads, occurrences)
+
+
+def test_workers_that_train_differently_are_told() -> None:
+    with served(1, PushRules(workers=2, patience_s=5)) as variable:
+        first, second = variable.of_worker(0), variable.of_worker(1)
+        second._shards[0]._begin_push()  # type: ignore[attr-defined]
+        with pytest.raises(InvalidArgumentError, match=r"worker 1 is at push 2.*at 1: all workers"):
+            second.apply_gradients([1], one_row(1))
+        stranger = variable.of_worker(2)
+        with pytest.raises(InvalidArgumentError, match="worker 2 pushes to a shard that was opene"):
+            stranger.apply_gradients([1], one_row(1))
+        assert first.total_count() == (0, DIM)
+
+
+def test_asynchronous_workers_wait_for_nobody() -> None:
+    rules = PushRules(workers=2, is_synchronous=False)
+    with served(2, rules) as variable:
+        first, second = variable.of_worker(0), variable.of_worker(1)
+        for _ in range(3):
+            first.apply_gradients([1, 2], one_row(1, 2))
+        second.apply_gradients([2], one_row(1))
+        assert first.get_frequency([1, 2]).tolist() == [3, 4]
+
+
+def test_a_push_that_was_interrupted_is_given_up_by_the_next() -> None:
+    with served(1, PushRules()) as variable:
+        var = variable.of_worker(0)
+        (shard,) = var._shards
+        shard.prepare_apply(np.arange(4), one_row(1, 4))
+        var.apply_gradients([5], one_row(1))
+        assert var.export()["keys"].tolist() == [5]
+
+
+def test_an_answer_that_takes_longer_than_silence_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("embstore.cluster.wire.WAITING_EVERY_S", 0.1)
+    with served(1, PushRules(workers=2, patience_s=30)) as variable:
+        first, second = (variable.of_worker(worker, silence_s=0.5) for worker in range(2))
+        with ThreadPoolExecutor(1) as threads:
+            pushed = threads.submit(first.apply_gradients, [1], one_row(1))
+            time.sleep(1.5)
+            assert not pushed.done()
+            second.apply_gradients([1], one_row(1))
+            pushed.result()
+        assert first.get_frequency([1]).tolist() == [2]
+
+
+def test_a_silent_shard_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(1, PushRules()) as variable:
+        var = variable.of_worker(0, silence_s=0.3)
+        variable.servers[0]._pulse.close()
+        awake = threading.Event()
+        monkeypatch.setattr(
+            variable.local[0], "lookup", lambda *given: (awake.wait(20), given[2])[1]
+        )
+        with pytest.raises(ShardLostError, match=r"no sign of life for 0.3 s"):
+            var.lookup([1])
+        awake.set()
+
+
+def one_row(value: float, count: int = 1) -> NDArray[np.float32]:
+    return np.full((count, DIM), value, np.float32)
