@@ -49,7 +49,8 @@ def run(folder: Path, how: str) -> str:
         text=True,
         env=environment,
     )
-    assert program.stdin is not None and program.stdout is not None
+    assert program.stdin is not None
+    assert program.stdout is not None
     out = []
     started: set[int] = set()
     for line in program.stdout:

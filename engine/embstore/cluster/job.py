@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -170,12 +172,12 @@ def run(
 
 
 class _WorkerActor:
-    def process_id(self) -> int:
-        return os.getpid()
-
-    def run(
-        self, ticket: JobTicket, rank: int, function: Callable[..., Any], arguments: Any
-    ) -> Any:
+    def run(self, ticket: JobTicket, rank: int, call: bytes, module_folders: list[str]) -> Any:
+        """call: a function and its arguments, pickled; module_folders: where Python found what they
+        are made from.
+        """
+        sys.path += [folder for folder in module_folders if folder not in sys.path]
+        function, arguments = pickle.loads(call)
         worker = join(ticket, rank)
         try:
             return function(worker, *arguments)
@@ -197,8 +199,9 @@ class _Processes:
     def run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
         """Raises what the first of them fails with."""
         exceptions = self._ray.exceptions
+        call = self._ray.cloudpickle.dumps((function, arguments))
         waiting = [
-            actor.run.remote(self._ticket, rank, function, arguments)
+            actor.run.remote(self._ticket, rank, call, sys.path)
             for rank, actor in enumerate(self._actors)
         ]
         ranks = {reference: rank for rank, reference in enumerate(waiting)}

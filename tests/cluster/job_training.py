@@ -1,0 +1,102 @@
+"""What the workers of a job train in tests, and what it must come to."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sharded import remote_shards
+
+import embstore as es
+
+DIM = 4
+STEPS = 60
+EVERY = 7  # steps a checkpoint
+BATCH = 40
+
+Export = dict[str, NDArray[Any]]
+
+
+def variable(**where: Any) -> es.EmbeddingVariable:
+    return es.get_embedding_variable(
+        "items",
+        DIM,
+        initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
+        optimizer=es.optimizers.Adam(0.05),
+        ev_option=es.EmbeddingVariableOption(filter_option=es.CounterFilter(2)),
+        **where,
+    )
+
+
+def batch(rank: int, step: int) -> NDArray[np.int64]:
+    random = np.random.default_rng([rank, step])
+    return np.minimum(random.zipf(1.3, BATCH), 90).astype(np.int64) * 7919 - 40_000
+
+
+def gradients(rows: NDArray[np.float32], dense: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Each worker's depend on all that was trained before."""
+    result: NDArray[np.float32] = np.tanh(rows + dense)
+    return result
+
+
+def train(
+    worker: es.cluster.Worker,
+    folder: Path,
+    shards: int,
+    pause_s: float = 0.0,
+    steps: int = STEPS,
+) -> Export | None:
+    """folder: gets a file for each process that takes part, named by its number."""
+    (folder / f"worker-{os.getpid()}").touch()
+    with variable(shards=shards) as items:
+        for shard in remote_shards(items):
+            (folder / f"shard-{shard.process_id}").touch()
+        dense = np.zeros(DIM, np.float32)
+        found = worker.restore([items])
+        if found is not None:
+            dense = np.load(found.path / "dense.npy")
+        for step in range(found.step if found is not None else 0, steps):
+            ids = batch(worker.rank, step)
+            rows = items.lookup(ids, train=True)
+            items.apply_gradients(ids, gradients(rows, dense), global_step=step)
+            dense = trained_dense(dense, step)
+            time.sleep(pause_s)
+            if (step + 1) % EVERY == 0:
+                with worker.checkpoint(step + 1, [items]) as place:
+                    if place is not None:
+                        np.save(place / "dense.npy", dense)
+        worker.meet()  # all have trained
+        return items.export() if worker.rank == 0 else None
+
+
+def trained_dense(dense: NDArray[np.float32], step: int) -> NDArray[np.float32]:
+    """As all workers compute it alike, from what they have all-reduced."""
+    result: NDArray[np.float32] = np.cos(dense + np.float32(step))
+    return result
+
+
+def trained_here(workers: int, steps: int = STEPS) -> Export:
+    """The rows of one process that takes all workers' parts, to which nothing happens."""
+    with variable() as items:
+        dense = np.zeros(DIM, np.float32)
+        for step in range(steps):
+            all_ids, all_means = [], []
+            for rank in range(workers):
+                ids = batch(rank, step)
+                unique, where = np.unique(ids, return_inverse=True)
+                sums = np.zeros((unique.size, DIM), np.float32)
+                np.add.at(sums, where, gradients(items.lookup(ids, train=True), dense))
+                means = sums * np.float32(1 / workers)
+                # A key occurs as often as it did; its gradient comes with the first time.
+                again = np.repeat(unique, np.bincount(where) - 1)
+                all_ids += [unique, again]
+                all_means += [means, np.zeros((again.size, DIM), np.float32)]
+            items.apply_gradients(
+                np.concatenate(all_ids), np.concatenate(all_means), global_step=step
+            )
+            dense = trained_dense(dense, step)
+        return items.export()
