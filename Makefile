@@ -61,9 +61,12 @@ endef
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
+# Processes that the tests are shared out to, a file at a time; more than eight wait for each other's memory.
+TEST_PROCESSES := auto --maxprocesses 8 --dist loadfile
+
 .PHONY: test
 test: setup ## run the tests that need neither Docker nor a guest
-	$(BIN)/python -m pytest tests $(ARGS)
+	$(BIN)/python -m pytest tests -n $(TEST_PROCESSES) $(ARGS)
 
 .PHONY: scenarios
 scenarios: setup guest-packages ## train in every storage mode on emulated machines, check, and print the table
@@ -171,7 +174,7 @@ else
 	-@$(MAKE) --no-print-directory optional-packages
 	$(GET_TORCH) install -q
 	$(BIN)/python -m pip install -q -c constraints.txt "scikit-build-core>=0.11" "nanobind>=2.7" cmake ninja
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[torch,lab,bench,checkpoints,keras,report,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[torch,lab,bench,checkpoints,cluster,keras,report,dev]'
 endif
 	touch $@ $(LAB_TOOLS)
 
