@@ -63,6 +63,7 @@ class PersistedRestorePlan:
     def carry_out(self) -> None:
         variable, entry = self.variable, self.entry
         state = saved_state(variable, entry)
+        variable._forget_prefetched()
         with variable._partitions_lock:
             variable._last_save = None
             try:

@@ -55,6 +55,7 @@ class RestorePlan:
     def carry_out(self) -> None:
         variable = self.variable
         state = saved_state(variable, self.entry)
+        variable._forget_prefetched()
         with variable._checkpoint_lock, variable._partitions_lock:
             variable._last_save = None
             try:

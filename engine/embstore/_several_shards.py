@@ -49,12 +49,16 @@ def look_up_later(
     shard: Shard,
     ids: NDArray[np.int64],
     train: bool,
+    out: NDArray[np.float32] | None = None,
     occurrences: NDArray[np.uint32] | None = None,
+    ahead: int = 0,
 ) -> Later[NDArray[np.float32]]:
-    """A shard elsewhere begins at once, one here when it is waited for."""
+    """A shard elsewhere begins at once, or after so many more pushes; one here when it is waited
+    for.
+    """
     if (later := getattr(shard, "lookup_later", None)) is not None:
-        return Later.begin(partial(later, ids, train, None, occurrences))
-    return Later(partial(shard.lookup, ids, train))
+        return Later.begin(partial(later, ids, train, out, occurrences, ahead))
+    return Later(partial(shard.lookup, ids, train, out))
 
 
 def apply_to_all(parts: Sequence[Part], global_step: int | None) -> None:

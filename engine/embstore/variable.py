@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from embstore import _checks, _core
 from embstore._closing_at_exit import close_at_exit
-from embstore._several_shards import Part, apply_to_all, look_up_later, wait_for_all
+from embstore._prefetched import Prefetched
+from embstore._several_shards import Later, Part, apply_to_all, look_up_later, wait_for_all
 from embstore._shard import Shard, ShardRows
 from embstore.devices import Access
 from embstore.errors import (
@@ -75,6 +76,7 @@ class EmbeddingVariable:
         self._persist_writer: PersistWriter | None = None
         self._shards = tuple(shards)
         self._is_elsewhere = any(hasattr(shard, "lookup_later") for shard in self._shards)
+        self._prefetched = Prefetched()
         self._recovery = _take_over(self._shards)
         close_at_exit(self)
 
@@ -147,29 +149,36 @@ class EmbeddingVariable:
             _checks.out(out, shape)
         keys, rows = keys.reshape(-1), out.reshape(-1, self._dim)
         if not train or not self._is_elsewhere:
-            self._look_up(keys, train, rows, None)
+            self._look_up(keys, train, rows)
             return out
-        unique = _core.UniqueIds(keys)  # each key goes to its shard once, and its row comes once
-        found = np.empty((unique.keys().size, self._dim), np.float32)
-        self._look_up(unique.keys(), train, found, unique.occurrences())
-        unique.spread(found, rows)
+        pending = self._prefetched.take(keys) or _Pending(self, keys)
+        pending.write_to(rows)
         return out
 
-    def _look_up(
-        self,
-        keys: NDArray[np.int64],
-        train: bool,
-        rows: NDArray[np.float32],
-        occurrences: NDArray[np.uint32] | None,
-    ) -> None:
+    def prefetch(self, *batch: _checks.Ids) -> None:
+        """Has the rows of a batch on their way while others are trained.
+
+        batch: the ids of the look-ups for training that will come, those of one `apply_gradients`;
+            batches in the order in which they will be trained.
+
+        Rows are read when the batches before have been trained, so look-ups give the same with
+        this and without; one that comes with other ids, or sooner, reads them itself. It is the
+        shards elsewhere that are asked (`shards`): rows that are here already need no such thing.
+        `embstore.pulling` does it for the batches of a loop.
+        """
+        arrays = [_checks.ids(ids).reshape(-1) for ids in batch]
+        if self._is_elsewhere:
+            self._refuse_if_forked()
+            self._prefetched.add(arrays, lambda ids, ahead: _Pending(self, ids, ahead))
+
+    def _look_up(self, keys: NDArray[np.int64], train: bool, rows: NDArray[np.float32]) -> None:
         if len(self._shards) == 1:
-            self._shards[0].lookup(keys, train, rows, occurrences)
+            self._shards[0].lookup(keys, train, rows)
             return
         wheres, asked = [], []
         for shard, where in self._routed(keys):
             wheres.append(where)
-            stand_for = None if occurrences is None else occurrences[where]
-            asked.append(look_up_later(shard, keys[where], train, stand_for))
+            asked.append(look_up_later(shard, keys[where], train))
         for where, found in zip(wheres, wait_for_all(asked), strict=True):
             rows[where] = found
 
@@ -193,6 +202,7 @@ class EmbeddingVariable:
             global_step = _checks.integer("global_step", global_step, at_least=0)
         keys, values = keys.reshape(-1), values.reshape(-1, self._dim)
         occurrences = None
+        self._prefetched.count_push()
         if self._is_elsewhere:
             unique = _core.UniqueIds(keys)
             keys, occurrences = unique.keys(), unique.occurrences()
@@ -265,6 +275,7 @@ class EmbeddingVariable:
         """Removes those rows; their keys start anew. Returns the keys, (n,), ascending."""
         self._refuse_if_forked()
         dropped = []
+        self._prefetched.forget()
         for shard in self._shards:
             dropped.append(shard.find_damaged())
             shard.drop(dropped[-1])
@@ -333,6 +344,7 @@ class EmbeddingVariable:
         if self._is_inherited():
             return
         refused: EmbStoreError | None = None
+        self._prefetched.forget()
         try:
             self._finish_persists()
         except EmbStoreError as error:
@@ -347,6 +359,10 @@ class EmbeddingVariable:
             self._persist_writer = None
         if refused is not None:
             raise refused
+
+    def _forget_prefetched(self) -> None:
+        """Before rows change by something else than `apply_gradients`."""
+        self._prefetched.forget()
 
     def _finish_persists(self) -> None:
         """Returns when no checkpoint of the pool is pending; raises what one met."""
@@ -414,6 +430,40 @@ class EmbeddingVariable:
         for shard, where in self._routed(flat):
             result[where] = read(shard, flat[where])
         return result.reshape(keys.shape)
+
+
+class _Pending:
+    """The rows of a look-up for training, of shards elsewhere: each key goes to its shard once, and
+    its row comes once.
+
+    ahead: so many more pushes are to be applied before.
+    """
+
+    def __init__(self, variable: EmbeddingVariable, ids: NDArray[np.int64], ahead: int = 0) -> None:
+        self._unique = _core.UniqueIds(ids)
+        keys, occurrences = self._unique.keys(), self._unique.occurrences()
+        self._found = np.empty((keys.size, variable.dim), np.float32)
+        self._wheres: list[NDArray[np.intp]] = []
+        self._asked: list[Later[NDArray[np.float32]]] = []
+        if len(variable._shards) == 1:
+            (shard,) = variable._shards
+            self._asked.append(look_up_later(shard, keys, True, self._found, occurrences, ahead))
+            return
+        for shard, where in variable._routed(keys):
+            self._wheres.append(where)
+            self._asked.append(
+                look_up_later(shard, keys[where], True, None, occurrences[where], ahead)
+            )
+
+    def write_to(self, rows: NDArray[np.float32]) -> None:
+        answers = wait_for_all(self._asked)
+        for where, found in zip(self._wheres, answers, strict=False):  # of one shard: it is there
+            self._found[where] = found
+        self._unique.spread(self._found, rows)
+
+    def give_up(self) -> None:
+        for later in self._asked:
+            later.give_up()
 
 
 def _named(stats: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,12 +58,7 @@ def train(var: es.EmbeddingVariable, worker: int, pause: Callable[[], None] = la
 
 def trained_here(workers: int) -> tuple[es.EmbeddingVariable, NDArray[np.int64]]:
     """The rows that the workers' gradients make, and how often their keys occurred."""
-    var = es.get_embedding_variable(
-        "var",
-        DIM,
-        initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
-        optimizer=es.optimizers.Adagrad(0.1),
-    )
+    var = untrained()
     all_ids = []
     for step in range(STEPS):
         keys, means = [], []
@@ -78,6 +74,15 @@ def trained_here(workers: int) -> tuple[es.EmbeddingVariable, NDArray[np.int64]]
     found, counts = np.unique(np.concatenate(all_ids), return_counts=True)
     np.testing.assert_array_equal(found, var.export()["keys"])
     return var, counts
+
+
+def untrained() -> es.EmbeddingVariable:
+    return es.get_embedding_variable(
+        "var",
+        DIM,
+        initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
+        optimizer=es.optimizers.Adagrad(0.1),
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -249,3 +254,62 @@ def test_a_silent_shard_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def one_row(value: float, count: int = 1) -> NDArray[np.float32]:
     return np.full((count, DIM), value, np.float32)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_prefetching_changes_no_look_up(seed: int) -> None:
+    """In orders by chance, those that nobody would choose too."""
+    random = np.random.default_rng(seed)
+    with served(1 + seed % 2, PushRules(is_synchronous=seed % 3 != 2)) as variable:
+        there = variable.of_worker(0)
+        here = untrained()
+        coming: list[Batch] = []
+        for step in range(120):
+            what = random.integers(0, 8)
+            if what < 3 or not coming:
+                coming.append(batch(seed, step))
+                if what != 0:
+                    there.prefetch(coming[-1][0])
+                continue
+            ids, grads = coming[0] if what < 7 else coming[-1]
+            np.testing.assert_array_equal(
+                there.lookup(ids, train=True), here.lookup(ids, train=True)
+            )
+            if what != 3:
+                for var in (there, here):
+                    var.apply_gradients(ids, grads)
+                coming.pop(0)
+
+
+def test_what_is_prefetched_is_on_its_way_before_it_is_looked_up() -> None:
+    with served(2, PushRules()) as variable:
+        var = variable.of_worker(0)
+        ids, grads = batch(0, 0)
+        var.lookup(ids, train=True)
+        var.prefetch(ids[:10])
+        var.prefetch(ids[10:20], ids[20:25])
+        var.apply_gradients(ids, grads)
+        wanted = var.lookup(np.r_[ids[:10], 5], train=True)[:10]
+        deadline = time.monotonic() + 20
+        while variable.local[0].stats()["hits"] + variable.local[1].stats()["hits"] < 20:
+            assert time.monotonic() < deadline, "the shards have read the batch that comes first"
+            time.sleep(0.01)
+        asked = [shard.stats() for shard in variable.local]
+        np.testing.assert_array_equal(var.lookup(ids[:10], train=True), wanted)
+        assert [shard.stats() for shard in variable.local] == asked, "nothing is asked again"
+        var.apply_gradients(ids, grads)
+        second = var.lookup(ids[20:25], train=True)
+        np.testing.assert_array_equal(second, var.lookup(ids[20:25], train=True))
+
+
+def test_what_was_prefetched_before_a_restore_is_not_used(tmp_path: Path) -> None:
+    with served(1, PushRules()) as variable:
+        var = variable.of_worker(0)
+        train(var, 0)
+        es.save(tmp_path / "saved", [var], 1)
+        ids = batch(0, 0)[0]
+        saved = var.lookup(ids, train=True)
+        train(var, 1)
+        var.prefetch(ids)
+        es.restore(tmp_path / "saved", [var])
+        np.testing.assert_array_equal(var.lookup(ids, train=True), saved)

@@ -89,7 +89,11 @@ class JobActor:
         tiers: Sequence[Tier],
         spec: ShardSpec,
     ) -> OpenShard:
-        """Of the variable `name`; made where no worker has asked for it yet."""
+        """Of the variable `name`; made where no worker has asked for it yet.
+
+        One that has closed it, and makes it anew, waits until the others have closed it too.
+        """
+        self._wait_until_closed(generation, rank, name)
         with self._opening:
             with self._changed:
                 self._check(generation)
@@ -101,13 +105,26 @@ class JobActor:
                     f"{name}: worker {rank} makes it otherwise than another worker; give all "
                     "the same dim, initializer, optimizer and options"
                 )
-            if rank in shared.left:
-                raise InvalidArgumentError(
-                    f"{name}: worker {rank} has closed it, and others still use it; close it in "
-                    "all workers before it is made again"
-                )
             shared.ranks.add(rank)
             return shared.shard
+
+    def _wait_until_closed(self, generation: int, rank: int, name: str) -> None:
+        deadline = time.monotonic() + self._rules.patience_s
+        with self._changed:
+            while True:
+                self._check(generation)
+                left = [
+                    shared
+                    for shared in list(self._shards.values())
+                    if shared.variable == name and rank in shared.left
+                ]
+                if not left:
+                    return
+                if not self._changed.wait(deadline - time.monotonic()):
+                    raise WorkerLostError(
+                        f"{name}: worker {rank} has closed it and makes it anew; worker "
+                        f"{min(left[0].ranks)} hasn't closed it for {self._rules.patience_s:g} s"
+                    )
 
     def leave(self, generation: int, rank: int, shard: str) -> None:
         """Closes the shard when all that shared it have left."""
@@ -127,6 +144,8 @@ class JobActor:
                 raise answer.error
             shared.shard.actor.end()
             del self._shards[shard]
+            with self._changed:
+                self._changed.notify_all()
             if all(left.variable != shared.variable for left in self._shards.values()):
                 del self._placings[shared.variable]
 

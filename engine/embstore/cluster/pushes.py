@@ -95,6 +95,10 @@ class Pushes:
         """A shard has refused it, or the worker has given it up."""
         self._of(worker).abort(number)
 
+    def wait_until_settled(self, worker: int, number: int) -> None:
+        """Returns when the push is over, whether it was applied or refused."""
+        self._of(worker).wait_until_settled(number)
+
     def give_up(self) -> None:
         """What isn't applied yet won't be; nothing of the shard is held any more."""
         for sequence in set(self._sequences):
@@ -163,6 +167,13 @@ class _Sequence:
             if number > self._settled:
                 self._refuse(number, EmbStoreError(f"push {number} was given up by a worker"))
 
+    def wait_until_settled(self, number: int) -> None:
+        deadline = time.monotonic() + self._patience_s
+        with self._changed:
+            while self._settled < number:
+                if self._is_closed or not self._changed.wait(deadline - time.monotonic()):
+                    raise WorkerLostError(f"push {number} hasn't come")
+
     def give_up(self) -> None:
         with self._changed:
             if self._parts or self._prepared is not None:
@@ -172,6 +183,7 @@ class _Sequence:
         self.give_up()
         with self._changed:
             self._is_closed = True
+            self._changed.notify_all()
         self._thread.shutdown()
 
     def _begin(self, part: PushPart) -> None:

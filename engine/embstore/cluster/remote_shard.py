@@ -100,13 +100,20 @@ class RemoteShard:
         train: bool,
         out: NDArray[np.float32] | None = None,
         occurrences: NDArray[np.uint32] | None = None,
+        ahead: int = 0,
     ) -> Later[NDArray[np.float32]]:
-        """The request is under way when this returns."""
+        """The request is under way when this returns.
+
+        ahead: the rows are read after so many more pushes of this worker's.
+        """
         if out is None:
             out = np.empty((ids.size, self._dim), np.float32)
         rows = out
         kind = Request.LOOK_UP if train else Request.SERVE
-        exchange = self._request(self._head(kind, ids, occurrences), ids, occurrences, out=rows)
+        with self._lock:
+            after = self._pushes + ahead if ahead else 0
+        head = self._head(kind, ids, occurrences, after)
+        exchange = self._request(head, ids, occurrences, out=rows)
 
         def wait() -> NDArray[np.float32]:
             self._wait(exchange)

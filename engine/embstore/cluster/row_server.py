@@ -147,6 +147,8 @@ class _Connection:
     ) -> bytes | NDArray[np.float32]:
         match head.kind:
             case Request.SERVE | Request.LOOK_UP:
+                if head.push:
+                    self._pushes.wait_until_settled(head.worker, head.push)
                 return self._shard.lookup(keys, head.kind is Request.LOOK_UP, rows, occurrences)
             case Request.APPLY:
                 self._pushes.prepare(PushPart(head.worker, head.push, keys, rows, occurrences))

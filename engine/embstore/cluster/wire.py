@@ -92,7 +92,7 @@ class RequestHead(NamedTuple):
     worker: int = 0
     ids: int = 0
     global_step: int = -1  # -1: none
-    push: int = 0  # its number; 0: none
+    push: int = 0  # its number, or after which one rows are looked up; 0: none
 
 
 def prepare(connection: socket.socket) -> None:

@@ -92,6 +92,8 @@ class Worker:
         """
         check_variables(variables)
         checkpoint = self._folder().newest()
+        for variable in variables:
+            variable._forget_prefetched()
         if checkpoint is not None:
             checkpoint.check()
             if self._rank == 0:

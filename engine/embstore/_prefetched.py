@@ -1,0 +1,101 @@
+"""Rows that were asked for before they are looked up."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["PendingRows", "Prefetched"]
+
+_MOST_BATCHES = 16  # that are never looked up are forgotten
+
+
+class PendingRows(Protocol):
+    """Of one look-up; on their way."""
+
+    def write_to(self, rows: NDArray[np.float32]) -> None:
+        """Waits for them; rows float32 (n, dim), those of the ids in order."""
+
+    def give_up(self) -> None: ...
+
+
+@dataclass
+class _Batch:
+    after: int  # pushes, of all that were begun, that its rows must have seen
+    look_ups: deque[tuple[NDArray[np.int64], PendingRows]] = field(default_factory=deque)
+
+
+class Prefetched:
+    """Of one variable, in the order in which its batches will be looked up and trained.
+
+    Rows are those of after exactly so many pushes as the look-up finds, or they aren't used: a
+    look-up gives the same with and without prefetching. So a guess that was wrong costs time alone.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # Guarded by it:
+        self._batches: deque[_Batch] = deque()
+        self._pushes = 0  # that were begun
+        self._is_looked_up = False  # a batch, since the last push
+
+    def add(
+        self,
+        batch: Sequence[NDArray[np.int64]],
+        begin: Callable[[NDArray[np.int64], int], PendingRows],
+    ) -> None:
+        """One that is trained by one push, after those that were added before.
+
+        batch: the ids of each of its look-ups, (n,). begin: asks for the rows of such ids, which
+            are to be read after so many more pushes.
+        """
+        with self._lock:
+            ahead = self._is_looked_up + len(self._batches)
+            added = _Batch(self._pushes + ahead)
+            for ids in batch:
+                added.look_ups.append((ids.copy(), begin(ids, ahead)))
+            self._batches.append(added)
+            while len(self._batches) > _MOST_BATCHES:
+                _give_up(self._batches.popleft())
+
+    def take(self, ids: NDArray[np.int64]) -> PendingRows | None:
+        """The rows of a look-up for training that is made now, where they were asked for."""
+        with self._lock:
+            self._is_looked_up = True
+            for i, batch in enumerate(self._batches):
+                for place, (asked, rows) in enumerate(batch.look_ups):
+                    if not np.array_equal(asked, ids):
+                        continue
+                    for _ in range(i):
+                        _give_up(self._batches.popleft())
+                    del batch.look_ups[place]
+                    if not batch.look_ups:
+                        self._batches.popleft()
+                    if batch.after == self._pushes:
+                        return rows
+                    rows.give_up()
+                    return None
+            return None
+
+    def count_push(self) -> None:
+        """Before one is begun."""
+        with self._lock:
+            self._pushes += 1
+            self._is_looked_up = False
+
+    def forget(self) -> None:
+        """Rows have changed by something else than a push."""
+        with self._lock:
+            while self._batches:
+                _give_up(self._batches.popleft())
+
+
+def _give_up(batch: _Batch) -> None:
+    for _, rows in batch.look_ups:
+        rows.give_up()
