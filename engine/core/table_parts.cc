@@ -1,5 +1,7 @@
 #include "table_parts.h"
 
+#include "tiers/table_name.h"
+
 namespace embstore {
 
 TableParts::TableParts(const TableSpec& spec)
@@ -9,7 +11,8 @@ TableParts::TableParts(const TableSpec& spec)
       initial(spec.default_values, spec.dim, spec.no_permission_value),
       filters(spec.filter),
       optimizer_state(optimizer->initial_state()),
-      store(std::make_unique<RowStore>(spec.name, spec.tiers, layout, epochs)),
+      store(std::make_unique<RowStore>(name_in_files(spec.name, spec.partition_count), spec.tiers, layout,
+                                       epochs)),
       mover(spec.tiers.size() > 1 ? std::make_unique<Mover>(*store, spec.cache_strategy) : nullptr) {}
 
 Standstill::Standstill(TableParts& table) : table_(table) {

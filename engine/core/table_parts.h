@@ -34,6 +34,7 @@ struct TableSpec {
   CacheStrategy cache_strategy = CacheStrategy::kLfu;
   FilterSpec filter = NoFilter{};
   float no_permission_value = 0.0f;  // what a key reads that waits for its row
+  size_t partition_count = 1;        // of the variable; the table's name says which it is
 };
 
 struct TableParts {

@@ -35,6 +35,11 @@ def phase_times_ns(
 ) -> NDArray[np.float64]:
     """What pacing makes phases take. See Device::phase_ns in engine/core/access/device.h."""
 
+def keys_by_partition(keys: _Ids, partition_count: int) -> tuple[NDArray[np.int64], list[int]]:
+    """Positions in `keys`, partition by partition, and where each one's begin, and the end. See
+    engine/core/row/key_partition.h and keys_by_partition.h.
+    """
+
 class UniqueIds:
     """A batch whose keys occur once. See engine/core/row/unique_ids.h."""
 
@@ -76,6 +81,7 @@ class Table:
             False,
         ),
         devices: list[DeviceTuple | None] = [],
+        partition_count: int = 1,
     ) -> None: ...
     def lookup(
         self,

@@ -43,6 +43,13 @@ class PersistedRestorePlan:
         shapes: set[tuple[int, int, int]] = set()
         for partition, file in enumerate(entry.files):
             verified = verify_file(found, entry, partition, file, len(entry.files))
+            if not verified["is_placed_by_hash"]:
+                raise CheckpointError(
+                    f"{found.directory}: {variable.name} was persisted by an earlier version, "
+                    f"which put key k into partition k modulo {entry.partition_num}, and rows in a "
+                    "pool stay where they are; with that version es.save() it, and es.restore() "
+                    "the save here"
+                )
             shapes.update(verified["sketch_shapes"])
         if waiting_keys:
             check_sketches(variable, found, shapes)

@@ -48,6 +48,7 @@ class ShardSpec:
     ssd_hash: tuple[bool, str, bool, int, int, bool]
     # Of each tier, or None; as DeviceTable.core() has them. Fewer than tiers: None for the rest.
     devices: tuple[_core.DeviceTuple | None, ...] = ()
+    partition_count: int = 1  # of the variable
 
 
 @dataclass(frozen=True)
@@ -352,6 +353,7 @@ class LocalShard:
             no_permission_value=spec.no_permission_value,
             ssd_hash=spec.ssd_hash,
             devices=list(spec.devices),
+            partition_count=spec.partition_count,
         )
         self._dim = spec.dim
         self._numbers = itertools.count()

@@ -53,8 +53,8 @@ def get_embedding_variable(
         `ev_option.init_option.initializer`, which wins, is given.
     optimizer: one of `embstore.optimizers`; without one the variable can't be trained.
     ev_option: where rows are kept, and how they start; DRAM where it isn't given.
-    partition_num: tables that the keys are spread over, by key % partition_num; each has tiers
-        of its own, of the full storage_size.
+    partition_num: tables that the keys are spread over, by a hash of the key; each has tiers of
+        its own, of the full storage_size.
     shards: the same tables, but each in a process of its own on a Ray cluster; see
         `embstore.cluster`. None: they are in this process.
 
@@ -176,6 +176,7 @@ def _shard_specs(
             no_permission_value=init.default_value_no_permission,
             ssd_hash=_core_ssd_hash(option.storage_option),
             devices=devices,
+            partition_count=partitions,
         )
         for file_name in partition_names(name, partitions)
     ]

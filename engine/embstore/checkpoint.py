@@ -96,7 +96,8 @@ def restore(
     The storage type, partition_num and dim may be others than those of the save: columns that it
     lacks get their initial values, those that it has too many are cut. The rows that rank highest
     come back into the upper tiers. The optimizer's state is that of the save, the learning rate
-    too. A variable without an optimizer takes the weights alone.
+    too. A variable without an optimizer takes the weights alone. Saves of versions that put keys
+    into other partitions are restored as any others.
 
     incremental: the paths of the incremental saves that followed, in order.
 

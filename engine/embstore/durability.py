@@ -113,8 +113,9 @@ def restore_persisted(
     checkpoint_id: one of `persisted(path)`; the newest by default.
 
     Raises CheckpointError, which names the file, where the checkpoint isn't whole, or belongs to
-    other pools or variables; nothing has changed then, unless the message says that a variable is
-    left empty. Its checkpoints are all there even so.
+    other pools or variables, or is of several partitions and of a version that put keys into
+    others; nothing has changed then, unless the message says that a variable is left empty. Its
+    checkpoints are all there even so.
     """
     chosen = _durable(variables)
     directory = directory_path(path).absolute()

@@ -409,12 +409,11 @@ class EmbeddingVariable:
                 "the worker, or start workers by spawn"
             )
 
-    def _routed(self, keys: NDArray[np.int64]) -> Iterator[tuple[Shard, NDArray[np.intp]]]:
+    def _routed(self, keys: NDArray[np.int64]) -> Iterator[tuple[Shard, NDArray[np.int64]]]:
         """Each partition with where in `keys` its own are, in order, so that sums stay the same."""
-        partition = keys % len(self._shards)  # numpy's % is floor modulo: never negative
-        order = np.argsort(partition, kind="stable")
-        counts = np.bincount(partition, minlength=len(self._shards))
-        return zip(self._shards, np.split(order, np.cumsum(counts)[:-1]), strict=True)
+        positions, begins = _core.keys_by_partition(keys, len(self._shards))
+        for shard, begin, end in zip(self._shards, begins, begins[1:], strict=False):
+            yield shard, positions[begin:end]
 
     def _gather(
         self,

@@ -10,6 +10,7 @@ from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
+from plain_partition import partition_of
 from plain_rules import F32, Row, Step, update_of
 
 import embstore as es
@@ -103,7 +104,7 @@ class PlainTable:
     def _by_partition(self, keys: Iterable[int]) -> dict[int, list[int]]:
         parts: dict[int, list[int]] = defaultdict(list)
         for key in keys:
-            parts[key % self._partitions].append(key)
+            parts[partition_of(key, self._partitions)].append(key)
         return parts
 
     def get_frequency(self, ids: list[int]) -> list[int]:

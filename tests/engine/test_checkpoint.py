@@ -10,6 +10,7 @@ from checkpoint_variables import DRAM, assert_same, files_of, train, variable
 from engine_storage import STACKS, TIERED_STACKS, Stack
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from plain_partition import partitions_of
 
 import embstore as es
 from embstore.errors import CheckpointError, InvalidArgumentError, StorageError, StoreFullError
@@ -185,7 +186,7 @@ def test_the_most_frequent_rows_come_back_into_the_upper_tiers(
         es.restore(tmp_path, [restored])
         tiers = restored.lookup_tier(keys)
         for partition in range(partition_num):
-            mine = keys % partition_num == partition
+            mine = partitions_of(keys, partition_num) == partition
             ranked = keys[mine][np.argsort(-occurrences[mine])]
             wanted = np.repeat(np.arange(stack.tiers), [20] * (stack.tiers - 1) + [ranked.size])
             np.testing.assert_array_equal(tiers[ranked], wanted[: ranked.size])

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from checkpoint_variables import Export, assert_same, train
 from engine_storage import Stack, row_bytes
+from plain_partition import keys_of_each
 
 import embstore as es
 from embstore.errors import InvalidArgumentError, StorageError, StoreFullError
@@ -236,14 +237,14 @@ def test_rows_are_read_and_trained_at_once_after_opening(open_variable: Open) ->
 
 
 def test_partitions_count_applies_together_after_opening(open_variable: Open) -> None:
+    keys = keys_of_each(2, 1)
     with open_variable(partition_num=2) as variable:
-        for step in range(6):  # the odd keys' last is step 1
-            variable.apply_gradients(
-                [0] if step > 1 else [0, 1], np.ones((1 + (step < 2), 3), "f4")
-            )
+        for step in range(6):  # the second one's last is step 1
+            ids = keys if step < 2 else keys[:1]
+            variable.apply_gradients(ids, np.ones((ids.size, 3), np.float32))
     with open_variable(partition_num=2) as variable:
-        variable.apply_gradients([0, 1], np.ones((2, 3), np.float32))
-        assert variable.get_version([0, 1]).tolist() == [6, 6]
+        variable.apply_gradients(keys, np.ones((2, 3), np.float32))
+        assert variable.get_version(keys).tolist() == [6, 6]
 
 
 def test_what_was_used_last_still_ranks_higher_after_opening(open_variable: Open) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from plain_partition import partition_of
 
 import embstore as es
 
@@ -73,7 +74,7 @@ def test_another_reader_finds_every_row_of_the_tier(
         sequence, key, frequency, version, _, _, _ = struct.unpack_from("<QqQqQQQ", record)
         assert prefix == b"r"
         assert key == unsigned - (1 << 63)
-        assert table == key % partitions
+        assert table == partition_of(key, partitions)
         assert slot == sequence % ((1 << 30) - 1)
         floats = np.frombuffer(record[56:-4], np.float32).reshape(1 + SLOTS, BLOCK_FLOATS)
         if key not in records or sequence > records[key][0]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from engine_storage import MakeVariable, StorageOf, skip_without_library
+from plain_partition import keys_of_each, partitions_of
 
 import embstore as es
 from embstore.errors import ClosedError, StoreFullError
@@ -21,7 +22,7 @@ def test_partitions_change_no_bit(
 ) -> None:
     variables = [
         make_variable(storage=storage_of(storage_type), partition_num=n, optimizer=optimizer)
-        for n in (1, 2, 5)
+        for n in range(1, 6)
     ]
     random = np.random.RandomState(1)
     for _ in range(10):
@@ -44,18 +45,6 @@ def test_partitions_change_no_bit(
         var.drain()
 
 
-def test_a_key_lies_in_partition_key_modulo_their_number(make_variable: MakeVariable) -> None:
-    var = make_variable(partition_num=3)
-    info = np.iinfo(np.int64)
-    keys = [-1, -2, 0, 3, 4, int(info.min), int(info.max)]
-    var.apply_gradients(keys, np.ones((len(keys), 3), np.float32))
-    tiers = var.stats()["tiers"]
-    assert [tier["partition"] for tier in tiers] == [0, 1, 2]
-    assert [tier["rows"] for tier in tiers] == [
-        sum(key % 3 == partition for key in keys) for partition in range(3)
-    ]
-
-
 def test_each_partition_has_a_file_of_its_own(make_variable: MakeVariable, tmp_path: Path) -> None:
     skip_without_library(es.StorageType.PMEM_LIBPMEM)
     storage = es.StorageOption(
@@ -73,16 +62,19 @@ def test_one_full_partition_refuses_the_batch_for_all(
     make_variable: MakeVariable, storage_of: StorageOf
 ) -> None:
     var = make_variable(storage=storage_of(es.StorageType.DRAM, 4 * 32), partition_num=2)
-    var.apply_gradients([0, 2, 4], np.ones((3, 3), np.float32))
+    keys = keys_of_each(2, 5)
+    where = partitions_of(keys, 2)
+    full, other = keys[where == 0], keys[where == 1]
+    var.apply_gradients(full[:3], np.ones((3, 3), np.float32))
     before = var.export()
     grads = np.ones((5, 3), np.float32)
     with pytest.raises(StoreFullError, match="storage_size"):
-        var.apply_gradients([1, 3, 0, 6, 8], grads)
+        var.apply_gradients([other[0], other[1], full[0], full[3], full[4]], grads)
     after = var.export()
     assert all(np.array_equal(after[column], before[column]) for column in before)
-    var.apply_gradients([1, 3, 0, 6, 6], grads)
+    var.apply_gradients([other[0], other[1], full[0], full[3], full[3]], grads)
     assert var.total_count() == (6, 3)
-    assert var.get_version([6]) == [1]
+    assert var.get_version(full[3:4]) == [1]
 
 
 def test_a_closed_variable_refuses_all_of_its_partitions(make_variable: MakeVariable) -> None:

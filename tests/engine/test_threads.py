@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from engine_storage import MakeVariable, StorageOf
+from plain_partition import partitions_of
 
 import embstore as es
 from embstore.errors import ClosedError, StoreFullError
@@ -125,11 +126,18 @@ def test_a_store_that_threads_fill_up_is_never_overfilled(
     var = make_variable(
         storage=storage_of(es.StorageType.DRAM, rows * 32), partition_num=partition_num
     )
+    # Each batch has as many keys of one partition as of another, more than there is room for.
+    batches = 400
+    keys = np.arange(3 * 10 * batches)
+    where = partitions_of(keys, partition_num)
+    share = 10 // partition_num
+    of_each = [keys[where == partition][: share * batches] for partition in range(partition_num)]
     refused = []
 
     def work(number: int) -> None:
         for i in range(100):
-            ids = np.arange(10) + 10 * (100 * number + i)
+            first = share * (100 * number + i)
+            ids = np.concatenate([part[first : first + share] for part in of_each])
             try:
                 var.apply_gradients(ids, np.ones((10, 3), np.float32))
             except StoreFullError:
@@ -137,7 +145,7 @@ def test_a_store_that_threads_fill_up_is_never_overfilled(
 
     in_threads(4, work)
     assert var.total_count()[0] == rows * partition_num
-    assert len(refused) == 400 - 100 * partition_num
+    assert len(refused) == batches - 100 * partition_num
     assert (var.lookup_tier(np.concatenate(refused)) == -1).all()
 
 

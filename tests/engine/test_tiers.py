@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from engine_storage import TIERED_STACKS, MakeVariable, Stack, StorageOf, capacities_of
 from numpy.typing import NDArray
+from plain_partition import keys_of_each
 
 import embstore as es
 from embstore.errors import InvalidArgumentError, StorageError, StoreFullError
@@ -68,18 +69,18 @@ def test_a_full_stack_says_so_before_anything_changes(
 ) -> None:
     storage = storage_of(stack, 40 * ROW_BYTES, upper_bytes=5 * ROW_BYTES)
     var = make_variable(storage=storage, partition_num=partition_num)
-    rows = 40 * partition_num
-    train(var, np.arange(rows - 2))
+    keys = keys_of_each(partition_num, 40)
+    train(var, keys[:-2])
     before = var.export()
     with pytest.raises(StoreFullError, match="storage_size"):
-        train(var, np.array([0, rows, rows + 1, rows + 2, rows + 3, rows + 4, rows + 5]))
+        train(var, np.r_[keys[0], np.setdiff1d(keys_of_each(partition_num, 46), keys)])
     assert same(var.export(), before)
-    train(var, np.arange(rows))  # every tier is full now, and rows still trade places
+    train(var, keys)  # every tier is full now, and rows still trade places
     for _ in range(5):
-        train(var, np.random.RandomState(2).permutation(rows))
+        train(var, np.random.RandomState(2).permutation(keys))
     var.drain()
     assert rows_of(var) == [*[5] * (stack.tiers - 1), 40 - 5 * (stack.tiers - 1)] * partition_num
-    assert var.total_count() == (rows, 3)
+    assert var.total_count() == (keys.size, 3)
 
 
 def test_a_tier_below_the_first_that_holds_no_row_is_refused(

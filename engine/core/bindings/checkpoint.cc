@@ -91,6 +91,7 @@ nb::dict verify(const std::string& path, size_t partition_count) {
   dict["slot_count"] = file.header.slot_count;
   dict["partition"] = file.header.partition;
   dict["partition_count"] = file.header.partition_count;
+  dict["is_placed_by_hash"] = is_placed_by_hash(file.header);
   dict["incremental"] = (file.header.flags & kIncremental) != 0;
   dict["rows_by_partition"] = nb::cast(file.rows);
   nb::list shapes;

@@ -20,6 +20,7 @@
 #include "bindings/array_arguments.h"
 #include "bindings/checkpoint.h"
 #include "bindings/error_translation.h"
+#include "bindings/keys_by_partition.h"
 #include "bindings/table_handle.h"
 #include "bindings/unique_ids.h"
 #include "errors/error.h"
@@ -205,7 +206,8 @@ void construct_table(TableHandle* self, std::string name, int dim, const Rows& d
                      std::string optimizer, OptimizerParams optimizer_params,
                      const std::vector<TierTuple>& tiers, const std::string& cache_strategy,
                      const std::optional<FilterTuple>& filter, float no_permission_value,
-                     const SsdHashTuple& ssd_hash, const std::vector<DeviceTuple>& devices) {
+                     const SsdHashTuple& ssd_hash, const std::vector<DeviceTuple>& devices,
+                     size_t partition_count) {
   if (cache_strategy != "LFU" && cache_strategy != "LRU") {
     throw Error(ErrorKind::kInvalidArgument, "cache_strategy: must be LFU or LRU, got " + cache_strategy);
   }
@@ -226,6 +228,7 @@ void construct_table(TableHandle* self, std::string name, int dim, const Rows& d
       .cache_strategy = cache_strategy == "LFU" ? CacheStrategy::kLfu : CacheStrategy::kLru,
       .filter = to_filter_spec(filter),
       .no_permission_value = no_permission_value,
+      .partition_count = partition_count,
   };
   for (const auto& [kind, path, size_bytes] : tiers) {
     const size_t t = spec.tiers.size();
@@ -323,7 +326,7 @@ void bind_table(nb::module_& module) {
            "optimizer"_a, "optimizer_params"_a, "tiers"_a, "cache_strategy"_a = "LFU",
            "filter"_a = nb::none(), "no_permission_value"_a = 0.0f,
            "ssd_hash"_a = SsdHashTuple(false, "auto", false, uint64_t{64} << 20, uint64_t{4} << 20, false),
-           "devices"_a = std::vector<DeviceTuple>())
+           "devices"_a = std::vector<DeviceTuple>(), "partition_count"_a = 1)
       .def(
           "lookup",
           [](const TableHandle& handle, const Ids& ids, const MutableRows& out, bool train,
@@ -437,6 +440,7 @@ NB_MODULE(_core, module) {
   embstore::translate_errors();
   module.def("fork_generation", &embstore::fork_generation);
   module.def("wait_as_owed", &embstore::wait_as_owed, nb::call_guard<nb::gil_scoped_release>());
+  embstore::bind_keys_by_partition(module);
   embstore::bind_prepared_apply(module);
   embstore::bind_recording(module);
   embstore::bind_table(module);

@@ -2,10 +2,10 @@
 
     var = es.get_embedding_variable("items", 16, optimizer=es.optimizers.Adagrad(0.1), shards=4)
 
-Each shard is a Ray actor that holds one partition, with tiers of its own and of the full
-storage_size. The variable is like any other: it belongs to the process that made it. Several
-processes share variables as the workers of a `Job`; `run` starts them, and has them go on from
-their last checkpoint whatever dies.
+Each shard is a Ray actor that holds one partition, keys going to shards by a hash of their own; it
+has tiers of its own and of the full storage_size. The variable is like any other: it belongs to the
+process that made it. Several processes share variables as the workers of a `Job`; `run` starts
+them, and has them go on from their last checkpoint whatever dies.
 
 The cluster is the one that the program has called `ray.init()` for, or that RAY_ADDRESS names. With
 neither, Ray is started on this computer's loopback address, and ends with the program. A node that

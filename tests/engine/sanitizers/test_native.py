@@ -17,6 +17,7 @@ OF_MANY_THREADS = [
 OF_ONE_THREAD = [
     "access_test",
     "coldest_rows_test",
+    "key_partition_test",
     "optimizers_test",
     "pool_copies_test",
     "prepared_updates_test",

@@ -12,7 +12,9 @@ namespace embstore::checkpoint {
 static_assert(std::endian::native == std::endian::little, "the files are little-endian");
 
 inline constexpr std::array<char, 8> kMagic = {'E', 'S', 'C', 'H', 'K', 'P', 'N', 'T'};
-inline constexpr uint32_t kFormatVersion = 1;
+inline constexpr uint32_t kFormatVersion = 2;
+// Of files whose keys lie in partition key modulo partition_count; all else is as it is now.
+inline constexpr uint32_t kPlacedByModulo = 1;
 
 // Which save a file belongs to, so that files of two saves can't be mixed.
 using SaveId = std::array<uint8_t, 16>;
@@ -24,7 +26,7 @@ struct FileHeader {
   SaveId save_id;
   uint32_t dim;
   uint32_t slot_count;
-  uint32_t partition;
+  uint32_t partition;  // of partition_of(); of another rule where the version is kPlacedByModulo
   uint32_t partition_count;
   uint32_t record_bytes;
   uint32_t flags;     // kIncremental
@@ -32,6 +34,11 @@ struct FileHeader {
   uint32_t checksum;  // CRC-32C of the bytes before it
 };
 static_assert(sizeof(FileHeader) == 64);
+
+// Whether the file's keys are those that partition_of() has in its partition.
+inline bool is_placed_by_hash(const FileHeader& file) {
+  return file.format_version != kPlacedByModulo || file.partition_count == 1;
+}
 
 inline constexpr uint32_t kIncremental = 1;  // only what changed since the save before
 

@@ -42,9 +42,10 @@ void Reader::read_header() {
   read(&header_, sizeof header_);
   checksum_ = crc32c(&header_, sizeof header_);
   if (header_.magic != kMagic) damaged("it isn't a file of a checkpoint's rows");
-  if (header_.format_version != kFormatVersion) {
+  if (header_.format_version != kFormatVersion && header_.format_version != kPlacedByModulo) {
     damaged("its format has version " + std::to_string(header_.format_version) +
-            ", and this program reads version " + std::to_string(kFormatVersion));
+            ", and this program reads versions " + std::to_string(kPlacedByModulo) + " and " +
+            std::to_string(kFormatVersion));
   }
   if (header_.checksum != crc32c(&header_, offsetof(FileHeader, checksum)) ||
       header_.header_bytes != sizeof(FileHeader) || header_.dim == 0 ||

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <unordered_set>
 
 #include "errors/error.h"
 #include "keep/replacement.h"
+#include "row/key_partition.h"
 
 namespace embstore::checkpoint {
 namespace {
@@ -25,6 +27,19 @@ using Keys = std::unordered_set<int64_t>;
 
 void add_removed_keys(const Reader::Block& block, Keys& removed) {
   for (size_t i = 0; i < block.count; ++i) removed.insert(key_at(block, i, sizeof(int64_t)));
+}
+
+// Whether a file has all keys of that partition, and no others.
+bool is_of(const FileHeader& file, Partition partition) {
+  return is_placed_by_hash(file) && file.partition_count == partition.count &&
+         file.partition == partition.number;
+}
+
+// Those of a save's files that may have something of that partition.
+std::span<const std::string> files_for(std::span<const std::string> files, Partition partition) {
+  if (files.size() != partition.count) return files;
+  const auto own = files.subspan(partition.number, 1);
+  return is_of(Reader(own.front()).header(), partition) ? own : files;
 }
 
 // Puts those rows of a file into a table that are its partition's, brought to its layout.
@@ -95,7 +110,7 @@ void put_waiting(const Reader::Block& block, const FileHeader& file, Replacement
   }
   auto header = record_at<SketchHeader>(block, 0, 0);
   // A sketch doesn't know its keys, so where partitions are others than before, each has to know them all.
-  if (partition.count != file.partition_count) {
+  if (!is_of(file, partition)) {
     header.waiting_keys = (header.waiting_keys + partition.count - 1) / partition.count;
   }
   table.put_sketch(header, block.payload.subspan(sizeof header));
@@ -113,16 +128,35 @@ void verify_sketch(const Reader& reader, const Reader::Block& block, std::vector
   if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
 }
 
+// A key in the file of another partition would be restored by none.
+void verify_partition(const Reader& reader, const Reader::Block& block) {
+  const FileHeader& file = reader.header();
+  if (!is_placed_by_hash(file)) return;  // whoever restores it reads every file
+  size_t stride = 0;
+  switch (block.kind) {
+    case kRows: stride = file.record_bytes; break;
+    case kRemovedKeys: stride = sizeof(int64_t); break;
+    case kWaitingKeys: stride = sizeof(WaitingKeyRecord); break;
+    default: return;
+  }
+  for (size_t i = 0; i < block.count; ++i) {
+    const int64_t key = key_at(block, i, stride);
+    if (partition_of(key, file.partition_count) == file.partition) continue;
+    throw Error(ErrorKind::kCheckpoint,
+                reader.path() + ": has key " + std::to_string(key) + ", which isn't of its partition, " +
+                    std::to_string(file.partition) + " of " + std::to_string(file.partition_count) +
+                    ": whoever wrote it placed keys in another way");
+  }
+}
+
 }  // namespace
 
 void restore_files(Replacement& table, Partition partition, const Chain& chain, bool waiting_keys) {
   Keys removed_later;
   for (size_t save = 0; save < chain.size(); ++save) {
     Keys removed;
-    for (size_t f = 0; f < chain[save].size(); ++f) {
-      // Of as many partitions as there were, each finds everything in the file of its number.
-      if (chain[save].size() == partition.count && f != partition.number) continue;
-      Reader reader(chain[save][f]);
+    for (const std::string& path : files_for(chain[save], partition)) {
+      Reader reader(path);
       RowReader rows(table, partition, reader.header());
       while (const auto block = reader.next()) {
         switch (block->kind) {
@@ -143,6 +177,7 @@ VerifiedFile verify_file(const std::string& path, size_t partition_count) {
   VerifiedFile file{reader.header(), {}, std::vector<uint64_t>(partition_count), {}};
   while (const auto block = reader.next()) {
     if (block->kind == kSketch) verify_sketch(reader, *block, file.sketch_shapes);
+    verify_partition(reader, *block);
     if (block->kind != kRows) continue;
     for (size_t i = 0; i < block->count; ++i) {
       ++file.rows[partition_of(key_at(*block, i, file.header.record_bytes), partition_count)];

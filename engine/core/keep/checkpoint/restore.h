@@ -21,20 +21,13 @@ namespace embstore::checkpoint {
 
 using Chain = std::vector<std::vector<std::string>>;
 
-// Partition of a key among `count`: floor modulo, so never negative.
-inline size_t partition_of(int64_t key, size_t count) {
-  const auto divisor = static_cast<int64_t>(count);
-  const int64_t rest = key % divisor;
-  return static_cast<size_t>(rest < 0 ? rest + divisor : rest);
-}
-
 struct VerifiedFile {
   FileHeader header;
   FileSummary summary;
   std::vector<uint64_t> rows;              // by partition of `partition_count`
   std::vector<SketchShape> sketch_shapes;  // each once
 };
-// Reads the whole file. Throws as Reader does.
+// Reads the whole file. Throws as Reader does, and where it has keys of another partition than its own.
 VerifiedFile verify_file(const std::string& path, size_t partition_count);
 
 // The rows that restore_table() would give each of so many partitions. Remembers the keys of the incremental

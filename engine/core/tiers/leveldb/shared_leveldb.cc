@@ -14,6 +14,7 @@
 #include "errors/error.h"
 #include "threads/mutex.h"
 #include "tiers/leveldb/leveldb_checkpoint_records.h"
+#include "tiers/table_name.h"
 
 namespace embstore {
 namespace {
@@ -27,7 +28,11 @@ uint32_t kept_table_number(LevelDbDatabase& database, const std::string& table_n
     const std::string name(key.substr(prefix.size()));
     const std::optional<LevelDbTableRecord> table = LevelDbTableRecord::of(name, value);
     if (!table) database.fail("is damaged: the record of its table '" + name + "' isn't whole");
-    if (name == table_name) number = table->number;
+    if (name == table_name) {
+      number = table->number;
+    } else if (name == name_before_hashes(table_name)) {
+      database.fail(kPlacedByModuloRefusal);
+    }
     next = std::max(next, table->number + 1);
   });
   if (number) return *number;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "errors/error.h"
+#include "tiers/table_name.h"
 
 namespace embstore::pool {
 namespace {
@@ -90,6 +91,7 @@ CheckpointsHeader checked_checkpoints_header(const DurableFile& file, const Pool
   }
   const std::string_view table_name(header.table_name, header.table_name_bytes);
   if (table_name != wanted.table_name) {
+    if (table_name == name_before_hashes(wanted.table_name)) refuse_identity(file, kPlacedByModuloRefusal);
     refuse_identity(file, "is of the variable \"" + std::string(table_name) + "\", not of \"" +
                               wanted.table_name + "\"; give each its own name or storage_path");
   }

@@ -6,6 +6,7 @@
 
 #include "errors/error.h"
 #include "tiers/ssd_hash/aligned_bytes.h"
+#include "tiers/ssd_hash/whose_rows.h"
 
 namespace embstore::ssd_hash {
 namespace {
@@ -62,10 +63,7 @@ FileHeader read_file_header(files::FileCalls& calls, const std::string& path) {
 }
 
 void check_file_header(const std::string& path, const FileHeader& header, const LogShape& shape) {
-  if (header.variable_hash != hash_of_name(shape.variable_name)) {
-    refuse(path, "holds rows of another variable than \"" + shape.variable_name +
-                     "\", or of another number of partitions; give each its own storage_path");
-  }
+  check_variable(path, header.variable_hash, shape.variable_name);
   if (header.dim != static_cast<uint32_t>(shape.layout.dim()) ||
       header.slot_count != static_cast<uint32_t>(shape.layout.slot_count()) ||
       header.row_bytes != shape.layout.row_bytes() || header.record_bytes != shape.record.bytes ||

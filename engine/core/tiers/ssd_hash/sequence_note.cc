@@ -12,6 +12,7 @@
 
 #include "errors/error.h"
 #include "tiers/ssd_hash/format.h"
+#include "tiers/ssd_hash/whose_rows.h"
 
 namespace embstore::ssd_hash {
 namespace {
@@ -34,7 +35,8 @@ NoteHeader header_for(const std::string& variable_name, const std::string& optim
   return header;
 }
 
-void check_header(const std::string& path, const NoteHeader& found, const NoteHeader& wanted) {
+void check_header(const std::string& path, const NoteHeader& found, const NoteHeader& wanted,
+                  const std::string& variable_name) {
   if (std::memcmp(found.magic, wanted.magic, sizeof found.magic) != 0 ||
       found.checksum != crc32c(&found, offsetof(NoteHeader, checksum))) {
     refuse(path,
@@ -45,11 +47,7 @@ void check_header(const std::string& path, const NoteHeader& found, const NoteHe
     refuse(path, "has format version " + std::to_string(found.format_version) +
                      "; this engine reads version " + std::to_string(wanted.format_version));
   }
-  if (found.variable_hash != wanted.variable_hash) {
-    refuse(path,
-           "is of another variable, or of another number of partitions; give each its own "
-           "storage_path");
-  }
+  check_variable(path, found.variable_hash, variable_name);
   if (std::memcmp(found.optimizer, wanted.optimizer, sizeof found.optimizer) != 0) {
     const std::string name(found.optimizer, strnlen(found.optimizer, sizeof found.optimizer));
     refuse(path, "the rows beside it are those of the optimizer " + name + ", and the variable has " +
@@ -108,7 +106,7 @@ SequenceNote::SequenceNote(files::FileCalls& calls, const std::string& directory
   NoteHeader header{};
   if (file_->size_bytes() < kNoteBytes) refuse(file_->path(), "is truncated");
   file_->read_at(&header, sizeof header, 0);
-  check_header(file_->path(), header, wanted);
+  check_header(file_->path(), header, wanted, variable_name);
   map();
 }
 

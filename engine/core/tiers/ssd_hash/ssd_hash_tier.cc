@@ -88,7 +88,7 @@ SsdHashTier::~SsdHashTier() {
 
 void SsdHashTier::find_files() {
   if (shape_.keeps == Keeps::kCheckpoints) {
-    found_ = directory_.find_checkpoints(ssd_hash::hash_of_name(shape_.variable_name));
+    found_ = directory_.find_checkpoints(shape_.variable_name);
     ready_ = false;
     shape_.records_per_file = std::max<uint64_t>(shape_.records_per_file, found_.most_records);
     return;

@@ -14,6 +14,7 @@
 #include "files/file.h"
 #include "tiers/ssd_hash/file_header.h"
 #include "tiers/ssd_hash/file_names.h"
+#include "tiers/ssd_hash/whose_rows.h"
 
 namespace embstore::ssd_hash {
 namespace {
@@ -131,7 +132,7 @@ std::vector<OldFile> TierDirectory::list(std::vector<std::string>& leftovers) co
   return kept;
 }
 
-TierDirectory::OfCheckpoints TierDirectory::find_checkpoints(uint64_t variable_hash) const {
+TierDirectory::OfCheckpoints TierDirectory::find_checkpoints(const std::string& variable_name) const {
   OfCheckpoints found;
   std::error_code code;
   for (fs::directory_iterator at(path_, code), end; !code && at != end; at.increment(code)) {
@@ -154,11 +155,7 @@ TierDirectory::OfCheckpoints TierDirectory::find_checkpoints(uint64_t variable_h
                        "; this engine reads versions up to " + std::to_string(kCheckpointsVersion));
     }
     if (header.checksum != checksum_of_header(header)) continue;
-    if (header.variable_hash != variable_hash) {
-      refuse(path,
-             "holds rows of another variable, or of another number of partitions; give each its own "
-             "storage_path");
-    }
+    check_variable(path, header.variable_hash, variable_name);
     if ((header.flags & kKept) != 0) refuse_kept(path_, name);
     found.most_records = std::max(found.most_records, header.record_capacity);
   }

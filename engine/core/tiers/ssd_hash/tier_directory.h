@@ -41,7 +41,7 @@ class TierDirectory {
   };
   // Changes nothing. Throws Error(kStorage), naming the file, where one is another variable's, or was kept by a tier
   // that keeps files.
-  OfCheckpoints find_checkpoints(uint64_t variable_hash) const;
+  OfCheckpoints find_checkpoints(const std::string& variable_name) const;
 
   // Throws Error(kStorage) where the file system has no O_DIRECT: rather here than when the first row leaves
   // memory.

@@ -52,6 +52,7 @@ void what_the_pool_has_must_be_there() {
   expect(path, "is another one of that number", [&] { take_up(path, {kept[0], {2, kept[0].id}}); });
   expect(path, "optimizer 'adagrad'", [&] { take_up(path, kept, "var", "adam"); });
   expect(path, "of table 'other' isn't there", [&] { take_up(path, kept, "other"); });
+  expect(path, "put key k into partition k modulo", [&] { take_up(path, kept, "var by hash"); });
   expect(path, "dim 5 with 2 optimizer slots", [&] { LevelDbTier("var", RowLayout(6, 2), path, kAdagrad); });
   FollowedTable table(path, directory / "pool");  // nothing has changed
   table.restore(2, 2);

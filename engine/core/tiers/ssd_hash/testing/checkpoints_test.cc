@@ -239,6 +239,8 @@ void another_table_or_checkpoint_is_refused() {
   const CheckpointName other_id{7, id_of(8)};
   check_throws(ErrorKind::kStorage, "rows of another variable",
                [&] { SsdHashTier("other", kLayout, path, checkpoint_options()); });
+  check_throws(ErrorKind::kStorage, "put key k into partition k modulo",
+               [&] { SsdHashTier("var by hash", kLayout, path, checkpoint_options()); });
   const auto take_up = [&](const RowLayout& layout, const SsdHashOptions& options,
                            const CheckpointName& name) {
     SsdHashTier("var", layout, path, options).take_up({&name, 1});

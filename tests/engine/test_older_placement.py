@@ -1,0 +1,249 @@
+"""What versions kept that placed key k in partition k modulo n: restored, or refused in words.
+
+data/placed_by_modulo.tar.xz is what such a version wrote (data/make_placed_by_modulo.py): `full`,
+and `increment` after it, of 3 partitions with keys that an eviction removed; `counter` and `sketch`
+with keys that wait at a filter; `kept-N` and `pool-N` with `persisted-N` of N partitions, as their
+processes left them; and wanted.json, what it exported.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoint_variables import Export, assert_same, files_of, train
+from engine_storage import skip_without_library
+
+import embstore as es
+from embstore import _core
+from embstore.errors import CheckpointError, EmbStoreError, InvalidArgumentError, StorageError
+
+ARCHIVE = Path(__file__).with_name("data") / "placed_by_modulo.tar.xz"
+# Of the archive's variables.
+KEYS = np.array([*range(-9, 24, 3), *range(100, 124, 4), -(2**63), 2**63 - 1])
+COUNTER, SKETCH = es.CounterFilter(3), es.CBFFilter(3, 64, 0.01, np.uint8)
+WHAT_TO_DO = (
+    "put key k into partition k modulo .*; with that version es.save.* and es.restore.* save here"
+)
+
+
+@pytest.fixture
+def kept(place: Path) -> Path:
+    """The archive's files, in memory."""
+    with tarfile.open(ARCHIVE) as archive:
+        for entry in archive:
+            content = archive.extractfile(entry)
+            assert content is not None
+            (place / entry.name).parent.mkdir(parents=True, exist_ok=True)
+            (place / entry.name).write_bytes(content.read())
+    return place
+
+
+def wanted(kept: Path, name: str) -> tuple[Export, list[int]]:
+    """Rows; and the frequencies of KEYS, waiting or not."""
+    found = json.loads((kept / "wanted.json").read_text())[name]
+    frequencies = found.pop("frequencies", [])
+    floats = ("values", "accumulator")
+    columns = {
+        column: np.array(values, np.float32 if column in floats else np.int64)
+        for column, values in found.items()
+    }
+    return columns, frequencies
+
+
+def variable(
+    partition_num: int, storage: es.StorageOption | None = None, **options: Any
+) -> es.EmbeddingVariable:
+    return es.get_embedding_variable(
+        "var",
+        2,
+        initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
+        optimizer=es.optimizers.Adagrad(0.1),
+        ev_option=es.EmbeddingVariableOption(
+            storage_option=storage or es.StorageOption(), **options
+        ),
+        partition_num=partition_num,
+    )
+
+
+def kept_storage(kept: Path, partitions: int) -> es.StorageOption:
+    return es.StorageOption(
+        es.StorageType.DRAM_SSDHASH,
+        storage_path=kept / f"kept-{partitions}",
+        storage_size=[8 * 32],
+        ssdhash_option=es.SSDHashOption(keep_files=True),
+    )
+
+
+def pool_storage(
+    folder: Path, storage_type: es.StorageType = es.StorageType.DRAM_PMEM
+) -> es.StorageOption:
+    skip_without_library(storage_type)
+    return es.StorageOption(
+        storage_type,
+        storage_path=str(folder),
+        storage_size=[8 * 32, 5000 * 256],
+        durability="checkpoint",
+    )
+
+
+# --- Saves
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3, 4, 5])
+def test_a_save_is_restored_onto_any_number_of_partitions(kept: Path, partitions: int) -> None:
+    with variable(partitions) as var:
+        assert es.restore(kept / "full", [var]) == 1
+        assert_same(var.export(), wanted(kept, "full")[0])
+        assert es.restore(kept / "full", [var], [kept / "increment"]) == 12
+        assert_same(var.export(), wanted(kept, "increment")[0])
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 4])
+def test_an_increment_may_follow_that_places_keys_by_their_hash(
+    kept: Path, partitions: int
+) -> None:
+    with variable(partitions, evict_option=es.GlobalStepEvict(10)) as var:
+        es.restore(kept / "full", [var])
+        removed = np.array([100, -9])
+        rows = np.ones((KEYS.size, 2), np.float32)
+        var.apply_gradients(np.setdiff1d(KEYS, removed), rows[2:], global_step=12)
+        var.apply_gradients([5, 6], rows[:2], global_step=13)
+        es.save_incremental(kept / "more", [var], 13)  # which removes what is 12 steps old
+        after = var.export()
+        assert not np.isin(removed, after["keys"]).any()
+        var.apply_gradients(KEYS, rows, global_step=14)
+        es.save_incremental(kept / "most", [var], 14)
+        latest = var.export()
+    for number in range(1, 6):
+        with variable(number) as other:
+            es.restore(kept / "full", [other], [kept / "more"])
+            assert_same(other.export(), after)
+            es.restore(kept / "full", [other], [kept / "more", kept / "most"])
+            assert_same(other.export(), latest)
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3, 4])
+def test_keys_that_wait_go_on_waiting(kept: Path, partitions: int) -> None:
+    rows, frequencies = wanted(kept, "counter")
+    with variable(partitions, filter_option=COUNTER) as var:
+        es.restore(kept / "counter", [var])
+        assert_same(var.export(), rows)
+        assert var.get_frequency(KEYS).tolist() == frequencies
+        absent = frequencies.count(0)
+        assert var.stats()["waiting_keys"] == KEYS.size - absent - rows["keys"].size
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3, 4])
+def test_a_sketch_forgets_no_key(kept: Path, partitions: int) -> None:
+    rows, frequencies = wanted(kept, "sketch")
+    with variable(partitions, filter_option=SKETCH) as var:
+        es.restore(kept / "sketch", [var])
+        assert_same(var.export(), rows)
+        assert (var.get_frequency(KEYS) >= frequencies).all()
+        waiting = KEYS.size - frequencies.count(0) - rows["keys"].size
+        assert waiting <= var.stats()["waiting_keys"] <= waiting * partitions
+
+
+def test_a_file_that_was_placed_in_another_way_than_it_says_is_refused(kept: Path) -> None:
+    (file,) = [file for file in files_of(kept / "full") if file.name == "var-0.1.rows"]
+    content = bytearray(file.read_bytes())
+    assert not _core.verify_rows(str(file), 3)["is_placed_by_hash"]
+    content[8] = 2  # the version of files that are placed by hash
+    content[60:64] = _core.crc32c(bytes(content[:60])).to_bytes(4, "little")
+    file.write_bytes(content)
+    told = rf"{re.escape(str(file))}: has key -?\d+, which isn't of its partition, 1 of 3"
+    with pytest.raises(CheckpointError, match=told):
+        _core.verify_rows(str(file), 3)
+
+
+def test_a_save_of_today_says_how_its_keys_are_placed(tmp_path: Path) -> None:
+    with variable(3) as var:
+        train(var, 1)
+        es.save(tmp_path, [var], 1)
+    files = [file for file in files_of(tmp_path) if file.suffix == ".rows"]
+    assert len(files) == 3
+    for file in files:
+        assert file.read_bytes()[8:12] == b"\2\0\0\0"
+        assert _core.verify_rows(str(file), 3)["is_placed_by_hash"]
+
+
+# --- Rows that stay where they are
+
+
+def test_kept_files_of_one_partition_are_taken_over(kept: Path) -> None:
+    with variable(1, kept_storage(kept, 1)) as var:
+        assert var.recovery is not None
+        assert_same(var.export(), wanted(kept, "kept-1")[0])
+
+
+def refused(kind: type[EmbStoreError], folder: Path, storage: es.StorageOption) -> str:
+    """What opening two partitions there is told; it changes no file."""
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(kind, match=WHAT_TO_DO) as told:
+        variable(2, storage)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    return str(told.value)
+
+
+def test_kept_files_of_several_partitions_are_refused_and_stay(kept: Path) -> None:
+    folder = kept / "kept-2"
+    told = refused(StorageError, folder, kept_storage(kept, 2))
+    assert told.startswith(f"{folder}/var.part0.ssdhash/")
+    for note in folder.rglob("sequence.ssdhash"):
+        note.unlink()  # the files of rows say it as well
+    assert "var.part0.ssdhash/rows-" in refused(StorageError, folder, kept_storage(kept, 2))
+
+
+def test_files_that_are_kept_by_today_are_taken_over_on_several_partitions(tmp_path: Path) -> None:
+    (tmp_path / "kept-3").mkdir()
+    with variable(3, kept_storage(tmp_path, 3)) as var:
+        train(var, 1)
+        before = var.export()
+    with variable(3, kept_storage(tmp_path, 3)) as var:
+        assert_same(var.export(), before)
+
+
+def test_a_pool_of_one_partition_is_restored(kept: Path) -> None:
+    rows, frequencies = wanted(kept, "pool-1")
+    with variable(1, pool_storage(kept / "pool-1"), filter_option=es.CounterFilter(2)) as var:
+        assert es.restore_persisted([var], kept / "persisted-1") == 4
+        assert_same(var.export(), rows)
+        assert var.get_frequency(KEYS).tolist() == frequencies
+        es.persist([var], kept / "persisted-1", global_step=5)
+
+
+def test_a_pool_of_several_partitions_is_refused_and_stays(kept: Path) -> None:
+    folder = kept / "pool-2"
+    told = refused(InvalidArgumentError, folder, pool_storage(folder))
+    assert told.startswith(f"{folder}/var.part0.checkpoints")
+
+
+def test_what_was_persisted_from_several_partitions_is_refused_by_another_pool(kept: Path) -> None:
+    (kept / "new").mkdir()
+    with variable(2, pool_storage(kept / "new")) as var:
+        with pytest.raises(CheckpointError, match=WHAT_TO_DO):
+            es.restore_persisted([var], kept / "persisted-2")
+        train(var, 1)
+
+
+@pytest.mark.parametrize(
+    "storage_type", [es.StorageType.DRAM_PMEM_SSDHASH, es.StorageType.DRAM_PMEM_LEVELDB]
+)
+def test_a_pool_of_today_is_restored_on_several_partitions(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    (place / "pool").mkdir()
+    with variable(3, pool_storage(place / "pool", storage_type)) as var:
+        train(var, 1)
+        before = var.export()
+        es.persist([var], place / "persisted")
+        train(var, 2)
+    with variable(3, pool_storage(place / "pool", storage_type)) as var:
+        es.restore_persisted([var], place / "persisted")
+        assert_same(var.export(), before)
