@@ -53,6 +53,7 @@ from embstore.variable import EmbeddingVariable
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from embstore import cluster as cluster
     from embstore import deeprec as deeprec
     from embstore import keras as keras
     from embstore import torch as torch
@@ -96,6 +97,7 @@ __all__ = [
 
 # Imported on first use: torch takes seconds and is optional, and few programs need the others.
 _ON_FIRST_USE = {
+    "cluster": "embstore.cluster",
     "deeprec": "embstore.deeprec",
     "feature_column": "embstore.tensorflow1.feature_column",
     "graph": "embstore.tensorflow1.graph",
