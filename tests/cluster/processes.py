@@ -24,12 +24,16 @@ def descendants(process: int) -> set[int]:
     return found - {process}
 
 
-def assert_gone(processes: Iterable[int]) -> None:
-    """Within 30 s; but for Ray's agents, which are ended."""
+def assert_gone(processes: Iterable[int], *, agents_linger: bool = True) -> None:
+    """Within 30 s; but for Ray's agents, which are ended, unless they aren't to linger."""
     deadline = time.monotonic() + 30
     while left := {process: name for process in processes if (name := _name(process))}:
-        agents = [process for process, name in left.items() if name.startswith(_LINGERING)]
-        if len(agents) == len(left) and deadline - time.monotonic() < 28:
+        agents = [
+            process
+            for process, name in left.items()
+            if agents_linger and name.startswith(_LINGERING)
+        ]
+        if agents and len(agents) == len(left) and deadline - time.monotonic() < 28:
             for process in agents:
                 os.kill(process, signal.SIGKILL)
         assert time.monotonic() < deadline, f"still there: {left}"

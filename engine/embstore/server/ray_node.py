@@ -77,6 +77,8 @@ def _start(
     else:
         ray_cluster.authenticate_if_possible()
         tokens.ensure_token_if_auth_enabled(create_token_if_missing=False)
+        # One that is refused says so at once here; below it is tried for half a minute.
+        importlib.import_module("ray._raylet").GcsClient(address=master)
     # What `ray start` does; but that puts other addresses in place of those that it is given, and
     # has no second node on a loopback address.
     parameters = importlib.import_module("ray._private.parameter").RayParams(

@@ -20,11 +20,8 @@ from embstore.server.pmem_place import PmemPlace
 __all__ = ["serve"]
 
 _MOST_CACHE_MIB = 1 << 30
-_LOOKED_AFTER_S = 0.5
-
-
-class _Told(BaseException):
-    """By a signal, to end."""
+_LOOKED_AFTER_S = 0.1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(arguments: list[str]) -> None:
@@ -44,38 +41,47 @@ def serve(arguments: list[str]) -> None:
     if master is not None:
         check_answers("--master_endpoint", master)
     resources = {} if place is None else {PMEM_RESOURCE: float(place.whole_gib)}
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _tell)
-    try:
-        with ray_node.started(bind, master, resources, settings) as node:
+    ending = _Ending()
+    with ray_node.started(bind, master, resources, settings) as node:
+        if not ending.is_asked_for:
             room = "" if place is None else f" with {place.whole_gib} GiB at {place.path}"
             print(
                 f"embstore.server: {bind.ip} is ready{room}; workers set "
                 f"{ADDRESS_VARIABLE}={node.address}",
                 flush=True,
             )
-            try:
-                while not (ended := node.ended()):
-                    time.sleep(_LOOKED_AFTER_S)
-            finally:
-                _tell_no_more()
+        while not ending.is_asked_for and not (ended := node.ended()):
+            time.sleep(_LOOKED_AFTER_S)
+        was_asked = ending.is_asked_for
+        ending.begin()
+        if not was_asked:
             raise EmbStoreError(
                 f"Ray's {ended[0]} has ended, and with it this node: its head may be gone, or "
                 f"{node.logs} says why"
             )
-    except _Told:
-        print("embstore.server: ended", file=sys.stderr)
+    print("embstore.server: ended", file=sys.stderr)
 
 
-def _tell(_number: int, _frame: FrameType | None) -> None:
-    _tell_no_more()
-    raise _Told
+class _Ending:
+    """Asked for by SIGINT or SIGTERM. What is being started then is started whole, and ended: an
+    exception from a signal may be raised where Python drops it. A second signal in that time ends
+    this process at once, and the kernel Ray's.
+    """
 
+    def __init__(self) -> None:
+        self.is_asked_for = False
+        for number in _SIGNALS:
+            signal.signal(number, self._ask)
 
-def _tell_no_more() -> None:
-    """What was begun is ended whole."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    def begin(self) -> None:
+        """From here on it is ended whole."""
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+    def _ask(self, _number: int, _frame: FrameType | None) -> None:
+        self.is_asked_for = True
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _check_reach(bind: BindAddress, master: str) -> None:

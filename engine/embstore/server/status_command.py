@@ -14,7 +14,7 @@ from embstore.server.cluster_status import cluster_status
 
 __all__ = ["tell_status"]
 
-_WITHIN_S = 5.0
+_DEFAULT_TIMEOUT_S = 5.0
 
 
 def tell_status(arguments: list[str]) -> None:
@@ -34,7 +34,7 @@ def tell_status(arguments: list[str]) -> None:
             f"is a node of the cluster, as its servers' user: {' '.join(str(error).split())}"
         ) from error
     try:
-        status = cluster_status(ray, _WITHIN_S)
+        status = cluster_status(ray, parsed.timeout)
     finally:
         ray.shutdown()
     if parsed.json:
@@ -53,6 +53,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="IP:PORT",
         default=os.environ.get(ADDRESS_VARIABLE) or f"{LOOPBACK}:{ray_node.DEFAULT_PORT}",
         help="of the cluster; %(default)s by default",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=_DEFAULT_TIMEOUT_S,
+        metavar="S",
+        help="seconds that all shards together have to answer; %(default)g by default",
     )
     parser.add_argument("--json", action="store_true", help="instead of tables")
     return parser
