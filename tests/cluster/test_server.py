@@ -171,15 +171,21 @@ main(sys.argv[1:])
 
 
 def test_who_has_another_token_is_told_what_to_copy(folder: Path, head: Server) -> None:
-    process = start(
-        [sys.executable, "-m", "embstore.server", "--master_endpoint", head.address],
-        folder,
-        RAY_AUTH_MODE="token",
-        RAY_AUTH_TOKEN="another-token-than-that-of-the-head",
-    )
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "copy that one's ~/.ray/auth_token here" in err
+    began = time.monotonic()
+    for command in ([], ["status"]):
+        process = start(
+            [
+                *(sys.executable, "-m", "embstore.server", *command),
+                *("--master_endpoint", head.address),
+            ],
+            folder,
+            RAY_AUTH_MODE="token",
+            RAY_AUTH_TOKEN="another-token-than-that-of-the-head",
+        )
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert "copy that one's ~/.ray/auth_token here" in err
+    assert time.monotonic() - began < 20
 
 
 def test_a_server_whose_ray_dies_says_so_and_leaves_nothing(folder: Path) -> None:

@@ -16,7 +16,7 @@ __all__ = [
     "ADDRESS_VARIABLE",
     "LOOPBACK",
     "addresses",
-    "authenticate_if_possible",
+    "authenticate",
     "connect",
     "join_or_start",
     "keep_to_loopback",
@@ -68,23 +68,35 @@ def connect(ray: Any, name: str, address: str, **options: Any) -> None:
     """Connects to a cluster that is there, at an address as RAY_ADDRESS may be.
 
     name: of the setting that gives the address; options as `ray.init` has them. Raises
-    EmbStoreError where nothing answers there.
+    EmbStoreError where nothing answers there, or it wants another token.
     """
     if ":" in address and "//" not in address:
         check_answers(name, address)
         if address.rpartition(":")[0] in (LOOPBACK, "localhost"):
             keep_to_loopback()
-        authenticate_if_possible()
+        authenticate(ray, name, address)
     ray.init(address=address, log_to_driver=False, **options)
 
 
-def authenticate_if_possible() -> None:
-    """Shows the cluster the user's token where there is one. Ray does so only where it is asked to,
-    or has found the cluster by itself.
+def authenticate(ray: Any, name: str, address: str) -> None:
+    """Shows the cluster the user's token where there is one: Ray does so only where it is asked to,
+    or has found the cluster by itself. Raises EmbStoreError where the cluster wants another.
     """
     setup = importlib.import_module("ray._private.authentication.authentication_token_setup")
     logging.getLogger(setup.__name__).setLevel(logging.ERROR)  # it warns that it does so
     setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    try:
+        setup.ensure_token_if_auth_enabled(create_token_if_missing=False)
+        # Which is refused at once here; what connects tries for half a minute.
+        importlib.import_module("ray._raylet").GcsClient(address=address)
+    except (ray.exceptions.RayError, RuntimeError) as error:
+        told = " ".join(str(error).split())
+        if "uthenticat" in told or "oken" in told:
+            raise EmbStoreError(
+                f"{name}: {address} wants the token of the user who started it; copy that one's "
+                f"~/.ray/auth_token here: {told}"
+            ) from error
+        raise EmbStoreError(f"{name}: {address} can't be connected to: {told}") from error
 
 
 def keep_to_loopback() -> None:

@@ -47,13 +47,15 @@ def started(
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
     if master is None:
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # read when Ray is imported
-    ray_cluster.library()
+    ray = ray_cluster.library()
     if bind.is_loopback:
         ray_cluster.keep_to_loopback()
     node: Any = None
     try:
         try:
-            node = _start(bind, master, resources, settings)
+            node = _start(ray, bind, master, resources, settings)
+        except EmbStoreError:
+            raise
         except Exception as error:
             raise EmbStoreError(_described(error, master)) from error
         yield RayNode(node)
@@ -69,16 +71,18 @@ def started(
 
 
 def _start(
-    bind: BindAddress, master: str | None, resources: dict[str, float], settings: NodeSettings
+    ray: Any,
+    bind: BindAddress,
+    master: str | None,
+    resources: dict[str, float],
+    settings: NodeSettings,
 ) -> Any:
-    tokens = importlib.import_module("ray._private.authentication.authentication_token_setup")
     if master is None:
-        tokens.ensure_token_if_auth_enabled(create_token_if_missing=True)
+        importlib.import_module(
+            "ray._private.authentication.authentication_token_setup"
+        ).ensure_token_if_auth_enabled(create_token_if_missing=True)
     else:
-        ray_cluster.authenticate_if_possible()
-        tokens.ensure_token_if_auth_enabled(create_token_if_missing=False)
-        # One that is refused says so at once here; below it is tried for half a minute.
-        importlib.import_module("ray._raylet").GcsClient(address=master)
+        ray_cluster.authenticate(ray, "--master_endpoint", master)
     # What `ray start` does; but that puts other addresses in place of those that it is given, and
     # has no second node on a loopback address.
     parameters = importlib.import_module("ray._private.parameter").RayParams(
@@ -108,10 +112,5 @@ def _described(error: Exception, master: str | None) -> str:
         return (
             f"--master_endpoint: {master} runs another Ray or Python, and every node and worker "
             f"needs the same; install those that it has: {told}"
-        )
-    if "uthenticat" in told or "oken" in told:
-        return (
-            f"--master_endpoint: {master} wants the token of its user; copy that one's "
-            f"~/.ray/auth_token here: {told}"
         )
     return f"--master_endpoint: {master} can't be joined: {told}"
