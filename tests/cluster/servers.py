@@ -59,9 +59,8 @@ def server(folder: Path, *flags: str, ends_by: signal.Signals = signal.SIGTERM) 
         yield running
         below = running.everything()
         process.send_signal(ends_by)
-        _, err = process.communicate(timeout=30)
+        err = wait_for_end(process, below)
         assert process.returncode == 0, err
-        assert_gone(below, agents_linger=False)
     finally:
         end(process)
 
@@ -87,6 +86,13 @@ def first_line(process: subprocess.Popen[str]) -> str:
     line = process.stdout.readline()
     assert line, process.communicate(timeout=30)[1]
     return line
+
+
+def wait_for_end(process: subprocess.Popen[str], below: set[int]) -> str:
+    """What it said of errors. No process of those below is left by then."""
+    process.wait(timeout=60)
+    assert_gone(below, at_once=True)
+    return process.communicate(timeout=30)[1]  # which would have waited for those below
 
 
 def end(process: subprocess.Popen[str]) -> None:

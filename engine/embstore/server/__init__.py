@@ -5,8 +5,9 @@
     python -m embstore.server status --master_endpoint 10.0.0.1:6379
 
 A worker sets RAY_ADDRESS=10.0.0.1:6379, which the first prints, and makes its variables with
-`shards=`. (A program that calls `ray.init()` itself sets RAY_AUTH_MODE=token too, and for a head at
-127.0.0.1 RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0, or Ray looks for it at another address.) By `storage_path=es.cluster.NODE_PMEM` their rows lie in the --pmem of the nodes.
+`shards=`. By `storage_path=es.cluster.NODE_PMEM` their rows lie in the --pmem of the nodes. (A
+program that calls `ray.init()` itself sets RAY_AUTH_MODE=token too, and for a head at 127.0.0.1
+RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0, or Ray looks for it at another address.)
 
 Without --bind_ip nothing listens but on 127.0.0.1. With another address (Ray 2.60): the head at its
 port, each node at two, and each worker and shard at one of Ray's, are open on every interface of

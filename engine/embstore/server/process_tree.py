@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import time
@@ -10,7 +11,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Process", "descendants", "end"]
+from embstore.errors import EmbStoreError
+
+__all__ = ["Process", "adopt_orphans", "descendants", "end"]
+
+_PR_SET_CHILD_SUBREAPER = 36  # of <sys/prctl.h>
 
 
 @dataclass(frozen=True)
@@ -25,9 +30,18 @@ class Process:
         return found is not None and found[0] == self and found[2] != "Z"
 
 
+def adopt_orphans() -> None:
+    """From here on a process below this one whose parent ends becomes its child, and can be found:
+    else it would be init's.
+    """
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise EmbStoreError(f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(number)}")
+
+
 def descendants(number: int) -> set[Process]:
-    """Of a process that lives: its children, theirs, and so on. One whose parent has ended isn't
-    found any more."""
+    """Of a process that lives: its children, theirs, and so on. One whose parent has ended is found
+    where somebody above has adopted it."""
     children: dict[int, list[Process]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (found := _read(int(entry.name))) is not None:

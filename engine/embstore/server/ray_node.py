@@ -50,6 +50,7 @@ def started(
     ray = ray_cluster.library()
     if bind.is_loopback:
         ray_cluster.keep_to_loopback()
+    process_tree.adopt_orphans()
     node: Any = None
     try:
         try:
@@ -60,11 +61,10 @@ def started(
             raise EmbStoreError(_described(error, master)) from error
         yield RayNode(node)
     finally:
-        below = process_tree.descendants(os.getpid())  # before their parents end
         if node is not None:
             node.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)
-        # Ray's agents and workers would try for a minute or two to tell those that have ended.
-        below |= process_tree.descendants(os.getpid())
+        # Ray's agents try for a minute or two to tell those that were killed.
+        below = process_tree.descendants(os.getpid())
         if left := process_tree.end(below, _ENDED_WITHIN_S):
             numbers = ", ".join(str(process.number) for process in left)
             raise EmbStoreError(f"these processes don't end: {numbers}")
