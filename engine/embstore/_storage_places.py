@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from embstore.errors import StorageError
-from embstore.options import Tier, TierKind
+from embstore.errors import InvalidArgumentError, StorageError
+from embstore.options import NODE_PMEM, Tier, TierKind
 
 __all__ = ["KEPT_FILES_NOTE", "partition_names", "prepare_places", "tier_file"]
 
@@ -34,6 +34,10 @@ def prepare_places(tiers: Sequence[Tier], name: str, partitions: int) -> None:
     for more partitions, or fewer.
     """
     for tier in tiers:
+        if tier.path == NODE_PMEM:
+            raise InvalidArgumentError(
+                "storage_path: NODE_PMEM is that of a server's node; give shards=, or a directory"
+            )
         if tier.path is not None:
             _make_directory(tier.path)
             _refuse_other_partitions(tier, name, partitions)

@@ -19,6 +19,7 @@ from embstore.errors import InvalidArgumentError, UnsupportedError
 from embstore.initializers import Initializer, check_initializer
 
 __all__ = [
+    "NODE_PMEM",
     "CBFFilter",
     "CacheStrategy",
     "CounterFilter",
@@ -37,6 +38,10 @@ __all__ = [
 Path: TypeAlias = "str | os.PathLike[str]"
 
 DEFAULT_TIER_BYTES = 1 << 30
+
+# As a storage_path: the --pmem of the server (`python -m embstore.server`) on whose node a shard
+# lies. Each may have another, and none need be known here.
+NODE_PMEM = "node:pmem"
 
 
 class StorageType(enum.IntEnum):
@@ -128,6 +133,7 @@ class Tier:
     kind: TierKind
     path: str | None
     size_bytes: int | None  # None: unlimited
+    is_default_size: bool = False  # storage_size leaves it open
 
 
 @dataclass(frozen=True)
@@ -191,9 +197,12 @@ class StorageOption:
     """A storage type and, for its tiers, where they lie and how large they may become.
 
     storage_path: a directory, for every tier that keeps files; or a list with an entry, or
-        None, a tier. A directory that doesn't exist is made, its parents aren't.
-    storage_size: bytes a tier, first tier first; 1 GiB where the list is short, but a last tier
-        on SSD is then unlimited. A tier holds bytes // row_bytes rows, where row_bytes =
+        None, a tier. A directory that doesn't exist is made, its parents aren't. NODE_PMEM: where
+        the shard's node has its PMem (see `embstore.server`); for variables with shards.
+    storage_size: bytes a tier, first tier first; 1 GiB where the list is short or has None, but a
+        last tier on SSD is then unlimited, and a tier of DRAM has the --cache_size of the shard's
+        node where storage_path is NODE_PMEM and the node has one. A tier holds
+        bytes // row_bytes rows, where row_bytes =
         (1 + optimizer slots) * round_up(4 * dim, 16). A tier of memory takes more bytes than that:
         one of PMem for what lies beside each row, 16 bytes where it's the only tier and 48 below
         another, and all but an only tier for up to an eighth, and 256 to 16384, more rows that are
@@ -217,7 +226,7 @@ class StorageOption:
 
     storage_type: StorageType = StorageType.DRAM
     storage_path: Path | Sequence[Path | None] | None = None
-    storage_size: Sequence[int] | None = None
+    storage_size: Sequence[int | None] | None = None
     cache_strategy: CacheStrategy = CacheStrategy.LFU
     ssdhash_option: SSDHashOption | None = None
     durability: str | None = None
@@ -252,7 +261,9 @@ class StorageOption:
                 "storage_path is missing: durability keeps rows in a pool; give a directory on a "
                 "dax mount"
             )
-        return tuple(map(Tier, resolved, paths, sizes))
+        given = tuple(self.storage_size or ())
+        are_default = [i >= len(given) or given[i] is None for i in range(len(kinds))]
+        return tuple(map(Tier, resolved, paths, sizes, are_default))
 
     def tier_devices(self) -> tuple[Device | None, ...]:
         """The device of each tier, or None."""
@@ -507,20 +518,22 @@ def _tier_sizes(
         storage_size = ()
     if not isinstance(storage_size, Sequence) or isinstance(storage_size, (str, bytes)):
         raise InvalidArgumentError(
-            f"storage_size must be a list of bytes, one a tier, got {storage_size!r}"
+            f"storage_size must be a list of bytes, or None, one a tier, got {storage_size!r}"
         )
     if len(storage_size) > len(kinds):
         raise InvalidArgumentError(
             f"storage_size has {len(storage_size)} entries, but {storage_type.name} has "
             f"{len(kinds)} tiers ({_names(kinds)})"
         )
-    given = [
-        _checks.integer(f"storage_size[{i}]", size, at_least=1, unit="bytes")
-        for i, size in enumerate(storage_size)
-    ]
     default = [
         None if i == len(kinds) - 1 and kind in _ON_SSD else DEFAULT_TIER_BYTES
         for i, kind in enumerate(kinds)
+    ]
+    given = [
+        default[i]
+        if size is None
+        else _checks.integer(f"storage_size[{i}]", size, at_least=1, unit="bytes")
+        for i, size in enumerate(storage_size)
     ]
     return (*given, *default[len(given) :])
 

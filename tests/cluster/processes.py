@@ -24,15 +24,16 @@ def descendants(process: int) -> set[int]:
     return found - {process}
 
 
-def assert_gone(processes: Iterable[int]) -> None:
-    """Within 30 s; but for Ray's agents, which are ended."""
-    deadline = time.monotonic() + 30
+def assert_gone(processes: Iterable[int], *, at_once: bool = False) -> None:
+    """Within 30 s, but for Ray's agents, which are ended; or at once, them too."""
+    began = time.monotonic()
     while left := {process: name for process in processes if (name := _name(process))}:
+        took_s = time.monotonic() - began
+        assert took_s < (1 if at_once else 30), f"still there: {left}"
         agents = [process for process, name in left.items() if name.startswith(_LINGERING)]
-        if len(agents) == len(left) and deadline - time.monotonic() < 28:
+        if len(agents) == len(left) and took_s > 2:
             for process in agents:
                 os.kill(process, signal.SIGKILL)
-        assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.05)
 
 

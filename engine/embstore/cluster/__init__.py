@@ -8,9 +8,10 @@ process that made it. Several processes share variables as the workers of a `Job
 them, and has them go on from their last checkpoint whatever dies.
 
 The cluster is the one that the program has called `ray.init()` for, or that RAY_ADDRESS names. With
-neither, Ray is started on this computer's loopback address, and ends with the program. A node that
-has persistent memory says how much, in GiB, by the resource `pmem`; shards with tiers of it go to
-such nodes. Paths are those of the shard's node, and checkpoints need one that all nodes share.
+neither, Ray is started on this computer's loopback address, and ends with the program. Nodes are
+started by `python -m embstore.server`. One that has persistent memory says how much, in GiB, by the
+resource `pmem`; shards with tiers of it go to such nodes. Paths are those of the shard's node, and
+checkpoints need one that all nodes share; NODE_PMEM as a storage_path is the --pmem of each node.
 
 Rows go over sockets between the variable and its shards, at the addresses that Ray has for their
 nodes. A connection has to know a token, which Ray hands out; what goes over it is not encrypted.
@@ -20,5 +21,15 @@ from embstore.cluster.job import Job, run
 from embstore.cluster.job_checkpoints import JobCheckpoint
 from embstore.cluster.placing import PMEM_RESOURCE
 from embstore.cluster.worker import JobTicket, Worker, join
+from embstore.options import NODE_PMEM
 
-__all__ = ["PMEM_RESOURCE", "Job", "JobCheckpoint", "JobTicket", "Worker", "join", "run"]
+__all__ = [
+    "NODE_PMEM",
+    "PMEM_RESOURCE",
+    "Job",
+    "JobCheckpoint",
+    "JobTicket",
+    "Worker",
+    "join",
+    "run",
+]

@@ -13,7 +13,7 @@ from embstore.cluster.pushes import PushRules
 from embstore.cluster.ray_actor import RayActor, start_actors
 from embstore.cluster.shard_actor import ShardPlace
 from embstore.errors import MissingDeviceError
-from embstore.options import Tier, TierKind
+from embstore.options import NODE_PMEM, Tier, TierKind
 
 __all__ = ["PMEM_RESOURCE", "OpenShard", "Placing"]
 
@@ -65,7 +65,7 @@ class Placing:
 
     def _start(self) -> list[RayActor]:
         ray = ray_cluster.join_or_start()
-        handles = start_actors(ray, self._count, self._resources(ray))
+        handles = start_actors(ray, self._variable, self._count, self._resources(ray))
         try:
             nodes = ray.get([handle.node.remote() for handle in handles], timeout=_PLACED_WITHIN_S)
             hosts = ray_cluster.addresses(ray)
@@ -89,7 +89,13 @@ class Placing:
         """
         size_bytes = sum(tier.size_bytes or 0 for tier in self._tiers if tier.kind in _PMEM)
         nodes_gib = ray_cluster.offered(ray, PMEM_RESOURCE)
-        if size_bytes == 0 or not nodes_gib:
+        needs_path = any(tier.path == NODE_PMEM for tier in self._tiers)
+        if needs_path and not nodes_gib:
+            raise MissingDeviceError(
+                f"storage_path: no node of the cluster has PMem that {self._variable} could lie on "
+                "by NODE_PMEM; start nodes by python -m embstore.server --pmem DIRECTORY"
+            )
+        if not nodes_gib or not (size_bytes or needs_path):
             return {}
         needed_gib = round(size_bytes / (1 << 30), 4) or 0.0001  # as finely as Ray counts
         if needed_gib > max(nodes_gib):

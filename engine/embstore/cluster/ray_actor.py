@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 from embstore.cluster.ray_cluster import library
 from embstore.cluster.shard_actor import Answer, ShardActor
+from embstore.cluster.shard_status import NAMESPACE, STATUS_GROUP, ShardName
 from embstore.errors import ShardLostError
 
 __all__ = ["RayActor", "start_actors", "wait_for"]
@@ -66,19 +68,26 @@ def wait_for(reference: Any, check_alive: Callable[[], None] = lambda: None) -> 
         raise ShardLostError(_first_line(error)) from error
 
 
-def start_actors(ray: Any, count: int, resources: dict[str, float]) -> list[Any]:
+def start_actors(ray: Any, variable: str, count: int, resources: dict[str, float]) -> list[Any]:
     """Ray's handles of actors, which start at once, one on a node where there are enough nodes."""
-    actor = ray.remote(ShardActor).options(
-        num_cpus=0,  # several may share a core, and would otherwise never start where there are few
-        resources=resources,
-        scheduling_strategy="SPREAD",
-        max_concurrency=_CALLS_AT_ONCE,
-        # One that is restarted has lost its rows, and must never look alive; and what is asked
-        # twice may be done twice.
-        max_restarts=0,
-        max_task_retries=0,
-    )
-    return [actor.remote() for _ in range(count)]
+    # Whoever asks how a shard is doing doesn't wait behind its calls.
+    kind = ray.remote(concurrency_groups={STATUS_GROUP: 1})(ShardActor)
+    unique = uuid.uuid4().hex[:12]  # many may have a variable of that name
+    return [
+        kind.options(
+            name=ShardName(variable, i, count, unique).text,
+            namespace=NAMESPACE,
+            num_cpus=0,  # several may share a core, and would otherwise never start on few
+            resources=resources,
+            scheduling_strategy="SPREAD",
+            max_concurrency=_CALLS_AT_ONCE,
+            # One that is restarted has lost its rows, and must never look alive; and what is asked
+            # twice may be done twice.
+            max_restarts=0,
+            max_task_retries=0,
+        ).remote()
+        for i in range(count)
+    ]
 
 
 def _first_line(error: Exception) -> str:

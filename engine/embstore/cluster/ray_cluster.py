@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import logging
 import os
 from typing import Any
 
 from embstore._closing_at_exit import close_all
+from embstore.cluster.head_probe import check_answers
 from embstore.errors import EmbStoreError, MissingLibraryError
 
-__all__ = ["addresses", "join_or_start", "library", "offered", "start_on_loopback"]
+__all__ = [
+    "ADDRESS_VARIABLE",
+    "LOOPBACK",
+    "addresses",
+    "authenticate",
+    "connect",
+    "join_or_start",
+    "keep_to_loopback",
+    "library",
+    "offered",
+    "start_on_loopback",
+]
 
+ADDRESS_VARIABLE = "RAY_ADDRESS"
 LOOPBACK = "127.0.0.1"
 _OTHER_NODES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # which Linux heeds too
 
@@ -41,8 +55,8 @@ def join_or_start() -> Any:
     if ray.is_initialized():
         return ray
     try:
-        if os.environ.get("RAY_ADDRESS"):
-            ray.init(log_to_driver=False)
+        if address := os.environ.get(ADDRESS_VARIABLE):
+            connect(ray, ADDRESS_VARIABLE, address)
         else:
             start_on_loopback(ray, object_store_memory=_OWN_OBJECT_STORE_BYTES)
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -50,16 +64,54 @@ def join_or_start() -> Any:
     return ray
 
 
-def start_on_loopback(ray: Any, **options: Any) -> None:
-    """Starts Ray on this computer, where nobody else can reach it; options as `ray.init` has them.
+def connect(ray: Any, name: str, address: str, **options: Any) -> None:
+    """Connects to a cluster that is there, at an address as RAY_ADDRESS may be.
 
-    Ray 2.60 puts an address of the network in place of a loopback one that it is given, and then
-    listens on every interface, unless it was told that there are to be no other nodes.
+    name: of the setting that gives the address; options as `ray.init` has them. Raises
+    EmbStoreError where nothing answers there, or it wants another token.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
+    if ":" in address and "//" not in address:
+        check_answers(name, address)
+        if address.rpartition(":")[0] in (LOOPBACK, "localhost"):
+            keep_to_loopback()
+        authenticate(ray, name, address)
+    ray.init(address=address, log_to_driver=False, **options)
+
+
+def authenticate(ray: Any, name: str, address: str) -> None:
+    """Shows the cluster the user's token where there is one: Ray does so only where it is asked to,
+    or has found the cluster by itself. Raises EmbStoreError where the cluster wants another.
+    """
+    setup = importlib.import_module("ray._private.authentication.authentication_token_setup")
+    logging.getLogger(setup.__name__).setLevel(logging.ERROR)  # it warns that it does so
+    setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    try:
+        setup.ensure_token_if_auth_enabled(create_token_if_missing=False)
+        # Which is refused at once here; what connects tries for half a minute.
+        importlib.import_module("ray._raylet").GcsClient(address=address)
+    except (ray.exceptions.RayError, RuntimeError) as error:
+        told = " ".join(str(error).split())
+        if "uthenticat" in told or "oken" in told:
+            raise EmbStoreError(
+                f"{name}: {address} wants the token of the user who started it; copy that one's "
+                f"~/.ray/auth_token here: {told}"
+            ) from error
+        raise EmbStoreError(f"{name}: {address} can't be connected to: {told}") from error
+
+
+def keep_to_loopback() -> None:
+    """Ray 2.60 puts an address of the network in place of a loopback one that it is given, and then
+    listens on every interface, unless it was told that there are to be no other computers.
+    """
     os.environ[_OTHER_NODES] = "0"
     # What the variable was when Ray was imported.
     importlib.import_module("ray._private.ray_constants").ENABLE_RAY_CLUSTER = False  # type: ignore[attr-defined]
+
+
+def start_on_loopback(ray: Any, **options: Any) -> None:
+    """Starts Ray where no other computer can reach it; options as `ray.init` has them."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
+    keep_to_loopback()
     ray.init(
         address="local",
         include_dashboard=False,

@@ -38,7 +38,7 @@ class RowServer:
         threading.Thread(target=self._accept, name="embstore-accept", daemon=True).start()
 
     def give_up_pushes(self) -> None:
-        """So that nothing of the shard is held, which is about to be closed."""
+        """Those that aren't applied yet won't be."""
         self._pushes.give_up()
 
     def close(self) -> None:

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from embstore._shard import LocalShard, ShardSpec
+from embstore._shard import ShardSpec
 from embstore._storage_places import prepare_places
+from embstore.cluster.counted_shard import CountedShard
+from embstore.cluster.node_settings import NodeSettings
 from embstore.cluster.pushes import PushRules
 from embstore.cluster.row_server import RowServer
+from embstore.cluster.shard_status import ShardStatus, status_of
 from embstore.errors import EmbStoreError
 from embstore.options import Tier
 
@@ -38,7 +41,7 @@ class ShardActor:
     """Answers everything but look-ups and applies, which go over its `RowServer`."""
 
     def __init__(self) -> None:
-        self._shard: LocalShard | None = None
+        self._shard: CountedShard | None = None
         self._server: RowServer | None = None
 
     def node(self) -> tuple[str, int]:
@@ -50,14 +53,25 @@ class ShardActor:
     def open(self, spec: ShardSpec, place: ShardPlace, host: str, rules: PushRules) -> Answer:
         """Makes the shard; the value is the `ServerAddress` that serves its rows."""
         try:
-            prepare_places(place.tiers, place.variable, place.shards)
-            self._shard = LocalShard(spec)
+            tiers, spec = NodeSettings.of_this_process().settle(place.tiers, spec)
+            prepare_places(tiers, place.variable, place.shards)
+            self._shard = CountedShard(spec)
         except EmbStoreError as error:
             return Answer(error=error)
         self._server = RowServer(self._shard, spec.dim, host, rules)
         return Answer(self._server.address)
 
+    def status(self) -> ShardStatus | None:
+        """None until it is open, and after it was closed."""
+        shard = self._shard
+        try:
+            return None if shard is None else status_of(shard)
+        except EmbStoreError:
+            return None
+
     def call(self, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Answer:
+        if method == "close" and self._server is not None:
+            self._server.give_up_pushes()  # nothing of the shard is held any more
         try:
             return Answer(getattr(self._shard, method)(*arguments, **options))
         except EmbStoreError as error:

@@ -1,0 +1,36 @@
+"""The directory that --pmem names, and how much room there is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from embstore.errors import InvalidArgumentError
+
+__all__ = ["PmemPlace"]
+
+
+@dataclass(frozen=True)
+class PmemPlace:
+    path: str  # absolute
+    free_bytes: int
+
+    @classmethod
+    def of(cls, path: str) -> PmemPlace:
+        place = Path(path).absolute()
+        if not place.is_dir():
+            raise InvalidArgumentError(
+                f"--pmem: {path} isn't a directory; give one on the mount of the PMem"
+            )
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise InvalidArgumentError(f"--pmem: this user can't write to {path}")
+        return cls(str(place), shutil.disk_usage(place).free)
+
+    @property
+    def whole_gib(self) -> int:
+        """What the node says to have: Ray counts a node's resources in whole numbers. Less than 1
+        counts as 1, or nothing could lie there; that a shard has room is checked once more when it
+        is made."""
+        return max(1, self.free_bytes >> 30)

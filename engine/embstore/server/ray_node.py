@@ -1,0 +1,116 @@
+"""This computer's node of a Ray cluster, for as long as it is wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from embstore.cluster import ray_cluster
+from embstore.cluster.node_settings import NodeSettings
+from embstore.errors import EmbStoreError
+from embstore.server import process_tree
+from embstore.server.bind_address import BindAddress
+
+__all__ = ["DEFAULT_PORT", "RayNode", "started"]
+
+DEFAULT_PORT = 6379  # of a head, as Ray has it
+_ENDED_WITHIN_S = 5.0
+_ESSENTIAL = ("raylet", "gcs_server")
+
+
+class RayNode:
+    """address: of the cluster's head."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        self.address: str = node.address
+
+    def ended(self) -> list[str]:
+        """Processes without which it is no node any more."""
+        return [kind for kind, _ in self._node.dead_processes() if kind in _ESSENTIAL]
+
+    @property
+    def logs(self) -> str:
+        return str(self._node.get_logs_dir_path())
+
+
+@contextlib.contextmanager
+def started(
+    bind: BindAddress, master: str | None, resources: dict[str, float], settings: NodeSettings
+) -> Iterator[RayNode]:
+    """A head, or with a master a node more of its cluster. All its processes have ended afterwards,
+    those of workers and shards too, and no others.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
+    if master is None:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # read when Ray is imported
+    ray = ray_cluster.library()
+    if bind.is_loopback:
+        ray_cluster.keep_to_loopback()
+    process_tree.adopt_orphans()
+    node: Any = None
+    try:
+        try:
+            node = _start(ray, bind, master, resources, settings)
+        except EmbStoreError:
+            raise
+        except Exception as error:
+            raise EmbStoreError(_described(error, master)) from error
+        yield RayNode(node)
+    finally:
+        if node is not None:
+            node.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)
+        # Ray's agents try for a minute or two to tell those that were killed.
+        below = process_tree.descendants(os.getpid())
+        if left := process_tree.end(below, _ENDED_WITHIN_S):
+            numbers = ", ".join(str(process.number) for process in left)
+            raise EmbStoreError(f"these processes don't end: {numbers}")
+
+
+def _start(
+    ray: Any,
+    bind: BindAddress,
+    master: str | None,
+    resources: dict[str, float],
+    settings: NodeSettings,
+) -> Any:
+    if master is None:
+        importlib.import_module(
+            "ray._private.authentication.authentication_token_setup"
+        ).ensure_token_if_auth_enabled(create_token_if_missing=True)
+    else:
+        ray_cluster.authenticate(ray, "--master_endpoint", master)
+    # What `ray start` does; but that puts other addresses in place of those that it is given, and
+    # has no second node on a loopback address.
+    parameters = importlib.import_module("ray._private.parameter").RayParams(
+        node_ip_address=bind.ip,
+        gcs_server_port=bind.port if master is None else None,
+        gcs_address=master,
+        node_manager_port=(bind.port or 0) if master is not None else 0,
+        resources=resources,
+        include_dashboard=False,
+        include_log_monitor=False,
+        no_monitor=True,  # which starts computers of a cloud
+        env_vars=settings.environment(),
+    )
+    return importlib.import_module("ray._private.node").Node(
+        parameters,
+        head=master is None,
+        shutdown_at_exit=False,
+        spawn_reaper=True,  # ends them where this process is killed
+    )
+
+
+def _described(error: Exception, master: str | None) -> str:
+    told = " ".join(str(error).split()) or type(error).__name__
+    if master is None:
+        return f"--bind_ip: Ray can't be started: {told}"
+    if "ersion mismatch" in told:
+        return (
+            f"--master_endpoint: {master} runs another Ray or Python, and every node and worker "
+            f"needs the same; install those that it has: {told}"
+        )
+    return f"--master_endpoint: {master} can't be joined: {told}"

@@ -1,0 +1,133 @@
+"""Serves in the foreground, until it is told to end."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from types import FrameType
+
+from embstore.cluster import PMEM_RESOURCE
+from embstore.cluster.head_probe import check_answers, host_and_port
+from embstore.cluster.node_settings import NodeSettings
+from embstore.cluster.ray_cluster import ADDRESS_VARIABLE, LOOPBACK
+from embstore.errors import EmbStoreError, InvalidArgumentError
+from embstore.server import ray_node
+from embstore.server.bind_address import BindAddress
+from embstore.server.pmem_place import PmemPlace
+
+__all__ = ["serve"]
+
+_MOST_CACHE_MIB = 1 << 30
+_LOOKED_AFTER_S = 0.1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def serve(arguments: list[str]) -> None:
+    """Until SIGINT or SIGTERM; raises EmbStoreError, SystemExit for arguments that aren't any."""
+    parsed = _parser().parse_args(arguments)
+    master: str | None = parsed.master_endpoint
+    bind = BindAddress.of(parsed.bind_ip)
+    if master is None and bind.port is None:
+        bind = BindAddress(bind.ip, ray_node.DEFAULT_PORT)
+    place = None if parsed.pmem is None else PmemPlace.of(parsed.pmem)
+    settings = NodeSettings(
+        None if place is None else place.path, _cache_bytes(parsed.cache_size, parsed.pmem)
+    )
+    if master is not None:
+        _check_reach(bind, master)
+    bind.check_free()
+    if master is not None:
+        check_answers("--master_endpoint", master)
+    resources = {} if place is None else {PMEM_RESOURCE: float(place.whole_gib)}
+    ending = _Ending()
+    with ray_node.started(bind, master, resources, settings) as node:
+        if not ending.is_asked_for:
+            room = "" if place is None else f" with {place.whole_gib} GiB at {place.path}"
+            print(
+                f"embstore.server: {bind.ip} is ready{room}; workers set "
+                f"{ADDRESS_VARIABLE}={node.address}",
+                flush=True,
+            )
+        while not ending.is_asked_for and not (ended := node.ended()):
+            time.sleep(_LOOKED_AFTER_S)
+        was_asked = ending.is_asked_for
+        ending.begin()
+        if not was_asked:
+            raise EmbStoreError(
+                f"Ray's {ended[0]} has ended, and with it this node: its head may be gone, or "
+                f"{node.logs} says why"
+            )
+    print("embstore.server: ended", file=sys.stderr)
+
+
+class _Ending:
+    """Asked for by SIGINT or SIGTERM. What is being started then is started whole, and ended: an
+    exception from a signal may be raised where Python drops it. A second signal in that time ends
+    this process at once, and the kernel Ray's.
+    """
+
+    def __init__(self) -> None:
+        self.is_asked_for = False
+        for number in _SIGNALS:
+            signal.signal(number, self._ask)
+
+    def begin(self) -> None:
+        """From here on it is ended whole."""
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+    def _ask(self, _number: int, _frame: FrameType | None) -> None:
+        self.is_asked_for = True
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _check_reach(bind: BindAddress, master: str) -> None:
+    host, _ = host_and_port("--master_endpoint", master)
+    if (host == LOOPBACK) != bind.is_loopback:
+        raise InvalidArgumentError(
+            f"--bind_ip: nodes at {bind.ip} and {host} can't reach each other; give addresses of "
+            "one network to both"
+        )
+
+
+def _cache_bytes(cache_size: int | None, pmem: str | None) -> int | None:
+    if cache_size is None:
+        return None
+    if pmem is None:
+        raise InvalidArgumentError("--cache_size is of the DRAM in front of --pmem; give that too")
+    if not 1 <= cache_size <= _MOST_CACHE_MIB:
+        raise InvalidArgumentError(
+            f"--cache_size must be from 1 to {_MOST_CACHE_MIB} MB, got {cache_size}"
+        )
+    return cache_size << 20
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m embstore.server",
+        description="A node for shards of embedding variables, until it is told to end. "
+        "`python -m embstore.server status`: how a cluster is doing.",
+    )
+    parser.add_argument(
+        "--bind_ip",
+        default=LOOPBACK,
+        metavar="IP[:PORT]",
+        help=f"address of this computer; {LOOPBACK} by default. PORT: of a cluster's head, "
+        f"{ray_node.DEFAULT_PORT} by default; of a node that joins, its raylet's",
+    )
+    parser.add_argument("--pmem", metavar="DIR", help="where NODE_PMEM is on this node")
+    parser.add_argument(
+        "--cache_size",
+        type=int,
+        metavar="MB",
+        help="of DRAM (2**20 bytes each) for each shard that lies in --pmem and names no size",
+    )
+    parser.add_argument(
+        "--master_endpoint",
+        metavar="IP:PORT",
+        help="of the cluster to join; without it a new one is started",
+    )
+    return parser

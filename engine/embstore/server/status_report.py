@@ -1,0 +1,103 @@
+"""A cluster's status as tables, with rich where it is installed, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+from embstore.cluster.counted_shard import WINDOW_S
+from embstore.server.cluster_status import ClusterStatus, ShardReport
+
+__all__ = ["as_json", "print_tables"]
+
+_Rows = list[list[str]]
+
+_FILE_COLUMNS = 1000  # in a file, or a pipe, nothing is to be cut
+
+_NODES = ["node", "alive", "CPUs", "PMem (GiB)", "shards"]
+_SHARDS = ["variable", "shard", "node", "process", "rows", "memory", "looked up/s", "applied/s"]
+_NUMBERS = {"CPUs", "PMem (GiB)", "shards", "process", "rows", "looked up/s", "applied/s"}
+
+
+def as_json(status: ClusterStatus) -> str:
+    """The fields of `ClusterStatus`, and window_s: that the rates are of."""
+    return json.dumps({**asdict(status), "window_s": WINDOW_S}, indent=1)
+
+
+def print_tables(status: ClusterStatus) -> None:
+    nodes = [
+        [
+            node.address,
+            "yes" if node.is_alive else "no",
+            f"{node.cpus:g}",
+            f"{node.pmem_gib:g}" if node.pmem_gib else "-",
+            str(sum(shard.node_id == node.node_id for shard in status.shards)),
+        ]
+        for node in status.nodes
+    ]
+    _print("nodes", _NODES, nodes)
+    if status.shards:
+        title = f"shards; ids a second over the last {WINDOW_S} s"
+        _print(title, _SHARDS, [_shard_row(shard) for shard in status.shards])
+    else:
+        print("no shards")
+
+
+def _shard_row(shard: ShardReport) -> list[str]:
+    where = [
+        shard.variable,
+        f"{shard.index} of {shard.shards}",
+        shard.node or "-",
+        str(shard.process_id or "-"),
+    ]
+    if not shard.answers:
+        return [*where, "-", "does not answer", "-", "-"]
+    if shard.status is None:
+        return [*where, "-", "not open", "-", "-"]
+    told = shard.status
+    memory = [f"{tier.kind} {_size(tier.bytes)}" for tier in told.tiers]
+    return [
+        *where,
+        f"{told.rows:,}",
+        "\n".join([*memory, f"index {_size(told.index_bytes)}"]),
+        f"{told.looked_up_ids_per_s:,.0f}",
+        f"{told.applied_ids_per_s:,.0f}",
+    ]
+
+
+def _size(count: float) -> str:
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    while count >= 1024 and len(units) > 1:
+        count /= 1024
+        del units[0]
+    return f"{count:.4g} {units[0]}"
+
+
+def _print(title: str, columns: list[str], rows: _Rows) -> None:
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:  # the engine itself needs numpy alone
+        _print_plain(title, columns, rows)
+        return
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right" if column in _NUMBERS else "left")
+    for row in rows:
+        table.add_row(*row)
+    is_terminal = sys.stdout.isatty()
+    Console(width=None if is_terminal else _FILE_COLUMNS).print(table)
+
+
+def _print_plain(title: str, columns: list[str], rows: _Rows) -> None:
+    rows = [[cell.replace("\n", ", ") for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    print(title)
+    for row in (columns, *rows):
+        cells = [
+            cell.rjust(width) if column in _NUMBERS else cell.ljust(width)
+            for column, cell, width in zip(columns, row, widths, strict=True)
+        ]
+        print("  ".join(cells).rstrip())
+    print()

@@ -1,0 +1,149 @@
+"""`python -m embstore.server` as processes of a test, on the loopback address."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import assert_gone, descendants
+
+_READY_WITHIN_S = 60
+
+
+@contextlib.contextmanager
+def sessions_folder() -> Iterator[Path]:
+    """For Ray's files; sockets' paths must be short."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("needs Ray: pip install 'pmemlab[cluster]'")
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Server:
+    """A process, and the address of its cluster."""
+
+    def __init__(self, process: subprocess.Popen[str], address: str, pmem: Path | None) -> None:
+        self.process = process
+        self.address = address
+        self.pmem = pmem
+
+    def everything(self) -> set[int]:
+        return {self.process.pid, *descendants(self.process.pid)}
+
+
+@contextlib.contextmanager
+def server(folder: Path, *flags: str, ends_by: signal.Signals = signal.SIGTERM) -> Iterator[Server]:
+    """Ready, and ended by a signal; then none of its processes is left, Ray's agents included."""
+    process = start([sys.executable, "-m", "embstore.server", *flags], folder)
+    try:
+        ready = first_line(process)
+        pmem = Path(flags[flags.index("--pmem") + 1]) if "--pmem" in flags else None
+        running = Server(process, ready.rpartition("RAY_ADDRESS=")[2].strip(), pmem)
+        yield running
+        below = running.everything()
+        process.send_signal(ends_by)
+        err = wait_for_end(process, below)
+        assert process.returncode == 0, err
+    finally:
+        end(process)
+
+
+def start(command: list[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
+    inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**inherited, "RAY_TMPDIR": str(folder), **environment},
+    )
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    """Of what it says; fails with its errors where it ends, or says nothing in time."""
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        assert selector.select(_READY_WITHIN_S), "it says nothing"
+    line = process.stdout.readline()
+    assert line, process.communicate(timeout=30)[1]
+    return line
+
+
+def wait_for_end(process: subprocess.Popen[str], below: set[int]) -> str:
+    """What it said of errors. No process of those below is left by then."""
+    process.wait(timeout=60)
+    assert_gone(below, at_once=True)
+    return process.communicate(timeout=30)[1]  # which would have waited for those below
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Where a test failed before it did."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def status(folder: Path, address: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(status_text(folder, address, "--json"))
+    return told
+
+
+def status_text(folder: Path, address: str, *flags: str) -> str:
+    """Fails where it takes longer than it may to find that a shard is stopped."""
+    began = time.monotonic()
+    process = start(
+        [
+            *(sys.executable, "-m", "embstore.server", "status"),
+            *("--master_endpoint", address, *flags),
+        ],
+        folder,
+    )
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert time.monotonic() - began < 30
+    return out
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def listening(processes: set[int]) -> set[str]:
+    """The addresses, as the kernel's tables have them, that they take connections at."""
+    addresses: dict[str, str] = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A":
+                addresses[f"socket:[{fields[9]}]"] = fields[1].partition(":")[0]
+    found = set()
+    for process in processes:
+        with contextlib.suppress(OSError):  # it, or a descriptor, is closed meanwhile
+            for descriptor in Path(f"/proc/{process}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    found.add(addresses.get(str(descriptor.readlink()), ""))
+    return found - {""}
