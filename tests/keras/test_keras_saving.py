@@ -112,6 +112,17 @@ def test_a_model_that_was_not_trained_yet_is_saved_too(tmp_path: Path) -> None:
 # --- Weights
 
 
+def test_keys_that_were_never_trained_are_among_the_weights(tmp_path: Path) -> None:
+    model, other = of_any_key(), of_any_key("another")
+    fit(model, ids_with_duplicates())
+    strangers = np.arange(-50, 0)
+    rows = model.get_layer("table").variable.lookup(strangers)
+    assert not np.array_equal(other.get_layer("another").variable.lookup(strangers), rows)
+    model.save_weights(tmp_path / "model.weights.h5")
+    other.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(other.get_layer("another").variable.lookup(strangers), rows)
+
+
 def test_weights_load_into_a_model_whose_layers_have_other_names(
     trained: Any, tmp_path: Path
 ) -> None:
