@@ -65,6 +65,7 @@ class PersistedRestorePlan:
         state = saved_state(variable, entry)
         with variable._partitions_lock:
             variable._last_save = None
+            variable._rate_changes += 1
             try:
                 for partition, (shard, number) in enumerate(
                     zip(variable._shards, self.numbers, strict=True)

@@ -57,6 +57,7 @@ class RestorePlan:
         state = saved_state(variable, self.entry)
         with variable._checkpoint_lock, variable._partitions_lock:
             variable._last_save = None
+            variable._rate_changes += 1
             try:
                 self._fill(self.chain, state)
             except ClosedError:

@@ -242,6 +242,24 @@ def test_rows_restored_into_a_compiled_model_have_their_slots(trained: Any, tmp_
     assert_same_table(trained.get_layer("table").variable, fresh.get_layer("table").variable)
 
 
+def test_a_rate_that_was_restored_or_set_by_hand_gives_way_to_the_models(
+    trained: Any, tmp_path: Path
+) -> None:
+    (table,) = es.keras.variables(trained)
+    table.learning_rate = 0.5
+    es.save(tmp_path, [table], global_step=1)
+    for change in ("restored", "set"):
+        fit(trained, ids_with_duplicates(), epochs=1)
+        assert table.learning_rate == np.float32(0.1)
+        if change == "restored":
+            es.restore(tmp_path, [table])
+        else:
+            table.learning_rate = 0.5
+        assert table.learning_rate == 0.5
+    fit(trained, ids_with_duplicates(), epochs=1)
+    assert table.learning_rate == np.float32(0.1)
+
+
 def test_rows_restored_without_their_slots_are_not_trained_from_nothing(
     trained: Any, tmp_path: Path
 ) -> None:

@@ -63,6 +63,8 @@ class Table:
         self._variable: EmbeddingVariable | None = None
         self._gathered: list[_Gathered] = []
         self._numbers = itertools.count()
+        # Of which variable, after how many changes of its own, the rate is known to be what.
+        self._rate_known: tuple[EmbeddingVariable, int, float] | None = None
         self._converted: tuple[Any, Optimizer] | None = None
 
     @property
@@ -204,8 +206,8 @@ class Table:
                 grads = grads / np.float32(loss_scale)
             variable = self._trainable(optimizer)
             wanted = rate if self.own is None else self.own.rate(steps_trained(variable))
-            if wanted is not None and np.float32(wanted) != np.float32(variable.learning_rate):
-                variable.learning_rate = wanted
+            if wanted is not None:
+                self._set_rate(variable, wanted)
             variable.apply_gradients(ids, grads)
 
     def train_by(self, theirs: Any) -> None:
@@ -213,6 +215,14 @@ class Table:
         with self._lock:
             if self.own is None and (self._variable is None or self._variable.optimizer is None):
                 self._trainable(theirs)
+
+    def _set_rate(self, variable: EmbeddingVariable, wanted: float) -> None:
+        known = (variable, variable._rate_changes, wanted)
+        if known == self._rate_known:
+            return
+        if np.float32(wanted) != np.float32(variable.learning_rate):
+            variable.learning_rate = wanted
+        self._rate_known = (variable, variable._rate_changes, wanted)
 
     def _trainable(self, theirs: Any) -> EmbeddingVariable:
         rule = self._rule_of(theirs) if self.own is None else self.own.optimizer
