@@ -290,3 +290,5 @@ def test_the_names_of_the_guide_are_there() -> None:
     assert es.openembedding is embed
     assert embed.__version__
     assert issubclass(embed.Model, keras.Model)
+    with pytest.raises(AttributeError, match="ray start --head"):
+        embed.Server()  # type: ignore[operator]

@@ -68,9 +68,22 @@ __all__ = [
 ]
 
 
+_SERVERS_ARE_NODES = (
+    "servers are the nodes of a Ray cluster here: start one (ray start --head --port=PORT), and "
+    "set flags.master_endpoint to its IP:PORT"
+)
+_INSTEAD = {
+    "Master": _SERVERS_ARE_NODES,
+    "Server": _SERVERS_ARE_NODES,
+    "Nadam": "rows can't be trained by it; take Adam",
+    "Variable": "embstore.get_embedding_variable makes tables without a layer",
+}
+
+
 def __getattr__(name: str) -> str:
     if name == "__version__":
         from importlib.metadata import version
 
         return version("pmemlab")
-    raise AttributeError(f"module 'embstore.openembedding' has no attribute {name!r}")
+    hint = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
+    raise AttributeError(f"module 'embstore.openembedding' has no attribute {name!r}{hint}")

@@ -15,7 +15,7 @@ __all__ = ["ServerConfig", "server_config"]
 
 _MIB = 1 << 20
 _CACHE_MB = 1024  # OpenEmbedding's own default
-_POOL_TO_CACHE = 16
+_POOL_TO_CACHE = 8
 
 # OpenEmbedding's other fields: what they are where nothing is asked for, and what to do instead.
 _NO_MEANING = {
