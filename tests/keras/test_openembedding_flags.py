@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,12 @@ from openembedding_models import on_pmem, tables_of
 
 import embstore as es
 import embstore.openembedding as embed
-from embstore.errors import InvalidArgumentError, MissingDeviceError, UnsupportedError
+from embstore.errors import (
+    InvalidArgumentError,
+    MissingDeviceError,
+    MissingLibraryError,
+    UnsupportedError,
+)
 from embstore.openembedding.placement import TableNeed, placements, shares
 from embstore.openembedding.server_config import server_config
 
@@ -69,6 +75,15 @@ def test_a_field_that_cannot_be_followed_is_named(
 ) -> None:
     with pytest.raises(error, match=told):
         server_config(text)
+
+
+def test_without_pyyaml_a_config_in_yaml_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(MissingLibraryError, match="pip install pyyaml"):
+        server_config("server: {}")
+    assert server_config('{"server": {}}').pmem_pool_root_path is None
 
 
 def test_a_field_that_changes_no_result_is_told_to_have_no_effect() -> None:

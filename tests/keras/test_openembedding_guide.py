@@ -131,6 +131,14 @@ def test_what_a_table_cannot_do_is_refused_or_converted_as_asked_for() -> None:
         embed.distributed_optimizer(keras.optimizers.Adam(amsgrad=True))
 
 
+def test_an_optimizer_that_scales_the_loss_is_distributed_as_the_one_in_it() -> None:
+    scaling = keras.optimizers.LossScaleOptimizer(adam())
+    assert embed.distributed_optimizer(scaling) is scaling
+    momentum = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
+    with pytest.raises(UnsupportedError, match="momentum"):
+        embed.distributed_optimizer(momentum)
+
+
 # --- Save, and go on
 
 

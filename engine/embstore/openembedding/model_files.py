@@ -118,5 +118,8 @@ def _put(what: Path | None, path: Path) -> None:
 
 
 def _sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    descriptor = os.open(path, os.O_RDONLY)  # of a folder too: zipped=False
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

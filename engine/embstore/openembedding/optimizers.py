@@ -6,7 +6,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras.optimizers import SGD, Adadelta, Adagrad, Adam, Adamax, Ftrl, RMSprop
+from keras.optimizers import (
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    Ftrl,
+    LossScaleOptimizer,
+    RMSprop,
+)
 
 from embstore.keras.optimizers import rule_of
 
@@ -30,5 +39,6 @@ def distributed_optimizer(optimizer: Any, explicit: bool = True) -> Any:
     Raises UnsupportedError where rows can't be trained by it.
     """
     del explicit
-    rule_of(optimizer)
+    scaled = isinstance(optimizer, LossScaleOptimizer)
+    rule_of(optimizer.inner_optimizer if scaled else optimizer)
     return optimizer
