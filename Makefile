@@ -7,6 +7,8 @@ INSTALLED := $(VENV)/.installed
 # The commands of `pmemlab` that train nothing: neither the engine nor PyTorch is needed.
 LAB_TOOLS := $(VENV)/.lab-tools
 LAB := PYTHONPATH=lab $(BIN)/python -m pmemlab
+# TensorFlow takes 1.6 GB, and no other test needs it: it has an environment of its own, beside which the other's packages are found.
+TENSORFLOW := $(VENV)/tensorflow
 GET_TORCH := $(BIN)/python -I lab/pmemlab/torch_wheel.py constraints.txt
 
 # What the engine's memories and disk tiers need, and what compiles its core.
@@ -121,7 +123,7 @@ bench: setup ## measure the engine against PyTorch and a hand-written loop
 	$(BIN)/python -m embstore.bench $(ARGS)
 
 .PHONY: check
-check: setup check-packages ## lint, check types and locks, test the core under sanitizers, and cut its power 500 times
+check: setup check-packages tensorflow ## lint, check types and locks, test the core under sanitizers, and cut its power 500 times
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	find engine/core lab/pmemlab/powercut -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
@@ -193,6 +195,16 @@ $(BIN)/pip:
 .PHONY: docker-answers
 docker-answers:
 	@docker/engine.sh check
+
+.PHONY: tensorflow
+tensorflow: $(TENSORFLOW)/.installed
+
+$(TENSORFLOW)/.installed: constraints.txt | $(INSTALLED)
+	$(PYTHON) -m venv --clear $(TENSORFLOW)
+	$(TENSORFLOW)/bin/python -m pip install -q -c constraints.txt tensorflow-cpu
+	packages() { "$$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }; \
+	  echo "import site; site.addsitedir('$$(packages $(VENV))')" > "$$(packages $(TENSORFLOW))/beside.pth"
+	touch $@
 
 .PHONY: optional-packages
 optional-packages:

@@ -12,8 +12,9 @@
         var.apply_gradients(ids, gradients_of_rows)
 
 `embstore.torch` has the same as PyTorch modules, and `embstore.keras` as layers for Keras 3; they
-are imported on first use and need torch and keras. `embstore.cluster` has tables in other processes
-and on other computers, and needs Ray.
+are imported on first use and need torch and keras. `embstore.openembedding` has OpenEmbedding's
+names for the latter. `embstore.cluster` has tables in other processes and on other computers, and
+needs Ray.
 `embstore.feature_column`, `embstore.graph` and `embstore.deeprec` are for programs written for
 TensorFlow 1.
 """
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from embstore import cluster as cluster
     from embstore import deeprec as deeprec
     from embstore import keras as keras
+    from embstore import openembedding as openembedding
     from embstore import torch as torch
     from embstore.tensorflow1 import feature_column as feature_column
     from embstore.tensorflow1 import graph as graph
@@ -103,6 +105,7 @@ _ON_FIRST_USE = {
     "feature_column": "embstore.tensorflow1.feature_column",
     "graph": "embstore.tensorflow1.graph",
     "keras": "embstore.keras",
+    "openembedding": "embstore.openembedding",
     "torch": "embstore.torch",
 }
 

@@ -105,6 +105,11 @@ class PersistWriter:
                 "restore_persisted() one of them, or give another directory"
             )
 
+    def is_pending(self) -> bool:
+        """Whether a checkpoint was begun that isn't durable, nor given up, yet."""
+        with self.mutex:
+            return not all(future.done() for future in self.pending)
+
     def wait_until_pending(self, most: int) -> None:
         """Raises what an earlier checkpoint met in the background."""
         while True:

@@ -73,6 +73,7 @@ class PersistedRestorePlan:
         variable._forget_prefetched()
         with variable._partitions_lock:
             variable._last_save = None
+            variable._rate_changes += 1
             try:
                 for partition, (shard, number) in enumerate(
                     zip(variable._shards, self.numbers, strict=True)

@@ -58,6 +58,7 @@ class RestorePlan:
         variable._forget_prefetched()
         with variable._checkpoint_lock, variable._partitions_lock:
             variable._last_save = None
+            variable._rate_changes += 1
             try:
                 self._fill(self.chain, state)
             except ClosedError:

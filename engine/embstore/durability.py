@@ -9,6 +9,7 @@ of SSDHASH or LEVELDB below the pools takes part: a checkpoint covers its rows t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from embstore import _checks
 from embstore._persist_writer import PersistWriter
@@ -37,6 +38,14 @@ MOST_KEPT = 8
 MOST_PENDING = 7  # with those that are kept, as many as a pool has room for
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """number: at its path, where that of one that was given up may be given again. id: its own."""
+
+    number: int
+    id: bytes
+
+
 def persist(
     variables: Sequence[EmbeddingVariable],
     path: PathLike,
@@ -61,6 +70,17 @@ def persist(
     in the background, of an earlier checkpoint: that one is given up then, and those that were
     durable stay.
     """
+    return make_checkpoint(variables, path, persist_pending_window, global_step, keep).number
+
+
+def make_checkpoint(
+    variables: Sequence[EmbeddingVariable],
+    path: PathLike,
+    persist_pending_window: int,
+    global_step: int | None,
+    keep: int,
+) -> Checkpoint:
+    """As `persist`."""
     chosen = _durable(variables)
     window = _checks.integer(
         "persist_pending_window", persist_pending_window, at_least=0, at_most=MOST_PENDING
@@ -78,7 +98,7 @@ def persist(
     if window == 0:
         pending.result()
         writer.forget(pending)
-    return checkpoint.number
+    return Checkpoint(checkpoint.number, checkpoint.checkpoint_id)
 
 
 def persisted(path: PathLike) -> list[int]:

@@ -74,6 +74,9 @@ class EmbeddingVariable:
         self._last_save: str | None = None
         # For embstore.durability: what writes the checkpoints of the pool.
         self._persist_writer: PersistWriter | None = None
+        # How often the learning rate was set or restored: who knows what it was then need not ask a
+        # shard elsewhere for it at every step.
+        self._rate_changes = 0
         self._shards = tuple(shards)
         self._is_elsewhere = any(hasattr(shard, "lookup_later") for shard in self._shards)
         self._prefetched = Prefetched()
@@ -110,6 +113,7 @@ class EmbeddingVariable:
         rate = self._check_trainable().check_learning_rate(value)
         self._refuse_if_forked()
         with self._partitions_lock:  # so that no batch trains some of its keys by the old one
+            self._rate_changes += 1
             for shard in self._shards:
                 shard.set_learning_rate(rate)
 

@@ -112,6 +112,17 @@ def test_a_model_that_was_not_trained_yet_is_saved_too(tmp_path: Path) -> None:
 # --- Weights
 
 
+def test_keys_that_were_never_trained_are_among_the_weights(tmp_path: Path) -> None:
+    model, other = of_any_key(), of_any_key("another")
+    fit(model, ids_with_duplicates())
+    strangers = np.arange(-50, 0)
+    rows = model.get_layer("table").variable.lookup(strangers)
+    assert not np.array_equal(other.get_layer("another").variable.lookup(strangers), rows)
+    model.save_weights(tmp_path / "model.weights.h5")
+    other.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(other.get_layer("another").variable.lookup(strangers), rows)
+
+
 def test_weights_load_into_a_model_whose_layers_have_other_names(
     trained: Any, tmp_path: Path
 ) -> None:
@@ -229,6 +240,24 @@ def test_rows_restored_into_a_compiled_model_have_their_slots(trained: Any, tmp_
     fresh = of_any_key()
     es.restore(tmp_path, es.keras.variables(fresh))
     assert_same_table(trained.get_layer("table").variable, fresh.get_layer("table").variable)
+
+
+def test_a_rate_that_was_restored_or_set_by_hand_gives_way_to_the_models(
+    trained: Any, tmp_path: Path
+) -> None:
+    (table,) = es.keras.variables(trained)
+    table.learning_rate = 0.5
+    es.save(tmp_path, [table], global_step=1)
+    for change in ("restored", "set"):
+        fit(trained, ids_with_duplicates(), epochs=1)
+        assert table.learning_rate == np.float32(0.1)
+        if change == "restored":
+            es.restore(tmp_path, [table])
+        else:
+            table.learning_rate = 0.5
+        assert table.learning_rate == 0.5
+    fit(trained, ids_with_duplicates(), epochs=1)
+    assert table.learning_rate == np.float32(0.1)
 
 
 def test_rows_restored_without_their_slots_are_not_trained_from_nothing(

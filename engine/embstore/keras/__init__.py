@@ -25,6 +25,10 @@ through memory; for tables that are too large for it see `rows_kept_apart`. What
 unseen raises: `get_weights` and `set_weights`, and with them
 `EarlyStopping(restore_best_weights=True)`, take `ModelCheckpoint` in place.
 
+With `shards=n` a table's rows lie in n other processes, on a Ray cluster (`embstore.cluster`). For
+a model's file those write and read the rows themselves, in a folder that Python's `tempfile` makes:
+where some are on other computers, have TMPDIR name one that all of them share.
+
 Gradient accumulation and moving averages of the Keras optimizer, momentum and the other options
 that have no counterpart in embstore.optimizers, and JAX are refused by errors that say so. On
 TensorFlow Keras itself squares the gradient of each duplicate in a batch by itself, and on torch

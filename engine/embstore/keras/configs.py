@@ -10,7 +10,7 @@ from embstore import _checks
 from embstore.errors import InvalidArgumentError
 from embstore.initializers import TruncatedNormal
 from embstore.keras.described import described, from_description
-from embstore.keras.embedding import described_rule, rule_from_description
+from embstore.keras.embedding import checked_parts, described_rule, rule_from_description
 from embstore.keras.initializers import initializer_from_keras
 from embstore.keras.optimizers import own_rule
 from embstore.options import EmbeddingVariableOption
@@ -31,6 +31,7 @@ class TableConfig:
     combiner: how the rows of a sample become one: "mean", "sum" or "sqrtn".
     placement: "auto" or "default_device", for programs written for keras-rs: tables lie where
         `ev_option` says.
+    ev_option, partition_num and shards: as `Embedding`'s.
     """
 
     name: str
@@ -42,6 +43,7 @@ class TableConfig:
     placement: str = "auto"
     ev_option: EmbeddingVariableOption | None = None
     partition_num: int = 1
+    shards: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or "/" in self.name:
@@ -51,6 +53,7 @@ class TableConfig:
         dim = _checks.integer("embedding_dim", self.embedding_dim, at_least=1)
         self.combiner = _checks.choice("combiner", self.combiner, COMBINERS)
         self.placement = _checks.choice("placement", self.placement, ("auto", "default_device"))
+        self.partition_num, self.shards = checked_parts(self.partition_num, self.shards)
         rows = self.vocabulary_size if (self.vocabulary_size or 0) > 0 else 4096
         if self.initializer is None:
             self.initializer = TruncatedNormal(stddev=1 / math.sqrt(dim) / 0.87962566103423978)
@@ -70,6 +73,7 @@ class TableConfig:
             "placement": self.placement,
             "ev_option": described("ev_option", self.ev_option),
             "partition_num": self.partition_num,
+            "shards": self.shards,
         }
 
     @classmethod

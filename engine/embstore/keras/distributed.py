@@ -169,6 +169,7 @@ def _embedding(table: TableConfig) -> Embedding:
         optimizer=table.optimizer,
         ev_option=table.ev_option,
         partition_num=table.partition_num,
+        shards=table.shards,
         name=table.name,
     )
 

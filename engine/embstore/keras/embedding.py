@@ -19,10 +19,10 @@ from embstore.keras.optimizers import OwnRule, own_rule
 from embstore.keras.rows import Rows
 from embstore.keras.saving import load_table, save_table
 from embstore.keras.table import Table
-from embstore.options import EmbeddingVariableOption
+from embstore.options import EmbeddingVariableOption, StorageOption
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["Embedding", "any_key"]
+__all__ = ["Embedding", "any_key", "checked_parts", "described_rule", "rule_from_description"]
 
 _EXACT_IN_FLOAT32 = 2**24  # integers up to here
 
@@ -44,7 +44,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
     optimizer: one of embstore.optimizers or of keras.optimizers, schedules too, that trains the
         rows; None: they are trained by the rule and rate of the model's.
     ev_option: where rows are kept, filters and eviction; the last acts when a model is saved.
-    partition_num: as of `embstore.get_embedding_variable`.
+    partition_num and shards: as of `embstore.get_embedding_variable`; with `shards` the rows lie in
+        other processes, on a Ray cluster.
 
     `variable` is the `embstore.EmbeddingVariable`, whose name is the layer's.
 
@@ -62,6 +63,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         optimizer: Any = None,
         ev_option: EmbeddingVariableOption | None = None,
         partition_num: int = 1,
+        shards: int | None = None,
         **kwargs: Any,
     ) -> None:
         check_backend()
@@ -82,7 +84,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.supports_masking = self.mask_zero
         self.autocast = False
         self.supports_jit = False  # XLA can't call out of a graph
-        self.partition_num = partition_num
+        self.partition_num, self.shards = checked_parts(partition_num, shards)
         option = ev_option or EmbeddingVariableOption()
         if not isinstance(option, EmbeddingVariableOption):
             raise InvalidArgumentError(
@@ -102,7 +104,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             option,
             self._own_rule,
             self.input_dim,
-            partition_num,
+            self.partition_num,
+            self.shards,
         )
         self._initializer = chosen
 
@@ -116,6 +119,15 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
     @property
     def table(self) -> Table:
         return self._table
+
+    def place(
+        self, storage: StorageOption, partition_num: int = 1, shards: int | None = None
+    ) -> None:
+        """Says anew where rows lie. Raises InvalidArgumentError once the layer was used."""
+        parts = checked_parts(partition_num, shards)
+        self._table.place(storage, *parts)
+        self.ev_option = replace(self.ev_option, storage_option=storage)
+        self.partition_num, self.shards = parts
 
     def dense_rows(self) -> NDArray[np.float32]:
         """The rows by id, float32 (input_dim, output_dim); those that aren't trained yet as they
@@ -174,6 +186,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             optimizer=described_rule(self._own_rule),
             ev_option=described("ev_option", _without_initializer(option)),
             partition_num=self.partition_num,
+            shards=self.shards,
         )
         return config
 
@@ -204,6 +217,18 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             f"{self.name}: {what} must be int64, got {dtype}, in which different keys become one; "
             'write keras.Input(..., dtype="int64"), and give int64 ids'
         )
+
+
+def checked_parts(partition_num: int, shards: int | None) -> tuple[int, int | None]:
+    partition_num = _checks.integer("partition_num", partition_num, at_least=1)
+    if shards is None:
+        return partition_num, None
+    if partition_num != 1:
+        raise InvalidArgumentError(
+            f"partition_num must be left at 1 where shards is given, got {partition_num}: each "
+            "shard is one partition"
+        )
+    return partition_num, _checks.integer("shards", shards, at_least=1)
 
 
 def described_rule(rule: OwnRule | None) -> Any:

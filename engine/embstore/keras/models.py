@@ -14,7 +14,16 @@ from embstore.keras.embedding import Embedding
 from embstore.options import EmbeddingVariableOption
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["distributed_model", "save_as_original_model", "variables"]
+__all__ = [
+    "converted_model",
+    "distributed_model",
+    "embeddings",
+    "original_model",
+    "refuse_regularized",
+    "save_as_original_model",
+    "table_of",
+    "variables",
+]
 
 
 def variables(model: Any) -> list[EmbeddingVariable]:
@@ -25,13 +34,17 @@ def variables(model: Any) -> list[EmbeddingVariable]:
     optimizer = getattr(model, "optimizer", None)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = optimizer.inner_optimizer
-    found: dict[int, EmbeddingVariable] = {}
-    for layer in _layers(model):
-        if isinstance(layer, Embedding) and id(layer) not in found:
-            if optimizer is not None and layer.trainable:
-                layer.table.train_by(optimizer)
-            found[id(layer)] = layer.variable
-    return list(found.values())
+    found = embeddings(model)
+    for layer in found:
+        if optimizer is not None and layer.trainable:
+            layer.table.train_by(optimizer)
+    return [layer.variable for layer in found]
+
+
+def embeddings(model: Any) -> list[Embedding]:
+    """The embeddings of ours that a model or layer has, each once."""
+    found = (layer for layer in _layers(model) if isinstance(layer, Embedding))
+    return list({id(layer): layer for layer in found}.values())
 
 
 def distributed_model(
@@ -39,6 +52,7 @@ def distributed_model(
     *,
     optimizer: Any = None,
     ev_option: EmbeddingVariableOption | Callable[[Any], EmbeddingVariableOption] | None = None,
+    shards: int | None = None,
 ) -> Any:
     """The same model, with an `Embedding` of embstore's for each `keras.layers.Embedding`.
 
@@ -47,7 +61,7 @@ def distributed_model(
     optimizer starts anew).
 
     model: a Sequential or functional model.
-    optimizer: as of `Embedding`, for all of them.
+    optimizer and shards: as of `Embedding`, for all of them.
     ev_option: for all of them; or a function that gives the one of a `keras.layers.Embedding`.
 
     Raises UnsupportedError for other models, and for embeddings that are regularized, constrained,
@@ -58,11 +72,16 @@ def distributed_model(
     def convert(layer: Any) -> Any:
         nonlocal replaced
         replaced += 1
-        return _distributed(
-            layer, optimizer, ev_option(layer) if callable(ev_option) else ev_option
+        refuse_regularized(layer)
+        return table_of(
+            layer,
+            Embedding,
+            optimizer=optimizer,
+            ev_option=ev_option(layer) if callable(ev_option) else ev_option,
+            shards=shards,
         )
 
-    converted = _converted(model, keras.layers.Embedding, convert)
+    converted = converted_model(model, keras.layers.Embedding, convert)
     if not replaced:
         raise InvalidArgumentError("model has no keras.layers.Embedding that could be replaced")
     return converted
@@ -75,33 +94,43 @@ def save_as_original_model(model: Any, path: str | os.PathLike[str]) -> None:
 
     Raises InvalidArgumentError where an embedding takes any int64: no array has so many rows.
     """
-    _converted(model, Embedding, _original).save(path)
+    original_model(model).save(path)
 
 
-def _distributed(
-    layer: Any, optimizer: Any, ev_option: EmbeddingVariableOption | None
-) -> Embedding:
+def original_model(model: Any) -> Any:
+    """The model with `keras.layers.Embedding`s, which have the rows as they are now."""
+    return converted_model(model, Embedding, _original)
+
+
+def refuse_regularized(layer: Any) -> None:
+    if layer.embeddings_regularizer is not None or layer.embeddings_constraint is not None:
+        raise UnsupportedError(
+            f"{layer.name}: an embedding with a regularizer or constraint can't be a table of "
+            "embstore's, since both need the whole table at each step"
+        )
+
+
+def table_of(layer: Any, make: Callable[..., Embedding], **arguments: Any) -> Embedding:
+    """What `make` makes in place of a `keras.layers.Embedding`, whose weights its keys start by."""
     if (
-        layer.embeddings_regularizer is not None
-        or layer.embeddings_constraint is not None
-        or layer.lora_enabled
+        layer.lora_enabled
         or layer.quantization_mode is not None
         or type(layer) is not keras.layers.Embedding
     ):
         raise UnsupportedError(
-            f"{layer.name}: a {type(layer).__name__} with a regularizer, constraint, LoRA or "
-            "quantization, or derived from keras.layers.Embedding, can't be a table of embstore's"
+            f"{layer.name}: a {type(layer).__name__} with LoRA or quantization, or derived from "
+            "keras.layers.Embedding, can't be a table of embstore's"
         )
-    converted = Embedding(
+    converted = make(
         layer.input_dim,
         layer.output_dim,
         layer.embeddings_initializer,
-        layer.mask_zero,
-        optimizer=optimizer,
-        ev_option=ev_option,
+        mask_zero=layer.mask_zero,
         name=layer.name,
         dtype=layer.dtype_policy,
         trainable=layer.trainable,
+        activity_regularizer=layer.activity_regularizer,
+        **arguments,
     )
     if layer.built:
         converted.table.start_from(np.array(layer.get_weights()[0], np.float32))
@@ -117,24 +146,30 @@ def _original(layer: Embedding) -> Any:
         name=layer.name,
         dtype=layer.dtype_policy,
         trainable=layer.trainable,
+        activity_regularizer=layer.activity_regularizer,
     )
     original.build()
     original.set_weights([rows])
     return original
 
 
-def _converted(model: Any, kind: Any, convert: Callable[[Any], Any]) -> Any:
-    """A clone of the model, in which layers of that kind are what `convert` makes of them."""
+def converted_model(model: Any, kind: Any, convert: Callable[[Any], Any]) -> Any:
+    """A clone of the model, in which layers of that kind are what `convert` makes of them; they are
+    cloned as others are where it makes None. A table of ours that it isn't given is both models'.
+    """
     clones: list[tuple[Any, Any]] = []
 
     def clone(layer: Any) -> Any:
-        if isinstance(layer, kind):
-            return convert(layer)
-        if any(isinstance(inner, kind) for inner in _layers(layer)):
+        made = convert(layer) if isinstance(layer, kind) else None
+        if made is not None:
+            return made
+        if not isinstance(layer, kind) and any(isinstance(inner, kind) for inner in _layers(layer)):
             raise UnsupportedError(
                 f"{layer.name}: its embeddings are out of reach in a {type(layer).__name__}; use "
                 "embstore.keras.Embedding in it"
             )
+        if any(isinstance(inner, Embedding) for inner in _layers(layer)):
+            return layer
         cloned = type(layer).from_config(layer.get_config())
         if isinstance(layer, keras.layers.Layer):  # else an operation of keras.ops
             clones.append((layer, cloned))

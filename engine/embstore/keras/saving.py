@@ -24,7 +24,7 @@ from embstore._save_job import SaveJob
 from embstore.checkpoint import saves_waiting_keys
 from embstore.errors import CheckpointError
 from embstore.keras.described import described, from_description
-from embstore.keras.table import Table
+from embstore.keras.table import Table, steps_trained
 
 __all__ = ["load_table", "rows_kept_apart", "save_table"]
 
@@ -55,6 +55,8 @@ def save_table(table: Table, store: Any) -> None:
     initial = table.initial_rows
     if initial is not None:
         store[_INITIAL] = initial
+    else:
+        state["initializer"] = described("initializer", table.initializer)
     optimizer = table.variable.optimizer if table.is_made else None
     state["optimizer"] = described("optimizer", optimizer)
     if not state["apart"] and table.is_made:
@@ -89,6 +91,8 @@ def load_table(table: Table, store: Any) -> None:
         )
     if _INITIAL in held:
         table.start_from(np.asarray(store[_INITIAL], np.float32))
+    elif "initializer" in state:  # else the file was written before that was kept
+        table.start_by(from_description(state["initializer"]))
     saved_by = from_description(state["optimizer"])
     if table.own is None and (not table.is_made or table.variable.optimizer != saved_by):
         table.make(saved_by)
@@ -108,7 +112,7 @@ def load_table(table: Table, store: Any) -> None:
 def _write(table: Table, directory: Path) -> None:
     # Not embstore.save, since increments of the user's own saves must not follow this one.
     variable = table.variable
-    step = max(shard.apply_count() for shard in variable._shards)
+    step = steps_trained(variable)
     job = SaveJob(uuid.uuid4().hex, step, False, saves_waiting_keys(), skip_damaged=False)
     with variable._checkpoint_lock:
         entry, _ = job.write(variable, directory, 0)

@@ -15,10 +15,10 @@ from embstore.errors import InvalidArgumentError, UnsupportedError
 from embstore.initializers import Constant, Initializer
 from embstore.keras.optimizers import OwnRule, rule_of, same_rule
 from embstore.optimizers import Optimizer
-from embstore.options import EmbeddingVariableOption
+from embstore.options import EmbeddingVariableOption, StorageOption
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["Table"]
+__all__ = ["Table", "steps_trained"]
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -37,6 +37,7 @@ class Table:
 
     own: None where the rows are trained by the rule of the optimizer that the model has.
     vocabulary_size: ids must be below it and not negative; None: any int64 is a key.
+    partition_num and shards: as of `embstore.get_embedding_variable`.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Table:
         own: OwnRule | None,
         vocabulary_size: int | None,
         partition_num: int = 1,
+        shards: int | None = None,
     ) -> None:
         self.name = name
         self.dim = dim
@@ -56,10 +58,13 @@ class Table:
         self._initializer = initializer
         self._option = ev_option
         self._partition_num = partition_num
+        self._shards = shards
         self._lock = threading.RLock()
         self._variable: EmbeddingVariable | None = None
         self._gathered: list[_Gathered] = []
         self._numbers = itertools.count()
+        # Of which variable, after how many changes of its own, the rate is known to be what.
+        self._rate_known: tuple[EmbeddingVariable, int, float] | None = None
         self._converted: tuple[Any, Optimizer] | None = None
 
     @property
@@ -81,9 +86,26 @@ class Table:
         values = self._initializer.value if isinstance(self._initializer, Constant) else None
         return None if np.ndim(values) < 2 else np.asarray(values, np.float32)  # type: ignore[arg-type]
 
-    def start_from(self, initial_rows: Floats) -> None:
-        """Has key k start as row k of these; a variable that was made is emptied."""
+    @property
+    def initializer(self) -> Initializer:
+        return self._initializer
+
+    def start_by(self, initializer: Initializer) -> None:
+        """Has keys start so; a variable that was made by another is emptied."""
         with self._lock:
+            if initializer == self._initializer:
+                return
+            init = replace(self._option.init_option, initializer=None)
+            self._option = replace(self._option, init_option=init)
+            self._initializer = initializer
+            if self._variable is not None:
+                self.make(self._variable.optimizer)
+
+    def start_from(self, initial_rows: Floats) -> None:
+        """Has key k start as row k of these; a variable that was made by others is emptied."""
+        with self._lock:
+            if np.array_equal(initial_rows, self.initial_rows):  # type: ignore[arg-type]
+                return
             option = self._option
             init = replace(
                 option.init_option, initializer=None, default_value_dim=len(initial_rows)
@@ -92,6 +114,17 @@ class Table:
             self._initializer = Constant(initial_rows)
             if self._variable is not None:
                 self.make(self._variable.optimizer)
+
+    def place(self, storage: StorageOption, partition_num: int, shards: int | None) -> None:
+        """Says where rows are to lie, as long as there are none."""
+        with self._lock:
+            if self.is_made:
+                raise InvalidArgumentError(
+                    f"{self.name}: was used already, so where its rows lie can't be chosen any more"
+                )
+            self._option = replace(self._option, storage_option=storage)
+            self._partition_num = partition_num
+            self._shards = shards
 
     def make(self, optimizer: Optimizer | None) -> None:
         """Makes the variable, an empty one, in place of what was there."""
@@ -105,6 +138,7 @@ class Table:
                 optimizer=optimizer,
                 ev_option=self._option,
                 partition_num=self._partition_num,
+                shards=self._shards,
             )
 
     def lookup(self, ids: Ids, *, train: bool) -> Floats:
@@ -171,19 +205,29 @@ class Table:
             if loss_scale != 1:
                 grads = grads / np.float32(loss_scale)
             variable = self._trainable(optimizer)
-            wanted = rate if self.own is None else self.own.rate(_applies(variable))
-            if wanted is not None and np.float32(wanted) != np.float32(variable.learning_rate):
-                variable.learning_rate = wanted
+            wanted = rate if self.own is None else self.own.rate(steps_trained(variable))
+            if wanted is not None:
+                self._set_rate(variable, wanted)
             variable.apply_gradients(ids, grads)
 
     def train_by(self, theirs: Any) -> None:
         """Says, before the first step does, by which Keras optimizer the model is compiled."""
         with self._lock:
-            if self.own is None and self.variable.optimizer is None:
+            if self.own is None and (self._variable is None or self._variable.optimizer is None):
                 self._trainable(theirs)
+
+    def _set_rate(self, variable: EmbeddingVariable, wanted: float) -> None:
+        known = (variable, variable._rate_changes, wanted)
+        if known == self._rate_known:
+            return
+        if np.float32(wanted) != np.float32(variable.learning_rate):
+            variable.learning_rate = wanted
+        self._rate_known = (variable, variable._rate_changes, wanted)
 
     def _trainable(self, theirs: Any) -> EmbeddingVariable:
         rule = self._rule_of(theirs) if self.own is None else self.own.optimizer
+        if self._variable is None:
+            self.make(rule)
         variable = self.variable
         if variable.optimizer is None:
             if variable.total_count()[0]:
@@ -207,5 +251,5 @@ class Table:
         return self._converted[1]
 
 
-def _applies(variable: EmbeddingVariable) -> int:
+def steps_trained(variable: EmbeddingVariable) -> int:
     return max(shard.apply_count() for shard in variable._shards)

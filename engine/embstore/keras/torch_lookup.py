@@ -18,6 +18,8 @@ __all__ = ["lookup"]
 
 
 def _eager_lookup(table: Table, rows: Rows, ids: Tensor) -> Tensor:
+    if ids.is_meta:  # Keras asks for shapes alone, to build a model of a class of its own
+        return torch.empty((*ids.shape, table.dim), device="meta")
     kept_ids = ids.detach().cpu()
     parameter = rows.value
     if torch.is_grad_enabled() and parameter.requires_grad:

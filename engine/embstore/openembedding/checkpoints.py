@@ -1,0 +1,157 @@
+"""What OpenEmbedding saves and restores of a model on its servers: the rows."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from embstore import _checks, checkpoint, durability
+from embstore._manifest import Manifest
+from embstore._persisted_checkpoints import checkpoint_path, listed_numbers
+from embstore._saves import sync
+from embstore.errors import CheckpointError, InvalidArgumentError, StorageError
+from embstore.keras.models import variables
+from embstore.keras.table import steps_trained
+from embstore.openembedding.flags import flags
+from embstore.openembedding.server_config import server_config
+from embstore.options import TierKind
+from embstore.variable import EmbeddingVariable
+
+__all__ = [
+    "load_server_model",
+    "persist_server_model",
+    "restore_server_model",
+    "save_server_model",
+    "should_persist_server_model",
+]
+
+_NOTE = "persisted.json"
+_FORMAT, _VERSION = "embstore.openembedding persisted model", 1
+_MOST_KEPT = 8
+# Beside what the window says: until a save is whole, the one before must be there.
+_KEPT_FOR_THE_SAVE_BEFORE = 1
+_MOST_WINDOW = _MOST_KEPT - 1 - _KEPT_FOR_THE_SAVE_BEFORE
+
+PathLike = str | os.PathLike[str]
+
+
+def save_server_model(model: Any, filepath: PathLike, include_optimizer: bool = True) -> None:
+    """Saves the rows of the model's tables to the folder `filepath`, as `embstore.save` does.
+
+    include_optimizer: has no effect: rows are always saved with what their optimizer keeps.
+    """
+    del include_optimizer
+    tables = variables(model)
+    checkpoint.save(_folder(filepath), tables, max(map(steps_trained, tables), default=0))
+
+
+def load_server_model(model: Any, filepath: PathLike) -> None:
+    """Restores what `save_server_model` saved, as `embstore.restore` does."""
+    checkpoint.restore(_folder(filepath), variables(model))
+
+
+def persist_server_model(model: Any, filepath: PathLike, persist_pending_window: int) -> None:
+    """Makes a checkpoint of the pools between two batches, and notes in `filepath` which it is.
+
+    filepath: a folder, made if its parent exists. The rows stay in the pools.
+    persist_pending_window: 0: the checkpoint is durable on return. n, at most 6: returns at once,
+        unless n checkpoints before it are pending still. The last n + 2 can be restored.
+
+    Raises as `embstore.persist` does.
+    """
+    window = _checks.integer(
+        "persist_pending_window", persist_pending_window, at_least=0, at_most=_MOST_WINDOW
+    )
+    folder = _folder(filepath)
+    tables = variables(model)
+    made = durability.make_checkpoint(
+        tables, _listed_at(tables), window, None, keep=window + 1 + _KEPT_FOR_THE_SAVE_BEFORE
+    )
+    _write_note(folder, {"checkpoint": made.number, "id": made.id.hex()})
+
+
+def restore_server_model(model: Any, filepath: PathLike) -> None:
+    """Has the model's rows as they were at the checkpoint that is noted in `filepath`.
+
+    Raises CheckpointError where it isn't there any more, and as `embstore.restore_persisted` does.
+    """
+    note = _folder(filepath) / _NOTE
+    number, checkpoint_id = _read_note(note)
+    tables = variables(model)
+    directory = _listed_at(tables)
+    if number not in listed_numbers(directory):
+        listed = ", ".join(map(str, listed_numbers(directory))) or "none"
+        raise CheckpointError(
+            f"{note}: names checkpoint {number}, and {directory} lists {listed}: it never became "
+            "durable, or newer ones took its place (persist_pending_window)"
+        )
+    if Manifest.read(checkpoint_path(directory, number)).save_id != checkpoint_id:
+        raise CheckpointError(
+            f"{note}: names checkpoint {number}, which was given up by a restore of an older one; "
+            f"the one of that number in {directory} is another"
+        )
+    durability.restore_persisted(tables, directory, number)
+
+
+def should_persist_server_model(model: Any) -> bool:
+    """Whether a checkpoint costs little now: none is pending, and a table's cache is full."""
+    tables = variables(model)
+    writers = [table._persist_writer for table in tables]
+    if any(writer is not None and writer.is_pending() for writer in writers):
+        return False
+    return any(durability.should_persist([table]) for table in tables)
+
+
+def _listed_at(tables: list[EmbeddingVariable]) -> Path:
+    """The folder that lists the checkpoints of the tables' pools."""
+    chosen = server_config(flags.config).checkpoint_path
+    if chosen is not None:
+        return Path(chosen)
+    for table in tables:
+        for tier in table.ev_option.storage_option.tiers():
+            if tier.kind is TierKind.PMEM_POOL:
+                return Path(str(tier.path)) / "persisted"
+    raise InvalidArgumentError(
+        "model: its tables lie in no pool on persistent memory; set server.pmem_pool_root_path in "
+        "flags.config before the model is made"
+    )
+
+
+def _folder(filepath: PathLike) -> Path:
+    path = checkpoint.directory_path(filepath)
+    if "://" in os.fspath(filepath):
+        raise InvalidArgumentError(f"filepath must be a folder, got the URI {filepath}")
+    return path
+
+
+def _write_note(folder: Path, entries: dict[str, Any]) -> None:
+    unfinished = folder / f".{_NOTE}.unfinished"
+    text = json.dumps({"format": _FORMAT, "version": _VERSION, **entries}, indent=1)
+    try:
+        folder.mkdir(exist_ok=True)
+        with unfinished.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.rename(folder / _NOTE)
+        sync(folder)
+    except OSError as error:
+        raise StorageError(
+            f"{error.filename or folder}: can't be written: {error.strerror}"
+        ) from error
+
+
+def _read_note(note: Path) -> tuple[int, str]:
+    try:
+        entries = json.loads(note.read_text())
+        if entries["format"] == _FORMAT and entries["version"] == _VERSION:
+            return int(entries["checkpoint"]), str(entries["id"])
+    except OSError as error:
+        raise CheckpointError(
+            f"{note}: can't be read: {error.strerror}; it's what persist_server_model writes"
+        ) from error
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise CheckpointError(f"{note}: isn't what persist_server_model writes")

@@ -1,0 +1,95 @@
+"""OpenEmbedding's layer over an embedding variable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from embstore.errors import InvalidArgumentError
+from embstore.keras.embedding import Embedding as Table
+from embstore.keras.embedding import any_key
+from embstore.openembedding.flags import flags
+from embstore.openembedding.placement import TableNeed, placements
+
+__all__ = ["Embedding"]
+
+
+@keras.saving.register_keras_serializable("embstore.openembedding")
+class Embedding(Table):
+    """ids of any shape -> rows, of ids.shape + (output_dim,), which lie where `flags` says.
+
+    input_dim: ids are from 0 to input_dim - 1; -1 or None: any int64.
+    embeddings_regularizer: taken as activity_regularizer with explicit=False, else refused.
+    embeddings_constraint: left out with explicit=False, else refused.
+    mask_zero, input_length: as Keras's, which knows the latter no more; it has no effect.
+    num_shards: partitions of the table, on the servers; None or -1: one on each, and one where
+        tables lie in this process.
+    sparse_as_dense: must be False: a table that workers hold is a keras.layers.Embedding.
+    Others, optimizer and ev_option among them, are those of `embstore.keras.Embedding`.
+
+    Raises InvalidArgumentError and UnsupportedError, for flags too.
+    """
+
+    def __init__(
+        self,
+        input_dim: int | None,
+        output_dim: int,
+        embeddings_initializer: Any = "uniform",
+        embeddings_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        embeddings_constraint: Any = None,
+        mask_zero: bool = False,
+        input_length: Any = None,
+        *,
+        num_shards: int | None = None,
+        sparse_as_dense: bool = False,
+        explicit: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        del input_length
+        if sparse_as_dense and not any_key(input_dim):
+            raise InvalidArgumentError(
+                f"sparse_as_dense: write keras.layers.Embedding({input_dim}, {output_dim}) for a "
+                "table that this process holds and trains densely"
+            )
+        if explicit:
+            given = {
+                "embeddings_regularizer": embeddings_regularizer,
+                "embeddings_constraint": embeddings_constraint,
+            }
+            kwargs.update({name: value for name, value in given.items() if value is not None})
+        elif activity_regularizer is None:
+            activity_regularizer = embeddings_regularizer
+        super().__init__(
+            input_dim,
+            output_dim,
+            embeddings_initializer,
+            mask_zero=mask_zero,
+            activity_regularizer=activity_regularizer,
+            **kwargs,
+        )
+        self.num_shards = num_shards
+        self._is_placed_by_flags = not {"ev_option", "partition_num", "shards"} & set(kwargs)
+        place_by_flags([self])
+
+    @property
+    def is_placed_by_flags(self) -> bool:
+        """Not by arguments of its own."""
+        return self._is_placed_by_flags
+
+
+def place_by_flags(layers: list[Any]) -> None:
+    """Has the layers lie where the flags say, as the tables of one model; but for those that have
+    rows already, or arguments of their own.
+    """
+    chosen = [layer for layer in layers if _can_be_placed(layer)]
+    if not chosen:
+        return
+    needs = [TableNeed(layer.output_dim, layer.input_dim, layer.num_shards) for layer in chosen]
+    for layer, placement in zip(chosen, placements(needs, flags), strict=True):
+        layer.place(placement.storage, placement.partition_num, placement.shards)
+
+
+def _can_be_placed(layer: Any) -> bool:
+    return isinstance(layer, Embedding) and layer.is_placed_by_flags and not layer.table.is_made

@@ -1,0 +1,68 @@
+"""What a program says of its servers before it makes a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from embstore import _checks
+from embstore.errors import InvalidArgumentError, UnsupportedError
+
+__all__ = ["Flags", "checked", "flags"]
+
+
+@dataclass(slots=True)
+class Flags:
+    """They are read when a table is made: set them before the first Embedding or distributed_model.
+
+    config: JSON, or YAML, with the section "server"; see `server_config.ServerConfig`.
+    master_endpoint: "IP:PORT" of a Ray cluster, whose nodes are the servers; "": tables lie in this
+        process.
+    wait_num_servers: how many nodes of that cluster have to be there before tables are made; -1:
+        those that are there.
+    bind_ip: must be "": nothing of OpenEmbedding's listens in this process.
+    num_workers: must be 1.
+    """
+
+    config: str = ""
+    master_endpoint: str = ""
+    bind_ip: str = ""
+    num_workers: int = 1
+    wait_num_servers: int = -1
+
+
+flags = Flags()
+
+
+def checked(flags: Flags) -> Flags:
+    """The flags as they are; raises an error that names the one that can't be followed."""
+    for name in ("config", "master_endpoint", "bind_ip"):
+        if not isinstance(getattr(flags, name), str):
+            raise InvalidArgumentError(
+                f"flags.{name} must be a string, got {getattr(flags, name)!r}"
+            )
+    if flags.bind_ip:
+        raise UnsupportedError(
+            f'flags.bind_ip is "{flags.bind_ip}", but this process serves nobody: shards listen on '
+            "the address that Ray has for their node, which is chosen where that node is started; "
+            'leave bind_ip at ""'
+        )
+    if _checks.integer("flags.num_workers", flags.num_workers, at_least=1) != 1:
+        raise UnsupportedError(
+            f"flags.num_workers is {flags.num_workers}, but a model of embstore.openembedding is "
+            "trained by one process; leave it at 1, and give that process the batches of all"
+        )
+    servers = _checks.integer("flags.wait_num_servers", flags.wait_num_servers, at_least=-1)
+    if servers == 0:
+        raise InvalidArgumentError("flags.wait_num_servers must be -1 or at least 1, got 0")
+    if servers > 0 and not flags.master_endpoint:
+        raise InvalidArgumentError(
+            f"flags.wait_num_servers is {servers}, but no cluster is named where servers could be; "
+            "set flags.master_endpoint to the IP:PORT of a Ray cluster, or leave it at -1"
+        )
+    host, _, port = flags.master_endpoint.rpartition(":")
+    if flags.master_endpoint and not (host and port.isdecimal()):
+        raise InvalidArgumentError(
+            f'flags.master_endpoint must be "IP:PORT" of a Ray cluster, got '
+            f"{flags.master_endpoint!r}"
+        )
+    return flags

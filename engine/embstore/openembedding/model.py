@@ -1,0 +1,218 @@
+"""Models that save and load their tables beside what Keras saves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from embstore import _checks
+from embstore.errors import InvalidArgumentError, UnsupportedError
+from embstore.keras.models import converted_model, embeddings, original_model, table_of, variables
+from embstore.keras.saving import rows_kept_apart
+from embstore.openembedding import checkpoints, exb, model_files
+from embstore.openembedding.embedding import Embedding, place_by_flags
+
+__all__ = ["Model", "distributed_model", "save_as_original_model"]
+
+PathLike = str | os.PathLike[str]
+
+
+class ServedModel:
+    """What `distributed_model` adds to a Keras model."""
+
+    def compile(
+        self, *args: Any, experimental_run_tf_function: bool | None = None, **kwargs: Any
+    ) -> None:
+        """As Keras's, and makes the tables, whose optimizer is known now.
+
+        experimental_run_tf_function: has no effect; Keras 3 hasn't got it any more.
+        """
+        del experimental_run_tf_function
+        super().compile(*args, **kwargs)  # type: ignore[misc]
+        variables(self)
+
+    def save(
+        self,
+        filepath: PathLike,
+        overwrite: bool = True,
+        include_optimizer: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Saves to a folder, or to a file where the name ends with ".keras"; see `model_files`.
+
+        include_optimizer: False: without how the model was compiled, and without what its
+            optimizer keeps of the dense weights.
+        """
+        if _checks.flag("include_optimizer", include_optimizer):
+            self._save("save", filepath, model_files.WHOLE, overwrite, True, kwargs)
+            return
+        with _uncompiled(self):
+            self._save("save", filepath, model_files.WHOLE, overwrite, False, kwargs)
+
+    def save_weights(self, filepath: PathLike, overwrite: bool = True, **kwargs: Any) -> None:
+        """As `save`, without the model's configuration; a file's name ends with ".weights.h5"."""
+        self._save("save_weights", filepath, model_files.WEIGHTS, overwrite, True, kwargs)
+
+    def load_weights(self, filepath: PathLike, **kwargs: Any) -> None:
+        """Loads what `save` or `save_weights` saved: dense weights, the optimizer's state where the
+        model is compiled, and the rows.
+        """
+        optimizer = getattr(self, "optimizer", None)
+        if optimizer is not None and self.built and not optimizer.built:  # type: ignore[attr-defined]
+            optimizer.build(self.trainable_variables)  # type: ignore[attr-defined]
+        files = model_files.saved(filepath)
+        if files.rows is None:
+            super().load_weights(files.file, **kwargs)  # type: ignore[misc]
+            return
+        with rows_kept_apart():
+            super().load_weights(files.file, **kwargs)  # type: ignore[misc]
+        exb.load_server_model(self, os.fspath(files.rows))
+
+    def save_as_original_model(
+        self, filepath: PathLike, overwrite: bool = True, include_optimizer: bool = True
+    ) -> None:
+        save_as_original_model(self, filepath, overwrite, include_optimizer)
+
+    def _save(
+        self,
+        method: str,
+        filepath: PathLike,
+        file_name: str,
+        overwrite: bool,
+        include_optimizer: bool,
+        kwargs: dict[str, Any],
+    ) -> None:
+        is_replaced = exb.save_server_model is not checkpoints.save_server_model
+        with model_files.being_saved(
+            filepath, file_name, overwrite=overwrite, rows_apart=is_replaced
+        ) as files:
+            save = getattr(super(), method)
+            if files.rows is None:
+                save(files.file, **kwargs)
+                return
+            with rows_kept_apart():
+                save(files.file, **kwargs)
+            exb.save_server_model(self, os.fspath(files.rows), include_optimizer=include_optimizer)
+
+
+class Model(ServedModel, keras.Model):  # type: ignore[misc]
+    """To derive models from; as one that `distributed_model` was called for."""
+
+
+def distributed_model(
+    model: Any,
+    sparse_as_dense_size: int = 64,
+    num_shards: int | None = None,
+    override_method: bool = True,
+    explicit: bool = False,
+) -> Any:
+    """The model with its `keras.layers.Embedding`s as tables that lie where `flags` says.
+
+    model: not compiled yet. Of one that is neither Sequential nor functional the embeddings stay as
+        they are: use `Embedding` in it.
+    sparse_as_dense_size: embeddings with so many ids or fewer stay Keras's own.
+    num_shards: as of `Embedding`.
+    override_method: has save, save_weights and load_weights keep the tables too, and adds
+        save_as_original_model.
+    explicit: True: embeddings with a regularizer or constraint are refused, and models that aren't
+        Sequential or functional; else as `Embedding` has it.
+
+    Raises InvalidArgumentError and UnsupportedError, for flags too.
+    """
+    if getattr(model, "compiled", False):
+        raise InvalidArgumentError("model must not be compiled yet; compile what is returned")
+    size = _checks.integer("sparse_as_dense_size", sparse_as_dense_size, at_least=0)
+
+    def convert(layer: Any) -> Any:
+        if layer.input_dim <= size:
+            return None
+        return table_of(
+            layer,
+            Embedding,
+            embeddings_regularizer=layer.embeddings_regularizer,
+            embeddings_constraint=layer.embeddings_constraint,
+            num_shards=num_shards,
+            explicit=explicit,
+        )
+
+    if isinstance(model, (keras.Sequential, keras.src.models.Functional)):
+        if any(isinstance(layer, keras.layers.Embedding) for layer in model._flatten_layers()):
+            model = converted_model(model, keras.layers.Embedding, convert)
+    elif explicit:
+        raise UnsupportedError(
+            f"model must be a Sequential or functional one, got {type(model).__name__}; use "
+            "Embedding in it, and leave explicit at False"
+        )
+    place_by_flags(embeddings(model))
+    if override_method and not isinstance(model, ServedModel):
+        model.__class__ = _served(type(model))
+    return model
+
+
+def save_as_original_model(
+    model: Any, filepath: PathLike, overwrite: bool = True, include_optimizer: bool = True
+) -> None:
+    """Saves the model with `keras.layers.Embedding`s: it needs no embstore.
+
+    filepath: ends with ".keras"; or, on TensorFlow, a folder for the SavedModel that TensorFlow
+        Serving loads.
+    include_optimizer: must be False.
+
+    Raises InvalidArgumentError where an embedding takes any int64: no array has so many rows.
+    """
+    if include_optimizer:
+        raise InvalidArgumentError(
+            "include_optimizer must be given as False: an original model can't be trained on"
+        )
+    if os.path.lexists(filepath) and not overwrite:
+        raise InvalidArgumentError(f"filepath: {filepath} exists; give another, or overwrite=True")
+    is_file = os.fspath(filepath).endswith(".keras")
+    if not is_file and keras.backend.backend() != "tensorflow":
+        raise UnsupportedError(
+            f"filepath: {filepath} would be a SavedModel, which Keras makes on TensorFlow alone, "
+            f"and it runs on {keras.backend.backend()} here; give a name that ends with .keras"
+        )
+    with _as_keras_has_it(model), _uncompiled(model):
+        original = original_model(model)
+    if is_file:
+        original.save(filepath)
+    else:
+        original.export(os.fspath(filepath), verbose=False)
+
+
+_served_classes: dict[type, type] = {}
+
+
+def _served(kind: type) -> type:
+    """Named as `kind` is: by name and module Keras finds the class of a saved model again."""
+    if kind not in _served_classes:
+        _served_classes[kind] = type(
+            kind.__name__, (ServedModel, kind), {"__module__": kind.__module__}
+        )
+    return _served_classes[kind]
+
+
+@contextlib.contextmanager
+def _as_keras_has_it(model: Any) -> Iterator[None]:
+    """In it the model is of the class that it had before `distributed_model`."""
+    kind = type(model)
+    original = next((base for base, served in _served_classes.items() if served is kind), kind)
+    model.__class__ = original
+    try:
+        yield
+    finally:
+        model.__class__ = kind
+
+
+@contextlib.contextmanager
+def _uncompiled(model: Any) -> Iterator[None]:
+    compiled, optimizer = model.compiled, getattr(model, "optimizer", None)
+    model.compiled, model.optimizer = False, None
+    try:
+        yield
+    finally:
+        model.compiled, model.optimizer = compiled, optimizer

@@ -1,0 +1,129 @@
+"""Where a model's tables lie, by the flags.
+
+OpenEmbedding's cache is a server's. Here each table has one of its own, and they share what a
+server has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from embstore import _checks
+from embstore.openembedding.flags import Flags, checked
+from embstore.openembedding.server_config import ServerConfig, server_config
+from embstore.openembedding.servers import joined_servers
+from embstore.options import StorageOption, StorageType
+
+__all__ = ["Placement", "TableNeed", "placements", "shares"]
+
+# Of a row in a pool; see StorageOption.durability. Which optimizer trains it isn't known yet: at
+# most two slots.
+_MOST_FLOATS_A_WEIGHT = 3
+_POOL_HEADER_BYTES, _POOL_UNIT_BYTES = 64, 256
+_LEAST_POOL_ROWS = 2 * 4096  # a pool keeps 4096 places for copies
+
+
+@dataclass(frozen=True)
+class TableNeed:
+    """rows: that there can be; None: any int64 is a key.
+    num_shards: None or -1: one on each server.
+    """
+
+    dim: int
+    rows: int | None
+    num_shards: int | None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """As the arguments of `embstore.keras.Embedding.place`."""
+
+    storage: StorageOption
+    partition_num: int
+    shards: int | None
+
+
+def placements(needs: Sequence[TableNeed], flags: Flags) -> list[Placement]:
+    """Of the tables of one model, which have the cache and the pools of `flags.config` together.
+
+    Joins the cluster that the flags name. Raises as `checked`, `server_config` and
+    `joined_servers` do.
+    """
+    checked(flags)
+    config = server_config(flags.config)
+    elsewhere = bool(flags.master_endpoint)
+    servers = 1
+    if elsewhere:
+        servers = joined_servers(flags, on_pmem=config.pmem_pool_root_path is not None)
+    parts = [_parts(need, servers) for need in needs]
+    return [
+        Placement(storage, 1 if elsewhere else count, count if elsewhere else None)
+        for storage, count in zip(_storage(needs, config, parts, servers), parts, strict=True)
+    ]
+
+
+def shares(total: int, weights: Sequence[int], most: Sequence[int | None]) -> list[int]:
+    """Parts of `total` in proportion to the weights; what goes beyond the most that a part may have
+    goes to the others.
+    """
+    given = [0] * len(weights)
+    open_ones = list(range(len(weights)))
+    left = total
+    while open_ones:
+        weight = sum(weights[i] for i in open_ones)
+        part = {i: left * weights[i] // weight for i in open_ones}
+        filled = [i for i in open_ones if (limit := most[i]) is not None and limit <= part[i]]
+        if not filled:
+            for i in open_ones:
+                given[i] = part[i]
+            break
+        for i in filled:
+            given[i] = most[i] or 0
+            left -= given[i]
+        open_ones = [i for i in open_ones if i not in filled]
+    return given
+
+
+def _parts(need: TableNeed, servers: int) -> int:
+    if need.num_shards is None or need.num_shards == -1:
+        return servers
+    return _checks.integer("num_shards", need.num_shards, at_least=1)
+
+
+def _storage(
+    needs: Sequence[TableNeed], config: ServerConfig, parts: Sequence[int], servers: int
+) -> list[StorageOption]:
+    root = config.pmem_pool_root_path
+    if root is None:
+        return [StorageOption()] * len(needs)
+    weights = [_row_bytes(need.dim) for need in needs]
+    in_pool = [_pool_row_bytes(need.dim) for need in needs]
+    # Of each row twice: a checkpoint keeps the one before the last change.
+    cache = shares(config.cache_bytes, weights, _most(needs, weights, 1))
+    pools = shares(config.pool_bytes, weights, _most(needs, in_pool, 2))
+    storage = []
+    for need, count, cache_bytes, pool_bytes in zip(needs, parts, cache, pools, strict=True):
+        on_a_server = -(-count // servers)
+        least = _LEAST_POOL_ROWS * _pool_row_bytes(need.dim)
+        sizes = (
+            max(cache_bytes // on_a_server, _row_bytes(need.dim)),
+            least + pool_bytes // on_a_server,
+        )
+        storage.append(StorageOption(StorageType.DRAM_PMEM, root, sizes, durability="checkpoint"))
+    return storage
+
+
+def _most(needs: Sequence[TableNeed], row_bytes: Sequence[int], copies: int) -> list[int | None]:
+    return [
+        None if need.rows is None else copies * need.rows * size
+        for need, size in zip(needs, row_bytes, strict=True)
+    ]
+
+
+def _row_bytes(dim: int) -> int:
+    return _MOST_FLOATS_A_WEIGHT * ((dim + 3) // 4 * 16)
+
+
+def _pool_row_bytes(dim: int) -> int:
+    return -(-(_POOL_HEADER_BYTES + _row_bytes(dim)) // _POOL_UNIT_BYTES) * _POOL_UNIT_BYTES

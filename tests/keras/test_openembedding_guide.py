@@ -1,0 +1,302 @@
+"""What OpenEmbedding's README and examples do, with embstore.openembedding in their import."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from keras_models import ON_TENSORFLOW, keras
+from openembedding_models import (
+    IDS,
+    compiled,
+    criteo_like,
+    network,
+    predictions,
+    tables_of,
+    train,
+)
+
+import embstore as es
+import embstore.openembedding as embed
+from embstore.errors import InvalidArgumentError, StorageError, UnsupportedError
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def adam() -> Any:
+    return keras.optimizers.Adam(0.01)
+
+
+# --- Transform a model, and train it
+
+
+def test_large_embeddings_become_tables_and_small_ones_stay_with_the_worker() -> None:
+    model = network(optimizer=adam())
+    assert [table.name for table in tables_of(model)] == ["C1_rows"]
+    assert type(model.get_layer("C2_rows")) is keras.layers.Embedding
+    losses = train(model, epochs=4)
+    assert losses[-1] < losses[0]
+    assert tables_of(model)[0].variable.total_count()[0] == len(np.unique(criteo_like()[0]["C1"]))
+
+
+def test_the_size_below_which_embeddings_stay_can_be_chosen() -> None:
+    assert not tables_of(embed.distributed_model(network(), sparse_as_dense_size=IDS))
+    assert len(tables_of(embed.distributed_model(network(), sparse_as_dense_size=0))) == 2
+
+
+def test_a_distributed_model_trains_as_the_model_that_it_was_made_of() -> None:
+    original = network()
+    model = embed.distributed_model(original)
+    for each in (model, original):
+        each.compile(keras.optimizers.Adagrad(0.1), "binary_crossentropy")
+    np.testing.assert_allclose(train(model), train(original), rtol=1e-5)
+
+
+def test_a_hooked_embedding_takes_any_int64() -> None:
+    class HookEmbedding(embed.Embedding):
+        def __init__(
+            self,
+            input_dim: int = -1,
+            output_dim: int = 9,
+            embeddings_initializer: Any = "uniform",
+            embeddings_regularizer: Any = None,
+            **kwargs: Any,
+        ) -> None:
+            super().__init__(
+                input_dim,
+                output_dim,
+                embeddings_initializer=embeddings_initializer,
+                activity_regularizer=embeddings_regularizer,
+                num_shards=1,
+                **kwargs,
+            )
+
+    model = network(HookEmbedding, -1, adam(), embeddings_regularizer="l2")
+    inputs, labels = criteo_like()
+    inputs["C1"] = (inputs["C1"] + 1) * 1_000_000_007 % (2**63 - 1) - 2**40
+    model.fit(inputs, labels, verbose=0)
+    trained = tables_of(model)[0].variable.export()["keys"]
+    np.testing.assert_array_equal(trained, np.unique(inputs["C1"]))
+
+
+def test_a_model_of_a_class_of_its_own_trains_and_keeps_its_tables(tmp_path: Path) -> None:
+    class LogisticRegression(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            zeros = keras.initializers.Zeros()
+            self.embeddings = embed.Embedding(
+                input_dim=-1, output_dim=1, embeddings_initializer=zeros, num_shards=16
+            )
+            self.concatenate = keras.layers.Concatenate()
+            self.sigmoid = keras.layers.Dense(1, activation="sigmoid")
+
+        def call(self, inputs: Any) -> Any:
+            fields = [
+                self.embeddings(inputs[name])[:, 0] if name[0] == "C" else inputs[name]
+                for name in sorted(inputs)
+            ]
+            return self.sigmoid(self.concatenate(fields))
+
+    model, fresh = (
+        compiled(embed.distributed_model(LogisticRegression()), adam()) for _ in range(2)
+    )
+    assert tables_of(model)[0].variable.partition_num == 16
+    train(model)
+    model.save_weights(tmp_path / "weights.weights.h5")
+    train(fresh, epochs=1, seed=1)  # Keras loads into models that were called already
+    fresh.load_weights(tmp_path / "weights.weights.h5")
+    np.testing.assert_array_equal(predictions(fresh), predictions(model))
+    with pytest.raises(UnsupportedError, match="Sequential or functional"):
+        embed.distributed_model(LogisticRegression(), explicit=True)
+
+
+def test_what_a_table_cannot_do_is_refused_or_converted_as_asked_for() -> None:
+    regularized = network(embeddings_regularizer="l2", embeddings_constraint="non_neg")
+    (table,) = tables_of(embed.distributed_model(regularized))
+    assert isinstance(table.activity_regularizer, keras.regularizers.L2)
+    with pytest.raises(InvalidArgumentError, match="embeddings_regularizer"):
+        embed.distributed_model(network(embeddings_regularizer="l2"), explicit=True)
+    with pytest.raises(InvalidArgumentError, match=r"keras\.layers\.Embedding\(10, 4\)"):
+        embed.Embedding(10, 4, sparse_as_dense=True)
+    with pytest.raises(InvalidArgumentError, match="num_shards"):
+        embed.Embedding(-1, 4, num_shards=0)
+    with pytest.raises(InvalidArgumentError, match="compiled"):
+        embed.distributed_model(network(optimizer=adam()))
+    with pytest.raises(UnsupportedError, match="amsgrad"):
+        embed.distributed_optimizer(keras.optimizers.Adam(amsgrad=True))
+
+
+def test_an_optimizer_that_scales_the_loss_is_distributed_as_the_one_in_it() -> None:
+    scaling = keras.optimizers.LossScaleOptimizer(adam())
+    assert embed.distributed_optimizer(scaling) is scaling
+    momentum = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
+    with pytest.raises(UnsupportedError, match="momentum"):
+        embed.distributed_optimizer(momentum)
+
+
+# --- Save, and go on
+
+
+def test_training_goes_on_from_a_model_saved_to_a_folder(tmp_path: Path) -> None:
+    model, fresh = network(optimizer=adam()), network(optimizer=adam())
+    train(model)
+    model.save(tmp_path / "B")
+    assert sorted(path.name for path in (tmp_path / "B").iterdir()) == [
+        "model.keras",
+        "openembedding",
+    ]
+    fresh.load_weights(tmp_path / "B")
+    saved = predictions(model)
+    np.testing.assert_array_equal(predictions(fresh), saved)
+    assert train(fresh, seed=1) == train(model, seed=1)
+    fresh.load_weights(tmp_path / "B" / "variables" / "variables")  # as examples name it
+    np.testing.assert_array_equal(predictions(fresh), saved)
+
+
+def test_training_goes_on_from_weights_saved_to_a_folder(tmp_path: Path) -> None:
+    model, fresh = network(optimizer=adam()), network(optimizer=adam())
+    train(model)
+    model.save_weights(tmp_path / "W")
+    fresh.load_weights(tmp_path / "W")
+    assert train(fresh, seed=1) == train(model, seed=1)
+
+
+def test_the_checkpoint_of_an_epoch_is_loaded(tmp_path: Path) -> None:
+    model, fresh = network(optimizer=adam()), network(optimizer=adam())
+    every_epoch = keras.callbacks.ModelCheckpoint(str(tmp_path / "epoch{epoch}.keras"))
+    train(model, epochs=2, callbacks=[every_epoch])
+    fresh.load_weights(tmp_path / "epoch2.keras")
+    assert train(fresh, seed=1) == train(model, seed=1)
+
+
+def test_a_keras_file_is_whole_for_whoever_loads_it(tmp_path: Path) -> None:
+    model = network(optimizer=adam())
+    train(model)
+    model.save(tmp_path / "B.keras")
+    loaded = keras.models.load_model(tmp_path / "B.keras")
+    np.testing.assert_array_equal(predictions(loaded), predictions(model))
+    assert train(loaded, seed=1) == train(model, seed=1)
+
+
+@pytest.mark.filterwarnings("ignore:Skipping variable loading")
+def test_a_model_saved_without_its_optimizer_predicts_the_same(tmp_path: Path) -> None:
+    model, fresh = network(optimizer=adam()), embed.distributed_model(network())
+    train(model)
+    model.save(tmp_path / "B", include_optimizer=False)
+    model.save(tmp_path / "B.keras", include_optimizer=False)
+    assert not keras.models.load_model(tmp_path / "B.keras").compiled
+    fresh.load_weights(tmp_path / "B")
+    np.testing.assert_array_equal(predictions(fresh), predictions(model))
+    train(model, epochs=1)
+
+
+def test_rows_are_saved_and_loaded_by_themselves(tmp_path: Path) -> None:
+    model, fresh = network(optimizer=adam()), network(optimizer=adam())
+    train(model)
+    embed.save_server_model(model, tmp_path / "rows")
+    embed.load_server_model(fresh, tmp_path / "rows")
+    (one,), (other,) = tables_of(model), tables_of(fresh)
+    saved, loaded = one.variable.export(), other.variable.export()
+    assert len(saved["keys"]) > 0
+    for column, values in saved.items():
+        np.testing.assert_array_equal(loaded[column], values, err_msg=column)
+
+
+def test_a_save_that_fails_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, fresh = network(optimizer=adam()), network(optimizer=adam())
+    train(model, epochs=1)
+    model.save(tmp_path / "B")
+    saved = predictions(model)
+    train(model, epochs=1)
+
+    def fail(*_arguments: Any, **_options: Any) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(embed.exb, "save_server_model", fail)
+        with pytest.raises(OSError, match="the disk is full"):
+            model.save(tmp_path / "B")
+    assert [path.name for path in tmp_path.iterdir()] == ["B"]
+    fresh.load_weights(tmp_path / "B")
+    np.testing.assert_array_equal(predictions(fresh), saved)
+
+
+def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
+    model = network(optimizer=adam())
+    (tmp_path / "notes.txt").write_text("of the user's")
+    with pytest.raises(InvalidArgumentError, match=r"notes\.txt"):
+        model.save(tmp_path)
+    with pytest.raises(StorageError, match="no model was saved there"):
+        model.load_weights(tmp_path / "nothing")
+    model.save(tmp_path / "B")
+    with pytest.raises(InvalidArgumentError, match="overwrite"):
+        model.save(tmp_path / "B", overwrite=False)
+
+
+# --- Serve
+
+
+def test_an_original_model_runs_where_there_is_no_embstore(tmp_path: Path) -> None:
+    model = network(optimizer=adam())
+    train(model)
+    inputs, _ = criteo_like()
+    np.savez(tmp_path / "inputs.npz", **inputs)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="include_optimizer"):
+        model.save_as_original_model(tmp_path / "original.keras")
+    model.save_as_original_model(tmp_path / "original.keras", include_optimizer=False)
+    program = f"""
+import sys
+sys.modules["embstore"] = None
+import keras, numpy as np
+model = keras.models.load_model({str(tmp_path / "original.keras")!r})
+inputs = dict(np.load({str(tmp_path / "inputs.npz")!r}))
+np.save({str(tmp_path / "predicted.npy")!r}, model.predict(inputs, verbose=0))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=os.environ)
+    np.testing.assert_array_equal(np.load(tmp_path / "predicted.npy"), predictions(model))
+
+
+def test_an_original_model_for_tensorflow_serving_is_a_folder(tmp_path: Path) -> None:
+    model = network(optimizer=adam())
+    train(model, epochs=1)
+    if not ON_TENSORFLOW:
+        with pytest.raises(UnsupportedError, match="SavedModel"):
+            model.save_as_original_model(tmp_path / "model_path", include_optimizer=False)
+        return
+    model.save_as_original_model(tmp_path / "model_path", include_optimizer=False)
+    program = f"""
+import sys
+sys.modules["embstore"] = None
+import numpy as np, tensorflow as tf
+model = tf.saved_model.load({str(tmp_path / "model_path")!r})
+inputs = dict(np.load({str(tmp_path / "inputs.npz")!r}))
+served = model.serve({{name: tf.constant(values) for name, values in inputs.items()}})
+np.save({str(tmp_path / "predicted.npy")!r}, served.numpy())
+"""
+    np.savez(tmp_path / "inputs.npz", **criteo_like()[0])  # type: ignore[arg-type]
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=os.environ)
+    served = np.load(tmp_path / "predicted.npy")
+    np.testing.assert_allclose(served, predictions(model), rtol=1e-5)
+
+
+def test_a_table_of_any_int64_has_no_original(tmp_path: Path) -> None:
+    model = network(embed.Embedding, -1, adam())
+    with pytest.raises(InvalidArgumentError, match="takes any int64"):
+        model.save_as_original_model(tmp_path / "original.keras", include_optimizer=False)
+
+
+def test_the_names_of_the_guide_are_there() -> None:
+    for name in ("Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "RMSprop", "SGD"):
+        assert isinstance(getattr(embed, name)(), keras.optimizers.Optimizer)
+    assert es.openembedding is embed
+    assert embed.__version__
+    assert issubclass(embed.Model, keras.Model)
+    with pytest.raises(AttributeError, match="ray start --head"):
+        embed.Server()  # type: ignore[operator]
