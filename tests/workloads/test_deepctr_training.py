@@ -11,6 +11,7 @@ import pytest
 from deepctr_runs import SMALL, generated, keras, short_run
 from numpy.typing import NDArray
 
+import embstore as es
 from pmemlab.workloads.auc import roc_auc
 from pmemlab.workloads.batches import DataError
 from pmemlab.workloads.criteo_deepctr import training
@@ -66,6 +67,27 @@ def test_a_run_that_goes_on_ends_as_one_that_never_stopped(tmp_path: Path, optim
     for name, array in whole.items():
         np.testing.assert_array_equal(rest[name], array, err_msg=name)
     assert any((half[name] != whole[name]).any() for name in whole if name.startswith("weight"))
+
+
+def test_a_checkpoint_that_is_cut_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cut(BaseException):
+        pass
+
+    def cut(*_arguments: object) -> None:
+        raise Cut
+
+    kept = tmp_path / "kept"
+    short_run(SMALL, generated(300), checkpoint=kept)
+    with monkeypatch.context() as patched:
+        patched.setattr(es, "save", cut)
+        with pytest.raises(Cut):
+            short_run(SMALL, generated(300), epochs=2, load=kept, checkpoint=kept)
+    assert len(list(kept.glob("dense-*.npz"))) == 2
+    rest = short_run(SMALL, generated(300), epochs=2, load=kept, checkpoint=kept)
+    assert rest.rows == 300
+    assert len(list(kept.glob("dense-*.npz"))) == 1
 
 
 def test_what_can_not_be_gone_on_from_is_said(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Checkpoints of a model: its tables by `embstore.save`, and all else in a file beside them.
 
 The file is written before the tables' save is listed, and that of the save before goes after it: a
-run that is killed at any moment leaves a checkpoint that can be gone on from.
+run that is cut at any moment leaves a checkpoint that can be gone on from.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import embstore as es
 import embstore.keras
 from pmemlab.workloads.batches import DataError
 from pmemlab.workloads.criteo_deepctr.options import ModelOptions
+from pmemlab.workloads.model_keeping import write_durably
 
 __all__ = ["Progressed", "load_checkpoint", "save_checkpoint"]
 
@@ -43,10 +44,7 @@ def save_checkpoint(folder: Path, model: Any, options: ModelOptions, done: Progr
     arrays = {name: ops.convert_to_numpy(each) for name, each in _dense_variables(model)}
     arrays["model"] = np.array(str(options))
     arrays["epochs"] = np.array(done.epochs)
-    unfinished = path.with_suffix(".unfinished")
-    with unfinished.open("wb") as file:
-        np.savez(file, **arrays)
-    unfinished.rename(path)
+    write_durably(path, arrays)
     es.save(folder / _TABLES, es.keras.variables(model), done.steps)
     for other in folder.glob("dense-*.npz"):
         if other != path:
