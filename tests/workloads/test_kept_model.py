@@ -292,7 +292,7 @@ def test_an_optimizer_of_the_dense_part_that_begins_anew_is_found(
 def test_a_dense_part_of_another_step_is_found(
     part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = model_keeping._write_durably
+    write = model_keeping.write_durably
     kept: dict[str, Any] = {}
 
     def write_the_first(path: Path, arrays: Mapping[str, Any]) -> None:
@@ -300,7 +300,7 @@ def test_a_dense_part_of_another_step_is_found(
             kept.setdefault(name, array.copy())
         write(path, kept)
 
-    monkeypatch.setattr(model_keeping, "_write_durably", write_the_first)
+    monkeypatch.setattr(model_keeping, "write_durably", write_the_first)
     complaint = str(complaint_of(part(killed_at=12), part()))
     assert WRONG_AT_5.replace("step 5", "step 10") in complaint
 

@@ -78,17 +78,25 @@ class CriteoSource:
         while chunk := list(itertools.islice(lines, batch_size)):
             yield layout.parse(self.path, chunk)
 
-    def _split_again(self) -> Iterator[_Line]:
+    def training_lines(self) -> Iterator[Line]:
+        """Yield the lines that are trained on, each once, in the file's order."""
+        return self._split(held_out=False)
+
+    def parse(self, lines: Sequence[Line]) -> Batch:
+        """The rows of lines of this file."""
+        return self._layout().parse(self.path, lines)
+
+    def _split_again(self) -> Iterator[Line]:
         while True:
             yield from self._split(held_out=False)
 
-    def _split(self, *, held_out: bool) -> Iterator[_Line]:
+    def _split(self, *, held_out: bool) -> Iterator[Line]:
         rows = 0
         for number, text in self._lines(skip=1 if self._layout().has_header else 0):
             if not text:
                 continue
             if (rows % self.held_out_every == self.held_out_every - 1) == held_out:
-                yield _Line(number, text)
+                yield Line(number, text)
             rows += 1
 
     def _lines(self, skip: int) -> Iterator[tuple[int, str]]:
@@ -111,8 +119,10 @@ class CriteoSource:
         return _Layout.of(self.path, first[1])
 
 
-@dataclass(frozen=True)
-class _Line:
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a file: its number, from 1, and its text without the end."""
+
     number: int
     text: str
 
@@ -143,7 +153,7 @@ class _Layout:
             f"(raw), or {len(COLUMNS) + 1} with a leading index (label-encoded)"
         )
 
-    def parse(self, path: Path, lines: Sequence[_Line]) -> Batch:
+    def parse(self, path: Path, lines: Sequence[Line]) -> Batch:
         rows = [self._fields(path, line) for line in lines]
         labels = [self._label(path, line, row[0]) for line, row in zip(lines, rows, strict=True)]
         split = 1 + len(DENSE_COLUMNS)
@@ -157,7 +167,7 @@ class _Layout:
             keys = self._integers(path, lines, categories)
         return Batch(np.array(labels, dtype=np.float32), dense.astype(np.float32), keys)
 
-    def _fields(self, path: Path, line: _Line) -> list[str]:
+    def _fields(self, path: Path, line: Line) -> list[str]:
         fields = line.text.split(self.separator)
         index_columns = 1 if self.form == "label-encoded" else 0
         if len(fields) != len(COLUMNS) + index_columns:
@@ -167,13 +177,13 @@ class _Layout:
             )
         return fields[index_columns:]
 
-    def _label(self, path: Path, line: _Line, text: str) -> float:
+    def _label(self, path: Path, line: Line, text: str) -> float:
         if text not in ("0", "1"):
             raise DataError(f"{path}:{line.number}: label is {text!r}; it must be 0 or 1")
         return float(text)
 
     def _numbers(
-        self, path: Path, lines: Sequence[_Line], rows: Iterable[Sequence[str]]
+        self, path: Path, lines: Sequence[Line], rows: Iterable[Sequence[str]]
     ) -> NDArray[np.float64]:
         missing = "0" if self.form == "raw" else ""
         texts = [[text or missing for text in row] for row in rows]
@@ -187,7 +197,7 @@ class _Layout:
         return numbers
 
     def _integers(
-        self, path: Path, lines: Sequence[_Line], rows: Sequence[Sequence[str]]
+        self, path: Path, lines: Sequence[Line], rows: Sequence[Sequence[str]]
     ) -> NDArray[np.int64]:
         try:
             return np.array([[int(text) for text in row] for row in rows], dtype=np.int64)
@@ -199,7 +209,7 @@ class _Layout:
     def _first_unusable(
         self,
         path: Path,
-        lines: Sequence[_Line],
+        lines: Sequence[Line],
         rows: Sequence[Sequence[str]],
         columns: Sequence[str],
         usable: _Check,

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ import embstore as es
 from embstore.errors import InvalidArgumentError
 from pmemlab.workloads.keeping import tell_kept
 
-__all__ = ["DensePart", "KeptModelError", "ModelKeeping"]
+__all__ = ["DensePart", "KeptModelError", "ModelKeeping", "write_durably"]
 
 _DENSE_FILE: Final = re.compile(r"dense-\d+\.npz(\.unfinished)?")
 
@@ -114,7 +114,7 @@ class ModelKeeping:
             return
         path = self._dense_path(steps)
         try:
-            _write_durably(path, dense.state())
+            write_durably(path, dense.state())
             es.persist(list(variables), self._checkpoints, global_step=steps)
             for other in self.folder.iterdir():
                 if _DENSE_FILE.fullmatch(other.name) and other != path:
@@ -137,8 +137,8 @@ class ModelKeeping:
         return self.folder / f"dense-{steps:08}.npz"
 
 
-def _write_durably(path: Path, arrays: Mapping[str, NDArray[np.float32]]) -> None:
-    """The file is there whole, or not at all, whenever the power goes."""
+def write_durably(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """The file is there whole, or not at all, whenever the power goes. Raises OSError."""
     content = io.BytesIO()
     np.savez(content, **arrays)  # type: ignore[arg-type]
     unfinished = path.with_name(path.name + ".unfinished")

@@ -63,8 +63,12 @@ class SyntheticSource:
     def train_batches(self, batch_size: int) -> Iterator[Batch]:
         index = 0
         while True:
-            yield self._draw(batch_size, _TRAIN_STREAM, index)
+            yield self.train_batch(index, batch_size)
             index += 1
+
+    def train_batch(self, index: int, batch_size: int) -> Batch:
+        """Batch number `index`, from 0, of `train_batches`."""
+        return self._draw(batch_size, _TRAIN_STREAM, index)
 
     def held_out_batches(self, batch_size: int) -> Iterator[Batch]:
         # Drawn at one go, so that the rows are the same whatever the batch size.

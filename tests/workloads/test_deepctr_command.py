@@ -1,0 +1,129 @@
+"""`python -m pmemlab.workloads.criteo_deepctr`, from its flags to its table."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from deepctr_runs import SHARED_DATA
+from rich.console import Console
+
+from pmemlab.workloads.criteo_deepctr.command import main
+from pmemlab.workloads.criteo_deepctr.progress import TrainingProgress
+from pmemlab.workloads.criteo_deepctr.training import State
+from pmemlab.workloads.criteo_file import write_raw
+from pmemlab.workloads.synthetic import SyntheticSource
+
+SMALL = [
+    *("--hidden_units", "16", "--batch_size", "64", "--keys_per_column", "2000"),
+    *("--held_out_rows", "200"),
+]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.tsv"
+    write_raw(path, SyntheticSource(1, 2000), 300)
+    return path
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def test_a_file_is_trained_on_and_the_result_told(
+    capsys: pytest.CaptureFixture[str], rows: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "result.json"
+    assert main([*SMALL, "--data", str(rows), "--epochs", "2", "--json", str(path)]) == 0
+    document = json.loads(path.read_text())
+    (result,) = document["results"]
+    assert document["backend"] in ("torch", "tensorflow")
+    assert (result["model"], result["embedding_dim"], result["workers"]) == ("DeepFM", 9, 1)
+    assert (result["rows"], result["steps"], result["held_out_rows"]) == (540, 10, 30)
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("| DeepFM | 9 | DRAM, here | 1 |")
+    assert f"| {result['samples_per_s']:,.0f} |" in line
+    assert f"| {result['auc']:.4f} |" in line
+
+
+def test_all_is_a_table_of_models_and_dims(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "--cin_maps", "3", "--generated", "64", "--all"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[:2] for line in lines[2:]] == [
+        [f"| {model}", dim] for model in ("WDL", "DeepFM", "xDeepFM") for dim in ("9", "64")
+    ]
+
+
+@pytest.mark.parametrize("name", ["criteo_raw_200.csv", "criteo_encoded_100.csv"])
+def test_criteos_own_rows_are_trained_on(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    if not (SHARED_DATA / name).exists():
+        pytest.skip(f"there is no {SHARED_DATA / name}")
+    assert main([*SMALL, "--data", str(SHARED_DATA / name), "--model", "WDL"]) == 0
+    assert "| WDL | 9 |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--data is missing"),
+        (["--data", "/nowhere/rows"], "--data: /nowhere/rows: can't be read"),
+        (["--generated", "0"], "--generated: 0 is not above 0"),
+        (["--generated", "9", "--data", "x"], "--data and --generated: give one"),
+        (["--generated", "9", "--model", "FNN"], "--model: invalid choice: 'FNN'"),
+        (["--generated", "9", "--optimizer", "SGD"], "--optimizer: invalid choice"),
+        (["--generated", "9", "--embedding_dim", "0"], "--embedding_dim: 0 is not above 0"),
+        (["--generated", "9", "--learning_rate", "nan"], "--learning_rate: nan is not above 0"),
+        (["--generated", "9", "--shards", "2"], "--shards is of use with --server only"),
+        (
+            ["--generated", "9", "--server", "--master_endpoint", "here"],
+            "must be IP:PORT, got here",
+        ),
+        (
+            ["--generated", "9", "--server", "--master_endpoint", "127.0.0.1:9"],
+            "--master_endpoint 127.0.0.1:9: nobody answers there",
+        ),
+        (["--generated", "9", "--all", "--model", "WDL"], "--model is of one model"),
+        (["--generated", "9", "--save", "model.h5"], "--save model.h5: the name must end with"),
+        (["--generated", "9", "--json", "/nowhere/x"], "--json /nowhere/x: there is no folder"),
+        (["--generated", "9", "--load", "/nowhere"], "/nowhere has no checkpoint"),
+        (["--generated", "9", "--storage_type", "TAPE"], "storage type 'TAPE' is unknown"),
+        (["--generated", "9", "--keys_per_column", "5"], "keys_per_column is 5"),
+    ],
+)
+def test_bad_arguments_are_named(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert said in complaint(capsys, *arguments)
+
+
+def test_a_file_of_other_columns_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "rows").write_text("1\t2\t3\n")
+    error = complaint(capsys, "--data", str(tmp_path / "rows"))
+    assert f"--data: {tmp_path}/rows:1: 3 columns; expected 40" in error
+
+
+def test_a_line_of_other_columns_is_named(capsys: pytest.CaptureFixture[str], rows: Path) -> None:
+    lines = rows.read_text().splitlines()
+    lines[76] += "\tmore"
+    rows.write_text("\n".join(lines) + "\n")
+    error = complaint(capsys, *SMALL, "--data", str(rows))
+    assert f"{rows}:77: 41 columns, expected 40" in error
+
+
+def test_progress_shows_rows_speed_loss_and_auc() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with TrainingProgress("WDL, dim 9", 1000, console) as progress:
+        progress.show(State(0, 500, 1234.5, 0.6931, None))
+        progress.show(State(1, 250, 1234.5, 0.5, 0.75))
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert "WDL, dim 9, epoch 2" in shown
+    assert "250 rows  1,234 samples/s  loss 0.5000  AUC 0.7500" in shown

@@ -1,0 +1,133 @@
+"""What training learns, gives again bit by bit, keeps, and goes on from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from deepctr_runs import SMALL, generated, keras, short_run
+from numpy.typing import NDArray
+
+import embstore as es
+from pmemlab.workloads.auc import roc_auc
+from pmemlab.workloads.batches import DataError
+from pmemlab.workloads.criteo_deepctr import training
+from pmemlab.workloads.criteo_deepctr.feature_keys import feature_keys
+from pmemlab.workloads.criteo_deepctr.models import make_model
+from pmemlab.workloads.criteo_deepctr.options import HIDDEN_UNITS
+from pmemlab.workloads.criteo_deepctr.training import State
+
+
+@pytest.mark.parametrize("name", HIDDEN_UNITS)
+def test_a_short_training_ranks_rows_that_it_has_not_seen(name: str) -> None:
+    result = short_run(replace(SMALL, name=name), generated(10_000))
+    assert (result.rows, result.held_out_rows) == (10_000, 2000)
+    assert result.auc is not None
+    assert result.auc > 0.6
+
+
+def test_it_does_not_where_no_row_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def untrained(*arguments: Any) -> Any:
+        model = make_model(*arguments)
+        for name in ("rows", "linear_rows"):
+            model.get_layer(name).trainable = False
+        return model
+
+    monkeypatch.setattr(training, "make_model", untrained)
+    auc = short_run(SMALL, generated(10_000)).auc
+    assert auc is not None
+    assert auc < 0.6
+
+
+def test_the_same_seed_gives_the_same_bits() -> None:
+    first, again = short_run(), short_run()
+    assert first.losses_sha256 == again.losses_sha256
+    assert first.auc == again.auc
+    assert short_run(seed=6).losses_sha256 != first.losses_sha256
+
+
+@pytest.mark.parametrize("optimizer", ["Adagrad", "Adam"])
+def test_a_run_that_goes_on_ends_as_one_that_never_stopped(tmp_path: Path, optimizer: str) -> None:
+    def run(folder: str, **options: Any) -> dict[str, NDArray[Any]]:
+        given = {"checkpoint": tmp_path / folder, "optimizer": optimizer, **options}
+        short_run(SMALL, generated(1000), **given)
+        (path,) = (tmp_path / folder).glob("dense-*.npz")
+        with np.load(path) as file:
+            return dict(file)
+
+    whole = run("whole", epochs=2)
+    half = run("half", epochs=1)
+    rest = run("half", epochs=2, load=tmp_path / "half")
+    assert half["epochs"] == 1
+    assert rest.keys() == whole.keys()
+    # A single row that differed would show in what the last batches did to these.
+    for name, array in whole.items():
+        np.testing.assert_array_equal(rest[name], array, err_msg=name)
+    assert any((half[name] != whole[name]).any() for name in whole if name.startswith("weight"))
+
+
+def test_a_checkpoint_that_is_cut_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cut(BaseException):
+        pass
+
+    def cut(*_arguments: object) -> None:
+        raise Cut
+
+    kept = tmp_path / "kept"
+    short_run(SMALL, generated(300), checkpoint=kept)
+    with monkeypatch.context() as patched:
+        patched.setattr(es, "save", cut)
+        with pytest.raises(Cut):
+            short_run(SMALL, generated(300), epochs=2, load=kept, checkpoint=kept)
+    assert len(list(kept.glob("dense-*.npz"))) == 2
+    rest = short_run(SMALL, generated(300), epochs=2, load=kept, checkpoint=kept)
+    assert rest.rows == 300
+    assert len(list(kept.glob("dense-*.npz"))) == 1
+
+
+def test_what_can_not_be_gone_on_from_is_said(tmp_path: Path) -> None:
+    short_run(SMALL, generated(200), checkpoint=tmp_path / "kept")
+    with pytest.raises(DataError, match=r"nothing has no checkpoint.*--checkpoint"):
+        short_run(load=tmp_path / "nothing")
+    with pytest.raises(DataError, match=r"kept is of DeepFM of dim 4.*this is DeepFM of dim 5"):
+        short_run(replace(SMALL, embedding_dim=5), load=tmp_path / "kept")
+    with pytest.raises(DataError, match="has had 1 epochs, and --epochs asks for 1 in all"):
+        short_run(load=tmp_path / "kept")
+    (dense,) = (tmp_path / "kept").glob("dense-*.npz")
+    dense.write_bytes(dense.read_bytes()[:100])
+    with pytest.raises(DataError, match=rf"{dense.name} can't be read back"):
+        short_run(epochs=2, load=tmp_path / "kept")
+
+
+def test_a_saved_model_gives_the_chances_of_the_trained_one(tmp_path: Path) -> None:
+    for name in HIDDEN_UNITS:
+        path = tmp_path / f"{name}.keras"
+        epochs = generated(2000)
+        result = short_run(replace(SMALL, name=name), epochs, save=path)
+        held_out = epochs.held_out()
+        model = keras.models.load_model(path)
+        inputs = [feature_keys(held_out.keys), held_out.dense]
+        scores = np.asarray(model.predict_on_batch(inputs))[:, 0]
+        assert roc_auc(held_out.labels, scores) == pytest.approx(result.auc, abs=1e-6)
+
+
+def test_every_step_is_told() -> None:
+    told: list[State] = []
+    short_run(SMALL, generated(1000), epochs=2, judge_every=5, told=told.append)
+    assert [(state.epoch, state.rows) for state in told[6:10]] == [
+        *((0, 896), (0, 1000)),
+        *((1, 128), (1, 256)),
+    ]
+    assert [state.auc is None for state in told] == [True] * 4 + [False] * 12
+    assert told[4].auc != told[9].auc
+    assert all(state.samples_per_s > 0 for state in told)
+
+
+def test_without_a_row_there_is_nothing_to_train_on() -> None:
+    with pytest.raises(DataError, match="no row to train on"):
+        short_run(SMALL, generated(0))
