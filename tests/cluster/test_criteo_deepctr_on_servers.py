@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import embstore as es
-from pmemlab.workloads.criteo_deepctr.epochs import GeneratedEpochs
+from pmemlab.workloads.criteo import CriteoSource
+from pmemlab.workloads.criteo_deepctr.epochs import FileEpochs, GeneratedEpochs
 from pmemlab.workloads.criteo_deepctr.options import ModelOptions, TableOptions, TrainingOptions
+from pmemlab.workloads.criteo_file import write_raw
 from pmemlab.workloads.synthetic import SyntheticSource
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -33,6 +36,40 @@ def losses(shards: int | None, **options: Any) -> tuple[str, float | None, int]:
 def test_tables_on_servers_give_the_losses_of_tables_here(ray: Any, shards: int) -> None:
     assert ray.is_initialized()
     assert losses(shards) == losses(None)
+
+
+def test_two_workers_train_as_one_of_batches_twice_as_large(ray: Any, tmp_path: Path) -> None:
+    """But for rounding: a mean of two means isn't summed as the mean of all."""
+    from pmemlab.workloads.criteo_deepctr.together import train_together
+
+    from pmemlab.workloads.criteo_deepctr.training import train
+
+    assert ray.is_initialized()
+    write_raw(tmp_path / "rows", SyntheticSource(3, 2000), 700)
+    rows = FileEpochs(CriteoSource(tmp_path / "rows"), 70)
+    options = TrainingOptions(batch_size=32, epochs=2)
+    together = train_together(rows, MODEL, TableOptions(es.StorageOption(), 2), options, 2)
+    again = train_together(rows, MODEL, TableOptions(es.StorageOption(), 1), options, 2)
+    assert together.losses_sha256 == again.losses_sha256, "whatever the timing and the shards"
+    options = TrainingOptions(batch_size=64, epochs=2)
+    alone = train(rows, MODEL, TableOptions(es.StorageOption()), options)
+    assert alone.auc is not None
+    assert together.auc == pytest.approx(alone.auc, abs=2e-3)
+    assert (together.rows * 2, together.table_rows) == (alone.rows, alone.table_rows)
+
+
+def test_workers_go_on_from_their_checkpoint(ray: Any, tmp_path: Path) -> None:
+    from pmemlab.workloads.criteo_deepctr.together import train_together
+
+    assert ray.is_initialized()
+    tables = TableOptions(es.StorageOption(), 2)
+    options = TrainingOptions(batch_size=32, epochs=2, checkpoint=tmp_path / "whole")
+    whole = train_together(ROWS, MODEL, tables, options, 2)
+    options = TrainingOptions(batch_size=32, epochs=1, checkpoint=tmp_path / "parts")
+    train_together(ROWS, MODEL, tables, options, 2)
+    rest = train_together(ROWS, MODEL, tables, replace(options, epochs=2), 2)
+    assert rest.steps == whole.steps // 2
+    assert (rest.auc, rest.table_rows) == (whole.auc, whole.table_rows)
 
 
 def test_a_checkpoint_of_one_server_is_gone_on_from_on_two(ray: Any, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class JobActor:
         self._joined: set[int] = set()
         self._placings: dict[str, Placing] = {}
         self._shards: dict[str, _Shared] = {}
-        self._arrived: dict[str, set[int]] = {}
+        self._arrived: dict[int, dict[int, Any]] = {}  # by meeting and rank, what each brought
 
     def process_id(self) -> int:
         return os.getpid()
@@ -149,22 +149,25 @@ class JobActor:
             if all(left.variable != shared.variable for left in self._shards.values()):
                 del self._placings[shared.variable]
 
-    def arrive(self, generation: int, rank: int, place: str) -> None:
-        """Returns when every worker has arrived there."""
+    def meet(self, generation: int, rank: int, meeting: int, brought: Any) -> list[Any]:
+        """What every worker brought, in their order; returns when all are there."""
         deadline = time.monotonic() + self._rules.patience_s
         with self._changed:
             self._check(generation)
-            arrived = self._arrived.setdefault(place, set())
-            arrived.add(rank)
+            arrived = self._arrived.setdefault(meeting, {})
+            arrived[rank] = brought
             self._changed.notify_all()
             while len(arrived) < self._rules.workers:
                 if not self._changed.wait(deadline - time.monotonic()):
-                    missing = set(range(self._rules.workers)) - arrived
+                    missing = min(set(range(self._rules.workers)) - arrived.keys())
                     raise WorkerLostError(
-                        f"worker {min(missing)} hasn't come to {place} for "
+                        f"worker {missing} hasn't come to meeting {meeting} for "
                         f"{self._rules.patience_s:g} s"
                     )
                 self._check(generation)
+            # All have come here, so all have left the one before.
+            self._arrived.pop(meeting - 1, None)
+            return [arrived[each] for each in range(self._rules.workers)]
 
     def publish_checkpoint(self, generation: int, written: str, step: int) -> None:
         """Names what lies in the folder `written`."""

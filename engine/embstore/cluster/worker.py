@@ -50,7 +50,7 @@ class Worker:
         self._checkpoints = (
             None if ticket.checkpoints is None else JobCheckpoints(ticket.checkpoints)
         )
-        self._places = 0  # where the workers met so far
+        self._meetings = 0  # so far
         self._generation: int = self._ask("join", rank)
 
     @property
@@ -61,6 +61,11 @@ class Worker:
     @property
     def workers(self) -> int:
         return self._ticket.workers
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether the job was begun with a folder for them."""
+        return self._checkpoints is not None
 
     def shard(self, variable: str, count: int, tiers: Sequence[Tier], spec: ShardSpec) -> Shard:
         """The variable's shard that all workers share."""
@@ -74,13 +79,15 @@ class Worker:
         )
         return RemoteShard(made.actor, spec, made.address, membership)
 
-    def meet(self) -> None:
-        """Returns when every worker has called it as often as this one.
+    def meet(self, brought: Any = None) -> list[Any]:
+        """Returns when every worker has called it as often as this one: what each of them brought,
+        in the order of their ranks. It goes by Ray, and should be small.
 
         WorkerLostError where one doesn't come.
         """
-        self._places += 1
-        self._ask("arrive", self._generation, self._rank, f"meeting {self._places}")
+        self._meetings += 1
+        given: list[Any] = self._ask("meet", self._generation, self._rank, self._meetings, brought)
+        return given
 
     def restore(self, variables: Sequence[EmbeddingVariable]) -> JobCheckpoint | None:
         """Brings the variables back as they were in the job's newest checkpoint, and returns it;

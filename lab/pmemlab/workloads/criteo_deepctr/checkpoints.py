@@ -1,7 +1,8 @@
-"""Checkpoints of a model: its tables by `embstore.save`, and all else in a file beside them.
+"""Checkpoints of a model: its tables as embstore saves them, and all else in a file beside them.
 
-The file is written before the tables' save is listed, and that of the save before goes after it: a
-run that is cut at any moment leaves a checkpoint that can be gone on from.
+Of one worker by itself the file is written before the tables' save is listed, and that of the save
+before goes after it: a run that is cut at any moment leaves a checkpoint that can be gone on from.
+Workers that train together have `embstore.cluster` see to that.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from keras import ops
@@ -21,9 +22,19 @@ from pmemlab.workloads.batches import DataError
 from pmemlab.workloads.criteo_deepctr.options import ModelOptions
 from pmemlab.workloads.model_keeping import write_durably
 
-__all__ = ["Progressed", "load_checkpoint", "save_checkpoint"]
+if TYPE_CHECKING:
+    from embstore.cluster import Worker
+
+__all__ = [
+    "Progressed",
+    "load_checkpoint",
+    "load_newest_together",
+    "save_checkpoint",
+    "save_together",
+]
 
 _TABLES: Final = "tables"
+_DENSE: Final = "dense.npz"
 
 
 @dataclass(frozen=True)
@@ -41,10 +52,7 @@ def save_checkpoint(folder: Path, model: Any, options: ModelOptions, done: Progr
     """
     folder.mkdir(exist_ok=True)
     path = _dense_path(folder, done.steps)
-    arrays = {name: ops.convert_to_numpy(each) for name, each in _dense_variables(model)}
-    arrays["model"] = np.array(str(options))
-    arrays["epochs"] = np.array(done.epochs)
-    write_durably(path, arrays)
+    write_durably(path, _dense_part(model, options, done))
     es.save(folder / _TABLES, es.keras.variables(model), done.steps)
     for other in folder.glob("dense-*.npz"):
         if other != path:
@@ -60,17 +68,46 @@ def load_checkpoint(folder: Path, model: Any, options: ModelOptions) -> Progress
     if not (folder / _TABLES).is_dir():
         raise DataError(f"{folder} has no checkpoint; one is written by --checkpoint {folder}")
     for path in folder.glob("dense-*.npz"):
-        with _opened(path) as file:
-            if (kept := str(file["model"])) != str(options):
-                raise DataError(f"{folder} is of {kept}, and this is {options}")
+        _check_model(path, options)
     steps = es.restore(folder / _TABLES, es.keras.variables(model))
-    path = _dense_path(folder, steps)
+    return _take_dense_part(_dense_path(folder, steps), model, options)
+
+
+def save_together(worker: Worker, model: Any, options: ModelOptions, done: Progressed) -> None:
+    """As `save_checkpoint`, in the folder of the worker's job; every worker calls it."""
+    with worker.checkpoint(done.steps, es.keras.variables(model)) as folder:
+        if folder is not None:
+            write_durably(folder / _DENSE, _dense_part(model, options, done))
+
+
+def load_newest_together(worker: Worker, model: Any, options: ModelOptions) -> Progressed | None:
+    """As `load_checkpoint`, of the newest of the worker's job; None where it has none yet."""
+    found = worker.restore(es.keras.variables(model))
+    return None if found is None else _take_dense_part(found.path / _DENSE, model, options)
+
+
+def _dense_part(model: Any, options: ModelOptions, done: Progressed) -> dict[str, Any]:
+    arrays = {name: ops.convert_to_numpy(each) for name, each in _dense_variables(model)}
+    arrays["model"] = np.array(str(options))
+    arrays["epochs"] = np.array(done.epochs)
+    arrays["steps"] = np.array(done.steps)
+    return arrays
+
+
+def _take_dense_part(path: Path, model: Any, options: ModelOptions) -> Progressed:
+    _check_model(path, options)
     with _opened(path) as file:
         for name, variable in _dense_variables(model):
             if name not in file or file[name].shape != tuple(variable.shape):
                 raise DataError(f"{path} lacks {name}; was it saved with another optimizer?")
             variable.assign(file[name])
-        return Progressed(int(file["epochs"]), steps)
+        return Progressed(int(file["epochs"]), int(file["steps"]))
+
+
+def _check_model(path: Path, options: ModelOptions) -> None:
+    with _opened(path) as file:
+        if (kept := str(file["model"])) != str(options):
+            raise DataError(f"{path.parent} is of {kept}, and this is {options}")
 
 
 def _opened(path: Path) -> Any:

@@ -159,6 +159,13 @@ def argument_parser() -> argparse.ArgumentParser:
         metavar="BYTES",
         help="for each tier of every table (there are two), first tier first",
     )
+    tables.add_argument(
+        "--workers",
+        type=positive,
+        metavar="N",
+        help="processes that train together, with tables that they share; with --checkpoint they "
+        "go on by themselves when one of them dies, or a table's (default: 1)",
+    )
     kept = parser.add_argument_group("what is kept")
     kept.add_argument(
         "--checkpoint", type=Path, metavar="FOLDER", help="kept up to date after each epoch"
@@ -196,7 +203,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise _UsageError("--data is missing: give a file of Criteo's rows, or --generated ROWS")
     if arguments.data is not None and arguments.generated is not None:
         raise _UsageError("--data and --generated: give one of them")
-    refuse_without("server", "shards", "master_endpoint")
+    refuse_without("server", "shards", "master_endpoint", "workers")
+    _check_kept_together(arguments)
     if arguments.all:
         for name in ("model", "embedding_dim", "checkpoint", "load", "save"):
             if getattr(arguments, name):
@@ -207,6 +215,20 @@ def _check(arguments: argparse.Namespace) -> None:
         path = getattr(arguments, name)
         if path is not None and not path.absolute().parent.is_dir():
             raise _UsageError(f"--{name} {path}: there is no folder {path.absolute().parent}")
+
+
+def _check_kept_together(arguments: argparse.Namespace) -> None:
+    """Workers go on from their own checkpoints: one of another run would be taken for one."""
+    if arguments.workers in (None, 1):
+        return
+    kept, load = arguments.checkpoint, arguments.load
+    if load is not None and load != kept:
+        raise _UsageError(f"--load {load}: with --workers give --checkpoint {load} too")
+    if load is None and kept is not None and kept.is_dir() and any(kept.iterdir()):
+        raise _UsageError(
+            f"--checkpoint {kept} has something already; give --load {kept} to go on from it, or "
+            "another folder"
+        )
 
 
 def _epochs(arguments: argparse.Namespace) -> Epochs:
@@ -281,6 +303,7 @@ def _train(
     arguments: argparse.Namespace, epochs: Epochs, tables: TableOptions, name: str, dim: int
 ) -> Result:
     from pmemlab.workloads.criteo_deepctr.progress import TrainingProgress
+    from pmemlab.workloads.criteo_deepctr.together import train_together
     from pmemlab.workloads.criteo_deepctr.training import train
 
     model = ModelOptions(
@@ -297,6 +320,8 @@ def _train(
         load=arguments.load,
         save=arguments.save,
     )
+    if arguments.workers not in (None, 1):
+        return train_together(epochs, model, tables, options, arguments.workers)
     with TrainingProgress(f"{name}, dim {dim}", epochs.rows_to_train()) as progress:
         return train(epochs, model, tables, options, told=progress.show)
 

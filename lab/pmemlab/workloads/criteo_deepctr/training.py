@@ -22,7 +22,9 @@ from pmemlab.workloads.criteo_deepctr.averaging import average_dense_gradients
 from pmemlab.workloads.criteo_deepctr.checkpoints import (
     Progressed,
     load_checkpoint,
+    load_newest_together,
     save_checkpoint,
+    save_together,
 )
 from pmemlab.workloads.criteo_deepctr.epochs import Epochs, Order, Worker
 from pmemlab.workloads.criteo_deepctr.feature_keys import feature_keys
@@ -94,12 +96,13 @@ def train(
     options: TrainingOptions,
     *,
     worker: Worker = Worker(),  # noqa: B008  (it can't be changed)
+    member: es.cluster.Worker | None = None,
     told: Callable[[State], None] = lambda _state: None,
 ) -> Result:
     """Train one model, judge it on the held-out rows, and close its tables.
 
-    worker: with others there must be tables that all share, and it is called in `averaging.joined`.
-    On one worker the same options give the same bits.
+    worker: with others it is called in `averaging.joined`. member: the same as one of a job, whose
+    tables and checkpoints all share. The same options give the same bits.
 
     Raises DataError for data or a checkpoint of no use, EmbStoreError where the engine refuses, and
     DivergedError where there is nothing left to train.
@@ -109,9 +112,13 @@ def train(
     try:
         model.compile(_optimizer(options), "binary_crossentropy")
         model.optimizer.build(model.trainable_variables)
+        es.keras.variables(model)  # which makes them, by now for this optimizer
         if worker.count > 1:
             average_dense_gradients(model.optimizer)
         run = _Run(model, epochs.held_out(), worker, told, options.judge_every)
+        keeper = member if member is not None and member.has_checkpoints else None
+        if keeper is not None:
+            run.done = load_newest_together(keeper, model, model_options) or run.done
         if options.load:
             run.done = load_checkpoint(options.load, model, model_options)
             if run.done.epochs >= options.epochs:
@@ -121,7 +128,9 @@ def train(
                 )
         for epoch in range(run.done.epochs, options.epochs):
             run.train(epochs, Order(options.seed, epoch, options.batch_size))
-            if options.checkpoint and worker.number == 0:
+            if keeper is not None:
+                save_together(keeper, model, model_options, run.done)
+            if options.checkpoint:
                 save_checkpoint(options.checkpoint, model, model_options, run.done)
         auc = run.judge()
         if options.save and worker.number == 0:
