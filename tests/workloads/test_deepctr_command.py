@@ -82,11 +82,24 @@ def test_criteos_own_rows_are_trained_on(capsys: pytest.CaptureFixture[str], nam
         (["--generated", "9", "--shards", "2"], "--shards is of use with --server only"),
         (
             ["--generated", "9", "--server", "--master_endpoint", "here"],
-            "must be IP:PORT, got here",
+            "must be IP:PORT, got 'here'",
         ),
         (
             ["--generated", "9", "--server", "--master_endpoint", "127.0.0.1:9"],
-            "--master_endpoint 127.0.0.1:9: nobody answers there",
+            "--master_endpoint: nothing can be reached at 127.0.0.1:9",
+        ),
+        (["--generated", "9", "--workers", "2"], "--workers is of use with --server only"),
+        (
+            ["--generated", "9", "--server", "--workers", "1", "2"],
+            "--workers: several numbers are for --all only",
+        ),
+        (
+            ["--generated", "9", "--server", "--workers", "2", "--checkpoint", "/tmp"],
+            "--checkpoint /tmp has something already; give --load /tmp to go on",
+        ),
+        (
+            ["--generated", "9", "--server", "--workers", "2", "--load", "/tmp"],
+            "--load /tmp: with --workers give --checkpoint /tmp too",
         ),
         (["--generated", "9", "--all", "--model", "WDL"], "--model is of one model"),
         (["--generated", "9", "--save", "model.h5"], "--save model.h5: the name must end with"),

@@ -7,7 +7,6 @@ import gc
 import itertools
 import json
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["argument_parser", "main"]
 
 ALL_DIMS: Final = (9, 64)
-_ANSWERS_WITHIN_S: Final = 10.0
 
 
 class _UsageError(Exception):
@@ -162,9 +160,11 @@ def argument_parser() -> argparse.ArgumentParser:
     tables.add_argument(
         "--workers",
         type=positive,
+        nargs="+",
         metavar="N",
         help="processes that train together, with tables that they share; with --checkpoint they "
-        "go on by themselves when one of them dies, or a table's (default: 1)",
+        "go on by themselves when one of them dies, or a table's; several numbers with --all, one "
+        "after the other (default: 1)",
     )
     kept = parser.add_argument_group("what is kept")
     kept.add_argument(
@@ -219,8 +219,10 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _check_kept_together(arguments: argparse.Namespace) -> None:
     """Workers go on from their own checkpoints: one of another run would be taken for one."""
-    if arguments.workers in (None, 1):
+    if arguments.workers in (None, [1]):
         return
+    if len(arguments.workers) > 1 and not arguments.all:
+        raise _UsageError("--workers: several numbers are for --all only")
     kept, load = arguments.checkpoint, arguments.load
     if load is not None and load != kept:
         raise _UsageError(f"--load {load}: with --workers give --checkpoint {load} too")
@@ -255,8 +257,8 @@ def _run(arguments: argparse.Namespace, epochs: Epochs) -> int:
 
         tables = _tables(arguments)
         results: list[Result] = []
-        for name, dim in _models(arguments):
-            results.append(_train(arguments, epochs, tables, name, dim))
+        for (name, dim), workers in itertools.product(_models(arguments), arguments.workers or [1]):
+            results.append(_train(arguments, epochs, tables, name, dim, workers))
             _free_model()
             if arguments.json:
                 _write_json(arguments, results)
@@ -280,27 +282,20 @@ def _tables(arguments: argparse.Namespace) -> TableOptions:
     if not arguments.server:
         return TableOptions(storage)
     if arguments.master_endpoint:
-        _check_answers(arguments.master_endpoint)
+        from embstore.cluster.head_probe import check_answers
+
+        check_answers("--master_endpoint", arguments.master_endpoint)
         os.environ["RAY_ADDRESS"] = arguments.master_endpoint  # which embstore.cluster heeds
     return TableOptions(storage, arguments.shards or 1)
 
 
-def _check_answers(endpoint: str) -> None:
-    """Ray itself would go on trying for minutes, and then end the program."""
-    address, _, port = endpoint.rpartition(":")
-    if not address or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise _UsageError(f"--master_endpoint must be IP:PORT, got {endpoint}")
-    try:
-        socket.create_connection((address, int(port)), _ANSWERS_WITHIN_S).close()
-    except OSError as error:
-        raise _UsageError(
-            f"--master_endpoint {endpoint}: nobody answers there ({error}); give the address at "
-            "which the Ray cluster was started"
-        ) from None
-
-
 def _train(
-    arguments: argparse.Namespace, epochs: Epochs, tables: TableOptions, name: str, dim: int
+    arguments: argparse.Namespace,
+    epochs: Epochs,
+    tables: TableOptions,
+    name: str,
+    dim: int,
+    workers: int,
 ) -> Result:
     from pmemlab.workloads.criteo_deepctr.progress import TrainingProgress
     from pmemlab.workloads.criteo_deepctr.together import train_together
@@ -320,8 +315,8 @@ def _train(
         load=arguments.load,
         save=arguments.save,
     )
-    if arguments.workers not in (None, 1):
-        return train_together(epochs, model, tables, options, arguments.workers)
+    if workers > 1:
+        return train_together(epochs, model, tables, options, workers)
     with TrainingProgress(f"{name}, dim {dim}", epochs.rows_to_train()) as progress:
         return train(epochs, model, tables, options, told=progress.show)
 
