@@ -29,5 +29,8 @@ def test_it_measures_each_server_at_both_operations(tmp_path: Path) -> None:
         (server, operation)
         for operation in ("pull", "pull and push")
         for server in ("a table in the worker", "2 shards", "a Ray actor with a dict")
+    ] + [
+        (server, "a step of DeepFM")
+        for server in ("a table in the worker", "1 shard", "1 shard, prefetched")
     ]
     assert all(result["ids_per_s"]["median"] > 0 for result in results)

@@ -47,7 +47,7 @@ def run(options: ClusterOptions, watcher: Watcher) -> Report:
 def _table(results: list[ClusterResult]) -> Table:
     table = Table(
         title="Zipf ids, Adagrad: million ids/s (median; min to max), and ratio to "
-        f"{cluster_suite.YARDSTICK} in the same rounds"
+        f"{cluster_suite.YARDSTICK}, or of DeepFM {cluster_suite.LOCAL}, in the same rounds"
     )
     for column in ("operation", "server"):
         table.add_column(column, no_wrap=True)
@@ -61,7 +61,7 @@ def _table(results: list[ClusterResult]) -> Table:
             result.operation,
             result.server,
             f"{figure.median / 1e6:.2f}",
-            f"{figure.minimum / 1e6:.2f} to {figure.maximum / 1e6:.2f}",
+            f"{figure.minimum / 1e6:.1f} to {figure.maximum / 1e6:.1f}",
             "-" if figure.ratio is None else f"{figure.ratio:.2f}",
         )
     return table

@@ -1,4 +1,5 @@
-"""What shards in other processes cost: beside a table in the worker, and the obvious actor."""
+"""What shards in other processes cost: beside a table in the worker, and the obvious actor; by
+themselves, and in a worker that trains a model."""
 
 from __future__ import annotations
 
@@ -11,17 +12,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 import embstore as es
+from embstore.bench.deepfm_step import COLUMNS, DeepFM
 from embstore.bench.dict_actor import DictActor
 from embstore.bench.measure import Figure, compare
 from embstore.bench.watcher import Watcher
 from embstore.bench.zipf import BoundedZipf
 from embstore.cluster.ray_cluster import join_or_start
+from embstore.variable import EmbeddingVariable
 
-__all__ = ["YARDSTICK", "ClusterOptions", "ClusterResult", "advance_count", "run", "to_json"]
+__all__ = [
+    "LOCAL",
+    "YARDSTICK",
+    "ClusterOptions",
+    "ClusterResult",
+    "advance_count",
+    "run",
+    "to_json",
+]
 
 YARDSTICK = "a Ray actor with a dict"
 LOCAL = "a table in the worker"
 OPERATIONS = ("pull", "pull and push")
+DEEPFM = "a step of DeepFM"
+PREFETCHED = "1 shard, prefetched"
 _LEARNING_RATE = 0.1
 
 Batch = NDArray[np.int64]
@@ -45,7 +58,9 @@ class ClusterOptions:
 class ClusterResult:
     server: str
     operation: str
-    ids_per_s: Figure  # the ratio is to the actor with a dict, in the same rounds
+    # The ratio is to the actor with a dict, of a step of DeepFM to a table in the worker, in the
+    # same rounds.
+    ids_per_s: Figure
 
 
 @dataclass(frozen=True)
@@ -55,7 +70,7 @@ class _Server:
 
 
 def advance_count(options: ClusterOptions) -> int:
-    return len(OPERATIONS) * (options.rounds + 1)
+    return (len(OPERATIONS) + 1) * (options.rounds + 1)
 
 
 def run(options: ClusterOptions, watcher: Watcher) -> list[ClusterResult]:
@@ -79,7 +94,8 @@ def run(options: ClusterOptions, watcher: Watcher) -> list[ClusterResult]:
                 on_round=watcher.advance,
             )
             results += [ClusterResult(name, operation, figures[name]) for name in servers]
-    return results
+    watcher.begin(DEEPFM)
+    return results + _steps_of_deepfm(options, watcher)
 
 
 def to_json(options: ClusterOptions, results: list[ClusterResult]) -> dict[str, object]:
@@ -120,7 +136,41 @@ def _servers(options: ClusterOptions) -> Iterator[dict[str, _Server]]:
         yield servers
 
 
+def _steps_of_deepfm(options: ClusterOptions, watcher: Watcher) -> list[ClusterResult]:
+    samples = max(1, options.batch_size // COLUMNS)
+    zipf = BoundedZipf(options.rows, options.zipf_exponent, options.seed)
+    batches = [zipf.draw(samples * COLUMNS) for _ in range(options.batches)]
+    join_or_start()
+    with contextlib.ExitStack() as stack:
+
+        def training(shards: int | None, prefetches: bool) -> Callable[[], None]:
+            model = DeepFM(_filled(options, shards, stack))
+            return lambda: model.train(batches, prefetches=prefetches)
+
+        work = {
+            LOCAL: [training(None, False)],
+            "1 shard": [training(1, False)],
+            PREFETCHED: [training(1, True)],
+        }
+        figures = compare(
+            work,
+            samples * COLUMNS * options.batches,
+            yardstick=LOCAL,
+            rounds=options.rounds,
+            on_round=watcher.advance,
+        )
+    return [ClusterResult(name, DEEPFM, figures[name]) for name in work]
+
+
 def _variable(options: ClusterOptions, shards: int | None, stack: contextlib.ExitStack) -> _Server:
+    variable = _filled(options, shards, stack)
+    rows = np.empty((options.batch_size, options.dim), np.float32)
+    return _Server(lambda ids: variable.lookup(ids, train=True, out=rows), variable.apply_gradients)
+
+
+def _filled(
+    options: ClusterOptions, shards: int | None, stack: contextlib.ExitStack
+) -> EmbeddingVariable:
     variable = stack.enter_context(
         es.get_embedding_variable(
             "var",
@@ -133,8 +183,7 @@ def _variable(options: ClusterOptions, shards: int | None, stack: contextlib.Exi
     keys = np.arange(options.rows)
     for part in np.array_split(keys, max(1, options.rows // 100_000)):
         variable.apply_gradients(part, np.zeros((part.size, options.dim), np.float32))
-    rows = np.empty((options.batch_size, options.dim), np.float32)
-    return _Server(lambda ids: variable.lookup(ids, train=True, out=rows), variable.apply_gradients)
+    return variable
 
 
 def _asked_by_calls(ray: Any, actor: Any, dim: int) -> _Server:

@@ -27,6 +27,7 @@ __all__ = [
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 LOOPBACK = "127.0.0.1"
+_TOKENS = "ray._private.authentication.authentication_token_setup"
 _OTHER_NODES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # which Linux heeds too
 
 # Rows don't go through Ray's own memory; what does is exports, and small.
@@ -82,8 +83,8 @@ def authenticate(ray: Any, name: str, address: str) -> None:
     """Shows the cluster the user's token where there is one: Ray does so only where it is asked to,
     or has found the cluster by itself. Raises EmbStoreError where the cluster wants another.
     """
-    setup = importlib.import_module("ray._private.authentication.authentication_token_setup")
-    logging.getLogger(setup.__name__).setLevel(logging.ERROR)  # it warns that it does so
+    setup = importlib.import_module(_TOKENS)
+    _say_nothing_of_tokens()
     setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     try:
         setup.ensure_token_if_auth_enabled(create_token_if_missing=False)
@@ -99,6 +100,11 @@ def authenticate(ray: Any, name: str, address: str) -> None:
         raise EmbStoreError(f"{name}: {address} can't be connected to: {told}") from error
 
 
+def _say_nothing_of_tokens() -> None:
+    """Ray warns that it heeds the user's token."""
+    logging.getLogger(_TOKENS).setLevel(logging.ERROR)
+
+
 def keep_to_loopback() -> None:
     """Ray 2.60 puts an address of the network in place of a loopback one that it is given, and then
     listens on every interface, unless it was told that there are to be no other computers.
@@ -112,6 +118,7 @@ def start_on_loopback(ray: Any, **options: Any) -> None:
     """Starts Ray where no other computer can reach it; options as `ray.init` has them."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
     keep_to_loopback()
+    _say_nothing_of_tokens()
     ray.init(
         address="local",
         include_dashboard=False,
