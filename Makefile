@@ -129,8 +129,8 @@ check: setup check-packages tensorflow ## lint, check types and locks, test the 
 	find engine/core lab/pmemlab/powercut -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/engine -m sanitizer -n 2 $(ARGS)
-	$(BIN)/python -m pytest tests -m long
-	$(BIN)/python -m pytest tests/power_cuts/test_durable_table.py -k at_any_moment --pmemlab-power-cuts 500
+	$(BIN)/python -m pytest tests -m long -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests/power_cuts/test_durable_table.py -k at_any_moment --pmemlab-power-cuts 500 -n 2
 
 .PHONY: fidelity
 fidelity: setup ## set predictions beside what was published, and keep them in lab/FIDELITY.md
