@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from sharded import remote_shards
 
 import embstore as es
+from embstore.cluster.ray_actor import wait_for
 
 WORKERS = 2
 SHARDS = 2
@@ -62,6 +63,7 @@ class Dense:
 
 def train(worker: es.cluster.Worker, folder: Path, storage_name: str) -> Export | None:
     (folder / f"worker-{os.getpid()}").touch()
+    (folder / f"actor-{wait_for(worker._ticket.actor.process_id.remote())}").touch()
     place = es.cluster.NODE_PMEM if storage_name == "DRAM_PMEM" else folder / "ssd"
     with variable(shards=SHARDS, **storage(storage_name, place)) as items:
         for shard in remote_shards(items):

@@ -240,9 +240,7 @@ class Hunt:
     def _candidates(self, wanted: str, folder: Path) -> list[int]:
         if wanted == "actor":
             return [
-                process
-                for process in self._ours()
-                if _command(process).startswith("ray::JobActor")
+                process for process in self._ours() if _command(process).startswith("ray::JobActor")
             ]
         return [
             process

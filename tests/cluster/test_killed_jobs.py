@@ -21,9 +21,7 @@ SEED = 1
 
 
 @pytest.mark.timeout(3600)
-def test_a_job_outlives_kills_at_any_moment(
-    tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
+def test_a_job_outlives_kills_at_any_moment(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     count = pytestconfig.getoption("kills", KILLS)
     seed = pytestconfig.getoption("kills_seed", SEED)
     kills = drawn(count, seed)
