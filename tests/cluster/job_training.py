@@ -21,13 +21,17 @@ BATCH = 40
 Export = dict[str, NDArray[Any]]
 
 
-def variable(**where: Any) -> es.EmbeddingVariable:
+def variable(
+    *, storage_option: es.StorageOption | None = None, **where: Any
+) -> es.EmbeddingVariable:
     return es.get_embedding_variable(
         "items",
         DIM,
         initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
         optimizer=es.optimizers.Adam(0.05),
-        ev_option=es.EmbeddingVariableOption(filter_option=es.CounterFilter(2)),
+        ev_option=es.EmbeddingVariableOption(
+            filter_option=es.CounterFilter(2), storage_option=storage_option or es.StorageOption()
+        ),
         **where,
     )
 

@@ -7,7 +7,7 @@ import logging
 import os
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,7 +17,7 @@ from embstore.cluster import ray_cluster, wire
 from embstore.cluster.job_actor import JobActor
 from embstore.cluster.job_checkpoints import JobCheckpoints
 from embstore.cluster.pushes import PushRules
-from embstore.cluster.ray_actor import wait_for
+from embstore.cluster.ray_actor import raise_silent, wait_for
 from embstore.cluster.worker import JobTicket, join
 from embstore.errors import ShardLostError, WorkerLostError
 
@@ -26,6 +26,7 @@ __all__ = ["Job", "run"]
 _log = logging.getLogger("embstore.cluster")
 
 _CALLS_AT_ONCE = 4  # a worker
+_LOOKED_AFTER_S = 1.0
 
 
 class Job:
@@ -66,8 +67,14 @@ class Job:
             patience_s=patience_s,
         )
         kept = _checks.integer("keep", keep, at_least=1)
-        path = None if checkpoints is None else str(Path(checkpoints).absolute())
+        self._patience_s = patience_s
         self._ray = ray_cluster.join_or_start()
+        path, job = None, ""
+        self._checkpoints: JobCheckpoints | None = None
+        if checkpoints is not None:
+            path = str(Path(checkpoints).absolute())
+            job = JobCheckpoints(path).take_over()
+            self._checkpoints = JobCheckpoints(path, job, kept)
         self._made_in = _core.fork_generation()
         # Beside whoever began it: it needs nothing that another node has, and ends no later.
         here = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
@@ -81,9 +88,9 @@ class Job:
                 max_concurrency=_CALLS_AT_ONCE * count,
                 max_restarts=0,
             )
-            .remote(rules, path, kept)
+            .remote(rules, self._checkpoints, silence_s)
         )
-        self.ticket = JobTicket(self._actor, count, path, silence_s)
+        self.ticket = JobTicket(self._actor, count, path, silence_s, job)
 
     def close(self) -> None:
         """Ends the shards of variables that are still open."""
@@ -93,12 +100,42 @@ class Job:
             self.begin_again()
         with contextlib.suppress(Exception):  # Ray may be gone already
             self._ray.kill(self._actor)
+        if self._checkpoints is not None:
+            self._checkpoints.leave()
 
     def begin_again(self) -> None:
-        """Ends all shards; whoever has joined is refused from now on."""
-        answer = wait_for(self._actor.call.remote("begin_generation", ()))
+        """Ends all shards; whoever has joined is refused from now on.
+
+        ShardLostError where the process that keeps the job is gone, or silent.
+        """
+        self._ask("begin_generation")
+
+    def newest_step(self) -> int:
+        """-1 where there is no checkpoint."""
+        newest = None if self._checkpoints is None else self._checkpoints.newest()
+        return -1 if newest is None else newest.step
+
+    def check_alive(self, ranks: Collection[int]) -> None:
+        """WorkerLostError where one of these workers has given no sign of life for patience_s."""
+        silences_s = self._ask("silences_s")
+        for rank in ranks:
+            if silences_s[rank] > self._patience_s:
+                raise WorkerLostError(
+                    f"worker {rank} has given no sign of life for {self._patience_s:g} s"
+                )
+
+    def _ask(self, method: str) -> Any:
+        answer = wait_for(self._actor.call.remote(method, ()), self._check_kept, self._patience_s)
         if answer.error is not None:
             raise answer.error
+        return answer.value
+
+    def _check_kept(self) -> None:
+        wait_for(
+            self._actor.process_id.remote(),
+            lambda: raise_silent(self._patience_s),
+            self._patience_s,
+        )
 
     def __enter__(self) -> Job:
         return self
@@ -146,14 +183,15 @@ def run(
     """
     count = _checks.integer("workers", workers, at_least=1)
     most = _checks.integer("most_failures", most_failures, at_least=0)
-    with Job(workers=count, checkpoints=checkpoints, **options) as job:
-        failures, last_step = 0, _newest_step(job)
+    with contextlib.ExitStack() as jobs:
+        job = jobs.enter_context(Job(workers=count, checkpoints=checkpoints, **options))
+        failures, last_step = 0, job.newest_step()
         while True:
-            processes = _Processes(job.ticket, cpus_per_worker)
+            processes = _Processes(job, cpus_per_worker)
             try:
                 return processes.run(function, arguments)
             except (ShardLostError, WorkerLostError) as error:
-                step = _newest_step(job)
+                step = job.newest_step()
                 failures = 1 if step != last_step else failures + 1
                 last_step = step
                 if failures > most:
@@ -168,7 +206,11 @@ def run(
                 )
             finally:
                 processes.end()
-            job.begin_again()
+            try:
+                job.begin_again()
+            except ShardLostError:
+                job.close()
+                job = jobs.enter_context(Job(workers=count, checkpoints=checkpoints, **options))
 
 
 class _WorkerActor:
@@ -188,9 +230,10 @@ class _WorkerActor:
 class _Processes:
     """Of the workers."""
 
-    def __init__(self, ticket: JobTicket, cpus: float) -> None:
+    def __init__(self, job: Job, cpus: float) -> None:
         self._ray = ray_cluster.library()
-        self._ticket = ticket
+        self._job = job
+        ticket = job.ticket
         actor = self._ray.remote(_WorkerActor).options(
             num_cpus=cpus, scheduling_strategy="SPREAD", max_restarts=0, max_task_retries=0
         )
@@ -201,13 +244,17 @@ class _Processes:
         exceptions = self._ray.exceptions
         call = self._ray.cloudpickle.dumps((function, arguments))
         waiting = [
-            actor.run.remote(self._ticket, rank, call, sys.path)
+            actor.run.remote(self._job.ticket, rank, call, sys.path)
             for rank, actor in enumerate(self._actors)
         ]
         ranks = {reference: rank for rank, reference in enumerate(waiting)}
         results: dict[int, Any] = {}
         while waiting:
-            (ready, *_), waiting = self._ray.wait(waiting, num_returns=1)
+            done, waiting = self._ray.wait(waiting, num_returns=1, timeout=_LOOKED_AFTER_S)
+            if not done:
+                self._job.check_alive([ranks[reference] for reference in waiting])
+                continue
+            (ready,) = done
             rank = ranks[ready]
             try:
                 results[rank] = self._ray.get(ready)
@@ -222,9 +269,3 @@ class _Processes:
         for actor in self._actors:
             with contextlib.suppress(Exception):
                 self._ray.kill(actor)
-
-
-def _newest_step(job: Job) -> int:
-    path = job.ticket.checkpoints
-    newest = None if path is None else JobCheckpoints(path).newest()
-    return -1 if newest is None else newest.step

@@ -22,6 +22,8 @@ from embstore.options import Tier
 
 __all__ = ["JobActor"]
 
+_JOINED_WITHIN_S = 60.0
+
 
 @dataclasses.dataclass
 class _Shared:
@@ -41,9 +43,14 @@ class JobActor:
     Methods answer with an `Answer`; any number of threads may call them.
     """
 
-    def __init__(self, rules: PushRules, checkpoints: str | None, keep: int) -> None:
+    def __init__(
+        self, rules: PushRules, checkpoints: JobCheckpoints | None, silence_s: float
+    ) -> None:
         self._rules = rules
-        self._checkpoints = None if checkpoints is None else JobCheckpoints(checkpoints, keep)
+        self._checkpoints = checkpoints
+        self._silence_s = silence_s
+        self._begun_at = time.monotonic()
+        self._beats: dict[tuple[int, int], float] = {}  # when, by generation and rank; no lock
         self._opening = threading.Lock()  # held while shards are made; taken before _changed
         self._changed = threading.Condition()
         # Guarded by it:
@@ -79,6 +86,10 @@ class JobActor:
             with self._changed:
                 self._joined.add(rank)
                 return self._generation
+
+    def beat(self, generation: int, rank: int) -> None:
+        """The worker lives. Waits for nothing."""
+        self._beats[generation, rank] = time.monotonic()
 
     def shard(
         self,
@@ -138,11 +149,12 @@ class JobActor:
             shared.left.add(rank)
             if shared.ranks:
                 return
-            answer = shared.shard.actor.call("close", (), {}, lambda: None)
+            actor = shared.shard.actor
+            answer = actor.call("close", (), {}, lambda: actor.check_alive(self._silence_s))
             if answer.error is not None:
                 shared.ranks.add(rank)  # it may be closed again
                 raise answer.error
-            shared.shard.actor.end()
+            actor.end()
             del self._shards[shard]
             with self._changed:
                 self._changed.notify_all()
@@ -181,12 +193,23 @@ class JobActor:
 
     # --- By whoever looks after them
 
+    def silences_s(self) -> list[float]:
+        """Of each worker, for how long it has given no sign of life; those that haven't joined yet
+        have some time for that."""
+        now, generation = time.monotonic(), self._generation
+        return [
+            now - self._beats.get((generation, rank), self._begun_at + _JOINED_WITHIN_S)
+            for rank in range(self._rules.workers)
+        ]
+
     def begin_generation(self) -> None:
         with self._opening:
             self._begin_generation()
 
     def _begin_generation(self) -> None:
         with self._changed:
+            self._begun_at = time.monotonic()
+            self._beats = {}
             self._generation += 1
             self._joined = set()
             self._arrived = {}
@@ -200,7 +223,9 @@ class JobActor:
     def _made(self, name: str, count: int, tiers: Sequence[Tier], spec: ShardSpec) -> _Shared:
         placing = self._placings.get(name)
         if placing is None:
-            placing = self._placings[name] = Placing(name, count, tiers, self._rules)
+            placing = self._placings[name] = Placing(
+                name, count, tiers, self._rules, self._silence_s
+            )
         try:
             return _Shared(name, spec, placing.open(spec))
         except BaseException:

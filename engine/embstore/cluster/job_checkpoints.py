@@ -4,18 +4,21 @@
     FOLDER/step-000000001200/state/            files of the program's own: dense weights, say
     FOLDER/step-000000001200/checkpoint.json   the step; of each file in state, bytes and SHA-256
 
-A checkpoint is written under another name, and gets its own when the medium has all of it. What is
-begun and never named is removed by the next one.
+A checkpoint is written in a folder of the job, and gets its own name when the medium has all of it.
+A job that begins removes the folders of others: so one whose driver died, and which lives on for a
+while, can name nothing any more.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +29,8 @@ from embstore.errors import CheckpointError, StorageError
 __all__ = ["JobCheckpoint", "JobCheckpoints"]
 
 _NAMED = re.compile(r"step-(\d{12})")
-_UNFINISHED = ".unfinished-"
+_UNFINISHED = ".unfinished-"  # a job's
+_REMOVED = ".removed-"
 _MANIFEST = "checkpoint.json"
 _FORMAT = 1
 
@@ -69,12 +73,32 @@ class JobCheckpoint:
 class JobCheckpoints:
     """In a folder that all nodes share; made if its parent exists.
 
-    keep: so many are left, the newest.
+    job: that `take_over` gave; what only reads needs none. keep: so many are left, the newest.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], keep: int = 2) -> None:
+    def __init__(self, folder: str | os.PathLike[str], job: str = "", keep: int = 2) -> None:
         self.folder = Path(folder)
+        self._job = job
         self._keep = keep
+
+    def take_over(self) -> str:
+        """From here on what earlier jobs have begun isn't finished by them. Returns what this one
+        writes under.
+        """
+        job = f"{_UNFINISHED}{uuid.uuid4().hex}"
+        with self._told_where():
+            self.folder.mkdir(exist_ok=True)
+            for other in self.folder.glob(f"{_UNFINISHED}*"):
+                with contextlib.suppress(FileNotFoundError):  # another one begins, too
+                    other.rename(self.folder / f"{_REMOVED}{uuid.uuid4().hex}")
+            (self.folder / job).mkdir()
+        for removed in self.folder.glob(f"{_REMOVED}*"):
+            shutil.rmtree(removed, ignore_errors=True)
+        return job
+
+    def leave(self) -> None:
+        """Removes what wasn't finished."""
+        shutil.rmtree(self.folder / self._job, ignore_errors=True)
 
     def newest(self) -> JobCheckpoint | None:
         all_of_them = self._all()
@@ -82,14 +106,10 @@ class JobCheckpoints:
 
     def begin(self) -> JobCheckpoint:
         """One that nobody will see until it is published."""
-        try:
-            self.folder.mkdir(exist_ok=True)
-            begun = JobCheckpoint(0, self.folder / f"{_UNFINISHED}{uuid.uuid4().hex}")
-            begun.path.mkdir(parents=True)
-        except OSError as error:
-            raise StorageError(
-                f"checkpoints: {self.folder} can't be written to: {error}"
-            ) from error
+        begun = JobCheckpoint(0, self.folder / self._job / uuid.uuid4().hex)
+        with self._told_where():
+            begun.folder.mkdir()
+            begun.path.mkdir()
         return begun
 
     def finish(self, begun: JobCheckpoint, step: int) -> None:
@@ -116,12 +136,30 @@ class JobCheckpoints:
                 f"{self.folder}: has a checkpoint of step {newest.step}, and this one would be of "
                 f"step {step}; go on from that one (restore), or give another folder"
             )
-        written.rename(self.folder / name)
-        sync(self.folder)
+        with self._told_where():
+            written.rename(self.folder / name)
+            sync(self.folder)
         for old in self._all()[: -self._keep]:
             shutil.rmtree(old.folder)
-        for unfinished in self.folder.glob(f"{_UNFINISHED}*"):
+        for unfinished in (self.folder / self._job).glob("*"):
             shutil.rmtree(unfinished, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _told_where(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            if self._job and self.folder.exists():
+                raise CheckpointError(
+                    f"{self.folder}: another job has begun to keep its checkpoints here; this one "
+                    "must end"
+                ) from error
+            raise self._not_written(error) from error
+        except OSError as error:
+            raise self._not_written(error) from error
+
+    def _not_written(self, error: OSError) -> StorageError:
+        return StorageError(f"checkpoints: {self.folder} can't be written to: {error}")
 
     def _all(self) -> list[JobCheckpoint]:
         try:

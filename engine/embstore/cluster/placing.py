@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,9 @@ from embstore._shard import ShardSpec
 from embstore.cluster import ray_cluster
 from embstore.cluster.connections import ServerAddress
 from embstore.cluster.pushes import PushRules
-from embstore.cluster.ray_actor import RayActor, start_actors
+from embstore.cluster.ray_actor import RayActor, first_line, start_actors
 from embstore.cluster.shard_actor import ShardPlace
-from embstore.errors import MissingDeviceError
+from embstore.errors import MissingDeviceError, ShardLostError
 from embstore.options import NODE_PMEM, Tier, TierKind
 
 __all__ = ["PMEM_RESOURCE", "OpenShard", "Placing"]
@@ -36,11 +37,19 @@ class Placing:
     every argument is known to be good.
     """
 
-    def __init__(self, variable: str, count: int, tiers: Sequence[Tier], rules: PushRules) -> None:
+    def __init__(
+        self,
+        variable: str,
+        count: int,
+        tiers: Sequence[Tier],
+        rules: PushRules,
+        silence_s: float = 30.0,
+    ) -> None:
         self._variable = variable
         self._count = count
         self._tiers = list(tiers)
         self._rules = rules
+        self._silence_s = silence_s
         self._waiting: list[RayActor] | None = None
 
     def open(self, spec: ShardSpec) -> OpenShard:
@@ -50,7 +59,7 @@ class Placing:
         actor = self._waiting.pop(0)
         try:
             place = ShardPlace(self._variable, self._count, self._tiers)
-            answer = actor.open(spec, place, actor.node, self._rules)
+            answer = actor.open(spec, place, actor.node, self._rules, silence_s=self._silence_s)
             if answer.error is not None:
                 raise answer.error
             return OpenShard(actor, answer.value)
@@ -67,17 +76,33 @@ class Placing:
         ray = ray_cluster.join_or_start()
         handles = start_actors(ray, self._variable, self._count, self._resources(ray))
         try:
-            nodes = ray.get([handle.node.remote() for handle in handles], timeout=_PLACED_WITHIN_S)
-            hosts = ray_cluster.addresses(ray)
-        except BaseException as error:
+            return self._placed(ray, handles)
+        except BaseException:
             for handle in handles:
                 ray.kill(handle)
-            if not isinstance(error, ray.exceptions.GetTimeoutError):
-                raise
+            raise
+
+    def _placed(self, ray: Any, handles: Sequence[Any]) -> list[RayActor]:
+        """ShardLostError where one, or its node, dies before it can say where it is."""
+        try:
+            nodes = ray.get([handle.node.remote() for handle in handles], timeout=_PLACED_WITHIN_S)
+        except ray.exceptions.GetTimeoutError:
+            if all(_has_started(handle) for handle in handles):
+                raise ShardLostError(
+                    f"a shard of {self._variable} has been started, and has given no sign of life "
+                    f"for {_PLACED_WITHIN_S:g} s"
+                ) from None
             raise MissingDeviceError(
                 f"shards: no node had room for {self._count} shards of {self._variable} within "
                 f"{_PLACED_WITHIN_S:g} s; the cluster has {_described(ray)} left"
             ) from None
+        except ray.exceptions.RayError as error:
+            raise ShardLostError(
+                f"a shard of {self._variable} died as it was started: {first_line(error)}"
+            ) from error
+        hosts = ray_cluster.addresses(ray)
+        if gone := [node for node, _ in nodes if node not in hosts]:
+            raise ShardLostError(f"a shard of {self._variable} is on node {gone[0]}, which is gone")
         return [
             RayActor(handle, hosts[node], process_id)
             for handle, (node, process_id) in zip(handles, nodes, strict=True)
@@ -105,6 +130,12 @@ class Placing:
                 f"{PMEM_RESOURCE!r}); give a smaller size, and more shards"
             )
         return {PMEM_RESOURCE: needed_gib}
+
+
+def _has_started(handle: Any) -> bool:
+    """Whether Ray has found it a place."""
+    told = importlib.import_module("ray._private.state").actors(handle._actor_id.hex())
+    return bool(told) and told["State"] == "ALIVE"
 
 
 def _described(ray: Any) -> str:

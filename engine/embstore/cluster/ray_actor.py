@@ -12,10 +12,11 @@ from embstore.cluster.shard_actor import Answer, ShardActor
 from embstore.cluster.shard_status import NAMESPACE, STATUS_GROUP, ShardName
 from embstore.errors import ShardLostError
 
-__all__ = ["RayActor", "start_actors", "wait_for"]
+__all__ = ["RayActor", "first_line", "raise_silent", "start_actors", "wait_for"]
 
 # Of calls that an actor answers at once. Look-ups and applies aren't among them.
 _CALLS_AT_ONCE = 16
+_PULSE_GROUP = "pulse"  # of the call that tells that an actor is alive, and waits behind no other
 _CHECKED_EVERY_S = 5.0
 
 
@@ -26,6 +27,11 @@ class RayActor:
         self._handle = handle
         self.node = node
         self.process_id = process_id
+
+    def check_alive(self, silence_s: float) -> None:
+        """ShardLostError where it gives no sign of life for so long."""
+        pulse = self._handle.node.options(concurrency_group=_PULSE_GROUP)
+        wait_for(pulse.remote(), lambda: raise_silent(silence_s), silence_s)
 
     def call(
         self,
@@ -41,9 +47,11 @@ class RayActor:
         answer: Answer = wait_for(self._handle.call.remote(method, arguments, options), check_alive)
         return answer
 
-    def open(self, *arguments: Any) -> Answer:
-        """As `ShardActor.open`."""
-        answer: Answer = wait_for(self._handle.open.remote(*arguments))
+    def open(self, *arguments: Any, silence_s: float) -> Answer:
+        """As `ShardActor.open`, which may take long; ShardLostError where it is silent."""
+        answer: Answer = wait_for(
+            self._handle.open.remote(*arguments), lambda: self.check_alive(silence_s)
+        )
         return answer
 
     def end(self) -> None:
@@ -51,27 +59,35 @@ class RayActor:
             library().kill(self._handle)
 
 
-def wait_for(reference: Any, check_alive: Callable[[], None] = lambda: None) -> Any:
-    """What an actor's call answers."""
+def wait_for(
+    reference: Any,
+    check_alive: Callable[[], None] = lambda: None,
+    checked_every_s: float = _CHECKED_EVERY_S,
+) -> Any:
+    """What an actor's call answers. check_alive: called now and then; raises where it isn't."""
     ray = library()
     try:
         while True:
             try:
-                return ray.get(reference, timeout=_CHECKED_EVERY_S)
+                return ray.get(reference, timeout=checked_every_s)
             except ray.exceptions.GetTimeoutError:
                 check_alive()
     except (ray.exceptions.RayActorError, ray.exceptions.RaySystemError) as error:
-        raise ShardLostError(f"its actor died: {_first_line(error)}") from error
+        raise ShardLostError(f"its actor died: {first_line(error)}") from error
     except ray.exceptions.RayTaskError:
         raise  # a defect of ours, with its traceback
     except ray.exceptions.RayError as error:
-        raise ShardLostError(_first_line(error)) from error
+        raise ShardLostError(first_line(error)) from error
+
+
+def raise_silent(silence_s: float) -> None:
+    raise ShardLostError(f"its actor has given no sign of life for {silence_s:g} s")
 
 
 def start_actors(ray: Any, variable: str, count: int, resources: dict[str, float]) -> list[Any]:
     """Ray's handles of actors, which start at once, one on a node where there are enough nodes."""
     # Whoever asks how a shard is doing doesn't wait behind its calls.
-    kind = ray.remote(concurrency_groups={STATUS_GROUP: 1})(ShardActor)
+    kind = ray.remote(concurrency_groups={STATUS_GROUP: 1, _PULSE_GROUP: 1})(ShardActor)
     unique = uuid.uuid4().hex[:12]  # many may have a variable of that name
     return [
         kind.options(
@@ -90,5 +106,6 @@ def start_actors(ray: Any, variable: str, count: int, resources: dict[str, float
     ]
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Of what Ray tells, which is long."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

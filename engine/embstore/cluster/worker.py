@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from embstore.variable import EmbeddingVariable
 
 __all__ = ["JobTicket", "Worker", "current_worker", "join"]
 
+_BEATS_EVERY_S = 1.0
+
 _current: Worker | None = None
 
 
@@ -34,6 +37,7 @@ class JobTicket:
     workers: int
     checkpoints: str | None
     silence_s: float
+    job: str = ""  # what its checkpoints are written under
 
 
 class Worker:
@@ -48,10 +52,12 @@ class Worker:
         self._ticket = ticket
         self._rank = rank
         self._checkpoints = (
-            None if ticket.checkpoints is None else JobCheckpoints(ticket.checkpoints)
+            None if ticket.checkpoints is None else JobCheckpoints(ticket.checkpoints, ticket.job)
         )
         self._meetings = 0  # so far
         self._generation: int = self._ask("join", rank)
+        self._has_left = threading.Event()
+        threading.Thread(target=self._beat, name="embstore-beat", daemon=True).start()
 
     @property
     def rank(self) -> int:
@@ -145,8 +151,16 @@ class Worker:
     def leave(self) -> None:
         """Its variables must have been closed."""
         global _current
+        self._has_left.set()
         if _current is self:
             _current = None
+
+    def _beat(self) -> None:
+        """Tells that this process lives, until it leaves. What becomes of the job it hears from its
+        own calls."""
+        while not self._has_left.wait(_BEATS_EVERY_S) and ray_cluster.library().is_initialized():
+            with contextlib.suppress(Exception):
+                self._ticket.actor.call.remote("beat", (self._generation, self._rank))
 
     def _folder(self) -> JobCheckpoints:
         if self._checkpoints is None:

@@ -1,0 +1,314 @@
+"""A hunt: processes of a training job are killed or stopped at random moments, until it is over.
+
+The cluster is of servers on the loopback address, a head and nodes with PMem. Whoever looks after
+the job starts what was killed again: its driver, and the servers. Shards and workers come back by
+themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from job_training import Export
+from servers import Server, end, first_line, free_port, sessions_folder, start
+
+__all__ = ["Hunt", "Kill", "drawn", "hunt"]
+
+_MARK = "EMBSTORE_HUNT"  # in the environment of every process that a hunt starts
+_PROGRAM = Path(__file__).with_name("hunted_program.py")
+_NODES = 2  # beside the head
+_RUN_S = 150.0  # that a run may take after its last kill
+_ENDED_S = 30.0
+
+# How often each is drawn, of 50.
+KINDS = {
+    "kill a shard": 11,
+    "kill a worker": 11,
+    "stop a shard": 6,
+    "stop a worker": 6,
+    "kill a node": 6,
+    "kill the driver": 6,
+    "kill the job's actor": 4,
+}
+MOMENTS = ("training", "checkpoint", "publishing", "starting")
+STORAGES = ("DRAM", "DRAM_PMEM", "DRAM_SSDHASH")
+
+# So that a node that is killed is noticed in seconds.
+_QUICK = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_failure_threshold": "3",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Kill:
+    """delay_s: after the moment has come."""
+
+    kind: str
+    moment: str
+    delay_s: float
+
+
+def drawn(count: int, seed: int) -> list[Kill]:
+    """Kinds in their proportions, as far as `count` allows; order and moments by chance."""
+    chance = random.Random(seed)
+    all_of_them = [kind for kind, share in KINDS.items() for _ in range(share)]
+    kinds: list[str] = []
+    while len(kinds) < count:
+        chance.shuffle(all_of_them)
+        kinds += all_of_them
+    return [
+        Kill(kind, chance.choice(MOMENTS), chance.uniform(0, 0.5) ** 2 * 4)
+        for kind in kinds[:count]
+    ]
+
+
+class Hunt:
+    """Of one cluster; runs of the job follow one another in it until all kills are done."""
+
+    def __init__(self, folder: Path, ray_folder: Path, tell: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._ray_folder = ray_folder
+        self._tell = tell
+        self._mark = uuid.uuid4().hex
+        self._head: Server | None = None
+        self._nodes: dict[int, Server] = {}
+        self._driver: subprocess.Popen[str] | None = None
+        self.done: Counter[str] = Counter()
+
+    # --- The cluster
+
+    def begin(self) -> None:
+        self._head = self._serve("--bind_ip", f"127.0.0.1:{free_port()}")
+        for node in range(_NODES):
+            self._join(node)
+
+    def close(self) -> None:
+        """Ends all, whatever there is."""
+        for server in (*self._nodes.values(), self._head):
+            if server is not None:
+                end(server.process)
+        if self._driver is not None and self._driver.poll() is None:
+            self._driver.kill()
+        for process in self._ours():
+            _signal(process, signal.SIGKILL)
+
+    def assert_ends_whole(self) -> None:
+        """The servers, by SIGTERM; then nothing is left that the hunt has started."""
+        for server in (*self._nodes.values(), self._head):
+            assert server is not None
+            end(server.process)
+        _wait(lambda: not self._ours(), _ENDED_S, lambda: f"left: {_described(self._ours())}")
+
+    def _join(self, node: int) -> None:
+        assert self._head is not None
+        pmem = self._folder / f"pmem{node}"
+        pmem.mkdir(exist_ok=True)
+        self._nodes[node] = self._serve(
+            "--master_endpoint", self._head.address, "--pmem", str(pmem)
+        )
+
+    def _serve(self, *flags: str) -> Server:
+        process = start(
+            [sys.executable, "-m", "embstore.server", *flags],
+            self._ray_folder,
+            **{_MARK: self._mark, **_QUICK},
+        )
+        address = first_line(process).rpartition("RAY_ADDRESS=")[2].strip()
+        return Server(process, address, None)
+
+    # --- A run of the job
+
+    def run(self, kills: Sequence[Kill], storage: str) -> tuple[Export, int]:
+        """What the job comes to, and how many of the kills were done before it ended."""
+        folder = self._folder / uuid.uuid4().hex
+        folder.mkdir()
+        (folder / "ssd").mkdir()
+        self._begin_driver(folder, storage)
+        killed = 0
+        result = folder / "result.npz"
+        for kill in kills:
+            if not self._wait_for(kill, folder) or not self._do(kill, folder, storage):
+                break
+            killed += 1
+            self.done[kill.kind] += 1
+            self.done[f"at {kill.moment}"] += 1
+        began = time.monotonic()
+        while self._goes_on(folder):
+            assert time.monotonic() - began < _RUN_S, f"never ends: {_described(self._ours())}"
+            time.sleep(0.05)
+        with np.load(result) as found:
+            export = dict(found)
+        _wait(
+            lambda: not self._alive(folder),
+            _ENDED_S,
+            lambda: f"left by the job: {_described(self._alive(folder).values())}",
+        )
+        return export, killed
+
+    def _begin_driver(self, folder: Path, storage: str) -> None:
+        assert self._head is not None
+        with (folder / "told").open("a") as told:
+            self._driver = subprocess.Popen(
+                [sys.executable, str(_PROGRAM), str(folder), storage],
+                stdout=told,
+                stderr=told,
+                env={
+                    **os.environ,
+                    "RAY_ADDRESS": self._head.address,
+                    "RAY_TMPDIR": str(self._ray_folder),
+                    _MARK: self._mark,
+                },
+            )
+
+    def _goes_on(self, folder: Path) -> bool:
+        """False when the job has its result; fails where the driver has failed by itself."""
+        assert self._driver is not None
+        if self._driver.poll() is None:
+            return True
+        told = (folder / "told").read_text()
+        assert self._driver.returncode == 0, told[-6000:]
+        return False
+
+    def _wait_for(self, kill: Kill, folder: Path) -> bool:
+        """False where the job ended first."""
+        checkpoints = folder / "checkpoints"
+        began = time.time()
+
+        def has_come() -> bool:
+            if kill.moment == "checkpoint":
+                return any(checkpoints.glob(".unfinished-*/**/tables"))
+            if kill.moment == "publishing":
+                return any(checkpoints.glob(".unfinished-*/**/checkpoint.json"))
+            newest = max((_made(path) for path in folder.glob("worker-*")), default=0)
+            if kill.moment == "starting":
+                return newest > began
+            return newest > 0 and bool(self._alive(folder))
+
+        deadline = time.monotonic() + 10
+        while not has_come() and time.monotonic() < deadline:  # else: any moment is a moment
+            if not self._goes_on(folder):
+                return False
+            time.sleep(0.002)
+        time.sleep(kill.delay_s)
+        return self._goes_on(folder)
+
+    def _do(self, kill: Kill, folder: Path, storage: str) -> bool:
+        """False where the job ended before there was anybody to kill."""
+        if kill.kind == "kill the driver":
+            assert self._driver is not None
+            self._driver.kill()
+            self._driver.wait()
+            self._tell(f"{kill}: {self._driver.pid}")
+            self._begin_driver(folder, storage)
+            return True
+        chance = random.Random(repr(kill))
+        if kill.kind == "kill a node":
+            node = chance.choice(sorted(self._nodes))
+            server = self._nodes[node]
+            self._tell(f"{kill}: {node}")
+            everything = server.everything()
+            for process in (server.process.pid, *everything):
+                _signal(process, signal.SIGKILL)
+            server.process.communicate()
+            self._join(node)
+            return True
+        wanted = kill.kind.rpartition(" ")[2]
+        while not (alive := self._candidates(wanted, folder)):
+            if not self._goes_on(folder):
+                return False
+            time.sleep(0.01)
+        process = chance.choice(alive)
+        self._tell(f"{kill}: {process}")
+        _signal(process, signal.SIGSTOP if kill.kind.startswith("stop") else signal.SIGKILL)
+        return True
+
+    def _candidates(self, wanted: str, folder: Path) -> list[int]:
+        if wanted == "actor":
+            return [
+                process for process in self._ours() if _command(process).startswith("ray::JobActor")
+            ]
+        return [
+            process
+            for name, process in sorted(self._alive(folder).items())
+            if name.startswith(wanted) and _state(process) not in "TZ"
+        ]
+
+    def _alive(self, folder: Path) -> dict[str, int]:
+        """Shards and workers that have taken part, and are still there."""
+        ours = self._ours()
+        named = {path.name: int(path.name.partition("-")[2]) for path in folder.glob("*-*")}
+        return {name: process for name, process in named.items() if process in ours}
+
+    def _ours(self) -> set[int]:
+        mark = f"{_MARK}={self._mark}".encode()
+        found = set()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if mark in (entry / "environ").read_bytes():
+                        found.add(int(entry.name))
+        return found
+
+
+@contextlib.contextmanager
+def hunt(folder: Path, tell: Callable[[str], None]) -> Iterator[Hunt]:
+    with sessions_folder() as ray_folder:
+        begun = Hunt(folder, ray_folder, tell)
+        try:
+            begun.begin()
+            yield begun
+            begun.assert_ends_whole()
+        finally:
+            begun.close()
+
+
+def _made(path: Path) -> float:
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
+
+
+def _signal(process: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, number)
+
+
+def _command(process: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ").strip()
+    return ""
+
+
+def _state(process: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    return "Z"
+
+
+def _described(processes: object) -> list[str]:
+    return [
+        f"{process} {_state(process)} {_command(process)[:100]}"
+        for process in sorted(processes)  # type: ignore[call-overload]
+    ]
+
+
+def _wait(is_so: Callable[[], bool], within_s: float, told: Callable[[], str]) -> None:
+    deadline = time.monotonic() + within_s
+    while not is_so():
+        assert time.monotonic() < deadline, told()
+        time.sleep(0.05)

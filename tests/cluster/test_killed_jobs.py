@@ -1,0 +1,44 @@
+"""A job ends with the rows, the weights and the losses of one to which nothing happens, whatever is
+killed.
+
+    pytest tests/cluster/test_killed_jobs.py --kills 50 --kills-seed 3
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hunted_program import trained_here
+from job_hunt import STORAGES, drawn, hunt
+from sharded import assert_same
+
+KILLS = 3  # without --kills
+SEED = 1
+
+
+@pytest.mark.timeout(3600)
+def test_a_job_outlives_kills_at_any_moment(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    count = pytestconfig.getoption("kills", KILLS)
+    seed = pytestconfig.getoption("kills_seed", SEED)
+    kills = drawn(count, seed)
+    began = time.monotonic()
+
+    def tell(what: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {what}", file=sys.stderr, flush=True)
+
+    tell(f"pytest tests/cluster/test_killed_jobs.py --kills {count} --kills-seed {seed}")
+    with hunt(tmp_path, tell) as hunted:
+        tell("the cluster is there")
+        for storage in itertools.cycle(STORAGES):
+            got, killed = hunted.run(kills, storage)
+            tell(f"a run on {storage} has ended after {killed} kills")
+            assert_same(got, trained_here())
+            kills = kills[killed:]
+            if not kills:
+                break
+    tell(", ".join(f"{how_many} {what}" for what, how_many in hunted.done.items()))
+    assert sum(hunted.done.values()) == 2 * count
