@@ -25,6 +25,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from embstore import devices, errors, initializers, optimizers
+from embstore._pulling import pulling
 from embstore._variable_making import get_embedding_variable
 from embstore.checkpoint import SaveReport, restore, save, save_incremental
 from embstore.devices import Access
@@ -89,6 +90,7 @@ __all__ = [
     "persist",
     "persisted",
     "phase_times_ns",
+    "pulling",
     "record_accesses",
     "restore",
     "restore_persisted",

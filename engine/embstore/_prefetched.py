@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PendingRows", "Prefetched"]
+__all__ = ["MOST_BATCHES", "PendingRows", "Prefetched"]
 
-_MOST_BATCHES = 16  # that are never looked up are forgotten
+MOST_BATCHES = 16  # that are never looked up are forgotten
 
 
 class PendingRows(Protocol):
@@ -28,6 +29,7 @@ class PendingRows(Protocol):
 @dataclass
 class _Batch:
     after: int  # pushes, of all that were begun, that its rows must have seen
+    is_begun: bool = False  # some of its look-ups were made
     look_ups: deque[tuple[NDArray[np.int64], PendingRows]] = field(default_factory=deque)
 
 
@@ -36,13 +38,15 @@ class Prefetched:
 
     Rows are those of after exactly so many pushes as the look-up finds, or they aren't used: a
     look-up gives the same with and without prefetching. So a guess that was wrong costs time alone.
+    Any thread may add batches, in the middle of a step too.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         # Guarded by it:
         self._batches: deque[_Batch] = deque()
         self._pushes = 0  # that were begun
+        self._running_pushes = 0
         self._is_looked_up = False  # a batch, since the last push
 
     def add(
@@ -56,12 +60,15 @@ class Prefetched:
             are to be read after so many more pushes.
         """
         with self._lock:
-            ahead = self._is_looked_up + len(self._batches)
+            # While one is running, some shards have begun it and others haven't.
+            self._lock.wait_for(lambda: not self._running_pushes)
+            is_apart = self._is_looked_up and not self._has_begun_batch()
+            ahead = is_apart + len(self._batches)
             added = _Batch(self._pushes + ahead)
             for ids in batch:
                 added.look_ups.append((ids.copy(), begin(ids, ahead)))
             self._batches.append(added)
-            while len(self._batches) > _MOST_BATCHES:
+            while len(self._batches) > MOST_BATCHES:
                 _give_up(self._batches.popleft())
 
     def take(self, ids: NDArray[np.int64]) -> PendingRows | None:
@@ -74,6 +81,7 @@ class Prefetched:
                         continue
                     for _ in range(i):
                         _give_up(self._batches.popleft())
+                    batch.is_begun = True
                     del batch.look_ups[place]
                     if not batch.look_ups:
                         self._batches.popleft()
@@ -83,17 +91,30 @@ class Prefetched:
                     return None
             return None
 
-    def count_push(self) -> None:
-        """Before one is begun."""
+    @contextlib.contextmanager
+    def push(self) -> Iterator[None]:
+        """In it one is made."""
         with self._lock:
             self._pushes += 1
+            self._running_pushes += 1
             self._is_looked_up = False
+            if self._has_begun_batch():
+                _give_up(self._batches.popleft())
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running_pushes -= 1
+                self._lock.notify_all()
 
     def forget(self) -> None:
         """Rows have changed by something else than a push."""
         with self._lock:
             while self._batches:
                 _give_up(self._batches.popleft())
+
+    def _has_begun_batch(self) -> bool:
+        return bool(self._batches) and self._batches[0].is_begun
 
 
 def _give_up(batch: _Batch) -> None:

@@ -205,8 +205,15 @@ class EmbeddingVariable:
         if global_step is not None:
             global_step = _checks.integer("global_step", global_step, at_least=0)
         keys, values = keys.reshape(-1), values.reshape(-1, self._dim)
+        with self._prefetched.push():
+            self._apply(keys, values, global_step)
+        if len(self._shards) > 1:
+            _core.wait_as_owed()  # not while others wait for a lock
+
+    def _apply(
+        self, keys: NDArray[np.int64], values: NDArray[np.float32], global_step: int | None
+    ) -> None:
         occurrences = None
-        self._prefetched.count_push()
         if self._is_elsewhere:
             unique = _core.UniqueIds(keys)
             keys, occurrences = unique.keys(), unique.occurrences()
@@ -229,7 +236,6 @@ class EmbeddingVariable:
         ]
         with self._partitions_lock:
             apply_to_all(parts, global_step)
-        _core.wait_as_owed()  # not while others wait for the lock
 
     def lookup_tier(self, ids: _checks.Ids) -> NDArray[np.int32]:
         """The tier that each row lies in, from 0, or -1 where there is no row; of ids.shape."""

@@ -28,6 +28,7 @@ unseen raises: `get_weights` and `set_weights`, and with them
 With `shards=n` a table's rows lie in n other processes, on a Ray cluster (`embstore.cluster`). For
 a model's file those write and read the rows themselves, in a folder that Python's `tempfile` makes:
 where some are on other computers, have TMPDIR name one that all of them share.
+`model.fit(pulling(dataset, model))` asks them for the rows of the next batch while one is trained.
 
 Gradient accumulation and moving averages of the Keras optimizer, momentum and the other options
 that have no counterpart in embstore.optimizers, and JAX are refused by errors that say so. On
@@ -49,6 +50,7 @@ from embstore.keras.configs import FeatureConfig, TableConfig
 from embstore.keras.distributed import DistributedEmbedding
 from embstore.keras.embedding import Embedding
 from embstore.keras.models import distributed_model, save_as_original_model, variables
+from embstore.keras.pulled import pulling
 from embstore.keras.saving import rows_kept_apart
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "FeatureConfig",
     "TableConfig",
     "distributed_model",
+    "pulling",
     "rows_kept_apart",
     "save_as_original_model",
     "variables",

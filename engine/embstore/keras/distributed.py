@@ -65,6 +65,10 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         """Each table's `embstore.EmbeddingVariable` by the table's name."""
         return {embedding.name: embedding.variable for embedding in self._embeddings}
 
+    def embedding_of_features(self) -> list[Embedding]:
+        """What each feature is looked up in, in the order of `keras.tree.flatten`."""
+        return [self._embedding_of(feature) for feature in self._features]
+
     def build(self, input_shapes: Any = None) -> None:
         del input_shapes  # rows are of any
         for embedding in self._embeddings:
@@ -86,10 +90,13 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         ]
         return tree.pack_sequence_as(structure, combined)
 
+    def _embedding_of(self, feature: FeatureConfig) -> Embedding:
+        return self._embeddings[self._tables.index(feature.table)]
+
     def _combined(self, feature: FeatureConfig, ids: Any, weights: Any, training: Any) -> Any:
         _check_input(feature, ids.shape)
         table = feature.table
-        rows = self._embeddings[self._tables.index(table)](ids, training=training)
+        rows = self._embedding_of(feature)(ids, training=training)
         if weights is not None:
             if tuple(weights.shape) != tuple(ids.shape):
                 raise InvalidArgumentError(
@@ -118,7 +125,7 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         specs = []
         for feature, ids in zip(self._features, tree.flatten(inputs), strict=True):
             _check_input(feature, ids.shape)
-            embedding = self._embeddings[self._tables.index(feature.table)]
+            embedding = self._embedding_of(feature)
             shape = embedding.compute_output_spec(ids).shape
             shape = shape if len(ids.shape) == 1 else (*shape[:-2], shape[-1])
             specs.append(keras.KerasTensor(shape, dtype=self.compute_dtype))

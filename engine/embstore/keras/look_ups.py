@@ -1,0 +1,132 @@
+"""Which ids a model will look up in which table, found out from its batches alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+from keras import tree
+
+from embstore.errors import UnsupportedError
+from embstore.keras.distributed import DistributedEmbedding
+from embstore.keras.embedding import Embedding
+from embstore.keras.models import embeddings
+
+__all__ = ["LookUps"]
+
+
+@dataclass(frozen=True)
+class _Inner:
+    """A model in the model."""
+
+    look_ups: LookUps
+    inputs: Any  # a structure of what it is called with, of which only the structure counts
+
+
+class LookUps:
+    """Of a Sequential or functional model: the part of it that makes ids of its inputs.
+
+    Raises UnsupportedError where that can't be told from the model's graph.
+    """
+
+    def __init__(self, model: Any) -> None:
+        graph = _graph_of(model)
+        self._takers: list[tuple[Embedding | _Inner, int]] = []  # with the number of their tensors
+        tensors: list[Any] = []
+        found: set[int] = set()
+        for node in _nodes(graph):
+            for taker, taken in _taken(node):
+                self._takers.append((taker, len(taken)))
+                tensors += taken
+                found |= {id(taker)} if isinstance(taker, Embedding) else _ids(taker.look_ups)
+        for layer in embeddings(model):
+            if id(layer) not in found:
+                raise _unreachable(layer, f"{model.name} doesn't call it in its graph")
+        self._part = (
+            keras.Model(graph.input, tensors, name=f"{model.name}_ids") if tensors else None
+        )
+        for layer in [] if self._part is None else embeddings(self._part):
+            raise UnsupportedError(
+                f"{layer.name}: {model.name} computes ids from its rows, so they aren't known "
+                "before it is trained; leave pulling out"
+            )
+
+    def layers(self) -> Iterator[Embedding]:
+        """Of each look-up."""
+        for taker, _ in self._takers:
+            if isinstance(taker, Embedding):
+                yield taker
+            else:
+                yield from taker.look_ups.layers()
+
+    def ids(self, inputs: Any) -> list[Any]:
+        """Of each look-up, int64 tensors of any shape.
+
+        inputs: as the model is called with.
+        """
+        if self._part is None:
+            return []
+        tensors = iter(tree.flatten(self._part(inputs, training=False)))
+        result = []
+        for taker, count in self._takers:
+            taken = [next(tensors) for _ in range(count)]
+            if isinstance(taker, Embedding):
+                result += [keras.ops.cast(each, "int64") for each in taken]
+            else:
+                result += taker.look_ups.ids(tree.pack_sequence_as(taker.inputs, taken))
+        return result
+
+
+def _graph_of(model: Any) -> Any:
+    if isinstance(model, keras.Sequential) and type(model).call is keras.Sequential.call:
+        if model._functional is None:
+            raise UnsupportedError(
+                f"{model.name} isn't built yet; begin it with a keras.Input, or build it"
+            )
+        return model._functional
+    functional = keras.src.models.Functional
+    if isinstance(model, functional) and type(model).call is functional.call:
+        return model
+    raise UnsupportedError(
+        f"{model.name} is a {type(model).__name__} with a call of its own, of which nobody can tell "
+        "what it looks up; make it a Sequential or functional model, or train it in a loop over "
+        "embstore.pulling"
+    )
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    for depth in sorted(graph._nodes_by_depth, reverse=True):
+        yield from graph._nodes_by_depth[depth]
+
+
+def _taken(node: Any) -> Iterator[tuple[Embedding | _Inner, list[Any]]]:
+    """What takes ids in a call, with the tensors that it takes."""
+    layer = node.operation
+    arguments = node.arguments
+    if isinstance(layer, keras.layers.Layer) and embeddings(layer):
+        inputs = arguments.args[0] if arguments.args else arguments.kwargs["inputs"]
+        tensors = tree.flatten(inputs)
+        if isinstance(layer, Embedding):
+            yield layer, tensors
+        elif isinstance(layer, DistributedEmbedding):
+            for embedding, tensor in zip(layer.embedding_of_features(), tensors, strict=True):
+                yield embedding, [tensor]
+        elif isinstance(layer, (keras.Sequential, keras.src.models.Functional)):
+            yield _Inner(LookUps(layer), inputs), tensors
+        else:
+            raise _unreachable(
+                embeddings(layer)[0], f"it lies in {layer.name}, a {type(layer).__name__}"
+            )
+
+
+def _ids(look_ups: LookUps) -> set[int]:
+    return {id(layer) for layer in look_ups.layers()}
+
+
+def _unreachable(layer: Embedding, why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{layer.name}: what it looks up can't be told from a batch, since {why}; have a Sequential "
+        "or functional model call it, or train in a loop over embstore.pulling"
+    )

@@ -1,0 +1,44 @@
+"""Datasets of TensorFlow's that ask for rows as they read batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from embstore.keras.look_ups import LookUps
+from embstore.keras.pulled import trained_tables
+
+__all__ = ["pulled_dataset"]
+
+
+def pulled_dataset(dataset: Any, look_ups: LookUps) -> Any:
+    """The dataset, of which a batch is read ahead, and asked for in the order of batches."""
+    layers = list(look_ups.layers())
+
+    def begin(number: np.int64) -> np.int64:
+        for table in trained_tables(look_ups):  # what a loop before has asked for and not trained
+            table.variable._forget_prefetched()
+        return number
+
+    def prefetch(*ids: NDArray[np.int64]) -> np.int64:
+        for table in trained_tables(look_ups):
+            found = zip(layers, ids, strict=True)
+            table.variable.prefetch(*[each for layer, each in found if layer.table is table])
+        return np.int64(len(ids))
+
+    def ask(*parts: Any) -> Any:
+        batch = parts if isinstance(dataset.element_spec, tuple) else parts[0]
+        inputs, *_ = keras.utils.unpack_x_y_sample_weight(batch)
+        asked = tf.numpy_function(prefetch, look_ups.ids(inputs), tf.int64)
+        with tf.control_dependencies([asked]):
+            return tf.nest.map_structure(tf.identity, batch, expand_composites=True)
+
+    once = tf.data.Dataset.from_tensors(np.int64(0)).map(
+        lambda number: tf.numpy_function(begin, [number], tf.int64)
+    )
+    pulled = once.flat_map(lambda _: dataset.map(ask))
+    return pulled.apply(tf.data.experimental.assert_cardinality(dataset.cardinality())).prefetch(1)
