@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +48,22 @@ def test_a_job_goes_on_where_another_process_left_it_on_another_number_of_shards
     es.cluster.run(train, tmp_path, 3, 0.0, EVERY * 4 + 2, workers=2, checkpoints=checkpoints)
     rows, _ = es.cluster.run(train, tmp_path, 2, workers=2, checkpoints=checkpoints)
     assert_same(rows, trained_here(2))
+
+
+def test_what_workers_tell_is_handed_on() -> None:
+    heard: list[tuple[int, int]] = []
+    es.cluster.run(tell, workers=2, told=lambda rank, step: heard.append((rank, step)))
+    for rank in range(2):
+        steps = [step for who, step in heard if who == rank]
+        assert steps == sorted(set(steps))
+        assert len(steps) >= 2, "while they work"
+
+
+def tell(worker: es.cluster.Worker) -> None:
+    for step in range(8):
+        worker.tell(step)
+        time.sleep(0.4)
+    worker.meet()
 
 
 def test_a_worker_that_fails_by_itself_is_no_failure_of_the_cluster(tmp_path: Path) -> None:

@@ -124,6 +124,11 @@ class Job:
                     f"worker {rank} has given no sign of life for {self._patience_s:g} s"
                 )
 
+    def news(self) -> dict[int, Any]:
+        """What workers have told since this was asked before, the last of each, by rank."""
+        news: dict[int, Any] = self._ask("news")
+        return news
+
     def _ask(self, method: str) -> Any:
         answer = wait_for(self._actor.call.remote(method, ()), self._check_kept, self._patience_s)
         if answer.error is not None:
@@ -156,6 +161,7 @@ def run(
     checkpoints: str | os.PathLike[str] | None = None,
     most_failures: int = 3,
     cpus_per_worker: float = 0,
+    told: Callable[[int, Any], None] | None = None,
     **options: Any,
 ) -> list[Any]:
     """Calls function(worker, *arguments) in as many processes of the Ray cluster as there are
@@ -179,6 +185,7 @@ def run(
     function, arguments: Ray copies them to the workers (by cloudpickle).
     most_failures: so many in a row, without a new checkpoint, are tried again.
     cpus_per_worker: what each asks of its node.
+    told: called with a worker's rank and what it told last (`Worker.tell`), about once a second.
     options: those of `Job`.
     """
     count = _checks.integer("workers", workers, at_least=1)
@@ -189,7 +196,7 @@ def run(
         while True:
             processes = _Processes(job, cpus_per_worker)
             try:
-                return processes.run(function, arguments)
+                return processes.run(function, arguments, told)
             except (ShardLostError, WorkerLostError) as error:
                 step = job.newest_step()
                 failures = 1 if step != last_step else failures + 1
@@ -239,7 +246,12 @@ class _Processes:
         )
         self._actors = [actor.remote() for _ in range(ticket.workers)]
 
-    def run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
+    def run(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        told: Callable[[int, Any], None] | None,
+    ) -> list[Any]:
         """Raises what the first of them fails with."""
         exceptions = self._ray.exceptions
         call = self._ray.cloudpickle.dumps((function, arguments))
@@ -251,6 +263,9 @@ class _Processes:
         results: dict[int, Any] = {}
         while waiting:
             done, waiting = self._ray.wait(waiting, num_returns=1, timeout=_LOOKED_AFTER_S)
+            if told is not None:
+                for rank, news in sorted(self._job.news().items()):
+                    told(rank, news)
             if not done:
                 self._job.check_alive([ranks[reference] for reference in waiting])
                 continue

@@ -58,6 +58,7 @@ class JobActor:
         self._joined: set[int] = set()
         self._placings: dict[str, Placing] = {}
         self._shards: dict[str, _Shared] = {}
+        self._news: dict[int, Any] = {}
         self._arrived: dict[int, dict[int, Any]] = {}  # by meeting and rank, what each brought
 
     def process_id(self) -> int:
@@ -86,6 +87,18 @@ class JobActor:
             with self._changed:
                 self._joined.add(rank)
                 return self._generation
+
+    def tell(self, generation: int, rank: int, news: Any) -> None:
+        """What `news` has from now on of the worker."""
+        with self._changed:
+            self._check(generation)
+            self._news[rank] = news
+
+    def news(self) -> dict[int, Any]:
+        """What workers have told since this was asked before, the last of each, by rank."""
+        with self._changed:
+            news, self._news = self._news, {}
+            return news
 
     def beat(self, generation: int, rank: int) -> None:
         """The worker lives. Waits for nothing."""
@@ -213,6 +226,7 @@ class JobActor:
             self._generation += 1
             self._joined = set()
             self._arrived = {}
+            self._news = {}
             self._changed.notify_all()
         for placing in self._placings.values():
             placing.end()

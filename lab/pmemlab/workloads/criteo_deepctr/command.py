@@ -315,9 +315,9 @@ def _train(
         load=arguments.load,
         save=arguments.save,
     )
-    if workers > 1:
-        return train_together(epochs, model, tables, options, workers)
     with TrainingProgress(f"{name}, dim {dim}", epochs.rows_to_train()) as progress:
+        if workers > 1:
+            return train_together(epochs, model, tables, options, workers, progress.show)
         return train(epochs, model, tables, options, told=progress.show)
 
 

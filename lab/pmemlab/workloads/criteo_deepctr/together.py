@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,11 @@ from pmemlab.workloads.criteo_deepctr.options import ModelOptions, TableOptions,
 
 if TYPE_CHECKING:
     import embstore as es
-    from pmemlab.workloads.criteo_deepctr.training import Result
+    from pmemlab.workloads.criteo_deepctr.training import Result, State
 
 __all__ = ["train_together"]
+
+_TOLD_EVERY_S = 0.5
 
 
 def train_together(
@@ -24,6 +27,7 @@ def train_together(
     tables: TableOptions,
     options: TrainingOptions,
     workers: int,
+    told: Callable[[State], None] = lambda _state: None,
 ) -> Result:
     """As `training.train`, by so many processes; what the first of them came to.
 
@@ -40,6 +44,7 @@ def train_together(
         replace(options, checkpoint=None, load=None),
         workers=workers,
         checkpoints=options.checkpoint,
+        told=lambda rank, state: told(state) if rank == 0 else None,
     )
     return results[0]
 
@@ -58,7 +63,28 @@ def _train_as_one_of_them(
 
     worker = Worker(member.rank, member.workers)
     with _all_reducing(member):
-        return train(epochs, model, tables, options, worker=worker, member=member)
+        said = _Telling(member) if member.rank == 0 else None
+        return train(
+            epochs, model, tables, options, worker=worker, member=member, told=said or _unsaid
+        )
+
+
+class _Telling:
+    """Tells of training, but not of each step."""
+
+    def __init__(self, member: es.cluster.Worker) -> None:
+        self._member = member
+        self._last_s = 0.0
+
+    def __call__(self, state: State) -> None:
+        now_s = time.monotonic()
+        if now_s - self._last_s > _TOLD_EVERY_S:
+            self._last_s = now_s
+            self._member.tell(state)
+
+
+def _unsaid(state: State) -> None:
+    """Of the other workers, who come on as the first does."""
 
 
 @contextlib.contextmanager
