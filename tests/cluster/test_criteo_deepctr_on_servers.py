@@ -57,6 +57,7 @@ def test_two_workers_train_as_one_of_batches_twice_as_large(ray: Any, tmp_path: 
     assert (together.rows * 2, together.table_rows) == (alone.rows, alone.table_rows)
 
 
+@pytest.mark.long
 def test_workers_go_on_from_their_checkpoint(ray: Any, tmp_path: Path) -> None:
     from pmemlab.workloads.criteo_deepctr.together import train_together
 

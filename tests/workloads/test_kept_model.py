@@ -265,6 +265,7 @@ def broken_after_restoring(
 WRONG_AT_5 = "after power cut 1 the checkpoint of step 5 was read back with checksum"
 
 
+@pytest.mark.long
 def test_a_dense_part_that_is_not_restored_is_found(
     part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +276,7 @@ def test_a_dense_part_that_is_not_restored_is_found(
     assert "step 6: the loss is" in complaint
 
 
+@pytest.mark.long
 def test_an_optimizer_of_the_dense_part_that_begins_anew_is_found(
     part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +291,7 @@ def test_an_optimizer_of_the_dense_part_that_begins_anew_is_found(
     )
 
 
+@pytest.mark.long
 def test_a_dense_part_of_another_step_is_found(
     part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +308,7 @@ def test_a_dense_part_of_another_step_is_found(
     assert WRONG_AT_5.replace("step 5", "step 10") in complaint
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", ["a weight", "a frequency", "a row more"])
 def test_a_row_that_is_not_as_it_was_is_found(
     part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch, damage: str
@@ -325,6 +329,7 @@ def test_a_row_that_is_not_as_it_was_is_found(
     assert WRONG_AT_5 in complaint
 
 
+@pytest.mark.long
 def test_a_run_that_skips_a_batch_after_restoring_is_found(
     part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +340,7 @@ def test_a_run_that_skips_a_batch_after_restoring_is_found(
     assert "went on from step 6, of which the reference has no checksum" in complaint
 
 
+@pytest.mark.long
 def test_a_run_that_begins_anew_though_something_was_kept_is_found(
     part: Callable[..., Part], kept_in: Path
 ) -> None:
