@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embstore import _core
+from embstore._pool_note import read_note, write_note
+from embstore.options import TierKind
 from embstore.recovery import RecoveryReport
 
 __all__ = [
@@ -310,6 +312,14 @@ class Shard(Protocol):
         """The pool has checkpoints of an earlier process, neither restored nor discarded yet."""
         ...
 
+    def note_listed_at(self, directory: str) -> None:
+        """Checkpoints of the shard's pool are listed there from now on; durable on return."""
+        ...
+
+    def listed_at(self) -> str | None:
+        """What was noted last, by an earlier process too."""
+        ...
+
     def discard_persisted(self) -> None:
         """Gives those up."""
         ...
@@ -356,6 +366,8 @@ class LocalShard:
             partition_count=spec.partition_count,
         )
         self._dim = spec.dim
+        pools = (path for kind, path, _ in spec.tiers if kind == TierKind.PMEM_POOL.value)
+        self._pool_path = next(pools, None)
         self._numbers = itertools.count()
         self._prepared: dict[int, tuple[_core.PreparedApply, NDArray[np.float32]]] = {}
 
@@ -534,6 +546,16 @@ class LocalShard:
 
     def awaits_restore(self) -> bool:
         return _core.awaits_restore(self._table)
+
+    def note_listed_at(self, directory: str) -> None:
+        write_note(self._pool(), directory)
+
+    def listed_at(self) -> str | None:
+        return read_note(self._pool())
+
+    def _pool(self) -> str:
+        assert self._pool_path is not None, "only variables with pools are asked"
+        return self._pool_path
 
     def discard_persisted(self) -> None:
         _core.discard_persisted(self._table)

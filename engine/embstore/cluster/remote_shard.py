@@ -337,6 +337,13 @@ class RemoteShard:
     def awaits_restore(self) -> bool:
         return bool(self._ask("awaits_restore"))
 
+    def note_listed_at(self, directory: str) -> None:
+        self._ask("note_listed_at", directory)
+
+    def listed_at(self) -> str | None:
+        directory: str | None = self._ask("listed_at")
+        return directory
+
     def discard_persisted(self) -> None:
         self._ask("discard_persisted")
 
