@@ -17,7 +17,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +42,12 @@ KINDS = {
     "kill the driver": 6,
     "kill the job's actor": 4,
 }
-MOMENTS = ("training", "checkpoint", "publishing", "starting")
+MOMENTS = {  # and within how many seconds from then on
+    "training": 1.0,
+    "checkpoint": 0.06,
+    "publishing": 0.005,
+    "starting": 0.8,
+}
 STORAGES = ("DRAM", "DRAM_PMEM", "DRAM_SSDHASH")
 
 # So that a node that is killed is noticed in seconds.
@@ -71,10 +76,11 @@ def drawn(count: int, seed: int) -> list[Kill]:
     while len(kinds) < count:
         chance.shuffle(all_of_them)
         kinds += all_of_them
-    return [
-        Kill(kind, chance.choice(MOMENTS), chance.uniform(0, 0.5) ** 2 * 4)
-        for kind in kinds[:count]
-    ]
+    made = []
+    for kind in kinds[:count]:
+        moment, longest_s = chance.choice(list(MOMENTS.items()))
+        made.append(Kill(kind, moment, chance.uniform(0, longest_s)))
+    return made
 
 
 class Hunt:
@@ -146,7 +152,6 @@ class Hunt:
                 break
             killed += 1
             self.done[kill.kind] += 1
-            self.done[f"at {kill.moment}"] += 1
         began = time.monotonic()
         while self._goes_on(folder):
             assert time.monotonic() - began < _RUN_S, f"never ends: {_described(self._ours())}"
@@ -167,6 +172,7 @@ class Hunt:
                 [sys.executable, str(_PROGRAM), str(folder), storage],
                 stdout=told,
                 stderr=told,
+                text=True,
                 env={
                     **os.environ,
                     "RAY_ADDRESS": self._head.address,
@@ -189,15 +195,17 @@ class Hunt:
         checkpoints = folder / "checkpoints"
         began = time.time()
 
+        def is_new(paths: Iterable[Path]) -> bool:
+            return any(_made(path) > began for path in paths)
+
         def has_come() -> bool:
             if kill.moment == "checkpoint":
-                return any(checkpoints.glob(".unfinished-*/**/tables"))
+                return is_new(checkpoints.glob(".unfinished-*/*/tables"))
             if kill.moment == "publishing":
-                return any(checkpoints.glob(".unfinished-*/**/checkpoint.json"))
-            newest = max((_made(path) for path in folder.glob("worker-*")), default=0)
+                return is_new(checkpoints.glob(".unfinished-*/*/checkpoint.json"))
             if kill.moment == "starting":
-                return newest > began
-            return newest > 0 and bool(self._alive(folder))
+                return is_new(folder.glob("worker-*"))
+            return bool(self._alive(folder))
 
         deadline = time.monotonic() + 10
         while not has_come() and time.monotonic() < deadline:  # else: any moment is a moment
@@ -209,6 +217,8 @@ class Hunt:
 
     def _do(self, kill: Kill, folder: Path, storage: str) -> bool:
         """False where the job ended before there was anybody to kill."""
+        if any((folder / "checkpoints").glob(".unfinished-*/*")):
+            self.done["of them in a checkpoint"] += 1
         if kill.kind == "kill the driver":
             assert self._driver is not None
             self._driver.kill()
@@ -238,10 +248,6 @@ class Hunt:
         return True
 
     def _candidates(self, wanted: str, folder: Path) -> list[int]:
-        if wanted == "actor":
-            return [
-                process for process in self._ours() if _command(process).startswith("ray::JobActor")
-            ]
         return [
             process
             for name, process in sorted(self._alive(folder).items())
@@ -249,20 +255,20 @@ class Hunt:
         ]
 
     def _alive(self, folder: Path) -> dict[str, int]:
-        """Shards and workers that have taken part, and are still there."""
-        ours = self._ours()
+        """What has taken part, and is still there."""
         named = {path.name: int(path.name.partition("-")[2]) for path in folder.glob("*-*")}
-        return {name: process for name, process in named.items() if process in ours}
+        return {name: process for name, process in named.items() if self._is_ours(process)}
 
     def _ours(self) -> set[int]:
-        mark = f"{_MARK}={self._mark}".encode()
-        found = set()
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError):
-                    if mark in (entry / "environ").read_bytes():
-                        found.add(int(entry.name))
-        return found
+        numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        return {process for process in numbers if self._is_ours(process)}
+
+    def _is_ours(self, process: int) -> bool:
+        """And hasn't ended."""
+        with contextlib.suppress(OSError):
+            environment = Path(f"/proc/{process}/environ").read_bytes()
+            return f"{_MARK}={self._mark}".encode() in environment
+        return False
 
 
 @contextlib.contextmanager

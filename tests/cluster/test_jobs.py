@@ -10,14 +10,21 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from job_training import EVERY, train, trained_here, variable
+from job_training import EVERY, Export, train, trained_here, variable
 from sharded import assert_same
 
 import embstore as es
-from embstore.errors import CheckpointError, InvalidArgumentError, WorkerLostError
+from embstore.cluster.ray_actor import wait_for
+from embstore.errors import (
+    CheckpointError,
+    InvalidArgumentError,
+    MissingDeviceError,
+    WorkerLostError,
+)
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("ray")]
 
@@ -39,6 +46,105 @@ def test_a_job_goes_on_by_itself_when_shards_and_workers_are_killed(tmp_path: Pa
         )
     assert len(killed) == 3
     assert_same(rows, trained_here(2))
+
+
+def test_a_job_goes_on_when_the_process_that_keeps_it_is_killed(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    rows, _ = es.cluster.run(
+        train_and_kill_once, tmp_path, "keeper", workers=2, checkpoints=checkpoints
+    )
+    assert (tmp_path / "ended").exists()
+    assert_same(rows, trained_here(2))
+
+
+def test_a_worker_that_is_stopped_when_nobody_waits_for_it_is_noticed(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    (rows,) = es.cluster.run(
+        train_and_kill_once, tmp_path, "itself", checkpoints=checkpoints, patience_s=3.0
+    )
+    assert (tmp_path / "ended").exists()
+    assert_same(rows, trained_here(1))
+
+
+@pytest.mark.long
+def test_a_keeper_that_is_stopped_is_noticed(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    (rows,) = es.cluster.run(
+        train_and_kill_once,
+        *(tmp_path, "keeper", signal.SIGSTOP),
+        checkpoints=checkpoints,
+        patience_s=3.0,
+    )
+    assert_same(rows, trained_here(1))
+
+
+def train_and_kill_once(
+    worker: es.cluster.Worker, folder: Path, whom: str, how: signal.Signals = signal.SIGKILL
+) -> Export | None:
+    """Trains, and then kills the process that keeps the job, or stops itself."""
+    rows = train(worker, folder, 1)
+    if worker.rank == 0 and not (folder / "ended").exists():
+        (folder / "ended").touch()
+        if whom == "itself":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        else:
+            os.kill(wait_for(worker._ticket.actor.process_id.remote()), how)
+    worker.meet()
+    return rows
+
+
+def test_a_shard_waits_for_files_that_one_which_was_ended_still_holds(tmp_path: Path) -> None:
+    def stored(**where: Any) -> es.EmbeddingVariable:
+        option = es.StorageOption(es.StorageType.DRAM_SSDHASH, [None, tmp_path], [16 * 48, 1 << 20])
+        return variable(storage_option=option, **where)
+
+    with es.cluster.Job(workers=1) as job, joined(job), contextlib.closing(stored()) as holds:
+        frees = threading.Timer(1.0, holds.close)
+        frees.start()
+        stored(shards=1).close()
+        frees.join()
+
+
+def test_a_job_whose_place_another_has_taken_names_no_checkpoint(tmp_path: Path) -> None:
+    refused = pytest.raises(CheckpointError, match="another job has begun to keep")
+    with (
+        es.cluster.Job(workers=1, checkpoints=tmp_path) as job,
+        joined(job) as worker,
+        variable(shards=1) as items,
+    ):
+        with refused, worker.checkpoint(1, [items]):
+            es.cluster.Job(workers=1, checkpoints=tmp_path).close()
+        with refused, worker.checkpoint(1, [items]):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@contextlib.contextmanager
+def joined(job: es.cluster.Job) -> Iterator[es.cluster.Worker]:
+    worker = es.cluster.join(job.ticket, 0)
+    try:
+        yield worker
+    finally:
+        worker.leave()
+
+
+def test_a_job_waits_for_a_device_that_was_there_and_raises_for_one_that_never_was(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(MissingDeviceError):
+        es.cluster.run(miss_a_device, tmp_path, 0)
+    assert es.cluster.run(miss_a_device, tmp_path, 1, patience_s=20.0) == ["found"]
+
+
+def miss_a_device(_: es.cluster.Worker, folder: Path, dies_at: int) -> str:
+    """Dies once, finds a device missing twice, and then finds it."""
+    (folder / f"{dies_at} {os.getpid()}").touch()
+    calls = len(list(folder.glob(f"{dies_at} *")))
+    if calls == dies_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if calls <= 3:
+        raise MissingDeviceError("no such device")
+    return "found"
 
 
 def test_a_job_goes_on_where_another_process_left_it_on_another_number_of_shards(

@@ -7,6 +7,7 @@ import logging
 import os
 import pickle
 import sys
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +20,7 @@ from embstore.cluster.job_checkpoints import JobCheckpoints
 from embstore.cluster.pushes import PushRules
 from embstore.cluster.ray_actor import raise_silent, wait_for
 from embstore.cluster.worker import JobTicket, join
-from embstore.errors import ShardLostError, WorkerLostError
+from embstore.errors import MissingDeviceError, ShardLostError, WorkerLostError
 
 __all__ = ["Job", "run"]
 
@@ -67,7 +68,8 @@ class Job:
             patience_s=patience_s,
         )
         kept = _checks.integer("keep", keep, at_least=1)
-        self._patience_s = patience_s
+        self.patience_s = patience_s
+        self._is_lost = False
         self._ray = ray_cluster.join_or_start()
         path, job = None, ""
         self._checkpoints: JobCheckpoints | None = None
@@ -96,8 +98,9 @@ class Job:
         """Ends the shards of variables that are still open."""
         if _core.fork_generation() != self._made_in:
             return
-        with contextlib.suppress(ShardLostError):
-            self.begin_again()
+        if not self._is_lost:
+            with contextlib.suppress(ShardLostError):
+                self.begin_again()
         with contextlib.suppress(Exception):  # Ray may be gone already
             self._ray.kill(self._actor)
         if self._checkpoints is not None:
@@ -108,7 +111,11 @@ class Job:
 
         ShardLostError where the process that keeps the job is gone, or silent.
         """
-        self._ask("begin_generation")
+        try:
+            self._ask("begin_generation")
+        except ShardLostError:
+            self._is_lost = True
+            raise
 
     def newest_step(self) -> int:
         """-1 where there is no checkpoint."""
@@ -119,9 +126,9 @@ class Job:
         """WorkerLostError where one of these workers has given no sign of life for patience_s."""
         silences_s = self._ask("silences_s")
         for rank in ranks:
-            if silences_s[rank] > self._patience_s:
+            if silences_s[rank] > self.patience_s:
                 raise WorkerLostError(
-                    f"worker {rank} has given no sign of life for {self._patience_s:g} s"
+                    f"worker {rank} has given no sign of life for {self.patience_s:g} s"
                 )
 
     def news(self) -> dict[int, Any]:
@@ -130,7 +137,7 @@ class Job:
         return news
 
     def _ask(self, method: str) -> Any:
-        answer = wait_for(self._actor.call.remote(method, ()), self._check_kept, self._patience_s)
+        answer = wait_for(self._actor.call.remote(method, ()), self._check_kept, self.patience_s)
         if answer.error is not None:
             raise answer.error
         return answer.value
@@ -138,8 +145,8 @@ class Job:
     def _check_kept(self) -> None:
         wait_for(
             self._actor.process_id.remote(),
-            lambda: raise_silent(self._patience_s),
-            self._patience_s,
+            lambda: raise_silent(self.patience_s),
+            self.patience_s,
         )
 
     def __enter__(self) -> Job:
@@ -178,9 +185,10 @@ def run(
         es.cluster.run(train, workers=2, checkpoints="/shared/checkpoints")
 
     When a worker, a shard or a node dies, or is silent, all shards and workers are started again,
-    and the function goes on from the newest checkpoint, as far as it restores it. The same call
-    made again, since its own process died, does so too. An error that the function raises by itself
-    is raised here, and nothing is tried again.
+    and the function goes on from the newest checkpoint, as far as it restores it. Where only that
+    node had the PMem that is needed, it is waited for, for patience_s. The same call made again,
+    since its own process died, goes on so too. An error that the function raises by itself is
+    raised here, and nothing is tried again.
 
     function, arguments: Ray copies them to the workers (by cloudpickle).
     most_failures: so many in a row, without a new checkpoint, are tried again.
@@ -192,7 +200,7 @@ def run(
     most = _checks.integer("most_failures", most_failures, at_least=0)
     with contextlib.ExitStack() as jobs:
         job = jobs.enter_context(Job(workers=count, checkpoints=checkpoints, **options))
-        failures, last_step = 0, job.newest_step()
+        failures, last_step, failed_at = 0, job.newest_step(), 0.0
         while True:
             processes = _Processes(job, cpus_per_worker)
             try:
@@ -200,7 +208,7 @@ def run(
             except (ShardLostError, WorkerLostError) as error:
                 step = job.newest_step()
                 failures = 1 if step != last_step else failures + 1
-                last_step = step
+                last_step, failed_at = step, time.monotonic()
                 if failures > most:
                     raise
                 _log.warning(
@@ -211,6 +219,12 @@ def run(
                     failures,
                     most,
                 )
+            except MissingDeviceError as error:
+                # What a node had that was there before, and may come back.
+                if not failures or time.monotonic() - failed_at > job.patience_s:
+                    raise
+                _log.warning("%s; waits for such a node", error)
+                time.sleep(_LOOKED_AFTER_S)
             finally:
                 processes.end()
             try:

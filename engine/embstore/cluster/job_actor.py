@@ -23,6 +23,8 @@ from embstore.options import Tier
 __all__ = ["JobActor"]
 
 _JOINED_WITHIN_S = 60.0
+# Ray asks a process to end, and kills one that is stopped some seconds later.
+_FREED_WITHIN_S = 30.0
 
 
 @dataclasses.dataclass
@@ -238,7 +240,7 @@ class JobActor:
         placing = self._placings.get(name)
         if placing is None:
             placing = self._placings[name] = Placing(
-                name, count, tiers, self._rules, self._silence_s
+                name, count, tiers, self._rules, self._silence_s, _FREED_WITHIN_S
             )
         try:
             return _Shared(name, spec, placing.open(spec))

@@ -114,18 +114,20 @@ class JobCheckpoints:
 
     def finish(self, begun: JobCheckpoint, step: int) -> None:
         """Brings to the medium what the program wrote, and what it is known by."""
-        files = {
-            name: {"bytes": size, "sha256": digest}
-            for name, (size, digest) in _described(begun.path).items()
-        }
-        manifest = begun.folder / _MANIFEST
-        manifest.write_text(json.dumps({"format": _FORMAT, "step": step, "files": files}, indent=1))
-        for path in (*begun.path.rglob("*"), begun.path, manifest, begun.folder):
-            if path.is_dir():
-                sync(path)
-            else:
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
+        with self._told_where():
+            files = {
+                name: {"bytes": size, "sha256": digest}
+                for name, (size, digest) in _described(begun.path).items()
+            }
+            told = {"format": _FORMAT, "step": step, "files": files}
+            manifest = begun.folder / _MANIFEST
+            manifest.write_text(json.dumps(told, indent=1))
+            for path in (*begun.path.rglob("*"), begun.path, manifest, begun.folder):
+                if path.is_dir():
+                    sync(path)
+                else:
+                    with path.open("rb") as file:
+                        os.fsync(file.fileno())
 
     def publish(self, written: Path, step: int) -> None:
         """Names a finished one, whose step is later than all others'."""

@@ -44,12 +44,14 @@ class Placing:
         tiers: Sequence[Tier],
         rules: PushRules,
         silence_s: float = 30.0,
+        freed_within_s: float = 0.0,
     ) -> None:
         self._variable = variable
         self._count = count
         self._tiers = list(tiers)
         self._rules = rules
         self._silence_s = silence_s
+        self._freed_within_s = freed_within_s
         self._waiting: list[RayActor] | None = None
 
     def open(self, spec: ShardSpec) -> OpenShard:
@@ -58,7 +60,7 @@ class Placing:
             self._waiting = self._start()
         actor = self._waiting.pop(0)
         try:
-            place = ShardPlace(self._variable, self._count, self._tiers)
+            place = ShardPlace(self._variable, self._count, self._tiers, self._freed_within_s)
             answer = actor.open(spec, place, actor.node, self._rules, silence_s=self._silence_s)
             if answer.error is not None:
                 raise answer.error

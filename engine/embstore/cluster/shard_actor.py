@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,13 @@ from embstore.cluster.node_settings import NodeSettings
 from embstore.cluster.pushes import PushRules
 from embstore.cluster.row_server import RowServer
 from embstore.cluster.shard_status import ShardStatus, status_of
-from embstore.errors import EmbStoreError
+from embstore.errors import EmbStoreError, StorageError
 from embstore.options import Tier
 
 __all__ = ["Answer", "ShardActor", "ShardPlace"]
+
+_IN_USE = "is in use by another variable"  # as the core says of a tier's file
+_TRIED_AGAIN_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -30,11 +34,23 @@ class Answer:
 
 @dataclass(frozen=True)
 class ShardPlace:
-    """What a shard needs to make on its node before it can be made."""
+    """What a shard needs on its node before it can be made."""
 
     variable: str
     shards: int
     tiers: Sequence[Tier]
+    freed_within_s: float = 0.0  # that files may be in use for by a shard that was ended
+
+
+def _made(spec: ShardSpec, freed_within_s: float) -> CountedShard:
+    deadline = time.monotonic() + freed_within_s
+    while True:
+        try:
+            return CountedShard(spec)
+        except StorageError as error:
+            if _IN_USE not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(_TRIED_AGAIN_S)
 
 
 class ShardActor:
@@ -55,7 +71,7 @@ class ShardActor:
         try:
             tiers, spec = NodeSettings.of_this_process().settle(place.tiers, spec)
             prepare_places(tiers, place.variable, place.shards)
-            self._shard = CountedShard(spec)
+            self._shard = _made(spec, place.freed_within_s)
         except EmbStoreError as error:
             return Answer(error=error)
         self._server = RowServer(self._shard, spec.dim, host, rules)
