@@ -97,11 +97,13 @@ def make_variable(
     partition_num: int = 1,
     make_shard: Callable[[ShardSpec], Shard] = LocalShard,
     elsewhere: bool = False,
+    discards_unlisted: bool = True,
 ) -> EmbeddingVariable:
     """As `get_embedding_variable`, with the shards that `make_shard` makes.
 
     elsewhere: each in a process of its own, perhaps on another computer: so `make_shard` sees to
         directories, and no two shards share a file.
+    discards_unlisted: gives up what durable pools have that was never called durable.
     """
     if not isinstance(name, str) or not name or "\0" in name:
         raise InvalidArgumentError(f"name must be a string that isn't empty, got {name!r}")
@@ -125,7 +127,7 @@ def make_variable(
         for spec in specs:
             shards.append(make_shard(spec))
         variable = EmbeddingVariable(name, dim, optimizer, ev_option, shards)
-        if ev_option.storage_option.durability is not None:
+        if discards_unlisted and ev_option.storage_option.durability is not None:
             discard_unlisted(variable)
         return variable
     except BaseException:

@@ -21,6 +21,13 @@ BATCH = 40
 Export = dict[str, NDArray[Any]]
 
 
+def durable(folder: str | Path) -> es.StorageOption:
+    """Rows in pools there; DRAM holds the hottest few."""
+    return es.StorageOption(
+        es.StorageType.DRAM_PMEM, folder, [20 * 48, 4 << 20], durability="checkpoint"
+    )
+
+
 def variable(
     *, storage_option: es.StorageOption | None = None, **where: Any
 ) -> es.EmbeddingVariable:
@@ -53,10 +60,11 @@ def train(
     shards: int,
     pause_s: float = 0.0,
     steps: int = STEPS,
+    storage_option: es.StorageOption | None = None,
 ) -> Export | None:
     """folder: gets a file for each process that takes part, named by its number."""
     (folder / f"worker-{os.getpid()}").touch()
-    with variable(shards=shards) as items:
+    with variable(shards=shards, storage_option=storage_option) as items:
         for shard in remote_shards(items):
             (folder / f"shard-{shard.process_id}").touch()
         dense = np.zeros(DIM, np.float32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from job_training import EVERY, Export, train, trained_here, variable
+from job_training import EVERY, STEPS, Export, durable, train, trained_here, variable
 from sharded import assert_same
 
 import embstore as es
@@ -145,6 +146,39 @@ def miss_a_device(_: es.cluster.Worker, folder: Path, dies_at: int) -> str:
     if calls <= 3:
         raise MissingDeviceError("no such device")
     return "found"
+
+
+def test_a_job_persists_what_lies_in_durable_pools(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    storage = durable(tmp_path / "pools")
+    with killing(tmp_path, kills=3, seed=2) as killed:
+        rows, _ = es.cluster.run(
+            train, tmp_path, 2, 0.05, STEPS, storage, workers=2, checkpoints=checkpoints
+        )
+    assert len(killed) == 3
+    assert_same(rows, trained_here(2))
+    newest = checkpoints / f"step-{STEPS // EVERY * EVERY:012d}"
+    assert not (newest / "tables").exists(), "no row is written twice"
+    with pytest.raises(InvalidArgumentError, match="items.part0 of 2 by hash"):
+        es.cluster.run(train, tmp_path, 3, 0.0, STEPS, storage, workers=2, checkpoints=checkpoints)
+    rows, _ = es.cluster.run(
+        train, tmp_path, 2, 0.0, STEPS + 5, storage, workers=2, checkpoints=checkpoints
+    )
+    assert_same(rows, trained_here(2, STEPS + 5))
+
+
+def test_a_persisted_checkpoint_that_never_got_its_name_is_given_up(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    storage = durable(tmp_path / "pools")
+    for unnamed in (EVERY, EVERY * 3):
+        es.cluster.run(
+            train, tmp_path, 2, 0.0, unnamed, storage, workers=2, checkpoints=checkpoints
+        )
+        shutil.rmtree(checkpoints / f"step-{unnamed:012d}")
+        rows, _ = es.cluster.run(
+            train, tmp_path, 2, 0.0, unnamed - 1, storage, workers=2, checkpoints=checkpoints
+        )
+        assert_same(rows, trained_here(2, unnamed - 1))
 
 
 def test_a_job_goes_on_where_another_process_left_it_on_another_number_of_shards(

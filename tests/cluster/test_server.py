@@ -231,3 +231,50 @@ def test_status_of_a_cluster_that_isnt_there_says_what_to_start(folder: Path) ->
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "start a server there (python -m embstore.server)" in err
+
+
+JOB = """
+import sys
+from pathlib import Path
+import numpy as np
+import embstore as es
+from job_training import EVERY, durable, train, trained_here
+
+folder = Path(sys.argv[1])
+storage = durable(es.cluster.NODE_PMEM)
+other = es.EmbeddingVariableOption(
+    storage_option=es.StorageOption(es.StorageType.DRAM_PMEM, es.cluster.NODE_PMEM, [None, 1 << 30])
+)
+full = []
+for part in range(1, 4):
+    steps = part * EVERY
+    rows, _ = es.cluster.run(
+        train, folder, 2, 0.0, steps, storage, workers=2, checkpoints=folder / "checkpoints"
+    )
+    # So that Ray would have the first shard on the other node next time.
+    full.append(es.get_embedding_variable(f"other{part}", 3, shards=1, ev_option=other))
+    wanted = trained_here(2, steps)
+    for column, values in rows.items():
+        np.testing.assert_array_equal(values, wanted[column], err_msg=column)
+print("went on", flush=True)
+"""
+
+
+def test_shards_come_back_to_the_servers_that_have_what_they_persisted(
+    folder: Path, head: Server, tmp_path: Path
+) -> None:
+    pmem = tmp_path / "pmem1"
+    pmem.mkdir()
+    with server(folder, "--master_endpoint", head.address, "--pmem", str(pmem)) as joined:
+        job = start(
+            [sys.executable, "-c", JOB, str(tmp_path)],
+            folder,
+            RAY_ADDRESS=head.address,
+            PYTHONPATH=os.pathsep.join([*sys.path, str(Path(__file__).parent)]),
+        )
+        out, err = job.communicate(timeout=100)
+        assert out == "went on\n", err
+        assert head.pmem is not None
+        assert joined.pmem is not None
+        for place in (head.pmem, joined.pmem):
+            assert list(place.glob("items.part*.checkpoints")), f"a shard persisted at {place}"

@@ -20,6 +20,7 @@ from embstore.cluster.job_checkpoints import JobCheckpoints
 from embstore.cluster.pushes import PushRules
 from embstore.cluster.ray_actor import raise_silent, wait_for
 from embstore.cluster.worker import JobTicket, join
+from embstore.durability import MOST_KEPT
 from embstore.errors import MissingDeviceError, ShardLostError, WorkerLostError
 
 __all__ = ["Job", "run"]
@@ -67,7 +68,7 @@ class Job:
             is_mean=_checks.choice("gradients", gradients, ("mean", "sum")) == "mean",
             patience_s=patience_s,
         )
-        kept = _checks.integer("keep", keep, at_least=1)
+        kept = _checks.integer("keep", keep, at_least=1, at_most=MOST_KEPT - 1)
         self.patience_s = patience_s
         self._is_lost = False
         self._ray = ray_cluster.join_or_start()
@@ -92,7 +93,7 @@ class Job:
             )
             .remote(rules, self._checkpoints, silence_s)
         )
-        self.ticket = JobTicket(self._actor, count, path, silence_s, job)
+        self.ticket = JobTicket(self._actor, count, path, silence_s, job, kept)
 
     def close(self) -> None:
         """Ends the shards of variables that are still open."""

@@ -240,7 +240,13 @@ class JobActor:
         placing = self._placings.get(name)
         if placing is None:
             placing = self._placings[name] = Placing(
-                name, count, tiers, self._rules, self._silence_s, _FREED_WITHIN_S
+                name,
+                count,
+                tiers,
+                self._rules,
+                self._silence_s,
+                _FREED_WITHIN_S,
+                self._places(name, count),
             )
         try:
             return _Shared(name, spec, placing.open(spec))
@@ -249,6 +255,13 @@ class JobActor:
             if all(other.variable != name for other in self._shards.values()):
                 del self._placings[name]
             raise
+
+    def _places(self, variable: str, count: int) -> list[str]:
+        """Where the variable's shards have what they persisted."""
+        newest = None if self._checkpoints is None else self._checkpoints.newest()
+        pools = None if newest is None else newest.pool_checkpoint()
+        places = [] if pools is None else pools.places.get(variable, [])
+        return places if len(places) == count else []  # else its restore says what is wrong
 
     def _check(self, generation: int) -> None:
         if generation != self._generation:

@@ -1,8 +1,10 @@
 """Checkpoints of a job: its tables, and what its workers keep beside them, of the same step.
 
-    FOLDER/step-000000001200/tables/           a save of the variables (see `embstore.save`)
+    FOLDER/pools/                              checkpoints of durable pools (see `embstore.persist`)
+    FOLDER/step-000000001200/tables/           a save of the other variables (see `embstore.save`)
     FOLDER/step-000000001200/state/            files of the program's own: dense weights, say
-    FOLDER/step-000000001200/checkpoint.json   the step; of each file in state, bytes and SHA-256
+    FOLDER/step-000000001200/checkpoint.json   the step; of each file in state, bytes and SHA-256;
+                                               of the pools' checkpoint, number and nodes
 
 A checkpoint is written in a folder of the job, and gets its own name when the medium has all of it.
 A job that begins removes the folders of others: so one whose driver died, and which lives on for a
@@ -19,20 +21,33 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from embstore._saves import sync
 from embstore.errors import CheckpointError, StorageError
 
-__all__ = ["JobCheckpoint", "JobCheckpoints"]
+__all__ = ["JobCheckpoint", "JobCheckpoints", "PoolCheckpoint"]
 
 _NAMED = re.compile(r"step-(\d{12})")
 _UNFINISHED = ".unfinished-"  # a job's
 _REMOVED = ".removed-"
 _MANIFEST = "checkpoint.json"
 _FORMAT = 1
+
+
+@dataclass(frozen=True)
+class PoolCheckpoint:
+    """Of the variables with durable pools.
+
+    number, id: as they are listed. places: of each variable, for each shard the resource that its
+        node has and no other.
+    """
+
+    number: int
+    id: str
+    places: dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -52,15 +67,7 @@ class JobCheckpoint:
 
     def check(self) -> None:
         """CheckpointError, which names the file, where one isn't as it was written."""
-        manifest = self.folder / _MANIFEST
-        try:
-            told: dict[str, Any] = json.loads(manifest.read_text())
-            files = {name: (file["bytes"], file["sha256"]) for name, file in told["files"].items()}
-            is_whole = (told["format"], told["step"]) == (_FORMAT, self.step)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{manifest}: can't be read: {error}") from error
-        if not is_whole:
-            raise CheckpointError(f"{manifest}: is of another version or step")
+        files, _ = self._told()
         found = _described(self.path)
         for name in sorted(files.keys() | found.keys()):
             if files.get(name) != found.get(name):
@@ -68,6 +75,23 @@ class JobCheckpoint:
                     f"{self.path / name}: isn't as it was written; remove {self.folder} to go back "
                     "to the checkpoint before"
                 )
+
+    def pool_checkpoint(self) -> PoolCheckpoint | None:
+        """None where no variable has a durable pool. CheckpointError as `check`."""
+        return self._told()[1]
+
+    def _told(self) -> tuple[dict[str, tuple[int, str]], PoolCheckpoint | None]:
+        manifest = self.folder / _MANIFEST
+        try:
+            told: dict[str, Any] = json.loads(manifest.read_text())
+            files = {name: (file["bytes"], file["sha256"]) for name, file in told["files"].items()}
+            pools = None if told["pools"] is None else PoolCheckpoint(**told["pools"])
+            is_whole = (told["format"], told["step"]) == (_FORMAT, self.step)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{manifest}: can't be read: {error}") from error
+        if not is_whole:
+            raise CheckpointError(f"{manifest}: is of another version or step")
+        return files, pools
 
 
 class JobCheckpoints:
@@ -80,6 +104,14 @@ class JobCheckpoints:
         self.folder = Path(folder)
         self._job = job
         self._keep = keep
+
+    @property
+    def pools(self) -> Path:
+        return self.folder.absolute() / "pools"
+
+    @property
+    def keep(self) -> int:
+        return self._keep
 
     def take_over(self) -> str:
         """From here on what earlier jobs have begun isn't finished by them. Returns what this one
@@ -112,14 +144,15 @@ class JobCheckpoints:
             begun.path.mkdir()
         return begun
 
-    def finish(self, begun: JobCheckpoint, step: int) -> None:
+    def finish(self, begun: JobCheckpoint, step: int, pools: PoolCheckpoint | None = None) -> None:
         """Brings to the medium what the program wrote, and what it is known by."""
         with self._told_where():
             files = {
                 name: {"bytes": size, "sha256": digest}
                 for name, (size, digest) in _described(begun.path).items()
             }
-            told = {"format": _FORMAT, "step": step, "files": files}
+            told: dict[str, Any] = {"format": _FORMAT, "step": step, "files": files}
+            told["pools"] = None if pools is None else asdict(pools)
             manifest = begun.folder / _MANIFEST
             manifest.write_text(json.dumps(told, indent=1))
             for path in (*begun.path.rglob("*"), begun.path, manifest, begun.folder):

@@ -45,6 +45,12 @@ class NodeSettings:
             variables[_CACHE_BYTES] = str(self.cache_bytes)
         return variables
 
+    def place(self, host: str) -> str:
+        """A resource that the node of that address has and no other. Several may be on one
+        computer, each with PMem of its own.
+        """
+        return f"node:{host}" if self.pmem_path is None else f"pmem:{host}:{self.pmem_path}"
+
     def settle(self, tiers: Sequence[Tier], spec: ShardSpec) -> tuple[list[Tier], ShardSpec]:
         """With this node's places and sizes for what they leave to it; MissingDeviceError where the
         node has none.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,14 +23,19 @@ PMEM_RESOURCE = "pmem"  # of a node, in GiB
 _PMEM = (TierKind.PMEM_LIBPMEM, TierKind.PMEM_MEMKIND, TierKind.PMEM_POOL)
 
 _PLACED_WITHIN_S = 60.0
+_LOOKED_FOR_EVERY_S = 0.5
+_A_LITTLE = 0.0001  # as finely as Ray counts
 
 
 @dataclass(frozen=True)
 class OpenShard:
-    """address: where it serves its rows."""
+    """address: where it serves its rows. place: a resource that its node has and no other, by which
+    it comes back to what it keeps there.
+    """
 
     actor: RayActor
     address: ServerAddress
+    place: str
 
 
 class Placing:
@@ -45,13 +51,16 @@ class Placing:
         rules: PushRules,
         silence_s: float = 30.0,
         freed_within_s: float = 0.0,
+        places: Sequence[str] = (),
     ) -> None:
+        """places: of each shard, where it has to be; none: anywhere."""
         self._variable = variable
         self._count = count
         self._tiers = list(tiers)
         self._rules = rules
         self._silence_s = silence_s
         self._freed_within_s = freed_within_s
+        self._places = list(places)
         self._waiting: list[RayActor] | None = None
 
     def open(self, spec: ShardSpec) -> OpenShard:
@@ -64,7 +73,8 @@ class Placing:
             answer = actor.open(spec, place, actor.node, self._rules, silence_s=self._silence_s)
             if answer.error is not None:
                 raise answer.error
-            return OpenShard(actor, answer.value)
+            address, place = answer.value
+            return OpenShard(actor, address, place)
         except BaseException:
             actor.end()
             raise
@@ -76,13 +86,30 @@ class Placing:
 
     def _start(self) -> list[RayActor]:
         ray = ray_cluster.join_or_start()
-        handles = start_actors(ray, self._variable, self._count, self._resources(ray))
+        resources = self._resources(ray)
+        self._wait_for_places(ray)
+        needed = [
+            {**resources, self._places[i]: _A_LITTLE} if self._places else resources
+            for i in range(self._count)
+        ]
+        handles = start_actors(ray, self._variable, needed)
         try:
             return self._placed(ray, handles)
         except BaseException:
             for handle in handles:
                 ray.kill(handle)
             raise
+
+    def _wait_for_places(self, ray: Any) -> None:
+        """A node that was ended may be on its way back."""
+        deadline = time.monotonic() + _PLACED_WITHIN_S
+        while missing := [place for place in self._places if not ray_cluster.offered(ray, place)]:
+            if time.monotonic() > deadline:
+                raise MissingDeviceError(
+                    f"shards: {self._variable} was persisted at {missing[0]}, and the cluster has "
+                    f"had no such node for {_PLACED_WITHIN_S:g} s; start its server again"
+                )
+            time.sleep(_LOOKED_FOR_EVERY_S)
 
     def _placed(self, ray: Any, handles: Sequence[Any]) -> list[RayActor]:
         """ShardLostError where one, or its node, dies before it can say where it is."""
@@ -124,7 +151,7 @@ class Placing:
             )
         if not nodes_gib or not (size_bytes or needs_path):
             return {}
-        needed_gib = round(size_bytes / (1 << 30), 4) or 0.0001  # as finely as Ray counts
+        needed_gib = round(size_bytes / (1 << 30), 4) or _A_LITTLE
         if needed_gib > max(nodes_gib):
             raise MissingDeviceError(
                 f"storage_size: a shard of {self._variable} needs {needed_gib:g} GiB of PMem, and "

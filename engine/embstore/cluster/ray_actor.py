@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from embstore.cluster.ray_cluster import library
@@ -84,8 +84,12 @@ def raise_silent(silence_s: float) -> None:
     raise ShardLostError(f"its actor has given no sign of life for {silence_s:g} s")
 
 
-def start_actors(ray: Any, variable: str, count: int, resources: dict[str, float]) -> list[Any]:
-    """Ray's handles of actors, which start at once, one on a node where there are enough nodes."""
+def start_actors(ray: Any, variable: str, resources: Sequence[dict[str, float]]) -> list[Any]:
+    """Ray's handles of actors, which start at once, one on a node where there are enough nodes.
+
+    resources: what each needs of its node.
+    """
+    count = len(resources)
     # Whoever asks how a shard is doing doesn't wait behind its calls.
     kind = ray.remote(concurrency_groups={STATUS_GROUP: 1, _PULSE_GROUP: 1})(ShardActor)
     unique = uuid.uuid4().hex[:12]  # many may have a variable of that name
@@ -94,7 +98,7 @@ def start_actors(ray: Any, variable: str, count: int, resources: dict[str, float
             name=ShardName(variable, i, count, unique).text,
             namespace=NAMESPACE,
             num_cpus=0,  # several may share a core, and would otherwise never start on few
-            resources=resources,
+            resources=resources[i],
             scheduling_strategy="SPREAD",
             max_concurrency=_CALLS_AT_ONCE,
             # One that is restarted has lost its rows, and must never look alive; and what is asked

@@ -62,8 +62,15 @@ class RemoteShard:
     """
 
     def __init__(
-        self, actor: RayActor, spec: ShardSpec, address: ServerAddress, membership: Membership
+        self,
+        actor: RayActor,
+        spec: ShardSpec,
+        address: ServerAddress,
+        membership: Membership,
+        place: str = "",
     ) -> None:
+        """place: as `OpenShard` has it."""
+        self.place = place
         self._actor = actor
         self._name = spec.name
         self._dim = spec.dim

@@ -67,15 +67,18 @@ class ShardActor:
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
     def open(self, spec: ShardSpec, place: ShardPlace, host: str, rules: PushRules) -> Answer:
-        """Makes the shard; the value is the `ServerAddress` that serves its rows."""
+        """Makes the shard; the value is the `ServerAddress` that serves its rows, and the resource
+        that this node has and no other (`NodeSettings.place`).
+        """
+        settings = NodeSettings.of_this_process()
         try:
-            tiers, spec = NodeSettings.of_this_process().settle(place.tiers, spec)
+            tiers, spec = settings.settle(place.tiers, spec)
             prepare_places(tiers, place.variable, place.shards)
             self._shard = _made(spec, place.freed_within_s)
         except EmbStoreError as error:
             return Answer(error=error)
         self._server = RowServer(self._shard, spec.dim, host, rules)
-        return Answer(self._server.address)
+        return Answer((self._server.address, settings.place(host)))
 
     def status(self) -> ShardStatus | None:
         """None until it is open, and after it was closed."""

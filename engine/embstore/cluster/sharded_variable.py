@@ -37,6 +37,8 @@ def make_sharded_variable(
     option = ev_option if ev_option is not None else EmbeddingVariableOption()
     tiers = getattr(option, "storage_option", StorageOption()).tiers()
 
+    worker = current_worker()
+
     def make(make_shard: Callable[[ShardSpec], Shard]) -> EmbeddingVariable:
         return make_variable(
             name,
@@ -47,9 +49,11 @@ def make_sharded_variable(
             partition_num=count,
             make_shard=make_shard,
             elsewhere=True,
+            # Workers leave it to their restore, which one of them carries out.
+            discards_unlisted=worker is None,
         )
 
-    if (worker := current_worker()) is not None:
+    if worker is not None:
         return make(lambda spec: worker.shard(name, count, tiers, spec))
     placing = Placing(name, count, tiers, PushRules())
 

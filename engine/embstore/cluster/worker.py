@@ -12,9 +12,10 @@ from typing import Any
 
 from embstore import _checks
 from embstore._shard import Shard, ShardSpec
-from embstore.checkpoint import check_variables, restore, save
+from embstore.checkpoint import check_variables
 from embstore.cluster import ray_cluster
 from embstore.cluster.job_checkpoints import JobCheckpoint, JobCheckpoints
+from embstore.cluster.job_tables import restore_tables, save_tables
 from embstore.cluster.placing import OpenShard
 from embstore.cluster.ray_actor import wait_for
 from embstore.cluster.remote_shard import Membership, RemoteShard
@@ -38,6 +39,7 @@ class JobTicket:
     checkpoints: str | None
     silence_s: float
     job: str = ""  # what its checkpoints are written under
+    keep: int = 2
 
 
 class Worker:
@@ -52,7 +54,9 @@ class Worker:
         self._ticket = ticket
         self._rank = rank
         self._checkpoints = (
-            None if ticket.checkpoints is None else JobCheckpoints(ticket.checkpoints, ticket.job)
+            None
+            if ticket.checkpoints is None
+            else JobCheckpoints(ticket.checkpoints, ticket.job, ticket.keep)
         )
         self._meetings = 0  # so far
         self._generation: int = self._ask("join", rank)
@@ -83,7 +87,7 @@ class Worker:
             silence_s=self._ticket.silence_s,
             leave=lambda: self._ask("leave", self._generation, self._rank, spec.name),
         )
-        return RemoteShard(made.actor, spec, made.address, membership)
+        return RemoteShard(made.actor, spec, made.address, membership, made.place)
 
     def meet(self, brought: Any = None) -> list[Any]:
         """Returns when every worker has called it as often as this one: what each of them brought,
@@ -107,7 +111,8 @@ class Worker:
 
         All workers call it, and return when the rows are there. What the program kept beside them
         lies in the checkpoint's `path`, and has been verified. The number of shards and the storage
-        type may be others than they were. Raises CheckpointError, and what `embstore.restore` does.
+        type may be others than they were, but of variables with durable pools. Raises
+        CheckpointError, and what `embstore.restore` does.
         """
         check_variables(variables)
         checkpoint = self._folder().newest()
@@ -115,8 +120,8 @@ class Worker:
             variable._forget_prefetched()
         if checkpoint is not None:
             checkpoint.check()
-            if self._rank == 0:
-                restore(checkpoint.tables, variables)
+        if self._rank == 0:
+            restore_tables(checkpoint, self._folder().pools, variables)
         self.meet()
         return checkpoint
 
@@ -125,7 +130,8 @@ class Worker:
         self, step: int, variables: Sequence[EmbeddingVariable]
     ) -> Iterator[Path | None]:
         """Saves the variables, and the files that the `with` block writes into the folder that it
-        is given, as one checkpoint.
+        is given, as one checkpoint. Variables with durable pools (`StorageOption(durability=...)`)
+        are persisted: only what changed is written, and where they lie they come back.
 
             with worker.checkpoint(step, [items, users]) as folder:
                 if folder is not None:  # in worker 0
@@ -146,9 +152,9 @@ class Worker:
         begun = checkpoints.begin()
         try:
             # No update comes in between: it would need a part of this worker's.
-            save(begun.tables, variables, done)
+            pools = save_tables(begun, checkpoints.pools, variables, done, checkpoints.keep)
             yield begun.path
-            checkpoints.finish(begun, done)
+            checkpoints.finish(begun, done, pools)
             self._ask("publish_checkpoint", self._generation, str(begun.folder), done)
         except BaseException:
             shutil.rmtree(begun.folder, ignore_errors=True)

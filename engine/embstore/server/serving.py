@@ -40,7 +40,9 @@ def serve(arguments: list[str]) -> None:
     bind.check_free()
     if master is not None:
         check_answers("--master_endpoint", master)
-    resources = {} if place is None else {PMEM_RESOURCE: float(place.whole_gib)}
+    resources: dict[str, float] = {}
+    if place is not None:
+        resources = {PMEM_RESOURCE: float(place.whole_gib), settings.place(bind.ip): 1.0}
     ending = _Ending()
     with ray_node.started(bind, master, resources, settings) as node:
         if not ending.is_asked_for:

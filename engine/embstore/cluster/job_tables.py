@@ -1,0 +1,107 @@
+"""The tables of a job's checkpoint: those with durable pools stay where they lie, of others every
+row is saved.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from embstore._shard import Shard
+from embstore.checkpoint import restore, save
+from embstore.cluster.job_checkpoints import JobCheckpoint, PoolCheckpoint
+from embstore.cluster.remote_shard import RemoteShard
+from embstore.durability import discard_persisted, make_checkpoint, restore_persisted
+from embstore.errors import CheckpointError, StorageError
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["restore_tables", "save_tables"]
+
+_T = TypeVar("_T")
+
+# A process that was killed may hold the pools' list for some seconds.
+_FREED_WITHIN_S = 30.0
+_TRIED_AGAIN_S = 0.2
+_IN_USE = "another save to it is under way"
+
+
+def save_tables(
+    begun: JobCheckpoint, pools: Path, variables: Sequence[EmbeddingVariable], step: int, keep: int
+) -> PoolCheckpoint | None:
+    """pools: where the checkpoints of durable pools are listed. keep: so many of the job's."""
+    durable, others = _divided(variables)
+    if others:
+        save(begun.tables, others, step)
+    if not durable:
+        return None
+    # One more: this one takes no earlier one's place until it has its name.
+    made = _when_free(lambda: make_checkpoint(durable, pools, 0, step, keep + 1))
+    places = {
+        variable.name: [
+            shard.place if isinstance(shard, RemoteShard) else "" for shard in variable._shards
+        ]
+        for variable in durable
+    }
+    return PoolCheckpoint(made.number, made.id.hex(), places)
+
+
+def restore_tables(
+    checkpoint: JobCheckpoint | None, pools: Path, variables: Sequence[EmbeddingVariable]
+) -> None:
+    """None: as they were in the beginning."""
+    durable, others = _divided(variables)
+    if checkpoint is None:
+        _start_over(durable, pools)
+        return
+    if others:
+        restore(checkpoint.tables, others)
+    if durable:
+        kept = checkpoint.pool_checkpoint()
+        if kept is None:
+            raise CheckpointError(
+                f"{checkpoint.folder}: was made of variables without durable pools; give these a "
+                "storage_option without durability, or the job another folder for its checkpoints"
+            )
+        number = kept.number
+        _when_free(lambda: restore_persisted(durable, pools, number))
+
+
+def _start_over(durable: Sequence[EmbeddingVariable], pools: Path) -> None:
+    """Gives up what pools have of a job that died before its first checkpoint had its name. What
+    they have of anything else stays, and is told of when they are used.
+    """
+    ours = [
+        variable
+        for variable in durable
+        if all(shard.listed_at() == str(pools) for shard in _waiting(variable))
+    ]
+    if ours == list(durable):
+        shutil.rmtree(pools, ignore_errors=True)  # the list goes before what it lists
+    for variable in ours:
+        if _waiting(variable):
+            discard_persisted([variable])
+
+
+def _waiting(variable: EmbeddingVariable) -> list[Shard]:
+    return [shard for shard in variable._shards if shard.awaits_restore()]
+
+
+def _divided(
+    variables: Sequence[EmbeddingVariable],
+) -> tuple[list[EmbeddingVariable], list[EmbeddingVariable]]:
+    durable = [v for v in variables if v.ev_option.storage_option.durability is not None]
+    return durable, [variable for variable in variables if variable not in durable]
+
+
+def _when_free(call: Callable[[], _T]) -> _T:
+    deadline = time.monotonic() + _FREED_WITHIN_S
+    while True:
+        try:
+            return call()
+        except StorageError as error:
+            if _IN_USE not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(_TRIED_AGAIN_S)
