@@ -87,6 +87,7 @@ class JobActor:
                 self._begin_generation()
             with self._changed:
                 self._joined.add(rank)
+                self.beat(self._generation, rank)
                 return self._generation
 
     def beat(self, generation: int, rank: int) -> None:
