@@ -11,9 +11,11 @@ from ray_node import ray_node
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--kills", type=int, metavar="N", default=3, help="in the hunt of test_killed_jobs.py"
+        "--kills", type=int, metavar="N", help="of the hunt in test_killed_jobs.py; 4 by default"
     )
-    parser.addoption("--kills-seed", type=int, metavar="N", default=1, help="of what is killed")
+    parser.addoption(
+        "--kills-seed", type=int, metavar="N", help="of what is killed there, and when"
+    )
 
 
 @pytest.fixture(scope="module")

@@ -88,6 +88,7 @@ class JobActor:
                 self._begin_generation()
             with self._changed:
                 self._joined.add(rank)
+                self.beat(self._generation, rank)
                 return self._generation
 
     def tell(self, generation: int, rank: int, news: Any) -> None:
