@@ -1,4 +1,6 @@
-"""The tests of this folder, and of what is pulled, once more with Keras on TensorFlow, which needs a process of its own."""
+"""The tests of this folder, and of what is pulled, once more with Keras on TensorFlow, which needs
+a process of its own.
+"""
 
 from __future__ import annotations
 
