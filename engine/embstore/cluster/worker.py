@@ -62,6 +62,13 @@ class Worker:
     def workers(self) -> int:
         return self._ticket.workers
 
+    @property
+    def generation(self) -> int:
+        """How often the job's workers were started again before: a name for what those of one start
+        have in common, such as a place where they meet.
+        """
+        return self._generation
+
     def shard(self, variable: str, count: int, tiers: Sequence[Tier], spec: ShardSpec) -> Shard:
         """The variable's shard that all workers share."""
         made: OpenShard = self._ask(
