@@ -79,6 +79,7 @@ class EmbeddingVariable:
         self._rate_changes = 0
         self._shards = tuple(shards)
         self._is_elsewhere = any(hasattr(shard, "lookup_later") for shard in self._shards)
+        self._is_shared = False  # with the other workers of a job, who train it too
         self._prefetched = Prefetched()
         self._recovery = _take_over(self._shards)
         close_at_exit(self)

@@ -1,4 +1,6 @@
-"""The tests of this folder once more with Keras on TensorFlow, which needs a process of its own."""
+"""The tests of this folder, and of what is pulled, once more with Keras on TensorFlow, which needs
+a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,9 @@ def _python_with_tensorflow() -> str | None:
 
 PYTHON = _python_with_tensorflow()
 
+HERE = Path(__file__).parent
+PULLING = HERE.parent / "cluster" / "test_keras_pulling.py"
+
 pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(900),
@@ -34,7 +39,7 @@ pytestmark = [
 def test_keras_on_tensorflow_passes_the_same_tests() -> None:
     assert PYTHON is not None
     result = subprocess.run(
-        [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", Path(__file__).parent],
+        [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE, PULLING],
         env={**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"},
         capture_output=True,
         text=True,

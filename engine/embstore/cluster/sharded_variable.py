@@ -54,7 +54,9 @@ def make_sharded_variable(
         )
 
     if worker is not None:
-        return make(lambda spec: worker.shard(name, count, tiers, spec))
+        variable = make(lambda spec: worker.shard(name, count, tiers, spec))
+        variable._is_shared = True
+        return variable
     placing = Placing(name, count, tiers, PushRules())
 
     def make_shard(spec: ShardSpec) -> Shard:

@@ -77,6 +77,13 @@ class Worker:
         """Whether the job was begun with a folder for them."""
         return self._checkpoints is not None
 
+    @property
+    def generation(self) -> int:
+        """How often the job's workers were started again before: a name for what those of one start
+        have in common, such as a place where they meet.
+        """
+        return self._generation
+
     def shard(self, variable: str, count: int, tiers: Sequence[Tier], spec: ShardSpec) -> Shard:
         """The variable's shard that all workers share."""
         made: OpenShard = self._ask(

@@ -28,6 +28,8 @@ unseen raises: `get_weights` and `set_weights`, and with them
 With `shards=n` a table's rows lie in n other processes, on a Ray cluster (`embstore.cluster`). For
 a model's file those write and read the rows themselves, in a folder that Python's `tempfile` makes:
 where some are on other computers, have TMPDIR name one that all of them share.
+In the workers of a job (`embstore.cluster.run`) such tables are shared, and `averaged(optimizer)`
+has dense weights follow the mean of the workers' gradients, on torch.
 `model.fit(pulling(dataset, model))` asks them for the rows of the next batch while one is trained.
 
 Gradient accumulation and moving averages of the Keras optimizer, momentum and the other options
@@ -46,6 +48,7 @@ except ImportError as error:
         "pip install pmemlab[keras]"
     ) from error
 
+from embstore.keras.averaging import averaged
 from embstore.keras.configs import FeatureConfig, TableConfig
 from embstore.keras.distributed import DistributedEmbedding
 from embstore.keras.embedding import Embedding
@@ -58,6 +61,7 @@ __all__ = [
     "Embedding",
     "FeatureConfig",
     "TableConfig",
+    "averaged",
     "distributed_model",
     "pulling",
     "rows_kept_apart",

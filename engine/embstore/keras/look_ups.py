@@ -90,9 +90,9 @@ def _graph_of(model: Any) -> Any:
     if isinstance(model, functional) and type(model).call is functional.call:
         return model
     raise UnsupportedError(
-        f"{model.name} is a {type(model).__name__} with a call of its own, of which nobody can tell "
-        "what it looks up; make it a Sequential or functional model, or train it in a loop over "
-        "embstore.pulling"
+        f"{model.name} is a {type(model).__name__} with a call of its own, of which nobody can "
+        "tell what it looks up; make it a Sequential or functional model, or train it in a loop "
+        "over embstore.pulling"
     )
 
 
@@ -127,6 +127,6 @@ def _ids(look_ups: LookUps) -> set[int]:
 
 def _unreachable(layer: Embedding, why: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{layer.name}: what it looks up can't be told from a batch, since {why}; have a Sequential "
-        "or functional model call it, or train in a loop over embstore.pulling"
+        f"{layer.name}: what it looks up can't be told from a batch, since {why}; have a "
+        "Sequential or functional model call it, or train in a loop over embstore.pulling"
     )

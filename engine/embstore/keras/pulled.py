@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -88,9 +89,13 @@ class _Pulled(DataAdapter):  # type: ignore[misc]
     def __iter__(self) -> Iterator[Any]:
         # Tables, and how they are trained, may have changed since the last time.
         tables = trained_tables(self._look_ups)
-        batches = self._adapter.get_torch_dataloader()
+        batches = iter(self._adapter.get_torch_dataloader())
         if not tables:
-            return iter(batches)
+            yield from batches
+            return
+        forget_asked(tables)
+        # Nothing is read ahead of the first, at which fit may only look before it begins.
+        yield from itertools.islice(batches, 1)
         coming: list[tuple[Any, list[Any]]] = []  # the batch that is asked about, and its ids
 
         def ids_in(table: Table) -> Any:
@@ -102,7 +107,7 @@ class _Pulled(DataAdapter):  # type: ignore[misc]
 
             return ids
 
-        return pulled(batches, {table.variable: ids_in(table) for table in tables})
+        yield from pulled(batches, {table.variable: ids_in(table) for table in tables})
 
     def _ids(self, batch: Any) -> list[Any]:
         import torch
@@ -138,6 +143,12 @@ class _Pulled(DataAdapter):  # type: ignore[misc]
 
     def on_epoch_end(self) -> None:
         self._adapter.on_epoch_end()
+
+
+def forget_asked(tables: list[Table]) -> None:
+    """What a loop before has asked for, and not trained."""
+    for table in tables:
+        table.variable._forget_prefetched()
 
 
 def trained_tables(look_ups: LookUps) -> list[Table]:

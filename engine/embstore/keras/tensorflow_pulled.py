@@ -10,7 +10,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from embstore.keras.look_ups import LookUps
-from embstore.keras.pulled import trained_tables
+from embstore.keras.pulled import forget_asked, trained_tables
 
 __all__ = ["pulled_dataset"]
 
@@ -20,8 +20,7 @@ def pulled_dataset(dataset: Any, look_ups: LookUps) -> Any:
     layers = list(look_ups.layers())
 
     def begin(number: np.int64) -> np.int64:
-        for table in trained_tables(look_ups):  # what a loop before has asked for and not trained
-            table.variable._forget_prefetched()
+        forget_asked(trained_tables(look_ups))
         return number
 
     def prefetch(*ids: NDArray[np.int64]) -> np.int64:

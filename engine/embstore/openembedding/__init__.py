@@ -32,7 +32,12 @@ from embstore.openembedding.checkpoints import (
 )
 from embstore.openembedding.embedding import Embedding
 from embstore.openembedding.flags import Flags, flags
-from embstore.openembedding.model import Model, distributed_model, save_as_original_model
+from embstore.openembedding.model import (
+    Model,
+    distributed_model,
+    pulling,
+    save_as_original_model,
+)
 from embstore.openembedding.optimizers import (
     SGD,
     Adadelta,
@@ -61,6 +66,7 @@ __all__ = [
     "flags",
     "load_server_model",
     "persist_server_model",
+    "pulling",
     "restore_server_model",
     "save_as_original_model",
     "save_server_model",

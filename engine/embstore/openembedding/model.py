@@ -12,11 +12,12 @@ import keras
 from embstore import _checks
 from embstore.errors import InvalidArgumentError, UnsupportedError
 from embstore.keras.models import converted_model, embeddings, original_model, table_of, variables
+from embstore.keras.pulled import pulling as pulled
 from embstore.keras.saving import rows_kept_apart
 from embstore.openembedding import checkpoints, exb, model_files
 from embstore.openembedding.embedding import Embedding, place_by_flags
 
-__all__ = ["Model", "distributed_model", "save_as_original_model"]
+__all__ = ["Model", "distributed_model", "pulling", "save_as_original_model"]
 
 PathLike = str | os.PathLike[str]
 
@@ -151,6 +152,17 @@ def distributed_model(
     if override_method and not isinstance(model, ServedModel):
         model.__class__ = _served(type(model))
     return model
+
+
+def pulling(dataset: Any, model: Any, steps: int | None = None) -> Any:
+    """`embstore.keras.pulling`: the dataset for `model.fit`, which asks the servers for the rows of
+    the next batch while one is trained.
+
+    steps: has no effect; what was asked for and isn't trained is given up.
+    """
+    if steps is not None:
+        _checks.integer("steps", steps, at_least=-1)
+    return pulled(dataset, model)
 
 
 def save_as_original_model(

@@ -8,6 +8,9 @@ pass ends. So rows stay equal, bit for bit, and so do frequencies, which count a
 Backward passes in `no_sync()` gather in the process, with an `embstore.torch.Optimizer` alone.
 A variable must take part in a backward pass in all processes or in none; `join()`, for batches
 that run out in some of them, isn't supported.
+
+The workers of an `embstore.cluster.Job` share a variable instead: each hands on its own gradients,
+of which the shards take the mean.
 """
 
 from __future__ import annotations
@@ -68,7 +71,9 @@ class Replicas:
 
 
 def current(variable: EmbeddingVariable) -> Replicas | None:
-    """None outside of a forward of DistributedDataParallel, or where there is one process."""
+    """None outside of a forward of DistributedDataParallel, where there is one process, and where
+    the processes share the variable: its shards put their gradients together.
+    """
     if not dist.is_available():
         return None
     wrapper = torch.nn.parallel.DistributedDataParallel._active_ddp_module
@@ -79,6 +84,8 @@ def current(variable: EmbeddingVariable) -> Replicas | None:
             f"{variable.name}: its replicas can't be trained in join(), since they wait for each "
             "other in every backward pass; give all processes as many batches"
         )
+    if variable._is_shared:
+        return None
     _check_equal(variable, wrapper.process_group)
     return Replicas(wrapper.process_group, wrapper.require_backward_grad_sync)
 

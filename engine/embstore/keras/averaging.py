@@ -1,0 +1,146 @@
+"""Workers that train one model together: the gradients of its dense weights are averaged."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from embstore.errors import InvalidArgumentError, UnsupportedError
+from embstore.keras.rows import Rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["averaged"]
+
+_MARK = "_embstore_averages"
+_MOST_FRAMES = 12  # between: Keras's own
+
+
+def averaged(optimizer: Any, group: Any = None) -> Any:
+    """The Keras optimizer, which from now on applies the mean of all workers' gradients.
+
+        torch.distributed.init_process_group("gloo", ...)
+        model.compile(embstore.keras.averaged(keras.optimizers.Adam()), "binary_crossentropy")
+        model.fit(...)  # with a part of its own of each batch, in every worker
+
+    Dense weights that start alike stay alike, to the bit; that they do is checked at the first
+    step. Rows of tables aren't touched: their shards put the workers' gradients together
+    (`embstore.cluster.Job`); a gradient of theirs that is inf or nan is found in all workers. Each
+    worker must make the same steps. Losses, metrics and what layers
+    count by themselves (BatchNormalization) are each worker's own.
+
+    optimizer: where a loss is scaled, the keras.optimizers.LossScaleOptimizer.
+    group: a process group of torch.distributed; None: the default one.
+
+    Raises UnsupportedError where Keras doesn't run on torch, and InvalidArgumentError where there
+    is no process group, or, from a step, where weights didn't start alike.
+    """
+    if keras.backend.backend() != "torch":
+        raise UnsupportedError(
+            "gradients are averaged by torch.distributed, and Keras runs on "
+            f"{keras.backend.backend()} here; set KERAS_BACKEND=torch before Keras is imported"
+        )
+    from torch import distributed
+
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise InvalidArgumentError(
+            f"optimizer must be one of keras.optimizers, got {type(optimizer).__name__}"
+        )
+    if not distributed.is_available() or not distributed.is_initialized():
+        raise InvalidArgumentError(
+            "group: there is no process group; call torch.distributed.init_process_group in each "
+            "worker first"
+        )
+    if getattr(optimizer, _MARK, False):
+        return optimizer
+    apply, is_compared = optimizer.apply, False
+
+    # In place of a class around the optimizer: tables know Keras's optimizers by their classes.
+    def apply_mean(grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
+        nonlocal is_compared
+        of = list(
+            optimizer._trainable_variables if trainable_variables is None else trainable_variables
+        )
+        dense = [i for i, variable in enumerate(of) if not isinstance(variable, Rows)]
+        if not is_compared:
+            if _is_inner_of_loss_scaling(optimizer):
+                raise UnsupportedError(
+                    "a LossScaleOptimizer leaves out steps in one worker that others make; give "
+                    "averaged the LossScaleOptimizer itself, or compile with auto_scale_loss=False"
+                )
+            _check_alike([of[i] for i in dense], group)
+            is_compared = True
+        means = list(grads)
+        given = [i for i, grad in enumerate(grads) if grad is not None]
+        # Of rows it says how often they were looked up, or nan, which all workers have to know of.
+        sent = [grads[i] if i in dense else grads[i] * 0 for i in given]
+        for i, mean in zip(given, _means(sent, group), strict=True):
+            means[i] = mean if i in dense else grads[i] + mean
+        return apply(means, trainable_variables)
+
+    optimizer.apply = apply_mean
+    setattr(optimizer, _MARK, True)
+    return optimizer
+
+
+def _is_inner_of_loss_scaling(optimizer: Any) -> bool:
+    """Whether a LossScaleOptimizer, which Keras may have put around it, is at work."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        if isinstance(frame.f_locals.get("self"), keras.optimizers.LossScaleOptimizer):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _means(gradients: list[Tensor], group: Any) -> list[Tensor]:
+    """One message for all gradients of a dtype."""
+    import torch
+    from torch import distributed
+
+    means: list[Tensor] = list(gradients)
+    for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
+        places = [i for i, gradient in enumerate(gradients) if gradient.dtype == dtype]
+        together = torch.cat([gradients[i].reshape(-1) for i in places])
+        distributed.all_reduce(together, group=group)
+        together /= distributed.get_world_size(group)
+        parts = torch.split(together, [gradients[i].numel() for i in places])
+        for i, part in zip(places, parts, strict=True):
+            means[i] = part.view_as(gradients[i])
+    return means
+
+
+def _check_alike(variables: list[Any], group: Any) -> None:
+    from torch import distributed
+
+    own = [
+        (variable.path, zlib.crc32(keras.ops.convert_to_numpy(variable).tobytes()))
+        for variable in variables
+    ]
+    everyones: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(everyones, own, group=group)
+    for rank, theirs in enumerate(everyones):
+        if [value for _, value in theirs] != [value for _, value in everyones[0]]:
+            other = next(
+                (
+                    one[0]
+                    for one, first in zip(theirs, everyones[0], strict=False)
+                    if one[1] != first[1]
+                ),
+                "their number",
+            )
+            raise InvalidArgumentError(
+                f"weights must start alike in all workers, but {other} differs between rank 0 and "
+                f"rank {rank}; call keras.utils.set_random_seed with the same seed, or load the "
+                "same weights"
+            )
