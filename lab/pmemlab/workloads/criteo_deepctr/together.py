@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["train_together"]
 
 _TOLD_EVERY_S = 0.5
+_LOOPBACK = "127.0.0.1"
 
 
 def train_together(
@@ -56,8 +58,6 @@ def _train_as_one_of_them(
     tables: TableOptions,
     options: TrainingOptions,
 ) -> Result:
-    import os
-
     os.environ.setdefault("KERAS_BACKEND", "torch")
     from pmemlab.workloads.criteo_deepctr.training import train
 
@@ -91,12 +91,18 @@ def _unsaid(state: State) -> None:
 def _all_reducing(member: es.cluster.Worker) -> Iterator[None]:
     """In it the workers' dense gradients can be averaged."""
     import ray
-
-    from pmemlab.workloads.criteo_deepctr.averaging import joined
+    from torch import distributed
 
     host = ray.util.get_node_ip_address()
     with socket.create_server((host, 0)) as listener:
         port = listener.getsockname()[1]
-    first, *_ = member.meet(f"{host}:{port}")
-    with joined(first, Worker(member.rank, member.workers)):
+    first, *_ = member.meet(f"tcp://{host}:{port}")
+    if host == _LOOPBACK:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo takes the host name's address
+    distributed.init_process_group(
+        "gloo", init_method=first, rank=member.rank, world_size=member.workers
+    )
+    try:
         yield
+    finally:
+        distributed.destroy_process_group()

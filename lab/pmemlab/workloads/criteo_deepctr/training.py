@@ -18,7 +18,6 @@ import embstore as es
 import embstore.keras
 from pmemlab.workloads.auc import roc_auc
 from pmemlab.workloads.batches import Batch, DataError
-from pmemlab.workloads.criteo_deepctr.averaging import average_dense_gradients
 from pmemlab.workloads.criteo_deepctr.checkpoints import (
     Progressed,
     load_checkpoint,
@@ -101,8 +100,8 @@ def train(
 ) -> Result:
     """Train one model, judge it on the held-out rows, and close its tables.
 
-    worker: with others it is called in `averaging.joined`. member: the same as one of a job, whose
-    tables and checkpoints all share. The same options give the same bits.
+    worker: with others there is a process group of torch.distributed. member: the same as one of a
+    job, whose tables and checkpoints all share. The same options give the same bits.
 
     Raises DataError for data or a checkpoint of no use, EmbStoreError where the engine refuses, and
     DivergedError where there is nothing left to train.
@@ -110,11 +109,12 @@ def train(
     keras.utils.set_random_seed(options.seed)
     model = make_model(model_options, tables)
     try:
-        model.compile(_optimizer(options), "binary_crossentropy")
+        optimizer = _optimizer(options)
+        if worker.count > 1:
+            optimizer = es.keras.averaged(optimizer)
+        model.compile(optimizer, "binary_crossentropy")
         model.optimizer.build(model.trainable_variables)
         es.keras.variables(model)  # which makes them, by now for this optimizer
-        if worker.count > 1:
-            average_dense_gradients(model.optimizer)
         run = _Run(model, epochs.held_out(), worker, told, options.judge_every)
         keeper = member if member is not None and member.has_checkpoints else None
         if keeper is not None:
@@ -202,8 +202,11 @@ class _Run:
         """One epoch. Raises DataError where it has no row for this worker."""
         rows_before = self.rows
         started = time.perf_counter()
-        for batch in epochs.batches(order, self._worker):
-            inputs = [feature_keys(batch.keys), batch.dense]
+        for batch, keys in es.pulling(
+            ((batch, feature_keys(batch.keys)) for batch in epochs.batches(order, self._worker)),
+            {variable: lambda pair: pair[1] for variable in es.keras.variables(self._model)},
+        ):
+            inputs = [keys, batch.dense]
             read = time.perf_counter()
             loss = float(self._model.train_on_batch(inputs, batch.labels[:, None]))
             ended = time.perf_counter()
