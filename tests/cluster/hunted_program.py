@@ -38,10 +38,14 @@ def storage(name: str, path: Any) -> dict[str, Any]:
     """Options of the variable; of several tiers, the first has room for few of the rows."""
     if name == "DRAM":
         return {}
-    last = {"DRAM_PMEM": 16 << 20, "DRAM_SSDHASH": 1 << 20}[name]
+    kind, _, is_durable = name.partition(" ")
+    last = {"DRAM_PMEM": 16 << 20, "DRAM_SSDHASH": 1 << 20}[kind]
     return {
         "storage_option": es.StorageOption(
-            es.StorageType[name], [None, path], [16 * _ROW_BYTES, last]
+            es.StorageType[kind],
+            [None, path],
+            [16 * _ROW_BYTES, last],
+            durability="checkpoint" if is_durable else None,
         )
     }
 
@@ -64,7 +68,7 @@ class Dense:
 def train(worker: es.cluster.Worker, folder: Path, storage_name: str) -> Export | None:
     (folder / f"worker-{os.getpid()}").touch()
     (folder / f"actor-{wait_for(worker._ticket.actor.process_id.remote())}").touch()
-    place = es.cluster.NODE_PMEM if storage_name == "DRAM_PMEM" else folder / "ssd"
+    place = es.cluster.NODE_PMEM if storage_name.startswith("DRAM_PMEM") else folder / "ssd"
     with variable(shards=SHARDS, **storage(storage_name, place)) as items:
         for shard in remote_shards(items):
             (folder / f"shard-{shard.process_id}").touch()

@@ -38,7 +38,8 @@ KINDS = {
     "kill a worker": 11,
     "stop a shard": 6,
     "stop a worker": 6,
-    "kill a node": 6,
+    "kill a node": 4,
+    "kill all nodes": 2,
     "kill the driver": 6,
     "kill the job's actor": 4,
 }
@@ -48,7 +49,7 @@ MOMENTS = {  # and within how many seconds from then on
     "publishing": 0.005,
     "starting": 0.8,
 }
-STORAGES = ("DRAM", "DRAM_PMEM", "DRAM_SSDHASH")
+STORAGES = ("DRAM", "DRAM_PMEM", "DRAM_SSDHASH", "DRAM_PMEM durable")
 
 # So that a node that is killed is noticed in seconds.
 _QUICK = {
@@ -228,14 +229,10 @@ class Hunt:
             return True
         chance = random.Random(repr(kill))
         if kill.kind == "kill a node":
-            node = chance.choice(sorted(self._nodes))
-            server = self._nodes[node]
-            self._tell(f"{kill}: {node}")
-            everything = server.everything()
-            for process in (server.process.pid, *everything):
-                _signal(process, signal.SIGKILL)
-            server.process.communicate()
-            self._join(node)
+            self._kill_nodes([chance.choice(sorted(self._nodes))], kill)
+            return True
+        if kill.kind == "kill all nodes":
+            self._kill_nodes(sorted(self._nodes), kill)
             return True
         wanted = kill.kind.rpartition(" ")[2]
         while not (alive := self._candidates(wanted, folder)):
@@ -246,6 +243,17 @@ class Hunt:
         self._tell(f"{kill}: {process}")
         _signal(process, signal.SIGSTOP if kill.kind.startswith("stop") else signal.SIGKILL)
         return True
+
+    def _kill_nodes(self, nodes: Sequence[int], kill: Kill) -> None:
+        """All their processes; then they are started again."""
+        self._tell(f"{kill}: {nodes}")
+        for node in nodes:
+            server = self._nodes[node]
+            for process in (server.process.pid, *server.everything()):
+                _signal(process, signal.SIGKILL)
+            server.process.communicate()
+        for node in nodes:
+            self._join(node)
 
     def _candidates(self, wanted: str, folder: Path) -> list[int]:
         return [

@@ -106,6 +106,21 @@ def test_a_shard_waits_for_files_that_one_which_was_ended_still_holds(tmp_path: 
         frees.join()
 
 
+def test_a_job_whose_shards_would_begin_by_rows_of_an_earlier_one_is_refused(
+    tmp_path: Path,
+) -> None:
+    files = es.StorageOption(
+        *(es.StorageType.DRAM_SSDHASH, [None, tmp_path], [16 * 48, 1 << 20]),
+        ssdhash_option=es.SSDHashOption(keep_files=True),
+    )
+    with (
+        es.cluster.Job(workers=1) as job,
+        joined(job),
+        pytest.raises(InvalidArgumentError, match="keep_files: a job's rows come back from"),
+    ):
+        variable(shards=1, storage_option=files)
+
+
 def test_a_job_whose_place_another_has_taken_names_no_checkpoint(tmp_path: Path) -> None:
     refused = pytest.raises(CheckpointError, match="another job has begun to keep")
     with (

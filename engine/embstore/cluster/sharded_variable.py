@@ -12,6 +12,7 @@ from embstore.cluster.placing import Placing
 from embstore.cluster.pushes import PushRules
 from embstore.cluster.remote_shard import Membership, RemoteShard
 from embstore.cluster.worker import current_worker
+from embstore.errors import InvalidArgumentError
 from embstore.initializers import Initializer
 from embstore.optimizers import Optimizer
 from embstore.options import EmbeddingVariableOption, StorageOption
@@ -35,7 +36,8 @@ def make_sharded_variable(
     count = _checks.integer("shards", shards, at_least=1, at_most=MAX_PARTITIONS)
     ray_cluster.library()
     option = ev_option if ev_option is not None else EmbeddingVariableOption()
-    tiers = getattr(option, "storage_option", StorageOption()).tiers()
+    storage = getattr(option, "storage_option", StorageOption())
+    tiers = storage.tiers()
 
     worker = current_worker()
 
@@ -54,6 +56,11 @@ def make_sharded_variable(
         )
 
     if worker is not None:
+        if storage.ssdhash_option is not None and storage.ssdhash_option.keep_files:
+            raise InvalidArgumentError(
+                "keep_files: a job's rows come back from its checkpoints, and it would begin by "
+                "those that are kept where there is none; leave it out"
+            )
         variable = make(lambda spec: worker.shard(name, count, tiers, spec))
         variable._is_shared = True
         return variable

@@ -75,7 +75,7 @@ __all__ = [
 
 
 _SERVERS_ARE_NODES = (
-    "servers are the nodes of a Ray cluster here: start one (ray start --head --port=PORT), and "
+    "servers are the nodes of a Ray cluster here: start one (python -m embstore.server), and "
     "set flags.master_endpoint to its IP:PORT"
 )
 _INSTEAD = {

@@ -49,7 +49,8 @@ def checked(flags: Flags) -> Flags:
     if _checks.integer("flags.num_workers", flags.num_workers, at_least=1) != 1:
         raise UnsupportedError(
             f"flags.num_workers is {flags.num_workers}, but a model of embstore.openembedding is "
-            "trained by one process; leave it at 1, and give that process the batches of all"
+            "trained by one process; leave it at 1, and give that process the batches of all, or "
+            "train an embstore.keras model by embstore.cluster.run"
         )
     servers = _checks.integer("flags.wait_num_servers", flags.wait_num_servers, at_least=-1)
     if servers == 0:
