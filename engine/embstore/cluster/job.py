@@ -43,7 +43,8 @@ class Job:
     keep: so many checkpoints are kept.
     synchronous: an update of a variable has a part of each worker, and rows are the same to the bit
         whatever the timing. False: each worker's updates are applied as they come, and what another
-        worker sees of them, and in which order, is left to chance.
+        worker sees of them, and in which order, is left to chance; so is what a checkpoint has of
+        the others' updates.
     gradients: "mean": an update trains by the mean of the workers' gradients, as if they had
         computed the mean loss of one large batch; "sum". Asynchronous updates aren't touched.
     patience_s: how long one worker is waited for. silence_s: how long a shard may give no sign of
