@@ -31,6 +31,20 @@ def batch(rank: int, step: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]
     return ids, (ids.sum(axis=1, keepdims=True) % 2).astype(np.float32)
 
 
+class Part(keras.utils.PyDataset):  # type: ignore[misc]
+    """A worker's batches of one call of fit."""
+
+    def __init__(self, rank: int, step: int) -> None:
+        super().__init__()
+        self._rank, self._step = rank, step
+
+    def __len__(self) -> int:
+        return EVERY
+
+    def __getitem__(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        return batch(self._rank, self._step + number)
+
+
 def initializer() -> es.initializers.Initializer:
     return es.initializers.RandomUniform(-1.0, 1.0, seed=3)
 
@@ -73,15 +87,10 @@ def train(worker: es.cluster.Worker, folder: Path) -> tuple[Export | None, list[
     while done < STEPS:
         if found is None and worker.rank == 1 and done == DIES_BEFORE_STEP:
             os.kill(os.getpid(), signal.SIGKILL)
-        inputs, labels = zip(*(batch(worker.rank, done + i) for i in range(EVERY)), strict=True)
-        fitted = model.fit(
-            np.concatenate(inputs),
-            np.concatenate(labels),
-            batch_size=BATCH,
-            shuffle=False,
-            validation_data=batch(2, 0),
-            verbose=0,
-        )
+        part: Any = Part(worker.rank, done)
+        if worker.rank == 0:  # one pulls, and the other doesn't
+            part = es.keras.pulling(part, model, shuffle=False)
+        fitted = model.fit(part, shuffle=False, validation_data=batch(2, 0), verbose=0)
         losses += fitted.history["val_loss"]
         done += EVERY
         with worker.checkpoint(done, [rows]) as place:
