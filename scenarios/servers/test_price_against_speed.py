@@ -1,4 +1,4 @@
-"""The table of prices and rates can be had, and rows are the same on all servers that it compares."""
+"""Prices and rates can be had as a table, and rows are the same on all servers that it compares."""
 
 from __future__ import annotations
 
