@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from job_training import EVERY, STEPS, Export, durable, train, trained_here, variable
-from sharded import assert_same
+from sharded import assert_same, remote_shards
 
 import embstore as es
 from embstore.cluster.ray_actor import wait_for
@@ -24,6 +24,7 @@ from embstore.errors import (
     CheckpointError,
     InvalidArgumentError,
     MissingDeviceError,
+    ShardLostError,
     WorkerLostError,
 )
 
@@ -104,6 +105,15 @@ def test_a_shard_waits_for_files_that_one_which_was_ended_still_holds(tmp_path: 
         frees.start()
         stored(shards=1).close()
         frees.join()
+
+
+def test_a_shard_that_is_stopped_is_told_of_where_it_is_closed() -> None:
+    with es.cluster.Job(workers=1, silence_s=1.0) as job, joined(job):
+        items = variable(shards=1)
+        (shard,) = remote_shards(items)
+        os.kill(shard.process_id, signal.SIGSTOP)
+        with pytest.raises(ShardLostError, match="no sign of life for 1 s"):
+            items.close()
 
 
 def test_a_job_whose_shards_would_begin_by_rows_of_an_earlier_one_is_refused(

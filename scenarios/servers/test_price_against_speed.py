@@ -1,0 +1,34 @@
+"""Prices and rates can be had as a table, and rows are the same on all servers that it compares."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_PROGRAM = Path(__file__).with_name("price_against_speed.py")
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'pmemlab[cluster]'"
+)
+def test_a_table_of_500_gib_needs_two_servers_with_dram_or_one_with_pmem() -> None:
+    done = subprocess.run(
+        [sys.executable, str(_PROGRAM), "--table-gib", "500", "--batches", "10"],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("│")[1:-1] for line in done.stdout.splitlines() if line.startswith("│")]
+    found = [(server.strip(), count.strip(), usd.strip()) for server, _, _, count, usd, *_ in rows]
+    assert found == [
+        ("ecs.r6e.13xlarge", "2", "6.08"),
+        *[("ecs.re6p.13xlarge", "1", "3.80")] * 3,
+    ]
+    assert [cached.strip() for _, _, cached, *_ in rows] == ["100%", "20%", "5%", "1%"]
