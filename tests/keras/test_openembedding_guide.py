@@ -298,5 +298,5 @@ def test_the_names_of_the_guide_are_there() -> None:
     assert es.openembedding is embed
     assert embed.__version__
     assert issubclass(embed.Model, keras.Model)
-    with pytest.raises(AttributeError, match="python -m embstore.server"):
+    with pytest.raises(AttributeError, match=r"python -m embstore\.server"):
         embed.Server()  # type: ignore[operator]
