@@ -145,6 +145,9 @@ class Hunt:
         folder = self._folder / uuid.uuid4().hex
         folder.mkdir()
         (folder / "ssd").mkdir()
+        # A job doesn't begin on pools that have checkpoints of another.
+        for part in self._folder.glob("pmem*/*.part*"):
+            part.unlink()
         self._begin_driver(folder, storage)
         killed = 0
         result = folder / "result.npz"
