@@ -38,6 +38,7 @@ def test_tables_on_servers_give_the_losses_of_tables_here(ray: Any, shards: int)
     assert losses(shards) == losses(None)
 
 
+@pytest.mark.long
 def test_two_workers_train_as_one_of_batches_twice_as_large(ray: Any, tmp_path: Path) -> None:
     """But for rounding: a mean of two means isn't summed as the mean of all."""
     from pmemlab.workloads.criteo_deepctr.together import train_together

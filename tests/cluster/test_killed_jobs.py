@@ -1,7 +1,7 @@
 """A job ends with the rows, the weights and the losses of one to which nothing happens, whatever is
 killed.
 
-    pytest tests/cluster/test_killed_jobs.py --kills 50 --kills-seed 3
+    pytest tests/cluster/test_killed_jobs.py -m long --kills 50 --kills-seed 3
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ KILLS_A_RUN = 6
 SEED = 413  # a shard, a worker, a node and the driver, each at another moment
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_a_job_outlives_kills_at_any_moment(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     count = pytestconfig.getoption("kills", None) or KILLS
@@ -31,7 +32,7 @@ def test_a_job_outlives_kills_at_any_moment(tmp_path: Path, pytestconfig: pytest
     def tell(what: str) -> None:
         print(f"{time.monotonic() - began:6.1f} s  {what}", file=sys.stderr, flush=True)
 
-    tell(f"pytest tests/cluster/test_killed_jobs.py --kills {count} --kills-seed {seed}")
+    tell(f"pytest tests/cluster/test_killed_jobs.py -m long --kills {count} --kills-seed {seed}")
     with hunt(tmp_path, tell) as hunted:
         tell("the cluster is there")
         for storage in itertools.cycle(STORAGES):

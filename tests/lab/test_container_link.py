@@ -39,9 +39,11 @@ exec "{sys.executable}" -m pmemlab.guest.relay "$PLAYED_STATE"
 
 # A user of the link: says the pid of what it started there, and waits.
 USER = """
+import signal
 from types import SimpleNamespace
 from pmemlab.container_engine.container_link import container_link
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that nohup began have it ignored
 with container_link(SimpleNamespace(name="lab_played_1", logs=lambda **_: b"")) as link:
     command = link.spawn(["sh", "-c", "echo $$; exec sleep 60"], {}, {"rows": 9, "columns": 9})
     for _, data in command.output():

@@ -50,7 +50,8 @@ def log_has_what_was_told(medium: Path, output: str) -> None:
         return
     data = (medium / "log").read_bytes()
     expected = b"".join(bytes([number]) * 1000 for number in range(1, last(output) + 1))
-    assert data[: len(expected)] == expected
+    # Not by ==: pytest would explain it by a diff of bytes, which takes minutes where CI is set.
+    assert data.startswith(expected), "a record that was told of isn't there"
 
 
 def some_save_is_whole(medium: Path, output: str) -> None:
