@@ -18,7 +18,7 @@ from embstore.cluster import ray_cluster, wire
 from embstore.cluster.job_actor import JobActor
 from embstore.cluster.job_checkpoints import JobCheckpoints
 from embstore.cluster.pushes import PushRules
-from embstore.cluster.ray_actor import raise_silent, wait_for
+from embstore.cluster.ray_actor import first_line, raise_silent, wait_for
 from embstore.cluster.worker import JobTicket, join
 from embstore.durability import MOST_KEPT
 from embstore.errors import MissingDeviceError, ShardLostError, WorkerLostError
@@ -292,8 +292,7 @@ class _Processes:
             except exceptions.RayTaskError as error:
                 raise error.cause from error
             except exceptions.RayError as error:
-                first = str(error).strip().partition("\n")[0]
-                raise WorkerLostError(f"worker {rank} died: {first}") from error
+                raise WorkerLostError(f"worker {rank} died: {first_line(error)}") from error
         return [results[rank] for rank in range(len(self._actors))]
 
     def end(self) -> None:

@@ -5,26 +5,22 @@ row is saved.
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from embstore._shard import Shard
 from embstore.checkpoint import restore, save
 from embstore.cluster.job_checkpoints import JobCheckpoint, PoolCheckpoint
 from embstore.cluster.remote_shard import RemoteShard
+from embstore.cluster.when_free import when_free
 from embstore.durability import discard_persisted, make_checkpoint, restore_persisted
-from embstore.errors import CheckpointError, StorageError
+from embstore.errors import CheckpointError
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["restore_tables", "save_tables"]
 
-_T = TypeVar("_T")
-
 # A process that was killed may hold the pools' list for some seconds.
 _FREED_WITHIN_S = 30.0
-_TRIED_AGAIN_S = 0.2
 _IN_USE = "another save to it is under way"
 
 
@@ -38,7 +34,9 @@ def save_tables(
     if not durable:
         return None
     # One more: this one takes no earlier one's place until it has its name.
-    made = _when_free(lambda: make_checkpoint(durable, pools, 0, step, keep + 1))
+    made = when_free(
+        lambda: make_checkpoint(durable, pools, 0, step, keep + 1), _IN_USE, _FREED_WITHIN_S
+    )
     places = {
         variable.name: [
             shard.place if isinstance(shard, RemoteShard) else "" for shard in variable._shards
@@ -66,7 +64,7 @@ def restore_tables(
                 "storage_option without durability, or the job another folder for its checkpoints"
             )
         number = kept.number
-        _when_free(lambda: restore_persisted(durable, pools, number))
+        when_free(lambda: restore_persisted(durable, pools, number), _IN_USE, _FREED_WITHIN_S)
 
 
 def _start_over(durable: Sequence[EmbeddingVariable], pools: Path) -> None:
@@ -94,14 +92,3 @@ def _divided(
 ) -> tuple[list[EmbeddingVariable], list[EmbeddingVariable]]:
     durable = [v for v in variables if v.ev_option.storage_option.durability is not None]
     return durable, [variable for variable in variables if variable not in durable]
-
-
-def _when_free(call: Callable[[], _T]) -> _T:
-    deadline = time.monotonic() + _FREED_WITHIN_S
-    while True:
-        try:
-            return call()
-        except StorageError as error:
-            if _IN_USE not in str(error) or time.monotonic() > deadline:
-                raise
-        time.sleep(_TRIED_AGAIN_S)

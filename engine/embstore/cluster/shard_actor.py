@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +14,13 @@ from embstore.cluster.node_settings import NodeSettings
 from embstore.cluster.pushes import PushRules
 from embstore.cluster.row_server import RowServer
 from embstore.cluster.shard_status import ShardStatus, status_of
-from embstore.errors import EmbStoreError, StorageError
+from embstore.cluster.when_free import when_free
+from embstore.errors import EmbStoreError
 from embstore.options import Tier
 
 __all__ = ["Answer", "ShardActor", "ShardPlace"]
 
 _IN_USE = "is in use by another variable"  # as the core says of a tier's file
-_TRIED_AGAIN_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -40,17 +39,6 @@ class ShardPlace:
     shards: int
     tiers: Sequence[Tier]
     freed_within_s: float = 0.0  # that files may be in use for by a shard that was ended
-
-
-def _made(spec: ShardSpec, freed_within_s: float) -> CountedShard:
-    deadline = time.monotonic() + freed_within_s
-    while True:
-        try:
-            return CountedShard(spec)
-        except StorageError as error:
-            if _IN_USE not in str(error) or time.monotonic() > deadline:
-                raise
-        time.sleep(_TRIED_AGAIN_S)
 
 
 class ShardActor:
@@ -74,7 +62,7 @@ class ShardActor:
         try:
             tiers, spec = settings.settle(place.tiers, spec)
             prepare_places(tiers, place.variable, place.shards)
-            self._shard = _made(spec, place.freed_within_s)
+            self._shard = when_free(lambda: CountedShard(spec), _IN_USE, place.freed_within_s)
         except EmbStoreError as error:
             return Answer(error=error)
         self._server = RowServer(self._shard, spec.dim, host, rules)
