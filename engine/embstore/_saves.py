@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from embstore.errors import CheckpointError, InvalidArgumentError, StorageError
+from embstore.errors import CheckpointError, InUseError, InvalidArgumentError, StorageError
 
 __all__ = [
     "LOCK_NAME",
@@ -171,7 +171,7 @@ def lock_directory(path: Path) -> int:
         os.close(descriptor)
         if error.errno != errno.EWOULDBLOCK:
             raise
-        raise StorageError(f"{path}: another save to it is under way") from None
+        raise InUseError(f"{path}: another save to it is under way") from None
     return descriptor
 
 

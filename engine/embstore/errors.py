@@ -11,6 +11,7 @@ __all__ = [
     "DamagedRowsError",
     "EmbStoreError",
     "ForkedError",
+    "InUseError",
     "InvalidArgumentError",
     "MissingDeviceError",
     "MissingLibraryError",
@@ -48,6 +49,12 @@ class MissingDeviceError(EmbStoreError):
 
 class StorageError(EmbStoreError, OSError):
     """The operating system refused a file or a mapping; the message names the path."""
+
+
+class InUseError(StorageError):
+    """Another variable or process has the files, which the message names. They are free again when
+    it has closed them, or has ended: some seconds after it was killed, while the kernel clears up.
+    """
 
 
 class DamagedRowsError(StorageError):

@@ -14,6 +14,7 @@ from engine_storage import MakeVariable, skip_without_library
 import embstore as es
 from embstore.errors import (
     EmbStoreError,
+    InUseError,
     InvalidArgumentError,
     StorageError,
     UnsupportedError,
@@ -243,7 +244,7 @@ def test_two_variables_of_one_name_cant_share_a_directory(
     first = make_variable(name="users", storage=pmem(tmp_path))
     first.apply_gradients([1], np.ones((1, 3), np.float32))
     before = first.lookup([1])
-    with pytest.raises(StorageError, match=r"users.*in use by another variable"):
+    with pytest.raises(InUseError, match=r"users.*in use by another variable"):
         make_variable(name="users", storage=pmem(tmp_path))
     np.testing.assert_array_equal(first.lookup([1]), before)
     make_variable(name="items", storage=pmem(tmp_path)).apply_gradients(

@@ -20,7 +20,13 @@ from engine_storage import Stack
 
 import embstore as es
 from embstore import _core
-from embstore.errors import CheckpointError, EmbStoreError, InvalidArgumentError, StorageError
+from embstore.errors import (
+    CheckpointError,
+    EmbStoreError,
+    InUseError,
+    InvalidArgumentError,
+    StorageError,
+)
 
 
 @pytest.fixture
@@ -204,7 +210,7 @@ def test_two_saves_to_one_path_dont_mix(tmp_path: Path) -> None:
         es.save(tmp_path, [var], 1)
         with (tmp_path / ".lock").open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            with pytest.raises(StorageError, match="another save to it is under way"):
+            with pytest.raises(InUseError, match="another save to it is under way"):
                 es.save(tmp_path, [var], 2)
         es.save(tmp_path, [var], 3)
         assert es.restore(tmp_path, [var]) == 3

@@ -32,6 +32,7 @@ import embstore as es
 from embstore.errors import (
     CheckpointError,
     EmbStoreError,
+    InUseError,
     InvalidArgumentError,
     StorageError,
     StoreFullError,
@@ -366,7 +367,7 @@ def test_two_variables_of_one_directory_have_pools_of_their_own(place: Path) -> 
         train(b, range(15))
         es.persist([a], place / "of a")
         es.persist([b], place / "of b")
-        with pytest.raises(StorageError, match="in use"):
+        with pytest.raises(InUseError, match="in use"):
             durable(place, "a")
     with durable(place, "a") as a, durable(place, "b") as b:
         es.restore_persisted([b], place / "of b")

@@ -16,7 +16,7 @@ from engine_storage import MIB, MakeVariable, Stack, StorageOf, skip_without_lib
 from programs import run_program
 
 import embstore as es
-from embstore.errors import ForkedError, StorageError
+from embstore.errors import ForkedError, InUseError
 from embstore.options import TIER_KINDS
 
 pytestmark = [
@@ -331,7 +331,7 @@ def test_the_parents_files_are_in_use_as_long_as_it_has_them(
     trained(kept.open())
 
     def work() -> None:
-        with pytest.raises(StorageError, match="in use"):
+        with pytest.raises(InUseError, match="in use"):
             kept.open()
 
     in_child(work)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from plain_partition import keys_of_each
 
 import embstore as es
-from embstore.errors import InvalidArgumentError, StorageError, StoreFullError
+from embstore.errors import InUseError, InvalidArgumentError, StoreFullError
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -160,7 +160,7 @@ def test_two_variables_of_one_name_cant_share_a_directory(
     first = make_variable(name="users", storage=in_files(kind, tmp_path))
     train(first, np.arange(100))
     before = first.export()
-    with pytest.raises(StorageError, match=r"users.*in use by another variable"):
+    with pytest.raises(InUseError, match=r"users.*in use by another variable"):
         make_variable(name="users", storage=in_files(kind, tmp_path))
     assert same(first.export(), before)
     train(make_variable(name="items", storage=in_files(kind, tmp_path)), np.arange(100))

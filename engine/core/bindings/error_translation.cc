@@ -19,6 +19,7 @@ const char* python_class(ErrorKind kind) {
     case ErrorKind::kMissingLibrary: return "MissingLibraryError";
     case ErrorKind::kMissingDevice: return "MissingDeviceError";
     case ErrorKind::kStorage: return "StorageError";
+    case ErrorKind::kInUse: return "InUseError";
     case ErrorKind::kDamagedRows: return "DamagedRowsError";
     case ErrorKind::kForked: return "ForkedError";
     case ErrorKind::kCheckpoint: return "CheckpointError";

@@ -15,6 +15,7 @@ enum class ErrorKind {
   kMissingLibrary,   // a shared library is not installed
   kMissingDevice,    // this machine has no such memory
   kStorage,          // the operating system refused a file or a mapping
+  kInUse,            // another variable, here or in another process, has the place; see InUseError
   kDamagedRows,      // a medium doesn't give rows back as they were written; see DamagedRowsError
   kCheckpoint,       // a file of a checkpoint isn't what a save finished
   kClosed,           // the table was closed
@@ -28,6 +29,16 @@ class Error : public std::runtime_error {
 
  private:
   ErrorKind kind_;
+};
+
+// One that is there to stay until the other lets go of it: trying again may help.
+class InUseError : public Error {
+ public:
+  // `reason`: the system's or a library's own words, if it has any.
+  explicit InUseError(const std::string& place, const std::string& reason = "")
+      : Error(ErrorKind::kInUse,
+              place + ": is in use by another variable; give each its own name or storage_path" +
+                  (reason.empty() ? "" : " (" + reason + ")")) {}
 };
 
 // Some rows are lost to a medium's fault; the others are as they were.

@@ -24,11 +24,8 @@ class FileLock {
     if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
       const int reason = errno;
       close(descriptor_);
-      throw Error(
-          ErrorKind::kStorage,
-          path + ": " +
-              (reason == EWOULDBLOCK ? "is in use by another variable; give each its own name or storage_path"
-                                     : std::string("can't be locked: ") + std::strerror(reason)));
+      if (reason == EWOULDBLOCK) throw InUseError(path);
+      throw Error(ErrorKind::kStorage, path + ": can't be locked: " + std::strerror(reason));
     }
   }
   ~FileLock() {

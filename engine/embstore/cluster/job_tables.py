@@ -21,7 +21,6 @@ __all__ = ["restore_tables", "save_tables"]
 
 # A process that was killed may hold the pools' list for some seconds.
 _FREED_WITHIN_S = 30.0
-_IN_USE = "another save to it is under way"
 
 
 def save_tables(
@@ -34,9 +33,7 @@ def save_tables(
     if not durable:
         return None
     # One more: this one takes no earlier one's place until it has its name.
-    made = when_free(
-        lambda: make_checkpoint(durable, pools, 0, step, keep + 1), _IN_USE, _FREED_WITHIN_S
-    )
+    made = when_free(lambda: make_checkpoint(durable, pools, 0, step, keep + 1), _FREED_WITHIN_S)
     places = {
         variable.name: [
             shard.place if isinstance(shard, RemoteShard) else "" for shard in variable._shards
@@ -64,7 +61,7 @@ def restore_tables(
                 "storage_option without durability, or the job another folder for its checkpoints"
             )
         number = kept.number
-        when_free(lambda: restore_persisted(durable, pools, number), _IN_USE, _FREED_WITHIN_S)
+        when_free(lambda: restore_persisted(durable, pools, number), _FREED_WITHIN_S)
 
 
 def _start_over(durable: Sequence[EmbeddingVariable], pools: Path) -> None:

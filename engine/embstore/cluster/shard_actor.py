@@ -20,8 +20,6 @@ from embstore.options import Tier
 
 __all__ = ["Answer", "ShardActor", "ShardPlace"]
 
-_IN_USE = "is in use by another variable"  # as the core says of a tier's file
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -62,7 +60,7 @@ class ShardActor:
         try:
             tiers, spec = settings.settle(place.tiers, spec)
             prepare_places(tiers, place.variable, place.shards)
-            self._shard = when_free(lambda: CountedShard(spec), _IN_USE, place.freed_within_s)
+            self._shard = when_free(lambda: CountedShard(spec), place.freed_within_s)
         except EmbStoreError as error:
             return Answer(error=error)
         self._server = RowServer(self._shard, spec.dim, host, rules)

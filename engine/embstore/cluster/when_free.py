@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from embstore.errors import StorageError
+from embstore.errors import InUseError
 
 __all__ = ["when_free"]
 
@@ -15,13 +15,13 @@ _T = TypeVar("_T")
 _TRIED_AGAIN_S = 0.2
 
 
-def when_free(call: Callable[[], _T], in_use: str, within_s: float) -> _T:
-    """What `call` returns. in_use: what a StorageError says where it is to be tried again."""
+def when_free(call: Callable[[], _T], within_s: float) -> _T:
+    """What `call` returns; after within_s its InUseError is raised."""
     deadline = time.monotonic() + within_s
     while True:
         try:
             return call()
-        except StorageError as error:
-            if in_use not in str(error) or time.monotonic() > deadline:
+        except InUseError:
+            if time.monotonic() > deadline:
                 raise
         time.sleep(_TRIED_AGAIN_S)

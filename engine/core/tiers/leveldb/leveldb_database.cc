@@ -357,9 +357,7 @@ void LevelDbDatabase::check(char* error, const char* what) const {
   calls_.free_text(error);
   if (is_about_descriptors(reason)) reason += advice_on_descriptors();
   // "lock FILE: already held by process", or by another one: "lock FILE: Resource temporarily ...".
-  if (reason.find("lock " + path_) != std::string::npos) {
-    fail("is in use by another variable; give each its own name or storage_path (" + reason + ")");
-  }
+  if (reason.find("lock " + path_) != std::string::npos) throw InUseError(path_, reason);
   fail(std::string(what) + ": " + reason);
 }
 

@@ -31,8 +31,8 @@ class LevelDbDatabase {
   using Batch = LevelDbOwned<LevelDbLibrary::WriteBatch>;
 
   // Makes the database at the directory `path`; of the process's rows, empties one that a process left when it died.
-  // Throws Error(kMissingLibrary), or Error(kStorage), which names `path`: a process has it open, or there is
-  // something else, such as rows of the other kind.
+  // Throws Error(kMissingLibrary), InUseError, or Error(kStorage), which names `path`: there is something
+  // else, such as rows of the other kind.
   LevelDbDatabase(std::string path, const RowLayout& layout, const LevelDbOptions& options,
                   LevelDbRows rows = LevelDbRows::kOfTheProcess);
   ~LevelDbDatabase();

@@ -97,8 +97,7 @@ SharedLevelDb::SharedLevelDb(const std::string& path, const std::string& table_n
   OpenDatabase& open = *found->second;
   const bool same_rows = open.layout.dim() == layout.dim() && open.layout.slot_count() == layout.slot_count();
   if (!same_rows || open.rows != rows || open.tables.contains(table_name)) {
-    throw Error(ErrorKind::kStorage,
-                path + ": is in use by another variable; give each its own name or storage_path");
+    throw InUseError(path);
   }
   number_ = open.number_of(table_name);
   open.tables.insert(table_name);

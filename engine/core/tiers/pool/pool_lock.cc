@@ -34,11 +34,6 @@ HeldLocks& held_locks() {
   return *locks;
 }
 
-[[noreturn]] void refuse_used(const std::string& pool) {
-  throw Error(ErrorKind::kStorage,
-              pool + ": is in use by another variable; give each its own name or storage_path");
-}
-
 [[noreturn]] void refuse(const std::string& path, const std::string& what, int reason) {
   throw Error(ErrorKind::kStorage, path + ": " + what + ": " + std::generic_category().message(reason));
 }
@@ -51,7 +46,7 @@ PoolLock::PoolLock(const std::string& path, const std::string& pool) {
   // Before it's opened: closing any descriptor of the file would give up the lock that another variable has.
   struct stat status{};
   if (stat(path.c_str(), &status) == 0 && held.files.contains({status.st_dev, status.st_ino})) {
-    refuse_used(pool);
+    throw InUseError(pool);
   }
   descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (descriptor_ < 0) refuse(path, "can't be created", errno);
@@ -61,7 +56,7 @@ PoolLock::PoolLock(const std::string& path, const std::string& pool) {
   if (fcntl(descriptor_, F_SETLK, &whole) != 0 || fstat(descriptor_, &status) != 0) {
     const int reason = errno;
     ::close(descriptor_);
-    if (reason == EACCES || reason == EAGAIN) refuse_used(pool);
+    if (reason == EACCES || reason == EAGAIN) throw InUseError(pool);
     refuse(path, "can't be locked", reason);
   }
   device_ = status.st_dev;

@@ -13,7 +13,7 @@ namespace embstore::pool {
 // took it, whatever children live on. It doesn't keep that process itself out: a list of those that are held does.
 class PoolLock {
  public:
-  // `pool` names the pool to whom an Error(kStorage) is told that it's in use.
+  // `pool` names the pool that an InUseError names.
   PoolLock(const std::string& path, const std::string& pool);
   ~PoolLock();
   PoolLock(const PoolLock&) = delete;

@@ -56,8 +56,8 @@ class SsdHashTier final : public Tier, public CheckpointFollower {
   // killed process that weren't to be kept are removed; kept ones stay, for recover(). Where checkpoints are kept,
   // everything stays as it is until take_up().
   // Throws Error(kInvalidArgument) for options that make no sense; Error(kStorage) where the directory
-  // can't be used, holds files of another format, version, layout, variable or optimizer, or is in use; and
-  // where the I/O that is asked for can't be had.
+  // can't be used or holds files of another format, version, layout, variable or optimizer, and where the I/O
+  // that is asked for can't be had; InUseError.
   SsdHashTier(std::string variable_name, const RowLayout& layout, std::string directory,
               const SsdHashOptions& options = {});
   ~SsdHashTier() override;

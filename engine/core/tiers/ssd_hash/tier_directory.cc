@@ -76,9 +76,8 @@ TierDirectory::TierDirectory(std::string path, files::FileCalls& calls)
   if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
     const int reason = errno;
     unlock();
-    refuse(path_, reason == EWOULDBLOCK
-                      ? "is in use by another variable; give each its own name or storage_path"
-                      : "can't be locked: " + std::generic_category().message(reason));
+    if (reason == EWOULDBLOCK) throw InUseError(path_);
+    refuse(path_, "can't be locked: " + std::generic_category().message(reason));
   }
 }
 

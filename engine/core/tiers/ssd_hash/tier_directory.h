@@ -16,7 +16,7 @@ struct OldFile {
 
 class TierDirectory {
  public:
-  // Makes it where it's missing, and locks it. Throws Error(kStorage) where it can't be used, or is in use.
+  // Makes it where it's missing, and locks it. Throws Error(kStorage) where it can't be used, InUseError.
   TierDirectory(std::string path, files::FileCalls& calls);
   ~TierDirectory();
   TierDirectory(const TierDirectory&) = delete;

@@ -156,7 +156,7 @@ void tables_share_the_database_of_a_directory(const std::string& path) {
           "each says its share of the files");
 
     const std::string twice =
-        error_of(ErrorKind::kStorage, [&] { LevelDbTier("var.part0 of 2", kLayout, path); });
+        error_of(ErrorKind::kInUse, [&] { LevelDbTier("var.part0 of 2", kLayout, path); });
     check(twice.starts_with(path + ": is in use by another variable"), twice);
     const std::string other =
         error_of(ErrorKind::kStorage, [&] { LevelDbTier("var", RowLayout(6, 2), path); });

@@ -223,7 +223,7 @@ void files_that_were_not_to_be_kept_go_when_they_are_found() {
 void a_directory_has_one_tier() {
   const TemporaryDirectory directory;
   SsdHashTier tier("var", kLayout, directory / "rows");
-  check_throws(ErrorKind::kStorage, "in use by another variable",
+  check_throws(ErrorKind::kInUse, "in use by another variable",
                [&] { SsdHashTier("other", kLayout, directory / "rows"); });
   tier.close();
   SsdHashTier("other", kLayout, directory / "rows");
