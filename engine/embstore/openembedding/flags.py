@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from embstore import _checks
+from embstore.cluster.head_probe import host_and_port
 from embstore.errors import InvalidArgumentError, UnsupportedError
 
 __all__ = ["Flags", "checked", "flags"]
@@ -60,10 +61,6 @@ def checked(flags: Flags) -> Flags:
             f"flags.wait_num_servers is {servers}, but no cluster is named where servers could be; "
             "set flags.master_endpoint to the IP:PORT of a Ray cluster, or leave it at -1"
         )
-    host, _, port = flags.master_endpoint.rpartition(":")
-    if flags.master_endpoint and not (host and port.isdecimal()):
-        raise InvalidArgumentError(
-            f'flags.master_endpoint must be "IP:PORT" of a Ray cluster, got '
-            f"{flags.master_endpoint!r}"
-        )
+    if flags.master_endpoint:
+        host_and_port("flags.master_endpoint", flags.master_endpoint)
     return flags

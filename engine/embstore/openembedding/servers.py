@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from embstore.cluster import PMEM_RESOURCE, ray_cluster
+from embstore.cluster.head_probe import host_and_port
 from embstore.errors import InvalidArgumentError, MissingDeviceError
 from embstore.openembedding.flags import Flags
 
@@ -55,8 +56,8 @@ def _check_same_cluster(ray: Any, endpoint: str) -> None:
         )
 
 
-def _resolved(endpoint: str) -> tuple[str, str]:
-    host, _, port = endpoint.rpartition(":")
+def _resolved(endpoint: str) -> tuple[str, int]:
+    host, port = host_and_port("flags.master_endpoint", endpoint)
     try:
         return socket.gethostbyname(host), port
     except OSError:
