@@ -28,6 +28,8 @@ __all__ = ["Job", "run"]
 _log = logging.getLogger("embstore.cluster")
 
 _CALLS_AT_ONCE = 4  # a worker
+# By packages that a function may need before it is called, so that it can't set them itself.
+_READ_ON_IMPORT = ("KERAS_BACKEND",)
 _LOOKED_AFTER_S = 1.0
 
 
@@ -192,7 +194,8 @@ def run(
     since its own process died, goes on so too. An error that the function raises by itself is
     raised here, and nothing is tried again.
 
-    function, arguments: Ray copies them to the workers (by cloudpickle).
+    function, arguments: Ray copies them to the workers (by cloudpickle). KERAS_BACKEND goes with
+        them, unless a node has its own.
     most_failures: so many in a row, without a new checkpoint, are tried again.
     cpus_per_worker: what each asks of its node.
     told: called with a worker's rank and what it told last (`Worker.tell`), about once a second.
@@ -237,11 +240,20 @@ def run(
 
 
 class _WorkerActor:
-    def run(self, ticket: JobTicket, rank: int, call: bytes, module_folders: list[str]) -> Any:
+    def run(
+        self,
+        ticket: JobTicket,
+        rank: int,
+        call: bytes,
+        module_folders: list[str],
+        environment: dict[str, str],
+    ) -> Any:
         """call: a function and its arguments, pickled; module_folders: where Python found what they
-        are made from.
+        are made from; environment: what that is to find set, unless the node says otherwise.
         """
         sys.path += [folder for folder in module_folders if folder not in sys.path]
+        for name, value in environment.items():
+            os.environ.setdefault(name, value)
         function, arguments = pickle.loads(call)
         worker = join(ticket, rank)
         try:
@@ -271,8 +283,9 @@ class _Processes:
         """Raises what the first of them fails with."""
         exceptions = self._ray.exceptions
         call = self._ray.cloudpickle.dumps((function, arguments))
+        environment = {name: os.environ[name] for name in _READ_ON_IMPORT if name in os.environ}
         waiting = [
-            actor.run.remote(self._job.ticket, rank, call, sys.path)
+            actor.run.remote(self._job.ticket, rank, call, sys.path, environment)
             for rank, actor in enumerate(self._actors)
         ]
         ranks = {reference: rank for rank, reference in enumerate(waiting)}
