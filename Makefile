@@ -63,8 +63,9 @@ endef
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
-# Processes that the tests are shared out to, a file at a time; more than eight wait for each other's memory.
-TEST_PROCESSES := auto --maxprocesses 8 --dist loadfile
+# Processes that the tests are shared out to, a file at a time: two a core, since many tests wait, but eight at most,
+# since more wait for each other's memory. Files of few tests are not the short ones, so they keep their order.
+TEST_PROCESSES := $(shell expr 2 \* $$(nproc)) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: setup ## run the tests that need neither Docker nor a guest
@@ -106,8 +107,12 @@ docker-stop: ## end the Docker engine that `make docker` started
 lab-up: docker-answers lab-tools ## build and start every machine as a container, and wait until each is proved
 	$(LAB) up $(ARGS)
 
+.PHONY: servers-up
+servers-up: docker-answers lab-tools ## start parameter servers with PMem as containers, on a network of their own
+	$(LAB) servers
+
 .PHONY: lab-down
-lab-down: lab-tools ## stop the machines and remove whatever they left
+lab-down: lab-tools ## stop machines and servers, and remove whatever they left
 	$(LAB) down $(ARGS)
 
 .PHONY: show

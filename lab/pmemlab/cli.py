@@ -86,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     down = add("down", _down)
     down.add_argument("--images", action="store_true", help="the clone's images too")
 
+    add("servers", _servers)
+
     show = add("show", _show)
     show.add_argument("machine", metavar="MACHINE", help=f"one of {machines}, or a topology's file")
 
@@ -204,6 +206,23 @@ def _up(arguments: argparse.Namespace) -> int:
     for name in arguments.machines:
         load_topology(name)  # a wrong name is told before anything is built
     lab_up(arguments.machines)
+    return 0
+
+
+def _servers(_arguments: argparse.Namespace) -> int:
+    """start parameter servers in containers, on a network of their own; `down` removes them"""
+    from pmemlab.servers import HEAD, HEAD_ADDRESS, servers_up
+
+    head = servers_up()[HEAD]
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"train on them:    docker exec -t {head.name} python -m pmemlab.workloads.criteo_deepctr "
+        f"--generated 40000 --server --shards 2 --master_endpoint {HEAD_ADDRESS} "
+        "--storage_type DRAM_PMEM --storage_path node:pmem --storage_size 4194304 16777216",
+        f"see how they are: docker exec -t {head.name} python -m embstore.server status "
+        f"--master_endpoint {HEAD_ADDRESS}",
+        sep="\n",
+    )
     return 0
 
 

@@ -42,6 +42,16 @@ class Clone:
         return self.root / "compose.yaml"
 
     @property
+    def servers_file(self) -> Path:
+        """Compose file of the parameter servers."""
+        return self.root / "compose.servers.yaml"
+
+    @property
+    def servers_project(self) -> str:
+        """Of the parameter servers: Compose takes what it finds of a project for its file's."""
+        return f"{self.project}-servers"
+
+    @property
     def kvm_override(self) -> Path:
         """Compose file that gives the machines KVM."""
         return self.root / "docker/compose.kvm.yaml"

@@ -62,7 +62,13 @@ def lab_up(topologies: Sequence[str] = (), console: Console | None = None) -> No
         image = ensure_image(client, clone, stages.announce, building.report)
         building.end("ready")
         overrides = [clone.kvm_override] if kvm_works(client, image) else []
-        compose = find_compose(clone, image, *overrides)
+        compose = find_compose(
+            clone,
+            clone.compose_file,
+            *overrides,
+            project=clone.project,
+            environment={"PMEMLAB_IMAGE": image},
+        )
         names = topologies or standing_machines(clone)
         compose.run("up", "--no-start", "--remove-orphans", *names)
         machines = find_machines(client, clone)

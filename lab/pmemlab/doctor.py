@@ -118,7 +118,7 @@ def _guest() -> Diagnosis:
 
 def _container() -> Diagnosis:
     try:
-        from pmemlab.container_engine.compose_command import find_compose
+        from pmemlab.container_engine.compose_command import compose_command
         from pmemlab.container_engine.connection import connect
         from pmemlab.machines import container
     except ImportError as error:
@@ -141,7 +141,8 @@ def _container() -> Diagnosis:
     try:
         from pmemlab.clone import find_clone
 
-        find_compose(find_clone(), "")
+        find_clone()
+        compose_command()
     except MissingRequirementError as error:
         lacking_compose.append(error)
     except LabError as error:

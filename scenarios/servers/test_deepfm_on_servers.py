@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import os
 import shutil
@@ -17,15 +18,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evidence import PmemServer, assert_rows_lie_in_pmem
+from evidence import ServerProcesses, assert_rows_lie_in_pmem
 from servers import Server, free_port, server, sessions_folder, status
 
-import embstore as es
-
 os.environ.setdefault("KERAS_BACKEND", "torch")
-torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'pmemlab[torch]'")
+pytest.importorskip("torch", reason="needs PyTorch: pip install 'pmemlab[torch]'")
 pytest.importorskip("keras", reason="needs Keras: pip install 'pmemlab[keras]'")
-deepfm = pytest.importorskip("deepfm")
+deepfm: Any = importlib.import_module("deepfm")
+trained_here: Any = importlib.import_module("trained_here")
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -56,11 +56,11 @@ class Cluster:
         self.head = head
         self._servers = servers
 
-    def servers(self) -> list[PmemServer]:
+    def servers(self) -> list[ServerProcesses]:
         found = []
         for each in self._servers:
             assert each.pmem is not None
-            found.append(PmemServer(each.everything(), each.pmem))
+            found.append(ServerProcesses(each.everything(), each.pmem))
         return found
 
 
@@ -94,7 +94,7 @@ class Trained:
 
     told: dict[str, Any]
     shards: list[dict[str, Any]]
-    servers: list[PmemServer]
+    servers: list[ServerProcesses]
 
 
 @contextlib.contextmanager
@@ -138,19 +138,13 @@ def test_rows_and_weights_are_those_of_one_process_and_lie_in_each_servers_pmem(
         )
         one, other = run.servers
         assert not {*run.told["workers"]} & {*one.processes, *other.processes}, "workers elsewhere"
-        swapped = [PmemServer(one.processes, other.pmem), PmemServer(other.processes, one.pmem)]
+        swapped = [
+            dataclasses.replace(one, pmem=other.pmem),
+            dataclasses.replace(other, pmem=one.pmem),
+        ]
         with pytest.raises(AssertionError, match="the kernel has 0 of its pages there"):
             assert_rows_lie_in_pmem(swapped, run.shards, 0)
-    here = trained_here()
-    for name in deepfm.TABLES:
-        assert_same(rows[name], here.rows[name])
-    with np.load(tmp_path / "dense.npz") as dense:
-        for array, wanted in zip(dense.values(), here.dense, strict=True):
-            np.testing.assert_array_equal(array, wanted)
-    for rank in range(deepfm.WORKERS):
-        losses = np.load(tmp_path / f"losses{rank}.npy")
-        np.testing.assert_array_equal(losses, here.losses[rank])
-        assert losses[-5:].mean() < losses[:5].mean(), "it learns"
+    trained_here.assert_trained_as_here(tmp_path)
 
 
 def test_servers_that_do_not_use_their_pmem_are_told_from_those_that_do(
@@ -160,88 +154,6 @@ def test_servers_that_do_not_use_their_pmem_are_told_from_those_that_do(
         all_processes = set().union(*(each.processes for each in run.servers))
         everywhere = cluster.head.everything() - all_processes
         one, other = run.servers
-        servers = [PmemServer({*one.processes, *everywhere}, one.pmem), other]
+        servers = [ServerProcesses({*one.processes, *everywhere}, one.pmem), other]
         with pytest.raises(AssertionError, match="has no tier in PMem"):
             assert_rows_lie_in_pmem(servers, run.shards, 0)
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainedHere:
-    rows: dict[str, dict[str, Any]]
-    dense: list[Any]
-    losses: list[list[float]]  # by worker
-
-
-def trained_here() -> TrainedHere:
-    """One process computes both workers' parts of each step, one after the other, on tables of its
-    own, and gives each table their gradients as one batch.
-    """
-    model = deepfm.interactions()
-    optimizer = deepfm.dense_optimizer()
-    optimizer.build(model.trainable_variables)
-    losses: list[list[float]] = [[] for _ in range(deepfm.WORKERS)]
-    with contextlib.ExitStack() as stack:
-        tables = {
-            name: stack.enter_context(
-                es.get_embedding_variable(
-                    name,
-                    dim,
-                    initializer=deepfm.initializer(name),
-                    optimizer=deepfm.optimizer(),
-                )
-            )
-            for name, dim in deepfm.TABLES.items()
-        }
-        for step in range(deepfm.STEPS):
-            parts: dict[str, list[Any]] = {name: [] for name in tables}
-            dense = []
-            for rank in range(deepfm.WORKERS):
-                ids, labels = deepfm.samples(rank, step)
-                model.zero_grad()
-                found = {
-                    name: torch.from_numpy(table.lookup(ids, train=True)).requires_grad_()
-                    for name, table in tables.items()
-                }
-                loss = deepfm.loss_of(model(list(found.values()), training=True), labels)
-                loss.backward()
-                losses[rank].append(float(loss.detach()))
-                for name, rows in found.items():
-                    parts[name].append(as_a_workers_part(ids, rows.grad.numpy()))
-                dense.append([weight.value.grad.clone() for weight in model.trainable_variables])
-            for name, table in tables.items():
-                all_ids, all_means = zip(*parts[name], strict=True)
-                table.apply_gradients(np.concatenate(all_ids), np.concatenate(all_means))
-            means = [
-                torch.stack(each).sum(dim=0) / deepfm.WORKERS for each in zip(*dense, strict=True)
-            ]
-            with torch.no_grad():
-                optimizer.apply(means, model.trainable_variables)
-        return TrainedHere(
-            {name: table.export() for name, table in tables.items()},
-            [weight.numpy() for weight in model.trainable_variables],
-            losses,
-        )
-
-
-def as_a_workers_part(
-    ids: np.ndarray[Any, Any], grads: np.ndarray[Any, Any]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Sums over each key's occurrences, in their order, by 1/workers; a key occurs as often as it
-    did, and its gradient comes with the first time.
-    """
-    unique, where = np.unique(ids, return_inverse=True)
-    sums = np.zeros((unique.size, grads.shape[-1]), np.float32)
-    np.add.at(sums, where.reshape(-1), grads.reshape(-1, grads.shape[-1]))
-    again = np.repeat(unique, np.bincount(where.reshape(-1)) - 1)
-    nothing = np.zeros((again.size, grads.shape[-1]), np.float32)
-    return (
-        np.concatenate([unique, again]),
-        np.concatenate([sums * np.float32(1 / deepfm.WORKERS), nothing]),
-    )
-
-
-def assert_same(got: dict[str, Any], wanted: dict[str, Any]) -> None:
-    assert len(wanted["keys"]) > 10_000
-    assert got.keys() == wanted.keys()
-    for column, values in wanted.items():
-        np.testing.assert_array_equal(got[column], values, err_msg=column)

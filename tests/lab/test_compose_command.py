@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pmemlab.clone import Clone, find_clone
-from pmemlab.container_engine.compose_command import find_compose
+from pmemlab.container_engine.compose_command import Compose, find_compose
 from pmemlab.errors import LabError, MissingRequirementError
 
 CLONE = Clone(Path(__file__).parents[2])
@@ -33,6 +33,16 @@ class Programs:
         return self.calls.read_text().splitlines()[-1]
 
 
+def _compose() -> Compose:
+    return find_compose(
+        CLONE,
+        Path("one.yaml"),
+        Path("other.yaml"),
+        project="project",
+        environment={"PMEMLAB_IMAGE": "image:tag"},
+    )
+
+
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"):
@@ -45,29 +55,29 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
 def test_the_plugin_is_preferred(programs: Programs) -> None:
     programs.add("docker")
     programs.add("docker-compose")
-    find_compose(CLONE, "image").run("up")
+    _compose().run("up")
     assert programs.last_call().startswith("docker compose ")
 
 
 def test_the_first_version_will_do_where_docker_has_no_plugin(programs: Programs) -> None:
     programs.add("docker", "exit 1")
     programs.add("docker-compose")
-    find_compose(CLONE, "image").run("up")
+    _compose().run("up")
     assert programs.last_call().startswith("docker-compose ")
 
 
 def test_without_compose_the_error_names_the_command_that_gets_it(programs: Programs) -> None:
     programs.add("docker", "exit 1")
     with pytest.raises(MissingRequirementError, match="make docker"):
-        find_compose(CLONE, "image")
+        _compose()
 
 
-def test_compose_is_told_the_clones_project_image_and_file(programs: Programs) -> None:
+def test_compose_is_told_project_environment_and_files(programs: Programs) -> None:
     programs.add("docker-compose")
-    find_compose(CLONE, "image:tag").run("up", "--no-start")
+    _compose().run("up", "--no-start")
     call = programs.last_call()
-    assert f"({CLONE.project} image:tag)" in call
-    assert f"--file {CLONE.root}/compose.yaml up --no-start" in call
+    assert "(project image:tag)" in call
+    assert "--file one.yaml --file other.yaml up --no-start" in call
 
 
 def _make_context(settings: Path, name: str, host: str) -> Path:
@@ -86,7 +96,7 @@ def test_compose_speaks_with_the_context_s_engine(
     certificates.mkdir(parents=True)
     monkeypatch.setenv("DOCKER_CONTEXT", "far")
     programs.add("docker-compose", f"echo $DOCKER_HOST $DOCKER_CERT_PATH >> {programs.calls}")
-    find_compose(CLONE, "image").run("up")
+    _compose().run("up")
     assert programs.last_call() == f"tcp://10.0.0.1:2376 {certificates}"
 
 
@@ -97,14 +107,14 @@ def test_compose_is_given_docker_host_as_it_is(
     monkeypatch.setenv("DOCKER_CONTEXT", "far")
     monkeypatch.setenv("DOCKER_HOST", "tcp://10.0.0.2:2375")
     programs.add("docker-compose", f"echo $DOCKER_HOST >> {programs.calls}")
-    find_compose(CLONE, "image").run("up")
+    _compose().run("up")
     assert programs.last_call() == "tcp://10.0.0.2:2375"
 
 
 def test_what_compose_says_is_in_the_error(programs: Programs) -> None:
     programs.add("docker-compose", 'case "$*" in *up*) echo no space left; exit 3;; esac')
     with pytest.raises(LabError, match=r"(?s)exit status 3.*no space left"):
-        find_compose(CLONE, "image").run("up")
+        _compose().run("up")
 
 
 def test_two_clones_have_labs_of_different_names(tmp_path: Path) -> None:

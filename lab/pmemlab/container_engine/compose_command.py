@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pmemlab.clone import Clone
 from pmemlab.container_engine.context import context_in_use
 from pmemlab.errors import LabError, MissingRequirementError
 
-__all__ = ["Compose", "find_compose"]
+__all__ = ["Compose", "compose_command", "find_compose"]
 
 _CANDIDATES = (("docker", "compose"), ("docker-compose",))
 
@@ -19,7 +19,14 @@ _CANDIDATES = (("docker", "compose"), ("docker-compose",))
 class Compose:
     """Compose, as it is called for one clone's lab."""
 
-    def __init__(self, command: Sequence[str], clone: Clone, image: str, files: Sequence[Path]):
+    def __init__(
+        self,
+        command: Sequence[str],
+        clone: Clone,
+        project: str,
+        files: Sequence[Path],
+        environment: Mapping[str, str],
+    ) -> None:
         self._command = [*command]
         for file in files:
             self._command += ["--file", str(file)]
@@ -29,8 +36,8 @@ class Compose:
         self._environment = {
             **os.environ,
             **(context.environment if context else {}),
-            "COMPOSE_PROJECT_NAME": clone.project,
-            "PMEMLAB_IMAGE": image,
+            "COMPOSE_PROJECT_NAME": project,
+            **environment,
         }
 
     def run(self, *arguments: str) -> None:
@@ -51,16 +58,23 @@ class Compose:
             raise LabError(f"{command} failed (exit status {done.returncode}):\n{done.stdout}")
 
 
-def find_compose(clone: Clone, image: str, *overrides: Path) -> Compose:
-    """Compose of either version, for the clone's lab.
+def find_compose(
+    clone: Clone, *files: Path, project: str, environment: Mapping[str, str]
+) -> Compose:
+    """Compose of either version, for one project of the clone's.
 
-    image: what PMEMLAB_IMAGE stands for in compose.yaml.
-    overrides: Compose files beside compose.yaml.
+    files: Compose files; what a later one says goes before what an earlier one does.
+    environment: what variables in them stand for.
     Raises `MissingRequirementError` where there is no Compose.
     """
+    return Compose(compose_command(), clone, project, files, environment)
+
+
+def compose_command() -> Sequence[str]:
+    """Raises `MissingRequirementError` where there is no Compose."""
     for command in _CANDIDATES:
         if _answers(command):
-            return Compose(command, clone, image, (clone.compose_file, *overrides))
+            return command
     raise MissingRequirementError("there is no Docker Compose here", "make docker")
 
 

@@ -17,12 +17,17 @@ from pmemlab.container_engine import labels
 
 __all__ = [
     "find_machines",
+    "find_services",
     "owner_label",
     "remove",
     "remove_images",
     "sweep",
     "sweep_abandoned",
 ]
+
+# Compose's own labels, in both of its versions.
+_COMPOSE_PROJECT = "com.docker.compose.project"
+_COMPOSE_SERVICE = "com.docker.compose.service"
 
 
 def find_machines(client: docker.DockerClient, clone: Clone) -> dict[str, Container]:
@@ -33,6 +38,14 @@ def find_machines(client: docker.DockerClient, clone: Clone) -> dict[str, Contai
         if labels.MACHINE in container.labels and labels.OWNER not in container.labels
     }
     return dict(sorted(found.items()))
+
+
+def find_services(client: docker.DockerClient, project: str) -> dict[str, Container]:
+    """Service -> container of a Compose project, whatever its state."""
+    found = client.containers.list(
+        all=True, filters={"label": f"{_COMPOSE_PROJECT}={project}"}, ignore_removed=True
+    )
+    return {container.labels[_COMPOSE_SERVICE]: container for container in found}
 
 
 def sweep(client: docker.DockerClient, clone: Clone) -> int:

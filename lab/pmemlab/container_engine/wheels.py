@@ -29,7 +29,7 @@ __all__ = ["prepare_wheels"]
 # The Python of the image's Debian, and the newest C library that its wheels may need.
 _PYTHON = "3.11"
 _GLIBC_MINOR = 36
-_EXTRAS = ("torch", "lab")
+_EXTRAS = ("torch", "lab", "cluster", "keras")
 
 
 def prepare_wheels(clone: Clone, announce: Report, report: Report) -> None:

@@ -1,0 +1,171 @@
+"""The servers of compose.servers.yaml, for tests: programs run in the head's container, and what is
+judged is what the kernel of each container and the engine say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import tarfile
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+from docker.models.containers import Container
+from evidence import Shard
+
+from pmemlab.clone import find_clone
+from pmemlab.container_engine.connection import connect
+from pmemlab.container_engine.container_command import ContainerCommand
+from pmemlab.container_engine.image import current_image
+from pmemlab.errors import MissingRequirementError
+from pmemlab.servers import HEAD, HEAD_ADDRESS, servers_down, servers_up, wait_until_ready
+
+PMEM = Path("/mnt/pmem0")
+
+_PROGRAMS = "/srv"
+_SHARED = "/shared"
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerContainer:
+    """It and its processes have numbers and paths of their own."""
+
+    container: Container
+    pmem: Path = PMEM
+
+    @property
+    def addresses(self) -> set[str]:
+        self.container.reload()
+        networks = self.container.attrs["NetworkSettings"]["Networks"]
+        return {network["IPAddress"] for network in networks.values()}
+
+    def runs(self, shard: Shard) -> bool:
+        return shard["node"] in self.addresses
+
+    def smaps(self, process: int) -> str:
+        return self.read(f"/proc/{process}/smaps")
+
+    def file_system(self, folder: Path) -> str | None:
+        """Of the mount there; None: it is none."""
+        for line in self.read("/proc/mounts").splitlines():
+            _, mounted_at, kind, *_ = line.split()
+            if mounted_at == str(folder):
+                return kind
+        return None
+
+    def received_bytes(self) -> int:
+        return int(self.read("/sys/class/net/eth0/statistics/rx_bytes"))
+
+    def read(self, path: str) -> str:
+        done = self.container.exec_run(["cat", path])
+        assert done.exit_code == 0, done.output
+        return str(done.output, errors="replace")
+
+
+class Containers:
+    """head: where programs run. servers: those with PMem."""
+
+    def __init__(self, client: docker.DockerClient, services: dict[str, Container]) -> None:
+        self._client = client
+        self.head = services[HEAD]
+        self.servers = [ServerContainer(services[name]) for name in services if name != HEAD]
+
+    def put(self, files: Iterable[Path]) -> None:
+        """Programs, and what they import."""
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for file in files:
+                archive.add(file, file.name)
+        assert self.head.put_archive(_PROGRAMS, packed.getvalue())
+
+    @contextlib.contextmanager
+    def running(self, program: str, folder: str) -> Iterator[ContainerCommand]:
+        """A program that was put there; it is given that folder, which all containers share."""
+        path = f"{_SHARED}/{folder}"
+        assert self.head.exec_run(["mkdir", path]).exit_code == 0
+        command = ContainerCommand(
+            self._client,
+            self.head,
+            ["env", f"RAY_ADDRESS={HEAD_ADDRESS}", "python", f"{_PROGRAMS}/{program}", path],
+        )
+        try:
+            yield command
+        finally:
+            command.kill()
+
+    def has(self, file: str) -> bool:
+        """In the folder that is shared."""
+        return self.head.exec_run(["test", "-e", f"{_SHARED}/{file}"]).exit_code == 0
+
+    def touch(self, file: str) -> None:
+        assert self.head.exec_run(["touch", f"{_SHARED}/{file}"]).exit_code == 0
+
+    def fetch(self, folder: str, to: Path) -> None:
+        """What lies in a folder that is shared, files and folders, to `to/folder`."""
+        chunks, _ = self.head.get_archive(f"{_SHARED}/{folder}")
+        with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
+            archive.extractall(to, filter="data")
+
+    def shards(self) -> Collection[Shard]:
+        done = self.head.exec_run(
+            ["python", "-m", "embstore.server", "status", "--json"],
+            environment={"RAY_ADDRESS": HEAD_ADDRESS},
+            demux=True,
+        )
+        told, said = done.output
+        assert done.exit_code == 0, said
+        found: list[Shard] = json.loads(told)["shards"]
+        return found
+
+    def networks(self) -> list[Any]:
+        """That any of them is on."""
+        names = {
+            name
+            for container in (self.head, *(server.container for server in self.servers))
+            for name in container.attrs["NetworkSettings"]["Networks"]
+        }
+        return [self._client.networks.get(name) for name in sorted(names)]
+
+
+@contextlib.contextmanager
+def containers() -> Iterator[Containers]:
+    """Of their own for a test; skips it where no engine answers, or has no image of this clone."""
+    try:
+        client = connect()
+    except MissingRequirementError as error:
+        pytest.skip(f"needs a Docker engine: {error}")
+    clone = find_clone(Path(__file__).parent)
+    if current_image(client, clone) is None:
+        pytest.skip("needs an image of this clone's present sources: make lab-up")
+    project = f"{clone.servers_project}-test"
+    try:
+        yield Containers(client, servers_up(project=project))
+    finally:
+        servers_down(project)
+
+
+def wait_for(command: ContainerCommand, is_so: Callable[[], bool], within_s: float) -> None:
+    """Fails where the command ends before that, or takes longer."""
+    deadline = time.monotonic() + within_s
+    while not is_so():
+        try:
+            status = command.wait(timeout=0.2)
+        except TimeoutError:
+            assert time.monotonic() < deadline, f"after {within_s:g} s: {said(command)}"
+        else:
+            pytest.fail(f"it ended with status {status}: {said(command)}")
+
+
+def said(command: ContainerCommand) -> str:
+    return (command.stdout + command.stderr).decode(errors="replace")[-6000:]
+
+
+def start_again(server: ServerContainer) -> None:
+    server.container.start()
+    wait_until_ready("server", server.container)

@@ -1,0 +1,119 @@
+"""Servers that are containers, on a network of their own, as computers are."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from evidence import assert_rows_lie_in_pmem
+
+os.environ.setdefault("KERAS_BACKEND", "torch")
+pytest.importorskip("docker", reason="needs Docker's package: pip install 'pmemlab[lab]'")
+pytest.importorskip("torch", reason="needs PyTorch: pip install 'pmemlab[torch]'")
+pytest.importorskip("keras", reason="needs Keras: pip install 'pmemlab[keras]'")
+containers: Any = importlib.import_module("containers")
+deepfm: Any = importlib.import_module("deepfm")
+job_training: Any = importlib.import_module("job_training")
+trained_here: Any = importlib.import_module("trained_here")
+
+pytestmark = pytest.mark.timeout(420)
+
+_HERE = Path(__file__).parent
+_PROGRAMS = [
+    *(_HERE / name for name in ("deepfm.py", "train_on_servers.py", "job_on_servers.py")),
+    *(Path(job_training.__file__).with_name(name) for name in ("job_training.py", "sharded.py")),
+]
+_TRAINED_WITHIN_S = 150.0
+_SECOND_CHECKPOINT = 2 * job_training.EVERY  # is there before anything happens
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    with containers.containers() as cluster:
+        cluster.put(_PROGRAMS)
+        yield cluster
+
+
+def test_each_is_on_one_network_that_leads_nowhere_and_on_no_other(cluster: Any) -> None:
+    (network,) = cluster.networks()
+    network.reload()
+    assert network.attrs["Internal"]
+    assert len(network.attrs["Containers"]) == 1 + len(cluster.servers)
+
+
+def test_rows_come_over_the_network_are_those_of_one_process_and_lie_in_each_servers_pmem(
+    cluster: Any, tmp_path: Path
+) -> None:
+    received_before = sum(server.received_bytes() for server in cluster.servers)
+    with cluster.running("train_on_servers.py", "deepfm") as command:
+        containers.wait_for(command, lambda: cluster.has("deepfm/told.json"), _TRAINED_WITHIN_S)
+        shards = cluster.shards()
+        cluster.fetch("deepfm", tmp_path)
+        rows = [np.load(tmp_path / f"deepfm/{name}.npz")["keys"].size for name in deepfm.TABLES]
+        assert_rows_lie_in_pmem(cluster.servers, shards, sum(rows))
+        for server in cluster.servers:
+            assert server.file_system(server.pmem) == "tmpfs", "a mount of its own"
+            assert server.file_system(Path("/srv")) is None, "and a folder is told from one"
+        cluster.touch("deepfm/seen")
+        assert command.wait(60) == 0, containers.said(command)
+    received = sum(server.received_bytes() for server in cluster.servers) - received_before
+    assert received > _pushed_bytes(), "gradients have come by another way"
+    trained_here.assert_trained_as_here(tmp_path / "deepfm")
+
+
+def _pull_its_cable(server: Any, network: Any) -> Callable[[], None]:
+    network.disconnect(server.container)
+
+    def mend() -> None:
+        server.container.kill()  # a node that its cluster has given up doesn't come back
+        network.connect(server.container)
+        containers.start_again(server)
+
+    return mend
+
+
+def _turn_it_off(server: Any, _network: Any) -> Callable[[], None]:
+    server.container.kill()
+    return lambda: containers.start_again(server)
+
+
+@pytest.mark.parametrize("happens", [_pull_its_cable, _turn_it_off])
+def test_a_job_goes_on_without_a_server_and_ends_with_the_same_rows(
+    cluster: Any, tmp_path: Path, happens: Callable[[Any, Any], Callable[[], None]]
+) -> None:
+    folder = happens.__name__
+    (network,) = cluster.networks()
+    wanted = job_training.trained_here(2, 60)
+    with cluster.running("job_on_servers.py", folder) as command:
+        containers.wait_for(
+            command,
+            lambda: cluster.has(f"{folder}/checkpoints/step-{_SECOND_CHECKPOINT:012}"),
+            _TRAINED_WITHIN_S,
+        )
+        mend = happens(cluster.servers[0], network)
+        try:
+            status = command.wait(_TRAINED_WITHIN_S)
+        finally:
+            mend()
+        assert status == 0, containers.said(command)
+        assert "all workers start again from step" in containers.said(command)
+    cluster.fetch(folder, tmp_path)
+    got = np.load(tmp_path / folder / "result.npz")
+    for column, values in wanted.items():
+        np.testing.assert_array_equal(got[column], values, err_msg=column)
+
+
+def _pushed_bytes() -> int:
+    """Of gradients and keys that the workers have for both servers together, once each."""
+    total = 0
+    for rank in range(deepfm.WORKERS):
+        for step in range(deepfm.STEPS):
+            ids, _ = deepfm.samples(rank, step)
+            keys = np.unique(ids).size
+            total += sum(keys * (8 + 4 * dim) for dim in deepfm.TABLES.values())
+    return total
