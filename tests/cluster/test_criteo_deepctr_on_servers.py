@@ -73,6 +73,7 @@ def test_workers_go_on_from_their_checkpoint(ray: Any, tmp_path: Path) -> None:
     assert (rest.auc, rest.table_rows) == (whole.auc, whole.table_rows)
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_one_server_is_gone_on_from_on_two(ray: Any, tmp_path: Path) -> None:
     assert ray.is_initialized()
     losses(1, checkpoint=tmp_path / "kept")

@@ -69,6 +69,7 @@ def run(folder: Path, how: str) -> str:
     return "".join(out)
 
 
+@pytest.mark.long
 def test_kept_rows_are_closed_as_the_program_ends_and_no_process_is_left(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'pmemlab[cluster]'")
     ended = run(tmp_path, "ends")

@@ -50,6 +50,7 @@ def test_a_job_goes_on_by_itself_when_shards_and_workers_are_killed(tmp_path: Pa
     assert_same(rows, trained_here(2))
 
 
+@pytest.mark.long
 def test_a_job_goes_on_when_the_process_that_keeps_it_is_killed(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     rows, _ = es.cluster.run(
@@ -59,6 +60,7 @@ def test_a_job_goes_on_when_the_process_that_keeps_it_is_killed(tmp_path: Path) 
     assert_same(rows, trained_here(2))
 
 
+@pytest.mark.long
 def test_a_worker_that_is_stopped_when_nobody_waits_for_it_is_noticed(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     (rows,) = es.cluster.run(
@@ -107,6 +109,7 @@ def test_a_shard_waits_for_files_that_one_which_was_ended_still_holds(tmp_path: 
         frees.join()
 
 
+@pytest.mark.long
 def test_a_shard_that_is_stopped_is_told_of_where_it_is_closed() -> None:
     with es.cluster.Job(workers=1, silence_s=1.0) as job, joined(job):
         items = variable(shards=1)
@@ -154,6 +157,7 @@ def joined(job: es.cluster.Job) -> Iterator[es.cluster.Worker]:
         worker.leave()
 
 
+@pytest.mark.long
 def test_a_job_waits_for_a_device_that_was_there_and_raises_for_one_that_never_was(
     tmp_path: Path,
 ) -> None:
@@ -173,6 +177,7 @@ def miss_a_device(_: es.cluster.Worker, folder: Path, dies_at: int) -> str:
     return "found"
 
 
+@pytest.mark.long
 def test_a_job_persists_what_lies_in_durable_pools(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     storage = durable(tmp_path / "pools")
@@ -192,6 +197,7 @@ def test_a_job_persists_what_lies_in_durable_pools(tmp_path: Path) -> None:
     assert_same(rows, trained_here(2, STEPS + 5))
 
 
+@pytest.mark.long
 def test_a_persisted_checkpoint_that_never_got_its_name_is_given_up(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     storage = durable(tmp_path / "pools")
@@ -244,6 +250,7 @@ def fail(worker: es.cluster.Worker, folder: Path) -> None:
     worker.meet()
 
 
+@pytest.mark.long
 def test_a_job_that_dies_again_and_again_says_so(tmp_path: Path) -> None:
     with pytest.raises(WorkerLostError, match="worker 0 died"):
         es.cluster.run(die, tmp_path, most_failures=2)

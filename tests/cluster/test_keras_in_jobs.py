@@ -24,6 +24,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("ray")
 def test_a_model_ends_as_in_one_process_though_a_worker_is_killed(tmp_path: Path) -> None:
     from keras_job_training import EVERY, STEPS, train, trained_here
@@ -41,6 +42,7 @@ def test_a_model_ends_as_in_one_process_though_a_worker_is_killed(tmp_path: Path
         np.testing.assert_array_equal(other, wanted)
 
 
+@pytest.mark.long
 def test_what_only_one_worker_does_is_told_to_all(tmp_path: Path) -> None:
     program = Path(__file__).with_name("averaging_replica.py")
     replicas = [

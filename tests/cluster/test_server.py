@@ -260,6 +260,7 @@ print("went on", flush=True)
 """
 
 
+@pytest.mark.long
 def test_shards_come_back_to_the_servers_that_have_what_they_persisted(
     folder: Path, head: Server, tmp_path: Path
 ) -> None:

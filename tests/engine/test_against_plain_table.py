@@ -19,7 +19,7 @@ from embstore.errors import StoreFullError
 
 # In all, spread over the stacks. A longer run, by hand:
 # EMBSTORE_TEST_SEQUENCES=100000 pytest tests/engine -k any_sequence
-SEQUENCES = int(os.environ.get("EMBSTORE_TEST_SEQUENCES", "2000"))
+SEQUENCES = int(os.environ.get("EMBSTORE_TEST_SEQUENCES", "1000"))
 
 INT64 = np.iinfo(np.int64)
 

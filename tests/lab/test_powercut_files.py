@@ -14,7 +14,7 @@ from powercut_programs.saves import BYTES
 from pmemlab.powercut import functions
 from pmemlab.powercut.fixture import PowerCut
 
-TRIES = 40
+TRIES = 25
 
 
 # --- Checks of what a cut left.

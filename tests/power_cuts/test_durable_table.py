@@ -16,7 +16,7 @@ from trained_table_above_ssd import (
 
 from pmemlab.powercut.fixture import PowerCut
 
-TRIES = 30  # `make check` has 500; by hand, more: --pmemlab-power-cuts N
+TRIES = 15  # `make check` has 500; by hand, more: --pmemlab-power-cuts N
 SERIES, ROUNDS = 2, 20
 
 

@@ -11,7 +11,7 @@ from pmemlab.powercut.fixture import PowerCut
 def test_a_cut_at_any_moment_leaves_whole_rows_and_all_that_were_closed(
     power_cut: PowerCut,
 ) -> None:
-    power_cut(train_and_close, check_kept, tries=30)
+    power_cut(train_and_close, check_kept, tries=15)
 
 
 @pytest.mark.long

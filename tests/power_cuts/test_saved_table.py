@@ -9,7 +9,7 @@ from pmemlab.powercut.fixture import PowerCut
 
 
 def test_a_cut_at_any_moment_leaves_the_last_save(power_cut: PowerCut) -> None:
-    power_cut(train_and_save, check_saves, tries=30)
+    power_cut(train_and_save, check_saves, tries=15)
 
 
 @pytest.mark.long

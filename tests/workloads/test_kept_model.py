@@ -126,6 +126,7 @@ def complaint_of(*parts: Part, scenario: Scenario = SCENARIO) -> str | None:
     return None
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_at_random_ends_as_one_that_is_not(kept_in: Path) -> None:
     drawn = random.Random(2)
     parts = [killed(kept_in, drawn.randint(EVERY + 1, EVERY + 4)) for _ in range(2)]
@@ -135,6 +136,7 @@ def test_a_run_that_is_killed_at_random_ends_as_one_that_is_not(kept_in: Path) -
     assert parts[1].resumed is not None
 
 
+@pytest.mark.long
 def test_a_run_whose_rows_lie_on_an_ssd_too_goes_on_from_its_checkpoints(
     kept_in: Path, tmp_path: Path
 ) -> None:
