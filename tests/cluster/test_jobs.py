@@ -292,6 +292,24 @@ def fail_in_a_checkpoint(worker: es.cluster.Worker) -> None:
                     raise ZeroDivisionError
 
 
+def test_a_checkpoint_may_take_longer_than_a_worker_is_waited_for(tmp_path: Path) -> None:
+    done = es.cluster.run(
+        keep_for_long, 5.0, workers=2, checkpoints=tmp_path, patience_s=2.0, most_failures=0
+    )
+    assert done == [2, 2]
+
+
+def keep_for_long(worker: es.cluster.Worker, seconds: float) -> int:
+    with variable(shards=1) as items:
+        for step in (1, 2):
+            items.apply_gradients([step], np.ones((1, items.dim), np.float32))
+            with worker.checkpoint(step, [items]) as folder:
+                if folder is not None and step == 1:
+                    time.sleep(seconds)
+        worker.meet()
+        return items.total_count()[0]
+
+
 def test_who_joins_again_begins_anew_and_who_was_there_is_refused() -> None:
     with es.cluster.Job(workers=2, patience_s=20) as job:
         with pytest.raises(InvalidArgumentError, match="rank must be from 0 to 1, got 2"):

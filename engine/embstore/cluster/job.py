@@ -49,8 +49,9 @@ class Job:
         the others' updates.
     gradients: "mean": an update trains by the mean of the workers' gradients, as if they had
         computed the mean loss of one large batch; "sum". Asynchronous updates aren't touched.
-    patience_s: how long one worker is waited for. silence_s: how long a shard may give no sign of
-        life.
+    patience_s: how long one worker is waited for; at a checkpoint, which takes as long as it takes,
+        and at its restore, how long it may give no sign of life.
+    silence_s: how long a shard may give no sign of life.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Job:
             )
             .remote(rules, self._checkpoints, silence_s)
         )
-        self.ticket = JobTicket(self._actor, count, path, silence_s, job, kept)
+        self.ticket = JobTicket(self._actor, count, path, silence_s, synchronous, job, kept)
 
     def close(self) -> None:
         """Ends the shards of variables that are still open."""

@@ -62,6 +62,7 @@ class JobActor:
         self._shards: dict[str, _Shared] = {}
         self._news: dict[int, Any] = {}
         self._arrived: dict[int, dict[int, Any]] = {}  # by meeting and rank, what each brought
+        self._keeping: set[int] = set()  # ranks that are at a checkpoint
 
     def process_id(self) -> int:
         return os.getpid()
@@ -106,6 +107,14 @@ class JobActor:
     def beat(self, generation: int, rank: int) -> None:
         """The worker lives. Waits for nothing."""
         self._beats[generation, rank] = time.monotonic()
+
+    def keep(self, generation: int, rank: int, is_keeping: bool) -> None:
+        """The worker makes a checkpoint, or restores one, which takes as long as it takes: as long
+        as it gives signs of life the others' patience doesn't begin.
+        """
+        with self._changed:
+            self._check(generation)
+            (self._keeping.add if is_keeping else self._keeping.discard)(rank)
 
     def shard(
         self,
@@ -179,15 +188,20 @@ class JobActor:
 
     def meet(self, generation: int, rank: int, meeting: int, brought: Any) -> list[Any]:
         """What every worker brought, in their order; returns when all are there."""
-        deadline = time.monotonic() + self._rules.patience_s
+        waited_since = time.monotonic()
         with self._changed:
             self._check(generation)
             arrived = self._arrived.setdefault(meeting, {})
             arrived[rank] = brought
             self._changed.notify_all()
             while len(arrived) < self._rules.workers:
-                if not self._changed.wait(deadline - time.monotonic()):
-                    missing = min(set(range(self._rules.workers)) - arrived.keys())
+                missing = min(set(range(self._rules.workers)) - arrived.keys())
+                if missing in self._keeping:
+                    waited_since = max(waited_since, self._beats.get((generation, missing), 0.0))
+                left_s = waited_since + self._rules.patience_s - time.monotonic()
+                if left_s > 0:
+                    self._changed.wait(left_s)
+                else:
                     raise WorkerLostError(
                         f"worker {missing} hasn't come to meeting {meeting} for "
                         f"{self._rules.patience_s:g} s"
@@ -229,6 +243,7 @@ class JobActor:
             self._generation += 1
             self._joined = set()
             self._arrived = {}
+            self._keeping = set()
             self._news = {}
             self._changed.notify_all()
         for placing in self._placings.values():

@@ -38,6 +38,7 @@ class JobTicket:
     workers: int
     checkpoints: str | None
     silence_s: float
+    is_synchronous: bool = True
     job: str = ""  # what its checkpoints are written under
     keep: int = 2
 
@@ -128,7 +129,8 @@ class Worker:
         if checkpoint is not None:
             checkpoint.check()
         if self._rank == 0:
-            restore_tables(checkpoint, self._folder().pools, variables)
+            with self._keeping():
+                restore_tables(checkpoint, self._folder().pools, variables)
         self.meet()
         return checkpoint
 
@@ -145,8 +147,8 @@ class Worker:
                     torch.save(model.state_dict(), folder / "dense.pt")
 
         All workers call it, after the same step; the block gets None in all but worker 0. The
-        checkpoint counts once all of it is on the medium, when the block is left; until then, and
-        if anything fails, the one before does.
+        checkpoint counts once all of it is on the medium, when worker 0 leaves the block, and the
+        others leave it then, too; until then, and if anything fails, the one before does.
 
         step: that many are done; later than that of every checkpoint in the folder.
         """
@@ -155,17 +157,31 @@ class Worker:
         checkpoints = self._folder()
         if self._rank != 0:
             yield None
-            return
-        begun = checkpoints.begin()
+        else:
+            with self._keeping():
+                begun = checkpoints.begin()
+                try:
+                    # No update comes in between: it would need a part of this worker's.
+                    pools = save_tables(begun, checkpoints.pools, variables, done, checkpoints.keep)
+                    yield begun.path
+                    checkpoints.finish(begun, done, pools)
+                    self._ask("publish_checkpoint", self._generation, str(begun.folder), done)
+                except BaseException:
+                    shutil.rmtree(begun.folder, ignore_errors=True)
+                    raise
+        if self._ticket.is_synchronous:
+            self.meet()  # here a long checkpoint is waited for, and in an update it would not be
+
+    @contextlib.contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """The others wait for as long as this takes."""
+        self._ask("keep", self._generation, self._rank, True)
         try:
-            # No update comes in between: it would need a part of this worker's.
-            pools = save_tables(begun, checkpoints.pools, variables, done, checkpoints.keep)
-            yield begun.path
-            checkpoints.finish(begun, done, pools)
-            self._ask("publish_checkpoint", self._generation, str(begun.folder), done)
-        except BaseException:
-            shutil.rmtree(begun.folder, ignore_errors=True)
-            raise
+            yield
+        finally:
+            # Where the job is begun anew meanwhile, whoever asks next is told.
+            with contextlib.suppress(WorkerLostError):
+                self._ask("keep", self._generation, self._rank, False)
 
     def leave(self) -> None:
         """Its variables must have been closed."""
