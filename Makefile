@@ -149,7 +149,7 @@ doctor: lab-tools ## say which machines run on this computer, and what the other
 .PHONY: wheels
 wheels: build-packages $(BIN)/pip ## build this clone's wheel into wheels/, with all that it needs beside it
 	$(GET_TORCH) wheel -q -w wheels
-	$(BIN)/python -m pip wheel -q -w wheels -f wheels -c constraints.txt '.[torch,lab,report]'
+	$(BIN)/python -m pip wheel -q -w wheels -f wheels -c constraints.txt '.[torch,lab,cluster,keras,report]'
 
 .PHONY: clean
 clean: ## remove what was built, installed and downloaded into this folder; `make clean-cache`: kernels too
@@ -176,7 +176,7 @@ $(INSTALLED): pyproject.toml constraints.txt $(if $(WHEELS),$(wildcard $(WHEELS)
 ifdef WHEELS
 	$(call install_packages,$(ENGINE_LIBRARIES))
 	-@$(MAKE) --no-print-directory optional-packages
-	$(BIN)/python -m pip install -q --no-index --find-links $(WHEELS) 'pmemlab[torch,lab,report]'
+	$(BIN)/python -m pip install -q --no-index --find-links $(WHEELS) 'pmemlab[torch,lab,cluster,keras,report]'
 else
 	$(call install_packages,$(ENGINE_PACKAGES))
 	-@$(MAKE) --no-print-directory optional-packages
