@@ -84,6 +84,7 @@ def test_each_embedding_may_have_options_of_its_own() -> None:
     assert own.get_layer("table").ev_option.filter_option == es.CounterFilter(KEYS)
 
 
+@pytest.mark.long
 def test_the_original_model_runs_without_embstore(tmp_path: Path) -> None:
     own, _ = own_and_theirs(adagrad)
     ids = ids_with_duplicates()

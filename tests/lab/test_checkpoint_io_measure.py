@@ -120,6 +120,7 @@ def test_a_load_is_cold_only_if_no_page_was_in_the_cache() -> None:
     assert arm.cold_bytes_per_s is None
 
 
+@pytest.mark.long
 @every_format
 def test_on_a_disk_every_format_has_cold_loads(name: str, tmp_path: Path) -> None:
     if parse_medium(f"disk={tmp_path}").facts.device is None:

@@ -83,6 +83,7 @@ def test_a_disk_begins_when_the_file_is_synced(memory: Path) -> None:
     assert save.seconds >= save.paced_seconds + save.phases["serialise"] + save.phases["write"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FORMATS)
 def test_memory_has_no_page_cache_so_that_every_load_waits(name: str, memory: Path) -> None:
     arm = measured(slow_medium(memory, page_cache=False), name)

@@ -99,6 +99,7 @@ def test_tables_that_lose_their_power_go_on_bit_for_bit() -> None:
 MODEL_KEPT = load_scenario(SCENARIOS / "fsdax-power-cuts-wdl.yaml")
 
 
+@pytest.mark.long
 def test_a_model_that_loses_its_power_at_random_goes_on_bit_for_bit() -> None:
     outcome = outcome_of(MODEL_KEPT, "DRAM_PMEM")
     document = parse_document(outcome.result)

@@ -52,6 +52,7 @@ def test_a_file_is_trained_on_and_the_result_told(
     assert f"| {result['auc']:.4f} |" in line
 
 
+@pytest.mark.long
 def test_all_is_a_table_of_models_and_dims(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--cin_maps", "3", "--generated", "64", "--all"]) == 0
     lines = capsys.readouterr().out.splitlines()
