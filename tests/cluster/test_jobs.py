@@ -212,6 +212,7 @@ def test_a_persisted_checkpoint_that_never_got_its_name_is_given_up(tmp_path: Pa
         assert_same(rows, trained_here(2, unnamed - 1))
 
 
+@pytest.mark.long
 def test_a_job_goes_on_where_another_process_left_it_on_another_number_of_shards(
     tmp_path: Path,
 ) -> None:
@@ -292,6 +293,7 @@ def fail_in_a_checkpoint(worker: es.cluster.Worker) -> None:
                     raise ZeroDivisionError
 
 
+@pytest.mark.long
 def test_a_checkpoint_may_take_longer_than_a_worker_is_waited_for(tmp_path: Path) -> None:
     done = es.cluster.run(
         keep_for_long, 5.0, workers=2, checkpoints=tmp_path, patience_s=2.0, most_failures=0

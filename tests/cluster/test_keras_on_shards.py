@@ -106,6 +106,7 @@ def test_weights_go_from_tables_there_to_tables_here_and_back(tmp_path: Path) ->
     close(here, there)
 
 
+@pytest.mark.long
 def test_tables_of_a_distributed_embedding_and_of_a_converted_model_can_be_there() -> None:
     table = es.keras.TableConfig("items", KEYS, DIM, optimizer="adagrad", shards=SHARDS)
     config = es.keras.FeatureConfig("clicked", table)
@@ -149,6 +150,7 @@ def served(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return embed
 
 
+@pytest.mark.long
 def test_a_model_goes_on_from_a_checkpoint_of_its_servers(served: Any, tmp_path: Path) -> None:
     def served_model() -> Any:
         layer = keras.layers.Embedding(KEYS, DIM, name="table")

@@ -13,6 +13,7 @@ from engine_storage import skip_without_library
 import embstore as es
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "storage_type",
     [es.StorageType.DRAM_SSDHASH, es.StorageType.DRAM_LEVELDB],

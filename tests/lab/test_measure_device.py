@@ -255,6 +255,7 @@ def test_requests_that_can_t_be_are_refused(tmp_path: Path, size: int, threads: 
         disk.mb_per_s(False, True, size, threads, 0.01)
 
 
+@pytest.mark.long
 def test_many_threads_on_few_cpus_don_t_add_up_to_more_than_memory_has(tmp_path: Path) -> None:
     """By the own time of each they would: one that starts late is done in no time."""
     disk = FileYardstick(4 << 20, str(tmp_path), False)

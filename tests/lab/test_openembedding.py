@@ -165,6 +165,7 @@ def test_predictions_change_with_each_fitted_time() -> None:
         assert Predictor(SETUP, changed).plain(Engine.PMEM_HASH, asked) != pytest.approx(true)
 
 
+@pytest.mark.long
 def test_times_without_checkpoints_are_within_15_percent_of_the_papers() -> None:
     published = load_published()
     predictor = Predictor(SETUP, published.fitted)

@@ -9,6 +9,7 @@ import pytest
 from pmemlab.cli import main
 
 
+@pytest.mark.long
 def test_it_answers_for_the_gpus_cache_skew_and_interval_that_are_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

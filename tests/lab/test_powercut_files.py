@@ -76,6 +76,7 @@ Program = Callable[[Path], None]
 Check = Callable[[Path, str], None]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("program", "check"),
     [
@@ -111,6 +112,7 @@ def test_what_is_not_synced_or_too_late_is_caught(
     assert power_cut.results(program, check, tries=200, enough_failures=1).failures
 
 
+@pytest.mark.long
 def test_ordered_names_need_no_sync_of_the_folder_where_a_later_file_is_synced(
     power_cut: PowerCut,
 ) -> None:
@@ -145,6 +147,7 @@ def test_useless_syncs_are_told(power_cut: PowerCut) -> None:
     assert sum(use.useless_calls for use in record.uses) == 2
 
 
+@pytest.mark.long
 def test_removed_and_renamed_names_come_back_with_what_they_named(power_cut: PowerCut) -> None:
     left = []
 
@@ -162,6 +165,7 @@ def test_removed_and_renamed_names_come_back_with_what_they_named(power_cut: Pow
     }
 
 
+@pytest.mark.long
 def test_writes_by_other_ways_may_be_lost_too(power_cut: PowerCut) -> None:
     sizes = set()
 

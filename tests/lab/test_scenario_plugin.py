@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -27,6 +28,9 @@ from pmemlab.scenarios.runner import Outcome
 # Imported out here as well because pytester forgets modules that only a run inside it imports.
 from pmemlab.scenarios.session import ScenarioSession
 from pmemlab.topology import Topology
+
+with contextlib.suppress(ImportError):
+    import matplotlib.figure  # noqa: F401  # and finds its classes twice
 
 pytest_plugins = ["pytester"]
 

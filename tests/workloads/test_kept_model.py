@@ -220,6 +220,7 @@ sys.exit(wdl.main(arguments))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("checkpoint", [1, 2])
 @pytest.mark.parametrize(
     ("moment", "is_made"),
