@@ -27,7 +27,9 @@ CHECK_PACKAGES := clang
 # What an emulated machine needs of the computer that it runs on.
 GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ndctl daxctl numactl e2fsprogs dmsetup
 
-# Of pyproject.toml's extra `lab`: pip installs no extra without its project.
+# Of pyproject.toml.
+EXTRAS := torch lab bench checkpoints cluster keras report dev
+# Of its extra `lab`: pip installs no extra without its project.
 LAB_REQUIREMENTS := "docker>=7" "pyyaml>=6" "rich>=13" "tomli>=2; python_version < '3.11'"
 # Debian and Ubuntu have pip's part of it in a package of its own.
 HAS_VENV := $(shell $(PYTHON) -c 'import ensurepip' 2>/dev/null && echo yes)
@@ -171,7 +173,8 @@ clean-cache:
 .PHONY: setup
 setup: $(INSTALLED)
 
-# The core is compiled against the build tools in the environment, so a changed source costs seconds.
+# The core is compiled against the build tools in the environment, so a changed source costs seconds; and while the
+# other packages are fetched and unpacked, which a second processor has time for.
 # With WHEELS=FOLDER, what `make wheels` left there is installed instead; nothing is compiled or fetched.
 $(INSTALLED): pyproject.toml constraints.txt $(if $(WHEELS),$(wildcard $(WHEELS)/pmemlab-*.whl),$(CORE_SOURCES)) | $(BIN)/pip
 ifdef WHEELS
@@ -181,9 +184,12 @@ ifdef WHEELS
 else
 	$(call install_packages,$(ENGINE_PACKAGES))
 	-@$(MAKE) --no-print-directory optional-packages
-	$(GET_TORCH) install -q
 	$(BIN)/python -m pip install -q -c constraints.txt "scikit-build-core>=0.11" "nanobind>=2.7" cmake ninja
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[torch,lab,bench,checkpoints,cluster,keras,report,dev]'
+	$(BIN)/python -I lab/pmemlab/extras.py pyproject.toml $(EXTRAS) > $(VENV)/requirements.txt
+	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e . & core=$$!; \
+	  { $(GET_TORCH) install -q && $(BIN)/python -m pip install -q -c constraints.txt -r $(VENV)/requirements.txt; } \
+	    || { kill $$core; exit 1; }; \
+	  wait $$core
 endif
 	touch $@ $(LAB_TOOLS)
 

@@ -263,6 +263,7 @@ def die(_: es.cluster.Worker, folder: Path) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_is_told_of(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     es.cluster.run(train, tmp_path, 1, 0.0, EVERY * 2, checkpoints=checkpoints)

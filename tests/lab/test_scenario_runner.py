@@ -147,6 +147,7 @@ def test_what_a_command_kept_and_lost_is_found(monkeypatch: pytest.MonkeyPatch) 
         judge(KEPT, "DRAM", document, outcome.power_cuts)
 
 
+@pytest.mark.long
 def test_power_cuts_may_come_at_moments_that_a_seed_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "cut_command", lambda *_: [sys.executable, "-c", FORGETS])
     at_random = replace(KEPT, power_cuts=PowerCuts(3, "ssd", within_s=(0.2, 1.2), seed=3))

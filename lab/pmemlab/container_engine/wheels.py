@@ -17,6 +17,7 @@ from typing import Any
 from pmemlab.clone import Clone
 from pmemlab.container_engine.long_command import Report, run_long_command
 from pmemlab.errors import LabError
+from pmemlab.extras import requirements
 from pmemlab.torch_wheel import advice, alone, cpu_build, is_not_there
 
 if sys.version_info >= (3, 11):
@@ -42,9 +43,9 @@ def prepare_wheels(clone: Clone, announce: Report, report: Report) -> None:
     pyproject = tomllib.loads((clone.root / "pyproject.toml").read_text(encoding="utf-8"))
     constraints = (clone.root / "constraints.txt").read_bytes()
     folder = clone.root / "docker/wheels"
-    for name, requirements in _requirements(pyproject).items():
+    for name, wanted_there in _requirements(pyproject).items():
         target = folder / name
-        wanted = "\n".join(requirements)
+        wanted = "\n".join(wanted_there)
         stamp = hashlib.sha256(f"{_PYTHON}\n{wanted}\n".encode() + constraints).hexdigest()
         stamp_file = folder / f"{name}.stamp"
         if stamp_file.is_file() and stamp_file.read_text() == stamp and target.is_dir():
@@ -53,7 +54,7 @@ def prepare_wheels(clone: Clone, announce: Report, report: Report) -> None:
         with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=folder) as scratch:
             fetched = Path(scratch) / name
             fetched.mkdir()
-            _fetch(requirements, clone.root / "constraints.txt", fetched, announce, report)
+            _fetch(wanted_there, clone.root / "constraints.txt", fetched, announce, report)
             (fetched / "requirements.txt").write_text(wanted + "\n", encoding="utf-8")
             stamp_file.unlink(missing_ok=True)
             shutil.rmtree(target, ignore_errors=True)
@@ -63,10 +64,7 @@ def prepare_wheels(clone: Clone, announce: Report, report: Report) -> None:
 
 def _requirements(pyproject: dict[str, Any]) -> dict[str, list[str]]:
     """Folder -> requirements. The build's has the tools that pip would else fetch by itself."""
-    project = pyproject["project"]
-    run = list(project["dependencies"])
-    for extra in _EXTRAS:
-        run += project["optional-dependencies"][extra]
+    run = requirements(pyproject, _EXTRAS)
     cmake = pyproject["tool"]["scikit-build"]["cmake"]["version"]
     return {"run": run, "build": [*pyproject["build-system"]["requires"], f"cmake{cmake}", "ninja"]}
 
