@@ -32,8 +32,9 @@ std::vector<CheckpointName> make_database(const TemporaryDirectory& directory) {
 }
 
 template <class Call>
-void expect(const std::string& path, const std::string& part, Call call) {
-  const std::string message = error_of(ErrorKind::kStorage, call);
+void expect(const std::string& path, const std::string& part, Call call,
+            ErrorKind kind = ErrorKind::kStorage) {
+  const std::string message = error_of(kind, call);
   check(message.starts_with(path + ": ") && message.find(part) != std::string::npos,
         "'" + part + "' isn't in '" + message + "'");
 }
@@ -67,7 +68,9 @@ void rows_of_the_process_and_of_checkpoints_do_not_mix() {
   {
     FollowedTable table(path, directory / "pool");
     table.restore(2, 1);
-    expect(path, "in use by another variable", [&] { LevelDbTier("b", leveldb::testing::layout(), path); });
+    expect(
+        path, "in use by another variable", [&] { LevelDbTier("b", leveldb::testing::layout(), path); },
+        ErrorKind::kInUse);
   }
   AnotherProcess({"leave", directory / "left"}).end();
   expect(directory / "left", "a variable without durability",

@@ -158,11 +158,9 @@ void tables_share_the_database_of_a_directory(const std::string& path) {
     const std::string twice =
         error_of(ErrorKind::kInUse, [&] { LevelDbTier("var.part0 of 2", kLayout, path); });
     check(twice.starts_with(path + ": is in use by another variable"), twice);
-    const std::string other =
-        error_of(ErrorKind::kStorage, [&] { LevelDbTier("var", RowLayout(6, 2), path); });
+    const std::string other = error_of(ErrorKind::kInUse, [&] { LevelDbTier("var", RowLayout(6, 2), path); });
     check(other.starts_with(path + ": is in use by another variable"), other);
-    const std::string slots =
-        error_of(ErrorKind::kStorage, [&] { LevelDbTier("var", RowLayout(5, 1), path); });
+    const std::string slots = error_of(ErrorKind::kInUse, [&] { LevelDbTier("var", RowLayout(5, 1), path); });
     check(slots.starts_with(path + ": is in use by another variable"), slots);
     write(second, {7}, 5);
   }
@@ -233,7 +231,7 @@ void databases_of_others_are_refused_and_stay(const std::string& path) {
 void another_process_s_database_is_in_use(const std::string& path) {
   AnotherProcess process({"hold", path});
   check(process.answers(), "the other process has the database");
-  const std::string message = error_of(ErrorKind::kStorage, [&] { LevelDbTier("var", kLayout, path); });
+  const std::string message = error_of(ErrorKind::kInUse, [&] { LevelDbTier("var", kLayout, path); });
   check(message.starts_with(path + ": is in use by another variable"), message);
   process.end();
 }

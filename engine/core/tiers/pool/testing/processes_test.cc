@@ -55,7 +55,7 @@ class Process {
 };
 
 void expect_in_use(const std::string& path) {
-  check_throws(ErrorKind::kStorage, path + ".pool: is in use by another variable",
+  check_throws(ErrorKind::kInUse, path + ".pool: is in use by another variable",
                [&] { PoolTier(path, kLayout, identity(), size_for(kLayout, kSlots)); });
 }
 
@@ -64,8 +64,7 @@ bool is_in_use_for_another_process(const std::string& path) {
     try {
       PoolTier(path, kLayout, identity(), size_for(kLayout, kSlots));
     } catch (const Error& error) {
-      self.tell(std::string(error.what()).find("is in use by another variable") != std::string::npos ? 'u'
-                                                                                                     : 'e');
+      self.tell(error.kind() == ErrorKind::kInUse ? 'u' : 'e');
       return;
     }
     self.tell('f');
