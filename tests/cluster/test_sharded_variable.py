@@ -70,6 +70,7 @@ def test_hits_are_counted_as_often_as_ids_occur() -> None:
         assert_same(there.export(), here.export())
 
 
+@pytest.mark.long
 def test_a_checkpoint_goes_onto_another_number_of_shards(tmp_path: Path) -> None:
     with twins(2) as (_, two), twins(3) as (one, three):
         train(two, seed=1)

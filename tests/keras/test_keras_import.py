@@ -32,6 +32,7 @@ def test_without_keras_the_error_says_how_to_get_it() -> None:
     assert "pip install pmemlab[keras]" in result.stderr
 
 
+@pytest.mark.long
 def test_a_backend_without_look_ups_is_told() -> None:
     pytest.importorskip("keras")
     program = """

@@ -243,6 +243,7 @@ def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
 # --- Serve
 
 
+@pytest.mark.long
 def test_an_original_model_runs_where_there_is_no_embstore(tmp_path: Path) -> None:
     model = network(optimizer=adam())
     train(model)

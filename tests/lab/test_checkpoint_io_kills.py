@@ -21,6 +21,7 @@ KILLS = int(os.environ.get("PMEMLAB_KILLS", "20"))
 ENOUGH = 300  # kills, of which one must find out a program that loses saves
 
 
+@pytest.mark.long
 @every_format
 def test_a_killed_save_leaves_the_one_before(name: str, tmp_path: Path) -> None:
     outcome = kill_saves(name, tmp_path, KILLS, seed=KILLS)

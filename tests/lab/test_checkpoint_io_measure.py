@@ -44,6 +44,7 @@ def measured(
     )
 
 
+@pytest.mark.long
 def test_every_arm_saves_and_loads_the_same_bytes_and_leaves_nothing(tmp_path: Path) -> None:
     make_format("safetensors", tmp_path)
     arms = measured(tmp_path, ["torch", "torch-mmap", "safetensors", "embstore"], repeats=2)

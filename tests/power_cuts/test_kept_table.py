@@ -8,10 +8,11 @@ from kept_table import check_kept, train_and_close
 from pmemlab.powercut.fixture import PowerCut
 
 
+@pytest.mark.long
 def test_a_cut_at_any_moment_leaves_whole_rows_and_all_that_were_closed(
     power_cut: PowerCut,
 ) -> None:
-    power_cut(train_and_close, check_kept, tries=15)
+    power_cut(train_and_close, check_kept, tries=30)
 
 
 @pytest.mark.long

@@ -8,8 +8,9 @@ from saved_table import check_saves, train_and_save
 from pmemlab.powercut.fixture import PowerCut
 
 
+@pytest.mark.long
 def test_a_cut_at_any_moment_leaves_the_last_save(power_cut: PowerCut) -> None:
-    power_cut(train_and_save, check_saves, tries=15)
+    power_cut(train_and_save, check_saves, tries=30)
 
 
 @pytest.mark.long
