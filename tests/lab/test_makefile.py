@@ -35,7 +35,9 @@ def test_a_command_that_trains_nothing_installs_neither_pytorch_nor_the_engine(
 
 def test_what_trains_gets_pytorch_before_all_that_wants_it(tmp_path: Path) -> None:
     plan = _plan(tmp_path, "test")
-    assert plan.index("torch_wheel.py constraints.txt install") < plan.index("-e '.[torch,lab")
+    assert plan.index("torch_wheel.py constraints.txt install") < plan.index(
+        "-r .venv/requirements.txt"
+    )
 
 
 def test_wheels_are_installed_without_an_index_and_without_a_compiler(tmp_path: Path) -> None:
