@@ -11,13 +11,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from job_training import train
+from job_training import STEPS, train
 
 import embstore as es
 
 SHARDS = 2
 WORKERS = 2
-STEPS = 60
 
 _PMEM_BYTES = 16 << 20  # of a shard
 _FIRST_ROWS = 20  # of a shard, in DRAM
