@@ -41,7 +41,7 @@ export PMEMLAB_QEMU ?= $(CURDIR)/$(BACKPORTS)/root/usr/bin/qemu-system-x86_64
 export PMEMLAB_KERNEL ?= $(CURDIR)/$(BACKPORTS)/root
 endif
 
-CORE_SOURCES := $(shell find engine/core engine/CMakeLists.txt -type f)
+CORE_SOURCES := $(shell find engine/core engine/pacing engine/bench engine/CMakeLists.txt -type f)
 
 # $(call install_packages,PACKAGES): installs those that are missing, or says how.
 define install_packages
@@ -133,7 +133,7 @@ bench: setup ## measure the engine against PyTorch and a hand-written loop
 check: setup check-packages tensorflow ## lint, check types and locks, test the core under sanitizers, and cut its power 500 times
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	find engine/core lab/pmemlab/powercut -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
+	find engine/core engine/pacing engine/bench lab/pmemlab/powercut -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/engine -m sanitizer -n 2 $(ARGS)
 	$(BIN)/python -m pytest tests -m long -n 2 --dist loadfile --deselect tests/cluster/test_killed_jobs.py

@@ -190,8 +190,8 @@ TableStats Table::stats() const {
   };
   for (size_t t = 0; t < store.tiers().size(); ++t) {
     const Tier& tier = store.tiers().tier(t);
-    stats.tiers.push_back({tier.stats(), store.rows(t), store.tiers().capacity_rows(t), tier.meter().counts(),
-                           store.tiers().device_name(t)});
+    stats.tiers.push_back(
+        {tier.stats(), store.rows(t), store.tiers().capacity_rows(t), tier.meter().counts()});
   }
   for (int s = 0; s < kShards; ++s) {
     MutexLock lock(store.shard(s).mutex);
@@ -202,18 +202,17 @@ TableStats Table::stats() const {
   return stats;
 }
 
-void Table::start_recording(const std::shared_ptr<Recording>& recording, int32_t number) {
+void Table::watch(const void* owner,
+                  const std::function<std::shared_ptr<PhaseWatcher>(size_t tier)>& watcher_of) {
   Operation operation(*this);
   const TierStack& tiers = parts_.store->tiers();
-  for (size_t t = 0; t < tiers.size(); ++t) {
-    tiers.tier(t).meter().watch(recording.get(), recording->watcher(number, static_cast<int32_t>(t)));
-  }
+  for (size_t t = 0; t < tiers.size(); ++t) tiers.tier(t).meter().watch(owner, watcher_of(t));
 }
 
-void Table::stop_recording(const Recording& recording) {
+void Table::unwatch(const void* owner) {
   Operation operation(*this);
   const TierStack& tiers = parts_.store->tiers();
-  for (size_t t = 0; t < tiers.size(); ++t) tiers.tier(t).meter().unwatch(&recording);
+  for (size_t t = 0; t < tiers.size(); ++t) tiers.tier(t).meter().unwatch(owner);
 }
 
 void Table::drain() const {

@@ -6,14 +6,15 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "access/owed_waits.h"
-#include "access/recording.h"
+#include "access/phase_watcher.h"
+#include "access/safe_point.h"
 #include "access/tier_meter.h"
 #include "table_parts.h"
 #include "update/batch_update.h"
@@ -44,7 +45,6 @@ struct TableStats {
     uint64_t rows;           // that the index refers to
     uint64_t capacity_rows;  // kUnlimitedRows: no limit
     std::vector<AccessCount> accesses;
-    std::optional<std::string> device;  // as on which they take
   };
   uint64_t hits;    // ids looked up whose row was in the first tier
   uint64_t misses;  // the others
@@ -112,9 +112,9 @@ class Table {
   ExportedRows export_rows(OnDamage on_damage = OnDamage::kRaise) const;
   TableStats stats() const;
 
-  // Tells the recording of what is done with the rows of each tier, by this number, until the recording stops.
-  void start_recording(const std::shared_ptr<Recording>& recording, int32_t number);
-  void stop_recording(const Recording& recording);
+  // Has the phases of each tier watched by what watcher_of gives for its number, until unwatch() of the same owner.
+  void watch(const void* owner, const std::function<std::shared_ptr<PhaseWatcher>(size_t tier)>& watcher_of);
+  void unwatch(const void* owner);
 
   // Returns when every tier is within its capacity and nothing is being moved.
   void drain() const;
@@ -178,7 +178,7 @@ class Table {
     void refresh() { guard_.refresh(); }
 
    private:
-    const WaitAtEnd wait_;  // when the guard, and what the operation has locked, is let go of
+    const SafePointAtEnd safe_point_;  // after the guard, and what the operation has locked, is let go of
     const Table& table_;
     Epochs::Guard guard_;
   };

@@ -18,7 +18,7 @@ def wait_as_owed() -> None:
     """Waits for what this thread's accesses would have taken longer on their devices."""
 
 class Recording:
-    """Phases of tables. See engine/core/access/recording.h."""
+    """Phases of tables. See engine/pacing/recording.h."""
 
     def __init__(self, caches: list[tuple[int, int]], most_phases: int) -> None: ...
     def stop(self) -> None: ...
@@ -33,7 +33,7 @@ def phase_times_ns(
     rounds: NDArray[np.uint64],
     outcomes: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """What pacing makes phases take. See Device::phase_ns in engine/core/access/device.h."""
+    """What pacing makes phases take. See Device::phase_ns in engine/pacing/device.h."""
 
 def keys_by_partition(keys: _Ids, partition_count: int) -> tuple[NDArray[np.int64], list[int]]:
     """Positions in `keys`, partition by partition, and where each one's begin, and the end. See

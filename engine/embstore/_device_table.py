@@ -29,11 +29,11 @@ FILE_SIZES = tuple(1 << bits for bits in range(9, 25))
 MOST_THREADS = 64
 LINE_BYTES = 64
 # Of accesses that didn't miss the CPU's caches alone; as Outcome in
-# engine/core/access/cache_hierarchy.h.
+# engine/pacing/cache_hierarchy.h.
 OUTCOMES = ("hits", "dirtied", "clean_misses", "dirty_misses")
 _METHODS = ("time_ns", "alone_ns")
 
-# Where bytes are that the CPU's caches don't have; as Device::Where in engine/core/access/device.h.
+# Where bytes are that the CPU's caches don't have; as Device::Where in engine/pacing/device.h.
 _THERE, _CLEAN_MISS, _DIRTY_MISS = range(3)
 
 

@@ -18,8 +18,10 @@ _IMAGE_SOURCES = (
     "docker/Dockerfile",
     "docker/extra-ca",
     "engine/CMakeLists.txt",
+    "engine/bench",
     "engine/core",
     "engine/embstore",
+    "engine/pacing",
     "lab/pmemlab",
     "pyproject.toml",
 )

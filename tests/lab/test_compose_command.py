@@ -135,7 +135,10 @@ def test_outside_of_a_clone_the_error_says_so(tmp_path: Path) -> None:
 
 
 def _make_clone(root: Path) -> Clone:
-    for name in ("engine/core", "engine/embstore", "lab/pmemlab", "docker/extra-ca"):
+    for name in (
+        *("engine/bench", "engine/core", "engine/embstore", "engine/pacing"),
+        *("lab/pmemlab", "docker/extra-ca"),
+    ):
         (root / name).mkdir(parents=True)
     for name in (".dockerignore", "constraints.txt", "docker/Dockerfile", "pyproject.toml"):
         (root / name).write_text(name)

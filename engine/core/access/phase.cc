@@ -54,12 +54,12 @@ void Phase::add(TierMeter& meter, Access access, uint64_t accesses, uint64_t byt
 void Phase::touch(TierMeter& meter, Access access, uint64_t size_bytes, const void* address) noexcept {
   const size_t tally = tally_of(meter, access, size_bytes);
   const auto begin = reinterpret_cast<uintptr_t>(address);
-  const uint64_t first = begin / CacheHierarchy::kLineBytes;
-  const uint64_t last = (begin + size_bytes - 1) / CacheHierarchy::kLineBytes;
+  const uint64_t first = begin / TouchedLine::kBytes;
+  const uint64_t last = (begin + size_bytes - 1) / TouchedLine::kBytes;
   tallies_[tally].touched_lines += last - first + 1;
   try {
     for (uint64_t line = first; line <= last; ++line) {
-      if (notes_ == TierMeter::Notes::kAllLines || CacheHierarchy::is_sampled(line)) {
+      if (notes_ == TierMeter::Notes::kAllLines || LineClasses::is_sampled(line)) {
         lines_.push_back({line, access, static_cast<uint8_t>(tally)});
       }
     }

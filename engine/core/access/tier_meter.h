@@ -4,39 +4,18 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include "access/access.h"
 #include "access/access_count.h"
-#include "access/cache_hierarchy.h"
+#include "access/phase_watcher.h"
 #include "access/shared_medium.h"
 #include "threads/mutex.h"
 
 namespace embstore {
-
-// What a phase counted, of one kind of access and one size.
-struct PhaseCount : AccessCount {
-  uint64_t touched_lines = 0;  // of which those that were wanted are told
-};
-
-// Is told of the phases of one tier: what paces them, or records them.
-class PhaseWatcher {
- public:
-  enum class Lines : uint8_t { kNone, kSampled, kAll };
-
-  virtual ~PhaseWatcher() = default;
-  // Which of the lines that are touched it wants to know of.
-  virtual Lines wanted_lines() const = 0;
-  // A phase that began then: what was counted, and the lines that were touched, in order, whose group is the count that
-  // they belong to. Called by the phase's thread, which may hold locks.
-  virtual void phase_ended(std::chrono::steady_clock::time_point began, std::span<const PhaseCount> counts,
-                           std::span<const TouchedLine> lines) noexcept = 0;
-};
 
 // Safe for threads.
 class TierMeter {

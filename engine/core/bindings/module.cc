@@ -24,6 +24,10 @@
 #include "bindings/table_handle.h"
 #include "bindings/unique_ids.h"
 #include "errors/error.h"
+#include "pacing/device.h"
+#include "pacing/owed_waits.h"
+#include "pacing/recording.h"
+#include "pacing/tier_pacer.h"
 #include "table.h"
 
 namespace nb = nanobind;
@@ -70,7 +74,7 @@ nb::list to_list(const std::vector<AccessCount>& accesses) {
   return list;
 }
 
-nb::dict to_dict(const TableStats::Level& level) {
+nb::dict to_dict(const TableStats::Level& level, const std::optional<std::string>& device_name) {
   const TierStats& tier = level.tier;
   nb::dict dict;
   dict["name"] = tier.name;
@@ -85,7 +89,7 @@ nb::dict to_dict(const TableStats::Level& level) {
   dict["is_pmem"] = tier.is_pmem;
   dict["io_scheme"] = tier.io_scheme;
   dict["accesses"] = to_list(level.accesses);
-  dict["device"] = level.device;
+  dict["device"] = device_name;
   return dict;
 }
 
@@ -95,7 +99,9 @@ nb::dict stats(const TableHandle& table) {
     return table->stats();
   }();
   nb::list tiers;
-  for (const TableStats::Level& level : stats.tiers) tiers.append(to_dict(level));
+  for (size_t t = 0; t < stats.tiers.size(); ++t) {
+    tiers.append(to_dict(stats.tiers[t], table.device_names()[t]));
+  }
   nb::dict dict;
   dict["hits"] = stats.hits;
   dict["misses"] = stats.misses;
@@ -230,13 +236,20 @@ void construct_table(TableHandle* self, std::string name, int dim, const Rows& d
       .no_permission_value = no_permission_value,
       .partition_count = partition_count,
   };
+  std::vector<std::optional<std::string>> device_names(tiers.size());
   for (const auto& [kind, path, size_bytes] : tiers) {
     const size_t t = spec.tiers.size();
-    spec.tiers.push_back({kind, path, size_bytes, to_ssd_hash_options(ssd_hash, spec.optimizer),
-                          spec.optimizer, t < devices.size() ? to_device(devices[t]) : nullptr});
+    TierSpec& tier = spec.tiers.emplace_back(
+        TierSpec{kind, path, size_bytes, to_ssd_hash_options(ssd_hash, spec.optimizer), spec.optimizer});
+    const std::shared_ptr<const Device> device = t < devices.size() ? to_device(devices[t]) : nullptr;
+    if (device == nullptr) continue;
+    device_names[t] = device->name();
+    const auto pacer = std::make_shared<TierPacer>(device);
+    tier.medium = pacer->medium();
+    tier.watcher = pacer;
   }
   const nb::gil_scoped_release release;
-  new (self) TableHandle(spec);
+  new (self) TableHandle(spec, std::move(device_names));
 }
 
 // What was prepared, until it's committed or aborted, which takes locks: without the interpreter's.
@@ -421,13 +434,15 @@ void bind_table(nb::module_& module) {
       .def(
           "start_recording",
           [](const TableHandle& table, const RecordingHandle& recording, int32_t number) {
-            table->start_recording(recording.recording, number);
+            table->watch(recording.recording.get(), [&](size_t tier) {
+              return recording.recording->watcher(number, static_cast<int32_t>(tier));
+            });
           },
           "recording"_a, "number"_a)
       .def(
           "stop_recording",
           [](const TableHandle& table, const RecordingHandle& recording) {
-            table->stop_recording(*recording.recording);
+            table->unwatch(recording.recording.get());
           },
           "recording"_a)
       .def("close", &TableHandle::close, nb::call_guard<nb::gil_scoped_release>());

@@ -2,7 +2,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include <string>
+#include <utility>
 
 #include "errors/error.h"
 
@@ -20,7 +20,8 @@ bool interpreter_ends() {
 
 }  // namespace
 
-TableHandle::TableHandle(const TableSpec& spec) : name_(spec.name), table_(std::make_unique<Table>(spec)) {}
+TableHandle::TableHandle(const TableSpec& spec, std::vector<std::optional<std::string>> device_names)
+    : name_(spec.name), device_names_(std::move(device_names)), table_(std::make_unique<Table>(spec)) {}
 
 TableHandle::~TableHandle() {
   if (inherited(made_in_)) {

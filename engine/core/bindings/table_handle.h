@@ -3,6 +3,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "platform/fork.h"
 #include "table.h"
@@ -11,7 +14,8 @@ namespace embstore {
 
 class TableHandle {
  public:
-  explicit TableHandle(const TableSpec& spec);
+  // device_names: of the device that each tier is paced as on, if any.
+  TableHandle(const TableSpec& spec, std::vector<std::optional<std::string>> device_names);
   // Closes the table, which may take long, while other Python threads go on. In a forked child it does
   // nothing: memory, files and threads are the parent's.
   ~TableHandle();
@@ -26,6 +30,8 @@ class TableHandle {
   }
   Table* operator->() const { return &table(); }
 
+  const std::vector<std::optional<std::string>>& device_names() const { return device_names_; }
+
   // In a forked child it does nothing.
   void close();
 
@@ -33,6 +39,7 @@ class TableHandle {
   [[noreturn]] void refuse() const;
 
   const std::string name_;
+  const std::vector<std::optional<std::string>> device_names_;
   const ForkGeneration made_in_ = fork_generation();
   std::unique_ptr<Table> table_;
 };

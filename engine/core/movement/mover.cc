@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "access/owed_waits.h"
+#include "access/safe_point.h"
 
 namespace embstore {
 namespace {
@@ -122,7 +122,7 @@ bool Mover::run() noexcept {
     error = caught.what();
   }
   right_to_move_.unlock();
-  wait_as_owed();
+  safe_point();
   const bool went_well = error.empty();
   note_outcome(std::move(error));
   return any || (went_well && !log_.empty());

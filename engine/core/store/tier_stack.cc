@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "access/tier_meter.h"
-#include "access/tier_pacer.h"
 #include "errors/error.h"
 #include "memory/memory.h"
 #include "tiers/leveldb/leveldb_tier.h"
@@ -161,9 +160,9 @@ uint64_t middle_capacity_of(const PoolTier& pool, uint64_t first_tier_rows) {
   return std::max<uint64_t>(1, left - left / 4);
 }
 
-// What tiers share: the device that they are as on, the computer's DRAM, memkind's nodes, or what a directory lies on.
+// What tiers share, unless the spec says otherwise: the computer's DRAM, memkind's nodes, or what a directory lies on.
 std::shared_ptr<SharedMedium> medium_of(const TierSpec& spec) {
-  if (spec.device != nullptr) return SharedMedium::named("device " + spec.device->name());
+  if (spec.medium != nullptr) return spec.medium;
   if (!spec.path) return SharedMedium::named(spec.kind);
   return SharedMedium::named(std::filesystem::path(*spec.path).parent_path().string());
 }
@@ -248,9 +247,7 @@ TierStack::TierStack(const std::string& table_name, const std::vector<TierSpec>&
   for (size_t t = 0; t < specs.size(); ++t) {
     TierMeter& meter = tier(t).meter();
     meter.lies_on(medium_of(specs[t]));
-    if (specs[t].device == nullptr) continue;
-    levels_[t].device_name = specs[t].device->name();
-    meter.watch(this, std::make_shared<TierPacer>(specs[t].device, meter.medium()));
+    if (specs[t].watcher != nullptr) meter.watch(this, specs[t].watcher);
   }
 }
 

@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "access/device.h"
+#include "access/phase_watcher.h"
+#include "access/shared_medium.h"
 #include "store/row_counts.h"
 #include "tiers/memory/memory_tier.h"
 #include "tiers/pool/pool_tier.h"
@@ -23,8 +24,8 @@ struct TierSpec {
   std::optional<uint64_t> size_bytes;  // nothing: unlimited, which only a last tier in files may be
   SsdHashOptions ssd_hash = {};        // of an SSDHASH tier; how it compacts is the environment's to say
   std::string optimizer = {};          // whose rows a pool keeps
-  std::shared_ptr<const Device> device =
-      nullptr;  // as long as on which accesses are to take; null: as they do here
+  std::shared_ptr<SharedMedium> medium = nullptr;  // null: one for all tiers in its directory, or of its kind
+  std::shared_ptr<PhaseWatcher> watcher = nullptr;  // as long as the tier lives
 };
 
 class TierStack {
@@ -50,8 +51,6 @@ class TierStack {
   MemoryTier* memory(size_t t) const { return levels_[t].memory; }
 
   uint64_t capacity_rows(size_t t) const { return levels_[t].capacity_rows; }
-  // As on which the tier's accesses take; nothing where they take what they do here.
-  const std::optional<std::string>& device_name(size_t t) const { return levels_[t].device_name; }
   uint64_t total_capacity_rows() const;  // kUnlimitedRows if any tier is
   // Slots beyond the capacity, for rows on the move.
   uint64_t headroom_rows(size_t t) const { return levels_[t].headroom_rows; }
@@ -69,7 +68,6 @@ class TierStack {
     RankedTier* ranked = nullptr;
     uint64_t capacity_rows = 0;
     uint64_t headroom_rows = 0;
-    std::optional<std::string> device_name;
   };
 
   std::vector<Level> levels_;

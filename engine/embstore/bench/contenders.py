@@ -74,7 +74,7 @@ class Embstore:
 
 
 class HandWritten:
-    """The loop that one would write for exactly this; see engine/core/bench/."""
+    """The loop that one would write for exactly this; see engine/bench/."""
 
     name = "hand-written loop"
     trains_in_threads = False  # it has no locks

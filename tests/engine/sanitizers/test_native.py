@@ -15,10 +15,11 @@ OF_MANY_THREADS = [
 ]
 # What one thread does from end to end has no race that the thread sanitizer could see.
 OF_ONE_THREAD = [
-    "access_test",
     "coldest_rows_test",
     "key_partition_test",
     "optimizers_test",
+    "pacing_test",
+    "phase_test",
     "pool_copies_test",
     "prepared_updates_test",
     "slot_allocator_test",

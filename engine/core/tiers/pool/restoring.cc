@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "access/owed_waits.h"
 #include "access/phase.h"
+#include "access/safe_point.h"
 #include "errors/error.h"
 #include "platform/prefetch.h"
 #include "threads/mutex.h"
@@ -108,7 +108,7 @@ void visit_records(const DurableFile& rows, const RecordShape& shape, const Slot
       for (int i = 1; i < threads; ++i)
         others.emplace_back([&visitors] {
           visitors.work();
-          wait_as_owed();
+          safe_point();
         });
     } catch (...) {
       visitors.fail(std::current_exception());

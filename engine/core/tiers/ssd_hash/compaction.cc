@@ -5,7 +5,7 @@
 #include <exception>
 #include <utility>
 
-#include "access/owed_waits.h"
+#include "access/safe_point.h"
 #include "errors/error.h"
 #include "tiers/ssd_hash/record_scan.h"
 
@@ -402,7 +402,7 @@ void Compaction::run_thread() {
       wanted_ = false;
     }
     run({});
-    wait_as_owed();
+    safe_point();
   }
 }
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "access/owed_waits.h"
+#include "access/safe_point.h"
 #include "errors/error.h"
 #include "threads/mutex.h"
 #include "tiers/ssd_hash/record_scan.h"
@@ -126,7 +126,7 @@ void visit_rows(const Snapshot& snapshot, const LogShape& shape, int threads,
       for (int i = 1; i < threads; ++i)
         others.emplace_back([&visitors] {
           visitors.work();
-          wait_as_owed();
+          safe_point();
         });
     } catch (...) {
       visitors.fail(std::current_exception());

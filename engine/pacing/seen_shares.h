@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "access/cache_hierarchy.h"
-#include "access/tier_meter.h"
+#include "access/phase_watcher.h"
+#include "pacing/cache_hierarchy.h"
 #include "threads/mutex.h"
 
 namespace embstore {

@@ -20,6 +20,9 @@
 #include "keep/checkpoint/restore.h"
 #include "keep/checkpoint/writer.h"
 #include "keep/pool_checkpoint.h"
+#include "pacing/device.h"
+#include "pacing/recording.h"
+#include "pacing/tier_pacer.h"
 #include "table.h"
 #include "testing/check.h"
 
@@ -102,9 +105,10 @@ void inspect(Table& table, std::mt19937_64& random, const Options& options) {
   table.versions(ids, values.data());
   table.lookup_tier(ids, tiers.data());
   const auto recording = std::make_shared<Recording>(std::vector{CacheSizes{1 << 20, 1 << 20}}, 1000);
-  table.start_recording(recording, 0);
+  table.watch(recording.get(),
+              [&](size_t tier) { return recording->watcher(0, static_cast<int32_t>(tier)); });
   const ExportedRows rows = table.export_rows();
-  table.stop_recording(*recording);
+  table.unwatch(recording.get());
   const bool was_recorded = !recording->phases().phases.empty();
   check(was_recorded || rows.keys.empty(), "an export wasn't recorded");
   for (size_t i = 0; i < rows.keys.size(); ++i) {
@@ -138,10 +142,13 @@ TierSpec dram(uint64_t size_bytes) { return {"DRAM", std::nullopt, size_bytes}; 
 // Takes a little longer than here, with caches before it.
 TierSpec on_a_device(TierSpec tier) {
   const std::vector<uint64_t> sizes = {64, 4096};
-  tier.device = std::make_shared<Device>(
+  const auto device = std::make_shared<Device>(
       "device of " + tier.kind, CacheSizes{64 << 10, tier.kind == "DRAM" ? uint64_t{256} << 10 : 0}, sizes,
       std::vector<double>(Device::kWheres * kAccesses * sizes.size() * Device::kMostThreads, 300.0),
       std::vector<double>(kAccesses * sizes.size(), 3000.0));
+  const auto pacer = std::make_shared<TierPacer>(device);
+  tier.medium = pacer->medium();
+  tier.watcher = pacer;
   return tier;
 }
 

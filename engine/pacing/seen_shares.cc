@@ -1,4 +1,4 @@
-#include "access/seen_shares.h"
+#include "pacing/seen_shares.h"
 
 #include <algorithm>
 

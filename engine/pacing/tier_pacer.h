@@ -4,20 +4,23 @@
 #include <memory>
 #include <utility>
 
-#include "access/device.h"
-#include "access/seen_shares.h"
+#include "access/phase_watcher.h"
 #include "access/shared_medium.h"
-#include "access/tier_meter.h"
+#include "pacing/device.h"
+#include "pacing/seen_shares.h"
 
 namespace embstore {
 
 // What is owed is waited for by wait_as_owed().
 class TierPacer final : public PhaseWatcher {
  public:
-  TierPacer(std::shared_ptr<const Device> device, std::shared_ptr<SharedMedium> medium)
+  explicit TierPacer(std::shared_ptr<const Device> device)
       : device_(std::move(device)),
-        medium_(std::move(medium)),
+        medium_(SharedMedium::named("device " + device_->name())),
         shares_(device_->caches().any() ? CacheHierarchy::shared(device_->caches()) : nullptr) {}
+
+  // The medium that the tier's meter has to lie on: one for all tiers on a device of this name.
+  const std::shared_ptr<SharedMedium>& medium() const { return medium_; }
 
   Lines wanted_lines() const override { return shares_.wanted_lines(); }
   void phase_ended(std::chrono::steady_clock::time_point began, std::span<const PhaseCount> counts,

@@ -1,8 +1,8 @@
-#include "access/tier_pacer.h"
+#include "pacing/tier_pacer.h"
 
 #include <new>
 
-#include "access/owed_waits.h"
+#include "pacing/owed_waits.h"
 
 namespace embstore {
 

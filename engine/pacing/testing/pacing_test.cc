@@ -1,4 +1,4 @@
-// The caches that are simulated before a device, against plain models of them; and the tables of devices.
+// The caches that are simulated before a device, against plain models of them; the tables of devices; waits for them.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -9,11 +9,13 @@
 #include <thread>
 #include <vector>
 
-#include "access/cache_hierarchy.h"
-#include "access/device.h"
-#include "access/owed_waits.h"
 #include "access/phase.h"
-#include "access/tier_pacer.h"
+#include "access/safe_point.h"
+#include "access/tier_meter.h"
+#include "pacing/cache_hierarchy.h"
+#include "pacing/device.h"
+#include "pacing/owed_waits.h"
+#include "pacing/tier_pacer.h"
 #include "testing/check.h"
 
 namespace embstore {
@@ -127,7 +129,7 @@ void large_caches_are_simulated_by_a_sample_of_their_sets() {
     simulated.touch(lines_of(touches), counts);
     for (const auto& [line, access] : touches) {
       const auto outcome = static_cast<size_t>(plain.touch(line, access));
-      if (CacheHierarchy::is_sampled(line)) ++of_sample[static_cast<size_t>(access)][outcome];
+      if (LineClasses::is_sampled(line)) ++of_sample[static_cast<size_t>(access)][outcome];
     }
     check(counts == of_sample, "the simulation differs from the plain model in the sample");
   }
@@ -169,8 +171,8 @@ void shares_of_the_sample_are_those_of_all_lines() {
 void a_hot_line_is_no_more_in_the_sample_than_elsewhere() {
   // Half of all touches are of one line, be it simulated or not; the others never come again.
   uint64_t hot[2] = {0, 0};
-  while (!CacheHierarchy::is_sampled(hot[0])) ++hot[0];
-  while (CacheHierarchy::is_sampled(hot[1])) ++hot[1];
+  while (!LineClasses::is_sampled(hot[0])) ++hot[0];
+  while (LineClasses::is_sampled(hot[1])) ++hot[1];
   for (const uint64_t line : hot) {
     CacheHierarchy simulated({16 << 20, 0});
     std::vector<TouchedLine> lines;
@@ -191,7 +193,7 @@ void the_sample_takes_the_same_share_of_lines_at_any_distance() {
   for (const uint64_t distance : {1, 2, 3, 4, 5, 7, 8, 16, 33, 64}) {
     tested_case() = std::to_string(distance);
     uint64_t sampled = 0;
-    for (uint64_t i = 0; i < 1 << 16; ++i) sampled += CacheHierarchy::is_sampled(i * distance) ? 1 : 0;
+    for (uint64_t i = 0; i < 1 << 16; ++i) sampled += LineClasses::is_sampled(i * distance) ? 1 : 0;
     check(sampled == (1 << 16) / 64, "not one of 64: " + std::to_string(sampled));
   }
 }
@@ -281,45 +283,11 @@ std::shared_ptr<const Device> microsecond_device() {
       std::vector<double>(kAccesses, 1000.0));
 }
 
-void phases_within_phases_count_their_own_time_alone() {
-  TierMeter outer;
-  TierMeter inner;
-  {
-    Phase around(outer);
-    around.count(Access::kLoad, 1, 64);
-    Phase within(inner);
-    within.count(Access::kStore, 2, 64);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  check(inner.counts().at(0).elapsed_ns >= 20'000'000, "the inner phase took no time");
-  check(outer.counts().at(0).elapsed_ns < 10'000'000, "the outer phase took the inner one's time");
-  check(inner.counts().at(0).accesses == 2 && inner.counts().at(0).bytes == 128, "it counted something else");
-}
-
-void a_thread_is_at_a_medium_once() {
-  const std::shared_ptr<SharedMedium> medium = SharedMedium::named("one for two");
-  check(medium == SharedMedium::named("one for two") && medium != SharedMedium::named("another"), "names");
-  TierMeter first;
-  TierMeter second;
-  first.lies_on(medium);
-  second.lies_on(medium);
-  {
-    Phase around(first);
-    around.also_at(second);
-    Phase within(second);
-    check(medium->threads() == 1, "a thread was counted twice");
-    within.count(Access::kLoad, 1, 64);
-    around.count(Access::kLoad, 1, 64);
-    around.count_at(second, Access::kLoad, 1, 64);
-  }
-  check(medium->threads() == 0, "a thread stays");
-  check(second.counts().at(0).accesses == 2 && second.counts().at(0).threads == 1,
-        "something else was counted");
-}
-
 void what_a_phase_took_less_than_its_device_is_waited_for() {
   TierMeter meter;
-  meter.watch(&meter, std::make_shared<TierPacer>(microsecond_device(), meter.medium()));
+  const auto pacer = std::make_shared<TierPacer>(microsecond_device());
+  meter.lies_on(pacer->medium());
+  meter.watch(&meter, pacer);
   const auto timed = [&](int phases, uint64_t accesses) {
     const auto began = std::chrono::steady_clock::now();
     for (int i = 0; i < phases; ++i) {
@@ -327,7 +295,7 @@ void what_a_phase_took_less_than_its_device_is_waited_for() {
         Phase phase(meter);
         phase.count(Access::kLoad, accesses, 64);
       }
-      wait_as_owed();
+      safe_point();
     }
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count();
   };
@@ -341,7 +309,7 @@ void what_a_phase_took_less_than_its_device_is_waited_for() {
     check(timed(1, 1000000) < 500, "a thread waited that was told not to");
   }
   const auto began = std::chrono::steady_clock::now();
-  wait_as_owed();
+  safe_point();
   check(std::chrono::steady_clock::now() - began >= std::chrono::milliseconds(900), "it never waited");
   meter.unwatch(&meter);
   check(timed(1, 1000000) < 500, "a meter that isn't watched is paced");
@@ -359,8 +327,6 @@ int main() {
   a_hot_line_is_no_more_in_the_sample_than_elsewhere();
   times_are_those_of_the_table_and_lie_between_them();
   a_phase_takes_no_less_than_one_access_alone_in_each_round();
-  phases_within_phases_count_their_own_time_alone();
-  a_thread_is_at_a_medium_once();
   what_a_phase_took_less_than_its_device_is_waited_for();
-  std::puts("held: caches, times, phases and waits");
+  std::puts("held: caches, times and waits");
 }

@@ -1,4 +1,4 @@
-// What a thread's accesses would have taken longer on the devices of its tiers: waited for where it holds no lock.
+// What a thread's accesses would have taken longer on the devices of its tiers: waited for at its next safe point.
 //
 // What is too short to sleep for is carried on, and what a sleep took too long counts for the next.
 #pragma once
@@ -11,20 +11,11 @@
 
 namespace embstore {
 
-// Of this thread.
+// This thread owes it; it waits at a safe point.
 void owe_wait(const std::shared_ptr<SharedMedium>& medium, double wait_ns);
 // Waits, if that is long enough to sleep for. The thread counts as being at the medium meanwhile.
 // REQUIRES: it holds no lock that others need.
 void wait_as_owed() noexcept;
-
-// The scope at whose end that is done.
-class WaitAtEnd {
- public:
-  WaitAtEnd() = default;
-  ~WaitAtEnd() { wait_as_owed(); }
-  WaitAtEnd(const WaitAtEnd&) = delete;
-  WaitAtEnd& operator=(const WaitAtEnd&) = delete;
-};
 
 // The scope in which this thread doesn't wait: a caller of ours holds a lock.
 class PutWaitsOff {

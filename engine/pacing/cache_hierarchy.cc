@@ -1,4 +1,4 @@
-#include "access/cache_hierarchy.h"
+#include "pacing/cache_hierarchy.h"
 
 #include <algorithm>
 
@@ -41,20 +41,21 @@ Outcome CacheHierarchy::usual_outcome(Access access) const {
 
 uint64_t CacheHierarchy::sets_of(uint64_t bytes, size_t ways) {
   const uint64_t sets = bytes / (kLineBytes * ways);
-  return sets < kClasses ? sets : sets / kClasses * kClasses;
+  return sets < LineClasses::kCount ? sets : sets / LineClasses::kCount * LineClasses::kCount;
 }
 
 CacheHierarchy::CacheHierarchy(const CacheSizes& sizes)
     : cpu_sets_(sets_of(sizes.cpu_bytes, kCpuWays)),
       memory_sets_(sets_of(sizes.memory_bytes, 1)),
-      classes_((cpu_sets_ != 0 && cpu_sets_ < kClasses) || (memory_sets_ != 0 && memory_sets_ < kClasses)
+      classes_((cpu_sets_ != 0 && cpu_sets_ < LineClasses::kCount) ||
+                       (memory_sets_ != 0 && memory_sets_ < LineClasses::kCount)
                    ? 1
-                   : kClasses),
+                   : LineClasses::kCount),
       cpu_(cpu_sets_, classes_, kCpuWays),
       memory_(memory_sets_, classes_, 1) {}
 
 CacheHierarchy::Sets::Sets(uint64_t sets, uint64_t classes, size_t ways) : count(sets) {
-  const uint64_t simulated = classes == 1 ? count : count / kClasses * kSampledClasses;
+  const uint64_t simulated = classes == 1 ? count : count / LineClasses::kCount * LineClasses::kSampled;
   if (simulated != 0) lines.emplace(simulated * ways, PageSize::kSmall);
 }
 
@@ -66,7 +67,7 @@ std::shared_ptr<CacheHierarchy> CacheHierarchy::shared(const CacheSizes& sizes) 
 void CacheHierarchy::touch(std::span<const TouchedLine> lines, std::span<OutcomeCounts> by_group) {
   const MutexLock lock(mutex_);
   for (const auto& [line, access, group] : lines) {
-    if (classes_ != 1 && !is_sampled(line)) continue;
+    if (classes_ != 1 && !LineClasses::is_sampled(line)) continue;
     ++by_group[group][static_cast<size_t>(touch(line, access))];
   }
 }
@@ -75,7 +76,8 @@ uint64_t* CacheHierarchy::set_of(const Sets& sets, uint64_t line, size_t ways) c
   const uint64_t set = line % sets.count;
   if (classes_ == 1) return sets.lines->data() + set * ways;
   // The number of sets is a multiple of that of classes: a line's class is its set's.
-  const uint64_t number = rank_of_class(line) * (sets.count / kClasses) + set / kClasses;
+  const uint64_t number =
+      LineClasses::rank_of(line) * (sets.count / LineClasses::kCount) + set / LineClasses::kCount;
   return sets.lines->data() + number * ways;
 }
 

@@ -1,7 +1,9 @@
-#include "access/owed_waits.h"
+#include "pacing/owed_waits.h"
 
 #include <algorithm>
 #include <thread>
+
+#include "access/safe_point.h"
 
 namespace embstore {
 namespace {
@@ -58,20 +60,17 @@ class OwedWaits {
 
 thread_local OwedWaits owed_waits;
 thread_local int put_off = 0;
-// Beside it, so that who owes nothing needn't look at what has a constructor.
-thread_local bool owes = false;
 
 }  // namespace
 
 void owe_wait(const std::shared_ptr<SharedMedium>& medium, double wait_ns) {
   owed_waits.owe(medium, Nanoseconds(wait_ns));
-  owes = owed_waits.any();
+  if (owed_waits.any()) at_safe_points(&wait_as_owed);
 }
 
 void wait_as_owed() noexcept {
-  if (!owes || put_off != 0) [[likely]]
-    return;
-  owes = false;
+  if (put_off != 0 || !owed_waits.any()) return;
+  at_safe_points(nullptr);
   owed_waits.wait();
 }
 

@@ -8,7 +8,7 @@
 
 #include "access/access.h"
 #include "access/access_count.h"
-#include "access/cache_hierarchy.h"
+#include "pacing/cache_hierarchy.h"
 
 namespace embstore {
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "access/access.h"
+#include "access/phase_watcher.h"
 #include "memory/huge_pages.h"
 #include "threads/mutex.h"
 
@@ -55,16 +56,10 @@ class OutcomeShares {
   double seen_ = 0;
 };
 
-struct TouchedLine {
-  uint64_t line;  // address / kLineBytes
-  Access access;
-  uint8_t group;  // the toucher's
-};
-
 // Safe for threads.
 class CacheHierarchy {
  public:
-  static constexpr uint64_t kLineBytes = 64;
+  static constexpr uint64_t kLineBytes = TouchedLine::kBytes;
   static constexpr size_t kCpuWays = 16;
 
   // Sizes are rounded down to whole sets, and to 4,096 of them where there are more.
@@ -72,13 +67,13 @@ class CacheHierarchy {
   // The one of these sizes that tiers of this process have before them: they are all the same computer's.
   static std::shared_ptr<CacheHierarchy> shared(const CacheSizes& sizes);
 
-  // Whether lines of large caches' samples are all that's wanted.
-  static bool is_sampled(uint64_t line) { return rank_of_class(line) < kSampledClasses; }
   // Small caches, of less than 4,096 sets, want every line.
   bool wants_every_line() const { return classes_ == 1; }
 
   // How many of the lines are simulated.
-  double sampled_share() const { return classes_ == 1 ? 1.0 : double{kSampledClasses} / double{kClasses}; }
+  double sampled_share() const {
+    return classes_ == 1 ? 1.0 : double{LineClasses::kSampled} / double{LineClasses::kCount};
+  }
   // How accesses to a line come out that is touched all the time.
   Outcome usual_outcome(Access access) const;
 
@@ -86,9 +81,6 @@ class CacheHierarchy {
   void touch(std::span<const TouchedLine> lines, std::span<OutcomeCounts> by_group) EXCLUDES(mutex_);
 
  private:
-  static constexpr uint64_t kClasses = 4096;  // of sets, by their number modulo it
-  static constexpr uint64_t kSampledClasses = 64;
-
   struct Sets {
     Sets(uint64_t sets, uint64_t classes, size_t ways);
     const uint64_t count;
@@ -96,8 +88,6 @@ class CacheHierarchy {
     std::optional<PageArray<uint64_t>> lines;
   };
 
-  // Odd, so that of lines in any regular distance the same share is sampled.
-  static uint64_t rank_of_class(uint64_t line) { return line * 2657 % kClasses; }
   static uint64_t sets_of(uint64_t bytes, size_t ways);
   uint64_t* set_of(const Sets& sets, uint64_t line, size_t ways) const;
   Outcome touch(uint64_t line, Access access) REQUIRES(mutex_);
@@ -105,7 +95,7 @@ class CacheHierarchy {
 
   const uint64_t cpu_sets_;
   const uint64_t memory_sets_;
-  const uint64_t classes_;  // kClasses, or 1: every line
+  const uint64_t classes_;  // of lines, LineClasses::kCount; or 1: every line is simulated
   Mutex mutex_;
   Sets cpu_ GUARDED_BY(mutex_);
   Sets memory_ GUARDED_BY(mutex_);

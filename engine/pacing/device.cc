@@ -1,4 +1,4 @@
-#include "access/device.h"
+#include "pacing/device.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "access/recording.h"
+#include "pacing/recording.h"
 
 #include <unistd.h>
 
@@ -6,7 +6,7 @@
 #include <deque>
 #include <new>
 
-#include "access/seen_shares.h"
+#include "pacing/seen_shares.h"
 
 namespace embstore {
 
