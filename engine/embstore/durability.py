@@ -3,7 +3,7 @@
 The rows are in the pools on persistent memory already: a checkpoint marks those of one batch,
 writes the few that changed in DRAM, and leaves nothing but what isn't a row at `path`. After a
 power cut `restore_persisted` has the table as it was at that batch, without copying a row. A tier
-of SSDHASH or LEVELDB below the pools takes part: a checkpoint covers its rows too.
+of SSDHASH below the pools takes part: a checkpoint covers its rows too.
 """
 
 from __future__ import annotations

@@ -212,9 +212,9 @@ class StorageOption:
         the process, and `embstore.persist` makes checkpoints of them (see `embstore.durability`).
         The pool's file is then as large as that tier's storage_size. A row takes
         round_up(64 + row_bytes, 256) bytes of it, those in DRAM too, and those that changed since a
-        checkpoint that is kept once more. A tier of SSDHASH or LEVELDB below the pool takes part in
-        its checkpoints: its files stay too, and those that a checkpoint needs take space beside
-        the rows' own. None: nothing outlives the variable.
+        checkpoint that is kept once more. A tier of SSDHASH below the pool takes part in its
+        checkpoints: its files stay too, and those that a checkpoint needs take space beside the
+        rows' own. A storage type with LEVELDB can't have it. None: nothing outlives the variable.
     devices: a device, or None, a tier, first tier first; None for the rest where the list is short.
         Work on a tier's rows then takes at least as long as it would on its device: each call waits
         for what it took less, and so do eviction and compaction threads. None: it takes what it
@@ -301,6 +301,13 @@ class StorageOption:
             raise InvalidArgumentError(
                 f"durability: {self.storage_type.name} has no tier of PMem below DRAM "
                 f"({_names(kinds)})"
+            )
+        if _LEVELDB in kinds:
+            raise InvalidArgumentError(
+                f"durability: {self.storage_type.name} can't have it, since a LEVELDB tier keeps "
+                "no checkpoints; use DRAM_PMEM_SSDHASH. If an earlier version kept the table with "
+                "LEVELDB, restore it with that version and es.save() it, then es.restore() the "
+                "save here"
             )
         if self.ssdhash_option is not None and self.ssdhash_option.keep_files:
             raise InvalidArgumentError(

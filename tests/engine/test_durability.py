@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from durable_table import (
 from engine_storage import skip_without_library
 
 import embstore as es
+from embstore._shard import LocalShard, Shard, ShardSpec
+from embstore._variable_making import make_variable
 from embstore.errors import (
     CheckpointError,
     EmbStoreError,
@@ -39,11 +42,7 @@ from embstore.errors import (
 )
 from embstore.options import TIER_KINDS
 
-DURABLE_TYPES = (
-    es.StorageType.DRAM_PMEM,
-    es.StorageType.DRAM_PMEM_SSDHASH,
-    es.StorageType.DRAM_PMEM_LEVELDB,
-)
+DURABLE_TYPES = (es.StorageType.DRAM_PMEM, es.StorageType.DRAM_PMEM_SSDHASH)
 
 
 @pytest.fixture(params=DURABLE_TYPES, ids=lambda kind: kind.name)
@@ -530,3 +529,36 @@ def test_durability_needs_pmem_below_dram_and_a_path(tmp_path: Path) -> None:
         pytest.raises(InvalidArgumentError, match="keeps no checkpoints in its tiers"),
     ):
         es.persist([variable], tmp_path / "checkpoints")
+
+
+def test_a_leveldb_tier_keeps_no_checkpoints_and_the_error_names_the_type_that_does(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(
+        InvalidArgumentError,
+        match=r"durability: DRAM_PMEM_LEVELDB .*; use DRAM_PMEM_SSDHASH.*es\.save\(\)",
+    ):
+        es.StorageOption(es.StorageType.DRAM_PMEM_LEVELDB, tmp_path, durability="checkpoint")
+
+
+def test_the_core_makes_no_pool_above_a_leveldb_tier(place: Path) -> None:
+    def make_above_leveldb(spec: ShardSpec) -> Shard:
+        dram, pool, (_, path, size) = spec.tiers
+        return LocalShard(replace(spec, tiers=[dram, pool, ("LEVELDB", path, size)]))
+
+    storage = es.StorageOption(
+        es.StorageType.DRAM_PMEM_SSDHASH,
+        place,
+        [CACHE_ROWS * 32, POOL_BYTES],
+        durability="checkpoint",
+    )
+    with pytest.raises(
+        InvalidArgumentError, match="below a PMEM_POOL there can be SSDHASH, not LEVELDB"
+    ):
+        make_variable(
+            "table",
+            DIM,
+            ev_option=es.EmbeddingVariableOption(storage_option=storage),
+            make_shard=make_above_leveldb,
+        )
+    assert not list(place.iterdir())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+import durable_table
 import numpy as np
 import pytest
 from durable_table import (
     contents,
-    durable,
     make,
     plain,
     pool_bytes_above_ssd,
@@ -20,19 +21,18 @@ from engine_storage import skip_without_library
 import embstore as es
 from embstore.errors import EmbStoreError, StorageError, StoreFullError
 
-TYPES = (es.StorageType.DRAM_PMEM_SSDHASH, es.StorageType.DRAM_PMEM_LEVELDB)
+ABOVE_SSD = es.StorageType.DRAM_PMEM_SSDHASH
+durable = partial(durable_table.durable, storage_type=ABOVE_SSD)
 
 
-@pytest.fixture(params=TYPES, ids=lambda kind: kind.name)
-def storage_type(request: pytest.FixtureRequest) -> es.StorageType:
-    kind: es.StorageType = request.param
-    skip_without_library(kind)
-    return kind
+@pytest.fixture(autouse=True)
+def libraries() -> None:
+    skip_without_library(ABOVE_SSD)
 
 
-def test_rows_lie_by_how_often_they_were_trained(place: Path, storage_type: es.StorageType) -> None:
+def test_rows_lie_by_how_often_they_were_trained(place: Path) -> None:
     random = np.random.default_rng(4)
-    with durable(place, storage_type=storage_type) as variable:
+    with durable(place) as variable:
         for _ in range(60):
             ids = random.zipf(1.2, 40) % 300
             variable.apply_gradients(ids, np.ones((40, 4), np.float32))
@@ -47,13 +47,11 @@ def test_rows_lie_by_how_often_they_were_trained(place: Path, storage_type: es.S
             assert frequency[tiers == upper].min() >= frequency[tiers == upper + 1].max()
 
 
-def test_a_save_restored_into_it_is_as_good_as_trained(
-    place: Path, storage_type: es.StorageType
-) -> None:
+def test_a_save_restored_into_it_is_as_good_as_trained(place: Path) -> None:
     with make("table") as other:
         train(other, range(50))
         es.save(place / "save", [other], 50)
-    with durable(place, storage_type=storage_type) as variable:
+    with durable(place) as variable:
         es.restore(place / "save", [variable])
         assert contents(variable) == plain(50)
         dram, pool, ssd = rows_a_tier(variable)
@@ -61,16 +59,14 @@ def test_a_save_restored_into_it_is_as_good_as_trained(
         assert pool > 60
         assert ssd > 100
         es.persist([variable], place / "checkpoints")
-    with durable(place, storage_type=storage_type) as variable:
+    with durable(place) as variable:
         es.restore_persisted([variable], place / "checkpoints")
         train(variable, range(50, 54))
         assert contents(variable) == plain(54)
 
 
-def test_what_served_look_ups_bring_up_belongs_to_the_next_checkpoint(
-    place: Path, storage_type: es.StorageType
-) -> None:
-    with durable(place, storage_type=storage_type) as variable:
+def test_what_served_look_ups_bring_up_belongs_to_the_next_checkpoint(place: Path) -> None:
+    with durable(place) as variable:
         train(variable, range(60))
         rows_a_tier(variable)
         keys = variable.export()["keys"]
@@ -80,17 +76,15 @@ def test_what_served_look_ups_bring_up_belongs_to_the_next_checkpoint(
         rows_a_tier(variable)
         assert (variable.lookup_tier(below[:10]) == 0).all()
         es.persist([variable], place / "checkpoints")
-    with durable(place, storage_type=storage_type) as variable:
+    with durable(place) as variable:
         es.restore_persisted([variable], place / "checkpoints")
         assert contents(variable) == plain(60)
 
 
-def test_places_that_checkpoints_hold_come_free_with_the_next(
-    place: Path, storage_type: es.StorageType
-) -> None:
+def test_places_that_checkpoints_hold_come_free_with_the_next(place: Path) -> None:
     """A pool that is too small for what changes between two says so, and nothing is lost."""
     refusals = []
-    with durable(place, storage_type=storage_type) as variable:
+    with durable(place) as variable:
         for step in range(400):
             if step % 20 == 0:
                 es.persist([variable], place / "checkpoints", keep=6)
@@ -105,43 +99,37 @@ def test_places_that_checkpoints_hold_come_free_with_the_next(
     assert all("persist, which lets older rows go, or raise" in refusal for refusal in refusals)
 
 
-def test_files_of_checkpoints_are_not_taken_for_a_variable_without_them(
-    place: Path, storage_type: es.StorageType
-) -> None:
-    with durable(place, storage_type=storage_type) as variable:
+def test_files_of_checkpoints_are_not_taken_for_a_variable_without_them(place: Path) -> None:
+    with durable(place) as variable:
         train(variable, range(50))
         es.persist([variable], place / "checkpoints")
-    (own,) = (path for path in place.iterdir() if path.suffix in (".ssdhash", ".leveldb"))
+    own = place / "table.ssdhash"
     with pytest.raises(EmbStoreError, match=own.name):
-        make("table", es.StorageOption(storage_type, [None, str(place), str(place)]))
-    with durable(place, storage_type=storage_type) as variable:
+        make("table", es.StorageOption(ABOVE_SSD, [None, str(place), str(place)]))
+    with durable(place) as variable:
         es.restore_persisted([variable], place / "checkpoints")
         assert contents(variable) == plain(50)
 
 
-def test_files_that_are_missing_are_told_and_the_pool_stays(
-    place: Path, storage_type: es.StorageType
-) -> None:
-    with durable(place, storage_type=storage_type) as variable:
+def test_files_that_are_missing_are_told_and_the_pool_stays(place: Path) -> None:
+    with durable(place) as variable:
         train(variable, range(50))
         es.persist([variable], place / "checkpoints")
-    (own,) = (path for path in place.iterdir() if path.suffix in (".ssdhash", ".leveldb"))
+    own = place / "table.ssdhash"
     own.rename(place / "elsewhere")
     with pytest.raises(StorageError, match=own.name):
-        durable(place, storage_type=storage_type)
+        durable(place)
     (place / "elsewhere").rename(own)
-    with durable(place, storage_type=storage_type) as variable:
+    with durable(place) as variable:
         es.restore_persisted([variable], place / "checkpoints")
         assert contents(variable) == plain(50)
 
 
-def test_a_checkpoint_is_advised_before_the_pool_has_no_place_for_what_changes(
-    place: Path, storage_type: es.StorageType
-) -> None:
+def test_a_checkpoint_is_advised_before_the_pool_has_no_place_for_what_changes(place: Path) -> None:
     size = pool_bytes_above_ssd(24) + 300 * 256
     with (
-        durable(place, storage_type=storage_type, pool_bytes=size) as variable,
-        durable(place, "another, whose cache is never full", storage_type) as other,
+        durable(place, pool_bytes=size) as variable,
+        durable(place, "another, whose cache is never full") as other,
     ):
         steps = 0
         while not es.should_persist([variable, other]):
@@ -155,10 +143,8 @@ def test_a_checkpoint_is_advised_before_the_pool_has_no_place_for_what_changes(
         assert contents(variable) == plain(steps + 5)
 
 
-def test_a_batch_as_large_as_the_pool_has_room_where_the_pool_can_give_rows_up(
-    place: Path, storage_type: es.StorageType
-) -> None:
-    with durable(place, storage_type=storage_type) as variable, make("plain") as other:
+def test_a_batch_as_large_as_the_pool_has_room_where_the_pool_can_give_rows_up(place: Path) -> None:
+    with durable(place) as variable, make("plain") as other:
         for first in range(0, 3000, 300):
             ids = np.arange(first, first + 300)
             for table in (variable, other):
@@ -171,16 +157,14 @@ def test_a_batch_as_large_as_the_pool_has_room_where_the_pool_can_give_rows_up(
             variable.apply_gradients(ids, np.ones((500, 4), np.float32))
         assert contents(variable) == before
         es.persist([variable], place / "checkpoints")
-    with durable(place, storage_type=storage_type) as variable:
+    with durable(place) as variable:
         es.restore_persisted([variable], place / "checkpoints")
         assert contents(variable) == before
 
 
-def test_a_damaged_row_of_the_pool_keeps_no_other_from_going_down(
-    place: Path, storage_type: es.StorageType
-) -> None:
+def test_a_damaged_row_of_the_pool_keeps_no_other_from_going_down(place: Path) -> None:
     size = pool_bytes_above_ssd(24) + 200 * 256
-    with durable(place, storage_type=storage_type, pool_bytes=size) as variable:
+    with durable(place, pool_bytes=size) as variable:
         train(variable, range(30))
         es.persist([variable], place / "checkpoints")
     pool = bytearray((place / "table.pool").read_bytes())
@@ -188,7 +172,7 @@ def test_a_damaged_row_of_the_pool_keeps_no_other_from_going_down(
     for record in records[:40]:
         pool[record + 64] ^= 1  # a weight
     (place / "table.pool").write_bytes(pool)
-    with durable(place, storage_type=storage_type, pool_bytes=size) as variable:
+    with durable(place, pool_bytes=size) as variable:
         es.restore_persisted([variable], place / "checkpoints")
         new = np.arange(1000, 1200)
         for some in np.split(new, 10) * 3:  # more often than the others, which they push down

@@ -117,10 +117,6 @@ class DurableTableAboveSsdHash(DurableTable):
     storage_type = es.StorageType.DRAM_PMEM_SSDHASH
 
 
-class DurableTableAboveLevelDb(DurableTable):
-    storage_type = es.StorageType.DRAM_PMEM_LEVELDB
-
-
 def sequences(table: type[DurableTable], examples: int) -> type:
     case: type = table.TestCase
     case.settings = settings(  # type: ignore[attr-defined]
@@ -134,4 +130,3 @@ def sequences(table: type[DurableTable], examples: int) -> type:
 
 TestDurableTable = sequences(DurableTable, 60)
 TestDurableTableAboveSsdHash = sequences(DurableTableAboveSsdHash, 30)
-TestDurableTableAboveLevelDb = sequences(DurableTableAboveLevelDb, 20)

@@ -232,18 +232,14 @@ def test_what_was_persisted_from_several_partitions_is_refused_by_another_pool(k
         train(var, 1)
 
 
-@pytest.mark.parametrize(
-    "storage_type", [es.StorageType.DRAM_PMEM_SSDHASH, es.StorageType.DRAM_PMEM_LEVELDB]
-)
-def test_a_pool_of_today_is_restored_on_several_partitions(
-    place: Path, storage_type: es.StorageType
-) -> None:
+def test_a_pool_of_today_is_restored_on_several_partitions(place: Path) -> None:
+    storage = pool_storage(place / "pool", es.StorageType.DRAM_PMEM_SSDHASH)
     (place / "pool").mkdir()
-    with variable(3, pool_storage(place / "pool", storage_type)) as var:
+    with variable(3, storage) as var:
         train(var, 1)
         before = var.export()
         es.persist([var], place / "persisted")
         train(var, 2)
-    with variable(3, pool_storage(place / "pool", storage_type)) as var:
+    with variable(3, storage) as var:
         es.restore_persisted([var], place / "persisted")
         assert_same(var.export(), before)

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from trained_table import check, check_newest, train_and_persist
-from trained_table_above_ssd import (
-    check_above_leveldb,
-    check_above_ssdhash,
-    train_above_leveldb,
-    train_above_ssdhash,
-)
+from trained_table_above_ssd import check_above_ssdhash, train_above_ssdhash
 
 from pmemlab.powercut.fixture import PowerCut
 
@@ -24,15 +16,8 @@ def test_a_cut_at_any_moment_leaves_the_last_checkpoint(power_cut: PowerCut) -> 
     power_cut(train_and_persist, check, tries=TRIES)
 
 
-@pytest.mark.parametrize(
-    ("app", "recover"),
-    [(train_above_ssdhash, check_above_ssdhash), (train_above_leveldb, check_above_leveldb)],
-    ids=["SSDHASH", "LEVELDB"],
-)
-def test_a_cut_at_any_moment_leaves_the_last_checkpoint_of_every_tier(
-    power_cut: PowerCut, app: Callable[[Path], None], recover: Callable[[Path, str], None]
-) -> None:
-    power_cut(app, recover, tries=TRIES)
+def test_a_cut_at_any_moment_leaves_the_last_checkpoint_of_every_tier(power_cut: PowerCut) -> None:
+    power_cut(train_above_ssdhash, check_above_ssdhash, tries=TRIES)
 
 
 @pytest.mark.long

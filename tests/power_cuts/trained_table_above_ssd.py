@@ -9,7 +9,6 @@ import trained_table
 import embstore as es
 
 SSDHASH = es.StorageType.DRAM_PMEM_SSDHASH
-LEVELDB = es.StorageType.DRAM_PMEM_LEVELDB
 
 
 def train_above_ssdhash(medium: Path) -> None:
@@ -18,11 +17,3 @@ def train_above_ssdhash(medium: Path) -> None:
 
 def check_above_ssdhash(medium: Path, output: str) -> None:
     trained_table.check(medium, output, SSDHASH)
-
-
-def train_above_leveldb(medium: Path) -> None:
-    trained_table.train_and_persist(medium, LEVELDB)
-
-
-def check_above_leveldb(medium: Path, output: str) -> None:
-    trained_table.check(medium, output, LEVELDB)

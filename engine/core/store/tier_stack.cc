@@ -90,32 +90,13 @@ std::unique_ptr<Tier> make_file_tier(const std::string& table_name, const TierSp
   throw Error(ErrorKind::kInvalidArgument, "tiers: there is no tier of kind " + spec.kind);
 }
 
-// A last tier that takes part in the checkpoints of a pool above it, and what it is to the pool.
-struct FollowingTier {
-  std::unique_ptr<Tier> tier;
-  CheckpointFollower* follower;
-};
-
-template <class LastTier>
-FollowingTier following(std::unique_ptr<LastTier> tier) {
-  CheckpointFollower* const follower = tier.get();
-  return {std::move(tier), follower};
-}
-
-FollowingTier make_following_tier(const std::string& table_name, const TierSpec& spec,
-                                  const RowLayout& layout, const std::string& optimizer) {
-  if (spec.kind == "LEVELDB") {
-    return following(std::make_unique<LevelDbTier>(table_name, layout, path_of(spec),
-                                                   LevelDbTier::FollowsCheckpoints{optimizer}));
-  }
-  if (spec.kind == "SSDHASH") {
-    SsdHashOptions options = ssd_hash_options(spec);
-    options.keeps = Keeps::kCheckpoints;
-    options.optimizer = optimizer;
-    return following(std::make_unique<SsdHashTier>(table_name, layout, path_of(spec), options));
-  }
-  throw Error(ErrorKind::kInvalidArgument,
-              "tiers: below a PMEM_POOL there can be SSDHASH or LEVELDB, not " + spec.kind);
+// The last tier, which takes part in the checkpoints of the pool above it.
+std::unique_ptr<SsdHashTier> make_following_tier(const std::string& table_name, const TierSpec& spec,
+                                                 const RowLayout& layout, const std::string& optimizer) {
+  SsdHashOptions options = ssd_hash_options(spec);
+  options.keeps = Keeps::kCheckpoints;
+  options.optimizer = optimizer;
+  return std::make_unique<SsdHashTier>(table_name, layout, path_of(spec), options);
 }
 
 std::vector<CheckpointName> names_of(const std::vector<PoolCheckpoint>& checkpoints) {
@@ -124,12 +105,17 @@ std::vector<CheckpointName> names_of(const std::vector<PoolCheckpoint>& checkpoi
   return names;
 }
 
-std::unique_ptr<PoolTier> make_pool(const std::string& table_name, const TierSpec& spec,
-                                    const RowLayout& layout, size_t tier, size_t tiers) {
-  if (tier != 1 || tiers > 3) {
+std::unique_ptr<PoolTier> make_pool(const std::string& table_name, const std::vector<TierSpec>& specs,
+                                    const RowLayout& layout, size_t tier) {
+  if (tier != 1 || specs.size() > 3) {
     throw Error(ErrorKind::kInvalidArgument,
                 "tiers: PMEM_POOL can only be the second, below DRAM, and have one tier below it");
   }
+  if (specs.size() == 3 && specs[2].kind != "SSDHASH") {
+    throw Error(ErrorKind::kInvalidArgument,
+                "tiers: below a PMEM_POOL there can be SSDHASH, not " + specs[2].kind);
+  }
+  const TierSpec& spec = specs[tier];
   if (!spec.size_bytes) {
     throw Error(ErrorKind::kInvalidArgument, "storage_size: a PMEM_POOL tier needs one");
   }
@@ -142,7 +128,7 @@ std::unique_ptr<PoolTier> make_pool(const std::string& table_name, const TierSpe
   }
   return std::make_unique<PoolTier>(path_of(spec), layout, PoolIdentity{table_name, spec.optimizer},
                                     *spec.size_bytes, libpmem(), files::system_file_calls(),
-                                    tiers == 2 ? PoolRole::kLast : PoolRole::kMiddle);
+                                    specs.size() == 2 ? PoolRole::kLast : PoolRole::kMiddle);
 }
 
 // Rows that a pool may hold above another tier. Those of the first tier have their places in it too; a quarter of what is
@@ -203,7 +189,7 @@ TierStack::TierStack(const std::string& table_name, const std::vector<TierSpec>&
     Level& level = levels_[t];
     level.capacity_rows = capacity_of(spec, layout);
     if (spec.kind == "PMEM_POOL") {
-      level.tier = make_pool(table_name, spec, layout, t, specs.size());
+      level.tier = make_pool(table_name, specs, layout, t);
       pool_ = static_cast<PoolTier*>(level.tier.get());
       level.headroom_rows = PoolTier::kHeadroomSlots / 2;
       if (t + 1 == specs.size()) {
@@ -218,9 +204,9 @@ TierStack::TierStack(const std::string& table_name, const std::vector<TierSpec>&
       continue;
     }
     if (pool_ != nullptr) {
-      FollowingTier below = make_following_tier(table_name, spec, layout, specs[t - 1].optimizer);
-      level.tier = std::move(below.tier);
-      follower_ = below.follower;
+      auto below = make_following_tier(table_name, spec, layout, specs[t - 1].optimizer);
+      follower_ = below.get();
+      level.tier = std::move(below);
       follower_->take_up(names_of(pool_->checkpoints()));
       continue;
     }

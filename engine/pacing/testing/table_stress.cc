@@ -179,7 +179,7 @@ std::vector<Storage> storages() {
           {"a durable pool", {dram(kSmall), durable_pool(kLarge)}},
           {"a durable pool above SSDHASH", {dram(kSmall), durable_pool(kSmallPool), ssd_hash(false)}},
 #ifndef __SANITIZE_THREAD__  // which can't see LevelDB's own locks: Debian's library isn't instrumented
-          {"a durable pool above LEVELDB", {dram(kSmall), durable_pool(kSmallPool), leveldb()}},
+          {"LEVELDB", {dram(kSmall), leveldb()}},
 #endif
           {"one tier with a sketch", {dram(kLarge)}, CacheStrategy::kLfu, bloom},
           {"three tiers with a sketch",

@@ -1,23 +1,16 @@
-// A LevelDB database in a directory of its own. One of rows that go with the process is made empty, and removed in the
-// end; one of rows that belong to checkpoints is taken over, and stays as long as there's a checkpoint in it.
+// A LevelDB database in a directory of its own, for as long as the process has it open: it's made empty, and
+// removed in the end.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 
 #include "row/row_layout.h"
-#include "threads/apply_gate.h"
 #include "tiers/leveldb/leveldb_library.h"
 #include "tiers/leveldb/leveldb_open_options.h"
-#include "tiers/leveldb/leveldb_record.h"
-#include "tiers/leveldb/worthless_mark.h"
 
 namespace embstore {
-
-enum class LevelDbRows { kOfTheProcess, kOfCheckpoints };
 
 // Any number of threads may read and write.
 class LevelDbDatabase {
@@ -30,11 +23,9 @@ class LevelDbDatabase {
   };
   using Batch = LevelDbOwned<LevelDbLibrary::WriteBatch>;
 
-  // Makes the database at the directory `path`; of the process's rows, empties one that a process left when it died.
-  // Throws Error(kMissingLibrary), InUseError, or Error(kStorage), which names `path`: there is something
-  // else, such as rows of the other kind.
-  LevelDbDatabase(std::string path, const RowLayout& layout, const LevelDbOptions& options,
-                  LevelDbRows rows = LevelDbRows::kOfTheProcess);
+  // Makes the database at the directory `path`; empties one that a process left when it died. Throws
+  // Error(kMissingLibrary), InUseError, or Error(kStorage), which names `path`: there is something else.
+  LevelDbDatabase(std::string path, const RowLayout& layout, const LevelDbOptions& options);
   ~LevelDbDatabase();
   LevelDbDatabase(const LevelDbDatabase&) = delete;
   LevelDbDatabase& operator=(const LevelDbDatabase&) = delete;
@@ -52,37 +43,14 @@ class LevelDbDatabase {
   // Throws Error(kStorage).
   Value get(std::string_view key) const;
 
-  // Calls visit(key, value) for the records from `first` up to `end`, without that, in the keys' order, as they are
-  // now. Blocks' checksums are checked. Throws Error(kStorage), or what visit throws.
-  using Visit = std::function<void(std::string_view key, std::string_view value)>;
-  void scan(std::string_view first, std::string_view end, const Visit& visit) const;
-  // Of those whose keys begin so.
-  void scan(const std::string& prefix, const Visit& visit) const { scan(prefix, end_of(prefix), visit); }
-  // Comes after all keys that begin so. REQUIRES: a byte of it isn't the greatest.
-  static std::string end_of(std::string prefix);
-  // About how many bytes of files hold those records.
-  uint64_t file_bytes_of(std::string_view first, std::string_view end) const;
-
-  // All that was written before the call is durable when this returns. Throws Error(kStorage).
-  // REQUIRES: rows of checkpoints.
-  void make_durable();
-
   // Throws Error(kStorage), which names the directory.
   [[noreturn]] void fail(const std::string& what) const;
 
  private:
-  void make_or_take_over(const RowLayout& layout);
-  void make(const RowLayout& layout);
+  void make_empty(const RowLayout& layout);
   void remove_leftover();
-  void take_over(const RowLayout& layout);
-  LevelDbFormatRecord read_format() const;
+  uint32_t read_format_version() const;
   void refuse_foreign_files() const;
-  void destroy(const char* what);
-  void unmark_emptied();
-  void leave() noexcept;
-  bool has_checkpoints() const;
-  bool empty_newest_log();
-  std::string newest_log() const;
   void open(bool make);
   void close() noexcept;
   // Throws where `error`, which is freed, isn't null.
@@ -90,13 +58,8 @@ class LevelDbDatabase {
 
   const LevelDbLibrary& calls_;
   const std::string path_;
-  const LevelDbRows rows_;
-  const WorthlessMark mark_;
-  std::atomic<bool> is_marked_{false};
-  ApplyGate writers_;  // alone: without any beside
   const LevelDbOpenOptions open_options_;
   const LevelDbOwned<LevelDbLibrary::ReadOptions> read_options_;
-  const LevelDbOwned<LevelDbLibrary::ReadOptions> scan_options_;
   const LevelDbOwned<LevelDbLibrary::WriteOptions> write_options_;
   LevelDbLibrary::Database* database_ = nullptr;
 };

@@ -22,16 +22,6 @@ const LevelDbLibrary& leveldb_library() {
     library.load(loaded.writebatch_put, "leveldb_writebatch_put");
     library.load(loaded.writebatch_delete, "leveldb_writebatch_delete");
     library.load(loaded.writebatch_append, "leveldb_writebatch_append");
-    library.load(loaded.create_iterator, "leveldb_create_iterator");
-    library.load(loaded.iter_destroy, "leveldb_iter_destroy");
-    library.load(loaded.iter_valid, "leveldb_iter_valid");
-    library.load(loaded.iter_seek, "leveldb_iter_seek");
-    library.load(loaded.iter_next, "leveldb_iter_next");
-    library.load(loaded.iter_key, "leveldb_iter_key");
-    library.load(loaded.iter_value, "leveldb_iter_value");
-    library.load(loaded.iter_get_error, "leveldb_iter_get_error");
-    library.load(loaded.approximate_sizes, "leveldb_approximate_sizes");
-    library.load(loaded.compact_range, "leveldb_compact_range");
     library.load(loaded.options_create, "leveldb_options_create");
     library.load(loaded.options_destroy, "leveldb_options_destroy");
     library.load(loaded.options_set_create_if_missing, "leveldb_options_set_create_if_missing");
@@ -49,7 +39,6 @@ const LevelDbLibrary& leveldb_library() {
     library.load(loaded.readoptions_create, "leveldb_readoptions_create");
     library.load(loaded.readoptions_destroy, "leveldb_readoptions_destroy");
     library.load(loaded.readoptions_set_verify_checksums, "leveldb_readoptions_set_verify_checksums");
-    library.load(loaded.readoptions_set_fill_cache, "leveldb_readoptions_set_fill_cache");
     library.load(loaded.writeoptions_create, "leveldb_writeoptions_create");
     library.load(loaded.writeoptions_destroy, "leveldb_writeoptions_destroy");
     return loaded;

@@ -24,7 +24,6 @@ struct LevelDbLibrary {
   struct ReadOptions;
   struct WriteOptions;
   struct WriteBatch;
-  struct Iterator;
   struct FilterPolicy;
   struct Cache;
 
@@ -47,19 +46,6 @@ struct LevelDbLibrary {
   void (*writebatch_delete)(WriteBatch*, const char* key, size_t key_bytes);
   void (*writebatch_append)(WriteBatch* to, const WriteBatch* from);
 
-  Iterator* (*create_iterator)(Database*, const ReadOptions*);
-  void (*iter_destroy)(Iterator*);
-  uint8_t (*iter_valid)(const Iterator*);
-  void (*iter_seek)(Iterator*, const char* key, size_t key_bytes);
-  void (*iter_next)(Iterator*);
-  const char* (*iter_key)(const Iterator*, size_t* key_bytes);
-  const char* (*iter_value)(const Iterator*, size_t* value_bytes);
-  void (*iter_get_error)(const Iterator*, char** error);
-  void (*approximate_sizes)(Database*, int ranges, const char* const* first_keys, const size_t* first_bytes,
-                            const char* const* end_keys, const size_t* end_bytes, uint64_t* sizes);
-  void (*compact_range)(Database*, const char* first_key, size_t first_bytes, const char* last_key,
-                        size_t last_bytes);
-
   Options* (*options_create)();
   void (*options_destroy)(Options*);
   void (*options_set_create_if_missing)(Options*, uint8_t);
@@ -79,7 +65,6 @@ struct LevelDbLibrary {
   ReadOptions* (*readoptions_create)();
   void (*readoptions_destroy)(ReadOptions*);
   void (*readoptions_set_verify_checksums)(ReadOptions*, uint8_t);
-  void (*readoptions_set_fill_cache)(ReadOptions*, uint8_t);
   WriteOptions* (*writeoptions_create)();
   void (*writeoptions_destroy)(WriteOptions*);
 };

@@ -16,9 +16,9 @@ constexpr size_t kFloatsOffset = kHeaderOffset + sizeof(RowHeader);
 
 }  // namespace
 
-LevelDbFormatRecord LevelDbFormatRecord::of(const RowLayout& layout, uint32_t version) {
+LevelDbFormatRecord LevelDbFormatRecord::of(const RowLayout& layout) {
   LevelDbFormatRecord record{.magic = kMagic,
-                             .version = version,
+                             .version = kVersion,
                              .dim = static_cast<uint32_t>(layout.dim()),
                              .slot_count = static_cast<uint32_t>(layout.slot_count()),
                              .reserved = {},
@@ -31,8 +31,6 @@ std::string_view LevelDbFormatRecord::bytes() const {
   return {reinterpret_cast<const char*>(this), sizeof(*this)};
 }
 
-bool LevelDbFormatRecord::is_whole() const { return crc == crc32c(this, offsetof(LevelDbFormatRecord, crc)); }
-
 LevelDbRowKey leveldb_row_key(uint32_t table, const Place& place) {
   const uint32_t number = __builtin_bswap32(table);
   const uint64_t key = __builtin_bswap64(static_cast<uint64_t>(place.key) ^ (uint64_t{1} << 63));
@@ -43,21 +41,6 @@ LevelDbRowKey leveldb_row_key(uint32_t table, const Place& place) {
   std::memcpy(record.data() + 1 + sizeof(number), &key, sizeof(key));
   std::memcpy(record.data() + 1 + sizeof(number) + sizeof(key), &slot, sizeof(slot));
   return record;
-}
-
-std::optional<Place> place_of_row_key(std::string_view key) {
-  if (key.size() != sizeof(LevelDbRowKey) || key[0] != 'r') return std::nullopt;
-  uint64_t number = 0;
-  uint32_t slot = 0;
-  std::memcpy(&number, key.data() + 1 + sizeof(uint32_t), sizeof(number));
-  std::memcpy(&slot, key.data() + 1 + sizeof(uint32_t) + sizeof(number), sizeof(slot));
-  return Place{static_cast<int64_t>(__builtin_bswap64(number) ^ (uint64_t{1} << 63)),
-               __builtin_bswap32(slot)};
-}
-
-std::string leveldb_rows_prefix(uint32_t table) {
-  const LevelDbRowKey key = leveldb_row_key(table, {0, 0});
-  return {key.data(), 1 + sizeof(table)};
 }
 
 LevelDbRowValue::LevelDbRowValue(const RowLayout& layout)
@@ -76,14 +59,9 @@ void LevelDbRowValue::encode(uint64_t sequence, const RowHeader& header, const f
 bool LevelDbRowValue::decode(std::string_view value, uint64_t& sequence, RowHeader& header,
                              float* floats) const {
   if (value.size() != bytes_) return false;
-  std::memcpy(floats, value.data() + kFloatsOffset, row_bytes_);
-  return decode(value, sequence, header);
-}
-
-bool LevelDbRowValue::decode(std::string_view value, uint64_t& sequence, RowHeader& header) const {
-  if (value.size() != bytes_) return false;
   std::memcpy(&sequence, value.data(), sizeof(sequence));
   std::memcpy(&header, value.data() + kHeaderOffset, sizeof(header));
+  std::memcpy(floats, value.data() + kFloatsOffset, row_bytes_);
   const size_t crc_offset = bytes_ - sizeof(uint32_t);
   uint32_t crc = 0;
   std::memcpy(&crc, value.data() + crc_offset, sizeof(crc));

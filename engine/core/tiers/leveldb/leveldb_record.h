@@ -4,8 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <string>
 #include <string_view>
 
 #include "row/place.h"
@@ -14,15 +12,13 @@
 
 namespace embstore {
 
-// What the keys of checkpoints begin with.
-constexpr char kLevelDbCheckpointPrefix = 'c';
-
 // Says what a database holds.
 struct LevelDbFormatRecord {
   static constexpr std::string_view kKey = "format";
   static constexpr std::array<char, 8> kMagic = {'E', 'M', 'B', 'S', 'T', 'L', 'D', 'B'};
-  static constexpr uint32_t kVersion = 2;             // rows go with the process
-  static constexpr uint32_t kCheckpointsVersion = 3;  // rows of checkpoints stay
+  static constexpr uint32_t kVersion = 2;
+  // Of earlier versions of the engine, below a durable pool: the rows belong to checkpoints.
+  static constexpr uint32_t kCheckpointsVersion = 3;
 
   std::array<char, 8> magic;
   uint32_t version;
@@ -31,19 +27,14 @@ struct LevelDbFormatRecord {
   uint32_t reserved[2];
   uint32_t crc;
 
-  static LevelDbFormatRecord of(const RowLayout& layout, uint32_t version = kVersion);
+  static LevelDbFormatRecord of(const RowLayout& layout);
   std::string_view bytes() const;
-  bool is_whole() const;
 };
 
 // 'r', the number of the table in the database, the row's key with its sign flipped, the slot; the numbers
 // big-endian, so that LevelDB's order is the keys' order.
 using LevelDbRowKey = std::array<char, 1 + sizeof(uint32_t) + sizeof(int64_t) + sizeof(Slot)>;
 LevelDbRowKey leveldb_row_key(uint32_t table, const Place& place);
-// Nothing where it isn't the key of a row.
-std::optional<Place> place_of_row_key(std::string_view key);
-// What the keys of a table's rows begin with; those of the next table's come after them all.
-std::string leveldb_rows_prefix(uint32_t table);
 
 // The value of a row's record: the sequence number of its write, the header, the floats, the checksum.
 class LevelDbRowValue {
@@ -55,8 +46,6 @@ class LevelDbRowValue {
   void encode(uint64_t sequence, const RowHeader& header, const float* floats, char* value) const;
   // Says whether the value is whole; header and floats are unspecified where it isn't.
   bool decode(std::string_view value, uint64_t& sequence, RowHeader& header, float* floats) const;
-  // The same without the floats.
-  bool decode(std::string_view value, uint64_t& sequence, RowHeader& header) const;
 
  private:
   const size_t row_bytes_;

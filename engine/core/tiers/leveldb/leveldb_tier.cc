@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <new>
 #include <numeric>
-#include <optional>
 #include <string_view>
 
 #include "access/phase.h"
@@ -19,38 +18,24 @@ std::string_view bytes_of(const LevelDbRowKey& key) { return {key.data(), key.si
 }  // namespace
 
 LevelDbTier::LevelDbTier(const std::string& table_name, const RowLayout& layout, const std::string& path,
-                         const LevelDbOptions& options, const FollowsCheckpoints* follows)
+                         const LevelDbOptions& options)
     : layout_(layout),
       row_value_(layout),
-      shared_(path, table_name, layout, options,
-              follows != nullptr ? LevelDbRows::kOfCheckpoints : LevelDbRows::kOfTheProcess),
-      database_(shared_.database()),
-      follows_(follows != nullptr ? std::optional(*follows) : std::nullopt),
-      table_name_(table_name),
-      records_(database_, shared_.number(), table_name) {}
-
-LevelDbTier::LevelDbTier(const std::string& table_name, const RowLayout& layout, const std::string& path,
-                         const LevelDbOptions& options)
-    : LevelDbTier(table_name, layout, path, options, nullptr) {}
-
-LevelDbTier::LevelDbTier(const std::string& table_name, const RowLayout& layout, const std::string& path,
-                         const FollowsCheckpoints& follows, const LevelDbOptions& options)
-    : LevelDbTier(table_name, layout, path, options, &follows) {}
+      shared_(path, table_name, layout, options),
+      database_(shared_.database()) {}
 
 void LevelDbTier::write(const RowBatch& rows, std::span<Slot> slots) {
   if (rows.empty()) return;
   std::vector<char> value(row_value_.bytes());
 
   const MutexLock lock(write_mutex_);
-  give_up_unrestored();
   LevelDbDatabase::Batch batch = database_.make_batch();
   if (const uint64_t end = next_sequence_ + rows.size(); end > kSlots) {
     reused_places_.store(end, std::memory_order_release);
   }
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (follows_) skip_taken_slots(rows.header(i).key);
     const uint64_t sequence = next_sequence_++;
-    slots[i] = leveldb_slot(sequence);
+    slots[i] = slot_of(sequence);
     row_value_.encode(sequence, rows.header(i), rows.row(i), value.data());
     const LevelDbRowKey key = row_key({rows.header(i).key, slots[i]});
     database_.put(batch, bytes_of(key), {value.data(), value.size()});
@@ -81,7 +66,7 @@ void LevelDbTier::read_rows(std::span<const Place> places, RowPart, RowBatch& ro
       }
       uint64_t sequence = 0;
       const bool whole = row_value_.decode(value.bytes(), sequence, rows.header(i), rows.row(i));
-      if (!whole || rows.header(i).key != place.key || leveldb_slot(sequence) != place.slot) {
+      if (!whole || rows.header(i).key != place.key || slot_of(sequence) != place.slot) {
         database_.fail("the row of key " + std::to_string(place.key) + " is damaged");
       }
     } catch (const Error& error) {
@@ -100,20 +85,19 @@ void LevelDbTier::note_erased(std::span<const Place> places) noexcept {
   try {
     erased_.insert(erased_.end(), places.begin(), places.end());
   } catch (const std::bad_alloc&) {
-    // Then the records stay as long as the database. Nothing refers to them, and a place that is given
-    // out again gets a new record in place of the old. But a checkpoint would take them for rows.
-    has_lost_erasures_ = true;
+    // Then the records stay as long as the database. Nothing refers to them, and a place that is given out again gets a
+    // new record in place of the old.
   }
 }
 
-// Where rows only leave, no write comes that would see to it.
+// If rows only leave, no write() comes to delete their records.
 void LevelDbTier::compact() {
   constexpr size_t kMany = size_t{1} << 16;
   const size_t waiting = [this] {
     const MutexLock lock(erased_mutex_);
     return erased_.size();
   }();
-  if (waiting + deletable_.load(std::memory_order_relaxed) >= kMany) drain();
+  if (waiting >= kMany) drain();
 }
 
 void LevelDbTier::drain() {
@@ -134,67 +118,34 @@ TierStats LevelDbTier::stats() const {
 }
 
 void LevelDbTier::delete_erased_then(const LevelDbDatabase::Batch* puts, size_t bytes_put) {
-  sort_erased(MayRead::kYes);
-  places_.release_but_for(checkpoints_.numbers());
-  count_deletable();
-  const std::vector<Place>& erased = places_.deletable();
-  if (erased.empty() && puts == nullptr) return;
-  LevelDbDatabase::Batch batch = database_.make_batch();
-  do {
-    const size_t count = std::min(kErasuresABatch, erased.size());
-    for (const Place& place : std::span(erased).last(count))
-      database_.remove(batch, bytes_of(row_key(place)));
-    size_t bytes = count * sizeof(LevelDbRowKey);
-    if (count == erased.size() && puts != nullptr) {
-      database_.append(batch, *puts);
-      bytes += bytes_put;
-    }
-    Phase phase(meter());
-    phase.count(Access::kFileWrite, 1, bytes);
-    database_.write(batch);
-    database_.clear(batch);
-    places_.forget_deletable(count);
-    count_deletable();
-  } while (!erased.empty());
-}
-
-void LevelDbTier::sort_erased(MayRead may_read) {
   std::vector<Place> erased;
   {
     const MutexLock lock(erased_mutex_);
-    if (checkpoints_.empty()) return places_.add_deletable(erased_);
     erased.swap(erased_);
   }
+  if (erased.empty() && puts == nullptr) return;
   try {
-    for (; !erased.empty(); erased.pop_back()) {
-      const std::optional<CheckpointSpan> checkpoints = needed_by(erased.back(), may_read);
-      if (checkpoints) {
-        places_.keep_back(erased.back(), *checkpoints);
-      } else {
-        places_.add_deletable(erased.back());
+    LevelDbDatabase::Batch batch = database_.make_batch();
+    do {
+      const size_t count = std::min(kErasuresABatch, erased.size());
+      for (const Place& place : std::span(erased).last(count)) {
+        database_.remove(batch, bytes_of(row_key(place)));
       }
-    }
+      size_t bytes = count * sizeof(LevelDbRowKey);
+      if (count == erased.size() && puts != nullptr) {
+        database_.append(batch, *puts);
+        bytes += bytes_put;
+      }
+      Phase phase(meter());
+      phase.count(Access::kFileWrite, 1, bytes);
+      database_.write(batch);
+      database_.clear(batch);
+      erased.resize(erased.size() - count);
+    } while (!erased.empty());
   } catch (...) {
     note_erased(erased);
     throw;
   }
-}
-
-// The slot alone tells the sequence number only as long as no slot came twice.
-std::optional<CheckpointSpan> LevelDbTier::needed_by(const Place& place, MayRead may_read) const {
-  const uint64_t sequence = newest_leveldb_sequence(place.slot, next_sequence_);
-  if (sequence < kSlots) return checkpoints_.needing(sequence);
-  const std::optional<CheckpointSpan> all = checkpoints_.needing(0);
-  if (sequence < checkpoints_.sequence_end() || may_read == MayRead::kNo) return all;
-  const LevelDbDatabase::Value value = database_.get(bytes_of(row_key(place)));
-  uint64_t written = 0;
-  RowHeader header{};
-  if (value.data == nullptr) return std::nullopt;
-  return row_value_.decode(value.bytes(), written, header) ? checkpoints_.needing(written) : all;
-}
-
-void LevelDbTier::count_deletable() noexcept {
-  deletable_.store(places_.deletable().size(), std::memory_order_relaxed);
 }
 
 }  // namespace embstore

@@ -16,21 +16,19 @@
 
 namespace embstore {
 
-// One table's share of the database at a directory. The first table makes it or takes it over, the last one removes it
-// unless a checkpoint is in it.
+// One table's share of the database at a directory. The first table makes it, the last one removes it.
 class SharedLevelDb {
  public:
-  // Throws what LevelDbDatabase's constructor throws; Error(kStorage) too where a table of that name, or one
+  // Throws what LevelDbDatabase's constructor throws; InUseError too where a table of that name, or one
   // of another layout, has the directory. `options` count where the database isn't open yet.
   SharedLevelDb(const std::string& path, const std::string& table_name, const RowLayout& layout,
-                const LevelDbOptions& options, LevelDbRows rows = LevelDbRows::kOfTheProcess);
+                const LevelDbOptions& options);
   ~SharedLevelDb();
   SharedLevelDb(const SharedLevelDb&) = delete;
   SharedLevelDb& operator=(const SharedLevelDb&) = delete;
 
   LevelDbDatabase& database() const { return *database_; }
-  // No two tables of a database get the same one, not even one after the other. Where rows stay, a table of this
-  // name always gets it.
+  // No two tables of a database get the same one, not even one after the other.
   uint32_t number() const { return number_; }
   // How many tables share it now.
   size_t table_count() const;

@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,15 +37,6 @@ void AnotherProcess::end() {
   close(stdin_);
   int status = 0;
   check(waitpid(child_, &status, 0) == child_ && status == 0, "another process failed");
-  close(stdout_);
-}
-
-void AnotherProcess::kill() {
-  ::kill(child_, SIGKILL);
-  int status = 0;
-  check(waitpid(child_, &status, 0) == child_ && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL,
-        "another process failed before it was killed");
-  close(stdin_);
   close(stdout_);
 }
 

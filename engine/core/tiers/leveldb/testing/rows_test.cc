@@ -197,35 +197,88 @@ void what_is_not_this_tiers_is_refused(const TemporaryDirectory& directory) {
   says(error_of(ErrorKind::kStorage, [&] { LevelDbTier("var", kLayout, path + "/a/b"); }), path);
 }
 
-void databases_of_others_are_refused_and_stay(const std::string& path) {
-  // Whose, its format record says.
-  const auto leave = [&](std::string_view key, std::string_view value) {
-    const LevelDbLibrary& calls = leveldb_library();
-    const LevelDbOpenOptions options(calls, {});
-    calls.options_set_create_if_missing(options.handle.get(), 1);
+// Another program's database, or another version's.
+class OthersDatabase {
+ public:
+  explicit OthersDatabase(const std::string& path)
+      : options_(calls_, {}),
+        read_options_(calls_.readoptions_create(), {calls_.readoptions_destroy}),
+        write_options_(calls_.writeoptions_create(), {calls_.writeoptions_destroy}) {
+    calls_.options_set_create_if_missing(options_.handle.get(), 1);
     char* error = nullptr;
-    LevelDbLibrary::Database* const database = calls.open(options.handle.get(), path.c_str(), &error);
-    check(error == nullptr, "another's database can be made");
-    const LevelDbOwned<LevelDbLibrary::WriteBatch> batch(calls.writebatch_create(),
-                                                         {calls.writebatch_destroy});
-    const LevelDbOwned<LevelDbLibrary::WriteOptions> how(calls.writeoptions_create(),
-                                                         {calls.writeoptions_destroy});
-    calls.writebatch_put(batch.get(), key.data(), key.size(), value.data(), value.size());
-    calls.write(database, how.get(), batch.get(), &error);
+    database_ = calls_.open(options_.handle.get(), path.c_str(), &error);
+    check(error == nullptr, "another's database can be opened");
+  }
+  ~OthersDatabase() { calls_.close(database_); }
+  OthersDatabase(const OthersDatabase&) = delete;
+  OthersDatabase& operator=(const OthersDatabase&) = delete;
+
+  void put(std::string_view key, std::string_view value) {
+    const LevelDbOwned<LevelDbLibrary::WriteBatch> batch(calls_.writebatch_create(),
+                                                         {calls_.writebatch_destroy});
+    calls_.writebatch_put(batch.get(), key.data(), key.size(), value.data(), value.size());
+    char* error = nullptr;
+    calls_.write(database_, write_options_.get(), batch.get(), &error);
     check(error == nullptr, "another's database can be written");
-    calls.close(database);
-  };
-  const auto refusal = [&] {
-    const std::string message = error_of(ErrorKind::kStorage, [&] { LevelDbTier("var", kLayout, path); });
-    check(fs::exists(path + "/CURRENT"), "it stays");
-    return message;
-  };
-  leave("name", "somebody's");
-  check(refusal() == path + ": is a LevelDB database of something else; give another directory", refusal());
+  }
+  std::string get(std::string_view key) const {
+    size_t bytes = 0;
+    char* error = nullptr;
+    const LevelDbOwned<char> value(
+        calls_.get(database_, read_options_.get(), key.data(), key.size(), &bytes, &error),
+        {calls_.free_text});
+    check(error == nullptr && value != nullptr, "another's database still has its records");
+    return {value.get(), bytes};
+  }
+
+ private:
+  const LevelDbLibrary& calls_ = leveldb_library();
+  const LevelDbOpenOptions options_;
+  const LevelDbOwned<LevelDbLibrary::ReadOptions> read_options_;
+  const LevelDbOwned<LevelDbLibrary::WriteOptions> write_options_;
+  LevelDbLibrary::Database* database_ = nullptr;
+};
+
+// The error that names the path of a database with these records, whose records are still there afterwards.
+std::string refusal_of(const std::string& path, const std::map<std::string, std::string>& records) {
+  {
+    OthersDatabase others(path);
+    for (const auto& [key, value] : records) others.put(key, value);
+  }
+  const std::string message = error_of(ErrorKind::kStorage, [&] { LevelDbTier("var", kLayout, path); });
+  check(message.starts_with(path + ": "), message);
+  const OthersDatabase others(path);
+  for (const auto& [key, value] : records)
+    check(others.get(key) == value, "a refused database stays as it was");
+  return message;
+}
+
+std::string format_record_of_version(uint32_t version) {
   LevelDbFormatRecord record = LevelDbFormatRecord::of(kLayout);
-  record.version += 1;
-  leave(LevelDbFormatRecord::kKey, record.bytes());
-  check(refusal().find("has format version 3") != std::string::npos, refusal());
+  record.version = version;
+  return std::string(record.bytes());
+}
+
+void databases_of_others_are_refused_and_stay(const TemporaryDirectory& directory) {
+  const std::string somebodys = directory / "somebodys";
+  check(refusal_of(somebodys, {{"name", "somebody's"}}) ==
+            somebodys + ": is a LevelDB database of something else; give another directory",
+        "it isn't this tier's");
+  const std::string later = refusal_of(directory / "later", {{"format", format_record_of_version(4)}});
+  check(later.find("has format version 4; this program writes version 2") != std::string::npos, later);
+}
+
+// Earlier versions kept rows below a durable pool in version 3, which nothing reads any more.
+void rows_of_earlier_versions_checkpoints_are_refused_with_the_way_out_and_stay(const std::string& path) {
+  const std::string row(leveldb_row_key(0, {7, 3}).data(), sizeof(LevelDbRowKey));
+  const std::string message = refusal_of(
+      path, {{"format", format_record_of_version(3)}, {"tvar", "a table"}, {row, "a checkpoint's row"}});
+  check(message.find(
+            "has format version 3, which earlier versions of this program wrote below a durable pool") !=
+            std::string::npos,
+        message);
+  check(message.find("restore the variable with such a version and es.save() it") != std::string::npos,
+        message);
 }
 
 void another_process_s_database_is_in_use(const std::string& path) {
@@ -404,7 +457,8 @@ void test_rows() {
   a_closed_tier_leaves_nothing(directory / "closed");
   tables_share_the_database_of_a_directory(directory / "shared");
   what_is_not_this_tiers_is_refused(directory);
-  databases_of_others_are_refused_and_stay(directory / "others");
+  databases_of_others_are_refused_and_stay(directory);
+  rows_of_earlier_versions_checkpoints_are_refused_with_the_way_out_and_stay(directory / "version-3");
   another_process_s_database_is_in_use(directory / "in-use");
   damaged_rows_are_told_and_the_others_read(directory / "damaged");
   a_leftover_of_a_dead_process_is_emptied(directory / "leftover");

@@ -14,8 +14,7 @@ class AnotherProcess {
   explicit AnotherProcess(const std::vector<std::string>& arguments);
   // Waits for a byte that it writes; false where it is gone.
   bool answers() const;
-  void end();   // by closing its stdin; fails unless it ends well
-  void kill();  // in the midst of whatever it does
+  void end();  // by closing its stdin; fails unless it ends well
 
  private:
   pid_t child_ = 0;
@@ -27,12 +26,7 @@ class AnotherProcess {
 int hold_a_database(
     const std::string& path);  // opens a tier, writes a byte to stdout, waits for the end of stdin
 int leave_a_database(const std::string& path);  // writes a row and dies
-int train_until_killed(const std::string& folder, uint64_t seed);
 
 void test_rows();
-void test_following();
-void test_refusals();
-void test_random_sequences();
-void test_kills();
 
 }  // namespace embstore
