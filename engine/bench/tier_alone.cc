@@ -16,7 +16,8 @@ std::unique_ptr<Tier> make_tier(const std::string& kind, std::string directory, 
   if (kind == "SSDHASH") {
     SsdHashOptions options;
     options.direct = direct;
-    return std::make_unique<SsdHashTier>("bench", layout, std::move(directory), options);
+    return std::make_unique<SsdHashTier>(log::TableIdentity{"bench", "", layout, {}}, std::move(directory),
+                                         options);
   }
   throw Error(ErrorKind::kInvalidArgument,
               "kind: there is no tier " + kind + (direct ? " that goes past the page cache" : " in files"));

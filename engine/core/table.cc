@@ -9,23 +9,15 @@
 #include "access/phase.h"
 #include "errors/error.h"
 #include "keep/kept_rows.h"
-#include "keep/pool_checkpoint.h"
 #include "keep/save.h"
+#include "keep/table_moment.h"
 #include "lookup/look_up.h"
 #include "update/gathered_update.h"
 #include "update/resident_update.h"
 
 namespace embstore {
 
-Table::Table(const TableSpec& spec) : parts_(spec) {
-  try {
-    take_over_kept_rows(parts_);
-  } catch (...) {
-    if (parts_.mover) parts_.mover->stop();
-    parts_.store->tiers().close();
-    throw;
-  }
-}
+Table::Table(const TableSpec& spec) : parts_(spec) {}
 
 Table::~Table() {
   try {
@@ -37,28 +29,47 @@ Table::~Table() {
   }
 }
 
-Table::Operation::Operation(const Table& table) : table_(table), guard_(table.parts_.epochs.enter()) {
-  if (table.closed_.load()) throw Error(ErrorKind::kClosed, table.parts_.name + " is closed");
+void Table::end_operations() {
+  parts_.closed.store(true);
+  parts_.epochs.wait_until_idle();
+  if (parts_.mover) parts_.mover->stop();
 }
 
 void Table::close() {
   MutexLock lock(close_mutex_);
-  closed_.store(true);
-  parts_.epochs.wait_until_idle();
+  end_operations();
   if (!parts_.store) return;
-  if (parts_.mover) parts_.mover->stop();
-  TierStack& tiers = parts_.store->tiers();
-  if (tiers.last().keeps_rows()) write_down_all_rows(parts_);
-  tiers.close();  // before the mover goes, which a tier's own thread may be calling
+  if (keeps_rows()) {
+    // Where nobody said what to begin with, the rows of the earlier process stay as they are.
+    const bool is_begun = !parts_.store->tiers().checkpoints()->awaits_restore();
+    if (!rows_are_kept_ && is_begun) embstore::keep_rows(parts_, log::draw_uuid());
+    if (is_begun) drop_older_rows(parts_);
+  }
+  parts_.store->tiers().close();  // before the mover goes, which a tier's own thread may be calling
   parts_.mover.reset();
   parts_.store.reset();
 }
+
+void Table::keep_rows(const log::CheckpointId& id) {
+  MutexLock lock(close_mutex_);
+  end_operations();
+  if (!parts_.store || rows_are_kept_) return;
+  embstore::keep_rows(parts_, id);
+  rows_are_kept_ = true;
+}
+
+std::vector<log::CheckpointId> Table::kept_rows() const {
+  Operation operation(parts_);
+  return embstore::kept_rows(parts_);
+}
+
+void Table::take_over_kept_rows(const log::CheckpointId* id) { embstore::take_over_kept_rows(parts_, id); }
 
 // --- Reading
 
 void Table::lookup(std::span<const int64_t> ids, float* out, bool train,
                    std::span<const uint32_t> occurrences) const {
-  Operation operation(*this);
+  Operation operation(parts_);
   const LookUp look_up(*parts_.store, parts_.filters, parts_.initial);
   std::vector<RowRef> refs(occurrences.size());  // where each is, to count it as often as it occurs
   RowRef* const wanted_refs = occurrences.empty() ? nullptr : refs.data();
@@ -106,7 +117,7 @@ void Table::lookup(std::span<const int64_t> ids, float* out, bool train,
 }
 
 void Table::lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const {
-  Operation operation(*this);
+  Operation operation(parts_);
   IndexReader reader(parts_.store->index());
   for (size_t i = 0; i < ids.size(); ++i) {
     IndexHit hit = reader.find(hash_key(ids[i]), ids[i]);
@@ -157,24 +168,24 @@ void visit_facts(TableParts& table, std::span<const int64_t> ids, Visit visit) {
 }  // namespace
 
 void Table::frequencies(std::span<const int64_t> ids, int64_t* frequencies) const {
-  Operation operation(*this);
+  Operation operation(parts_);
   visit_facts(parts_, ids, [frequencies](size_t i, const KeyFacts& facts) {
     frequencies[i] = static_cast<int64_t>(facts.frequency);
   });
 }
 
 void Table::versions(std::span<const int64_t> ids, int64_t* versions) const {
-  Operation operation(*this);
+  Operation operation(parts_);
   visit_facts(parts_, ids, [versions](size_t i, const KeyFacts& facts) { versions[i] = facts.version; });
 }
 
 uint64_t Table::row_count() const {
-  Operation operation(*this);
+  Operation operation(parts_);
   return parts_.store->row_count();
 }
 
 TableStats Table::stats() const {
-  Operation operation(*this);
+  Operation operation(parts_);
   const RowStore& store = *parts_.store;
   const Mover* const mover = parts_.mover.get();
   TableStats stats{
@@ -204,19 +215,19 @@ TableStats Table::stats() const {
 
 void Table::watch(const void* owner,
                   const std::function<std::shared_ptr<PhaseWatcher>(size_t tier)>& watcher_of) {
-  Operation operation(*this);
+  Operation operation(parts_);
   const TierStack& tiers = parts_.store->tiers();
   for (size_t t = 0; t < tiers.size(); ++t) tiers.tier(t).meter().watch(owner, watcher_of(t));
 }
 
 void Table::unwatch(const void* owner) {
-  Operation operation(*this);
+  Operation operation(parts_);
   const TierStack& tiers = parts_.store->tiers();
   for (size_t t = 0; t < tiers.size(); ++t) tiers.tier(t).meter().unwatch(owner);
 }
 
 void Table::drain() const {
-  Operation operation(*this);
+  Operation operation(parts_);
   if (!parts_.mover) return;
   const ApplyGate::Shared gate(parts_.gate);
   for (;;) {
@@ -234,7 +245,10 @@ class Table::PreparedApply::Scope {
  public:
   Scope(Table& table, std::span<const int64_t> ids, const float* gradients,
         std::span<const uint32_t> occurrences)
-      : operation_(table), parts_(table.parts_), ids_(ids.size()), batch_(GradientBatch::take_spare()) {
+      : operation_(table.parts_),
+        parts_(table.parts_),
+        ids_(ids.size()),
+        batch_(GradientBatch::take_spare()) {
     batch_->group(ids, gradients, parts_.layout.dim(), occurrences);
   }
   ~Scope() {
@@ -345,106 +359,117 @@ void Table::advance_apply_count(int64_t at_least) {
 }
 
 double Table::learning_rate() const {
-  const Operation operation(*this);
+  const Operation operation(parts_);
   MutexLock lock(parts_.state_mutex);
   return parts_.optimizer_state.learning_rate;
 }
 
 void Table::set_learning_rate(double learning_rate) {
-  const Operation operation(*this);
+  const Operation operation(parts_);
   MutexLock lock(parts_.state_mutex);
   parts_.optimizer_state.learning_rate = learning_rate;
 }
 
 // --- Keeping
 
-PoolTier& Table::pool() const {
-  PoolTier* const pool = parts_.store->tiers().pool();
-  if (pool == nullptr) {
+log::Checkpoints& Table::checkpoints() const {
+  log::Checkpoints* const checkpoints = parts_.store->tiers().checkpoints();
+  if (checkpoints == nullptr || parts_.store->tiers().keeps_rows()) {
     throw Error(ErrorKind::kInvalidArgument,
                 parts_.name + ": keeps no checkpoints of its own; make it with durability=\"checkpoint\"");
   }
-  return *pool;
+  return *checkpoints;
 }
 
-BegunPoolCheckpoint Table::begin_persist(checkpoint::Writer& file, bool waiting_keys) {
-  Operation operation(*this);
-  pool();
-  return begin_pool_checkpoint(parts_, file, waiting_keys);
+BegunCheckpoint Table::begin_persist(checkpoint::Writer& file, bool waiting_keys) {
+  Operation operation(parts_);
+  checkpoints();
+  return begin_checkpoint(parts_, file, waiting_keys);
 }
 
-void Table::finish_persist(uint64_t number, const CheckpointId& id) {
-  Operation operation(*this);
-  pool();
-  commit_pool_checkpoint(parts_, operation, number, id);
+void Table::finish_persist(uint64_t number, const log::CheckpointId& id) {
+  Operation operation(parts_);
+  checkpoints();
+  commit_checkpoint(parts_, operation, number, id);
 }
 
 void Table::drop_persisted(uint64_t number) {
-  Operation operation(*this);
-  pool();
-  drop_pool_checkpoint(parts_, number);
+  Operation operation(parts_);
+  checkpoints();
+  drop_checkpoint(parts_, number);
 }
 
-std::vector<PoolCheckpoint> Table::persisted() const {
-  Operation operation(*this);
-  return pool().checkpoints();
+std::vector<log::KeptCheckpoint> Table::persisted() const {
+  Operation operation(parts_);
+  return checkpoints().kept();
+}
+
+void Table::restore_persisted(uint64_t number, checkpoint::Partition partition,
+                              const checkpoint::Chain& chain, const TableState& state, bool waiting_keys) {
+  Operation operation(parts_);
+  checkpoints();
+  restore_checkpoint(parts_, number, partition, chain, state, waiting_keys);
 }
 
 bool Table::should_persist() const {
-  Operation operation(*this);
-  return !pool().has_pending() && parts_.store->rows(0) >= parts_.store->tiers().capacity_rows(0);
+  Operation operation(parts_);
+  return !checkpoints().has_pending() && parts_.store->rows(0) >= parts_.store->tiers().capacity_rows(0);
 }
 
 bool Table::is_pool_short() const {
-  Operation operation(*this);
-  return !pool().has_pending() && parts_.store->tiers().is_pool_short();
+  Operation operation(parts_);
+  return !checkpoints().has_pending() && parts_.store->tiers().is_pool_short();
 }
 
 bool Table::awaits_restore() const {
-  Operation operation(*this);
-  return pool().awaits_restore();
+  Operation operation(parts_);
+  return checkpoints().awaits_restore();
 }
 
 void Table::discard_persisted() {
-  Operation operation(*this);
-  if (!pool().awaits_restore()) {
+  Operation operation(parts_);
+  if (!checkpoints().awaits_restore()) {
     throw Error(ErrorKind::kInvalidArgument,
-                parts_.name + ": its pool holds nothing of an earlier run that could be discarded");
+                parts_.name + ": holds nothing of an earlier run that could be discarded");
   }
   Standstill standstill(parts_);
-  give_up_pool_checkpoints(parts_);
+  give_up_checkpoints(parts_);
 }
 
 ExportedRows Table::export_rows(OnDamage on_damage) const {
-  Operation operation(*this);
+  Operation operation(parts_);
   Standstill standstill(parts_);
   return embstore::export_rows(parts_, on_damage);
 }
 
 std::vector<int64_t> Table::find_damaged() const {
-  Operation operation(*this);
+  Operation operation(parts_);
   Standstill standstill(parts_);
   return embstore::find_damaged_rows(parts_);
 }
 
 uint64_t Table::drop(std::span<const int64_t> keys) {
-  Operation operation(*this);
+  Operation operation(parts_);
   Standstill standstill(parts_);
   const uint64_t dropped = embstore::drop_rows(parts_, keys);
-  parts_.store->bury_removed();
   parts_.store->tiers().compact();
   return dropped;
 }
 
 SavedTable Table::save(checkpoint::Writer& file, const EvictionRule& eviction, bool waiting_keys,
                        OnDamage on_damage) {
-  Operation operation(*this);
+  Operation operation(parts_);
   Standstill standstill(parts_);
   return save_table(parts_, file, eviction, waiting_keys, on_damage);
 }
 
+void Table::restore(checkpoint::Partition partition, const checkpoint::Chain& chain, const TableState& state,
+                    bool waiting_keys) {
+  checkpoint::restore_table(parts_, partition, chain, state, waiting_keys);
+}
+
 void Table::save_succeeded(uint16_t next_span) {
-  Operation operation(*this);
+  Operation operation(parts_);
   const ApplyGate::Alone gate(parts_.gate);
   parts_.spans.saved_before(next_span);
   // Those that were removed while the save came to its medium are the next one's to tell.

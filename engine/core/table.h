@@ -16,28 +16,14 @@
 #include "access/phase_watcher.h"
 #include "access/safe_point.h"
 #include "access/tier_meter.h"
+#include "keep/checkpoint/restore.h"
+#include "keep/save.h"
+#include "keep/table_checkpoint.h"
 #include "table_parts.h"
 #include "update/batch_update.h"
 #include "update/gradient_batch.h"
 
 namespace embstore {
-
-namespace checkpoint {
-class Writer;
-}
-
-struct BegunPoolCheckpoint;
-
-// What becomes of rows that a medium doesn't give back as they were written.
-enum class OnDamage { kRaise, kSkip };
-
-struct ExportedRows {
-  std::vector<int64_t> keys;  // ascending
-  std::vector<float> values;
-  std::vector<int64_t> frequencies;
-  std::vector<int64_t> versions;
-  std::vector<std::vector<float>> slots;
-};
 
 struct TableStats {
   struct Level {
@@ -119,20 +105,22 @@ class Table {
   // Returns when every tier is within its capacity and nothing is being moved.
   void drain() const;
 
-  // --- Checkpoints in a durable pool; see keep/pool_checkpoint.h. All of them throw Error(kInvalidArgument) where
-  // the table has none.
+  // --- Checkpoints in durable tiers; see keep/table_checkpoint.h. All of them throw Error(kInvalidArgument) where the table was
+  // made without.
   // What a checkpoint that was begun is known by, and the table as it was then.
-  BegunPoolCheckpoint begin_persist(checkpoint::Writer& file, bool waiting_keys);
-  // Has all its rows in the pool, and it durable under this id.
-  void finish_persist(uint64_t number, const CheckpointId& id);
+  BegunCheckpoint begin_persist(checkpoint::Writer& file, bool waiting_keys);
+  // Has all its rows in durable tiers, and it durable under this id.
+  void finish_persist(uint64_t number, const log::CheckpointId& id);
   void drop_persisted(uint64_t number);
-  std::vector<PoolCheckpoint> persisted() const;
+  std::vector<log::KeptCheckpoint> persisted() const;
+  void restore_persisted(uint64_t number, checkpoint::Partition partition, const checkpoint::Chain& chain,
+                         const TableState& state, bool waiting_keys);
   // True where none is under way and the first tier is full.
   bool should_persist() const;
   // Nothing is pending either, and a pool above another tier has used half of what it keeps for rows that change between
   // two checkpoints.
   bool is_pool_short() const;
-  // True where the pool holds checkpoints of an earlier process that were neither restored nor given up.
+  // True where there are checkpoints of an earlier process that were neither restored nor given up.
   bool awaits_restore() const;
   // Gives them up.
   void discard_persisted();
@@ -151,10 +139,12 @@ class Table {
                   OnDamage on_damage = OnDamage::kRaise);
   // What save() wrote is safe: the next incremental save may leave it out. Saves don't overlap.
   void save_succeeded(uint16_t next_span);
+  // Replaces all rows by those that saves have; see keep/checkpoint/restore.h.
+  void restore(checkpoint::Partition partition, const checkpoint::Chain& chain, const TableState& state,
+               bool waiting_keys);
 
   // Of the filter, where it keeps a sketch.
   SketchShape sketch_shape() const { return parts_.filters.sketch_shape(); }
-  const std::optional<RecoveryReport>& recovery() const { return parts_.recovery; }
   // The step that an apply without one of its own gets next.
   int64_t apply_count();
   // Lets it be no less: partitions take over rows of different ages, and count together.
@@ -164,36 +154,30 @@ class Table {
   double learning_rate() const;
   void set_learning_rate(double learning_rate);
 
-  // Waits for the operations under way and gives memory and files back. Where the last tier keeps its rows, it gets
-  // those of the others first, as many as can be written: throws Error(kStorage) where some can't, and nothing is
-  // lost until the table is destroyed. May be called again.
+  // --- Rows that are kept without a pool; see keep/kept_rows.h.
+  bool keeps_rows() const { return parts_.store->tiers().keeps_rows(); }
+  std::vector<log::CheckpointId> kept_rows() const;
+  void take_over_kept_rows(const log::CheckpointId* id);
+  // Ends the table as close() does, but that its files, and older checkpoints of its rows, stay until that is called.
+  void keep_rows(const log::CheckpointId& id);
+
+  // Waits for the operations under way and gives memory and files back. Where rows are kept (keep_files), makes a checkpoint of
+  // them first: throws Error(kStorage) where that fails, and nothing is lost until the table is destroyed. May be called again.
   void close();
 
-  // The scope of one operation: keeps what it may look at alive, and holds close() off.
-  class Operation {
-   public:
-    explicit Operation(const Table& table);
-    TableParts& parts() { return table_.parts_; }
-    // What was found in the index before may be gone from now on.
-    void refresh() { guard_.refresh(); }
-
-   private:
-    const SafePointAtEnd safe_point_;  // after the guard, and what the operation has locked, is let go of
-    const Table& table_;
-    Epochs::Guard guard_;
-  };
-
  private:
-  // The pool of a table that has one.
-  PoolTier& pool() const;
+  // Of a table that has some.
+  log::Checkpoints& checkpoints() const;
 
   // Reading counts, ranks and moves rows, but changes nothing of what the table says.
   mutable TableParts parts_;
   mutable std::atomic<uint64_t> hits_{0};
   mutable std::atomic<uint64_t> misses_{0};
 
+  void end_operations() REQUIRES(close_mutex_);
+
   Mutex close_mutex_;
-  std::atomic<bool> closed_{false};
+  bool rows_are_kept_ GUARDED_BY(close_mutex_) = false;
 };
 
 }  // namespace embstore

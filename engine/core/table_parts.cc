@@ -1,6 +1,6 @@
 #include "table_parts.h"
 
-#include "tiers/table_name.h"
+#include "errors/error.h"
 
 namespace embstore {
 
@@ -11,9 +11,14 @@ TableParts::TableParts(const TableSpec& spec)
       initial(spec.default_values, spec.dim, spec.no_permission_value),
       filters(spec.filter),
       optimizer_state(optimizer->initial_state()),
-      store(std::make_unique<RowStore>(name_in_files(spec.name, spec.partition_count), spec.tiers, layout,
-                                       epochs)),
+      store(std::make_unique<RowStore>(
+          make_tiers(spec.name, spec.optimizer, layout, spec.tiers),
+          layout, epochs)),
       mover(spec.tiers.size() > 1 ? std::make_unique<Mover>(*store, spec.cache_strategy) : nullptr) {}
+
+Operation::Operation(TableParts& table) : guard_(table.epochs.enter()) {
+  if (table.closed.load()) throw Error(ErrorKind::kClosed, table.name + " is closed");
+}
 
 Standstill::Standstill(TableParts& table) : table_(table) {
   table_.gate.enter_alone();

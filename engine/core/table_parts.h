@@ -1,12 +1,14 @@
 // What a table is made of. Look-ups, updates, saves and restores are given it, and say what they need held.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "access/safe_point.h"
 #include "admission/shard_filters.h"
 #include "keep/checkpoint/table_state.h"
 #include "keep/save_spans.h"
@@ -19,7 +21,6 @@
 #include "threads/apply_gate.h"
 #include "threads/epochs.h"
 #include "threads/mutex.h"
-#include "tiers/recovery_report.h"
 #include "update/optimizers/optimizer.h"
 
 namespace embstore {
@@ -47,6 +48,7 @@ struct TableParts {
   const ShardFilters filters;
   AccessClock clock;
   Epochs epochs;
+  std::atomic<bool> closed{false};
 
   // Shared by updates. Held alone by whoever must see whole batches only, together with a pause of the mover where
   // rows must stay where they are.
@@ -66,9 +68,18 @@ struct TableParts {
   std::unique_ptr<RowStore> store;
   std::unique_ptr<Mover> mover;  // null where there is one tier
   RecentReads reads;
+};
 
-  // What an earlier process left in a tier that keeps its rows; nothing where there was none.
-  std::optional<RecoveryReport> recovery;
+// The scope of one operation: what it may look at stays, and close() waits for it. Throws Error(kClosed).
+class Operation {
+ public:
+  explicit Operation(TableParts& table);
+  // What was found in the index before may be gone from now on.
+  void refresh() { guard_.refresh(); }
+
+ private:
+  const SafePointAtEnd safe_point_;  // after the guard, and what the operation has locked, is let go of
+  Epochs::Guard guard_;
 };
 
 // The scope in which rows stay where they are and nothing is updated, but for a tier's own compaction. Look-ups

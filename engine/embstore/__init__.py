@@ -50,7 +50,6 @@ from embstore.options import (
     StorageType,
 )
 from embstore.recording import Caches, phase_times_ns, record_accesses
-from embstore.recovery import RecoveryReport
 from embstore.variable import EmbeddingVariable
 
 if TYPE_CHECKING:
@@ -76,7 +75,6 @@ __all__ = [
     "InitializerOption",
     "IoScheme",
     "L2WeightEvict",
-    "RecoveryReport",
     "SSDHashOption",
     "SaveReport",
     "StorageOption",

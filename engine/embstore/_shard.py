@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from embstore import _core
 from embstore._pool_note import read_note, write_note
 from embstore.options import TierKind
-from embstore.recovery import RecoveryReport
 
 __all__ = [
     "BegunShard",
@@ -46,8 +45,8 @@ class ShardSpec:
     # filter_freq; and of a sketch: max_element_size, false_positive_probability, counter_bits
     filter: tuple[int, tuple[int, float, int] | None] | None
     no_permission_value: float
-    # direct_io, io_scheme, keep_files, file_bytes, buffer_bytes, sync
-    ssd_hash: tuple[bool, str, bool, int, int, bool]
+    ssd_hash: tuple[bool, str, int, int]  # direct_io, io_scheme, file_bytes, buffer_bytes
+    keeps_rows: bool  # closing the shard keeps its rows for the next process
     # Of each tier, or None; as DeviceTable.core() has them. Fewer than tiers: None for the rest.
     devices: tuple[_core.DeviceTuple | None, ...] = ()
     partition_count: int = 1  # of the variable
@@ -210,10 +209,6 @@ class Shard(Protocol):
         """Removes rows, damaged or not; an incremental save tells of it. Returns how many."""
         ...
 
-    def recovery(self) -> RecoveryReport | None:
-        """What was taken over from an earlier process; None where there was nothing."""
-        ...
-
     def apply_count(self) -> int:
         """The step that an apply without one of its own gets next."""
         ...
@@ -362,6 +357,7 @@ class LocalShard:
             filter=spec.filter,
             no_permission_value=spec.no_permission_value,
             ssd_hash=spec.ssd_hash,
+            keeps_rows=spec.keeps_rows,
             devices=list(spec.devices),
             partition_count=spec.partition_count,
         )
@@ -439,9 +435,14 @@ class LocalShard:
     def drop(self, ids: NDArray[np.int64]) -> int:
         return self._table.drop(ids)
 
-    def recovery(self) -> RecoveryReport | None:
-        found = self._table.recovery()
-        return None if found is None else RecoveryReport(**found)
+    def kept_rows(self) -> list[bytes]:
+        return _core.kept_rows(self._table)
+
+    def take_over_kept_rows(self, checkpoint_id: bytes | None) -> None:
+        _core.take_over_kept_rows(self._table, checkpoint_id)
+
+    def keep_rows(self, checkpoint_id: bytes) -> None:
+        _core.keep_rows(self._table, checkpoint_id)
 
     def apply_count(self) -> int:
         return self._table.apply_count()

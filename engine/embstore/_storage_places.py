@@ -10,9 +10,7 @@ from urllib.parse import quote
 from embstore.errors import InvalidArgumentError, StorageError
 from embstore.options import NODE_PMEM, Tier, TierKind
 
-__all__ = ["KEPT_FILES_NOTE", "partition_names", "prepare_places", "tier_file"]
-
-KEPT_FILES_NOTE = "sequence.ssdhash"  # beside rows that are kept; see engine/FORMAT.md
+__all__ = ["partition_names", "prepare_places", "tier_file"]
 
 
 def partition_names(name: str, partitions: int) -> list[str]:
@@ -49,15 +47,12 @@ def _refuse_other_partitions(tier: Tier, name: str, partitions: int) -> None:
         return
     quoted = re.escape(quote(name, safe=""))
     ours = {tier_file(tier, file_name) for file_name in partition_names(name, partitions)}
-    for directory in sorted(Path(tier.path).iterdir()):
-        if (
-            re.fullmatch(rf"{quoted}(\.part\d+)?\.ssdhash", directory.name)
-            and str(directory) not in ours
-            and (directory / KEPT_FILES_NOTE).exists()
-        ):
-            raise StorageError(
-                f"{directory}: rows of {name} were kept here by a variable of another "
-                "partition_num; take them over with that one, or remove the directory"
+    for manifest in sorted(Path(tier.path).glob("*.checkpoint-*")):
+        kept = re.fullmatch(rf"({quoted}(?:\.part\d+)?\.ssdhash)\.checkpoint-\d+", manifest.name)
+        if kept and str(Path(tier.path) / kept[1]) not in ours:
+            raise InvalidArgumentError(
+                f"{manifest}: rows of {name} were kept here by a variable of another "
+                f"partition_num; take them over with that one, or remove {kept[1]}*"
             )
 
 

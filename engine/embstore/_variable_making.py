@@ -177,6 +177,7 @@ def _shard_specs(
             filter=_core_filter(option.filter_option),
             no_permission_value=init.default_value_no_permission,
             ssd_hash=_core_ssd_hash(option.storage_option),
+            keeps_rows=option.storage_option.keeps_rows,
             devices=devices,
             partition_count=partitions,
         )
@@ -199,15 +200,13 @@ def _core_filter(
     return option.filter_freq, sketch
 
 
-def _core_ssd_hash(storage: StorageOption) -> tuple[bool, str, bool, int, int, bool]:
+def _core_ssd_hash(storage: StorageOption) -> tuple[bool, str, int, int]:
     option = storage.ssdhash_option or SSDHashOption()
     return (
         option.direct_io,
         IoScheme(option.io_scheme).value,
-        option.keep_files,
         option.file_bytes,
         option.buffer_bytes,
-        option.sync,
     )
 
 

@@ -145,24 +145,18 @@ class SSDHashOption:
         is in `stats()`.
     keep_files: False: the files go when the variable is closed, and what a killed process left goes
         when the next variable of that name is made there.
-        True: they stay, and the next variable of the same name, storage_path, dim, optimizer and
-        partition_num starts with the rows, their slots, frequencies and versions; its `recovery`
-        says what it found. close() writes the rows of the upper tiers to the files and brings them
-        to the medium, so nothing is lost, and the files may be larger than the tier's storage_size.
-        A process that is killed leaves the rows as they last went down to the files: what lay
-        in upper tiers alone, and what was still gathered to be written, is missing or older.
-        The rows alone are kept. What is kept once a variable isn't: an optimizer's state (such as
-        Adam's beta powers) starts anew, and so do the counts of keys that wait at a filter. The
-        default global_step goes on after the newest version. es.save() keeps all of it.
+        True: close() makes a checkpoint of all rows in these files. The next variable of the same
+        name, storage_path, dim, optimizer and partition_num begins with it: rows, slots,
+        frequencies, versions, the optimizer's state, the learning rate and the default global_step.
+        The counts of keys that wait at a filter begin anew; es.save() keeps those too. The files
+        may be larger than the tier's storage_size, and until the next close() those that the
+        checkpoint needs take space beside the rows' own. After a kill or a power cut the variable
+        continues from its last checkpoint.
     file_bytes: of the largest file, from 64 KiB to 1 TiB; files are shorter while there are few
         rows. Space that rows leave comes back a file at a time.
     buffer_bytes: from 128 KiB to 1 GiB, a partition. Rows are gathered in memory, up to an eighth
         of it, before they are written to a file; the files take at most twice the live rows and
         this.
-    sync: True: older copies of rows go only after the newer ones reached the medium, so that what
-        was written to the files outlives a power cut, and a full buffer waits for the medium.
-        False: it outlives the process, and reaches the medium when the system sees to it, or where
-        files are kept at close().
     """
 
     direct_io: bool = False
@@ -170,10 +164,9 @@ class SSDHashOption:
     keep_files: bool = False
     file_bytes: int = 64 << 20
     buffer_bytes: int = 4 << 20
-    sync: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("direct_io", "keep_files", "sync"):
+        for name in ("direct_io", "keep_files"):
             _set(self, name, _checks.flag(name, getattr(self, name)))
         for name, at_least, at_most in (
             ("file_bytes", 64 << 10, 1 << 40),
@@ -246,6 +239,11 @@ class StorageOption:
                 f"ssdhash_option: {self.storage_type.name} has no SSDHASH tier "
                 f"({_names(TIER_KINDS[self.storage_type])})"
             )
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether closing the variable keeps its rows (`SSDHashOption.keep_files`)."""
+        return self.ssdhash_option is not None and self.ssdhash_option.keep_files
 
     def tiers(self) -> tuple[Tier, ...]:
         """The tiers asked for, fastest first."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from embstore import _checks, _core
 from embstore._closing_at_exit import close_at_exit
 from embstore._prefetched import Prefetched
 from embstore._several_shards import Later, Part, apply_to_all, look_up_later, wait_for_all
-from embstore._shard import Shard, ShardRows
+from embstore._shard import LocalShard, Shard, ShardRows
 from embstore.devices import Access
 from embstore.errors import (
     EmbStoreError,
@@ -24,7 +25,6 @@ from embstore.errors import (
 )
 from embstore.optimizers import Optimizer
 from embstore.options import EmbeddingVariableOption
-from embstore.recovery import RecoveryReport, combined
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -81,7 +81,8 @@ class EmbeddingVariable:
         self._is_elsewhere = any(hasattr(shard, "lookup_later") for shard in self._shards)
         self._is_shared = False  # with the other workers of a job, who train it too
         self._prefetched = Prefetched()
-        self._recovery = _take_over(self._shards)
+        if ev_option.storage_option.keeps_rows:
+            _take_over_kept_rows(self._local_shards())
         close_at_exit(self)
 
     @property
@@ -102,8 +103,8 @@ class EmbeddingVariable:
         """By which the next `apply_gradients` trains: the optimizer's own until it is set.
 
         It may be set at any time and from any thread; an apply that has begun isn't changed by it.
-        Saves keep it, and `embstore.restore` brings it back; files kept by
-        `SSDHashOption.keep_files` don't. Raises InvalidArgumentError where the variable has no
+        Saves keep it, and `embstore.restore` brings it back; so do kept files
+        (`SSDHashOption.keep_files`). Raises InvalidArgumentError where the variable has no
         optimizer, or the optimizer can't work with the value.
         """
         self._check_trainable()
@@ -125,13 +126,6 @@ class EmbeddingVariable:
     @property
     def partition_num(self) -> int:
         return len(self._shards)
-
-    @property
-    def recovery(self) -> RecoveryReport | None:
-        """What was taken over from an earlier process, and how much of it is missing; None where
-        none had kept files here (`SSDHashOption.keep_files`).
-        """
-        return self._recovery
 
     def lookup(
         self,
@@ -349,8 +343,9 @@ class EmbeddingVariable:
         Waits for checkpoints that are pending (`persist`), and raises what they met. What changed
         since the last one is gone with the variable.
 
-        Where files are kept (`SSDHashOption.keep_files`) the rows go to them first: StorageError
-        if they can't. Then nothing is lost yet, and close() may be called again.
+        If files are kept (`SSDHashOption.keep_files`), close() makes a checkpoint of all rows
+        first. StorageError means that it couldn't; nothing is lost then, and close() may be called
+        again.
         """
         if self._is_inherited():
             return
@@ -360,7 +355,9 @@ class EmbeddingVariable:
             self._finish_persists()
         except EmbStoreError as error:
             refused = error
-        for shard in self._shards:
+        if refused is None:
+            refused = self._keep_rows()
+        for shard in () if refused and self._option.storage_option.keeps_rows else self._shards:
             try:
                 shard.close()
             except EmbStoreError as error:
@@ -370,6 +367,25 @@ class EmbeddingVariable:
             self._persist_writer = None
         if refused is not None:
             raise refused
+
+    def _local_shards(self) -> Sequence[LocalShard]:
+        """Of a variable that keeps files, which none with shards elsewhere does."""
+        return cast("Sequence[LocalShard]", self._shards)
+
+    def _keep_rows(self) -> EmbStoreError | None:
+        """Makes a checkpoint of the rows in every partition, or returns why one couldn't.
+
+        All have the same id, and none of them drops its older one before all have it.
+        """
+        if not self._option.storage_option.keeps_rows:
+            return None
+        checkpoint_id = os.urandom(16)
+        try:
+            for shard in self._local_shards():
+                shard.keep_rows(checkpoint_id)
+        except EmbStoreError as error:
+            return error
+        return None
 
     def _forget_prefetched(self) -> None:
         """Before rows change by something else than `apply_gradients`."""
@@ -488,12 +504,12 @@ def _columns(rows: ShardRows) -> Sequence[NDArray[Any]]:
     return [rows.keys, rows.values, rows.frequencies, rows.versions, *rows.slots]
 
 
-def _take_over(shards: Sequence[Shard]) -> RecoveryReport | None:
-    """What the shards took over, all together; has them count applies together from here on."""
-    parts = [part for part in (shard.recovery() for shard in shards) if part is not None]
-    if not parts:
-        return None
-    newest = max(shard.apply_count() for shard in shards)
+def _take_over_kept_rows(shards: Sequence[LocalShard]) -> None:
+    """Begins with the newest checkpoint that every shard has; with none if there is no such.
+
+    A process that ended while it closed the variable may have left some shards with a newer one.
+    """
+    kept = [shard.kept_rows() for shard in shards]
+    newest = next((one for one in reversed(kept[0]) if all(one in ids for ids in kept)), None)
     for shard in shards:
-        shard.advance_apply_count(newest)
-    return combined(parts)
+        shard.take_over_kept_rows(newest)

@@ -16,7 +16,6 @@
 #include "errors/error.h"
 #include "keep/checkpoint/restore.h"
 #include "keep/checkpoint/writer.h"
-#include "keep/pool_checkpoint.h"
 #include "platform/crc32c.h"
 
 namespace nb = nanobind;
@@ -104,15 +103,15 @@ void restore(const TableHandle& table, const Chain& chain, size_t partition, siz
              int64_t apply_count, double beta1_power, double beta2_power, double learning_rate,
              uint64_t clock, bool waiting_keys) {
   const nb::gil_scoped_release release;
-  restore_table(table.table(), {partition, partition_count}, chain,
-                {apply_count, {beta1_power, beta2_power, learning_rate}, clock}, waiting_keys);
+  table->restore({partition, partition_count}, chain,
+                 {apply_count, {beta1_power, beta2_power, learning_rate}, clock}, waiting_keys);
 }
 
 nb::dict begin_persist(const TableHandle& handle, std::string path, const nb::bytes& id, uint32_t partition,
                        uint32_t partition_count, bool waiting_keys) {
   Table& table = handle.table();
   const FileIdentity identity{to_save_id(id), partition, partition_count, /*incremental=*/false};
-  BegunPoolCheckpoint begun;
+  BegunCheckpoint begun;
   FileSummary summary;
   {
     const nb::gil_scoped_release release;
@@ -155,7 +154,7 @@ void bind_persisting(nb::module_& module) {
       "persisted",
       [](const TableHandle& table) {
         nb::list found;
-        for (const PoolCheckpoint& checkpoint : table->persisted()) {
+        for (const log::KeptCheckpoint& checkpoint : table->persisted()) {
           found.append(nb::make_tuple(
               checkpoint.number, nb::bytes(checkpoint.id.data(), checkpoint.id.size()), checkpoint.rows));
         }
@@ -178,17 +177,46 @@ void bind_persisting(nb::module_& module) {
          size_t partition_count, int64_t apply_count, double beta1_power, double beta2_power,
          double learning_rate, uint64_t clock, bool waiting_keys) {
         const nb::gil_scoped_release release;
-        restore_pool_checkpoint(table.table(), number, {partition, partition_count}, chain,
-                                {apply_count, {beta1_power, beta2_power, learning_rate}, clock},
-                                waiting_keys);
+        table->restore_persisted(number, {partition, partition_count}, chain,
+                                 {apply_count, {beta1_power, beta2_power, learning_rate}, clock},
+                                 waiting_keys);
       },
       "table"_a, nb::kw_only(), "number"_a, "chain"_a, "partition"_a, "partition_count"_a, "apply_count"_a,
       "beta1_power"_a, "beta2_power"_a, "learning_rate"_a, "clock"_a, "waiting_keys"_a);
 }
 
+void bind_keeping(nb::module_& module) {
+  module.def(
+      "kept_rows",
+      [](const TableHandle& table) {
+        nb::list ids;
+        if (!table->keeps_rows()) return ids;
+        for (const log::CheckpointId& id : table->kept_rows()) ids.append(nb::bytes(id.data(), id.size()));
+        return ids;
+      },
+      "table"_a);
+  module.def(
+      "take_over_kept_rows",
+      [](const TableHandle& table, const std::optional<nb::bytes>& id) {
+        const std::optional<SaveId> wanted = id ? std::optional(to_save_id(*id)) : std::nullopt;
+        const nb::gil_scoped_release release;
+        table->take_over_kept_rows(wanted ? &*wanted : nullptr);
+      },
+      "table"_a, "id"_a = nb::none());
+  module.def(
+      "keep_rows",
+      [](const TableHandle& table, const nb::bytes& id) {
+        const SaveId wanted = to_save_id(id);
+        const nb::gil_scoped_release release;
+        table->keep_rows(wanted);
+      },
+      "table"_a, "id"_a);
+}
+
 }  // namespace
 
 void bind(nb::module_& module) {
+  bind_keeping(module);
   bind_persisting(module);
   module.def("save_table", &save_table, "table"_a, nb::kw_only(), "path"_a, "save_id"_a, "partition"_a,
              "partition_count"_a, "incremental"_a, "least_version"_a = nb::none(),

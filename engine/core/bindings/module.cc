@@ -115,37 +115,20 @@ nb::dict stats(const TableHandle& table) {
   return dict;
 }
 
-nb::object recovery(const TableHandle& table) {
-  const std::optional<RecoveryReport>& report = table->recovery();
-  if (!report) return nb::none();
-  nb::dict dict;
-  dict["files"] = report->files;
-  dict["rows"] = report->rows;
-  dict["superseded"] = report->superseded;
-  dict["torn"] = report->torn;
-  dict["damaged"] = report->damaged;
-  dict["unwritten"] = report->unwritten;
-  dict["first_damage"] = report->first_damage;
-  return dict;
-}
-
 using TierTuple = std::tuple<std::string, std::optional<std::string>, std::optional<uint64_t>>;
 
 // filter_freq; and of a sketch: max_element_size, false_positive_probability, counter_bits.
 using FilterTuple = std::tuple<uint64_t, std::optional<std::tuple<uint64_t, double, uint32_t>>>;
 
-// direct_io, io_scheme, keep_files, file_bytes, buffer_bytes, sync
-using SsdHashTuple = std::tuple<bool, std::string, bool, uint64_t, uint64_t, bool>;
+// direct_io, io_scheme, file_bytes, buffer_bytes
+using SsdHashTuple = std::tuple<bool, std::string, uint64_t, uint64_t>;
 
-SsdHashOptions to_ssd_hash_options(const SsdHashTuple& tuple, const std::string& optimizer) {
-  const auto& [direct_io, io_scheme, keep_files, file_bytes, buffer_bytes, sync] = tuple;
+SsdHashOptions to_ssd_hash_options(const SsdHashTuple& tuple) {
+  const auto& [direct_io, io_scheme, file_bytes, buffer_bytes] = tuple;
   SsdHashOptions options;
   options.direct = direct_io;
-  options.keeps = keep_files ? Keeps::kFiles : Keeps::kNothing;
   options.file_bytes = file_bytes;
   options.buffer_bytes = buffer_bytes;
-  options.sync = sync;
-  options.optimizer = optimizer;
   if (io_scheme == "io_uring") {
     options.io_scheme = ssd_hash::IoScheme::kIoUring;
   } else if (io_scheme == "pread") {
@@ -212,7 +195,7 @@ void construct_table(TableHandle* self, std::string name, int dim, const Rows& d
                      std::string optimizer, OptimizerParams optimizer_params,
                      const std::vector<TierTuple>& tiers, const std::string& cache_strategy,
                      const std::optional<FilterTuple>& filter, float no_permission_value,
-                     const SsdHashTuple& ssd_hash, const std::vector<DeviceTuple>& devices,
+                     const SsdHashTuple& ssd_hash, bool keeps_rows, const std::vector<DeviceTuple>& devices,
                      size_t partition_count) {
   if (cache_strategy != "LFU" && cache_strategy != "LRU") {
     throw Error(ErrorKind::kInvalidArgument, "cache_strategy: must be LFU or LRU, got " + cache_strategy);
@@ -239,8 +222,11 @@ void construct_table(TableHandle* self, std::string name, int dim, const Rows& d
   std::vector<std::optional<std::string>> device_names(tiers.size());
   for (const auto& [kind, path, size_bytes] : tiers) {
     const size_t t = spec.tiers.size();
-    TierSpec& tier = spec.tiers.emplace_back(
-        TierSpec{kind, path, size_bytes, to_ssd_hash_options(ssd_hash, spec.optimizer), spec.optimizer});
+    TierSpec& tier = spec.tiers.emplace_back(TierSpec{.kind = kind,
+                                                      .path = path,
+                                                      .size_bytes = size_bytes,
+                                                      .ssd_hash = to_ssd_hash_options(ssd_hash),
+                                                      .keeps_rows = keeps_rows && kind == "SSDHASH"});
     const std::shared_ptr<const Device> device = t < devices.size() ? to_device(devices[t]) : nullptr;
     if (device == nullptr) continue;
     device_names[t] = device->name();
@@ -338,8 +324,8 @@ void bind_table(nb::module_& module) {
       .def("__init__", &construct_table, nb::kw_only(), "name"_a, "dim"_a, "default_values"_a.noconvert(),
            "optimizer"_a, "optimizer_params"_a, "tiers"_a, "cache_strategy"_a = "LFU",
            "filter"_a = nb::none(), "no_permission_value"_a = 0.0f,
-           "ssd_hash"_a = SsdHashTuple(false, "auto", false, uint64_t{64} << 20, uint64_t{4} << 20, false),
-           "devices"_a = std::vector<DeviceTuple>(), "partition_count"_a = 1)
+           "ssd_hash"_a = SsdHashTuple(false, "auto", uint64_t{64} << 20, uint64_t{4} << 20),
+           "keeps_rows"_a = false, "devices"_a = std::vector<DeviceTuple>(), "partition_count"_a = 1)
       .def(
           "lookup",
           [](const TableHandle& handle, const Ids& ids, const MutableRows& out, bool train,
@@ -414,7 +400,6 @@ void bind_table(nb::module_& module) {
             return table->drop(span_of(keys));
           },
           "keys"_a.noconvert())
-      .def("recovery", &recovery)
       .def(
           "apply_count", [](const TableHandle& table) { return table->apply_count(); },
           nb::call_guard<nb::gil_scoped_release>())

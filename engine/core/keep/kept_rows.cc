@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <exception>
-#include <functional>
-#include <limits>
 #include <string>
 #include <utility>
 
 #include "access/phase.h"
 #include "errors/error.h"
+#include "keep/replacement.h"
+#include "keep/table_moment.h"
 #include "store/transaction.h"
 
 namespace embstore {
@@ -20,29 +20,6 @@ struct RankedKey {
   Rank rank;
   int64_t key;
 };
-
-// Rows that lie at the places that the recovery tells; adds them to `ranked` unless it's null. False where the tiers
-// have no room for them.
-bool refer_to(TableParts& table, const RowBatch& rows, std::span<const Slot> slots,
-              std::vector<RankedKey>* ranked) {
-  RowStore& store = *table.store;
-  const auto last = static_cast<uint32_t>(store.tiers().size() - 1);
-  Transaction arrival(store, /*most_departures=*/0);
-  if (!arrival.try_reserve_rows(rows.size())) return false;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const RowHeader& header = rows.header(i);
-    const KeyHash hash = hash_key(header.key);
-    IndexShard& shard = store.shard_of_hash(hash);
-    IndexShard::Room room;
-    MutexLock lock(shard.mutex);
-    room = shard.reserve_room(1);
-    arrival.insert(shard, hash, header.key, RowRef(last, slots[i]), room);
-    if (ranked == nullptr) continue;
-    ranked->push_back(
-        {Rank::of(table.mover->strategy(), header.frequency + header.served, header.stamp), header.key});
-  }
-  return true;
-}
 
 // Moves rows of the last tier to tier t.
 void bring_up(RowStore& store, Mover& mover, size_t t, std::span<const RankedKey> ranked) {
@@ -126,62 +103,71 @@ void write_down(RowStore& store, size_t t, IndexShard& shard, std::span<const Pl
 
 }  // namespace
 
-void take_over_kept_rows(TableParts& table) {
-  RowStore& store = *table.store;
-  Tier& last = store.tiers().last();
-  if (!last.keeps_rows()) return;
-  const bool bounded = store.tiers().capacity_rows(store.tiers().size() - 1) != kUnlimitedRows;
-  std::vector<RankedKey> ranked;
-  int64_t newest_version = RowMeta::kNeverUpdated;
-  uint64_t newest_stamp = 0;
-  bool fits = true;
-  RecoveryReport report = last.recover([&](const RowBatch& rows, std::span<const Slot> slots) {
-    for (size_t i = 0; i < rows.size(); ++i) {
-      newest_version = std::max(newest_version, rows.header(i).version);
-      newest_stamp = std::max(newest_stamp, rows.header(i).stamp);
-    }
-    fits = refer_to(table, rows, slots, bounded ? &ranked : nullptr) && fits;
-  });
-  if (!fits) {
-    throw Error(ErrorKind::kStoreFull,
-                table.name + ": " + std::to_string(report.rows) + " rows were kept, but its tiers hold " +
-                    std::to_string(store.tiers().total_capacity_rows()) + "; raise storage_size");
-  }
-  if (!report.earlier_run) return;
-  // What comes now is newer than what was.
-  {
-    MutexLock lock(table.state_mutex);
-    table.apply_count = newest_version + (newest_version < std::numeric_limits<int64_t>::max() ? 1 : 0);
-  }
-  table.clock.advance_to(newest_stamp + 1);
-  table.recovery = std::move(report);
-  bring_up_excess(store, *table.mover, std::move(ranked));
+std::vector<log::CheckpointId> kept_rows(const TableParts& table) {
+  std::vector<log::CheckpointId> ids;
+  for (const log::KeptCheckpoint& kept : table.store->tiers().checkpoints()->kept()) ids.push_back(kept.id);
+  return ids;
 }
 
-void write_down_all_rows(TableParts& table) {
+void take_over_kept_rows(TableParts& table, const log::CheckpointId* id) {
   RowStore& store = *table.store;
-  std::exception_ptr first_error;
-  // What can be written is, whatever can't.
-  const auto attempt = [&first_error](const std::function<void()>& step) {
-    try {
-      step();
-    } catch (...) {
-      if (!first_error) first_error = std::current_exception();
-    }
-  };
-  attempt([&] { table.mover->settle(); });  // so that what was served counts
-  first_error = nullptr;                    // moves that can't be made are tried anew below
-  attempt([&] { store.bury_removed(); });
+  log::Checkpoints& checkpoints = *store.tiers().checkpoints();
+  const std::vector<log::KeptCheckpoint> kept = checkpoints.kept();
+  if (id == nullptr) return checkpoints.drop_all();
+  const auto wanted = std::find_if(
+      kept.begin(), kept.end(), [id](const log::KeptCheckpoint& checkpoint) { return checkpoint.id == *id; });
+  if (wanted == kept.end()) {
+    throw Error(ErrorKind::kInvalidArgument, table.name + ": no checkpoint of that id was kept");
+  }
+  const bool bounded = store.tiers().capacity_rows(store.tiers().size() - 1) != kUnlimitedRows;
+  Mutex mutex;
+  std::vector<RankedKey> ranked;
+  {
+    Replacement replacement(table);
+    replacement.take_over(wanted->number, [&](std::span<const RowHeader> headers) {
+      if (!bounded) return;
+      const MutexLock lock(mutex);
+      for (const RowHeader& header : headers) {
+        ranked.push_back(
+            {Rank::of(table.mover->strategy(), header.frequency + header.served, header.stamp), header.key});
+      }
+    });
+    replacement.finish(state_of(wanted->moment));
+  }
+  bring_up_excess(store, *table.mover, std::move(ranked));
+  drop_older_rows(table);
+}
+
+void keep_rows(TableParts& table, const log::CheckpointId& id) {
+  RowStore& store = *table.store;
+  try {
+    table.mover->settle();  // so that what was served counts
+  } catch (const std::exception&) {
+    // Moves that couldn't be made are tried anew below.
+  }
   for (size_t t = 0; t + 1 < store.tiers().size(); ++t) {
     for (int s = 0; s < kShards; ++s) {
       const std::vector<Place> places = places_in(t, store.shard(s));
       for (size_t first = 0; first < places.size(); first += kRowsAtATime) {
-        const auto some = std::span(places).subspan(first, std::min(kRowsAtATime, places.size() - first));
-        attempt([&] { write_down(store, t, store.shard(s), some); });
+        write_down(store, t, store.shard(s),
+                   std::span(places).subspan(first, std::min(kRowsAtATime, places.size() - first)));
       }
     }
   }
-  if (first_error) std::rethrow_exception(first_error);
+  log::Checkpoints& checkpoints = *store.tiers().checkpoints();
+  const uint64_t number = checkpoints.begin(moment_of(state_of(table)));
+  try {
+    checkpoints.commit(number, id);
+  } catch (...) {
+    checkpoints.drop(number);
+    throw;
+  }
+}
+
+void drop_older_rows(TableParts& table) {
+  log::Checkpoints& checkpoints = *table.store->tiers().checkpoints();
+  const std::vector<log::KeptCheckpoint> kept = checkpoints.kept();
+  for (size_t i = 0; i + 1 < kept.size(); ++i) checkpoints.drop(kept[i].number);
 }
 
 }  // namespace embstore

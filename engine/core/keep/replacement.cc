@@ -1,7 +1,6 @@
 #include "keep/replacement.h"
 
 #include <algorithm>
-#include <exception>
 #include <string>
 #include <thread>
 
@@ -12,24 +11,16 @@
 
 namespace embstore {
 
-Replacement::Replacement(Table& table) NO_THREAD_SAFETY_ANALYSIS : operation_(table),
-                                                                   table_(operation_.parts()),
-                                                                   store_(*table_.store),
-                                                                   standstill_(table_),
-                                                                   floors_(store_.tiers().size()) {
+Replacement::Replacement(TableParts& table) NO_THREAD_SAFETY_ANALYSIS : operation_(table),
+                                                                        table_(table),
+                                                                        store_(*table_.store),
+                                                                        standstill_(table_),
+                                                                        floors_(store_.tiers().size()) {
   save_span_ = table_.spans.start_over();
 }
 
 void Replacement::clear() {
   constexpr size_t kRowsAtATime = 4096;
-  std::exception_ptr first_error;  // of the medium; every row goes all the same
-  const auto bury = [&] {
-    try {
-      store_.bury_removed();
-    } catch (const std::exception&) {
-      first_error = std::current_exception();
-    }
-  };
   for (int s = 0; s < kShards; ++s) {
     std::vector<int64_t> keys;
     {
@@ -41,7 +32,6 @@ void Replacement::clear() {
     }
     for (size_t first = 0; first < keys.size(); first += kRowsAtATime) {
       store_.remove(std::span(keys).subspan(first, std::min(kRowsAtATime, keys.size() - first)));
-      if (!first_error) bury();
     }
     IndexShard& shard = store_.shard(s);
     MutexLock lock(shard.mutex);
@@ -53,7 +43,6 @@ void Replacement::clear() {
   table_.removed_keys = {};
   table_.removed_keys_saved = 0;
   floors_.assign(floors_.size(), std::nullopt);
-  if (first_error) std::rethrow_exception(first_error);
 }
 
 void Replacement::put(const RowBatch& rows) {
@@ -110,7 +99,7 @@ void Replacement::store_rows(size_t t, const RowBatch& rows, std::span<const siz
   if (!(needs_pool ? arrival.try_reserve_rows(which.size())
                    : arrival.try_reserve_rows_without_pool(which.size()))) {
     // A pool that is short by what its checkpoints keep; rows come up from below it when they are wanted.
-    if (needs_pool && store_.tiers().follower() != nullptr) return store_rows(2, rows, which);
+    if (needs_pool && store_.tiers().size() > 2) return store_rows(2, rows, which);
     throw_no_room();
   }
   RowCopies copies(store_, t, batch);
@@ -147,36 +136,17 @@ void Replacement::make_room() {
   }
 }
 
-void Replacement::check_pool_is_idle() const {
-  if (!store_.tiers().pool()->has_pending()) return;
-  throw Error(ErrorKind::kInvalidArgument,
-              table_.name + ": a checkpoint is still being written; wait for it");
-}
-
-void Replacement::take_over_pool(uint64_t number) {
-  PoolTier& pool = *store_.tiers().pool();
+void Replacement::take_over(uint64_t number, const Seen& seen) {
   const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  CheckpointFollower* const follower = store_.tiers().follower();
-  const std::vector<PoolCheckpoint> checkpoints = pool.checkpoints();
-  const auto wanted = std::find_if(checkpoints.begin(), checkpoints.end(),
-                                   [number](const PoolCheckpoint& is) { return is.number == number; });
-  if (wanted != checkpoints.end()) {
-    reserve_index(wanted->rows + (follower == nullptr ? 0 : follower->checkpoint_rows(number)));
-    // Before the pool, which gives newer checkpoints up where it succeeds.
-    if (follower != nullptr) {
-      follower->restore({number, wanted->id}, threads,
-                        [this](std::span<const RowHeader> headers, std::span<const Slot> slots) {
-                          refer_to(2, headers, slots);
-                        });
-    }
+  log::Checkpoints& checkpoints = *store_.tiers().checkpoints();
+  for (const log::KeptCheckpoint& kept : checkpoints.kept()) {
+    if (kept.number == number) reserve_index(kept.rows);
   }
-  pool.restore(number, threads, [this](std::span<const RowHeader> headers, std::span<const Slot> slots) {
-    refer_to(1, headers, slots);
-  });
-  if (follower == nullptr) return;
-  for (const PoolCheckpoint& checkpoint : checkpoints) {
-    if (checkpoint.number > number) follower->drop_checkpoint(checkpoint.number);
-  }
+  checkpoints.restore(number, threads,
+                      [&](size_t durable, std::span<const RowHeader> headers, std::span<const Slot> slots) {
+                        refer_to(store_.tiers().durable_tier(durable), headers, slots);
+                        if (seen) seen(headers);
+                      });
 }
 
 void Replacement::reserve_index(uint64_t rows) {
@@ -253,7 +223,6 @@ void Replacement::finish(const TableState& state) {
     }
     store_.tiers().compact();
   }
-  if (store_.tiers().last().keeps_rows()) store_.tiers().last().flush();
   operation_.refresh();
   table_.epochs.reclaim();
   // Rows of older checkpoints have stamps that their clock doesn't cover.

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -11,14 +12,14 @@
 #include "keep/checkpoint/format.h"
 #include "keep/checkpoint/table_state.h"
 #include "row/row_batch.h"
-#include "table.h"
+#include "table_parts.h"
 
 namespace embstore {
 
 class Replacement {
  public:
   // Waits for what is under way.
-  explicit Replacement(Table& table);
+  explicit Replacement(TableParts& table);
   Replacement(const Replacement&) = delete;
   Replacement& operator=(const Replacement&) = delete;
 
@@ -27,8 +28,7 @@ class Replacement {
   const float* initial_weights(int64_t key) const { return table_.initial.of(key); }
   float initial_slot_value(int slot) const { return table_.optimizer->initial_slot_value(slot); }
 
-  // Removes every row and forgets every waiting key. Throws Error(kStorage) where a tier that keeps its rows can't
-  // note that: the table is empty then too.
+  // Removes every row and forgets every waiting key.
   void clear();
 
   // Puts rows in; those whose key has a row already are left out. Each goes to the tier where it will be in
@@ -36,11 +36,10 @@ class Replacement {
   // Throws Error(kStoreFull).
   void put(const RowBatch& rows);
 
-  // Throws Error(kInvalidArgument) where a checkpoint of the pool is under way.
-  void check_pool_is_idle() const;
-  // Has the index refer to the rows of a checkpoint of the pool, and of the tier that follows it, where they lie. Throws
-  // Error(kStorage), Error(kStoreFull).
-  void take_over_pool(uint64_t number);
+  // Has the index refer to the rows of a checkpoint, where they lie. Calls seen(headers) for them, from several threads at once.
+  // Throws Error(kStorage), Error(kStoreFull).
+  using Seen = std::function<void(std::span<const RowHeader> headers)>;
+  void take_over(uint64_t number, const Seen& seen = nullptr);
 
   // Does nothing where the table has no filter.
   void put_waiting_key(const checkpoint::WaitingKeyRecord& waiting);
@@ -63,7 +62,7 @@ class Replacement {
   void note_stamp(uint64_t stamp);
   size_t tier_for(const RowHeader& header) const;
 
-  Table::Operation operation_;
+  Operation operation_;
   TableParts& table_;
   RowStore& store_;
   Standstill standstill_;

@@ -4,6 +4,7 @@
 
 #include "access/phase.h"
 #include "errors/error.h"
+#include "keep/table_moment.h"
 
 namespace embstore {
 namespace {
@@ -102,10 +103,7 @@ SavedTable save_table(TableParts& table, checkpoint::Writer& file, const Evictio
                       bool waiting_keys, OnDamage on_damage) {
   RowStore& store = *table.store;
   SavedTable saved;
-  {
-    MutexLock lock(table.state_mutex);
-    saved.state = {table.apply_count, table.optimizer_state, table.clock.next_stamp()};
-  }
+  saved.state = state_of(table);
   saved.next_span = table.spans.begin_next();
   const SaveSpans spans = table.spans;  // a copy, since the analysis doesn't see that lambdas have the gate
   const bool unsaved_only = file.incremental() && !eviction.any();
@@ -141,9 +139,6 @@ SavedTable save_table(TableParts& table, checkpoint::Writer& file, const Evictio
     for (const int64_t key : table.removed_keys) file.add_removed_key(key);
   }
   table.removed_keys_saved = table.removed_keys.size();
-  store.bury_removed();
-  // Gone means gone, even if the process is killed right after the save.
-  if (eviction.any() && store.tiers().last().keeps_rows()) store.tiers().last().flush();
   if (waiting_keys) save_waiting_keys(table, file);
   for (size_t t = 0; t < store.tiers().size(); ++t) saved.rows_left += store.rows(t);
   store.tiers().compact();

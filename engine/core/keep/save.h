@@ -7,9 +7,20 @@
 #include <vector>
 
 #include "keep/checkpoint/writer.h"
-#include "table.h"
+#include "table_parts.h"
 
 namespace embstore {
+
+// What becomes of rows that a medium doesn't give back as they were written.
+enum class OnDamage { kRaise, kSkip };
+
+struct ExportedRows {
+  std::vector<int64_t> keys;  // ascending
+  std::vector<float> values;
+  std::vector<int64_t> frequencies;
+  std::vector<int64_t> versions;
+  std::vector<std::vector<float>> slots;
+};
 
 // Each of them REQUIRES a Standstill.
 SavedTable save_table(TableParts& table, checkpoint::Writer& file, const EvictionRule& eviction,

@@ -48,7 +48,6 @@ const LibPmem& libpmem() {
     library.load(loaded.unmap, "pmem_unmap");
     library.load(loaded.errormsg, "pmem_errormsg");
     library.load(loaded.memcpy_nodrain, "pmem_memcpy_nodrain");
-    library.load(loaded.flush, "pmem_flush");
     library.load(loaded.drain, "pmem_drain");
     library.load(loaded.msync, "pmem_msync");
     library.load(loaded.has_auto_flush, "pmem_has_auto_flush");

@@ -20,9 +20,8 @@ struct LibPmem {
   int (*unmap)(void* address, size_t length);
   const char* (*errormsg)();
 
-  // Of memory that map_file() calls persistent: what is written or flushed is durable after the same thread's next drain.
+  // Of memory that map_file() calls persistent: what is written is durable after the same thread's next drain.
   void* (*memcpy_nodrain)(void* to, const void* from, size_t length);
-  void (*flush)(const void* address, size_t length);
   void (*drain)();
   // Of a mapping that isn't: durable when it returns 0.
   int (*msync)(const void* address, size_t length);

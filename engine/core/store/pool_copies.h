@@ -23,7 +23,7 @@
 #include "platform/prefetch.h"
 #include "row/place.h"
 #include "tiers/memory/memory_tier.h"
-#include "tiers/pool/pool_tier.h"
+#include "tiers/log/pool_tier.h"
 
 namespace embstore {
 

@@ -5,13 +5,11 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <limits>
 
 #include "row/place.h"
+#include "tiers/make_tiers.h"
 
 namespace embstore {
-
-inline constexpr uint64_t kUnlimitedRows = std::numeric_limits<uint64_t>::max();
 
 class RowCounts {
  public:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "store/shard_order.h"
 #include "store/staged_rows.h"
@@ -9,12 +10,11 @@
 
 namespace embstore {
 
-RowStore::RowStore(const std::string& table_name, const std::vector<TierSpec>& tiers, const RowLayout& layout,
-                   Epochs& epochs)
+RowStore::RowStore(MadeTiers tiers, const RowLayout& layout, Epochs& epochs)
     : layout_(layout),
       epochs_(epochs),
       index_(epochs_),
-      tiers_(table_name, tiers, layout),
+      tiers_(std::move(tiers)),
       pool_copies_(tiers_.pool() ? std::make_unique<PoolCopies>(tiers_.first(), *tiers_.pool()) : nullptr),
       counts_(tiers_.total_capacity_rows()) {}
 
@@ -77,11 +77,6 @@ void RowStore::read_settled(std::span<const int64_t> keys, RowBatch& rows,
 }
 
 void RowStore::remove(std::span<const int64_t> keys) {
-  if (tiers_.last().keeps_rows()) {
-    // Older records of theirs may lie in the files, wherever their rows are now.
-    MutexLock lock(removed_mutex_);
-    unburied_keys_.insert(unburied_keys_.end(), keys.begin(), keys.end());
-  }
   const std::vector<uint32_t> order =
       in_order_of_shards(keys.size(), [&keys](size_t i) { return hash_key(keys[i]); });
   Transaction removal(*this, keys.size());
@@ -96,18 +91,6 @@ void RowStore::remove(std::span<const int64_t> keys) {
       if (const IndexEntry entry = shard.entry(hash, key)) removal.remove(shard, entry, key);
     }
   }
-}
-
-void RowStore::bury_removed() {
-  MutexLock lock(removed_mutex_);
-  if (unburied_keys_.empty()) return;
-  // Those that have come back since have newer rows, which must stay.
-  const Epochs::Guard guard = epochs_.enter();
-  IndexReader reader(index_);
-  std::erase_if(unburied_keys_,
-                [&reader](int64_t key) { return static_cast<bool>(reader.find(hash_key(key), key).ref); });
-  tiers_.last().bury(unburied_keys_);
-  unburied_keys_.clear();
 }
 
 }  // namespace embstore

@@ -30,8 +30,7 @@ class Transaction;
 class RowStore {
  public:
   // `epochs` outlives this.
-  RowStore(const std::string& table_name, const std::vector<TierSpec>& tiers, const RowLayout& layout,
-           Epochs& epochs);
+  RowStore(MadeTiers tiers, const RowLayout& layout, Epochs& epochs);
 
   const RowLayout& layout() const { return layout_; }
   // Guards of these keep what readers may look at.
@@ -72,9 +71,6 @@ class RowStore {
 
   // Removes the rows of `keys`, as far as there are. REQUIRES: rows change places only by a tier's own compaction.
   void remove(std::span<const int64_t> keys);
-  // Sees to it that removed rows don't come back from files that outlive the process. Throws Error(kStorage); what
-  // couldn't be done is done by the next call.
-  void bury_removed();
 
  private:
   friend class Transaction;  // whose ledgers these are
@@ -85,10 +81,6 @@ class RowStore {
   TierStack tiers_;
   const std::unique_ptr<PoolCopies> pool_copies_;
   RowCounts counts_;
-
-  Mutex removed_mutex_;
-  // Where the last tier keeps its rows: keys that were removed, and may have records there.
-  std::vector<int64_t> unburied_keys_ GUARDED_BY(removed_mutex_);
 };
 
 }  // namespace embstore

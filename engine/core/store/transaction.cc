@@ -36,12 +36,11 @@ Transaction::~Transaction() {
 }
 
 bool Transaction::try_reserve_rows(uint64_t count) {
-  const PoolCopies* const copies = store_.pool_copies();
-  if (copies != nullptr) copies->pool().check_is_taken_up();
+  if (const log::Checkpoints* const kept = store_.tiers_.checkpoints()) kept->check_is_taken_up();
   if (!store_.counts_.try_reserve(count)) return false;
   reserved_ += count;
   // What is reserved is given back in the end.
-  return copies == nullptr || pool_claim_.try_add(count);
+  return store_.pool_copies() == nullptr || pool_claim_.try_add(count);
 }
 
 bool Transaction::try_reserve_rows_without_pool(uint64_t count) {

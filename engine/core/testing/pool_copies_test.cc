@@ -32,7 +32,7 @@ class Tiers {
       first_.put(slot, {.key = slot, .frequency = 1, .version = 0, .served = 0, .stamp = 1}, row.data());
       copies_.came_anew(slot);
     }
-    pool_.tier->begin_checkpoint(1);
+    pool_.checkpoints->begin({});
     copies_.want_changed(1);
     medium_.take_notes();
   }
@@ -42,7 +42,7 @@ class Tiers {
   // What was written since the tiers were made was drained after it.
   bool is_durable() {
     for (const Noted& noted : medium_.take_notes()) {
-      if (noted.call == Call::kWrite || noted.call == Call::kFlush) is_drained_ = false;
+      if (noted.call == Call::kWrite) is_drained_ = false;
       if (noted.call == Call::kDrain) is_drained_ = true;
     }
     return is_drained_;

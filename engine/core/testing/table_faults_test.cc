@@ -134,7 +134,7 @@ class Scenario {
     ssd.ssd_hash.io_scheme = ssd_hash::IoScheme::kPread;
     ssd.ssd_hash.file_bytes = 32 << 10;
     ssd.ssd_hash.buffer_bytes = 128 << 10;
-    ssd.ssd_hash.keeps = keep_files_ ? Keeps::kFiles : Keeps::kNothing;
+    ssd.ssd_hash.keeps_checkpoints = keep_files_;
     ssd.ssd_hash.file_calls = &calls_;
     return {.name = "var",
             .dim = kDim,

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,7 +13,6 @@
 
 #include "row/place.h"
 #include "row/row_batch.h"
-#include "tiers/recovery_report.h"
 
 namespace embstore {
 
@@ -101,21 +99,8 @@ class Tier {
   // Returns when that is done.
   virtual void drain() {}
 
-  // --- Of tiers whose rows outlive the process; the others are asked for none of it but close().
-
-  virtual bool keeps_rows() const { return false; }
-  // Takes over what an earlier process left: tells `found` of the newest row of every key, in batches, and
-  // where it is. REQUIRES: nothing was written yet. Throws Error(kStorage) if a file can't be read.
-  using Found = std::function<void(const RowBatch& rows, std::span<const Slot> slots)>;
-  virtual RecoveryReport recover(const Found&) { return {}; }
-  // Sees to it that older rows of `keys`, which are gone for good, aren't taken over. Erasing alone
-  // doesn't: a row that was promoted and then lost is found as it was last written out.
-  // REQUIRES: nothing refers to rows of `keys` here.
-  virtual void bury(std::span<const int64_t>) {}
-  // Writes out what is gathered. Survives a killed process then.
-  virtual void flush() {}
-  // Gives everything back, or leaves it whole where rows are kept. Throws Error(kStorage) if that fails, and
-  // may be called again. REQUIRES: no other call is under way, nor any after it.
+  // Gives everything back, or leaves it whole where checkpoints are kept. Throws Error(kStorage) if that fails, and may be called
+  // again. REQUIRES: no other call is under way, nor any after it.
   virtual void close() {}
 
  private:

@@ -33,7 +33,6 @@ from embstore.errors import (
     InvalidArgumentError,
     ShardLostError,
 )
-from embstore.recovery import RecoveryReport
 
 __all__ = ["Membership", "RemoteShard"]
 
@@ -233,10 +232,6 @@ class RemoteShard:
 
     def drop(self, ids: NDArray[np.int64]) -> int:
         return int(self._ask("drop", ids))
-
-    def recovery(self) -> RecoveryReport | None:
-        report: RecoveryReport | None = self._ask("recovery")
-        return report
 
     # --- What a shard keeps once
 

@@ -128,7 +128,7 @@ struct Storage {
   FilterSpec filter = NoFilter{};
 
   bool has_filter() const { return !std::holds_alternative<NoFilter>(filter); }
-  bool keeps_rows() const { return tiers.back().ssd_hash.keeps == Keeps::kFiles; }
+  bool keeps_rows() const { return tiers.back().ssd_hash.keeps_checkpoints; }
   bool has_pool() const { return tiers.size() > 1 && tiers[1].kind == "PMEM_POOL"; }
 };
 
@@ -157,7 +157,7 @@ TierSpec ssd_hash(bool keep_files) {
   TierSpec tier{"SSDHASH", std::nullopt, std::nullopt};
   tier.ssd_hash.file_bytes = 64 << 10;
   tier.ssd_hash.buffer_bytes = 128 << 10;
-  tier.ssd_hash.keeps = keep_files ? Keeps::kFiles : Keeps::kNothing;
+  tier.ssd_hash.keeps_checkpoints = keep_files;
   return tier;
 }
 

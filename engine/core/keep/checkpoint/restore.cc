@@ -210,7 +210,7 @@ std::vector<uint64_t> count_rows(const Chain& chain, size_t partition_count) {
   return rows;
 }
 
-void restore_table(Table& table, Partition partition, const Chain& chain, const TableState& state,
+void restore_table(TableParts& table, Partition partition, const Chain& chain, const TableState& state,
                    bool waiting_keys) {
   Replacement replacement(table);
   replacement.clear();

@@ -11,7 +11,7 @@
 
 #include "keep/checkpoint/reader.h"
 #include "keep/checkpoint/table_state.h"
-#include "table.h"
+#include "table_parts.h"
 
 namespace embstore {
 class Replacement;
@@ -46,7 +46,7 @@ void restore_files(Replacement& table, Partition partition, const Chain& chain, 
 // Replaces what a table holds, which is that partition of a variable. REQUIRES: every file was verified and
 // belongs where it is. On an error, which can only be the medium's, the table is left empty; so it is after
 // an empty chain. Without `waiting_keys` those of the chain are left out.
-void restore_table(Table& table, Partition partition, const Chain& chain, const TableState& state,
+void restore_table(TableParts& table, Partition partition, const Chain& chain, const TableState& state,
                    bool waiting_keys);
 
 }  // namespace embstore::checkpoint

@@ -1,13 +1,19 @@
-// Memory that O_DIRECT takes.
+// Blocks of a file, and memory for them that O_DIRECT takes.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <new>
 
-#include "tiers/ssd_hash/format.h"
+#include "tiers/log/record.h"
 
 namespace embstore::ssd_hash {
+
+// Every write begins and ends at a multiple of this.
+inline constexpr size_t kBlockBytes = log::kPageBytes;
+constexpr uint64_t round_down_to_block(uint64_t bytes) { return bytes / kBlockBytes * kBlockBytes; }
+constexpr uint64_t round_up_to_block(uint64_t bytes) { return log::round_up(bytes, kBlockBytes); }
 
 class AlignedBytes {
  public:

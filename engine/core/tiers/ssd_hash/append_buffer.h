@@ -58,7 +58,7 @@ struct AppendBuffer {
   uint64_t base_offset = 0;        // in the file; a whole number of blocks
   uint32_t first_record = 0;       // of the file
   uint32_t capacity = 0;           // records, from first_record on
-  std::atomic<uint32_t> count{0};  // records that are whole; stored under the log's lock
+  std::atomic<uint32_t> count{0};  // records whose numbers were given; stored under the log's lock
 };
 
 }  // namespace embstore::ssd_hash

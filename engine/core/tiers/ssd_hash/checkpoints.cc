@@ -1,216 +1,197 @@
-#include "tiers/ssd_hash/checkpoints.h"
-
+// What the tier has of its table's checkpoints. engine/FORMAT.md, section LOG, has the bytes, and why they survive a power
+// cut.
 #include <algorithm>
 #include <deque>
 #include <filesystem>
-#include <iterator>
+#include <map>
+#include <memory>
 #include <set>
+#include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "access/safe_point.h"
 #include "errors/error.h"
-#include "files/file.h"
-#include "tiers/ssd_hash/checkpoint_file.h"
-#include "tiers/ssd_hash/file_header.h"
-#include "tiers/ssd_hash/restoring.h"
+#include "threads/shared_work.h"
+#include "tiers/ssd_hash/record_scan.h"
+#include "tiers/ssd_hash/ssd_hash_tier.h"
 
-namespace embstore::ssd_hash {
+namespace embstore {
+
+using ssd_hash::HeldRows;
+using ssd_hash::LogFile;
+using ssd_hash::LogShape;
+
 namespace {
 
-// A file with records that checkpoints need. It's never written again.
-std::shared_ptr<LogFile> open_record_file(const LogShape& shape, const CheckpointContents::File& needed,
-                                          uint32_t index) {
-  const std::string path = shape.path_of(needed.number);
+constexpr size_t kScanBytes = 1 << 20;
+
+// A file with records that checkpoints need. It's never written again. Its slots have yet to be given.
+std::unique_ptr<files::File> open_extent(const LogShape& shape, const ExtentRows& extent) {
+  const std::string path = shape.path_of(extent.extent);
   const auto refuse = [&path](const std::string& why) {
     throw Error(ErrorKind::kStorage,
                 path + ": " + why +
-                    ", and a checkpoint of the pool needs it; put it back as it was, or remove the "
-                    "pool's files and this directory to start without their rows");
+                    ", and a checkpoint needs it; put it back as it was, or remove the files of the "
+                    "variable to start without their rows");
   };
   std::error_code code;
   if (!std::filesystem::exists(path, code)) refuse("is missing");
-  const FileHeader header = read_file_header(*shape.calls, path);
-  check_file_header(path, header, shape);
-  if (header.format_version != kCheckpointsVersion || header.flags != kOfCheckpoints ||
-      header.file_number != needed.number || header.record_capacity != needed.capacity) {
+  const log::FileHeader header = ssd_hash::read_header(*shape.calls, path);
+  log::check_header(path, header, log::kRowsMagic, shape.table);
+  if (header.uuid != shape.table.uuid || header.number != extent.extent ||
+      header.capacity != extent.capacity || header.stride != shape.record.stride) {
     refuse("is another file than the one that was written");
   }
-  auto file = std::make_shared<LogFile>(
-      std::make_unique<files::File>(*shape.calls, path, shape.open_flags(), shape.file_use()), needed.number,
-      index, needed.capacity);
-  const uint64_t size = file->file().size_bytes();
-  file->written_bytes = round_up_to_block(size);
-  file->sealed = true;
-  if (shape.maps_files) {
-    file->map(size);
-    file->mapped_bytes.store(size, std::memory_order_release);
+  auto file = std::make_unique<files::File>(*shape.calls, path, shape.open_flags(), shape.file_use());
+  const uint64_t end = shape.record.offset(log::end_of_rows(extent.rows));
+  const uint64_t size = file->size_bytes();
+  if (size < end) {
+    refuse("has " + std::to_string(size) + " bytes, of which " + std::to_string(end) + " are needed");
   }
   return file;
 }
 
-void check_length(const LogFile& file, const CheckpointContents::File& needed, const LogShape& shape) {
-  const uint64_t end = shape.offset_of(end_of_records(needed.rows));
-  const uint64_t size = file.file().size_bytes();
-  if (needed.capacity == file.capacity && size >= end) return;
-  throw Error(ErrorKind::kStorage,
-              file.file().path() + ": has " + std::to_string(size) +
-                  " bytes, and a checkpoint of the pool needs " + std::to_string(end) +
-                  "; put it back as it was, or remove the pool's files and this directory to "
-                  "start without their rows");
-}
+// Records of one file that are read together.
+struct Piece {
+  const HeldRows* held;
+  uint32_t first;
+  uint32_t last;
+};
 
 }  // namespace
 
-Checkpoints::Checkpoints(Log& log, const LogShape& shape, std::string optimizer)
-    : shape_(shape), log_(log), optimizer_(std::move(optimizer)) {
-  check_optimizer_name(optimizer_);
+void SsdHashTier::check_keeps_checkpoints() const {
+  if (shape_.keeps_checkpoints) return;
+  throw Error(ErrorKind::kInvalidArgument, shape_.directory + ": the tier keeps no checkpoints");
 }
 
-void Checkpoints::take_up(std::span<const CheckpointName> kept, TierDirectory& directory,
-                          const TierDirectory::OfCheckpoints& found) {
-  std::vector<CheckpointContents> contents;
-  std::map<uint64_t, std::shared_ptr<LogFile>> files;  // by number
-  std::set<std::string> needed;                        // paths
-  Log::NextNumbers next{.file = found.last_file_number + 1, .sequence = 1};
-  for (const CheckpointName& name : kept) {
-    contents.push_back(read_checkpoint_file(shape_, optimizer_, name));
-    needed.insert(shape_.checkpoint_path(name.number));
-    next.file = std::max(next.file, contents.back().next.file);
-    next.sequence = std::max(next.sequence, contents.back().next.sequence);
-    for (const auto& file : contents.back().files) files.emplace(file.number, nullptr);
-  }
-  if (files.size() > shape_.max_files) {
-    throw Error(ErrorKind::kStoreFull, shape_.directory + ": holds more files than can be addressed");
-  }
-  // The oldest first, as the log has them.
-  std::deque<std::shared_ptr<LogFile>> adopted;
-  for (auto& [number, file] : files) {
-    for (const CheckpointContents& checkpoint : contents) {
-      for (const auto& part : checkpoint.files) {
-        if (part.number != number) continue;
-        if (file == nullptr) file = open_record_file(shape_, part, static_cast<uint32_t>(adopted.size()));
-        check_length(*file, part, shape_);
-        file->records = std::max<uint32_t>(file->records, part.records);
-      }
+void SsdHashTier::take_up(std::span<const TierRows> kept) {
+  check_keeps_checkpoints();
+  check_open();
+  if (is_ready_) throw Error(ErrorKind::kInvalidArgument, shape_.directory + ": take_up() comes once");
+  struct Extent {
+    std::unique_ptr<files::File> file;
+    std::vector<std::pair<uint64_t, const ExtentRows*>> needed;  // by checkpoints
+  };
+  std::map<uint64_t, Extent> extents;  // by number
+  uint64_t records_per_file = shape_.records_per_file;
+  for (const TierRows& checkpoint : kept) {
+    for (const ExtentRows& part : checkpoint.extents) {
+      Extent& extent = extents[part.extent];
+      extent.file = open_extent(shape_, part);
+      extent.needed.emplace_back(checkpoint.checkpoint, &part);
+      records_per_file = std::max(records_per_file, part.capacity);
     }
-    needed.insert(file->file().path());
-    adopted.push_back(file);
   }
-  std::map<uint64_t, Checkpoint> taken_up;
-  for (size_t i = 0; i < kept.size(); ++i) {
-    Snapshot snapshot{.files = {}, .rows = contents[i].rows};
-    for (auto& part : contents[i].files) {
-      snapshot.files.push_back(
-          {files.at(part.number), part.records, std::make_shared<const RecordBits>(std::move(part.rows))});
+  if (records_per_file > ssd_hash::kMaxSlots || extents.size() > ssd_hash::kMaxSlots / records_per_file) {
+    throw Error(ErrorKind::kStoreFull, shape_.directory + ": holds more records than can be addressed");
+  }
+  std::deque<std::shared_ptr<LogFile>> files;
+  std::set<std::string> needed;
+  for (auto& [number, extent] : extents) {
+    const uint64_t size = extent.file->size_bytes();
+    needed.insert(extent.file->path());
+    auto file = std::make_shared<LogFile>(std::move(extent.file), number, static_cast<uint32_t>(files.size()),
+                                          static_cast<uint32_t>(extent.needed.front().second->capacity));
+    for (const auto& [checkpoint, rows] : extent.needed) {
+      file->hold(checkpoint, rows->rows);
+      file->records = std::max<uint32_t>(file->records, static_cast<uint32_t>(log::end_of_rows(rows->rows)));
     }
-    taken_up[kept[i].number] = {std::make_shared<const Snapshot>(std::move(snapshot)), kept[i].id};
+    file->written_bytes = ssd_hash::round_up_to_block(size);
+    file->sealed = true;
+    if (shape_.maps_files) {
+      file->map(size);
+      file->mapped_bytes = size;
+    }
+    files.push_back(std::move(file));
   }
-  std::vector<std::string> leftovers;
-  for (const std::string& path : found.paths) {
-    if (!needed.contains(path)) leftovers.push_back(path);
-  }
+  std::erase_if(found_.paths, [&](const std::string& path) { return needed.contains(path); });
   // Nothing has changed so far.
-  directory.remove(leftovers);
-  log_.adopt(std::move(adopted), /*live_rows=*/0, next);
-  const MutexLock lock(mutex_);
-  for (const auto& [number, checkpoint] : taken_up) log_.hold(*checkpoint.snapshot);
-  checkpoints_ = std::move(taken_up);
+  directory_.remove(found_.paths);
+  shape_.records_per_file = records_per_file;
+  shape_.max_files = static_cast<uint32_t>(ssd_hash::kMaxSlots / records_per_file);
+  const uint64_t last_number = std::max(found_.last_number, extents.empty() ? 0 : extents.rbegin()->first);
+  log_.take_up(std::move(files), last_number + 1, kept.empty() ? 0 : kept.back().checkpoint);
+  found_ = {};
+  is_ready_.store(true, std::memory_order_release);
 }
 
-void Checkpoints::begin(uint64_t number) {
-  const MutexLock lock(mutex_);
-  const auto [at, is_new] = checkpoints_.try_emplace(number);
-  if (!is_new) {
-    throw Error(ErrorKind::kInvalidArgument,
-                shape_.directory + ": there is a checkpoint " + std::to_string(number) + " already");
-  }
-  try {
-    auto snapshot = std::make_shared<Snapshot>();
-    *snapshot = log_.take_snapshot();
-    at->second.snapshot = std::move(snapshot);
-  } catch (...) {
-    checkpoints_.erase(at);
-    throw;
-  }
+void SsdHashTier::begin_checkpoint(uint64_t number) {
+  check_keeps_checkpoints();
+  check_usable();
+  log_.begin_checkpoint(number);
 }
 
-void Checkpoints::commit(const CheckpointName& checkpoint) {
-  std::shared_ptr<const Snapshot> snapshot;
-  bool sync_parent = false;
-  {
-    const MutexLock lock(mutex_);
-    const auto at = checkpoints_.find(checkpoint.number);
-    if (at == checkpoints_.end() || at->second.id) {
-      throw Error(ErrorKind::kInvalidArgument,
-                  shape_.directory + ": no checkpoint " + std::to_string(checkpoint.number) + " is pending");
-    }
-    snapshot = at->second.snapshot;
-    sync_parent = !directory_is_on_medium_;
-  }
-  log_.bring_to_medium(*snapshot);
-  write_checkpoint_file(shape_, optimizer_, checkpoint, *snapshot, log_.next_numbers());
-  // The names of its files, and its own.
+std::vector<ExtentRows> SsdHashTier::bring_to_medium(uint64_t number) {
+  check_keeps_checkpoints();
+  check_usable();
+  std::vector<HeldRows> rows = log_.rows_of(number);
+  log_.bring_to_medium(rows);
   files::sync_directory(*shape_.calls, shape_.directory);
-  if (sync_parent) {
+  if (!directory_is_on_medium_.load(std::memory_order_acquire)) {
     const std::filesystem::path directory = std::filesystem::canonical(shape_.directory);
     files::sync_directory(*shape_.calls, directory.parent_path().string());
+    directory_is_on_medium_.store(true, std::memory_order_release);
   }
-  const MutexLock lock(mutex_);
-  directory_is_on_medium_ = true;
-  checkpoints_.at(checkpoint.number).id = checkpoint.id;
+  std::vector<ExtentRows> extents;
+  for (HeldRows& held : rows)
+    extents.push_back({held.file->number, held.file->capacity, std::move(held.rows)});
+  return extents;
 }
 
-void Checkpoints::drop(uint64_t number) noexcept {
-  const MutexLock lock(mutex_);
-  const auto at = checkpoints_.find(number);
-  if (at != checkpoints_.end()) drop(at);
+void SsdHashTier::drop_checkpoint(uint64_t number) noexcept {
+  if (!is_ready_.load(std::memory_order_acquire) || closed_.load(std::memory_order_acquire)) return;
+  log_.drop_checkpoint(number);
+  compaction_.remove_unneeded();
 }
 
-Checkpoints::ByNumber::iterator Checkpoints::drop(ByNumber::iterator checkpoint) noexcept {
-  // Of one that is pending too: it may have come so far.
-  shape_.calls->unlink(shape_.checkpoint_path(checkpoint->first).c_str());
-  log_.let_go(*checkpoint->second.snapshot);
-  return checkpoints_.erase(checkpoint);
-}
-
-void Checkpoints::drop_pending() noexcept {
-  const MutexLock lock(mutex_);
-  for (auto at = checkpoints_.begin(); at != checkpoints_.end();)
-    at = at->second.id ? std::next(at) : drop(at);
-}
-
-uint64_t Checkpoints::rows(uint64_t number) const {
-  const MutexLock lock(mutex_);
-  const auto at = checkpoints_.find(number);
-  return at == checkpoints_.end() || !at->second.id ? 0 : at->second.snapshot->rows;
-}
-
-void Checkpoints::restore(const CheckpointName& checkpoint, int threads,
-                          const CheckpointFollower::Restored& visit) {
-  std::shared_ptr<const Snapshot> snapshot;
-  {
-    const MutexLock lock(mutex_);
-    const auto at = checkpoints_.find(checkpoint.number);
-    if (at == checkpoints_.end() || at->second.id != checkpoint.id) {
-      throw Error(ErrorKind::kStorage,
-                  shape_.checkpoint_path(checkpoint.number) +
-                      ": there is no such checkpoint; restore one of those that are kept");
-    }
-    snapshot = at->second.snapshot;
-  }
+void SsdHashTier::restore(uint64_t number, int threads, const Restored& visit) {
+  check_keeps_checkpoints();
+  check_usable();
+  // A compaction that goes on from before would take rows that come back in their old places for those that it was
+  // about to move.
+  const ssd_hash::Compaction::Turn turn(compaction_, /*wait=*/true);
   if (log_.live_rows() > 0) {
     throw Error(ErrorKind::kInvalidArgument,
                 shape_.directory + ": rows are live; a checkpoint is restored when all were erased");
   }
-  visit_rows(*snapshot, shape_, threads, visit);
-  log_.make_live(*snapshot);
+  const std::vector<HeldRows> rows = log_.rows_of(number);
+  const auto records_at_once = static_cast<uint32_t>(std::max<size_t>(1, kScanBytes / shape_.record.stride));
+  std::vector<Piece> pieces;
+  for (const HeldRows& held : rows) {
+    const auto end = static_cast<uint32_t>(log::end_of_rows(held.rows));
+    for (uint32_t first = 0; first < end; first += records_at_once) {
+      pieces.push_back({&held, first, std::min(end, first + records_at_once)});
+    }
+  }
+  share_work(pieces.size(), threads, [&](const auto& next) {
+    std::vector<RowHeader> headers;
+    std::vector<Slot> slots;
+    for (size_t i = next(); i < pieces.size(); i = next()) {
+      const auto& [held, first, last] = pieces[i];
+      const LogFile& file = *held->file;
+      const auto is_needed = [&held](uint32_t record) { return log::contains(held->rows, record); };
+      headers.clear();
+      slots.clear();
+      ssd_hash::RecordScan scan(file, shape_, kScanBytes);
+      scan.visit(first, last, is_needed, [&](const ssd_hash::ScannedRecord& record) {
+        std::string fault = record.fault;
+        if (fault.empty() && log::header_of(record.bytes).epoch > number) {
+          fault = "is of a later checkpoint than " + std::to_string(number);
+        }
+        if (!fault.empty()) {
+          throw Error(ErrorKind::kStorage, shape_.name_of(file, record.number) + " " + fault);
+        }
+        headers.push_back(log::header_of(record.bytes).row());
+        slots.push_back(shape_.slot_of(file, record.number));
+      });
+      if (!slots.empty()) visit(headers, slots);
+    }
+    safe_point();
+  });
+  log_.make_live(rows);
 }
 
-bool Checkpoints::any_kept() const {
-  const MutexLock lock(mutex_);
-  return std::any_of(checkpoints_.begin(), checkpoints_.end(),
-                     [](const auto& checkpoint) { return checkpoint.second.id.has_value(); });
-}
-
-}  // namespace embstore::ssd_hash
+}  // namespace embstore

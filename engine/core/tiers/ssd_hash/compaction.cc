@@ -44,7 +44,7 @@ void Compaction::start(Relocator& relocator) {
 
 uint64_t Compaction::bound_file_bytes() const {
   uint64_t bytes = log_.file_bytes();
-  if (shape_.keeps == Keeps::kCheckpoints) bytes -= std::min(bytes, log_.held_bytes());
+  bytes -= std::min(bytes, log_.held_bytes());
   const uint64_t aside = set_aside_bytes_.load(std::memory_order_relaxed);
   if (aside == 0 || Clock::now().time_since_epoch().count() >= next_retry_.load(std::memory_order_relaxed)) {
     return bytes;
@@ -67,7 +67,7 @@ bool Compaction::is_over_hard_bound(uint64_t more_bytes) const {
 
 void Compaction::make_room() {
   // A buffer with its last record and block, and the next file's header.
-  const uint64_t more_bytes = shape_.flush_bytes + shape_.record.bytes + 2 * kBlockBytes;
+  const uint64_t more_bytes = shape_.flush_bytes + shape_.record.stride + 2 * kBlockBytes;
   if (!is_over_soft_bound(more_bytes)) return;
   if (is_over_hard_bound(more_bytes)) {
     run({.more_bytes = more_bytes});
@@ -135,8 +135,7 @@ void Compaction::note_failure(const Work& work) {
 }
 
 void Compaction::compact_files(const Round& round) {
-  forget_gone_files();
-  if (shape_.keeps == Keeps::kCheckpoints) remove_emptied_files();  // what dropped checkpoints needed
+  remove_emptied_files();  // what dropped checkpoints needed
   uint64_t last_number = 0;
   for (const auto& file : log_.files()) last_number = file->number;
   std::vector<uint64_t> taken;  // their numbers
@@ -144,23 +143,23 @@ void Compaction::compact_files(const Round& round) {
     for (const auto& file : log_.files()) {
       if (!has_problem(*file)) continue;
       taken.push_back(file->number);
-      settle(file, move_live_rows(*file));
+      empty(file);
     }
     if (!taken.empty()) remove_emptied_files();
   }
-  while (taken.size() < round.max_files && is_over_soft_bound(round.more_bytes) && !is_blocked()) {
+  while (taken.size() < round.max_files && is_over_soft_bound(round.more_bytes)) {
     const std::shared_ptr<LogFile> victim = next_victim(taken, last_number);
     if (victim == nullptr) break;
     log_.seal(*victim);
     taken.push_back(victim->number);
-    settle(victim, move_live_rows(*victim));
+    empty(victim);
     compacted_files_.fetch_add(1, std::memory_order_relaxed);
     remove_emptied_files();
   }
 }
 
-// Where files aren't to be kept, the one that wins most for what is moved: rows that are seldom asked for lie
-// in the oldest files, nearly all of them live.
+// The one that wins most for what is moved: rows that are seldom asked for lie in the oldest files, nearly all of them
+// live.
 std::shared_ptr<LogFile> Compaction::next_victim(std::span<const uint64_t> taken,
                                                  uint64_t last_number) const {
   std::shared_ptr<LogFile> best;
@@ -170,7 +169,6 @@ std::shared_ptr<LogFile> Compaction::next_victim(std::span<const uint64_t> taken
         is_set_aside(*file) || (file->is_held() && file->live_rows() == 0)) {
       continue;
     }
-    if (shape_.keeps == Keeps::kFiles) return file;
     const double live_share = static_cast<double>(file->live_rows()) / std::max(1u, file->records.load());
     if (best == nullptr || live_share < best_live_share) {
       best = file;
@@ -182,154 +180,121 @@ std::shared_ptr<LogFile> Compaction::next_victim(std::span<const uint64_t> taken
 
 // -- moving rows ------------------------------------------------------------------------------------------
 
-Compaction::RowsLeft Compaction::move_live_rows(LogFile& victim) {
-  RecordScan scan(victim, shape_, shape_.flush_bytes);
-  RowsLeft left;
-  std::vector<std::byte> records;
+struct Compaction::Moving {
+  std::vector<std::byte> records;  // one after another
   std::vector<Slot> from;
-  const uint32_t end = victim.records;
-  for (uint32_t first = 0; first < end && victim.live_rows() > 0; first += scan.records_a_chunk()) {
+  std::vector<std::string> faults;  // empty where the record is whole
+};
+
+void Compaction::empty(const std::shared_ptr<LogFile>& victim) {
+  RecordScan scan(*victim, shape_, shape_.flush_bytes);
+  RowsLeft left;
+  Moving moving;
+  const auto is_live = [&](uint32_t record) { return victim->is_live(record); };
+  const uint32_t end = victim->records;
+  for (uint32_t first = 0; first < end && victim->live_rows() > 0; first += scan.records_a_chunk()) {
+    moving.records.clear();
+    moving.from.clear();
+    moving.faults.clear();
     const uint32_t last = first + std::min(end - first, scan.records_a_chunk());
-    uint32_t wanted = first;
-    while (wanted < last && !victim.is_live(wanted)) ++wanted;
-    if (wanted == last) continue;
-    records.clear();
-    from.clear();
-    scan.visit(wanted, last, [&](const ScannedRecord& record) {
-      if (!victim.is_live(record.number)) return;
-      if (record.available == shape_.record.bytes) {
-        records.insert(records.end(), record.bytes, record.bytes + record.available);
-        from.push_back(shape_.slot_of(victim, record.number));
-      } else if (left.count++ == 0) {
-        left.first_reason = shape_.name_of(victim, record.number) +
-                            (record.failure.empty() ? " is cut off: the file was truncated"
-                                                    : " can't be read: " + record.failure);
+    scan.visit(first, last, is_live, [&](const ScannedRecord& record) {
+      if (record.bytes == nullptr) {
+        if (left.count++ == 0)
+          left.first_reason = shape_.name_of(*victim, record.number) + " " + record.fault;
+        return;
       }
+      moving.records.insert(moving.records.end(), record.bytes, record.bytes + shape_.record.stride);
+      moving.from.push_back(shape_.slot_of(*victim, record.number));
+      moving.faults.push_back(record.fault);
     });
-    move_records(victim, records, from, left);
+    move(*victim, moving, left);
   }
-  bytes_read_.fetch_add(scan.bytes_read(), std::memory_order_relaxed);
-  return left;
+  if (left.count == 0) {
+    // One that can go now has a problem still if it can't be removed.
+    if (victim->live_rows() > 0 || victim->is_held()) forget_problem(victim->number);
+    return;
+  }
+  if (left.count > 1) {
+    left.first_reason += " (and " + std::to_string(left.count - 1) + " more rows of that file)";
+  }
+  set_aside(*victim, std::move(left.first_reason), left.count);
 }
 
-// Appends copies of `records` of `victim`, sequence numbers included, and has the index refer to them.
-void Compaction::move_records(LogFile& victim, std::span<const std::byte> records, std::span<const Slot> from,
-                              RowsLeft& left) {
+// Appends copies, and has the index refer to them. A damaged row moves as it is, so that whoever reads it is told; its
+// key may be right.
+void Compaction::move(LogFile& victim, const Moving& moving, RowsLeft& left) {
   Relocator& relocator = *relocator_.load(std::memory_order_acquire);
-  const size_t bytes = shape_.record.bytes;
+  const size_t stride = shape_.record.stride;
+  const std::span<const std::byte> records(moving.records);
   std::vector<Relocator::Relocation> relocations;
-  for (size_t done = 0; done < from.size();) {
-    const Log::Copies copies = log_.append_copies(records.subspan(done * bytes));
+  for (size_t done = 0; done < moving.from.size();) {
+    relocations.reserve(moving.from.size());
+    const Log::Copies copies =
+        log_.append_copies(records.subspan(done * stride), std::span(moving.from).subspan(done));
     relocations.clear();
     for (uint32_t i = 0; i < copies.count; ++i) {
-      relocations.push_back({header_of(copies.bytes + i * bytes).key, from[done + i], copies.first + i});
+      const int64_t key = log::header_of(&records[(done + i) * stride]).key;
+      relocations.push_back({key, moving.from[done + i], copies.first + i});
     }
-    std::vector<uint32_t> refused;
-    refused.reserve(copies.count);
-    {
-      // Lets the buffer go out again, also where relocate() throws in the middle.
-      struct End {
-        Compaction& compaction;
-        LogFile& victim;
-        const Log::Copies& copies;
-        const std::vector<Relocator::Relocation>& relocations;
-        std::vector<uint32_t>& refused;
-        ~End() {
-          for (uint32_t i = 0; i < copies.count; ++i) {
-            if (!relocations[i].done) {
-              refused.push_back(i);
-              continue;
-            }
-            victim.clear_live(compaction.shape_.record_of(relocations[i].from));
-            compaction.moved_rows_.fetch_add(1, std::memory_order_relaxed);
-          }
-          compaction.log_.end_copies(copies, refused);
-        }
-      };
-      const End end{*this, victim, copies, relocations, refused};
+    const auto end = [&] {
+      for (const Relocator::Relocation& row : relocations) {
+        if (row.done) victim.clear_live(shape_.record_of(row.from));
+      }
+      log_.end_copies(copies, relocations);
+    };
+    try {
       relocator.relocate(relocations);
-      // A damaged row moves as it is, so that whoever reads it is told; its key may be right.
-      for (uint32_t i = 0; i < copies.count; ++i) {
-        if (is_whole(copies.bytes + i * bytes, shape_.record)) continue;
-        const uint32_t record = shape_.record_of(from[done + i]);
-        if (relocations[i].done) {
-          moved_damaged_records_.fetch_add(1, std::memory_order_relaxed);
-        } else if (victim.is_live(record) && left.count++ == 0) {
-          left.first_reason = shape_.name_of(victim, record) + " is damaged: its checksum is wrong";
-        }
+    } catch (...) {
+      end();  // lets the buffer go out again
+      throw;
+    }
+    end();
+    for (uint32_t i = 0; i < copies.count; ++i) {
+      const std::string& fault = moving.faults[done + i];
+      if (fault.empty()) continue;
+      const uint32_t record = shape_.record_of(moving.from[done + i]);
+      if (relocations[i].done) {
+        moved_damaged_records_.fetch_add(1, std::memory_order_relaxed);
+      } else if (victim.is_live(record) && left.count++ == 0) {
+        left.first_reason = shape_.name_of(victim, record) + " " + fault;
       }
     }
     done += copies.count;
   }
 }
 
-void Compaction::settle(const std::shared_ptr<LogFile>& victim, const RowsLeft& left) {
-  if (left.count == 0) {
-    forget_problem(victim->number);
-    return;
-  }
-  std::string text = left.first_reason;
-  if (left.count > 1) text += " (and " + std::to_string(left.count - 1) + " more rows of that file)";
-  bool blocks_others = false;
-  if (shape_.keeps == Keeps::kFiles) {
-    // The file stays while younger ones go, so nothing may be left in it that they supersede.
-    try {
-      log_.secure_newer_rows();
-      log_.void_dead_records(*victim);
-    } catch (const Error& error) {
-      blocks_others = true;
-      text += std::string("; and ") + error.what();
-    }
-  }
-  set_aside(*victim, std::move(text), left.count, blocks_others);
-}
-
-// The oldest first and, where files are kept, no later one before an earlier one. A file that keeps some rows
-// (their owner is about to erase them, or has not told the index of them yet) stays for the next round.
+// A file that keeps some rows (their owner is about to erase them, or has not told the index of them yet) stays for the
+// next round.
 void Compaction::remove_emptied_files() {
   std::vector<std::shared_ptr<LogFile>> emptied;
   for (const auto& file : log_.files()) {
     if (file->sealed && file->live_rows() == 0 && !file->is_held() && !is_set_aside(*file)) {
       emptied.push_back(file);
-    } else if (shape_.keeps == Keeps::kFiles && !is_set_aside(*file)) {
-      break;
     }
   }
   if (emptied.empty()) return;
-  // Rows between two checkpoints needn't outlive the process.
-  if (shape_.keeps != Keeps::kCheckpoints) log_.secure_newer_rows();
-  const std::vector<Log::NotRemoved> stay = log_.remove(emptied);
-  for (const auto& file : emptied) forget_problem(file->number);
-  for (const Log::NotRemoved& not_removed : stay) {
-    set_aside(*not_removed.file, not_removed.reason, 0, /*blocks_others=*/shape_.keeps == Keeps::kFiles);
+  for (const Log::Removal& removal : log_.remove(emptied)) {
+    if (removal.failure.empty()) {
+      forget_problem(removal.file->number);
+    } else {
+      set_aside(*removal.file, removal.failure, 0);
+    }
   }
 }
 
 // -- files that are set aside -----------------------------------------------------------------------------
 
-void Compaction::set_aside(const LogFile& file, std::string text, uint32_t rows_left, bool blocks_others) {
+void Compaction::set_aside(const LogFile& file, std::string text, uint32_t rows_left) {
   const MutexLock lock(problems_mutex_);
   Problem& problem = problems_[file.number];
   const bool told = problem.told && problem.text == text;
-  problem = {
-      std::move(text), file.written_bytes, rows_left, blocks_others, told, Clock::now() + kSetAsideFor};
+  problem = {std::move(text), file.written_bytes, rows_left, told, Clock::now() + kSetAsideFor};
   update_set_aside_bytes();
 }
 
 void Compaction::forget_problem(uint64_t file_number) {
   const MutexLock lock(problems_mutex_);
   if (problems_.erase(file_number) > 0) update_set_aside_bytes();
-}
-
-void Compaction::forget_gone_files() {
-  const std::vector<std::shared_ptr<LogFile>> files = log_.files();
-  const MutexLock lock(problems_mutex_);
-  if (problems_.empty()) return;
-  std::erase_if(problems_, [&](const auto& problem) {
-    return std::none_of(files.begin(), files.end(),
-                        [&](const auto& file) { return file->number == problem.first; });
-  });
-  update_set_aside_bytes();
 }
 
 bool Compaction::has_problem(const LogFile& file) const {
@@ -342,14 +307,6 @@ bool Compaction::is_set_aside(const LogFile& file) const {
   const auto problem = problems_.find(file.number);
   return problem != problems_.end() && Clock::now() < problem->second.retry_at &&
          (file.live_rows() > 0 || problem->second.rows_left == 0);
-}
-
-bool Compaction::is_blocked() const {
-  const MutexLock lock(problems_mutex_);
-  const auto now = Clock::now();
-  return std::any_of(problems_.begin(), problems_.end(), [&](const auto& problem) {
-    return problem.second.blocks_others && now < problem.second.retry_at;
-  });
 }
 
 bool Compaction::retry_all() {

@@ -1,7 +1,5 @@
 // Keeps the files within twice the live records plus one buffer, by moving what is live in a file to the end
-// of the log and removing the file: the one with the least live rows, or the oldest where files are to be
-// kept. With the oldest first, for each key an older record goes before a newer one, and what recover()
-// finds is never older than what was written out, without a word about rows that were merely promoted.
+// of the log and removing the file: the one of which the least share is live.
 //
 // Let L be the bytes of live records, F those of the files, B the buffer (at least eight records), of which
 // B/8 goes out at once. Writers start to compact where F passes the soft bound, 7/4 L + B/4, a file for
@@ -72,8 +70,6 @@ class Compaction {
   };
 
   uint64_t compacted_files() const { return compacted_files_.load(std::memory_order_relaxed); }
-  uint64_t moved_rows() const { return moved_rows_.load(std::memory_order_relaxed); }
-  uint64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
   uint64_t damaged_records() const;
   std::string error() const;  // the first that still holds; else empty
 
@@ -85,7 +81,6 @@ class Compaction {
     std::string text;
     uint64_t file_bytes;
     uint32_t rows_left;  // damaged ones that couldn't be moved
-    bool blocks_others;  // none after it may be removed
     bool told;
     Clock::time_point retry_at;
   };
@@ -112,18 +107,16 @@ class Compaction {
   void note_failure(const Work& work);
   void compact_files(const Round& round);
   std::shared_ptr<LogFile> next_victim(std::span<const uint64_t> taken, uint64_t last_number) const;
-  RowsLeft move_live_rows(LogFile& victim);
-  void move_records(LogFile& victim, std::span<const std::byte> records, std::span<const Slot> from,
-                    RowsLeft& left);
-  void settle(const std::shared_ptr<LogFile>& victim, const RowsLeft& left);
+  // Moves its live rows, and sets it aside where some stay.
+  void empty(const std::shared_ptr<LogFile>& victim);
+  struct Moving;
+  void move(LogFile& victim, const Moving& moving, RowsLeft& left);
   void remove_emptied_files();
 
-  void set_aside(const LogFile& file, std::string text, uint32_t rows_left, bool blocks_others);
+  void set_aside(const LogFile& file, std::string text, uint32_t rows_left);
   void forget_problem(uint64_t file_number);
-  void forget_gone_files();
   bool has_problem(const LogFile& file) const;
   bool is_set_aside(const LogFile& file) const;
-  bool is_blocked() const;
   bool retry_all();  // false where no problem is known
   void update_set_aside_bytes() REQUIRES(problems_mutex_);
 
@@ -155,8 +148,6 @@ class Compaction {
   bool stopping_ GUARDED_BY(wake_mutex_) = false;
 
   std::atomic<uint64_t> compacted_files_{0};
-  std::atomic<uint64_t> moved_rows_{0};
-  std::atomic<uint64_t> bytes_read_{0};
   std::atomic<uint64_t> moved_damaged_records_{0};
 };
 

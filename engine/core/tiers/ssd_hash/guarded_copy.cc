@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "threads/mutex.h"
-#include "tiers/ssd_hash/format.h"
+#include "tiers/ssd_hash/aligned_bytes.h"
 
 namespace embstore::ssd_hash {
 namespace {

@@ -1,16 +1,17 @@
-// One file of the log, and which of its records are live.
+// One file of the log, which of its records are live, and which checkpoints need.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "files/file.h"
+#include "tiers/log/row_bits.h"
 #include "tiers/ssd_hash/mapping.h"
-#include "tiers/ssd_hash/record_bits.h"
 
 namespace embstore::ssd_hash {
 
@@ -23,7 +24,7 @@ class LogFile {
         index(file_index),
         capacity(record_capacity),
         current_(file.get()),
-        live_bits_(bit_words(record_capacity)) {
+        live_(record_capacity) {
     versions_.push_back(std::move(file));
   }
 
@@ -40,55 +41,37 @@ class LogFile {
     mapping_.store(nullptr, std::memory_order_release);
   }
 
-  bool is_live(uint32_t record) const {
-    return (live_bits_[record / 64].load(std::memory_order_acquire) >> (record % 64) & 1) != 0;
-  }
+  bool is_live(uint32_t record) const { return live_.contains(record); }
   void set_live(uint32_t record) {
-    live_bits_[record / 64].fetch_or(uint64_t{1} << (record % 64), std::memory_order_release);
+    live_.add(record);
     live_rows_.fetch_add(1, std::memory_order_release);
   }
   // False where the record wasn't live.
   bool clear_live(uint32_t record) {
-    const uint64_t bit = uint64_t{1} << (record % 64);
-    if ((live_bits_[record / 64].fetch_and(~bit, std::memory_order_acq_rel) & bit) == 0) return false;
+    if (!live_.remove(record)) return false;
     live_rows_.fetch_sub(1, std::memory_order_acq_rel);
     return true;
   }
   uint32_t live_rows() const { return live_rows_.load(std::memory_order_acquire); }
-  // Of the first so many records. REQUIRES: none comes or goes meanwhile.
-  RecordBits live_records(uint32_t count) const {
-    RecordBits bits(bit_words(count));
-    for (size_t word = 0; word < bits.size(); ++word) {
-      bits[word] = live_bits_[word].load(std::memory_order_acquire);
-    }
-    return bits;
-  }
-  // REQUIRES: none is live.
-  void make_live(const RecordBits& bits) {
-    for (size_t word = 0; word < bits.size(); ++word) {
-      live_bits_[word].store(bits[word], std::memory_order_release);
-    }
-    live_rows_.store(count_records(bits), std::memory_order_release);
-  }
 
-  // A checkpoint needs these records: the file stays until it's let go of. Under the log's lock.
-  void reserve_hold() { held_.reserve(held_.size() + 1); }
-  void hold(std::shared_ptr<const RecordBits> needed) noexcept {  // REQUIRES: reserve_hold()
-    held_.push_back(std::move(needed));
+  // Checkpoint `number` needs what is live now: the file stays until it's let go of. These four under the log's lock.
+  void hold_live_rows(uint64_t checkpoint) { hold(checkpoint, live_.copy(records)); }
+  void hold(uint64_t checkpoint, log::RowWords rows) {
+    held_.insert_or_assign(checkpoint, std::move(rows));
     is_held_.store(true, std::memory_order_release);
   }
-  void let_go(const std::shared_ptr<const RecordBits>& needed) noexcept {
-    const auto found = std::find(held_.begin(), held_.end(), needed);
-    if (found == held_.end()) return;
-    held_.erase(found);
+  void let_go(uint64_t checkpoint) noexcept {
+    held_.erase(checkpoint);
     is_held_.store(!held_.empty(), std::memory_order_release);
   }
-  bool is_needed(uint32_t record) const {
-    return std::any_of(held_.begin(), held_.end(),
-                       [record](const auto& needed) { return has_record(*needed, record); });
-  }
+  const std::map<uint64_t, log::RowWords>& held() const { return held_; }  // by checkpoint
   // By any checkpoint. Without a lock.
   bool is_held() const { return is_held_.load(std::memory_order_acquire); }
+  // REQUIRES: nothing is live.
+  void make_live(const log::RowWords& rows) {
+    live_.assign(rows);
+    live_rows_.store(static_cast<uint32_t>(log::count_rows(rows)), std::memory_order_release);
+  }
 
   // For up to `bytes`, of which the file may have fewer yet.
   void map(uint64_t bytes) {
@@ -100,16 +83,16 @@ class LogFile {
 
   // Stored under the log's lock.
   std::atomic<uint64_t> mapped_bytes{0};   // of the mapping; they are all written, and stay as they are
-  std::atomic<uint32_t> records{0};        // appended
+  std::atomic<uint32_t> records{0};        // whose numbers were given
   std::atomic<uint64_t> written_bytes{0};  // of the file, header included
-  std::atomic<bool> sealed{false};         // nothing is appended any more, and the header says so
+  std::atomic<bool> sealed{false};         // nothing is appended any more
 
  private:
   std::vector<std::unique_ptr<files::File>> versions_;  // the last is the current one
   std::atomic<files::File*> current_;
-  std::vector<std::atomic<uint64_t>> live_bits_;
+  log::RowBits live_;
   std::atomic<uint32_t> live_rows_{0};
-  std::vector<std::shared_ptr<const RecordBits>> held_;
+  std::map<uint64_t, log::RowWords> held_;
   std::atomic<bool> is_held_{false};
   std::unique_ptr<const Mapping> mapping_owner_;
   std::atomic<const Mapping*> mapping_{nullptr};

@@ -1,4 +1,4 @@
-// What every part of the tier knows of its files: settled before the first is opened.
+// What every part of the tier knows of its files.
 #pragma once
 
 #include <fcntl.h>
@@ -8,49 +8,41 @@
 
 #include "files/file.h"
 #include "row/place.h"
-#include "row/row_layout.h"
-#include "tiers/ssd_hash/file_names.h"
-#include "tiers/ssd_hash/format.h"
+#include "tiers/log/identity.h"
+#include "tiers/log/record.h"
 #include "tiers/ssd_hash/log_file.h"
-#include "tiers/ssd_hash/options.h"
+#include "tiers/ssd_hash/tier_directory.h"
 
 namespace embstore::ssd_hash {
 
+// The index has 30 bits for a slot.
+inline constexpr uint64_t kMaxSlots = (uint64_t{1} << 30) - 2;
+
 struct LogShape {
-  std::string variable_name;
+  log::TableIdentity table;  // its uuid is 0 where the files go with the process
   std::string directory;
-  RowLayout layout;
-  RecordShape record;
+  log::RecordShape record;
   size_t flush_bytes;         // gathered before they go out
   uint64_t records_per_file;  // of slots
   uint32_t max_files;
-  Keeps keeps;
-  bool syncs;       // older copies of rows go only once the newer ones are on the medium
+  bool keeps_checkpoints;
   bool direct;      // past the page cache
   bool maps_files;  // rows that the page cache has are read from there
   files::FileCalls* calls;
   TierMeter* meter;
 
-  std::string path_of(uint64_t number) const {
-    return directory + "/" + file_name(kRecordFilePrefix, number);
-  }
-  std::string checkpoint_path(uint64_t number) const {
-    return directory + "/" + file_name(kCheckpointPrefix, number);
-  }
+  std::string path_of(uint64_t number) const { return directory + "/" + record_file_name(number); }
   int open_flags() const { return O_RDWR | (direct ? O_DIRECT : 0); }
   files::FileUse file_use() const {
-    return {.pattern = files::AccessPattern::kRandom,
-            .for_the_medium = syncs || keeps != Keeps::kNothing,
-            .meter = meter};
+    return {.pattern = files::AccessPattern::kRandom, .for_the_medium = keeps_checkpoints, .meter = meter};
   }
-  uint64_t offset_of(uint64_t record_number) const { return record_offset(record_number, record.bytes); }
-  Slot slot_of(const LogFile& file, uint32_t record_number) const {
+  Slot slot_of(const LogFile& file, uint64_t record_number) const {
     return static_cast<Slot>(file.index * records_per_file + record_number);
   }
   uint32_t record_of(Slot slot) const { return static_cast<uint32_t>(slot % records_per_file); }
   // "PATH: the record at OFFSET"
   std::string name_of(const LogFile& file, uint32_t record_number) const {
-    return file.file().path() + ": the record at " + std::to_string(offset_of(record_number));
+    return file.file().path() + ": the record at " + std::to_string(record.offset(record_number));
   }
 };
 

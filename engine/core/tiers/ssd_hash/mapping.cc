@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "tiers/ssd_hash/format.h"
+#include "tiers/ssd_hash/aligned_bytes.h"
 #include "tiers/ssd_hash/guarded_copy.h"
 
 namespace embstore::ssd_hash {

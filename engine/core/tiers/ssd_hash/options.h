@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "tiers/ssd_hash/batch_reader.h"
 
@@ -11,13 +10,6 @@ namespace embstore {
 enum class CompactionMode {
   kWritingThread,  // the thread that writes makes the room for what it writes
   kOwnThread,      // one thread of the tier's own; writers help where it falls behind
-};
-
-// What outlives the process.
-enum class Keeps {
-  kNothing,  // the files go when the tier is closed; those of a killed process when the next one opens the directory
-  kFiles,        // they stay, also if the process is killed, for recover()
-  kCheckpoints,  // those of the durable pool above, for take_up() and restore()
 };
 
 struct SsdHashOptions {
@@ -38,17 +30,9 @@ struct SsdHashOptions {
   // Default: the writing thread.
   CompactionMode compaction = CompactionMode::kWritingThread;
 
-  // Default: nothing.
-  Keeps keeps = Keeps::kNothing;
-
-  // Default none. Noted beside files that are kept, and in checkpoints: rows of another are refused, whose slots
-  // mean something else. At most 31 bytes.
-  std::string optimizer;
-
-  // Default false: what was written out outlives the process, not the machine. True: older copies of rows
-  // are removed only after the newer ones reached the medium, so it outlives a power cut too. Checkpoints do
-  // either way.
-  bool sync = false;
+  // Default false: the files go when the tier is closed, and those of a killed process when the next tier opens the
+  // directory. True: files that a kept checkpoint needs stay, for take_up() and restore().
+  bool keeps_checkpoints = false;
 
   // Default: the system's. Not owned.
   files::FileCalls* file_calls = nullptr;

@@ -12,11 +12,22 @@
 
 namespace embstore::ssd_hash {
 
+// How errors say that a record isn't what was written. `bytes`: null where they aren't all there, then `failure` says why
+// they can't be read, or nothing where the file ends.
+inline std::string fault_in_words(const std::byte* bytes, uint32_t number, const std::string& failure,
+                                  bool all_floats, const log::RecordShape& shape) {
+  if (bytes == nullptr) {
+    return failure.empty() ? "is cut off: the file was truncated" : "can't be read: " + failure;
+  }
+  const char* const fault =
+      log::fault_of(log::header_of(bytes), number, bytes + sizeof(log::RecordHeader), all_floats, shape);
+  return fault == nullptr ? std::string() : std::string("is damaged: ") + fault;
+}
+
 struct ScannedRecord {
   uint32_t number;
-  const std::byte* bytes;
-  size_t available;     // of its bytes; fewer where the file ends, or can't be read
-  std::string failure;  // why it can't be read; else empty
+  const std::byte* bytes;  // null where they can't be read
+  std::string fault;       // as above
 };
 
 class RecordScan {
@@ -24,66 +35,55 @@ class RecordScan {
   RecordScan(const LogFile& file, const LogShape& shape, size_t chunk_bytes)
       : file_(file),
         shape_(shape),
-        records_a_chunk_(static_cast<uint32_t>(std::max<size_t>(1, chunk_bytes / shape.record.bytes))),
-        chunk_(round_up_to_block(records_a_chunk_ * shape.record.bytes) + 2 * kBlockBytes) {}
+        records_a_chunk_(static_cast<uint32_t>(std::max<size_t>(1, chunk_bytes / shape.record.stride))),
+        chunk_(round_up_to_block(records_a_chunk_ * shape.record.stride) + 2 * kBlockBytes) {}
 
   uint32_t records_a_chunk() const { return records_a_chunk_; }
-  uint64_t bytes_read() const { return bytes_read_; }
 
-  // visit(ScannedRecord) for the records from `first` to before `last`; its bytes are valid until it returns.
-  template <class Visit>
-  void visit(uint32_t first, uint32_t last, const Visit& visit_record) {
+  // visit(ScannedRecord) for the records from `first` to before `last` for whose numbers wanted(number) is true; their
+  // bytes are valid until it returns.
+  template <class Wanted, class Visit>
+  void visit(uint32_t first, uint32_t last, const Wanted& wanted, const Visit& visit_record) {
+    while (first < last && !wanted(first)) ++first;
+    while (first < last && !wanted(last - 1)) --last;
     while (first < last) {
       const uint32_t end = first + std::min(records_a_chunk_, last - first);
-      std::string failure;
-      size_t got = 0;
-      try {
-        got = read(first, end);
-      } catch (const files::FileError& error) {
-        failure = error.what();
-      }
-      if (failure.empty()) {
-        const uint64_t begin = round_down_to_block(shape_.offset_of(first));
-        for (uint32_t number = first; number < end; ++number) visit_record(record(number, begin, got, {}));
-      } else if (end - first == 1) {
-        visit_record(ScannedRecord{first, chunk_.data(), 0, failure});
-      } else {
-        for (uint32_t number = first; number < end; ++number) visit_one(number, visit_record);
-      }
+      visit_chunk(first, end, wanted, visit_record);
       first = end;
     }
   }
 
  private:
-  template <class Visit>
-  void visit_one(uint32_t number, const Visit& visit_record) {
-    size_t got = 0;
+  template <class Wanted, class Visit>
+  void visit_chunk(uint32_t first, uint32_t end, const Wanted& wanted, const Visit& visit_record) {
+    const uint64_t begin = round_down_to_block(shape_.record.offset(first));
+    const uint64_t bytes = round_up_to_block(shape_.record.offset(end)) - begin;
     std::string failure;
+    size_t got = 0;
     try {
-      got = read(number, number + 1);
+      got = file_.file().read_at(chunk_.data(), bytes, begin);
     } catch (const files::FileError& error) {
+      if (end - first > 1) {
+        for (uint32_t number = first; number < end; ++number) {
+          if (wanted(number)) visit_chunk(number, number + 1, wanted, visit_record);
+        }
+        return;
+      }
       failure = error.what();
     }
-    visit_record(record(number, round_down_to_block(shape_.offset_of(number)), got, std::move(failure)));
-  }
-  size_t read(uint32_t first, uint32_t last) {
-    const uint64_t begin = round_down_to_block(shape_.offset_of(first));
-    const uint64_t end = round_up_to_block(shape_.offset_of(last));
-    const size_t got = file_.file().read_at(chunk_.data(), end - begin, begin);
-    bytes_read_ += got;
-    return got;
-  }
-  ScannedRecord record(uint32_t number, uint64_t begin, size_t got, std::string failure) const {
-    const uint64_t position = shape_.offset_of(number) - begin;
-    return {number, chunk_.data() + position,
-            got > position ? std::min<size_t>(shape_.record.bytes, got - position) : 0, std::move(failure)};
+    for (uint32_t number = first; number < end; ++number) {
+      if (!wanted(number)) continue;
+      const uint64_t at = shape_.record.offset(number) - begin;
+      const std::byte* const record = at + shape_.record.stride <= got ? chunk_.data() + at : nullptr;
+      visit_record(ScannedRecord{
+          number, record, fault_in_words(record, number, failure, /*all_floats=*/true, shape_.record)});
+    }
   }
 
   const LogFile& file_;
   const LogShape& shape_;
   const uint32_t records_a_chunk_;
   const AlignedBytes chunk_;
-  uint64_t bytes_read_ = 0;
 };
 
 }  // namespace embstore::ssd_hash

@@ -10,6 +10,7 @@
 #include "platform/prefetch.h"
 #include "tiers/ssd_hash/aligned_bytes.h"
 #include "tiers/ssd_hash/io_uring_pool.h"
+#include "tiers/ssd_hash/record_scan.h"
 
 namespace embstore::ssd_hash {
 namespace {
@@ -109,10 +110,9 @@ bool RowReader::sort_places(const Batch& batch, Scratch& scratch) const {
     if (slot >= buffer_begin && slot < buffer_end) {
       const auto record = static_cast<uint32_t>(slot - buffer_begin);
       if (record >= buffer->count.load(std::memory_order_acquire)) continue;  // erased
-      const std::byte* at = buffer->at_offset(shape_.offset_of(buffer->first_record + record));
-      const RecordHeader header = header_of(at);
-      batch.rows.header(i) = header.row();
-      std::memcpy(batch.rows.row(i), at + sizeof header, shape_.layout.row_bytes());
+      const std::byte* at = buffer->at_offset(shape_.record.offset(buffer->first_record + record));
+      batch.rows.header(i) = log::header_of(at).row();
+      std::memcpy(batch.rows.row(i), at + sizeof(log::RecordHeader), shape_.record.row_bytes);
       continue;
     }
     const uint64_t index = slot / shape_.records_per_file;
@@ -126,8 +126,8 @@ bool RowReader::sort_places(const Batch& batch, Scratch& scratch) const {
       const bool is_resident = mapping != nullptr && mapping->is_resident(file.mapped_bytes);
       way = is_resident ? Scratch::kMapped : Scratch::kRead;
     }
-    const uint64_t offset = shape_.offset_of(record);
-    if (way == Scratch::kMapped && mapping != nullptr && offset + shape_.record.bytes <= file.mapped_bytes) {
+    const uint64_t offset = shape_.record.offset(record);
+    if (way == Scratch::kMapped && mapping != nullptr && offset + shape_.record.stride <= file.mapped_bytes) {
       scratch.addresses[i] = mapping->data() + offset;
       ++mapped;
     } else {
@@ -149,13 +149,15 @@ struct RowReader::MappedCopy {
 
 bool RowReader::copy_if_whole(const Batch& batch, const std::byte* bytes, size_t row) const {
   const bool all = batch.part == RowPart::kAll;
-  if (!(all ? is_whole(bytes, shape_.record) : is_whole_to_weights(bytes, shape_.record))) return false;
-  const RecordHeader header = header_of(bytes);
+  const Place& place = batch.places[row];
+  const log::RecordHeader header = log::header_of(bytes);
+  const std::byte* const floats = bytes + sizeof header;
+  if (log::fault_of(header, shape_.record_of(place.slot), floats, all, shape_.record) != nullptr)
+    return false;
   // Another key's row, whole: the place was erased and its file's index used again.
-  if (header.kind != kRow || header.key != batch.places[row].key) return true;
+  if (header.key != place.key) return true;
   batch.rows.header(row) = header.row();
-  std::memcpy(batch.rows.row(row), bytes + sizeof header,
-              (all ? shape_.record.bytes : shape_.record.weights_end) - sizeof header);
+  std::memcpy(batch.rows.row(row), floats, all ? shape_.record.row_bytes : shape_.record.weights_bytes);
   return true;
 }
 
@@ -164,9 +166,10 @@ void RowReader::copy_mapped_guarded(void* mapped_copy, GuardedRange& range) {
   auto& copy = *static_cast<MappedCopy*>(mapped_copy);
   const RowReader& reader = copy.reader;
   std::vector<const std::byte*>& addresses = copy.scratch.addresses;
-  const size_t record_bytes = reader.shape_.record.bytes;
-  const size_t fetched_bytes = std::min(
-      copy.batch.part == RowPart::kAll ? record_bytes : reader.shape_.record.weights_end, kPrefetchBytes);
+  const log::RecordShape& record = reader.shape_.record;
+  const size_t wanted_bytes = sizeof(log::RecordHeader) +
+                              (copy.batch.part == RowPart::kAll ? record.row_bytes : record.weights_bytes);
+  const size_t fetched_bytes = std::min(wanted_bytes, kPrefetchBytes);
   const auto fetch = [&](size_t begin) {
     for (size_t i = begin; i < std::min(begin + kRowsFetchedTogether, addresses.size()); ++i) {
       if (addresses[i] != nullptr) prefetch_bytes(addresses[i], fetched_bytes);
@@ -180,7 +183,7 @@ void RowReader::copy_mapped_guarded(void* mapped_copy, GuardedRange& range) {
     if (at == nullptr) continue;
     copy.next = i;
     range.begin = at;
-    range.end = at + record_bytes;
+    range.end = at + wanted_bytes;
     if (reader.copy_if_whole(copy.batch, at, i)) addresses[i] = nullptr;
   }
 }
@@ -217,7 +220,7 @@ void RowReader::read_files(const Batch& batch, Scratch& scratch) const {
   std::sort(scratch.to_read.begin(), scratch.to_read.end());
   if (!scratch.staging) {
     scratch.staging.emplace(
-        std::max<size_t>(kStagingBytes, round_up_to_block(shape_.record.bytes) + 2 * kBlockBytes));
+        std::max<size_t>(kStagingBytes, round_up_to_block(shape_.record.stride) + 2 * kBlockBytes));
   }
   std::optional<IoUringPool::Loan> ring;
   if (scheme_ == IoScheme::kIoUring) {
@@ -243,9 +246,9 @@ void RowReader::read_files(const Batch& batch, Scratch& scratch) const {
 
 size_t RowReader::make_requests(const Batch& batch, Scratch& scratch, size_t next) const {
   const std::vector<uint64_t>& to_read = scratch.to_read;
-  const size_t record_bytes = shape_.record.bytes;
+  const size_t record_bytes = shape_.record.stride;
   const auto slot_at = [&](size_t n) { return to_read[n] >> 32; };
-  const auto offset_at = [&](size_t n) { return shape_.offset_of(slot_at(n) % shape_.records_per_file); };
+  const auto offset_at = [&](size_t n) { return shape_.record.offset(slot_at(n) % shape_.records_per_file); };
   scratch.requests.clear();
   scratch.spans.clear();
   size_t staged = 0;
@@ -279,7 +282,6 @@ size_t RowReader::make_requests(const Batch& batch, Scratch& scratch, size_t nex
     staged += end - begin;
   }
   read_requests_.fetch_add(scratch.requests.size(), std::memory_order_relaxed);
-  bytes_read_.fetch_add(staged, std::memory_order_relaxed);
   return next;
 }
 
@@ -294,10 +296,10 @@ void RowReader::take_rows(const Batch& batch, const Scratch& scratch, size_t req
   for (size_t n = span.first; n < span.last; ++n) {
     const auto slot = static_cast<Slot>(scratch.to_read[n] >> 32);
     const uint32_t record = shape_.record_of(slot);
-    const uint64_t position = shape_.offset_of(record) - span.offset;
-    take_row(batch, *batch.file_of(slot, shape_.records_per_file), record, request.data + position,
-             request.bytes_read > position ? request.bytes_read - position : 0, request.failure,
-             scratch.to_read[n] & 0xffffffffU);
+    const uint64_t position = shape_.record.offset(record) - span.offset;
+    const bool is_there = position + shape_.record.stride <= request.bytes_read;
+    take_row(batch, *batch.file_of(slot, shape_.records_per_file), record,
+             is_there ? request.data + position : nullptr, request.failure, scratch.to_read[n] & 0xffffffffU);
   }
 }
 
@@ -305,13 +307,13 @@ void RowReader::take_row_alone(const Batch& batch, uint64_t slot_and_row) const 
   const auto slot = static_cast<Slot>(slot_and_row >> 32);
   const LogFile& file = *batch.file_of(slot, shape_.records_per_file);
   const uint32_t record = shape_.record_of(slot);
-  uint64_t begin = shape_.offset_of(record);
-  uint64_t end = begin + shape_.record.bytes;
+  uint64_t begin = shape_.record.offset(record);
+  uint64_t end = begin + shape_.record.stride;
   if (shape_.direct) {
     begin = round_down_to_block(begin);
     end = round_up_to_block(end);
   }
-  const uint64_t position = shape_.offset_of(record) - begin;
+  const uint64_t position = shape_.record.offset(record) - begin;
   const AlignedBytes bytes(end - begin);
   size_t got = 0;
   std::string failure;
@@ -321,21 +323,19 @@ void RowReader::take_row_alone(const Batch& batch, uint64_t slot_and_row) const 
     failure = error.what();
   }
   read_requests_.fetch_add(1, std::memory_order_relaxed);
-  bytes_read_.fetch_add(bytes.size(), std::memory_order_relaxed);
-  take_row(batch, file, record, bytes.data() + position, got > position ? got - position : 0, failure,
-           slot_and_row & 0xffffffffU);
+  take_row(batch, file, record, position + shape_.record.stride <= got ? bytes.data() + position : nullptr,
+           failure, slot_and_row & 0xffffffffU);
 }
 
 void RowReader::take_row(const Batch& batch, const LogFile& file, uint32_t record, const std::byte* bytes,
-                         size_t available, const std::string& failure, size_t row) const {
-  const bool is_there = available >= shape_.record.bytes;
-  if (is_there && copy_if_whole(batch, bytes, row)) return;
+                         const std::string& failure, size_t row) const {
+  if (bytes != nullptr && copy_if_whole(batch, bytes, row)) return;
   // Live now means live all along.
   if (!file.is_live(record)) return;
-  const char* what = is_there ? "damaged: its checksum is wrong" : "cut off: the file was truncated";
-  batch.damaged.push_back(
-      {row, shape_.name_of(file, record) + " (key " + std::to_string(batch.places[row].key) + ") " +
-                (is_there || failure.empty() ? std::string("is ") + what : "can't be read: " + failure)});
+  const bool all = batch.part == RowPart::kAll;
+  batch.damaged.push_back({row, shape_.name_of(file, record) + " (key " +
+                                    std::to_string(batch.places[row].key) + ") " +
+                                    fault_in_words(bytes, record, failure, all, shape_.record)});
 }
 
 }  // namespace embstore::ssd_hash

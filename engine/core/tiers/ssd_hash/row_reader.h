@@ -35,7 +35,6 @@ class RowReader {
   const std::string& scheme_reason() const { return scheme_reason_; }
   uint64_t mapped_rows() const { return mapped_rows_.load(std::memory_order_relaxed); }
   uint64_t read_requests() const { return read_requests_.load(std::memory_order_relaxed); }
-  uint64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
 
  private:
   struct Scratch;
@@ -60,8 +59,9 @@ class RowReader {
 
   // Copies a record that is whole into the batch. False where it isn't whole.
   bool copy_if_whole(const Batch& batch, const std::byte* bytes, size_t row) const;
+  // bytes: null where they aren't all there, for the reason of `failure`, or since the file ends.
   void take_row(const Batch& batch, const LogFile& file, uint32_t record, const std::byte* bytes,
-                size_t available, const std::string& failure, size_t row) const;
+                const std::string& failure, size_t row) const;
 
   const LogShape& shape_;
   const bool may_change_scheme_;  // since none was asked for
@@ -73,7 +73,6 @@ class RowReader {
 
   mutable std::atomic<uint64_t> mapped_rows_{0};
   mutable std::atomic<uint64_t> read_requests_{0};
-  mutable std::atomic<uint64_t> bytes_read_{0};
 };
 
 }  // namespace embstore::ssd_hash

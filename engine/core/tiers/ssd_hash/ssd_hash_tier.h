@@ -1,9 +1,8 @@
 // Rows in log-structured files of fixed-size records.
 //
 // Rows are appended to one log, gathered in a buffer that goes out in whole blocks (log.h). A row is read by
-// its place alone (row_reader.h): the index that says where a key is belongs to the table. The files can
-// also be read without it (recovery.h), since a record carries its key, a sequence number and a checksum.
-// Compaction gets the space back that rows leave which were written anew or erased (compaction.h).
+// its place alone (row_reader.h): the index that says where a key is belongs to the table. Compaction gets the
+// space back that rows leave which were written anew or erased (compaction.h). To a checkpoint a file is an extent.
 #pragma once
 
 #include <atomic>
@@ -13,13 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "tiers/checkpoint_follower.h"
-#include "tiers/ssd_hash/checkpoints.h"
+#include "tiers/durable_tier.h"
+#include "tiers/log/identity.h"
 #include "tiers/ssd_hash/compaction.h"
 #include "tiers/ssd_hash/log.h"
 #include "tiers/ssd_hash/options.h"
 #include "tiers/ssd_hash/row_reader.h"
-#include "tiers/ssd_hash/sequence_note.h"
 #include "tiers/ssd_hash/tier_directory.h"
 #include "tiers/tier.h"
 
@@ -30,17 +28,14 @@ struct SsdHashStats {
   std::string io_scheme_reason;  // why `auto` came to pread; else empty
   bool direct;
   uint64_t live_rows;
-  uint64_t unwritten_records;  // in the buffer alone: what a killed process loses
-  uint64_t record_bytes;       // of one row with its header
+  uint64_t record_bytes;  // of one row with its header
   uint64_t files;
   uint64_t file_bytes;
   uint64_t file_bytes_peak;  // the most that the files ever took
   uint64_t bytes_written;    // to files, by whatever cause
   uint64_t mapped_rows;      // read from the page cache's pages
   uint64_t read_requests;    // to files, neighbours being read at once
-  uint64_t bytes_read;
   uint64_t compacted_files;
-  uint64_t moved_rows;
   uint64_t damaged_records;      // live ones, seen by compaction; again each time that they move
   std::string compaction_error;  // what keeps it from a file, or ended it; empty once it went well
   uint64_t rewritten_files;      // since the medium refused what was written to them
@@ -48,50 +43,39 @@ struct SsdHashStats {
   uint64_t held_bytes;           // of files that are there for checkpoints alone
 };
 
-// Thread-safe but for the constructor, recover(), take_up(), restore(), start_compaction() and close(), which are the
-// owner's.
-class SsdHashTier final : public Tier, public CheckpointFollower {
+// Thread-safe but for the constructor, take_up(), restore(), start_compaction() and close(), which are the owner's.
+class SsdHashTier final : public Tier, public DurableTier {
  public:
-  // Takes `directory` (made where it is missing) for itself alone; each tier has its own. Files of a
-  // killed process that weren't to be kept are removed; kept ones stay, for recover(). Where checkpoints are kept,
-  // everything stays as it is until take_up().
-  // Throws Error(kInvalidArgument) for options that make no sense; Error(kStorage) where the directory
-  // can't be used or holds files of another format, version, layout, variable or optimizer, and where the I/O
-  // that is asked for can't be had; InUseError.
-  SsdHashTier(std::string variable_name, const RowLayout& layout, std::string directory,
-              const SsdHashOptions& options = {});
+  // Takes `directory` (made where it is missing) for itself alone; each tier has its own. What a process left there that
+  // kept no checkpoints is removed; where checkpoints are kept, everything stays as it is until take_up().
+  // Throws Error(kInvalidArgument) for options or names that make no sense, and for another variable's files;
+  // Error(kStorage) where the directory can't be used or holds files of another program or version, or of a table
+  // that keeps checkpoints where this doesn't, and where the I/O that is asked for can't be had; InUseError.
+  SsdHashTier(log::TableIdentity table, std::string directory, const SsdHashOptions& options = {});
   ~SsdHashTier() override;
 
   // Throws where the medium refuses the rows. What keeps compaction from other files is no error here.
   void write(const RowBatch& rows, std::span<Slot> slots) override;
   void read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
                  std::vector<DamagedRow>& damaged) const override;
-  uint64_t reused_places() const override { return log_->reused_indexes(); }
+  uint64_t reused_places() const override { return log_.reused_indexes(); }
   // Only counts: safe and cheap under the index's locks. The space comes back by compact().
-  void erase(std::span<const Place> places) override;
+  void erase(std::span<const Place> places) override { log_.erase(places); }
   TierStats stats() const override;
 
-  bool keeps_rows() const override { return shape_.keeps == Keeps::kFiles; }
-  void bury(std::span<const int64_t> keys) override;
-  // Where files are kept, to be called before anything is written even if there are none.
-  RecoveryReport recover(const Found& found) override;
-  // False where the directory holds rows that must be recovered before anything is written, or checkpoints are kept and
-  // weren't taken up yet.
-  bool is_ready() const { return ready_.load(std::memory_order_acquire); }
-
-  // --- CheckpointFollower, where checkpoints are kept; elsewhere every call is an Error(kInvalidArgument).
-  // The files take at most twice the live records, the buffer, and what checkpoints hold: all of each file with a
-  // record that one of them needs.
-  void take_up(std::span<const CheckpointName> kept) override;
-  // Copies of compaction that are under way are waited for, so REQUIRES besides: no lock is held that relocate() takes.
+  // --- DurableTier, where checkpoints are kept; elsewhere every call but drop_checkpoint() is an
+  // Error(kInvalidArgument). The files take at most twice the live records, the buffer, and what checkpoints hold: all of
+  // each file with a record that one of them needs.
+  void take_up(std::span<const TierRows> kept) override;
+  // Writes out what is gathered. Copies of compaction that are under way are waited for, so REQUIRES besides: no lock is
+  // held that relocate() takes.
   void begin_checkpoint(uint64_t number) override;
   // Others are hardly held up: the medium is waited for without a lock.
-  void commit_checkpoint(const CheckpointName& checkpoint) override;
+  std::vector<ExtentRows> bring_to_medium(uint64_t number) override;
   // Removes files that nobody needs any more, and moves no rows.
   void drop_checkpoint(uint64_t number) noexcept override;
-  uint64_t checkpoint_rows(uint64_t number) const override;
   // Every record is read and checked.
-  void restore(const CheckpointName& checkpoint, int threads, const Restored& visit) override;
+  void restore(uint64_t number, int threads, const Restored& visit) override;
 
   // Rows may be moved from now on. Without it nothing is compacted. `relocator` must stay until close().
   void start_compaction(Relocator& relocator) override;
@@ -105,11 +89,8 @@ class SsdHashTier final : public Tier, public CheckpointFollower {
   // there, once each; everything else is done, and goes on.
   void drain() override;
 
-  void flush() override;
-
-  // Removes the files, or writes everything out where they are to be kept; throws Error(kStorage) if that
-  // fails, and may be called again. Where checkpoints are kept, and there's one, everything stays as it is. Later
-  // calls of other methods throw Error(kClosed).
+  // Removes the files but for those that checkpoints need, or all of which stay if they weren't taken up; throws
+  // Error(kStorage) if that fails, and may be called again. Later calls of other methods throw Error(kClosed).
   void close() override;
 
   SsdHashStats detailed_stats() const;
@@ -118,19 +99,15 @@ class SsdHashTier final : public Tier, public CheckpointFollower {
   void check_open() const;
   void check_usable() const;
   void check_keeps_checkpoints() const;
-  void find_files();
-  void open_note(const std::string& optimizer);
 
-  ssd_hash::LogShape shape_;  // the same from the constructor's end on
+  ssd_hash::LogShape shape_;  // the same from take_up() on
   const ssd_hash::RowReader reader_;
   ssd_hash::TierDirectory directory_;
-  std::vector<ssd_hash::OldFile> unrecovered_;
-  ssd_hash::TierDirectory::OfCheckpoints found_;
-  std::unique_ptr<ssd_hash::SequenceNote> note_;  // null where no files are kept, nor were
-  std::unique_ptr<ssd_hash::Log> log_;
-  std::unique_ptr<ssd_hash::Compaction> compaction_;
-  std::unique_ptr<ssd_hash::Checkpoints> checkpoints_;  // null where none are kept
-  std::atomic<bool> ready_{true};
+  ssd_hash::TierDirectory::Leftovers found_;  // until they are taken up or removed
+  ssd_hash::Log log_;
+  ssd_hash::Compaction compaction_;
+  std::atomic<bool> is_ready_{false};
+  std::atomic<bool> directory_is_on_medium_{false};  // its own name
   std::atomic<bool> closed_{false};
 };
 

@@ -4,64 +4,63 @@
 #include <sys/file.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <utility>
 
+#include "errors/error.h"
 #include "files/file.h"
-#include "tiers/ssd_hash/file_header.h"
-#include "tiers/ssd_hash/file_names.h"
-#include "tiers/ssd_hash/whose_rows.h"
 
 namespace embstore::ssd_hash {
 namespace {
 
 namespace fs = std::filesystem;
 
-bool is_record_file(const std::string& name) { return number_in(name, kRecordFilePrefix).has_value(); }
-bool is_unfinished_file(const std::string& name) { return is_unfinished(name, kRecordFilePrefix); }
-bool is_of_checkpoint(const std::string& name) {
-  return number_in(name, kCheckpointPrefix).has_value() || is_unfinished(name, kCheckpointPrefix);
+constexpr std::string_view kPrefix = "rows-";
+constexpr std::string_view kSuffix = ".ssdhash";
+
+// Nothing where `name` isn't one of a file of records.
+std::optional<uint64_t> number_in(std::string_view name) {
+  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  name.remove_suffix(kSuffix.size());
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
+  return number;
 }
 
-// True of a file whose header never reached the medium: it is shorter, or nothing but zeros.
-bool is_blank(files::FileCalls& calls, const std::string& path) {
-  const files::File file(calls, path, O_RDONLY);
-  std::array<std::byte, sizeof(FileHeader)> header{};
-  file.read_at(header.data(), header.size(), 0);
-  return file.size_bytes() < kHeaderBytes ||
-         std::all_of(header.begin(), header.end(), [](std::byte byte) { return byte == std::byte{0}; });
-}
-
-// A header that was read as far as it reached the medium: where nobody relies on the file, it's allowed to be anything.
-FileHeader header_or_rest(files::FileCalls& calls, const std::string& path) {
-  const files::File file(calls, path, O_RDONLY);
-  FileHeader header{};
-  file.read_at(&header, sizeof header, 0);
-  return header;
+// True of a file with rows of an earlier version that weren't to outlive its process.
+bool is_spill_of_earlier_version(const log::FileHeader& header) {
+  constexpr size_t kFlagsAt = 52;
+  uint32_t flags = 0;
+  std::memcpy(&flags, reinterpret_cast<const char*>(&header) + kFlagsAt, sizeof flags);
+  return std::memcmp(header.magic, "ESSSDHSH", sizeof header.magic) == 0 && flags == 0;
 }
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
   throw Error(ErrorKind::kStorage, path + ": " + why);
 }
 
-[[noreturn]] void refuse_kept(const std::string& directory, const std::string& name) {
-  refuse(directory, "holds rows that keep_files kept (" + name +
-                        "): open it with keep_files and without durability, or remove the directory to start "
-                        "without them");
-}
-
-[[noreturn]] void refuse_checkpoints(const std::string& directory, const std::string& name) {
-  refuse(directory,
-         "holds rows of checkpoints (" + name +
-             "): open it with the durability that they were written with, or remove the directory to "
-             "start without them");
-}
-
 }  // namespace
+
+std::string record_file_name(uint64_t number) {
+  // Ten digits at least, so that names sort as numbers do.
+  std::string digits = std::to_string(number);
+  if (digits.size() < 10) digits.insert(0, 10 - digits.size(), '0');
+  return std::string(kPrefix) + digits + std::string(kSuffix);
+}
+
+log::FileHeader read_header(files::FileCalls& calls, const std::string& path) {
+  const files::File file(calls, path, O_RDONLY);
+  log::FileHeader header{};
+  file.read_at(&header, sizeof header, 0);
+  return header;
+}
 
 TierDirectory::TierDirectory(std::string path, files::FileCalls& calls)
     : path_(std::move(path)), calls_(calls) {
@@ -89,81 +88,59 @@ void TierDirectory::unlock() {
   calls_.close(std::exchange(descriptor_, -1));
 }
 
-// A file that a kill leaves has no rows by its name.
-void TierDirectory::check_direct_io(const std::string& scratch_path, int open_flags) const {
+void TierDirectory::check_direct_io(int open_flags) const {
+  const std::string scratch = path_ + "/" + record_file_name(0) + std::string(kUnfinished);
   struct Remove {
     files::FileCalls& calls;
     const std::string& file;
     ~Remove() { calls.unlink(file.c_str()); }  // there even where it can't be opened
-  } const remove_scratch{calls_, scratch_path};
-  files::File(calls_, scratch_path, open_flags | O_CREAT | O_TRUNC);
+  } const remove_scratch{calls_, scratch};
+  files::File(calls_, scratch, open_flags | O_CREAT | O_TRUNC);
 }
 
-std::vector<OldFile> TierDirectory::list(std::vector<std::string>& leftovers) const {
-  std::vector<OldFile> kept;
-  std::error_code code;
-  const bool keeps_rows = fs::exists(fs::path(path_) / kNoteName, code);
-  for (fs::directory_iterator at(path_, code), end; !code && at != end; at.increment(code)) {
-    const std::string path = at->path().string();
-    const std::string name = at->path().filename().string();
-    if (is_of_checkpoint(name)) {
-      refuse_checkpoints(path_, name);
-    } else if (is_unfinished_file(name)) {
-      leftovers.push_back(path);
-    } else if (is_record_file(name)) {
-      // Where rows aren't kept, nothing is brought to the medium: a power cut may leave names alone.
-      if (!keeps_rows && is_blank(calls_, path)) {
-        leftovers.push_back(path);
-        continue;
-      }
-      const FileHeader header = read_file_header(calls_, path);
-      if (header.format_version == kCheckpointsVersion) refuse_checkpoints(path_, name);
-      if ((header.flags & kKept) == 0) {
-        leftovers.push_back(path);
-      } else {
-        kept.push_back({path, header});
-      }
-    }
+void TierDirectory::check_is_leftover(const std::string& path, const log::FileHeader& header,
+                                      const log::TableIdentity& table, bool keeps_checkpoints) const {
+  using log::HeaderIs;
+  const HeaderIs kind = log::kind_of(header, log::kRowsMagic);
+  const bool goes_with_process = header.uuid == log::Uuid{};
+  if (kind == HeaderIs::kBlank || is_spill_of_earlier_version(header)) return;
+  bool is_refused = kind == HeaderIs::kEarlier || kind == HeaderIs::kLater;
+  if (keeps_checkpoints) {
+    // Of a file that no checkpoint needs nothing was brought to the medium: a power cut leaves what it likes.
+    is_refused =
+        is_refused || (kind == HeaderIs::kOurs && !goes_with_process &&
+                       std::string_view(header.table_name, header.table_name_bytes) != table.table_name);
+  } else {
+    is_refused = is_refused || kind == HeaderIs::kForeign;
   }
-  if (code) refuse(path_, "can't be listed: " + code.message());
-  std::sort(kept.begin(), kept.end(),
-            [](const OldFile& a, const OldFile& b) { return a.header.file_number < b.header.file_number; });
-  return kept;
+  if (is_refused) log::check_header(path, header, log::kRowsMagic, table);
+  if (keeps_checkpoints || goes_with_process) return;
+  refuse(path_, "holds rows that may belong to checkpoints (" + fs::path(path).filename().string() +
+                    "): open it with the durability that they were written with, or remove the directory to "
+                    "start without them");
 }
 
-TierDirectory::OfCheckpoints TierDirectory::find_checkpoints(const std::string& variable_name) const {
-  OfCheckpoints found;
+TierDirectory::Leftovers TierDirectory::find(const log::TableIdentity& table, bool keeps_checkpoints) const {
+  Leftovers found;
   std::error_code code;
   for (fs::directory_iterator at(path_, code), end; !code && at != end; at.increment(code)) {
     const std::string path = at->path().string();
     const std::string name = at->path().filename().string();
-    if (is_of_checkpoint(name) || is_unfinished_file(name)) {
-      found.paths.push_back(path);
-      continue;
-    }
-    const auto number = number_in(name, kRecordFilePrefix);
-    if (name == kNoteName) refuse_kept(path_, name);
-    if (!number) continue;
+    if (name.ends_with(std::string(kSuffix) + std::string(kUnfinished))) found.paths.push_back(path);
+    if (!name.ends_with(kSuffix)) continue;
+    const std::optional<uint64_t> number = number_in(name);
+    const log::FileHeader header = read_header(calls_, path);
+    if (!number && log::kind_of(header, log::kRowsMagic) != log::HeaderIs::kEarlier) continue;
+    check_is_leftover(path, header, table, keeps_checkpoints);
     found.paths.push_back(path);
-    found.last_file_number = std::max(found.last_file_number, *number);
-    // Of files that no checkpoint needs nothing was brought to the medium: a power cut leaves what it likes.
-    const FileHeader header = header_or_rest(calls_, path);
-    if (std::memcmp(header.magic, kMagic, sizeof header.magic) != 0) continue;
-    if (header.format_version > kCheckpointsVersion) {
-      refuse(path, "has format version " + std::to_string(header.format_version) +
-                       "; this engine reads versions up to " + std::to_string(kCheckpointsVersion));
-    }
-    if (header.checksum != checksum_of_header(header)) continue;
-    check_variable(path, header.variable_hash, variable_name);
-    if ((header.flags & kKept) != 0) refuse_kept(path_, name);
-    found.most_records = std::max(found.most_records, header.record_capacity);
+    found.last_number = std::max(found.last_number, number.value_or(0));
   }
   if (code) refuse(path_, "can't be listed: " + code.message());
   return found;
 }
 
-void TierDirectory::remove(const std::vector<std::string>& leftovers) {
-  for (const std::string& path : leftovers) {
+void TierDirectory::remove(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
     if (calls_.unlink(path.c_str()) != 0) {
       const int reason = errno;
       throw files::FileError(path, "can't be removed", reason);
@@ -172,10 +149,10 @@ void TierDirectory::remove(const std::vector<std::string>& leftovers) {
   }
 }
 
-void TierDirectory::close(bool keep) {
-  if (made_ && !keep) {
+void TierDirectory::close() {
+  if (made_) {
     std::error_code code;
-    fs::remove(path_, code);  // stays if others put something there
+    fs::remove(path_, code);  // stays if others put something there, or files were kept
   }
   unlock();
 }

@@ -1,18 +1,22 @@
 // The directory of one tier: taken for itself alone, and what lies in it.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "files/file_calls.h"
-#include "tiers/ssd_hash/format.h"
+#include "tiers/log/identity.h"
 
 namespace embstore::ssd_hash {
 
-struct OldFile {
-  std::string path;
-  FileHeader header;
-};
+// Ends the name of a file that is being made, of which nobody knows yet.
+inline constexpr std::string_view kUnfinished = ".new";
+
+std::string record_file_name(uint64_t number);
+// What there is of it: zeros where the file is shorter.
+log::FileHeader read_header(files::FileCalls& calls, const std::string& path);
 
 class TierDirectory {
  public:
@@ -22,39 +26,27 @@ class TierDirectory {
   TierDirectory(const TierDirectory&) = delete;
   TierDirectory& operator=(const TierDirectory&) = delete;
 
-  // Removes what a killed process left that wasn't to be kept, and finds the files that were, the oldest
-  // first. check(OldFile) runs before anything is removed, and may throw.
-  template <class Check>
-  std::vector<OldFile> take_over(const Check& check) {
-    std::vector<std::string> leftovers;
-    std::vector<OldFile> kept = list(leftovers);
-    for (const OldFile& file : kept) check(file);
-    remove(leftovers);
-    return kept;
-  }
-
-  // What a tier that keeps checkpoints finds there.
-  struct OfCheckpoints {
-    std::vector<std::string> paths;  // all that such a tier makes, whatever is in it
-    uint64_t last_file_number = 0;   // 0 where there are no files with records
-    uint32_t most_records = 0;       // that one of them may hold, as far as their headers are whole
+  struct Leftovers {
+    std::vector<std::string> paths;
+    uint64_t last_number = 0;  // of a file of records; 0 where there's none
   };
-  // Changes nothing. Throws Error(kStorage), naming the file, where one is another variable's, or was kept by a tier
-  // that keeps files.
-  OfCheckpoints find_checkpoints(const std::string& variable_name) const;
+  // The files of tiers that were here before. Changes nothing. Throws, naming the file, where one isn't this tier's to
+  // remove: it's of another program, version or table, or may belong to a checkpoint of a table that this tier isn't of.
+  Leftovers find(const log::TableIdentity& table, bool keeps_checkpoints) const;
+  // Throws Error(kStorage) where one can't be removed.
+  void remove(const std::vector<std::string>& paths);
 
   // Throws Error(kStorage) where the file system has no O_DIRECT: rather here than when the first row leaves
   // memory.
-  void check_direct_io(const std::string& scratch_path, int open_flags) const;
-
-  // Throws Error(kStorage) where one can't be removed.
-  void remove(const std::vector<std::string>& leftovers);
+  void check_direct_io(int open_flags) const;
 
   // Gives it up; it goes if this tier, or one that left files behind, had made it and it's empty.
-  void close(bool keep);
+  void close();
 
  private:
-  std::vector<OldFile> list(std::vector<std::string>& leftovers) const;
+  // Throws as find(), unless nobody needs the file of this header any more, but perhaps a checkpoint of this table.
+  void check_is_leftover(const std::string& path, const log::FileHeader& header,
+                         const log::TableIdentity& table, bool keeps_checkpoints) const;
   void unlock();
 
   const std::string path_;

@@ -14,29 +14,29 @@ void a_checkpoint_is_restored_by_the_next_process() {
   for (const int threads : {1, 2, 7}) {
     const TemporaryDirectory directory;
     Pool pool(directory / "var", kLayout, 30000);
-    check(!pool.tier->awaits_restore() && pool.tier->newest_number() == 0, "a new pool has a past");
+    check(!pool.checkpoints->awaits_restore(), "a new pool has a past");
     pool.write(keys_from(0, 10000), 1);
     pool.erase(keys_from(100, 50));
-    pool.checkpoint(1);
+    pool.checkpoint();
     const Versions then = versions_of(pool.index);
     pool.write(keys_from(5000, 10000), 2);
     pool.reopen();
-    check(pool.tier->awaits_restore() && pool.tier->stats().rows == 0,
+    check(pool.checkpoints->awaits_restore() && pool.tier->stats().rows == 0,
           "rows are live before they're restored");
     pool.expect_taken(then.size());
-    const auto checkpoints = pool.tier->checkpoints();
+    const auto checkpoints = pool.checkpoints->kept();
     check(checkpoints.size() == 1 && checkpoints[0].number == 1 && checkpoints[0].id == id_of(1) &&
               checkpoints[0].rows == then.size(),
           "there are other checkpoints");
     pool.restore(1, threads);
-    check(!pool.tier->awaits_restore(), "a restore is awaited after it");
+    check(!pool.checkpoints->awaits_restore(), "a restore is awaited after it");
     check(versions_of(pool.index) == then, "other rows came back");
     pool.check_all();
     pool.expect_taken(then.size());
     // It goes on from there.
     pool.write(keys_from(0, 2000), 3);
-    pool.checkpoint(2);
-    pool.tier->drop_checkpoint(1);
+    pool.checkpoint();
+    pool.checkpoints->drop(1);
     pool.expect_taken(pool.index.size());
     const Versions now = versions_of(pool.index);
     pool.reopen();
@@ -48,10 +48,10 @@ void a_checkpoint_is_restored_by_the_next_process() {
 
 void slots_of_a_kept_checkpoint_are_never_written() {
   const TemporaryDirectory directory;
-  const RecordShape shape(kLayout);
+  const RecordShape shape = shape_in_pool(kLayout);
   Pool pool(directory / "var", kLayout, 2000);
   pool.write(keys_from(0, 500), 1);
-  pool.checkpoint(1);
+  pool.checkpoint();
   std::set<Slot> slots;
   for (const auto& [key, entry] : pool.index) slots.insert(entry.slot);
   const std::string before = bytes_of(directory / "var.pool");
@@ -65,7 +65,7 @@ void slots_of_a_kept_checkpoint_are_never_written() {
     check(before.compare(shape.offset(slot), shape.stride, after, shape.offset(slot), shape.stride) == 0,
           "slot " + std::to_string(slot) + " of a kept checkpoint was written");
   }
-  pool.tier->drop_checkpoint(1);
+  pool.checkpoints->drop(1);
   for (int64_t version = 30; version < 40; ++version) pool.write(keys_from(0, 500), version);
   pool.expect_taken(pool.index.size());
 }
@@ -76,7 +76,7 @@ void rows_that_are_erased_before_a_checkpoint_are_not_in_it() {
   pool.write(keys_from(0, 100), 1);
   pool.erase(keys_from(0, 10));
   pool.expect_taken(90);
-  pool.checkpoint(5);
+  pool.checkpoint();
   pool.erase(keys_from(10, 10));
   pool.expect_taken(90);
   pool.write(keys_from(0, 10), 2);  // after the checkpoint
@@ -84,7 +84,7 @@ void rows_that_are_erased_before_a_checkpoint_are_not_in_it() {
   pool.expect_taken(95);
   pool.reopen();
   pool.expect_taken(90);
-  pool.restore(5);
+  pool.restore(1);
   check(versions_of(pool.index).size() == 90 && pool.index.begin()->first == 10, "other rows came back");
   pool.check_all();
 }
@@ -93,28 +93,28 @@ void every_slot_of_two_kept_checkpoints_is_accounted_for() {
   const TemporaryDirectory directory;
   Pool pool(directory / "var", kLayout, 1000);
   pool.write(keys_from(0, 100), 1);
-  pool.checkpoint(1);
+  pool.checkpoint();
   pool.write(keys_from(0, 30), 2);  // 100 of checkpoint 1, 30 live since
   pool.expect_taken(130);
-  pool.checkpoint(2);
+  pool.checkpoint();
   pool.write(keys_from(20, 20), 3);  // 10 of the first and 10 of the second aren't live any more
   pool.expect_taken(150);
   const Versions live = versions_of(pool.index);
-  pool.tier->drop_checkpoint(1);  // frees what keys 0 to 29 had
+  pool.checkpoints->drop(1);  // frees what keys 0 to 29 had
   pool.expect_taken(120);
-  pool.checkpoint(3);
+  pool.checkpoint();
   pool.expect_taken(120);
-  pool.tier->drop_checkpoint(3);  // all of it is live
+  pool.checkpoints->drop(3);  // all of it is live
   pool.expect_taken(120);
-  pool.tier->drop_checkpoint(2);
+  pool.checkpoints->drop(2);
   pool.expect_taken(100);
-  check(pool.tier->checkpoints().empty(), "dropped checkpoints are there");
+  check(pool.checkpoints->kept().empty(), "dropped checkpoints are there");
   check(versions_of(pool.index) == live, "the index is another");
   pool.check_all();
   pool.erase(keys_from(0, 100));
   pool.expect_taken(0);
   pool.reopen();
-  check(!pool.tier->awaits_restore() && pool.tier->newest_number() == 3, "the pool forgot its numbers");
+  check(!pool.checkpoints->awaits_restore(), "a pool without checkpoints has a past");
   pool.expect_taken(0);
 }
 
@@ -128,21 +128,21 @@ void a_pending_checkpoint_takes_rows_that_are_written_later() {
   fill_row(rows, 0, 1000, 1);  // changed when 1 began; changed again since, so it's for the checkpoint alone
   fill_row(rows, 1, 1001, 1);  // changed when 1 and 2 began
   fill_row(rows, 2, 1002, 2);  // changed between them
-  pool.tier->begin_checkpoint(1);
-  check(pool.tier->has_pending() && pool.tier->checkpoints().empty(), "it isn't pending");
+  check(pool.checkpoints->begin({}) == 1, "another number is given");
+  check(pool.checkpoints->has_pending() && pool.checkpoints->kept().empty(), "it isn't pending");
   const Slot first = pool.tier->write_claimed(rows.header(0), rows.row(0), /*is_live=*/false);
   pool.tier->add_to_checkpoints(1, first);
-  pool.tier->begin_checkpoint(2);
+  check(pool.checkpoints->begin({}) == 2, "another number is given");
   const Slot second = pool.tier->write_claimed(rows.header(1), rows.row(1), /*is_live=*/true);
   pool.tier->add_to_checkpoints(1, second);
   const Slot third = pool.tier->write_claimed(rows.header(2), rows.row(2), /*is_live=*/true);
   pool.tier->add_to_checkpoints(2, third);
   pool.tier->fence();
   check(pool.tier->stats().rows == 102, "a row that is for a checkpoint alone is live");
-  pool.tier->commit_checkpoint(1, id_of(1));
-  check(pool.tier->has_pending(), "the second isn't pending");
-  pool.tier->commit_checkpoint(2, id_of(2));
-  check(!pool.tier->has_pending(), "something is pending");
+  pool.checkpoints->commit(1, id_of(1));
+  check(pool.checkpoints->has_pending(), "the second isn't pending");
+  pool.checkpoints->commit(2, id_of(2));
+  check(!pool.checkpoints->has_pending(), "something is pending");
   pool.expect_taken(103);
 
   for (const uint64_t number : {2, 1}) {
@@ -163,13 +163,13 @@ void a_row_for_a_checkpoint_that_is_gone_leaves_its_slot_free() {
   RowBatch rows(kLayout);
   rows.resize(1);
   fill_row(rows, 0, 1, 1);
-  pool.tier->begin_checkpoint(1);
+  check(pool.checkpoints->begin({}) == 1, "another number is given");
   const Slot first = pool.tier->write_claimed(rows.header(0), rows.row(0), /*is_live=*/false);
   pool.tier->add_to_checkpoints(1, first);
   const Slot second = pool.tier->write_claimed(rows.header(0), rows.row(0), /*is_live=*/false);
   pool.expect_taken(2);
-  pool.tier->drop_checkpoint(1);
-  check(!pool.tier->has_pending(), "a dropped checkpoint is pending");
+  pool.checkpoints->drop(1);
+  check(!pool.checkpoints->has_pending(), "a dropped checkpoint is pending");
   pool.expect_taken(1);
   pool.tier->add_to_checkpoints(1, second);
   pool.expect_taken(0);
@@ -179,11 +179,11 @@ void a_pending_checkpoint_is_nothing_to_the_next_process() {
   const TemporaryDirectory directory;
   Pool pool(directory / "var", kLayout, 1000);
   pool.write(keys_from(0, 100), 1);
-  pool.checkpoint(1);
+  pool.checkpoint();
   pool.write(keys_from(50, 100), 2);
-  pool.tier->begin_checkpoint(2);
+  check(pool.checkpoints->begin({}) == 2, "another number is given");
   pool.reopen();
-  check(pool.tier->checkpoints().size() == 1 && !pool.tier->has_pending(), "it became a checkpoint");
+  check(pool.checkpoints->kept().size() == 1 && !pool.checkpoints->has_pending(), "it became a checkpoint");
   pool.restore(1);
   check(pool.index.size() == 100 && pool.index.at(60).version == 1, "other rows came back");
   pool.check_all();
@@ -195,66 +195,55 @@ void restoring_an_older_checkpoint_ends_the_newer_ones() {
   Versions then;
   for (uint64_t number = 1; number <= 4; ++number) {
     pool.write(keys_from(static_cast<int64_t>(number) * 20, 100), static_cast<int64_t>(number));
-    pool.checkpoint(number);
+    pool.checkpoint();
     if (number == 2) then = versions_of(pool.index);
   }
   pool.reopen();
   pool.restore(2);
   check(versions_of(pool.index) == then, "other rows came back");
-  check(pool.tier->checkpoints().size() == 2, "newer checkpoints are there");
-  check(pool.tier->newest_number() == 4, "a number may be given twice");
+  check(pool.checkpoints->kept().size() == 2, "newer checkpoints are there");
   // 100 of the first, and 100 that were written since for the second
   pool.expect_taken(100 + 100);
-  check_throws(ErrorKind::kStorage, "checkpoint 4 comes after checkpoint 4",
-               [&] { pool.tier->begin_checkpoint(4); });
   pool.write(keys_from(0, 300), 9);
-  pool.checkpoint(5);
+  check(pool.checkpoint() == 5, "a number is given twice");
   const Versions now = versions_of(pool.index);
   pool.reopen();
-  check(pool.tier->checkpoints().size() == 3, "checkpoints are lost");
+  check(pool.checkpoints->kept().size() == 3, "checkpoints are lost");
   pool.restore(5);
   check(versions_of(pool.index) == now, "rows of an abandoned timeline came back");
   pool.check_all();
-  check_throws(ErrorKind::kStorage, "there's no checkpoint 3 that is durable", [&] { pool.restore(3); });
+  check_throws(ErrorKind::kStorage, "there is no such checkpoint", [&] { pool.restore(3); });
 }
 
-void numbers_are_never_given_again_however_many_come_and_go() {
+void there_are_sixteen_checkpoints_at_most() {
   const TemporaryDirectory directory;
   Pool pool(directory / "var", kLayout, 100);
   pool.write(keys_from(0, 10), 1);
-  uint64_t number = 1;
-  for (; number <= 14; ++number) pool.checkpoint(number);
-  pool.checkpoint(number);
-  pool.tier->drop_checkpoint(number++);
-  check(pool.tier->newest_number() == 15, "the newest is another");
-  pool.tier->begin_checkpoint(number);  // pending, and written in part, by chance: never committed
-  pool.tier->drop_checkpoint(number);
-  pool.reopen();
-  check(pool.tier->newest_number() == 15, "a number that was given is forgotten");
-  pool.tier->begin_checkpoint(20);
-  pool.tier->commit_checkpoint(20, id_of(20));
-  pool.tier->begin_checkpoint(21);
-  check_throws(ErrorKind::kStorage, "has 16 checkpoints already", [&] { pool.tier->begin_checkpoint(22); });
+  for (int i = 0; i < 15; ++i) pool.checkpoint();
+  const uint64_t pending = pool.checkpoints->begin({});
+  check_throws(ErrorKind::kStorage, "var: has 16 checkpoints already", [&] { pool.checkpoints->begin({}); });
+  pool.checkpoints->drop(pending);
+  check(pool.checkpoint() == pending + 1, "a number is given twice");
   pool.expect_taken(10);
-  check(pool.tier->newest_number() == 21, "a refused checkpoint left something");
 }
 
 void a_failed_restore_may_be_tried_again() {
   const TemporaryDirectory directory;
-  const RecordShape shape(kLayout);
+  const RecordShape shape = shape_in_pool(kLayout);
   Pool pool(directory / "var", kLayout, 20000);
   pool.write(keys_from(0, 10000), 1);
-  pool.checkpoint(1);
+  pool.checkpoint();
   const Versions then = versions_of(pool.index);
   const Slot slot = pool.index.at(77).slot;
   pool.write(keys_from(0, 100), 2);
-  pool.checkpoint(2);
+  pool.checkpoint();
   pool.reopen();
   flip(directory / "var.pool", shape.offset(slot) + 17);
   check_throws(ErrorKind::kStorage,
                directory / "var.pool: the record in slot " + std::to_string(slot) + " (at byte ",
                [&] { pool.restore(1, 4); });
-  check(pool.tier->stats().rows == 0 && pool.tier->awaits_restore() && pool.tier->checkpoints().size() == 2,
+  check(pool.tier->stats().rows == 0 && pool.checkpoints->awaits_restore() &&
+            pool.checkpoints->kept().size() == 2,
         "a failed restore changed something");
   check(!pool.tier->ranks().is_filled(slot + 1), "a failed restore left ranks");
   pool.restore(2);  // which doesn't need that record
@@ -264,7 +253,7 @@ void a_failed_restore_may_be_tried_again() {
   flip(directory / "var.pool", shape.offset(slot) + 17);
   int calls = 0;
   check_throws(ErrorKind::kStoreFull, "no room", [&] {
-    pool.tier->restore(1, 1, [&](std::span<const RowHeader>, std::span<const Slot>) {
+    pool.checkpoints->restore(1, 1, [&](size_t, std::span<const RowHeader>, std::span<const Slot>) {
       if (++calls == 2) throw Error(ErrorKind::kStoreFull, "no room");
     });
   });
@@ -277,16 +266,16 @@ void starting_over_gives_everything_up() {
   const TemporaryDirectory directory;
   Pool pool(directory / "var", kLayout, 1000);
   pool.write(keys_from(0, 100), 1);
-  pool.checkpoint(1);
-  pool.checkpoint(2);
+  pool.checkpoint();
+  pool.checkpoint();
   pool.reopen();
-  pool.tier->start_over();
-  check(!pool.tier->awaits_restore() && pool.tier->checkpoints().empty() &&
+  pool.checkpoints->drop_all();
+  check(!pool.checkpoints->awaits_restore() && pool.checkpoints->kept().empty() &&
             pool.tier->free_slots() == pool.tier->slot_count(),
         "something was kept");
   pool.write(keys_from(0, 1000), 2);
   pool.reopen();
-  check(!pool.tier->awaits_restore() && pool.tier->free_slots() == pool.tier->slot_count(),
+  check(!pool.checkpoints->awaits_restore() && pool.tier->free_slots() == pool.tier->slot_count(),
         "rows of no checkpoint came back");
 }
 
@@ -294,7 +283,7 @@ void a_restore_may_come_when_rows_were_written_and_erased() {
   const TemporaryDirectory directory;
   Pool pool(directory / "var", kLayout, 1000);
   pool.write(keys_from(0, 100), 1);
-  pool.checkpoint(1);
+  pool.checkpoint();
   pool.write(keys_from(0, 200), 2);
   pool.erase(keys_from(0, 200));
   pool.restore(1);
@@ -317,8 +306,7 @@ constexpr Test kTests[] = {
     {"a_pending_checkpoint_is_nothing_to_the_next_process",
      a_pending_checkpoint_is_nothing_to_the_next_process},
     {"restoring_an_older_checkpoint_ends_the_newer_ones", restoring_an_older_checkpoint_ends_the_newer_ones},
-    {"numbers_are_never_given_again_however_many_come_and_go",
-     numbers_are_never_given_again_however_many_come_and_go},
+    {"there_are_sixteen_checkpoints_at_most", there_are_sixteen_checkpoints_at_most},
     {"a_failed_restore_may_be_tried_again", a_failed_restore_may_be_tried_again},
     {"starting_over_gives_everything_up", starting_over_gives_everything_up},
     {"a_restore_may_come_when_rows_were_written_and_erased",

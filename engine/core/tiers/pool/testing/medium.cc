@@ -132,13 +132,6 @@ void* memcpy_nodrain(void* to, const void* from, size_t length) {
   return to;
 }
 
-void flush(const void* address, size_t length) {
-  before_call();
-  const MutexLock lock(state->mutex);
-  state->note(Call::kFlush, address, length);
-  state->add_undrained(address, length);
-}
-
 void drain() {
   before_call();
   const MutexLock lock(state->mutex);
@@ -168,7 +161,6 @@ const LibPmem kCalls = {
     .unmap = unmap,
     .errormsg = [] { return libpmem().errormsg(); },
     .memcpy_nodrain = memcpy_nodrain,
-    .flush = flush,
     .drain = drain,
     .msync = msync,
     .has_auto_flush = [] { return 0; },
@@ -212,16 +204,6 @@ void Medium::cut(const std::string& from, const std::string& to, uint64_t percen
       if (random() % 100 < percent) std::memcpy(left.data() + at, mapping.address + at, kWordBytes);
     }
     write_file(moved(mapping, to), left);
-  }
-}
-
-void Medium::kill(const std::string& from, const std::string& to) {
-  const MutexLock lock(state->mutex);
-  for (const Mapping& mapping : state->mappings) {
-    if (!is_in(from, mapping)) continue;
-    write_file(moved(mapping, to),
-               std::string(reinterpret_cast<const char*>(mapping.address), mapping.durable.size()));
-    state->unmapped[moved(mapping, to)] = mapping.durable;
   }
 }
 

@@ -13,7 +13,7 @@
 
 namespace embstore::pool::testing {
 
-enum class Call { kWrite, kFlush, kDrain, kSync };
+enum class Call { kWrite, kDrain, kSync };
 
 struct Noted {
   Call call;
@@ -44,9 +44,6 @@ class Medium {
   // Writes the files of directory `from` that are mapped to directory `to` as a power cut now would leave them: of the words
   // of eight bytes that differ from what was drained, so many in a hundred have reached the medium.
   void cut(const std::string& from, const std::string& to, uint64_t percent, std::mt19937_64& random) const;
-  // The same as a kill of the process would leave them: all that was stored can be read, and what wasn't drained may
-  // still be lost.
-  void kill(const std::string& from, const std::string& to);
 };
 
 }  // namespace embstore::pool::testing

@@ -1,5 +1,9 @@
 // What is asked of the medium, and in which order: as little as the protocol allows.
 #include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <map>
+#include <memory>
 #include <string>
 
 #include "medium.h"
@@ -9,7 +13,7 @@ namespace embstore::pool::testing {
 namespace {
 
 const RowLayout kLayout(6, 1);
-const RecordShape kShape(kLayout);
+const RecordShape kShape = shape_in_pool(kLayout);
 
 uint64_t count(const std::vector<Noted>& notes, Call call) {
   return static_cast<uint64_t>(
@@ -23,9 +27,8 @@ void a_batch_is_drained_once_and_in_the_end() {
   medium.take_notes();
   pool.write(keys_from(0, 100), 1);
   const auto notes = medium.take_notes();
-  check(
-      count(notes, Call::kDrain) == 1 && notes.back().call == Call::kDrain && count(notes, Call::kFlush) == 0,
-      "a batch isn't drained once, in the end");
+  check(count(notes, Call::kDrain) == 1 && notes.back().call == Call::kDrain,
+        "a batch isn't drained once, in the end");
   size_t last = 0;
   for (const Noted& note : notes) {
     if (note.call != Call::kWrite) continue;
@@ -45,58 +48,95 @@ void a_batch_is_drained_once_and_in_the_end() {
   check(medium.take_notes() == std::vector<Noted>{{Call::kDrain, "", 0, 0}}, "a fence is more than a drain");
 }
 
-void a_commit_drains_twice_and_writes_what_differs() {
+// Notes what is asked of the system to make files last, and to name them.
+class NotedCalls final : public files::FileCalls {
+ public:
+  std::vector<std::string> notes;
+
+  int open(const char* path, int flags, mode_t mode) override {
+    const int descriptor = FileCalls::open(path, flags, mode);
+    names_[descriptor] = std::filesystem::path(path).filename();
+    return descriptor;
+  }
+  int fdatasync(int descriptor) override {
+    notes.push_back("sync " + names_[descriptor]);
+    return FileCalls::fdatasync(descriptor);
+  }
+  int fsync(int descriptor) override {
+    notes.push_back("sync directory");
+    return FileCalls::fsync(descriptor);
+  }
+  int unlink(const char* path) override {
+    notes.push_back("remove " + std::filesystem::path(path).filename().string());
+    return FileCalls::unlink(path);
+  }
+  int rename(const char* from, const char* to) override {
+    notes.push_back("name " + std::filesystem::path(to).filename().string());
+    return FileCalls::rename(from, to);
+  }
+
+ private:
+  std::map<int, std::string> names_;
+};
+
+void a_commit_asks_as_little_as_it_can_of_the_medium() {
+  using Notes = std::vector<std::string>;
   const TemporaryDirectory directory;
-  const std::string file = directory / "var.checkpoints";
+  const std::string manifest = "var.pool.checkpoint-000000000";
   Medium medium(/*is_pmem=*/true);
-  Pool pool(directory / "var", kLayout, 20000, medium.calls());
-  const CheckpointsShape shape(pool.tier->slot_count());
+  NotedCalls calls;
+  Pool pool(directory / "var", kLayout, 20000, medium.calls(), calls);
+  check(calls.notes == Notes{"sync directory", "sync var.pool", "sync directory"},
+        "a pool is made in another order");
   pool.write(keys_from(0, 1000), 1);
-  pool.checkpoint(1);
-  pool.checkpoint(2);
-  pool.tier->drop_checkpoint(1);
-  pool.write(keys_from(5000, 10), 1);
-  pool.tier->begin_checkpoint(3);  // in the entry that checkpoint 1 had
+  check(pool.checkpoints->begin({}) == 1, "another number is given");
+  calls.notes.clear();
   medium.take_notes();
-  pool.tier->commit_checkpoint(3, id_of(3));
-  const auto notes = medium.take_notes();
-  const std::vector<Noted> expected = {
-      {Call::kWrite, file, shape.region_offset(0), kMediaLineBytes},  // of slots 0 to 2047
-      {Call::kWrite, file, CheckpointsShape::entry_offset(0), sizeof(pool::Entry)},
-      {Call::kDrain, "", 0, 0},
-      {Call::kFlush, file, CheckpointsShape::entry_offset(0), 8},
-      {Call::kDrain, "", 0, 0},
-  };
-  check(notes == expected, "a commit asks for something else");
-  pool.tier->drop_checkpoint(2);
-  const std::vector<Noted> of_drop = {{Call::kFlush, file, CheckpointsShape::entry_offset(1), 8},
-                                      {Call::kDrain, "", 0, 0}};
-  check(medium.take_notes() == of_drop, "a drop asks for something else");
-  pool.tier->begin_checkpoint(4);
-  pool.tier->drop_checkpoint(4);
-  check(medium.take_notes().empty(), "a checkpoint that never was asks something of the medium");
+  pool.checkpoints->commit(1, id_of(1));
+  check(medium.take_notes().empty(), "a commit asks something of persistent memory");
+  check(calls.notes == Notes{"sync " + manifest + "1.new", "name " + manifest + "1", "sync directory"},
+        "a commit asks for something else");
+  calls.notes.clear();
+  pool.checkpoints->drop(1);
+  check(calls.notes == Notes{"remove " + manifest + "1", "sync directory"}, "a drop asks for something else");
+  calls.notes.clear();
+  pool.checkpoints->drop(pool.checkpoints->begin({}));
+  check(calls.notes.empty(), "a checkpoint that never was asks something of the medium");
 }
+
+// Looks at the pool before each call.
+class WatchedCalls final : public files::FileCalls {
+ public:
+  std::function<void()> before;
+  int fsync(int descriptor) override { return look(), FileCalls::fsync(descriptor); }
+  int unlink(const char* path) override { return look(), FileCalls::unlink(path); }
+
+ private:
+  void look() const {
+    if (before) before();
+  }
+};
 
 void slots_are_free_when_the_drop_is_durable_and_not_before() {
   const TemporaryDirectory directory;
-  Medium medium(/*is_pmem=*/true);
-  Pool pool(directory / "var", kLayout, 1000, medium.calls());
+  WatchedCalls calls;
+  Pool pool(directory / "var", kLayout, 1000, libpmem(), calls);
   pool.write(keys_from(0, 100), 1);
-  pool.checkpoint(1);
+  pool.checkpoint();
   pool.erase(keys_from(0, 100));
-  uint64_t calls = 0;
-  medium.before_each_call([&] {
-    ++calls;
+  int looks = 0;
+  calls.before = [&] {
+    ++looks;
     pool.expect_taken(100);
-  });
-  pool.tier->drop_checkpoint(1);
-  medium.before_each_call(nullptr);
-  check(calls == 2, "a drop asks for something else");
+  };
+  pool.checkpoints->drop(1);
+  calls.before = nullptr;
+  check(looks == 2, "a drop asks for something else");
   pool.expect_taken(0);
 }
 
 void nothing_of_a_kept_checkpoint_is_ever_written() {
-  const size_t stride = RecordShape(Workload::layout()).stride;
+  const size_t stride = shape_in_pool(Workload::layout()).stride;
   uint64_t writes = 0;
   for (uint64_t seed = 100; seed < 110; ++seed) {
     tested_case() = "seed " + std::to_string(seed);
@@ -128,32 +168,80 @@ void a_sync_that_fails_leaves_the_checkpoint_pending() {
   Medium medium(/*is_pmem=*/false);
   Pool pool(directory / "var", kLayout, 1000, medium.calls());
   pool.write(keys_from(0, 100), 1);
-  check(medium.take_notes().size() > 0, "the files that were made weren't synced");
+  check(medium.take_notes().size() > 0, "the file that was made wasn't synced");
   pool.write(keys_from(0, 10), 2);
   pool.tier->fence();
   check(medium.take_notes().empty(), "rows ask something of the page cache's medium");
-  pool.tier->begin_checkpoint(1);
+  check(pool.checkpoints->begin({}) == 1, "another number is given");
   medium.fail_syncs(true);
   check_throws(ErrorKind::kStorage,
                directory / "var.pool: can't be brought to its medium: Input/output error",
-               [&] { pool.tier->commit_checkpoint(1, id_of(1)); });
-  check(pool.tier->has_pending() && pool.tier->checkpoints().empty(), "what failed to be durable counts");
+               [&] { pool.checkpoints->commit(1, id_of(1)); });
+  check(pool.checkpoints->has_pending() && pool.checkpoints->kept().empty(),
+        "what failed to be durable counts");
   medium.fail_syncs(false);
-  pool.tier->commit_checkpoint(1, id_of(1));
-  check(!pool.tier->has_pending() && pool.tier->checkpoints().size() == 1, "it can't be tried again");
-  medium.fail_syncs(true);
-  check_throws(ErrorKind::kStorage, directory / "var.checkpoints: can't be brought to its medium",
-               [&] { pool.tier->drop_checkpoint(1); });
-  pool.erase(keys_from(0, 100));
-  pool.expect_taken(100);
-  medium.fail_syncs(false);
-  pool.tier->drop_checkpoint(1);
-  pool.expect_taken(0);
+  pool.checkpoints->commit(1, id_of(1));
+  check(!pool.checkpoints->has_pending() && pool.checkpoints->kept().size() == 1, "it can't be tried again");
+}
+
+// Fails a call of the system.
+class FailingCalls final : public files::FileCalls {
+ public:
+  int left = -1;  // calls until then; none below 0
+  int fdatasync(int descriptor) override { return fails() ? -1 : FileCalls::fdatasync(descriptor); }
+  int fsync(int descriptor) override { return fails() ? -1 : FileCalls::fsync(descriptor); }
+  int rename(const char* from, const char* to) override { return fails() ? -1 : FileCalls::rename(from, to); }
+  ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t offset) override {
+    return fails() ? -1 : FileCalls::pwrite(descriptor, data, bytes, offset);
+  }
+
+ private:
+  bool fails() {
+    if (left < 0 || left-- > 0) return false;
+    errno = EIO;
+    return true;
+  }
+};
+
+void a_manifest_that_cant_be_written_leaves_the_checkpoint_pending() {
+  int failed = 0;
+  for (int call = 0;; ++call) {
+    const TemporaryDirectory directory;
+    FailingCalls calls;
+    Pool pool(directory / "var", kLayout, 1000, libpmem(), calls);
+    pool.write(keys_from(0, 100), 1);
+    check(pool.checkpoints->begin({}) == 1, "another number is given");
+    calls.left = call;
+    bool fails = false;
+    try {
+      pool.checkpoints->commit(1, id_of(1));
+    } catch (const Error& error) {
+      check(std::string(error.what()).starts_with(directory.path()), error.what());
+      fails = true;
+    }
+    calls.left = -1;
+    if (!fails) break;
+    ++failed;
+    check(pool.checkpoints->has_pending(), "what failed isn't pending");
+    {
+      check(Manifests(directory / "var.pool.checkpoint-", calls)
+                .load(*std::make_unique<TableIdentity>(identity(kLayout)))
+                .empty(),
+            "a checkpoint that failed is there");
+    }
+    pool.checkpoints->commit(1, id_of(1));
+    pool.reopen();
+    pool.restore(1);
+    pool.check_all();
+  }
+  check(failed == 4, "other calls were made than a write, a sync, a naming and a sync of the directory");
 }
 
 constexpr Test kTests[] = {
     {"a_batch_is_drained_once_and_in_the_end", a_batch_is_drained_once_and_in_the_end},
-    {"a_commit_drains_twice_and_writes_what_differs", a_commit_drains_twice_and_writes_what_differs},
+    {"a_commit_asks_as_little_as_it_can_of_the_medium", a_commit_asks_as_little_as_it_can_of_the_medium},
+    {"a_manifest_that_cant_be_written_leaves_the_checkpoint_pending",
+     a_manifest_that_cant_be_written_leaves_the_checkpoint_pending},
     {"slots_are_free_when_the_drop_is_durable_and_not_before",
      slots_are_free_when_the_drop_is_durable_and_not_before},
     {"nothing_of_a_kept_checkpoint_is_ever_written", nothing_of_a_kept_checkpoint_is_ever_written},

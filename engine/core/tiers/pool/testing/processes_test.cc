@@ -56,13 +56,13 @@ class Process {
 
 void expect_in_use(const std::string& path) {
   check_throws(ErrorKind::kInUse, path + ".pool: is in use by another variable",
-               [&] { PoolTier(path, kLayout, identity(), size_for(kLayout, kSlots)); });
+               [&] { Pool(path, kLayout, kSlots); });
 }
 
 bool is_in_use_for_another_process(const std::string& path) {
   const Process other([&](Process& self) {
     try {
-      PoolTier(path, kLayout, identity(), size_for(kLayout, kSlots));
+      Pool(path, kLayout, kSlots);
     } catch (const Error& error) {
       self.tell(error.kind() == ErrorKind::kInUse ? 'u' : 'e');
       return;
@@ -84,8 +84,8 @@ void a_pool_has_one_user() {
   // The refusals didn't give up the lock.
   check(is_in_use_for_another_process(path), "two processes have one pool");
   pool.tier->close();
+  pool.checkpoints.reset();
   check(!is_in_use_for_another_process(path), "a closed pool is in use");
-  pool.tier->close();
   pool.reopen();
   expect_in_use(path);
 }
@@ -96,7 +96,7 @@ void a_killed_process_leaves_the_pool_to_the_next() {
   const Process first([&](Process& self) {
     Pool pool(path, kLayout, kSlots);
     pool.write(keys_from(0, 200), 1);
-    pool.checkpoint(1);
+    pool.checkpoint();
     self.tell();
     self.wait_for_parent();
   });
@@ -117,12 +117,13 @@ void a_forked_child_outlives_its_parent_and_harms_nothing() {
   const Process first([&](Process& self) {
     Pool pool(path, kLayout, kSlots);
     pool.write(keys_from(0, 200), 1);
-    pool.checkpoint(1);
+    pool.checkpoint();
     if (fork() == 0) {
       expect_in_use(path);
       self.tell();
       self.wait_for_parent();
       pool.tier.reset();
+      pool.checkpoints.reset();
       self.tell();
       self.wait_for_parent();
       {

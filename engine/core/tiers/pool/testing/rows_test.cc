@@ -73,7 +73,7 @@ void a_pool_can_be_filled_to_its_last_slot() {
   check_throws(ErrorKind::kStoreFull, directory / "var.pool: the pool has no 1 free slots of its 4144",
                [&] { pool.write(keys_from(0, 1), 2); });
   pool.check_all();
-  pool.checkpoint(1);
+  pool.checkpoint();
   pool.reopen();
   pool.restore(1);
   pool.check_all();
@@ -115,10 +115,10 @@ void the_number_of_reused_places_tells_of_reuse() {
 
 void a_damaged_record_is_told_by_file_and_slot() {
   const TemporaryDirectory directory;
-  const RecordShape shape(kLayout);
+  const RecordShape shape = shape_in_pool(kLayout);
   Pool pool(directory / "var", kLayout, 100);
   pool.write(keys_from(0, 100), 1);
-  pool.checkpoint(1);
+  pool.checkpoint();
   pool.reopen();
   pool.restore(1);
   const std::string file = directory / "var.pool";

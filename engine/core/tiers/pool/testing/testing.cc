@@ -52,15 +52,20 @@ Versions versions_of(const Index& index) {
   return versions;
 }
 
-Pool::Pool(const std::string& where, const RowLayout& of, uint64_t slots, const LibPmem& calls)
-    : path(where), layout(of), size_bytes(size_for(of, slots)), libpmem_calls(calls) {
+Pool::Pool(const std::string& where, const RowLayout& of, uint64_t slots, const LibPmem& calls,
+           files::FileCalls& system)
+    : path(where), layout(of), size_bytes(size_for(of, slots)), libpmem_calls(calls), file_calls(system) {
   reopen();
 }
 
 void Pool::reopen() {
   tier.reset();
+  checkpoints.reset();
   index.clear();
-  tier.emplace(path, layout, identity(), size_bytes, libpmem_calls);
+  checkpoints.emplace(path + ".pool", identity(layout), file_calls);
+  tier.emplace(path + ".pool", checkpoints->table(), size_bytes, checkpoints->any_found(), libpmem_calls,
+               file_calls);
+  checkpoints->take_up({&*tier});
 }
 
 void Pool::write(std::span<const int64_t> keys, int64_t version) {
@@ -99,21 +104,23 @@ void Pool::erase(std::span<const int64_t> keys) {
   tier->erase(places);
 }
 
-void Pool::checkpoint(uint64_t number) {
-  tier->begin_checkpoint(number);
-  tier->commit_checkpoint(number, id_of(number));
+uint64_t Pool::checkpoint() {
+  const uint64_t number = checkpoints->begin({});
+  checkpoints->commit(number, id_of(number));
+  return number;
 }
 
 void Pool::restore(uint64_t number, int threads) {
   Mutex mutex;
   index.clear();
-  tier->restore(number, threads, [&](std::span<const RowHeader> headers, std::span<const Slot> slots) {
-    const MutexLock lock(mutex);
-    for (size_t i = 0; i < slots.size(); ++i) {
-      const bool is_new = index.emplace(headers[i].key, Entry{slots[i], headers[i].version}).second;
-      check(is_new, "a checkpoint has two rows of key " + std::to_string(headers[i].key));
-    }
-  });
+  checkpoints->restore(
+      number, threads, [&](size_t, std::span<const RowHeader> headers, std::span<const Slot> slots) {
+        const MutexLock lock(mutex);
+        for (size_t i = 0; i < slots.size(); ++i) {
+          const bool is_new = index.emplace(headers[i].key, Entry{slots[i], headers[i].version}).second;
+          check(is_new, "a checkpoint has two rows of key " + std::to_string(headers[i].key));
+        }
+      });
 }
 
 void Pool::check_all() const {
@@ -135,7 +142,9 @@ void Pool::expect_taken(uint64_t slots) const {
   check(taken == slots, std::to_string(taken) + " slots are taken, not " + std::to_string(slots));
 }
 
-PoolIdentity identity() { return {.table_name = "var", .optimizer = "Adagrad"}; }
+TableIdentity identity(const RowLayout& layout) {
+  return {.table_name = "var", .optimizer = "Adagrad", .layout = layout, .uuid = {}};
+}
 
 CheckpointId id_of(uint64_t number) {
   CheckpointId id{};
@@ -144,9 +153,7 @@ CheckpointId id_of(uint64_t number) {
   return id;
 }
 
-uint64_t size_for(const RowLayout& layout, uint64_t slots) {
-  return RecordShape(layout).file_bytes(slots) + CheckpointsShape(slots).file_bytes();
-}
+uint64_t size_for(const RowLayout& layout, uint64_t slots) { return shape_in_pool(layout).file_bytes(slots); }
 
 std::vector<int64_t> keys_from(int64_t first, int64_t count) {
   std::vector<int64_t> keys;

@@ -11,9 +11,12 @@
 
 #include "errors/error.h"
 #include "testing/check.h"
-#include "tiers/pool/pool_tier.h"
+#include "tiers/log/checkpoints.h"
+#include "tiers/log/pool_tier.h"
 
 namespace embstore::pool::testing {
+
+using namespace log;
 
 // Fails unless `call` throws an Error of `kind` whose message has `part` in it.
 template <class Call>
@@ -41,15 +44,17 @@ Versions versions_of(const Index& index);
 // A pool, and an index of what is live in it.
 class Pool {
  public:
-  // Of so many slots, or a few more, to whole pages.
-  Pool(const std::string& path, const RowLayout& layout, uint64_t slots, const LibPmem& calls = libpmem());
+  // Of so many slots, or a few more, to whole pages; in the file `path`.pool.
+  Pool(const std::string& path, const RowLayout& layout, uint64_t slots, const LibPmem& calls = libpmem(),
+       files::FileCalls& file_calls = files::system_file_calls());
   void reopen();
 
   void write(std::span<const int64_t> keys, int64_t version);
   // By a claim.
   void write_one(int64_t key, int64_t version);
   void erase(std::span<const int64_t> keys);
-  void checkpoint(uint64_t number);
+  // Makes the next one, and says its number.
+  uint64_t checkpoint();
   void restore(uint64_t number, int threads = 2);
   void check_all() const;  // that is in the index, and no more
   // Fails unless so many slots are taken or claimed.
@@ -59,12 +64,14 @@ class Pool {
   const RowLayout layout;
   const uint64_t size_bytes;
   const LibPmem& libpmem_calls;
+  files::FileCalls& file_calls;
+  std::optional<log::Checkpoints> checkpoints;
   std::optional<PoolTier> tier;
   Index index;
 };
 
-PoolIdentity identity();
-CheckpointId id_of(uint64_t number);
+log::TableIdentity identity(const RowLayout& layout);
+log::CheckpointId id_of(uint64_t number);
 // The least size that has so many slots.
 uint64_t size_for(const RowLayout& layout, uint64_t slots);
 std::vector<int64_t> keys_from(int64_t first, int64_t count);

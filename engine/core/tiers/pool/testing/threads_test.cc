@@ -144,7 +144,7 @@ void rows_and_checkpoints_from_many_threads() {
     {
       const MutexLock door(shared.door);
       const ExclusiveLock alone(shared.gate);
-      pool.tier->begin_checkpoint(number);
+      check(pool.checkpoints->begin({}) == number, "another number is given");
       for (int64_t key = 0; key < kKeys; ++key) {
         const uint64_t entry = shared.entries[static_cast<size_t>(key)];
         if (entry != 0) versions.emplace(key, version_of(entry));
@@ -158,7 +158,7 @@ void rows_and_checkpoints_from_many_threads() {
     };
     // Some are given up, while threads write for them.
     if (number % 5 == 3) {
-      pool.tier->drop_checkpoint(number);
+      pool.checkpoints->drop(number);
       shared.pending = 0;
       // None writes for it any more.
       const MutexLock door(shared.door);
@@ -167,14 +167,14 @@ void rows_and_checkpoints_from_many_threads() {
     }
     while (!all_wrote()) std::this_thread::yield();
     shared.pending = 0;
-    pool.tier->commit_checkpoint(number, id_of(number));
+    pool.checkpoints->commit(number, id_of(number));
     for (int64_t t = 0; t < kThreads; ++t) {
       for (int64_t i = 0; i < kRowsForACheckpoint; ++i) {
         versions.emplace(key_for_checkpoint(t, i), static_cast<int64_t>(number));
       }
     }
-    check(pool.tier->checkpoints().back().rows == versions.size(), "a checkpoint has another number of rows");
-    if (kept != 0) pool.tier->drop_checkpoint(kept);
+    check(pool.checkpoints->kept().back().rows == versions.size(), "a checkpoint has another number of rows");
+    if (kept != 0) pool.checkpoints->drop(kept);
     kept = number;
     last = std::move(versions);
   }
@@ -186,12 +186,12 @@ void rows_and_checkpoints_from_many_threads() {
     if (entry != 0) pool.index[key] = {slot_of(entry), version_of(entry)};
   }
   pool.check_all();
-  check(pool.tier->checkpoints().size() == 1, "dropped checkpoints are there");
+  check(pool.checkpoints->kept().size() == 1, "dropped checkpoints are there");
   pool.reopen();
   pool.restore(kept, 3);
   check(versions_of(pool.index) == last, "other rows came back");
   pool.check_all();
-  pool.tier->drop_checkpoint(kept);
+  pool.checkpoints->drop(kept);
   pool.expect_taken(last.size());
   check(shared.rows_read > 1000, "hardly anything was read");
   std::printf("%llu rows read\n", static_cast<unsigned long long>(shared.rows_read.load()));
@@ -203,9 +203,9 @@ void every_slot_is_freed_once() {
   Pool pool(directory / "var", kLayout, 2000);
   for (uint64_t number = 1; number <= 300; ++number) {
     pool.write(keys_from(0, 1000), static_cast<int64_t>(number));
-    pool.checkpoint(number);
+    check(pool.checkpoint() == number, "another number is given");
     {
-      const std::jthread dropping([&] { pool.tier->drop_checkpoint(number); });
+      const std::jthread dropping([&] { pool.checkpoints->drop(number); });
       for (int64_t first = 0; first < 1000; first += 10) pool.erase(keys_from(first, 10));
     }
     pool.expect_taken(0);

@@ -13,10 +13,11 @@ const RowLayout kLayout(5, 1);
 
 }  // namespace
 
-Workload::Workload(const std::string& path, uint64_t seed, const LibPmem& calls)
-    : random_(seed), pool_(path, kLayout, kSlots, calls) {}
+Workload::Workload(const std::string& path, uint64_t seed, const LibPmem& calls, files::FileCalls& file_calls)
+    : random_(seed), pool_(path, kLayout, kSlots, calls, file_calls) {}
 
 const RowLayout& Workload::layout() { return kLayout; }
+uint64_t Workload::slots() { return kSlots; }
 
 void Workload::step() {
   switch (below(20)) {
@@ -114,7 +115,6 @@ void Workload::remove() {
 
 void Workload::begin() {
   if (pending_.size() + kept_.size() >= 4) return;
-  const uint64_t number = pool_.tier->newest_number() + 1 + below(2);
   Checkpoint checkpoint;
   checkpoint.unwritten = changed_;
   checkpoint.versions = changed_;
@@ -122,8 +122,7 @@ void Workload::begin() {
     checkpoint.versions.emplace(key, entry.version);
     checkpoint.slots.insert(entry.slot);
   }
-  pool_.tier->begin_checkpoint(number);
-  pending_.emplace(number, std::move(checkpoint));
+  pending_.emplace(pool_.checkpoints->begin({}), std::move(checkpoint));
 }
 
 void Workload::commit() {
@@ -139,7 +138,7 @@ void Workload::commit() {
   pool_.tier->fence();
   uncertain_.emplace(number, pending_.begin()->second);
   // By another thread, whose drains are none of what this one wrote.
-  std::thread([&] { pool_.tier->commit_checkpoint(number, id_of(number)); }).join();
+  std::thread([&] { pool_.checkpoints->commit(number, id_of(number)); }).join();
   uncertain_.clear();
   kept_.emplace(number, std::move(pending_.begin()->second));
   pending_.erase(pending_.begin());
@@ -150,14 +149,14 @@ void Workload::drop() {
   const auto dropped = std::next(kept_.begin(), static_cast<ptrdiff_t>(below(kept_.size())));
   const uint64_t number = dropped->first;
   uncertain_.insert(kept_.extract(dropped));
-  pool_.tier->drop_checkpoint(number);
+  pool_.checkpoints->drop(number);
   uncertain_.clear();
 }
 
 void Workload::abandon() {
   if (pending_.empty()) return;
   const uint64_t number = pending_.rbegin()->first;
-  pool_.tier->drop_checkpoint(number);
+  pool_.checkpoints->drop(number);
   pending_.erase(number);
 }
 
@@ -165,7 +164,7 @@ void Workload::restart() {
   pool_.reopen();
   changed_.clear();
   pending_.clear();
-  check(pool_.tier->awaits_restore() == !kept_.empty(), "checkpoints are awaited that aren't there");
+  check(pool_.checkpoints->awaits_restore() == !kept_.empty(), "checkpoints are awaited that aren't there");
   if (kept_.empty()) return;
   const auto chosen = std::next(kept_.begin(), static_cast<ptrdiff_t>(below(kept_.size())));
   while (kept_.rbegin()->first > chosen->first) uncertain_.insert(kept_.extract(std::prev(kept_.end())));
@@ -184,16 +183,16 @@ void Workload::expect() const {
   }
   pool_.expect_taken(taken.size() + changed_.size());
   pool_.check_all();
-  const auto durable = pool_.tier->checkpoints();
+  const auto durable = pool_.checkpoints->kept();
   check(durable.size() == kept_.size(), "the pool has another number of checkpoints");
   auto at = kept_.begin();
-  for (const PoolCheckpoint& checkpoint : durable) {
+  for (const KeptCheckpoint& checkpoint : durable) {
     check(checkpoint.number == at->first && checkpoint.id == id_of(at->first) &&
               checkpoint.rows == at->second.versions.size(),
           "the pool has another checkpoint");
     ++at;
   }
-  check(pool_.tier->has_pending() == !pending_.empty(), "another number of checkpoints is pending");
+  check(pool_.checkpoints->has_pending() == !pending_.empty(), "another number of checkpoints is pending");
 }
 
 }  // namespace embstore::pool::testing

@@ -21,7 +21,8 @@ class Workload {
     std::map<int64_t, int64_t> unwritten;  // of those versions
   };
 
-  Workload(const std::string& path, uint64_t seed, const LibPmem& calls = libpmem());
+  Workload(const std::string& path, uint64_t seed, const LibPmem& calls = libpmem(),
+           files::FileCalls& file_calls = files::system_file_calls());
 
   void step();
   // Ends the process, and restores one of the checkpoints; from nothing where there is none.
@@ -30,7 +31,7 @@ class Workload {
   void expect() const;
 
   static const RowLayout& layout();
-  uint64_t size_bytes() const { return pool_.size_bytes; }
+  static uint64_t slots();
   // Durable for certain; and those that may be, since a commit or a drop is under way.
   const std::map<uint64_t, Checkpoint>& kept() const { return kept_; }
   const std::map<uint64_t, Checkpoint>& uncertain() const { return uncertain_; }

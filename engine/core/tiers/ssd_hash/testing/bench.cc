@@ -37,7 +37,8 @@ void measure(const std::string& directory, int64_t row_count, const RowLayout& l
   options.direct = direct;
   options.compaction = compaction;
   VectorIndex index(static_cast<size_t>(row_count));  // outlives the tier's own thread
-  SsdHashTier tier("bench", layout, directory + "/rows", options);
+  SsdHashTier tier({.table_name = "bench", .optimizer = "", .layout = layout, .uuid = {}},
+                   directory + "/rows", options);
   tier.start_compaction(index);
   std::mt19937_64 random(1);
   RowBatch rows(layout);
@@ -50,7 +51,6 @@ void measure(const std::string& directory, int64_t row_count, const RowLayout& l
     tier.write(rows, slots);
     for (size_t i = 0; i < kBatch; ++i) index.slots[static_cast<size_t>(first) + i] = slots[i];
   }
-  tier.flush();
   const double written = static_cast<double>(row_count) / seconds_since(start);
 
   const auto keys = static_cast<uint64_t>(row_count) / kBatch * kBatch;

@@ -1,355 +1,248 @@
-// What a tier has of the checkpoints of the pool above it: what comes back, what stays, and what is refused.
-#include <fcntl.h>
-
-#include <algorithm>
+// What a tier has of its table's checkpoints: what comes back, what stays, and what is refused.
 #include <atomic>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <numeric>
 #include <string>
 #include <thread>
 
-#include "checkpoint_workload.h"
+#include "files/file.h"
+#include "workload.h"
 
 namespace embstore::ssd_hash::testing {
 namespace {
 
 namespace fs = std::filesystem;
 
-const RowLayout kLayout(9, 1);
-
-CheckpointName name_of(uint64_t number) { return {number, id_of(number)}; }
-
-std::vector<int64_t> keys_from(int64_t first, int64_t count) {
-  std::vector<int64_t> keys(static_cast<size_t>(count));
-  std::iota(keys.begin(), keys.end(), first);
-  return keys;
-}
-
-// A tier of a process, with an index of what is live.
-struct Opened {
-  Opened(const std::string& path, const std::vector<CheckpointName>& kept,
-         const SsdHashOptions& options = checkpoint_options())
-      : tier("var", kLayout, path, options) {
-    tier.take_up(kept);
-    tier.start_compaction(index);
-  }
-  void write(int64_t first, int64_t count, int64_t version) {
-    write_rows(tier, index, kLayout, keys_from(first, count), version);
-  }
-  void checkpoint(uint64_t number) {
-    tier.begin_checkpoint(number);
-    tier.commit_checkpoint(name_of(number));
-  }
-  void restore(uint64_t number, int threads = 2) {
-    restore_into(index, tier, kLayout, name_of(number), threads);
-  }
-  void erase_all() {
-    std::vector<Place> places;
-    for (const auto& [key, entry] : index.all()) places.push_back({key, index.take(key)->slot});
-    tier.erase(places);
-  }
-
-  PlainIndex index;
-  SsdHashTier tier;
-};
-
-std::string named(const std::string& path, const std::string& part) {
-  for (const std::string& file : files_in(path)) {
-    if (file.find(part) != std::string::npos) return file;
-  }
-  fail("there is no file " + part);
-}
-
-void flip(const std::string& path, uint64_t offset) {
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekg(static_cast<std::streamoff>(offset));
-  const int byte = file.get();
-  file.seekp(static_cast<std::streamoff>(offset));
-  file.put(static_cast<char>(byte ^ 1));
-  check(file.good(), "a file can't be changed");
-}
-
-void what_a_checkpoint_has_comes_back_in_another_process() {
+TEST(what_a_checkpoint_has_comes_back_in_another_process) {
   const TemporaryDirectory directory;
-  const std::string path = directory / "rows";
+  const SsdHashOptions options = small_files_for_checkpoints();
   Versions first;
   Versions second;
+  size_t files = 0;
   {
-    Opened opened(path, {});
-    opened.write(0, 3000, 1);
-    opened.checkpoint(4);
-    first = versions_of(opened.index);
-    opened.write(1000, 1500, 2);
-    opened.checkpoint(5);
-    second = versions_of(opened.index);
-    opened.write(0, 3000, 3);  // no checkpoint has these
+    TestTable table(directory.path(), options);
+    table.write(0, 3000, 1);
+    check(table.checkpoint() == 1, "the first checkpoint has another number");
+    first = table.versions();
+    table.write(1000, 1500, 2);
+    table.checkpoint();
+    second = table.versions();
+    table.write(0, 3000, 3);  // no checkpoint has these
+    files = files_in(directory / "rows").size();
   }
+  check(files_in(directory / "rows").size() < files, "files of no checkpoint stay when the table closes");
   {
-    Opened opened(path, {name_of(4), name_of(5)});
-    check(opened.tier.stats().rows == 0, "rows are live before a checkpoint is restored");
-    opened.restore(4);
-    check(versions_of(opened.index) == first, "other rows came back");
-    opened.erase_all();
-    opened.restore(5, 1);
-    check(versions_of(opened.index) == second, "other rows came back");
+    TestTable table(directory.path(), options);
+    check(table.tier->stats().rows == 0, "rows are live before a checkpoint is restored");
+    table.restore(2, 1);
+    table.check_rows();
+    check(table.versions() == second, "other rows came back");
+    // Training goes on, with files of other numbers.
+    table.write(0, 2000, 4);
+    table.restore(1);
+    table.check_rows();
+    check(table.versions() == first, "other rows came back");
+    check(table.kept() == std::vector<uint64_t>{1}, "a newer checkpoint outlives the restoring of an older");
+    table.write(500, 1000, 5);
+    table.check_rows();
+    table.check_space();
+    check(table.checkpoint() == 3, "a number is given twice");
+    second = table.versions();
   }
-  // What belongs to none that is kept goes, and a checkpoint that the pool doesn't have is given up.
-  const size_t files = files_in(path).size();
-  Opened opened(path, {name_of(4)});
-  check(files_in(path).size() < files, "nothing went");
-  check(opened.tier.checkpoint_rows(4) == 3000 && opened.tier.checkpoint_rows(5) == 0, "5 is there still");
-  check_throws(ErrorKind::kStorage, "checkpoint-0000000005.ssdhash: there is no such checkpoint",
-               [&] { opened.restore(5); });
-  opened.checkpoint(5);  // given again
+  // Larger and smaller files than the options say now.
+  SsdHashOptions other = options;
+  other.file_bytes = 20 << 10;
+  TestTable table(directory.path(), other);
+  table.restore(3);
+  table.check_rows();
+  check(table.versions() == second, "other rows came back");
+  table.write(0, 4000, 6);
+  table.check_rows();
 }
 
-void without_a_checkpoint_everything_goes() {
-  const TemporaryDirectory directory;
-  const std::string path = directory / "rows";
-  {
-    Opened opened(path, {});
-    opened.write(0, 3000, 1);
-    opened.tier.begin_checkpoint(1);
+// One more than the last byte of the rows that are live in a file.
+uint64_t end_of_rows(const TestTable& table, const std::string& path) {
+  const files::File file(files::system_file_calls(), path, 0);
+  uint64_t end = log::kHeaderBytes;
+  log::RecordHeader header{};
+  for (uint64_t record = 0; file.read_at(&header, sizeof header, kRecord.offset(record)) == sizeof header;
+       ++record) {
+    const auto live = table.index.find(header.key);
+    if (header.is_whole() && live && live->version == header.version) end = kRecord.offset(record + 1);
   }
-  check(!fs::exists(path), "files of no checkpoint stay");
-  {
-    Opened opened(path, {});
-    opened.write(0, 3000, 1);
-    opened.checkpoint(1);
-  }
-  check(fs::exists(path), "a checkpoint went");
-  Opened opened(path, {});
-  check(files_in(path).empty(), "a checkpoint that the pool doesn't have stays");
-}
-
-// Of the last block with a row.
-uint64_t end_of_rows(const std::string& path) {
-  const size_t bytes = RecordShape(kLayout).bytes;
-  files::File file(files::system_file_calls(), path, O_RDONLY);
-  uint64_t end = kHeaderBytes;
-  RecordHeader header{};
-  for (uint64_t at = record_offset(0, bytes); file.read_at(&header, sizeof header, at) == sizeof header;
-       at += bytes) {
-    if (header.kind == kRow) end = round_up_to_block(at + bytes);
-  }
-  return end;
+  return round_up_to_block(end);
 }
 
 // No byte of a block with rows of a checkpoint changes, whatever is written next.
-void blocks_of_a_checkpoint_are_not_written_again() {
-  const TemporaryDirectory directory;
-  const std::string path = directory / "rows";
-  class Writes final : public files::FileCalls {
+TEST(blocks_of_a_checkpoint_are_not_written_again) {
+  class Writes final : public UnwaitingCalls {
    public:
-    std::vector<std::pair<std::string, uint64_t>> below_end;  // files, and where nothing may be written
+    std::map<std::string, uint64_t> below_end;  // files, and where nothing may be written
     ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t offset) override {
       const std::string file = fs::read_symlink("/proc/self/fd/" + std::to_string(descriptor)).string();
-      for (const auto& [held, end] : below_end) {
-        check(file != held || static_cast<uint64_t>(offset) >= end, file + " is written over");
-      }
+      const auto held = below_end.find(file);
+      check(held == below_end.end() || static_cast<uint64_t>(offset) >= held->second,
+            file + " is written over");
       return FileCalls::pwrite(descriptor, data, bytes, offset);
     }
   } calls;
-  SsdHashOptions options = checkpoint_options();
+  const TemporaryDirectory directory;
+  SsdHashOptions options = small_files_for_checkpoints();
   options.file_calls = &calls;
-  Opened opened(path, {}, options);
+  TestTable table(directory.path(), options);
   for (int64_t version = 1; version < 200; ++version) {
-    opened.write(version * 7, 1 + version % 23, version);
-    const auto number = static_cast<uint64_t>(version);
-    opened.checkpoint(number);
+    table.write(version * 7, 1 + version % 23, version);
+    const uint64_t number = table.checkpoint();
     calls.below_end.clear();
-    for (const std::string& file : files_in(path)) {
-      if (file.find("/rows-") == std::string::npos) continue;
-      calls.below_end.emplace_back(fs::canonical(file).string(), end_of_rows(file));
+    for (const std::string& file : files_in(directory / "rows")) {
+      calls.below_end[fs::canonical(file).string()] = end_of_rows(table, file);
     }
-    if (number > 3) opened.tier.drop_checkpoint(number - 3);
+    if (number > 3) table.checkpoints->drop(number - 3);
   }
 }
 
-void files_that_only_a_dropped_checkpoint_needed_go() {
+TEST(files_that_only_a_dropped_checkpoint_needed_go) {
   const TemporaryDirectory directory;
-  const std::string path = directory / "rows";
-  Opened opened(path, {});
-  opened.write(0, 3000, 1);
-  opened.checkpoint(1);
-  opened.erase_all();
-  opened.tier.drain();
-  check(opened.tier.detailed_stats().held_bytes > 3000 * RecordShape(kLayout).bytes * 9 / 10,
+  TestTable table(directory.path(), small_files_for_checkpoints());
+  table.write(0, 3000, 1);
+  table.checkpoint();
+  table.erase_all();
+  table.check_space();
+  check(table.tier->detailed_stats().held_bytes > 3000 * kRecord.stride * 9 / 10,
         "what a checkpoint needs went");
-  opened.tier.drop_checkpoint(1);
-  check(opened.tier.detailed_stats().held_bytes == 0, "files are held for nobody");
-  check(bytes_in(path) <= (128 << 10), "files that nobody needs stay: " + std::to_string(bytes_in(path)));
+  table.checkpoints->drop(1);
+  check(table.tier->detailed_stats().held_bytes == 0, "files are held for nobody");
+  const uint64_t bytes = bytes_in(directory / "rows");
+  check(bytes <= (128 << 10), "files that nobody needs stay: " + std::to_string(bytes));
 }
 
-void what_is_missing_or_damaged_is_named() {
+TEST(what_is_missing_or_another_table_s_is_refused_by_name) {
   const TemporaryDirectory directory;
-  const std::string whole = directory / "whole";
-  const std::string path = directory / "rows";
-  {
-    Opened opened(whole, {});
-    opened.write(0, 3000, 1);
-    opened.checkpoint(7);
+  const std::string root = directory / "table";
+  for (const char* const name : {"whole", "other"}) {
+    TestTable table(directory / name, small_files_for_checkpoints());
+    table.write(0, 3000, 1);
+    table.checkpoint();
   }
-  const auto refused = [&](const std::string& file_part, const std::string& why, const auto& damage) {
-    fs::remove_all(path);
-    fs::copy(whole, path);
-    const std::string file = named(path, file_part);
-    damage(file);
-    const std::vector<std::string> files = files_in(path);
-    SsdHashTier tier("var", kLayout, path, checkpoint_options());
-    const CheckpointName kept = name_of(7);
-    check_throws(ErrorKind::kStorage, why, [&] { tier.take_up({&kept, 1}); });
-    check_throws(ErrorKind::kStorage, file, [&] { tier.take_up({&kept, 1}); });
-    check(files_in(path) == files, "files went");
+  const auto refused = [&](ErrorKind kind, const std::string& file, const std::string& why,
+                           const log::TableIdentity& as, const auto& damage) {
+    fs::remove_all(root);
+    fs::copy(directory / "whole", root, fs::copy_options::recursive);
+    damage(root + "/" + file);
+    const std::vector<std::string> files = files_in(root + "/rows");
+    const std::string message = error_of(kind, [&] { TestTable(root, small_files_for_checkpoints(), as); });
+    check(message.find(why) != std::string::npos && message.find(root + "/" + file) == 0, message);
+    check(files_in(root + "/rows") == files, "files went");
   };
-  const std::string checkpoint = "checkpoint-0000000007";
-  refused(checkpoint, "is missing", [](const std::string& file) { fs::remove(file); });
-  refused(checkpoint, "is truncated", [](const std::string& file) { fs::resize_file(file, 20); });
-  for (const uint64_t offset : {17, 30, 50, 66, 100, 129, 150, 160}) {
-    refused(checkpoint, "checksum is wrong", [&](const std::string& file) { flip(file, offset); });
-  }
-  refused(checkpoint, "checksum is wrong",
-          [](const std::string& file) { fs::resize_file(file, fs::file_size(file) - 8); });
-  refused(checkpoint, "isn't a checkpoint", [](const std::string& file) { flip(file, 0); });
-  refused(checkpoint, "format version 2", [](const std::string& file) { flip(file, 8); });
-  refused("rows-0000000002", "is missing", [](const std::string& file) { fs::remove(file); });
-  refused("rows-0000000002", "a checkpoint of the pool needs",
+  const std::string rows = "rows/rows-0000000002.ssdhash";
+  const auto damaged = [&](const std::string& why, const auto& damage) {
+    refused(ErrorKind::kStorage, rows, why, table_of(), damage);
+  };
+  damaged("is missing, and a checkpoint needs it", [](const std::string& file) { fs::remove(file); });
+  damaged("bytes, of which",
           [](const std::string& file) { fs::resize_file(file, fs::file_size(file) - kBlockBytes); });
-  refused("rows-0000000002", "checksum is wrong", [](const std::string& file) { flip(file, 30); });
-  refused("rows-0000000002", "shorter than its header",
-          [](const std::string& file) { fs::resize_file(file, 100); });
-  refused("rows-0000000002", "is another file", [](const std::string& file) {
-    fs::copy(named(fs::path(file).parent_path(), "rows-0000000001"), file,
-             fs::copy_options::overwrite_existing);
-  });
-}
-
-void another_table_or_checkpoint_is_refused() {
-  const TemporaryDirectory directory;
-  const std::string path = directory / "rows";
-  {
-    Opened opened(path, {});
-    opened.write(0, 1000, 1);
-    opened.checkpoint(7);
+  damaged("its header isn't what was written", [](const std::string& file) { flip(file, 30); });
+  damaged("its header isn't what was written", [](const std::string& file) { fs::resize_file(file, 0); });
+  damaged("isn't a file of this engine's rows", [](const std::string& file) { flip(file, 0); });
+  for (const std::string& from : {root + "/rows/rows-0000000001.ssdhash", (directory / "other/") + rows}) {
+    damaged("is another file than the one that was written",
+            [&](const std::string& file) { fs::copy(from, file, fs::copy_options::overwrite_existing); });
   }
-  const size_t files = files_in(path).size();
-  const CheckpointName kept = name_of(7);
-  const CheckpointName other_id{7, id_of(8)};
-  check_throws(ErrorKind::kStorage, "rows of another variable",
-               [&] { SsdHashTier("other", kLayout, path, checkpoint_options()); });
-  check_throws(ErrorKind::kStorage, "put key k into partition k modulo",
-               [&] { SsdHashTier("var by hash", kLayout, path, checkpoint_options()); });
-  const auto take_up = [&](const RowLayout& layout, const SsdHashOptions& options,
-                           const CheckpointName& name) {
-    SsdHashTier("var", layout, path, options).take_up({&name, 1});
+  const auto another = [&](const std::string& why, const log::TableIdentity& as) {
+    refused(ErrorKind::kInvalidArgument, "manifests/checkpoint-0000000001", why, as,
+            [](const std::string&) {});
   };
-  check_throws(ErrorKind::kStorage, "is of another checkpoint than the pool's 7",
-               [&] { take_up(kLayout, checkpoint_options(), other_id); });
-  check_throws(ErrorKind::kStorage, "dim 9 with 1 optimizer slots; the variable has dim 12 with 0",
-               [&] { take_up(RowLayout(12, 0), checkpoint_options(), kept); });
-  SsdHashOptions options = checkpoint_options();
-  options.optimizer = "adam";
-  check_throws(ErrorKind::kStorage, "of the optimizer adagrad, and the variable has adam",
-               [&] { take_up(kLayout, options, kept); });
-  for (const Keeps keeps : {Keeps::kNothing, Keeps::kFiles}) {
-    options = checkpoint_options();
-    options.keeps = keeps;
-    check_throws(ErrorKind::kStorage, path + ": holds rows of checkpoints",
-                 [&] { SsdHashTier("var", kLayout, path, options); });
-  }
-  check(files_in(path).size() == files, "files went");
-  // Nor does a tier of checkpoints take what another mode kept.
-  options.keeps = Keeps::kFiles;
-  {
-    SsdHashTier tier("var", kLayout, directory / "kept", options);
-    PlainIndex index;
-    write_rows(tier, index, kLayout, keys_from(0, 1000), 1);
-  }
-  const size_t kept_files = files_in(directory / "kept").size();
-  check_throws(ErrorKind::kStorage, (directory / "kept") + ": holds rows that keep_files kept",
-               [&] { SsdHashTier("var", kLayout, directory / "kept", checkpoint_options()); });
-  check(files_in(directory / "kept").size() == kept_files, "files that were kept went");
+  another("is of the variable \"var\", not of \"other\"", table_of(kLayout, "other"));
+  another("put key k into partition k modulo", table_of(kLayout, "var by hash"));
+  another("dim 9 with 1 optimizer slots; the variable has dim 12 with 0", table_of(RowLayout(12, 0)));
+  log::TableIdentity adam = table_of();
+  adam.optimizer = "adam";
+  another("of the optimizer adagrad, and the variable has adam", adam);
 }
 
-void a_damaged_row_is_named_and_nothing_is_live_then() {
+TEST(a_damaged_row_is_named_and_nothing_is_live_then) {
   const TemporaryDirectory directory;
-  const std::string path = directory / "rows";
+  const SsdHashOptions options = small_files_for_checkpoints();
   {
-    Opened opened(path, {});
-    opened.write(0, 3000, 1);
-    opened.checkpoint(1);
+    TestTable table(directory.path(), options);
+    table.write(0, 3000, 1);
+    table.checkpoint();
   }
-  const std::string file = named(path, "rows-0000000002");
-  const uint64_t at = record_offset(5, RecordShape(kLayout).bytes);
-  for (const uint64_t offset : {at + 6, at + 70, at + 130}) {
-    flip(file, offset);
+  const std::string path = directory / "rows/rows-0000000002.ssdhash";
+  const auto refused = [&](uint64_t record, const std::string& fault, const auto& damage,
+                           const auto& repair) {
+    damage();
     for (const int threads : {1, 3}) {
-      Opened opened(path, {name_of(1)});
-      const std::string message = error_of(ErrorKind::kStorage, [&] { opened.restore(1, threads); });
-      check(message == file + ": the record at " + std::to_string(at) + " is damaged: its checksum is wrong",
+      TestTable table(directory.path(), options);
+      const std::string message = error_of(ErrorKind::kStorage, [&] { table.restore(1, threads); });
+      check(message == path + ": the record at " + std::to_string(kRecord.offset(record)) + " " + fault,
             message);
-      check(opened.tier.stats().rows == 0 && opened.index.size() == 0, "rows are live");
-      flip(file, offset);
-      opened.restore(1, threads);
-      check(opened.index.size() == 3000, "rows are missing");
-      flip(file, offset);
+      check(table.tier->stats().rows == 0, "rows are live");
     }
-    flip(file, offset);
-  }
+    repair();
+    TestTable table(directory.path(), options);
+    table.restore(1);
+    check(table.index.size() == 3000, "rows are missing");
+  };
+  const auto flipped = [&](uint64_t byte, const std::string& fault) {
+    const auto change = [&] { flip(path, kRecord.offset(5) + byte); };
+    refused(5, "is damaged: " + fault, change, change);
+  };
+  flipped(6, "its header's checksum is wrong");
+  flipped(70, "its weights' checksum is wrong");
+  flipped(130, "the checksum of its optimizer's slots is wrong");
+  // A record that was made after the checkpoint began isn't of it, however whole.
+  files::File file(files::system_file_calls(), path, 2 /* O_RDWR */);
+  log::RecordHeader header{};
+  file.read_at(&header, sizeof header, kRecord.offset(7));
+  const auto set_epoch = [&](uint64_t epoch) {
+    header.epoch = epoch;
+    header.checksum = header.computed_checksum();
+    file.write_at(&header, sizeof header, kRecord.offset(7));
+  };
+  refused(7, "is of a later checkpoint than 1", [&] { set_epoch(2); }, [&] { set_epoch(1); });
+
   // What a visitor throws comes through.
-  Opened opened(path, {name_of(1)});
-  const auto refuse = [](std::span<const RowHeader>, std::span<const Slot>) {
+  TestTable table(directory.path(), options);
+  const auto refuse = [](size_t, std::span<const RowHeader>, std::span<const Slot>) {
     throw Error(ErrorKind::kStoreFull, "no room");
   };
-  check_throws(ErrorKind::kStoreFull, "no room", [&] { opened.tier.restore(name_of(1), 2, refuse); });
-  opened.restore(1);
+  check_throws(ErrorKind::kStoreFull, "no room", [&] { table.checkpoints->restore(1, 2, refuse); });
+  table.restore(1);
+  table.check_rows();
 }
 
-void calls_in_the_wrong_order_are_refused() {
+TEST(calls_in_the_wrong_order_are_refused) {
   const TemporaryDirectory directory;
-  PlainIndex index;
-  SsdHashTier tier("var", kLayout, directory / "rows", checkpoint_options());
-  const auto keys = keys_from(0, 10);
-  check_throws(ErrorKind::kInvalidArgument, "take_up() comes before",
-               [&] { write_rows(tier, index, kLayout, keys, 1); });
+  SsdHashTier tier(table_of(), directory / "rows", small_files_for_checkpoints());
+  RowBatch rows(kLayout);
+  rows.resize(1);
+  fill_row(rows, 0, 1, 1);
+  std::vector<Slot> slots(1);
+  const DurableTier::Restored nothing = [](std::span<const RowHeader>, std::span<const Slot>) {};
+  check_throws(ErrorKind::kInvalidArgument, "take_up() comes before", [&] { tier.write(rows, slots); });
   tier.take_up({});
   check_throws(ErrorKind::kInvalidArgument, "comes once", [&] { tier.take_up({}); });
-  write_rows(tier, index, kLayout, keys, 1);
-  check_throws(ErrorKind::kInvalidArgument, "no checkpoint 1 is pending",
-               [&] { tier.commit_checkpoint(name_of(1)); });
-  tier.begin_checkpoint(1);
-  check_throws(ErrorKind::kInvalidArgument, "there is a checkpoint 1 already",
-               [&] { tier.begin_checkpoint(1); });
-  check(tier.checkpoint_rows(1) == 0, "a pending checkpoint has rows");
-  tier.commit_checkpoint(name_of(1));
-  check_throws(ErrorKind::kInvalidArgument, "rows are live",
-               [&] { restore_into(index, tier, kLayout, name_of(1), 1); });
-  check_throws(ErrorKind::kInvalidArgument, "come back by restore()",
-               [&] { tier.recover([](const RowBatch&, std::span<const Slot>) {}); });
-  SsdHashTier other("var", kLayout, directory / "other", small_files());
+  tier.write(rows, slots);
+  check_throws(ErrorKind::kInvalidArgument, "rows are live", [&] { tier.restore(1, 1, nothing); });
+  SsdHashTier other(table_of(), directory / "other", small_files());
   check_throws(ErrorKind::kInvalidArgument, "keeps no checkpoints", [&] { other.begin_checkpoint(1); });
-  SsdHashOptions options = checkpoint_options();
-  options.optimizer = std::string(32, 'o');
-  check_throws(ErrorKind::kInvalidArgument, "too long a name",
-               [&] { SsdHashTier("var", kLayout, directory / "long", options); });
 }
 
 // Begins a checkpoint in the middle of the first compaction: where some rows are both in their old and their new place.
 class BeginsWhileRowsMove final : public Relocator {
  public:
-  explicit BeginsWhileRowsMove(SsdHashTier& tier) : tier_(tier) {}
+  explicit BeginsWhileRowsMove(TestTable& table) : table_(table) {}
   void relocate(std::span<Relocation> rows) override {
     if (!begun_.joinable()) {
       begun_ = std::thread([this] {
-        tier_.begin_checkpoint(1);
+        table_.checkpoints->begin();
         has_begun_ = true;
       });
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
     // One row was written anew meanwhile, say: its copy is refused.
-    index.relocate(rows.subspan(1));
+    table_.index.relocate(rows.subspan(1));
     is_early_ = is_early_ || (!is_over_ && has_begun_);
     is_over_ = true;
   }
@@ -358,38 +251,37 @@ class BeginsWhileRowsMove final : public Relocator {
     return is_early_;
   }
 
-  PlainIndex index;
-
  private:
-  SsdHashTier& tier_;
+  TestTable& table_;
   std::thread begun_;
   std::atomic<bool> has_begun_{false};
   bool is_early_ = false;
   bool is_over_ = false;
 };
 
-void a_checkpoint_begins_when_no_row_is_in_two_places() {
-  const TemporaryDirectory directory;
-  SsdHashTier tier("var", kLayout, directory / "rows", checkpoint_options());
-  tier.take_up({});
-  BeginsWhileRowsMove relocator(tier);
-  tier.start_compaction(relocator);
-  write_rows(tier, relocator.index, kLayout, keys_from(0, 3000), 1);
-  std::vector<Place> places;
-  for (int64_t key = 0; key < 3000; ++key) {
-    if (key % 8 != 0) places.push_back({key, relocator.index.take(key)->slot});
+// All but every eighth.
+void erase_most(TestTable& table) {
+  std::vector<int64_t> keys;
+  for (const auto& [key, version] : table.versions()) {
+    if (key % 8 != 0) keys.push_back(key);
   }
-  tier.erase(places);
-  tier.compact();
+  table.erase(keys);
+}
+
+TEST(a_checkpoint_begins_when_no_row_is_in_two_places) {
+  const TemporaryDirectory directory;
+  TestTable table(directory.path(), small_files_for_checkpoints());
+  BeginsWhileRowsMove relocator(table);
+  table.tier->start_compaction(relocator);
+  table.write(0, 3000, 1);
+  erase_most(table);
+  table.tier->compact();
   check(!relocator.was_early(), "a checkpoint began while rows were on the move");
-  tier.commit_checkpoint(name_of(1));
-  check(tier.checkpoint_rows(1) == relocator.index.size(), "rows are in the checkpoint twice, or not at all");
-  const Versions versions = versions_of(relocator.index);
-  places.clear();
-  for (const auto& [key, version] : versions) places.push_back({key, relocator.index.take(key)->slot});
-  tier.erase(places);
-  restore_into(relocator.index, tier, kLayout, name_of(1), 2);
-  check(versions_of(relocator.index) == versions, "other rows came back");
+  table.commit(1);
+  const Versions versions = table.versions();
+  table.restore(1);  // with the number of rows that the manifest has
+  table.check_rows();
+  check(table.versions() == versions, "other rows came back");
 }
 
 // Moves its first rows when those of a checkpoint have come back to their places, or evidently wait for it.
@@ -415,101 +307,97 @@ class MovesDuringRestore final : public Relocator {
   PlainIndex& index_;
 };
 
-void rows_that_were_on_the_move_come_back_once() {
+TEST(rows_that_were_on_the_move_come_back_once) {
   const TemporaryDirectory directory;
-  PlainIndex index;
-  MovesDuringRestore relocator(index);
-  SsdHashTier tier("var", kLayout, directory / "rows", checkpoint_options());
-  tier.take_up({});
-  tier.start_compaction(relocator);
-  write_rows(tier, index, kLayout, keys_from(0, 3000), 1);
-  tier.begin_checkpoint(1);
-  tier.commit_checkpoint(name_of(1));
-  const Versions versions = versions_of(index);
-  const auto erase = [&](int64_t each) {
-    std::vector<Place> places;
-    for (const auto& [key, version] : versions_of(index)) {
-      if (key % 8 != each) places.push_back({key, index.take(key)->slot});
-    }
-    tier.erase(places);
-  };
-  erase(0);
-  std::thread mover([&] { tier.compact(); });
+  TestTable table(directory.path(), small_files_for_checkpoints());
+  MovesDuringRestore relocator(table.index);
+  table.tier->start_compaction(relocator);
+  table.write(0, 3000, 1);
+  table.checkpoint();
+  const Versions versions = table.versions();
+  erase_most(table);
+  std::thread mover([&] { table.tier->compact(); });
   while (!relocator.is_moving) std::this_thread::yield();
-  erase(-1);  // all
-  tier.restore(name_of(1), 1, [&](std::span<const RowHeader> headers, std::span<const Slot> slots) {
-    for (size_t i = 0; i < slots.size(); ++i) index.put(headers[i].key, slots[i], headers[i].version);
-    if (index.size() < versions.size()) return;
+  table.erase_all();
+  const auto visit = [&](size_t, std::span<const RowHeader> headers, std::span<const Slot> slots) {
+    for (size_t i = 0; i < slots.size(); ++i) table.index.put(headers[i].key, slots[i], headers[i].version);
+    if (table.index.size() < versions.size()) return;
     relocator.are_back = true;
     MovesDuringRestore::wait_for(relocator.has_moved);
-  });
+  };
+  table.checkpoints->restore(1, 1, visit);
   mover.join();
-  check_all(tier, index, kLayout);
-  check(versions_of(index) == versions, "other rows came back");
-  tier.begin_checkpoint(2);
-  tier.commit_checkpoint(name_of(2));
-  check(tier.checkpoint_rows(2) == versions.size(), "rows are in the next checkpoint twice, or not at all");
+  table.check_rows();
+  check(table.versions() == versions, "other rows came back");
+  table.checkpoint();
+  table.restore(2);
+  check(table.versions() == versions, "rows are in the next checkpoint twice, or not at all");
 }
 
 // Writes, reads and compaction go on while checkpoints are committed and dropped.
-void checkpoints_are_committed_while_others_write_and_read() {
+TEST(checkpoints_are_committed_while_others_write_and_read) {
   const TemporaryDirectory directory;
-  const std::string path = directory / "rows";
-  SsdHashOptions options = checkpoint_options();
+  SsdHashOptions options = small_files_for_checkpoints();
   options.compaction = CompactionMode::kOwnThread;
-  std::map<uint64_t, Versions> had;
+  CheckpointVersions had;
   {
-    Opened opened(path, {}, options);
-    constexpr uint64_t kRounds = 25;
-    for (uint64_t number = 1; number <= kRounds; ++number) {
-      opened.write(static_cast<int64_t>(number) * 100, 900, static_cast<int64_t>(number));
-      opened.tier.begin_checkpoint(number);
-      had[number] = versions_of(opened.index);
+    TestTable table(directory.path(), options);
+    constexpr int64_t kRounds = 25;
+    for (int64_t round = 1; round <= kRounds; ++round) {
+      table.write(round * 100, 900, round);
+      const uint64_t number = table.checkpoints->begin();
+      had[number] = table.versions();
       std::atomic<bool> is_committed{false};
       std::thread writer([&] {
         for (int64_t version = 1000; version < 1008 || !is_committed; ++version) {
-          opened.write(version * 37 % 2000, 200, version);
-          check_all(opened.tier, opened.index, kLayout);
+          table.write(version * 37 % 2000, 200, version);
+          table.check_rows();
         }
       });
-      opened.tier.commit_checkpoint(name_of(number));
+      table.commit(number);
       if (number > 2) {
-        opened.tier.drop_checkpoint(number - 2);
+        table.checkpoints->drop(number - 2);
         had.erase(number - 2);
       }
       is_committed = true;
       writer.join();
     }
-    check(opened.tier.detailed_stats().compacted_files > 0, "nothing was compacted");
+    check(table.tier->detailed_stats().compacted_files > 0, "nothing was compacted");
   }
-  std::vector<CheckpointName> kept;
-  for (const auto& [number, versions] : had) kept.push_back(name_of(number));
-  Opened opened(path, kept, options);
-  for (const auto& [number, versions] : had) {
-    opened.restore(number);
-    check(versions_of(opened.index) == versions, "other rows came back");
-    opened.erase_all();
+  TestTable table(directory.path(), options);
+  for (auto last = had.rbegin(); last != had.rend(); ++last) {
+    table.restore(last->first);
+    check(table.versions() == last->second, "other rows came back");
   }
 }
 
-constexpr Test kTests[] = {
-    {"what_a_checkpoint_has_comes_back_in_another_process",
-     what_a_checkpoint_has_comes_back_in_another_process},
-    {"without_a_checkpoint_everything_goes", without_a_checkpoint_everything_goes},
-    {"blocks_of_a_checkpoint_are_not_written_again", blocks_of_a_checkpoint_are_not_written_again},
-    {"files_that_only_a_dropped_checkpoint_needed_go", files_that_only_a_dropped_checkpoint_needed_go},
-    {"what_is_missing_or_damaged_is_named", what_is_missing_or_damaged_is_named},
-    {"another_table_or_checkpoint_is_refused", another_table_or_checkpoint_is_refused},
-    {"a_damaged_row_is_named_and_nothing_is_live_then", a_damaged_row_is_named_and_nothing_is_live_then},
-    {"calls_in_the_wrong_order_are_refused", calls_in_the_wrong_order_are_refused},
-    {"a_checkpoint_begins_when_no_row_is_in_two_places", a_checkpoint_begins_when_no_row_is_in_two_places},
-    {"rows_that_were_on_the_move_come_back_once", rows_that_were_on_the_move_come_back_once},
-    {"checkpoints_are_committed_while_others_write_and_read",
-     checkpoints_are_committed_while_others_write_and_read},
-};
+void run(SsdHashOptions options, uint64_t first_seed, uint64_t seeds) {
+  UnwaitingCalls calls;
+  options.file_calls = &calls;
+  for (uint64_t seed = first_seed; seed < first_seed + scenes(seeds); ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    const TemporaryDirectory directory;
+    Workload workload(directory.path(), seed, options);
+    for (int step = 1; step <= 1200; ++step) {
+      workload.step();
+      if (step % 20 == 0) workload.expect();
+      if (step % 150 == 0) workload.restart();
+    }
+  }
+  tested_case().clear();
+}
+
+TEST(random_checkpoints_by_what_is_quickest) { run(small_files_for_checkpoints(), 1, 10); }
+TEST(random_checkpoints_by_calls_past_the_page_cache) {
+  SsdHashOptions options = small_files_for_checkpoints();
+  options.direct = true;
+  run(options, 100, 3);
+}
+TEST(random_checkpoints_with_a_compaction_thread) {
+  SsdHashOptions options = small_files_for_checkpoints();
+  options.compaction = CompactionMode::kOwnThread;
+  run(options, 200, 10);
+}
 
 }  // namespace
-
-std::span<const Test> checkpoint_tests() { return kTests; }
-
 }  // namespace embstore::ssd_hash::testing

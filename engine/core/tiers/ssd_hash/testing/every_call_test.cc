@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <optional>
 #include <random>
 #include <string>
 
@@ -10,12 +11,10 @@
 namespace embstore::ssd_hash::testing {
 namespace {
 
-const RowLayout kLayout(8, 1);
-
 enum class Fault { kIoError, kNoSpace, kShort };
 
 // The call of a number fails, or does less than was asked.
-class OneFault final : public files::FileCalls {
+class OneFault final : public UnwaitingCalls {
  public:
   OneFault(int64_t call, Fault fault) : call_(call), fault_(fault) {}
   int64_t calls() const { return calls_; }
@@ -34,7 +33,6 @@ class OneFault final : public files::FileCalls {
     const ssize_t some = files::FileCalls::pwrite(descriptor, data, (bytes + 1) / 2, offset);
     return fault_ == Fault::kShort ? some : refused();
   }
-  // The medium isn't waited for: no machine goes down here.
   int fdatasync(int) override { return fails() ? -1 : 0; }
   int fsync(int) override { return fails() ? -1 : 0; }
   int unlink(const char* path) override { return fails() ? -1 : files::FileCalls::unlink(path); }
@@ -72,112 +70,92 @@ void with_one_retry(const OneFault& calls, const Step& step) {
   }
 }
 
-struct Scenario {
-  bool keep_files;
-  bool sync;
-};
-
 // Returns how many calls were made.
-int64_t run(const Scenario& scenario, int64_t call, Fault fault) {
+int64_t run(SsdHashOptions options, int64_t call, Fault fault) {
   const TemporaryDirectory directory;
   OneFault calls(call, fault);
-  SsdHashOptions options = small_files();
   options.file_bytes = 32 << 10;
   options.io_scheme = IoScheme::kPread;
   options.file_calls = &calls;
-  options.keeps = scenario.keep_files ? Keeps::kFiles : Keeps::kNothing;
-  options.sync = scenario.sync;
-  std::optional<SsdHashTier> tier;
-  with_one_retry(calls, [&] { tier.emplace("var", kLayout, directory / "rows", options); });
-  PlainIndex index;
-  if (scenario.keep_files) {
-    with_one_retry(calls, [&] { tier->recover([](const RowBatch&, std::span<const Slot>) {}); });
-  }
-  tier->start_compaction(index);
+  const bool durable = options.keeps_checkpoints;
+  const auto retried = [&](const auto& step) { with_one_retry(calls, step); };
+  std::map<uint64_t, Versions> had;
+  std::optional<TestTable> table;
+  const auto open = [&] { table.emplace(directory.path(), options); };
+  const auto close = [&] {
+    if (durable) table->checkpoints->drop_pending();
+    table->tier->close();
+  };
+  retried(open);
   std::mt19937_64 random(7);
   for (int64_t step = 1; step <= 14; ++step) {
-    std::vector<int64_t> keys;
     const auto first = static_cast<int64_t>(random() % 500);
-    for (int64_t key = first; key < first + 400; ++key) keys.push_back(key);
     // All or nothing: a try that failed left every row as it was.
-    with_one_retry(calls, [&] {
-      const uint64_t rows = tier->stats().rows;
+    retried([&] {
+      const uint64_t rows = table->tier->stats().rows;
       try {
-        write_rows(*tier, index, kLayout, keys, step);
+        table->write(first, 400, step);
       } catch (const Error&) {
-        check(tier->stats().rows == rows, "a write that failed took places");
+        check(table->tier->stats().rows == rows, "a write that failed took places");
         throw;
       }
     });
-    if (step % 3 == 0) with_one_retry(calls, [&] { tier->flush(); });
-    if (step % 5 == 0) {
-      std::vector<Place> gone;
-      std::vector<int64_t> gone_keys;
-      for (int64_t key = first; key < first + 150; ++key) {
-        if (const auto where = index.take(key)) {
-          gone.push_back({key, where->slot});
-          gone_keys.push_back(key);
-        }
-      }
-      tier->erase(gone);
-      with_one_retry(calls, [&] { tier->bury(gone_keys); });
-    }
-    tier->compact();
-    if (step % 4 == 0) with_one_retry(calls, [&] { tier->drain(); });
-    with_one_retry(calls, [&] { check_all(*tier, index, kLayout); });
+    if (step % 5 == 0) table->erase(keys_from(first, 150));
+    table->tier->compact();
+    if (step % 4 == 0) retried([&] { table->tier->drain(); });
+    retried([&] { table->check_rows(); });
+    if (!durable || step % 3 != 0) continue;
+    uint64_t number = 0;
+    retried([&] { number = table->checkpoints->begin(); });
+    had[number] = table->versions();
+    retried([&] { table->write(first, 10, step); });
+    retried([&] { table->commit(number); });
+    if (number < 3) continue;
+    retried([&] { table->checkpoints->drop(number - 2); });
+    had.erase(number - 2);
   }
-  with_one_retry(calls, [&] { tier->drain(); });
-  const SsdHashStats stats = tier->detailed_stats();
-  check(stats.lost_records == 0 && stats.compaction_error.empty(), "something is lost, or still in the way");
-  check(stats.compacted_files > 0, "nothing was compacted");
-  with_one_retry(calls, [&] { tier->close(); });
-  tier.reset();
-  if (scenario.keep_files) {
-    PlainIndex found;
-    with_one_retry(calls, [&] { tier.emplace("var", kLayout, directory / "rows", options); });
-    with_one_retry(calls, [&] {
-      tier->recover([&](const RowBatch& rows, std::span<const Slot> slots) {
-        for (size_t i = 0; i < slots.size(); ++i) {
-          found.put(rows.header(i).key, slots[i], checked_version(rows, i, rows.header(i).key));
-        }
-      });
-    });
-    for (const auto& [key, where] : index.all()) {
-      check(found.find(key) && found.find(key)->version == where.version, "a row is missing or stale");
+  retried([&] { table->check_space(); });
+  check(table->tier->detailed_stats().compacted_files > 0, "nothing was compacted");
+  retried(close);
+  if (durable) {
+    retried(open);
+    for (auto last = had.rbegin(); last != had.rend(); ++last) {
+      retried([&] { table->restore(last->first, 1); });
+      retried([&] { table->check_rows(); });
+      check(table->versions() == last->second, "a checkpoint has other rows");
     }
-    with_one_retry(calls, [&] { tier->close(); });
+    retried([&] { table->checkpoints->drop_all(); });
+    table->erase_all();
+    retried(close);
   }
+  table.reset();
+  // What couldn't be removed goes with the next table.
+  retried(open);
+  table.reset();
+  check(files_in(directory / "rows").empty() && files_in(directory / "manifests").empty(), "files stay");
   return calls.calls();
 }
 
-void nothing_is_lost_whichever_call_fails(const Scenario& scenario) {
-  const int64_t calls = run(scenario, INT64_MAX, Fault::kIoError);
+void nothing_is_lost_whichever_call_fails(const SsdHashOptions& options) {
+  const int64_t calls = run(options, INT64_MAX, Fault::kIoError);
   check(calls > 100, "too few calls for this test");
   for (const Fault fault : {Fault::kIoError, Fault::kNoSpace, Fault::kShort}) {
     for (int64_t call = 0; call < calls; ++call) {
+      tested_case() = "call " + std::to_string(call) + ", fault " + std::to_string(static_cast<int>(fault));
       try {
-        run(scenario, call, fault);
+        run(options, call, fault);
       } catch (const std::exception& error) {
-        fail("call " + std::to_string(call) + ", fault " + std::to_string(static_cast<int>(fault)) + ": " +
-             error.what());
+        fail(error.what());
       }
     }
   }
+  tested_case().clear();
   std::printf("%lld calls, each failing in turn\n", static_cast<long long>(calls));
 }
-void nothing_is_lost_whichever_call_fails() { nothing_is_lost_whichever_call_fails({false, false}); }
-void nothing_that_is_kept_is_lost_whichever_call_fails() {
-  nothing_is_lost_whichever_call_fails({true, false});
-  nothing_is_lost_whichever_call_fails({true, true});
+TEST(nothing_is_lost_whichever_call_fails) { nothing_is_lost_whichever_call_fails(small_files()); }
+TEST(no_checkpoint_is_lost_whichever_call_fails) {
+  nothing_is_lost_whichever_call_fails(small_files_for_checkpoints());
 }
 
-constexpr Test kTests[] = {
-    {"nothing_is_lost_whichever_call_fails", nothing_is_lost_whichever_call_fails},
-    {"nothing_that_is_kept_is_lost_whichever_call_fails", nothing_that_is_kept_is_lost_whichever_call_fails},
-};
-
 }  // namespace
-
-std::span<const Test> every_call_tests() { return kTests; }
-
 }  // namespace embstore::ssd_hash::testing

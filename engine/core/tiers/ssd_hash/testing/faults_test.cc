@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <numeric>
 #include <random>
 #include <string>
 
@@ -14,17 +13,13 @@
 namespace embstore::ssd_hash::testing {
 namespace {
 
-const RowLayout kLayout(8, 1);
-
 // Fails on order, or now and then at random.
-class FaultyCalls final : public files::FileCalls {
+class FaultyCalls final : public UnwaitingCalls {
  public:
   std::atomic<int> pwrite_errno{0};
   std::atomic<int> pread_errno{0};
   std::atomic<int> open_errno{0};
   std::atomic<int> unlink_errno{0};
-  std::atomic<int> rename_errno{0};
-  std::atomic<int> fdatasync_errno{0};
   std::atomic<int64_t> bytes_left{INT64_MAX};  // on the device; then ENOSPC
   std::atomic<bool> short_counts{false};       // reads and writes of a part of what was asked
   std::atomic<bool> interrupts{false};
@@ -48,13 +43,7 @@ class FaultyCalls final : public files::FileCalls {
     if (left != INT64_MAX) bytes_left -= static_cast<int64_t>(some);
     return files::FileCalls::pwrite(descriptor, data, some, offset);
   }
-  int fdatasync(int descriptor) override {
-    return fails(fdatasync_errno) ? -1 : files::FileCalls::fdatasync(descriptor);
-  }
   int unlink(const char* path) override { return fails(unlink_errno) ? -1 : files::FileCalls::unlink(path); }
-  int rename(const char* from, const char* to) override {
-    return fails(rename_errno) ? -1 : files::FileCalls::rename(from, to);
-  }
 
  private:
   static bool fails(const std::atomic<int>& reason) {
@@ -81,164 +70,151 @@ class NoDirectIo final : public files::FileCalls {
   }
 };
 
-void a_file_system_without_direct_io_is_told_of_at_once() {
+TEST(a_file_system_without_direct_io_is_told_of_at_once) {
   const TemporaryDirectory directory;
   NoDirectIo calls;
   SsdHashOptions options = small_files();
   options.file_calls = &calls;
   options.direct = true;
   check_throws(ErrorKind::kStorage, "has no O_DIRECT",
-               [&] { SsdHashTier("var", kLayout, directory / "rows", options); });
+               [&] { SsdHashTier(table_of(), directory / "rows", options); });
   check(files_in(directory / "rows").empty(), "the try left a file");
 }
 
+SsdHashOptions with(files::FileCalls& calls, SsdHashOptions options) {
+  options.io_scheme = IoScheme::kPread;
+  options.file_calls = &calls;
+  return options;
+}
+
 struct Fixture {
-  explicit Fixture(bool keep_files = false) {
-    options = small_files();
-    options.io_scheme = IoScheme::kPread;
-    options.file_calls = &calls;
-    options.keeps = keep_files ? Keeps::kFiles : Keeps::kNothing;
-    tier.emplace("var", kLayout, directory / "rows", options);
-    tier->start_compaction(index);
-  }
-  void write(int64_t first, int64_t count, int64_t version) {
-    std::vector<int64_t> keys(count);
-    std::iota(keys.begin(), keys.end(), first);
-    write_rows(*tier, index, kLayout, keys, version);
-  }
+  explicit Fixture(const SsdHashOptions& options = small_files())
+      : table(directory.path(), with(calls, options)) {}
 
   TemporaryDirectory directory;
   FaultyCalls calls;
-  SsdHashOptions options;
-  PlainIndex index;
-  std::optional<SsdHashTier> tier;
+  TestTable table;
 };
 
 void nothing_is_lost_on(std::atomic<int> FaultyCalls::* fault, int reason, const std::string& text) {
   Fixture f;
-  f.write(0, 2000, 1);
-  const uint64_t rows = f.tier->stats().rows;
+  f.table.write(0, 2000, 1);
+  const uint64_t rows = f.table.tier->stats().rows;
   f.calls.*fault = reason;
   for (int round = 0; round < 3; ++round) {
-    check_throws(ErrorKind::kStorage, text, [&] { f.write(1000, 2500, 2); });
-    check_throws(ErrorKind::kStorage, (f.directory / "rows") + "/rows-", [&] { f.write(1000, 2500, 2); });
-    check(f.tier->stats().rows == rows, "a write that failed took places");
+    const std::string message = error_of(ErrorKind::kStorage, [&] { f.table.write(1000, 2500, 2); });
+    check(message.find(text) != std::string::npos, message);
+    check(message.find((f.directory / "rows") + "/rows-") == 0, message);
+    check(f.table.tier->stats().rows == rows, "a write that failed took places");
   }
   f.calls.*fault = 0;
-  check_all(*f.tier, f.index, kLayout);
-  f.write(1000, 2500, 3);
-  check_all(*f.tier, f.index, kLayout);
+  f.table.check_rows();
+  f.table.write(1000, 2500, 3);
+  f.table.check_rows();
 }
 
-void a_full_disk_loses_nothing() {
+TEST(a_full_disk_loses_nothing) {
   nothing_is_lost_on(&FaultyCalls::pwrite_errno, ENOSPC, "No space left on device");
 }
-void a_write_error_loses_nothing() {
+TEST(a_write_error_loses_nothing) {
   nothing_is_lost_on(&FaultyCalls::pwrite_errno, EIO, "Input/output error");
 }
-void a_file_that_cannot_be_made_loses_nothing() {
+TEST(a_file_that_cannot_be_made_loses_nothing) {
   nothing_is_lost_on(&FaultyCalls::open_errno, EMFILE, "can't be created: Too many open files");
 }
-void a_file_that_cannot_be_named_loses_nothing() {
-  nothing_is_lost_on(&FaultyCalls::rename_errno, EACCES, "can't be renamed");
-}
 
-void a_disk_that_fills_up_at_any_byte_loses_nothing() {
+TEST(a_disk_that_fills_up_at_any_byte_loses_nothing) {
   for (int64_t left = 0; left < 300000; left += 4093) {
-    Fixture f(/*keep_files=*/true);
-    f.write(0, 700, 1);
-    f.calls.bytes_left = left;
-    check_throws(ErrorKind::kStorage, "No space left", [&] {
-      for (int64_t version = 2; version < 100; ++version) f.write(version * 50, 700, version);
-    });
-    check_all(*f.tier, f.index, kLayout);
-    if (f.tier->detailed_stats().unwritten_records > 0) {
-      check_throws(ErrorKind::kStorage, "No space left", [&] { f.tier->close(); });
+    const TemporaryDirectory directory;
+    FaultyCalls calls;
+    const SsdHashOptions options = with(calls, small_files_for_checkpoints());
+    Versions expected;
+    {
+      TestTable table(directory.path(), options);
+      table.write(0, 700, 1);
+      table.checkpoint();
+      const Versions first = table.versions();
+      calls.bytes_left = left;
+      check_throws(ErrorKind::kStorage, "No space left", [&] {
+        for (int64_t version = 2; version < 100; ++version) table.write(version * 50, 700, version);
+      });
+      table.check_rows();
+      check_throws(ErrorKind::kStorage, "No space left", [&] { table.checkpoint(); });
+      table.checkpoints->drop_pending();
+      calls.bytes_left = INT64_MAX;
+      table.check_rows();
+      table.write(100, 900, 100);
+      table.check_rows();
+      expected = table.versions();
+      table.checkpoint();
+      table.restore(1);
+      check(table.versions() == first, "a checkpoint has other rows");
+      table.restore(1);
+      table.write(100, 900, 101);
+      expected = table.versions();
+      table.checkpoint();
     }
-    f.calls.bytes_left = INT64_MAX;
-    check_all(*f.tier, f.index, kLayout);
-    f.write(100, 900, 100);
-    check_all(*f.tier, f.index, kLayout);
-    const auto expected = f.index.all();
-    f.tier->close();
-    SsdHashTier again("var", kLayout, f.directory / "rows", f.options);
-    PlainIndex found;
-    const RecoveryReport report = again.recover([&](const RowBatch& rows, std::span<const Slot> slots) {
-      for (size_t i = 0; i < slots.size(); ++i) {
-        const int64_t key = rows.header(i).key;
-        found.put(key, slots[i], checked_version(rows, i, key));
-      }
-    });
-    check(report.torn + report.damaged == 0, report.first_damage);
-    for (const auto& [key, entry] : expected) {
-      check(found.find(key) && found.find(key)->version == entry.version, "a row is missing or stale");
-    }
+    TestTable table(directory.path(), options);
+    table.restore(table.kept().back());
+    table.check_rows();
+    check(table.versions() == expected, "a row is missing or stale");
   }
 }
 
-void short_counts_and_interrupts_are_no_errors() {
+TEST(short_counts_and_interrupts_are_no_errors) {
   Fixture f;
   f.calls.short_counts = true;
   f.calls.interrupts = true;
-  for (int64_t version = 0; version < 10; ++version) f.write(version * 100, 1500, version);
-  check_all(*f.tier, f.index, kLayout);
-  check(f.tier->detailed_stats().compacted_files > 0, "nothing was compacted");
+  for (int64_t version = 0; version < 10; ++version) f.table.write(version * 100, 1500, version);
+  f.table.check_rows();
+  check(f.table.tier->detailed_stats().compacted_files > 0, "nothing was compacted");
 }
 
-void a_read_error_names_the_file_and_passes() {
+TEST(a_read_error_names_the_file_and_passes) {
   Fixture f;
-  f.write(0, 3000, 1);
+  f.table.write(0, 3000, 1);
   f.calls.pread_errno = EIO;
   RowBatch rows(kLayout);
-  const std::vector<Place> places{{0, f.index.find(0)->slot}};
+  const std::vector<Place> places{{0, f.table.index.find(0)->slot}};
   check_throws(ErrorKind::kDamagedRows, "rows-0000000001.ssdhash: can't read",
-               [&] { f.tier->read(places, rows); });
+               [&] { f.table.tier->read(places, rows); });
   f.calls.pread_errno = 0;
-  check_all(*f.tier, f.index, kLayout);
+  f.table.check_rows();
 }
 
-void files_that_cannot_be_compacted_turn_no_rows_away_and_are_told_of_once() {
+TEST(files_that_cannot_be_compacted_turn_no_rows_away_and_are_told_of_once) {
   Fixture f;
-  f.write(0, 2000, 1);
+  f.table.write(0, 2000, 1);
   f.calls.pread_errno = EIO;
-  for (int64_t version = 2; version < 300; ++version) f.write(version * 37 % 1900, 100, version);
-  check(f.tier->detailed_stats().compaction_error.find("can't be read") != std::string::npos,
+  for (int64_t version = 2; version < 300; ++version) f.table.write(version * 37 % 1900, 100, version);
+  check(f.table.tier->detailed_stats().compaction_error.find("can't be read") != std::string::npos,
         "stats() don't tell of it");
-  check_throws(ErrorKind::kStorage, "can't be read", [&] { f.tier->drain(); });
-  f.tier->drain();  // nothing new
+  check_throws(ErrorKind::kStorage, "can't be read", [&] { f.table.tier->drain(); });
+  f.table.tier->drain();  // nothing new
   f.calls.pread_errno = 0;
-  check_all(*f.tier, f.index, kLayout);
-  f.tier->drain();
-  check(f.tier->detailed_stats().compaction_error.empty(), "stats() tell of what is over");
-  check(f.tier->detailed_stats().damaged_records == 0, "records count as damaged that can be read again");
-  const SsdHashStats stats = f.tier->detailed_stats();
-  check(stats.file_bytes <= 2 * stats.live_rows * stats.record_bytes + f.options.buffer_bytes,
-        "the files stay over their bound");
-  check_all(*f.tier, f.index, kLayout);
+  f.table.check_rows();
+  f.table.check_space();
+  f.table.check_rows();
 }
 
-void a_file_that_cannot_be_removed_turns_no_rows_away() {
-  for (const bool keep_files : {false, true}) {
-    Fixture f(keep_files);
-    f.write(0, 2000, 1);
-    f.calls.unlink_errno = EPERM;
-    for (int64_t version = 2; version < 50; ++version) f.write(0, 1900, version);
-    check_throws(ErrorKind::kStorage, "can't be removed", [&] { f.tier->drain(); });
-    check_all(*f.tier, f.index, kLayout);
-    f.calls.unlink_errno = 0;
-    f.write(0, 1900, 100);
-    f.tier->drain();
-    check_all(*f.tier, f.index, kLayout);
-    const SsdHashStats stats = f.tier->detailed_stats();
-    check(stats.file_bytes <= 2 * stats.live_rows * stats.record_bytes + f.options.buffer_bytes,
-          "the files stay over their bound");
-  }
+TEST(a_file_that_cannot_be_removed_turns_no_rows_away) {
+  Fixture f;
+  f.table.write(0, 2000, 1);
+  f.calls.unlink_errno = EPERM;
+  for (int64_t version = 2; version < 50; ++version) f.table.write(0, 1900, version);
+  check_throws(ErrorKind::kStorage, "can't be removed", [&] { f.table.tier->drain(); });
+  f.table.tier->drain();  // nothing new
+  f.table.check_rows();
+  f.calls.unlink_errno = 0;
+  f.table.write(0, 1900, 100);
+  f.table.check_space();
+  f.table.check_rows();
 }
 
-void io_uring_settles_what_it_cannot_read_by_pread() {
+TEST(io_uring_settles_what_it_cannot_read_by_pread) {
   // A descriptor that the ring can't read: each of its requests fails, and pread tells why.
   Fixture f;
-  f.write(0, 3000, 1);
+  f.table.write(0, 3000, 1);
   const files::File file(f.calls, files_in(f.directory / "rows").front(), 0);
   auto reader = make_io_uring_reader();
   std::vector<std::byte> bytes(8192);
@@ -262,8 +238,9 @@ void io_uring_settles_what_it_cannot_read_by_pread() {
   }
 }
 
-void operations_at_random_under_faults_at_random() {
+TEST(operations_at_random_under_faults_at_random) {
   for (uint64_t seed = 1; seed <= scenes(20); ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
     std::mt19937_64 random(seed);
     Fixture f;
     int failures = 0;
@@ -274,53 +251,27 @@ void operations_at_random_under_faults_at_random() {
       f.calls.open_errno = random() % 10 == 0 ? EMFILE : 0;
       f.calls.short_counts = random() % 2 == 0;
       f.calls.interrupts = random() % 2 == 0;
+      const auto first = static_cast<int64_t>(random() % 2000);
       try {
-        const auto first = static_cast<int64_t>(random() % 2000);
         switch (random() % 4) {
-          case 0: f.tier->drain(); break;
-          case 1: {
-            std::vector<Place> gone;
-            for (int64_t key = first; key < first + 300; ++key) {
-              if (const auto entry = f.index.take(key)) gone.push_back({key, entry->slot});
-            }
-            f.tier->erase(gone);
-            break;
-          }
-          default: f.write(first, 1 + static_cast<int64_t>(random() % 800), step);
+          case 0: f.table.tier->drain(); break;
+          case 1: f.table.erase(keys_from(first, 300)); break;
+          default: f.table.write(first, 1 + static_cast<int64_t>(random() % 800), step);
         }
       } catch (const Error& error) {
         check(error.kind() == ErrorKind::kStorage, error.what());
         ++failures;
       }
       f.calls.pread_errno = f.calls.open_errno = 0;
-      if (step % 10 == 0) check_all(*f.tier, f.index, kLayout);
+      if (step % 10 == 0) f.table.check_rows();
     }
     check(failures > 10, "hardly anything failed");
     f.calls.pwrite_errno = f.calls.pread_errno = f.calls.unlink_errno = f.calls.open_errno = 0;
-    f.tier->drain();  // with all faults gone there is nothing to tell
-    check_all(*f.tier, f.index, kLayout);
+    f.table.check_space();  // with all faults gone there is nothing to tell
+    f.table.check_rows();
   }
+  tested_case().clear();
 }
 
-constexpr Test kTests[] = {
-    {"a_file_system_without_direct_io_is_told_of_at_once",
-     a_file_system_without_direct_io_is_told_of_at_once},
-    {"a_full_disk_loses_nothing", a_full_disk_loses_nothing},
-    {"a_write_error_loses_nothing", a_write_error_loses_nothing},
-    {"a_file_that_cannot_be_made_loses_nothing", a_file_that_cannot_be_made_loses_nothing},
-    {"a_file_that_cannot_be_named_loses_nothing", a_file_that_cannot_be_named_loses_nothing},
-    {"a_disk_that_fills_up_at_any_byte_loses_nothing", a_disk_that_fills_up_at_any_byte_loses_nothing},
-    {"short_counts_and_interrupts_are_no_errors", short_counts_and_interrupts_are_no_errors},
-    {"a_read_error_names_the_file_and_passes", a_read_error_names_the_file_and_passes},
-    {"files_that_cannot_be_compacted_turn_no_rows_away_and_are_told_of_once",
-     files_that_cannot_be_compacted_turn_no_rows_away_and_are_told_of_once},
-    {"a_file_that_cannot_be_removed_turns_no_rows_away", a_file_that_cannot_be_removed_turns_no_rows_away},
-    {"io_uring_settles_what_it_cannot_read_by_pread", io_uring_settles_what_it_cannot_read_by_pread},
-    {"operations_at_random_under_faults_at_random", operations_at_random_under_faults_at_random},
-};
-
 }  // namespace
-
-std::span<const Test> fault_tests() { return kTests; }
-
 }  // namespace embstore::ssd_hash::testing

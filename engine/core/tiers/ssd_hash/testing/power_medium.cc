@@ -36,23 +36,26 @@ std::string contents_of(int descriptor) {
 }
 
 Sync kind_of(const std::string& path) {
-  if (path.find("/checkpoint-") != std::string::npos) return Sync::kCheckpoint;
+  if (path.find("/manifests/") != std::string::npos) return Sync::kManifest;
   return path.ends_with(".new") ? Sync::kRecordsWrittenAnew : Sync::kRecords;
 }
 
 }  // namespace
 
-PowerMedium::PowerMedium(std::string directory, uint64_t seed, bool is_on_medium)
-    : directory_(std::move(directory)), random_(seed), directory_is_durable_(is_on_medium) {
-  if (!is_on_medium) return;
-  for (const auto& entry : fs::directory_iterator(directory_)) {
-    const int descriptor = ::open(entry.path().c_str(), O_RDWR | O_CLOEXEC);
-    check(descriptor >= 0, "a file can't be opened");
-    const MutexLock lock(mutex_);
-    Node& node = node_of(descriptor, entry.path().string());
-    node.durable = current(node);
-    names_[entry.path().string()] = {status_of(descriptor).st_ino};
-    ::close(descriptor);
+PowerMedium::PowerMedium(std::string root, uint64_t seed)
+    : root_(std::move(root)), rows_(root_ + "/rows"), manifests_(root_ + "/manifests"), random_(seed) {
+  const MutexLock lock(mutex_);
+  rows_is_durable_ = fs::exists(rows_);
+  for (const std::string& directory : {rows_, manifests_}) {
+    std::error_code missing;
+    for (const auto& entry : fs::directory_iterator(directory, missing)) {
+      const int descriptor = ::open(entry.path().c_str(), O_RDWR | O_CLOEXEC);
+      check(descriptor >= 0, "a file can't be opened");
+      Node& node = node_of(descriptor, entry.path().string());
+      node.durable = current(node);
+      names_[entry.path().string()] = {status_of(descriptor).st_ino};
+      ::close(descriptor);
+    }
   }
 }
 
@@ -61,7 +64,8 @@ PowerMedium::~PowerMedium() {
 }
 
 bool PowerMedium::is_ours(const std::string& path) const {
-  return fs::path(path).parent_path() == fs::path(directory_);
+  const std::string directory = fs::path(path).parent_path().string();
+  return directory == rows_ || directory == manifests_;
 }
 
 void PowerMedium::announce() {
@@ -136,32 +140,44 @@ int PowerMedium::fdatasync(int descriptor) {
 int PowerMedium::fsync(int descriptor) {
   announce();
   const MutexLock lock(mutex_);
-  struct stat status{};
-  check(stat(directory_.c_str(), &status) == 0, "the directory is gone");
-  if (status.st_ino != status_of(descriptor).st_ino) {
-    if (left_out_ != Sync::kParentDirectory) directory_is_durable_ = true;
-    return 0;
+  const ino_t synced = status_of(descriptor).st_ino;
+  const auto is = [synced](const std::string& directory) {
+    struct stat status{};
+    return stat(directory.c_str(), &status) == 0 && status.st_ino == synced;
+  };
+  if (is(rows_)) {
+    if (left_out_ != Sync::kDirectory) settle_names(rows_);
+  } else if (is(manifests_)) {
+    const Sync kind = manifest_was_named_ ? Sync::kManifestNamed : Sync::kManifestRemoved;
+    if (left_out_ != kind) settle_names(manifests_);
+  } else {
+    check(is(root_), "another directory is synced");
+    if (left_out_ != Sync::kParentDirectory) rows_is_durable_ = true;
   }
-  if (left_out_ == Sync::kDirectory) return 0;
-  std::set<ino_t> is_named;
+  return 0;
+}
+
+void PowerMedium::settle_names(const std::string& directory) {
   for (auto& [path, may_be] : names_) {
-    may_be.erase(may_be.begin(), may_be.end() - 1);
-    is_named.insert(may_be.back());
+    if (fs::path(path).parent_path() == directory) may_be.erase(may_be.begin(), may_be.end() - 1);
   }
-  std::erase_if(names_, [](const auto& entry) { return entry.second.back() == kNothing; });
+  std::set<ino_t> is_named;
+  for (const auto& [path, may_be] : names_) is_named.insert(may_be.begin(), may_be.end());
+  std::erase_if(names_, [](const auto& entry) { return entry.second == std::vector<ino_t>{kNothing}; });
   std::erase_if(nodes_, [&](const auto& entry) {
     if (is_named.contains(entry.first)) return false;
     ::close(entry.second.descriptor);
     return true;
   });
-  return 0;
 }
 
 int PowerMedium::unlink(const char* path) {
   announce();
   const int result = FileCalls::unlink(path);
   const MutexLock lock(mutex_);
-  if (result == 0) name(path, kNothing);
+  if (result != 0) return result;
+  name(path, kNothing);
+  if (kind_of(path) == Sync::kManifest) manifest_was_named_ = false;
   return result;
 }
 
@@ -174,6 +190,7 @@ int PowerMedium::rename(const char* from, const char* to) {
   name(to, node);
   name(from, kNothing);
   nodes_.at(node).path = to;
+  if (kind_of(to) == Sync::kManifest) manifest_was_named_ = true;
   return result;
 }
 
@@ -201,13 +218,16 @@ void PowerMedium::cut(const std::string& to) {
   const MutexLock lock(mutex_);
   // From hardly anything to nearly everything.
   const uint64_t percent = below(101);
-  if (!directory_is_durable_ && below(2) == 0) return;
-  fs::create_directories(to);
+  fs::create_directories(to + "/manifests");
+  const bool has_rows = rows_is_durable_ || (fs::exists(rows_) && below(2) == 0);
+  if (has_rows) fs::create_directories(to + "/rows");
   for (const auto& [path, may_be] : names_) {
+    const std::string directory = fs::path(path).parent_path().string();
+    if (directory == rows_ && !has_rows) continue;
     const ino_t node = below(100) < percent ? may_be.back() : may_be[below(may_be.size())];
     if (node == kNothing) continue;
     const std::string left = left_of(nodes_.at(node), percent);
-    std::ofstream file(fs::path(to) / fs::path(path).filename(), std::ios::binary);
+    std::ofstream file(to + path.substr(root_.size()), std::ios::binary);
     file.write(left.data(), static_cast<std::streamsize>(left.size()));
     check(file.good(), "what a power cut leaves can't be written");
   }

@@ -17,12 +17,22 @@
 
 namespace embstore::ssd_hash::testing {
 
-enum class Sync { kNone, kRecords, kRecordsWrittenAnew, kCheckpoint, kDirectory, kParentDirectory };
+enum class Sync {
+  kNone,
+  kRecords,
+  kRecordsWrittenAnew,
+  kDirectory,        // of the tier's files
+  kParentDirectory,  // of that directory
+  kManifest,
+  kManifestNamed,    // the directory of manifests, when one got its name
+  kManifestRemoved,  // and when one was removed
+};
 
 class PowerMedium final : public files::FileCalls {
  public:
-  // Of the files of `directory`, which needn't be there yet. What is there already is on the medium, if `is_on_medium`.
-  PowerMedium(std::string directory, uint64_t seed, bool is_on_medium);
+  // Of a table in `root` (see TestTable), of which the directory of rows needn't be there yet. What is there is on the
+  // medium already.
+  PowerMedium(std::string root, uint64_t seed);
   ~PowerMedium() override;
 
   // Such syncs do nothing from now on.
@@ -34,7 +44,7 @@ class PowerMedium final : public files::FileCalls {
   // REQUIRES: such calls come one at a time.
   void before_each_call(std::function<void()> call) { before_call_ = std::move(call); }
 
-  // Makes directory `to` with what a power cut now would leave.
+  // Makes `to` with what a power cut now would leave.
   void cut(const std::string& to);
 
   int open(const char* path, int flags, mode_t mode) override;
@@ -57,17 +67,21 @@ class PowerMedium final : public files::FileCalls {
   std::string current(const Node& node) const REQUIRES(mutex_);
   std::string left_of(const Node& node, uint64_t percent) REQUIRES(mutex_);
   void name(const std::string& path, ino_t node) REQUIRES(mutex_);
+  void settle_names(const std::string& directory) REQUIRES(mutex_);
   bool is_ours(const std::string& path) const;
   void announce();
   uint64_t below(uint64_t end) REQUIRES(mutex_) { return random_() % end; }
 
-  const std::string directory_;
+  const std::string root_;
+  const std::string rows_;
+  const std::string manifests_;
   Mutex mutex_;
   std::mt19937_64 random_ GUARDED_BY(mutex_);
   std::map<ino_t, Node> nodes_ GUARDED_BY(mutex_);
   // What each name may stand for on the medium; the last is what it stands for.
   std::map<std::string, std::vector<ino_t>> names_ GUARDED_BY(mutex_);
-  bool directory_is_durable_ GUARDED_BY(mutex_);
+  bool rows_is_durable_ GUARDED_BY(mutex_) = false;  // the directory's name
+  bool manifest_was_named_ GUARDED_BY(mutex_) = false;
   Sync left_out_ = Sync::kNone;
   int syncs_to_fail_ = 0;
   int failed_syncs_ = 0;

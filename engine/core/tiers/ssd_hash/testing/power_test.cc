@@ -1,12 +1,11 @@
-// The power goes at any moment: what is left has every checkpoint that the pool has, whole.
+// The power goes at any moment: what is left has every checkpoint that was committed, whole.
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <random>
 #include <string>
 
-#include "checkpoint_workload.h"
 #include "power_medium.h"
+#include "workload.h"
 
 namespace embstore::ssd_hash::testing {
 namespace {
@@ -32,15 +31,15 @@ void run(const Run& of, Cuts& cuts) {
   const TemporaryDirectory directory;
   const TemporaryDirectory other;
   std::mt19937_64 random(of.seed + 1000);
-  SsdHashOptions options = checkpoint_options();
+  SsdHashOptions options = small_files_for_checkpoints();
   options.io_scheme = of.seed % 2 == 0 ? IoScheme::kPread : IoScheme::kAuto;
-  auto medium = std::make_unique<PowerMedium>(directory / "0", of.seed, /*is_on_medium=*/false);
+  auto medium = std::make_unique<PowerMedium>(directory / "0", of.seed);
   options.file_calls = medium.get();
-  CheckpointWorkload workload(directory / "0", of.seed, options);
+  Workload workload(directory / "0", of.seed, options);
   const auto look = [&](const std::string& path) {
     ++cuts.all;
     if (workload.is_committing()) ++cuts.in_commits;
-    const std::string fault = fault_after_cut(path, workload.kept());
+    const std::string fault = fault_after_cut(path, workload.certain(), workload.uncertain());
     if (fault.empty()) return;
     ++cuts.faults;
     if (cuts.first_fault.empty()) cuts.first_fault = "seed " + std::to_string(of.seed) + ": " + fault;
@@ -55,7 +54,6 @@ void run(const Run& of, Cuts& cuts) {
     medium->before_each_call([&] { cut_by_chance(workload.is_committing() ? 3 : 9); });
   };
   listen();
-  workload.between_commits([&] { cut_by_chance(2); });
   for (int life = 1;; ++life) {
     for (int step = 0; step < kSteps; ++step) {
       if (of.fails_syncs && random() % 20 == 0) medium->fail_syncs(1);
@@ -74,7 +72,7 @@ void run(const Run& of, Cuts& cuts) {
     medium->before_each_call(nullptr);
     const std::string left = directory / std::to_string(life);
     medium->cut(left);
-    auto next = std::make_unique<PowerMedium>(left, of.seed * 100 + life, std::filesystem::exists(left));
+    auto next = std::make_unique<PowerMedium>(left, of.seed * 100 + life);
     workload.restart_in(left, *next);
     medium = std::move(next);
     listen();
@@ -92,15 +90,16 @@ void every_checkpoint_survives_a_power_cut(bool fails_syncs) {
   std::printf("%llu power cuts, %llu of them in commits\n", static_cast<unsigned long long>(cuts.all),
               static_cast<unsigned long long>(cuts.in_commits));
 }
-void every_checkpoint_survives_a_power_cut() { every_checkpoint_survives_a_power_cut(/*fails_syncs=*/false); }
-void every_checkpoint_survives_a_power_cut_where_syncs_fail() {
+TEST(every_checkpoint_survives_a_power_cut) { every_checkpoint_survives_a_power_cut(/*fails_syncs=*/false); }
+TEST(every_checkpoint_survives_a_power_cut_where_syncs_fail) {
   every_checkpoint_survives_a_power_cut(/*fails_syncs=*/true);
 }
 
 // Or the test above would hold whatever the tier does.
-void a_sync_that_is_left_out_shows() {
-  for (const Sync left_out : {Sync::kRecords, Sync::kRecordsWrittenAnew, Sync::kCheckpoint, Sync::kDirectory,
-                              Sync::kParentDirectory}) {
+TEST(a_sync_that_is_left_out_shows) {
+  for (const Sync left_out :
+       {Sync::kRecords, Sync::kRecordsWrittenAnew, Sync::kDirectory, Sync::kParentDirectory, Sync::kManifest,
+        Sync::kManifestNamed, Sync::kManifestRemoved}) {
     Cuts cuts;
     for (uint64_t seed = 0; seed < 20 && cuts.faults == 0; ++seed) {
       run({.seed = seed, .left_out = left_out, .fails_syncs = left_out == Sync::kRecordsWrittenAnew}, cuts);
@@ -111,15 +110,5 @@ void a_sync_that_is_left_out_shows() {
   }
 }
 
-constexpr Test kTests[] = {
-    {"every_checkpoint_survives_a_power_cut", every_checkpoint_survives_a_power_cut},
-    {"every_checkpoint_survives_a_power_cut_where_syncs_fail",
-     every_checkpoint_survives_a_power_cut_where_syncs_fail},
-    {"a_sync_that_is_left_out_shows", a_sync_that_is_left_out_shows},
-};
-
 }  // namespace
-
-std::span<const Test> power_tests() { return kTests; }
-
 }  // namespace embstore::ssd_hash::testing

@@ -10,7 +10,7 @@
 namespace embstore::ssd_hash::testing {
 namespace {
 
-void crc32c_gives_the_published_values() {
+TEST(crc32c_gives_the_published_values) {
   // RFC 3720, appendix B.4, and the usual check value of the algorithm.
   std::vector<unsigned char> bytes(32, 0);
   const auto both = [&](uint32_t expected, const void* data, size_t size, const char* what) {
@@ -32,7 +32,7 @@ void crc32c_gives_the_published_values() {
   both(0, "", 0, "nothing");
 }
 
-void both_checksums_agree_on_every_length() {
+TEST(both_checksums_agree_on_every_length) {
   std::vector<unsigned char> bytes(300);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<unsigned char>(i * i + 7 * i);
   for (size_t from = 0; from < 9; ++from) {
@@ -51,7 +51,7 @@ void rows_of_262145_keys_read_back(IoScheme scheme, bool direct) {
   options.io_scheme = scheme;
   options.direct = direct;
   options.file_bytes = 4 << 20;
-  SsdHashTier tier("var", layout, directory / "rows", options);
+  SsdHashTier tier(table_of(layout), directory / "rows", options);
   RowBatch rows(layout);
   std::vector<Slot> slots(kRows);
   rows.resize(kRows);
@@ -86,97 +86,70 @@ void rows_of_262145_keys_read_back(IoScheme scheme, bool direct) {
   check((stats.mapped_rows > 0) == (scheme == IoScheme::kAuto), "rows came another way");
 }
 
-void rows_read_back_by_what_is_quickest() { rows_of_262145_keys_read_back(IoScheme::kAuto, false); }
-void rows_read_back_by_pread() { rows_of_262145_keys_read_back(IoScheme::kPread, false); }
-void rows_read_back_by_pread_direct() { rows_of_262145_keys_read_back(IoScheme::kPread, true); }
-void rows_read_back_by_io_uring() { rows_of_262145_keys_read_back(IoScheme::kIoUring, false); }
-void rows_read_back_by_io_uring_direct() { rows_of_262145_keys_read_back(IoScheme::kIoUring, true); }
+TEST(rows_read_back_by_what_is_quickest) { rows_of_262145_keys_read_back(IoScheme::kAuto, false); }
+TEST(rows_read_back_by_pread) { rows_of_262145_keys_read_back(IoScheme::kPread, false); }
+TEST(rows_read_back_by_pread_direct) { rows_of_262145_keys_read_back(IoScheme::kPread, true); }
+TEST(rows_read_back_by_io_uring) { rows_of_262145_keys_read_back(IoScheme::kIoUring, false); }
+TEST(rows_read_back_by_io_uring_direct) { rows_of_262145_keys_read_back(IoScheme::kIoUring, true); }
 
-void rows_of_every_size_read_back() {
+TEST(rows_of_every_size_read_back) {
   for (const auto& [dim, slots] : {std::pair{1, 0}, {3, 1}, {16, 1}, {64, 2}, {1000, 0}, {20000, 1}}) {
     for (const bool direct : {false, true}) {
-      const RowLayout layout(dim, slots);
       const TemporaryDirectory directory;
-      SsdHashOptions options = small_files();
+      UnwaitingCalls calls;
+      SsdHashOptions options = small_files_for_checkpoints();
+      options.file_calls = &calls;
       options.direct = direct;
-      SsdHashTier tier("var", layout, directory / "rows", options);
-      PlainIndex index;
-      tier.start_compaction(index);
+      TestTable table(directory.path(), options, table_of(RowLayout(dim, slots)));
       std::vector<int64_t> keys;
       for (int64_t key = -20; key < 20; ++key) keys.push_back(key * key * key);
       for (int64_t version = 0; version < 8; ++version) {
-        for (const int64_t key : keys) {
-          if (const auto old = index.take(key)) tier.erase(std::vector{Place{key, old->slot}});
-          write_rows(tier, index, layout, std::vector{key}, version);
+        for (const int64_t& key : keys) {
+          table.erase({&key, 1});
+          table.write({&key, 1}, version);
         }
-        check_all(tier, index, layout);
+        table.check_rows();
+        if (version > 5) table.checkpoint();
       }
-      tier.flush();
-      check_all(tier, index, layout);
+      table.check_space();
+      table.restore(1);
+      table.check_rows();
     }
   }
 }
 
-void rows_in_the_buffer_are_readable_at_once() {
-  const RowLayout layout(8, 1);
+TEST(rows_in_the_buffer_are_readable_at_once) {
   const TemporaryDirectory directory;
-  SsdHashTier tier("var", layout, directory / "rows");
-  PlainIndex index;
-  write_rows(tier, index, layout, std::vector<int64_t>{1, -1, INT64_MIN, INT64_MAX, 0}, 7);
-  check_all(tier, index, layout);
-  check(tier.detailed_stats().unwritten_records == 5, "rows were written out early");
-  check(tier.detailed_stats().read_requests == 0, "rows in the buffer were read from a file");
+  TestTable table(directory.path());
+  table.write(std::vector<int64_t>{1, -1, INT64_MIN, INT64_MAX, 0}, 7);
+  table.check_rows();
+  check(table.tier->detailed_stats().read_requests == 0, "rows in the buffer were read from a file");
 }
 
-void neighbours_are_read_at_once() {
-  const RowLayout layout(16, 0);
+TEST(neighbours_are_read_at_once) {
   const TemporaryDirectory directory;
   SsdHashOptions options;
   options.io_scheme = IoScheme::kPread;
-  SsdHashTier tier("var", layout, directory / "rows", options);
-  PlainIndex index;
-  std::vector<int64_t> keys(400);
-  std::iota(keys.begin(), keys.end(), 0);
-  write_rows(tier, index, layout, keys, 1);
-  tier.flush();
-  // What was flushed stays in memory until the buffer is full, so fill it.
-  std::vector<int64_t> others(20000);
-  std::iota(others.begin(), others.end(), 1000);
-  write_rows(tier, index, layout, others, 1);
+  TestTable table(directory.path(), options);
+  table.write(0, 400, 1);
+  table.write(1000, 20000, 1);  // so that the first leave the buffer
   std::vector<Place> places;
-  for (const int64_t key : keys) places.push_back({key, index.find(key)->slot});
-  RowBatch rows(layout);
-  tier.read(places, rows);
-  for (size_t i = 0; i < keys.size(); ++i) checked_version(rows, i, keys[i]);
-  const uint64_t requests = tier.detailed_stats().read_requests;
+  for (const int64_t key : keys_from(0, 400)) places.push_back({key, table.index.find(key)->slot});
+  RowBatch rows(kLayout);
+  table.tier->read(places, rows);
+  for (size_t i = 0; i < places.size(); ++i) checked_version(rows, i, places[i].key);
+  const uint64_t requests = table.tier->detailed_stats().read_requests;
   check(requests >= 1 && requests <= 2, "400 neighbours took " + std::to_string(requests) + " reads");
 }
 
-void rows_of_another_layout_are_refused() {
+TEST(rows_of_another_layout_are_refused) {
   const TemporaryDirectory directory;
-  SsdHashTier tier("var", RowLayout(8, 0), directory / "rows");
+  SsdHashTier tier(table_of(RowLayout(8, 0)), directory / "rows");
   RowBatch rows(RowLayout(16, 0));
   rows.resize(1);
   std::vector<Slot> slots(1);
   check_throws(ErrorKind::kInvalidArgument, "rows of 16 floats", [&] { tier.write(rows, slots); });
 }
 
-constexpr Test kTests[] = {
-    {"crc32c_gives_the_published_values", crc32c_gives_the_published_values},
-    {"both_checksums_agree_on_every_length", both_checksums_agree_on_every_length},
-    {"rows_read_back_by_what_is_quickest", rows_read_back_by_what_is_quickest},
-    {"rows_read_back_by_pread", rows_read_back_by_pread},
-    {"rows_read_back_by_pread_direct", rows_read_back_by_pread_direct},
-    {"rows_read_back_by_io_uring", rows_read_back_by_io_uring},
-    {"rows_read_back_by_io_uring_direct", rows_read_back_by_io_uring_direct},
-    {"rows_of_every_size_read_back", rows_of_every_size_read_back},
-    {"rows_in_the_buffer_are_readable_at_once", rows_in_the_buffer_are_readable_at_once},
-    {"neighbours_are_read_at_once", neighbours_are_read_at_once},
-    {"rows_of_another_layout_are_refused", rows_of_another_layout_are_refused},
-};
-
 }  // namespace
-
-std::span<const Test> row_tests() { return kTests; }
-
 }  // namespace embstore::ssd_hash::testing

@@ -64,7 +64,6 @@ class ShardedIndex final : public Relocator {
 };
 
 constexpr int64_t kKeys = 3000;
-const RowLayout kLayout(12, 1);
 
 void write_some(SsdHashTier& tier, ShardedIndex& index, std::mt19937_64& random,
                 std::atomic<int64_t>& next_version) {
@@ -116,7 +115,7 @@ void run(IoScheme scheme, bool direct, CompactionMode mode) {
   options.direct = direct;
   options.compaction = mode;
   ShardedIndex index(kKeys);  // outlives the tier's own thread
-  SsdHashTier tier("var", kLayout, directory / "rows", options);
+  SsdHashTier tier(table_of(), directory / "rows", options);
   tier.start_compaction(index);
   std::atomic<int64_t> next_version{0};
   std::atomic<bool> stop{false};
@@ -142,10 +141,8 @@ void run(IoScheme scheme, bool direct, CompactionMode mode) {
   start([&](std::mt19937_64& random) {
     for (int i = 0; i < 20; ++i) index.promote(static_cast<int64_t>(random() % kKeys), tier);
     tier.compact();
-    if (random() % 8 == 0) tier.flush();
     if (random() % 8 == 0) tier.drain();
     tier.detailed_stats();
-    tier.bury(std::vector<int64_t>{-1});  // never anybody's key
     std::this_thread::yield();
   });
   for (int waited = 0; waited < 400 && (next_version < 1500 || tier.detailed_stats().compacted_files < 50);
@@ -174,22 +171,11 @@ void run(IoScheme scheme, bool direct, CompactionMode mode) {
         "the files are over their bound");
 }
 
-void threads_by_pread() { run(IoScheme::kPread, false, CompactionMode::kWritingThread); }
-void threads_by_what_is_quickest() { run(IoScheme::kAuto, false, CompactionMode::kWritingThread); }
-void threads_by_io_uring() { run(IoScheme::kIoUring, false, CompactionMode::kWritingThread); }
-void threads_direct() { run(IoScheme::kAuto, true, CompactionMode::kWritingThread); }
-void threads_with_a_compaction_thread() { run(IoScheme::kAuto, false, CompactionMode::kOwnThread); }
-
-constexpr Test kTests[] = {
-    {"threads_by_what_is_quickest", threads_by_what_is_quickest},
-    {"threads_by_pread", threads_by_pread},
-    {"threads_by_io_uring", threads_by_io_uring},
-    {"threads_direct", threads_direct},
-    {"threads_with_a_compaction_thread", threads_with_a_compaction_thread},
-};
+TEST(threads_by_what_is_quickest) { run(IoScheme::kAuto, false, CompactionMode::kWritingThread); }
+TEST(threads_by_pread) { run(IoScheme::kPread, false, CompactionMode::kWritingThread); }
+TEST(threads_by_io_uring) { run(IoScheme::kIoUring, false, CompactionMode::kWritingThread); }
+TEST(threads_direct) { run(IoScheme::kAuto, true, CompactionMode::kWritingThread); }
+TEST(threads_with_a_compaction_thread) { run(IoScheme::kAuto, false, CompactionMode::kOwnThread); }
 
 }  // namespace
-
-std::span<const Test> thread_tests() { return kTests; }
-
 }  // namespace embstore::ssd_hash::testing

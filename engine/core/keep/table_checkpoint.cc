@@ -1,0 +1,177 @@
+#include "keep/table_checkpoint.h"
+
+#include <algorithm>
+#include <optional>
+#include <thread>
+
+#include "errors/error.h"
+#include "keep/replacement.h"
+#include "keep/save.h"
+#include "keep/table_moment.h"
+#include "store/pool_copies.h"
+#include "store/shard_order.h"
+#include "store/transaction.h"
+
+namespace embstore {
+namespace {
+
+// Rows that are written at once. With those of a demotion, they fit into the pool's headroom.
+constexpr size_t kRowsAtOnce = 1024;
+static_assert(kRowsAtOnce + 2048 <= PoolTier::kHeadroomSlots);
+
+// The scope in which no batch is under way, rows stay in their tiers, and none is being written for a checkpoint.
+class SCOPED_CAPABILITY BatchBoundary {
+ public:
+  explicit BatchBoundary(TableParts& table) ACQUIRE(table.gate) NO_THREAD_SAFETY_ANALYSIS : table_(table) {
+    table_.gate.enter_alone();
+    moves_.emplace(*table_.mover);
+    table_.write_back_mutex.lock();
+  }
+  ~BatchBoundary() RELEASE() NO_THREAD_SAFETY_ANALYSIS {
+    table_.write_back_mutex.unlock();
+    moves_.reset();
+    table_.gate.leave_alone();
+  }
+  BatchBoundary(const BatchBoundary&) = delete;
+  BatchBoundary& operator=(const BatchBoundary&) = delete;
+
+ private:
+  TableParts& table_;
+  std::optional<Mover::Pause> moves_;
+};
+
+struct WantedRow {
+  Place place;  // in the first tier
+  KeyHash hash;
+  IndexHit hit;
+};
+
+std::vector<WantedRow> find_wanted(const RowStore& store, std::span<const Slot> slots) {
+  const PoolCopies& copies = *store.pool_copies();
+  const SlotRanks& ranks = store.tiers().first().ranks();
+  IndexReader reader(store.index());
+  std::vector<WantedRow> found;
+  found.reserve(slots.size());
+  for (const Slot slot : slots) {
+    if (!copies.is_wanted(slot)) continue;  // written meanwhile by whoever changed it
+    const int64_t key = ranks.key(slot);
+    const KeyHash hash = hash_key(key);
+    const IndexHit hit = reader.find(hash, key);
+    if (hit.ref == RowRef(0, slot)) found.push_back({{key, slot}, hash, hit});
+  }
+  std::vector<WantedRow> rows;
+  rows.reserve(found.size());
+  for (const uint32_t i :
+       in_order_of_shards(found.size(), [&found](size_t row) { return found[row].hash; })) {
+    rows.push_back(found[i]);
+  }
+  return rows;
+}
+
+void write_wanted(RowStore& store, std::span<const Slot> slots, RowBatch& batch) {
+  PoolCopies& pool_copies = *store.pool_copies();
+  const Epochs::Guard guard = store.epochs().enter();
+  const std::vector<WantedRow> rows = find_wanted(store, slots);
+  std::vector<Place> places(rows.size());
+  std::transform(rows.begin(), rows.end(), places.begin(), [](const WantedRow& row) { return row.place; });
+  store.tiers().first().read(places, batch);
+  RowCopies copies(store, 1, batch);
+  PoolCopies::WritePhase phase(pool_copies);
+  for (size_t first = 0; first < rows.size();) {
+    const int number = shard_of(rows[first].hash);
+    IndexShard& shard = store.shard(number);
+    MutexLock lock(shard.mutex);
+    uint64_t written = 0;
+    for (; first < rows.size() && shard_of(rows[first].hash) == number; ++first) {
+      const auto& [place, hash, hit] = rows[first];
+      const IndexEntry entry = shard.entry(hash, place.key);
+      if (!entry || entry.ref() != RowRef(0, place.slot) || !pool_copies.is_wanted(place.slot)) continue;
+      if (entry.bucket == hit.bucket && hit.holds()) {
+        pool_copies.was_written(place.slot, copies.place(first).slot());
+      } else {  // the row, or a neighbour in the index, was being changed while it was copied
+        pool_copies.write_wanted(place.slot, place.key, phase);
+        ++written;
+      }
+    }
+    if (written == 0) continue;
+    pool_copies.pool().fence();
+    pool_copies.were_fenced(written);
+  }
+}
+
+// Writes the changed rows that checkpoints want to the pool, while look-ups and updates go on.
+void write_back(TableParts& table, Operation& operation) {
+  RowStore& store = *table.store;
+  const PoolCopies& copies = *store.pool_copies();
+  RowBatch batch(store.layout());
+  while (copies.wanted_count() != 0) {
+    const std::vector<Slot> slots = copies.wanted();
+    for (size_t first = 0; first < slots.size(); first += kRowsAtOnce) {
+      // Copies that nothing refers to yet must not be taken for rows by a checkpoint that begins meanwhile.
+      const MutexLock lock(table.write_back_mutex);
+      write_wanted(store, std::span(slots).subspan(first, std::min(kRowsAtOnce, slots.size() - first)),
+                   batch);
+      operation.refresh();
+    }
+    if (slots.empty()) std::this_thread::yield();  // a row was on its way from one slot to another
+  }
+}
+
+}  // namespace
+
+BegunCheckpoint begin_checkpoint(TableParts& table, checkpoint::Writer& file, bool waiting_keys) {
+  log::Checkpoints& checkpoints = *table.store->tiers().checkpoints();
+  checkpoints.check_is_taken_up();
+  const BatchBoundary boundary(table);
+  if (waiting_keys) save_waiting_keys(table, file);
+  BegunCheckpoint begun{.number = 0, .rows = 0, .state = state_of(table)};
+  for (size_t t = 0; t < table.store->tiers().size(); ++t) begun.rows += table.store->rows(t);
+  begun.number = checkpoints.begin(moment_of(begun.state));
+  if (PoolCopies* const copies = table.store->pool_copies()) copies->want_changed(begun.number);
+  return begun;
+}
+
+void commit_checkpoint(TableParts& table, Operation& operation, uint64_t number,
+                       const log::CheckpointId& id) {
+  if (table.store->pool_copies() != nullptr) write_back(table, operation);
+  table.store->tiers().checkpoints()->commit(number, id);
+}
+
+void drop_checkpoint(TableParts& table, uint64_t number) {
+  log::Checkpoints& checkpoints = *table.store->tiers().checkpoints();
+  if (checkpoints.has_pending()) {
+    // Nobody may be writing a row for it meanwhile, or find that it isn't wanted any more.
+    const BatchBoundary boundary(table);
+    checkpoints.drop(number);
+    PoolCopies* const copies = table.store->pool_copies();
+    if (copies != nullptr && !checkpoints.has_pending()) copies->forget_wanted();
+  } else {
+    checkpoints.drop(number);
+  }
+  table.store->tiers().compact();
+}
+
+void give_up_checkpoints(TableParts& table) {
+  table.store->tiers().checkpoints()->drop_all();
+  table.store->tiers().compact();
+}
+
+void restore_checkpoint(TableParts& table, uint64_t number, checkpoint::Partition partition,
+                        const checkpoint::Chain& chain, const TableState& state, bool waiting_keys) {
+  if (table.store->tiers().checkpoints()->has_pending()) {
+    throw Error(ErrorKind::kInvalidArgument,
+                table.name + ": a checkpoint is still being written; wait for it");
+  }
+  Replacement replacement(table);
+  replacement.clear();
+  try {
+    replacement.take_over(number);
+    checkpoint::restore_files(replacement, partition, chain, waiting_keys);
+    replacement.finish(state);
+  } catch (...) {
+    replacement.clear();
+    throw;
+  }
+}
+
+}  // namespace embstore

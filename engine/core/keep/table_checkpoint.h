@@ -1,0 +1,40 @@
+// Checkpoints of a table in its durable tiers, at a batch's end: begun while nothing is updated, written in the background, and
+// committed when every row that belongs to it is in a durable tier.
+#pragma once
+
+#include <cstdint>
+
+#include "keep/checkpoint/restore.h"
+#include "keep/checkpoint/table_state.h"
+#include "keep/checkpoint/writer.h"
+#include "table_parts.h"
+
+namespace embstore {
+
+struct BegunCheckpoint {
+  uint64_t number = 0;
+  uint64_t rows = 0;  // of the table, then
+  TableState state;
+};
+
+// Begins the next checkpoint: every row as it is now belongs to it. What isn't a row goes to `file`: waiting keys, if
+// wanted. Throws Error(kStorage) where there are as many as can be, or the file can't be written; nothing was begun then.
+BegunCheckpoint begin_checkpoint(TableParts& table, checkpoint::Writer& file, bool waiting_keys);
+
+// Makes it durable: the changed rows that it wants are written to the pool, while look-ups and updates go on. Throws
+// Error(kStorage); it's still pending then.
+void commit_checkpoint(TableParts& table, Operation& operation, uint64_t number, const log::CheckpointId& id);
+
+// Gives up one that was begun, or drops one that is durable.
+void drop_checkpoint(TableParts& table, uint64_t number);
+
+// Drops all of them: what earlier processes left is given up. REQUIRES: a standstill, and no row is live.
+void give_up_checkpoints(TableParts& table);
+
+// Replaces what a table holds, which is that partition of a variable, by checkpoint `number` of its durable tiers. The chain has
+// the files of what isn't a row. REQUIRES: the files were verified. On an error the table is left empty, and the checkpoints as
+// they were.
+void restore_checkpoint(TableParts& table, uint64_t number, checkpoint::Partition partition,
+                        const checkpoint::Chain& chain, const TableState& state, bool waiting_keys);
+
+}  // namespace embstore

@@ -1,0 +1,155 @@
+#include "tiers/log/checkpoints.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "errors/error.h"
+
+namespace embstore::log {
+
+Checkpoints::Checkpoints(const std::string& prefix, TableIdentity table, files::FileCalls& calls)
+    : prefix_(prefix),
+      lock_(prefix + ".lock", prefix),
+      manifests_(prefix + ".checkpoint-", calls),
+      table_(std::move(table)),
+      found_(manifests_.load(table_)) {}
+
+void Checkpoints::take_up(std::vector<DurableTier*> tiers) {
+  const MutexLock lock(mutex_);
+  tiers_ = std::move(tiers);
+  for (const Manifest& manifest : found_) {
+    if (manifest.tiers.size() == tiers_.size()) continue;
+    throw Error(ErrorKind::kInvalidArgument,
+                manifests_.path_of(manifest.number) + ": is of a variable with " +
+                    std::to_string(manifest.tiers.size()) + " durable tiers, and this one has " +
+                    std::to_string(tiers_.size()) + "; open it with the storage type that it was made with");
+  }
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    std::vector<TierRows> of_tier;
+    for (const Manifest& manifest : found_) of_tier.push_back({manifest.number, manifest.tiers[t]});
+    tiers_[t]->take_up(of_tier);
+  }
+  manifests_.remove_unfinished();
+  for (const Manifest& manifest : found_) {
+    checkpoints_.push_back({{manifest.number, manifest.id, manifest.rows(), manifest.moment}, false});
+    newest_number_ = manifest.number;
+  }
+  awaits_restore_ = !found_.empty();
+  found_.clear();
+}
+
+Checkpoints::List::iterator Checkpoints::find(uint64_t number) {
+  return std::find_if(checkpoints_.begin(), checkpoints_.end(),
+                      [number](const Checkpoint& checkpoint) { return checkpoint.is.number == number; });
+}
+
+void Checkpoints::note_pending() {
+  pending_.store(static_cast<uint64_t>(
+                     std::count_if(checkpoints_.begin(), checkpoints_.end(),
+                                   [](const Checkpoint& checkpoint) { return checkpoint.is_pending; })),
+                 std::memory_order_release);
+}
+
+uint64_t Checkpoints::begin(const TableMoment& moment) {
+  const MutexLock lock(mutex_);
+  if (checkpoints_.size() == kMostCheckpoints) {
+    throw Error(ErrorKind::kStorage, table_.table_name + ": has " + std::to_string(kMostCheckpoints) +
+                                         " checkpoints already, kept and pending, and can't have more");
+  }
+  checkpoints_.reserve(checkpoints_.size() + 1);
+  const uint64_t number = newest_number_ + 1;
+  size_t begun = 0;
+  try {
+    for (; begun < tiers_.size(); ++begun) tiers_[begun]->begin_checkpoint(number);
+  } catch (...) {
+    while (begun-- > 0) tiers_[begun]->drop_checkpoint(number);
+    throw;
+  }
+  checkpoints_.push_back({{number, {}, 0, moment}, true});
+  newest_number_ = number;
+  note_pending();
+  return number;
+}
+
+void Checkpoints::commit(uint64_t number, const CheckpointId& id) {
+  Manifest manifest{.number = number, .id = id, .moment = {}, .tiers = {}};
+  {
+    const MutexLock lock(mutex_);
+    const auto checkpoint = find(number);
+    if (checkpoint == checkpoints_.end() || !checkpoint->is_pending) {
+      throw Error(ErrorKind::kStorage,
+                  table_.table_name + ": there's no pending checkpoint " + std::to_string(number));
+    }
+    manifest.moment = checkpoint->is.moment;
+  }
+  for (DurableTier* const tier : tiers_) manifest.tiers.push_back(tier->bring_to_medium(number));
+  manifests_.write(manifest, table_);
+  const MutexLock lock(mutex_);
+  *find(number) = {{number, id, manifest.rows(), manifest.moment}, false};
+  note_pending();
+}
+
+void Checkpoints::drop(uint64_t number) {
+  const MutexLock lock(mutex_);
+  const auto checkpoint = find(number);
+  if (checkpoint != checkpoints_.end()) drop(checkpoint);
+}
+
+void Checkpoints::drop(List::iterator checkpoint) {
+  // What it has may be written over only when it's gone from the medium.
+  const uint64_t number = checkpoint->is.number;
+  if (!checkpoint->is_pending) manifests_.remove(number);
+  for (DurableTier* const tier : tiers_) tier->drop_checkpoint(number);
+  checkpoints_.erase(checkpoint);
+  note_pending();
+}
+
+std::vector<KeptCheckpoint> Checkpoints::kept() const {
+  const MutexLock lock(mutex_);
+  std::vector<KeptCheckpoint> kept;
+  for (const Checkpoint& checkpoint : checkpoints_) {
+    if (!checkpoint.is_pending) kept.push_back(checkpoint.is);
+  }
+  return kept;
+}
+
+void Checkpoints::check_is_taken_up() const {
+  if (!awaits_restore()) return;
+  throw Error(
+      ErrorKind::kStorage,
+      prefix_ +
+          ": holds checkpoints of an earlier run; take them over with restore_persisted(), or give them "
+          "up with discard_persisted(), before rows are put in or persisted");
+}
+
+void Checkpoints::restore(uint64_t number, int threads, const Restored& visit) {
+  const MutexLock lock(mutex_);
+  const auto checkpoint = find(number);
+  if (checkpoint == checkpoints_.end() || checkpoint->is_pending) {
+    throw Error(ErrorKind::kStorage, manifests_.path_of(number) +
+                                         ": there is no such checkpoint; restore one of those that are kept");
+  }
+  for (size_t t = tiers_.size(); t-- > 0;) {
+    tiers_[t]->restore(number, threads,
+                       [&visit, t](std::span<const RowHeader> headers, std::span<const Slot> slots) {
+                         visit(t, headers, slots);
+                       });
+  }
+  while (checkpoints_.back().is.number > number) drop(checkpoints_.end() - 1);
+  awaits_restore_ = false;
+}
+
+void Checkpoints::drop_all() {
+  const MutexLock lock(mutex_);
+  while (!checkpoints_.empty()) drop(checkpoints_.end() - 1);
+  awaits_restore_ = false;
+}
+
+void Checkpoints::drop_pending() noexcept {
+  const MutexLock lock(mutex_);
+  for (size_t i = checkpoints_.size(); i-- > 0;) {
+    if (checkpoints_[i].is_pending) drop(checkpoints_.begin() + static_cast<ptrdiff_t>(i));
+  }
+}
+
+}  // namespace embstore::log

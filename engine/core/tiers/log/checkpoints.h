@@ -1,0 +1,100 @@
+// The checkpoints of a table: which there are, pending and kept, over all of its durable tiers.
+//
+// A checkpoint begins at a batch's end in every durable tier. When all that it names is on the medium, its manifest is written,
+// and it's there. A checkpoint is dropped by removing its manifest; only then its records are free.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "threads/mutex.h"
+#include "tiers/durable_tier.h"
+#include "tiers/log/identity.h"
+#include "tiers/log/manifest.h"
+#include "tiers/pool/pool_lock.h"
+
+namespace embstore::log {
+
+struct KeptCheckpoint {
+  uint64_t number;
+  CheckpointId id;
+  uint64_t rows;
+  TableMoment moment;
+};
+
+// Thread-safe, but that begin(), restore() and drop_all() are called while rows neither change nor move.
+class Checkpoints {
+ public:
+  // Takes the table's files for this process alone, and reads the manifests: the lock and they are called `prefix` and an ending.
+  // Nothing has changed on the medium. Throws InUseError, and what Manifests::load() throws.
+  Checkpoints(const std::string& prefix, TableIdentity table,
+              files::FileCalls& calls = files::system_file_calls());
+
+  // With the uuid that new files get.
+  const TableIdentity& table() const { return table_; }
+  // True where an earlier process left checkpoints.
+  bool any_found() const { return !found_.empty(); }
+  // Has the durable tiers, the upper first, take up what is theirs. To be called once, before anything below. They outlive this.
+  // Throws Error(kInvalidArgument) where the checkpoints found have another number of tiers, or what a tier throws.
+  void take_up(std::vector<DurableTier*> tiers);
+
+  // True from begin() to commit() or drop(), for any.
+  bool has_pending() const { return pending_.load(std::memory_order_acquire) != 0; }
+  // Begins the next one and says its number. `moment`: what the table is now, beside its rows. Throws Error(kStorage) where there
+  // are kMostCheckpoints, or what a tier throws; nothing was begun then.
+  uint64_t begin(const TableMoment& moment);
+  // It's durable when this returns. Throws Error(kStorage); then it's still pending. REQUIRES: all rows that belong to it are in
+  // the durable tiers.
+  void commit(uint64_t number, const CheckpointId& id);
+  // Kept or pending: it is no more. Throws Error(kStorage) where a manifest can't be removed; then it's kept still.
+  void drop(uint64_t number);
+
+  // Ascending.
+  std::vector<KeptCheckpoint> kept() const;
+
+  // True where there are checkpoints of an earlier process, and neither restore() nor drop_all() was called.
+  bool awaits_restore() const { return awaits_restore_.load(std::memory_order_acquire); }
+  // Throws Error(kStorage) that says what to do where that is so.
+  void check_is_taken_up() const;
+  // Makes the rows of a kept checkpoint live, and drops those that are newer. Calls visit(tier, headers, slots), with the number
+  // of the durable tier, from so many threads at once. Throws Error(kStorage) where there's no such checkpoint or a record isn't
+  // what was written, or whatever visit throws; no checkpoint is gone then, what was made live in some tiers is for the caller
+  // to erase, and it may be tried again.
+  // REQUIRES: nothing is live, nothing pending.
+  using Restored =
+      std::function<void(size_t tier, std::span<const RowHeader> headers, std::span<const Slot> slots)>;
+  void restore(uint64_t number, int threads, const Restored& visit);
+  // Gives up what earlier processes left.
+  void drop_all();
+  // What is pending is given up. To be called before the tiers are closed.
+  void drop_pending() noexcept;
+
+ private:
+  struct Checkpoint {
+    KeptCheckpoint is;
+    bool is_pending;
+  };
+  using List = std::vector<Checkpoint>;
+  List::iterator find(uint64_t number) REQUIRES(mutex_);
+  void drop(List::iterator checkpoint) REQUIRES(mutex_);
+  void note_pending() REQUIRES(mutex_);
+
+  const std::string prefix_;
+  const pool::PoolLock lock_;  // given up last
+  const Manifests manifests_;
+  TableIdentity table_;
+  std::vector<Manifest> found_;  // until they are taken up
+  std::vector<DurableTier*> tiers_;
+
+  mutable Mutex mutex_;  // tiers' own are taken under it; not held while the medium is waited for
+  List checkpoints_ GUARDED_BY(mutex_);  // ascending
+  uint64_t newest_number_ GUARDED_BY(mutex_) = 0;
+  std::atomic<uint64_t> pending_{0};  // how many
+  std::atomic<bool> awaits_restore_{false};
+};
+
+}  // namespace embstore::log

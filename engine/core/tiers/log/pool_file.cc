@@ -1,0 +1,134 @@
+#include "tiers/log/pool_file.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "errors/error.h"
+#include "files/file.h"
+#include "row/place.h"
+
+namespace embstore::log {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool exists(const std::string& path) {
+  std::error_code code;
+  const fs::file_status status = fs::status(path, code);
+  if (code && status.type() != fs::file_type::not_found) {
+    throw Error(ErrorKind::kStorage, path + ": can't be looked at: " + code.message());
+  }
+  return fs::exists(status);
+}
+
+FileHeader read_header(const std::string& path, files::FileCalls& calls) {
+  FileHeader header{};
+  files::File(calls, path, O_RDONLY).read_at(&header, sizeof header, 0);
+  return header;
+}
+
+// The length of the file, and its name, outlive a power cut.
+void sync_file(const std::string& path, files::FileCalls& calls) {
+  files::File(calls, path, O_RDWR, {.for_the_medium = true}).sync();
+  const fs::path parent = fs::path(path).parent_path();
+  files::sync_directory(calls, (parent.empty() ? fs::path(".") : parent).string());
+}
+
+// An earlier version kept checkpoints in a file beside the rows.
+void refuse_earlier(const std::string& path) {
+  const std::string beside = fs::path(path).replace_extension(".checkpoints").string();
+  if (exists(beside)) throw Error(ErrorKind::kStorage, beside + ": " + kEarlierVersionRefusal);
+}
+
+std::unique_ptr<medium::PmemFile> make(const std::string& path, const TableIdentity& table, uint64_t records,
+                                       const LibPmem& libpmem, files::FileCalls& calls) {
+  if (exists(path)) {
+    const FileHeader header = read_header(path, calls);
+    const HeaderIs is = kind_of(header, kRowsMagic);
+    // What isn't a pool's is somebody's, and stays.
+    if (is != HeaderIs::kOurs && is != HeaderIs::kBlank && is != HeaderIs::kTorn) {
+      check_header(path, header, kRowsMagic, table);
+    }
+    if (calls.unlink(path.c_str()) != 0) {
+      const int reason = errno;
+      throw files::FileError(path, "can't be removed", reason);
+    }
+  }
+  const RecordShape shape = shape_in_pool(table.layout);
+  try {
+    auto rows = std::make_unique<medium::PmemFile>(libpmem, path, shape.file_bytes(records),
+                                                   LibPmem::kFileCreate | LibPmem::kFileExcl);
+    const FileHeader header =
+        make_header(kRowsMagic, table, /*number=*/0, records, static_cast<uint32_t>(shape.stride));
+    rows->write(0, &header, sizeof header);
+    rows->settle(0, kHeaderBytes);
+    sync_file(path, calls);
+    return rows;
+  } catch (...) {
+    calls.unlink(path.c_str());
+    throw;
+  }
+}
+
+std::unique_ptr<medium::PmemFile> take_up(const std::string& path, const TableIdentity& table,
+                                          uint64_t size_bytes, uint64_t records, const LibPmem& libpmem,
+                                          files::FileCalls& calls) {
+  if (!exists(path)) {
+    throw Error(
+        ErrorKind::kStorage,
+        path + ": is missing, and checkpoints beside it speak of its rows; put it back, or remove them too");
+  }
+  const FileHeader header = read_header(path, calls);
+  check_header(path, header, kRowsMagic, table);
+  const RecordShape shape = shape_in_pool(table.layout);
+  if (header.uuid != table.uuid) {
+    throw Error(ErrorKind::kStorage,
+                path + ": isn't the pool that the checkpoints beside it are of; put back the one that is");
+  }
+  if (header.stride != shape.stride) {
+    throw Error(ErrorKind::kStorage, path + ": is damaged: its header makes no sense");
+  }
+  const uint64_t file_bytes = fs::file_size(path);
+  const uint64_t records_so_far = records_that_fit(table.layout, file_bytes);
+  if (records < records_so_far) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "storage_size: " + std::to_string(size_bytes) + " bytes are fewer than " + path +
+                    " was made with: it has room for " + std::to_string(records_so_far) + " rows, not " +
+                    std::to_string(records) + ", and never less");
+  }
+  if (records == records_so_far) return std::make_unique<medium::PmemFile>(libpmem, path);
+  auto longer =
+      std::make_unique<medium::PmemFile>(libpmem, path, shape.file_bytes(records), LibPmem::kFileCreate);
+  sync_file(path, calls);
+  return longer;
+}
+
+}  // namespace
+
+RecordShape shape_in_pool(const RowLayout& layout) { return {layout, kMediaLineBytes}; }
+
+uint64_t records_that_fit(const RowLayout& layout, uint64_t file_bytes) {
+  const uint64_t pages = file_bytes / kPageBytes * kPageBytes;
+  if (pages <= kHeaderBytes) return 0;
+  return std::min<uint64_t>((pages - kHeaderBytes) / shape_in_pool(layout).stride, RowRef::kMaxSlots);
+}
+
+std::unique_ptr<medium::PmemFile> open_pool_file(const std::string& path, const TableIdentity& table,
+                                                 uint64_t size_bytes, bool is_needed, const LibPmem& libpmem,
+                                                 files::FileCalls& calls) {
+  const uint64_t records = records_that_fit(table.layout, size_bytes);
+  if (records == 0) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "storage_size: " + std::to_string(size_bytes) + " bytes are too few for the pool " + path);
+  }
+  if (is_needed) return take_up(path, table, size_bytes, records, libpmem, calls);
+  refuse_earlier(path);
+  return make(path, table, records, libpmem, calls);
+}
+
+}  // namespace embstore::log

@@ -1,0 +1,337 @@
+#include "tiers/log/pool_tier.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "access/phase.h"
+#include "access/safe_point.h"
+#include "errors/error.h"
+#include "platform/prefetch.h"
+#include "row/row_copy.h"
+#include "threads/shared_work.h"
+
+namespace embstore {
+namespace {
+
+constexpr size_t kRowsFetchedAhead = 8;
+
+// By floats, since that copy may race; see row_copy.h.
+log::RecordHeader copy_record_header(const std::byte* record) {
+  constexpr int kFloats = sizeof(log::RecordHeader) / sizeof(float);
+  float bits[kFloats];
+  copy_row<kFloats>(bits, reinterpret_cast<const float*>(record), kFloats);
+  log::RecordHeader header;
+  std::memcpy(&header, bits, sizeof header);
+  return header;
+}
+
+uint64_t slot_count_of(const medium::PmemFile& file, const RowLayout& layout) {
+  return log::records_that_fit(layout, file.size_bytes());
+}
+
+// Beyond it, all slots are looked at.
+uint64_t most_arrivals(PoolRole role, uint64_t slots) {
+  return role == PoolRole::kMiddle ? std::max<uint64_t>(slots / 32, 256) : 0;
+}
+
+}  // namespace
+
+uint64_t PoolTier::slots_for(const RowLayout& layout, uint64_t size_bytes) {
+  return log::records_that_fit(layout, size_bytes);
+}
+
+PoolTier::PoolTier(const std::string& path, const log::TableIdentity& table, uint64_t size_bytes,
+                   bool is_needed, const LibPmem& libpmem, files::FileCalls& calls, PoolRole role)
+    : PoolTier(table, role, log::open_pool_file(path, table, size_bytes, is_needed, libpmem, calls)) {}
+
+PoolTier::PoolTier(const log::TableIdentity& table, PoolRole role, std::unique_ptr<medium::PmemFile> rows)
+    : layout_(table.layout),
+      shape_(log::shape_in_pool(table.layout)),
+      role_(role),
+      path_(rows->path()),
+      rows_(std::move(rows)),
+      ranks_(std::make_unique<SlotRanks>(slot_count_of(*rows_, layout_), slot_count_of(*rows_, layout_),
+                                         /*accessed=*/false)),
+      slots_(slot_count_of(*rows_, layout_), slot_count_of(*rows_, layout_), /*most_arrivals=*/0),
+      references_(slots_.slots()),
+      unverified_(slots_.slots()),
+      arrivals_(slots_.slots(), most_arrivals(role, slots_.slots())) {}
+
+PoolTier::~PoolTier() = default;
+
+void PoolTier::close() { rows_.reset(); }
+
+// --- Rows
+
+void PoolTier::write(const RowBatch& rows, std::span<Slot> slots) {
+  if (!slots_.try_claim(rows.size())) {
+    throw Error(ErrorKind::kStoreFull, path_ + ": the pool has no " + std::to_string(rows.size()) +
+                                           " free slots of its " + std::to_string(slots_.slots()) +
+                                           "; give it a larger storage_size");
+  }
+  slots_.take(slots);
+  std::sort(slots.begin(), slots.end());  // media are written best in the order of their lines
+  Phase phase(meter());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i + kRowsFetchedAhead < rows.size()) ranks_->prefetch(slots[i + kRowsFetchedAhead]);
+    put(slots[i], rows.header(i), rows.row(i), phase);
+  }
+  fence();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    references_.add_live(slots[i]);
+    rank(slots[i], rows.header(i));
+  }
+}
+
+void PoolTier::fill_rank(Slot slot, const RowHeader& header) noexcept {
+  ranks_->fill(slot, header.key, header.frequency, header.served, header.stamp);
+}
+
+void PoolTier::rank(Slot slot, const RowHeader& header) noexcept {
+  fill_rank(slot, header);
+  if (role_ != PoolRole::kMiddle) return;
+  const MutexLock lock(arrivals_mutex_);
+  arrivals_.note(slot);
+}
+
+void PoolTier::was_copy(Slot slot, const RowHeader& header) noexcept { rank(slot, header); }
+
+bool PoolTier::take_arrivals(std::vector<Slot>& slots) {
+  const MutexLock lock(arrivals_mutex_);
+  return arrivals_.take(slots);
+}
+
+int64_t PoolTier::key(Slot slot) const { return copy_record_header(rows_->data() + shape_.offset(slot)).key; }
+
+Slot PoolTier::write_claimed(const RowHeader& header, const float* floats, bool is_live) noexcept {
+  Phase phase(meter());
+  return write_claimed(header, floats, is_live, phase);
+}
+
+Slot PoolTier::write_claimed(const RowHeader& header, const float* floats, bool is_live,
+                             Phase& phase) noexcept {
+  Slot slot;
+  slots_.take(std::span(&slot, 1));
+  put(slot, header, floats, phase);
+  if (is_live) {
+    references_.add_live(slot);
+    rank(slot, header);
+  }
+  return slot;
+}
+
+void PoolTier::put(Slot slot, const RowHeader& header, const float* floats, Phase& phase) noexcept {
+  auto record = log::RecordHeader::of(header, next_checkpoint_.load(std::memory_order_relaxed), slot);
+  shape_.seal(record, floats);
+  const size_t offset = shape_.offset(slot);
+  rows_->write(offset, &record, sizeof record);
+  rows_->write(offset + sizeof record, floats, shape_.row_bytes);
+  const Access of_header = rows_->access_of_write(sizeof record);
+  const Access of_floats = rows_->access_of_write(shape_.row_bytes);
+  phase.count_at(meter(), of_header, 1, sizeof record);
+  phase.count_at(meter(), of_floats, 1, shape_.row_bytes);
+  if (phase.wants_places()) [[unlikely]] {
+    phase.touch(meter(), of_header, sizeof record, rows_->data() + offset);
+    phase.touch(meter(), of_floats, shape_.row_bytes, rows_->data() + offset + sizeof record);
+  }
+  if (unverified_.contains(slot)) unverified_.remove(slot);
+}
+
+void PoolTier::read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
+                         std::vector<DamagedRow>& damaged) const {
+  const size_t floats = part == RowPart::kAll ? layout_.row_floats() : layout_.block_floats();
+  const size_t bytes = sizeof(log::RecordHeader) + floats * sizeof(float);
+  rows.resize(places.size());
+  Phase phase(meter());
+  phase.count(Access::kLoad, places.size(), bytes);
+  if (phase.wants_places()) [[unlikely]] {
+    for (const Place& place : places) {
+      phase.touch(meter(), Access::kLoad, bytes, rows_->data() + shape_.offset(place.slot));
+    }
+  }
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (i + kRowsFetchedAhead < places.size()) {
+      const Slot ahead = places[i + kRowsFetchedAhead].slot;
+      prefetch_bytes(rows_->data() + shape_.offset(ahead), bytes);
+      ranks_->prefetch(ahead);
+    }
+    const Place& place = places[i];
+    const std::byte* const from = rows_->data() + shape_.offset(place.slot);
+    const log::RecordHeader record = copy_record_header(from);
+    copy_row<0>(rows.row(i), reinterpret_cast<const float*>(from + sizeof record), static_cast<int>(floats));
+    RowHeader& header = rows.header(i);
+    header = record.row();
+    const Rank rank = ranks_->rank(place.slot, CacheStrategy::kLfu);
+    header.served = rank.count - std::min(rank.count, header.frequency);
+    header.stamp = rank.stamp;
+    const bool is_unverified = unverified_.contains(place.slot);
+    const char* fault = is_unverified
+                            ? log::fault_of(record, place.slot, rows.row(i), part == RowPart::kAll, shape_)
+                            : nullptr;
+    if (fault == nullptr && !is_of(record, place)) fault = "it's that of another row";
+    if (fault == nullptr) {
+      if (is_unverified && part == RowPart::kAll) unverified_.remove(place.slot);
+      continue;
+    }
+    header.key = place.key;
+    damaged.push_back({i, damage_of(place.slot, fault)});
+  }
+}
+
+bool PoolTier::is_of(const log::RecordHeader& record, const Place& place) {
+  return record.key == place.key && record.record == place.slot;
+}
+
+std::string PoolTier::damage_of(Slot slot, const char* fault) const {
+  return path_ + ": the record in slot " + std::to_string(slot) + " (at byte " +
+         std::to_string(shape_.offset(slot)) + ") is damaged: " + fault;
+}
+
+uint64_t PoolTier::reused_places() const { return slots_.reused_slots(); }
+
+void PoolTier::erase(std::span<const Place> places) {
+  constexpr size_t kSlotsAtOnce = 256;
+  Slot free[kSlotsAtOnce];
+  size_t count = 0;
+  for (const Place& place : places) {
+    ranks_->empty(place.slot);
+    if (references_.remove_live(place.slot)) free[count++] = place.slot;
+    if (count == kSlotsAtOnce) {
+      slots_.give_back(std::span(free, count));
+      count = 0;
+    }
+  }
+  if (count != 0) slots_.give_back(std::span(free, count));
+}
+
+TierStats PoolTier::stats() const {
+  return TierStats{
+      .name = "PMEM_POOL",
+      .rows = references_.live_slots(),
+      .row_bytes = layout_.row_bytes(),
+      .address = reinterpret_cast<uintptr_t>(rows_->data() + shape_.offset(0)),
+      .mapped_bytes = rows_->size_bytes(),
+      .path = path_,
+      .is_pmem = rows_->is_pmem(),
+  };
+}
+
+std::string PoolTier::described_room() const {
+  return path_ + ", of whose " + std::to_string(slot_count()) + " places " + std::to_string(free_slots()) +
+         " are free, " + std::to_string(kHeadroomSlots) + " of them for moves";
+}
+
+// --- Checkpoints
+
+void PoolTier::take_up(std::span<const TierRows> kept) {
+  for (const TierRows& checkpoint : kept) {
+    const bool fits =
+        checkpoint.extents.size() <= 1 &&
+        (checkpoint.extents.empty() || log::end_of_rows(checkpoint.extents.front().rows) <= slots_.slots());
+    if (!fits) {
+      throw Error(ErrorKind::kStorage, path_ + ": is truncated: checkpoint " +
+                                           std::to_string(checkpoint.checkpoint) +
+                                           " has rows beyond its end; put it back as it was");
+    }
+  }
+  const MutexLock lock(mutex_);
+  for (const TierRows& checkpoint : kept) {
+    references_.load(checkpoint.checkpoint, checkpoint.extents.empty() ? std::span<const uint64_t>()
+                                                                       : checkpoint.extents.front().rows);
+    newest_checkpoint_ = checkpoint.checkpoint;
+  }
+  note_pending();
+  slots_.begin_with(references_.taken());
+}
+
+void PoolTier::note_pending() {
+  const uint64_t oldest = references_.oldest_pending();
+  next_checkpoint_.store(oldest == 0 ? newest_checkpoint_ + 1 : oldest, std::memory_order_relaxed);
+}
+
+void PoolTier::begin_checkpoint(uint64_t number) {
+  const MutexLock lock(mutex_);
+  references_.begin(number);
+  newest_checkpoint_ = number;
+  note_pending();
+}
+
+void PoolTier::add_to_checkpoints(uint64_t first_number, Slot slot) noexcept {
+  if (references_.add_to_pending(first_number, slot)) slots_.give_back(std::span(&slot, 1));
+}
+
+std::vector<ExtentRows> PoolTier::bring_to_medium(uint64_t number) {
+  rows_->sync(0, rows_->size_bytes());
+  const MutexLock lock(mutex_);
+  references_.settle(number);
+  note_pending();
+  return {{.extent = 0, .capacity = slots_.slots(), .rows = references_.bits(number).copy(slots_.slots())}};
+}
+
+void PoolTier::drop_checkpoint(uint64_t number) noexcept {
+  const MutexLock lock(mutex_);
+  if (!references_.has(number)) return;
+  references_.drop(number, [this](std::span<const Slot> slots) { slots_.give_back(slots); });
+  note_pending();
+}
+
+// --- Restoring
+
+void PoolTier::read_headers(std::span<const Slot> slots, uint64_t number,
+                            std::vector<RowHeader>& headers) const {
+  headers.clear();
+  Phase phase(meter());
+  phase.count(Access::kLoad, slots.size(), sizeof(log::RecordHeader));
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (i + 2 * kRowsFetchedAhead < slots.size()) {
+      prefetch_line(rows_->data() + shape_.offset(slots[i + 2 * kRowsFetchedAhead]));
+    }
+    const log::RecordHeader record = log::header_of(rows_->data() + shape_.offset(slots[i]));
+    const char* const fault = !record.is_whole()          ? "its header's checksum is wrong"
+                              : record.record != slots[i] ? "it's the record of another slot"
+                              : record.epoch > number ? "it's younger than the checkpoint that is to have it"
+                                                      : nullptr;
+    if (fault != nullptr) throw Error(ErrorKind::kStorage, damage_of(slots[i], fault));
+    headers.push_back(record.row());
+  }
+}
+
+void PoolTier::restore(uint64_t number, int threads, const Restored& visit) {
+  // A thread's next piece of the bitmap: so much that visitors get long batches.
+  constexpr size_t kWordsAtOnce = 64;
+  const log::RowBits& bits = references_.bits(number);
+  const size_t pieces = (bits.words() + kWordsAtOnce - 1) / kWordsAtOnce;
+  try {
+    share_work(pieces, threads, [&](const auto& next) {
+      std::vector<Slot> slots;
+      std::vector<RowHeader> headers;
+      for (size_t piece = next(); piece < pieces; piece = next()) {
+        slots.clear();
+        const size_t first = piece * kWordsAtOnce;
+        for (size_t i = first; i < std::min(first + kWordsAtOnce, bits.words()); ++i) {
+          log::for_each_row(bits.word(i), i * 64,
+                            [&](uint64_t slot) { slots.push_back(static_cast<Slot>(slot)); });
+        }
+        if (slots.empty()) continue;
+        read_headers(slots, number, headers);
+        for (size_t i = 0; i < slots.size(); ++i) fill_rank(slots[i], headers[i]);
+        visit(headers, slots);
+        safe_point();
+      }
+    });
+  } catch (...) {
+    for (size_t i = 0; i < bits.words(); ++i) {
+      log::for_each_row(bits.word(i), i * 64, [&](uint64_t slot) { ranks_->empty(static_cast<Slot>(slot)); });
+    }
+    throw;
+  }
+  {
+    const MutexLock arrivals_lock(arrivals_mutex_);
+    arrivals_.note_too_many();
+  }
+  references_.make_live(number);
+  unverified_.assign(bits.copy(slots_.slots()));
+}
+
+}  // namespace embstore

@@ -1,0 +1,152 @@
+// The log in persistent memory: one extent, all of a pool, whose records are written in any order and given out again.
+//
+// Rows are written out of place. The slots of a checkpoint that is kept are never written. engine/FORMAT.md, section LOG, has the
+// bytes, and why this is correct.
+//
+// Locks: a tier's own are innermost. A thread that wrote calls fence() before others may know of the rows.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "files/file_calls.h"
+#include "memory/libpmem.h"
+#include "row/place.h"
+#include "row/row_batch.h"
+#include "row/row_layout.h"
+#include "threads/mutex.h"
+#include "tiers/durable_tier.h"
+#include "tiers/log/identity.h"
+#include "tiers/log/pool_file.h"
+#include "tiers/log/record.h"
+#include "tiers/log/row_bits.h"
+#include "tiers/log/slot_references.h"
+#include "tiers/memory/slot_allocator.h"
+#include "tiers/memory/slot_arrivals.h"
+#include "tiers/memory/slot_ranks.h"
+#include "tiers/ranked_tier.h"
+#include "tiers/tier.h"
+
+namespace embstore {
+
+class Phase;
+
+// Whether rows go on from the pool to a tier below it.
+enum class PoolRole { kLast, kMiddle };
+
+class PoolTier final : public Tier, public RankedTier, public DurableTier {
+ public:
+  // Slots that stay for copies that may not be needed; see try_claim().
+  static constexpr uint64_t kHeadroomSlots = 4096;
+
+  // How many rows a pool of so many bytes has slots for, headroom included. 0 where there's no room for any.
+  static uint64_t slots_for(const RowLayout& layout, uint64_t size_bytes);
+
+  // Opens the pool at `path`, or makes it. is_needed: checkpoints have
+  // rows there, which take_up() is told of. Throws as open_pool_file() does.
+  PoolTier(const std::string& path, const log::TableIdentity& table, uint64_t size_bytes, bool is_needed,
+           const LibPmem& libpmem = embstore::libpmem(), files::FileCalls& calls = files::system_file_calls(),
+           PoolRole role = PoolRole::kLast);
+  ~PoolTier() override;
+
+  // --- Tier
+  // Claims for itself, headroom included; fenced.
+  void write(const RowBatch& rows, std::span<Slot> slots) override;
+  // A row whose checksum is wrong is damaged. Those of rows that this process wrote, or has read, aren't computed.
+  void read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
+                 std::vector<DamagedRow>& damaged) const override;
+  uint64_t reused_places() const override;
+  // Places of a checkpoint stay taken until it's dropped. Doesn't fail.
+  void erase(std::span<const Place> places) override;
+  TierStats stats() const override;
+  void close() override;
+
+  // --- RankedTier
+  // Of rows in the slots: by what they rank, as `served` and `stamp` were when they came. Of a pool in the middle, only of
+  // those that are here: a clean copy of a row above has none.
+  SlotRanks& ranks() const override { return *ranks_; }
+  uint64_t slot_count() const override { return slots_.slots(); }
+  uint64_t most_slots() const override { return slots_.slots(); }
+  uint64_t untouched_from() const override { return slots_.untouched_from(); }
+  int64_t key(Slot slot) const override;
+  bool take_arrivals(std::vector<Slot>& slots) override;
+  bool is_first() const override { return false; }
+
+  uint64_t free_slots() const { return slots_.free_slots(); }  // neither taken nor claimed
+  // Which pool has how many of them, for an error that says that they are too few.
+  std::string described_room() const;
+
+  // --- Claims: a row that changed above has a right to a slot.
+  // False, and nothing is claimed, where that would leave less than the headroom.
+  bool try_claim(uint64_t count) { return slots_.try_claim(count, kHeadroomSlots); }
+  // The same, for whoever can do without: so many slots are left that were set aside.
+  bool try_claim_spare(uint64_t count) {
+    return slots_.try_claim(count, kHeadroomSlots + set_aside_.load(std::memory_order_relaxed));
+  }
+  void set_aside(uint64_t slots) { set_aside_.store(slots, std::memory_order_relaxed); }
+  void give_claim_back(uint64_t count) { slots_.give_claim_back(count); }
+  // Writes a row for which a slot was claimed, and says where it is. Not fenced. Can't fail.
+  // is_live: something will refer to it; else it's written for checkpoints alone.
+  Slot write_claimed(const RowHeader& header, const float* floats, bool is_live) noexcept;
+  // One of several rows, which the caller's phase at this tier counts.
+  Slot write_claimed(const RowHeader& header, const float* floats, bool is_live, Phase& phase) noexcept;
+  // A clean copy is the row again. How it ranks now, the copy doesn't keep durably.
+  void was_copy(Slot slot, const RowHeader& header) noexcept;
+  // The row is above from now on, and what is in the slot is its clean copy.
+  void is_copy(Slot slot) noexcept {
+    if (role_ == PoolRole::kMiddle) ranks_->empty(slot);
+  }
+  // What this thread wrote is durable when this returns.
+  void fence() noexcept { rows_->drain(); }
+
+  // --- DurableTier
+  void take_up(std::span<const TierRows> kept) override;
+  void begin_checkpoint(uint64_t number) override;
+  // REQUIRES: fence() was called by all who wrote for it, and nothing will be added to it any more.
+  std::vector<ExtentRows> bring_to_medium(uint64_t number) override;
+  void drop_checkpoint(uint64_t number) noexcept override;
+  // Reads nothing but headers: floats are checked when they are read.
+  void restore(uint64_t number, int threads, const Restored& visit) override;
+
+  // The row in `slot` belongs to every pending checkpoint from `first_number` on. Where there's none any more, and the row
+  // isn't live, the slot is free.
+  void add_to_checkpoints(uint64_t first_number, Slot slot) noexcept;
+
+ private:
+  PoolTier(const log::TableIdentity& table, PoolRole role, std::unique_ptr<medium::PmemFile> rows);
+
+  void put(Slot slot, const RowHeader& header, const float* floats, Phase& phase) noexcept;
+  void fill_rank(Slot slot, const RowHeader& header) noexcept;
+  void rank(Slot slot, const RowHeader& header) noexcept;  // of a row that came to the slot
+  static bool is_of(const log::RecordHeader& record, const Place& place);
+  void read_headers(std::span<const Slot> slots, uint64_t number, std::vector<RowHeader>& headers) const;
+  void note_pending() REQUIRES(mutex_);
+  std::string damage_of(Slot slot, const char* fault) const;
+
+  const RowLayout layout_;
+  const log::RecordShape shape_;
+  const PoolRole role_;
+  const std::string path_;  // of the rows
+  std::unique_ptr<medium::PmemFile> rows_;
+  std::unique_ptr<SlotRanks> ranks_;
+  SlotAllocator slots_;
+  std::atomic<uint64_t> set_aside_{0};
+  log::SlotReferences references_;
+  // Of rows that an earlier process wrote, and that weren't read as a whole yet: what this one writes comes back as it
+  // was, and what didn't reach the medium shows only to the next.
+  mutable log::RowBits unverified_;
+
+  Mutex arrivals_mutex_;
+  SlotArrivals arrivals_ GUARDED_BY(arrivals_mutex_);
+
+  Mutex mutex_;
+  uint64_t newest_checkpoint_ GUARDED_BY(mutex_) = 0;
+  std::atomic<uint64_t> next_checkpoint_{1};  // the first that a record which is written now may belong to
+};
+
+}  // namespace embstore

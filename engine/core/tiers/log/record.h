@@ -1,0 +1,107 @@
+// One row as it lies on a durable medium: a header of 64 bytes, then the row's floats. engine/FORMAT.md, section LOG, has the
+// same in words; whoever changes one changes the other, and the version.
+//
+// The record has three checksums, so that a reader checks what it reads and no more: of the header, of the weights, and of the
+// optimizer's slots.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "platform/crc32c.h"
+#include "row/place.h"
+#include "row/row_batch.h"
+#include "row/row_layout.h"
+
+namespace embstore::log {
+
+static_assert(std::endian::native == std::endian::little, "the files are little-endian");
+
+inline constexpr size_t kPageBytes = 4096;
+inline constexpr size_t kHeaderBytes = kPageBytes;  // of a file; its records follow
+// The unit in which persistent memory is written: what shares such a line may be torn with it.
+inline constexpr size_t kMediaLineBytes = 256;
+
+constexpr size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+struct RecordHeader {
+  int64_t key;
+  uint64_t frequency : 48;
+  uint64_t save_span : 16;
+  int64_t version;
+  uint64_t served;  // this and the next: by which tiers rank the row, as they were when it was written
+  uint64_t stamp;
+  uint64_t epoch;             // no checkpoint of a smaller number has this record
+  uint32_t record;            // the number of the record in its extent
+  uint32_t weights_checksum;  // CRC-32C of the first block of floats
+  uint32_t slots_checksum;    // CRC-32C of the other blocks
+  uint32_t checksum;          // CRC-32C of the bytes before it
+
+  static RecordHeader of(const RowHeader& row, uint64_t epoch, uint32_t record) {
+    return {.key = row.key,
+            .frequency = row.frequency & RowMeta::kFrequencyBits,
+            .save_span = row.save_span & 0xffff,
+            .version = row.version,
+            .served = row.served,
+            .stamp = row.stamp,
+            .epoch = epoch,
+            .record = record,
+            .weights_checksum = 0,
+            .slots_checksum = 0,
+            .checksum = 0};
+  }
+  RowHeader row() const { return {key, frequency, version, served, stamp, save_span}; }
+  bool is_whole() const { return checksum == computed_checksum(); }
+  uint32_t computed_checksum() const { return crc32c(this, offsetof(RecordHeader, checksum)); }
+};
+static_assert(sizeof(RecordHeader) == 64);
+
+// How long the records of a table are, and where they lie in a file.
+struct RecordShape {
+  // stride_unit: each record begins at a multiple of so many bytes, from the first on.
+  RecordShape(const RowLayout& layout, size_t stride_unit)
+      : weights_bytes(layout.block_floats() * sizeof(float)),
+        row_bytes(layout.row_bytes()),
+        stride(round_up(sizeof(RecordHeader) + layout.row_bytes(), stride_unit)) {}
+
+  uint64_t offset(uint64_t record) const { return kHeaderBytes + record * stride; }
+  uint64_t file_bytes(uint64_t records) const { return round_up(offset(records), kPageBytes); }
+
+  uint32_t checksum_of_weights(const void* floats) const { return crc32c(floats, weights_bytes); }
+  uint32_t checksum_of_slots(const void* floats) const {
+    return crc32c(static_cast<const std::byte*>(floats) + weights_bytes, row_bytes - weights_bytes);
+  }
+  // Gives the header the checksums of these floats, and its own.
+  void seal(RecordHeader& header, const void* floats) const {
+    header.weights_checksum = checksum_of_weights(floats);
+    header.slots_checksum = checksum_of_slots(floats);
+    header.checksum = header.computed_checksum();
+  }
+
+  size_t weights_bytes;  // the first block of floats
+  size_t row_bytes;      // all blocks
+  size_t stride;         // from one record to the next
+};
+
+inline RecordHeader header_of(const std::byte* record) {
+  RecordHeader header;
+  std::memcpy(&header, record, sizeof header);
+  return header;
+}
+
+// Null, or what is wrong with the record that was read as number `record` of its extent, with as many of its floats as `part`
+// says.
+inline const char* fault_of(const RecordHeader& header, uint32_t record, const void* floats, bool all_floats,
+                            const RecordShape& shape) {
+  if (!header.is_whole()) return "its header's checksum is wrong";
+  if (header.record != record) return "it's the record of another place";
+  if (header.weights_checksum != shape.checksum_of_weights(floats)) return "its weights' checksum is wrong";
+  if (all_floats && header.slots_checksum != shape.checksum_of_slots(floats)) {
+    return "the checksum of its optimizer's slots is wrong";
+  }
+  return nullptr;
+}
+
+}  // namespace embstore::log

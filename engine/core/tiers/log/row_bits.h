@@ -1,0 +1,76 @@
+// Sets of records, one bit each: record r is bit r % 64 of word r / 64.
+#pragma once
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "memory/huge_pages.h"
+
+namespace embstore::log {
+
+// A set that doesn't change, as manifests have it.
+using RowWords = std::vector<uint64_t>;
+
+constexpr size_t words_for(uint64_t records) { return (records + 63) / 64; }
+inline bool contains(std::span<const uint64_t> words, uint64_t record) {
+  return record / 64 < words.size() && (words[record / 64] >> (record % 64) & 1) != 0;
+}
+inline uint64_t count_rows(std::span<const uint64_t> words) {
+  uint64_t rows = 0;
+  for (const uint64_t word : words) rows += static_cast<uint64_t>(std::popcount(word));
+  return rows;
+}
+// One more than the last record of the set; 0 of an empty one.
+inline uint64_t end_of_rows(std::span<const uint64_t> words) {
+  for (size_t i = words.size(); i > 0; --i) {
+    if (words[i - 1] != 0) return i * 64 - static_cast<size_t>(std::countl_zero(words[i - 1]));
+  }
+  return 0;
+}
+// Calls visit(record) for each bit of the word, whose lowest bit is record `first`.
+template <class Visit>
+void for_each_row(uint64_t word, uint64_t first, Visit visit) {
+  for (; word != 0; word &= word - 1) visit(first + static_cast<uint64_t>(std::countr_zero(word)));
+}
+
+// A set that several threads change at once.
+class RowBits {
+ public:
+  explicit RowBits(uint64_t records) : words_(words_for(records)) {}
+
+  size_t words() const { return words_.size(); }
+  uint64_t word(size_t i) const { return words_[i].load(std::memory_order_acquire); }
+  void set_word(size_t i, uint64_t bits) { words_[i].store(bits, std::memory_order_release); }
+
+  bool contains(uint64_t record) const { return (word(record / 64) >> (record % 64) & 1) != 0; }
+  void add(uint64_t record) { words_[record / 64].fetch_or(bit(record), std::memory_order_acq_rel); }
+  // False where it wasn't in the set.
+  bool remove(uint64_t record) {
+    return (words_[record / 64].fetch_and(~bit(record), std::memory_order_acq_rel) & bit(record)) != 0;
+  }
+  void assign(std::span<const uint64_t> from) {
+    for (size_t i = 0; i < words(); ++i) set_word(i, i < from.size() ? from[i] : 0);
+  }
+  // Of the first so many records. REQUIRES, for a set of one moment: nobody changes it meanwhile.
+  RowWords copy(uint64_t records) const {
+    RowWords copied(words_for(records));
+    for (size_t i = 0; i < copied.size(); ++i) copied[i] = word(i);
+    return copied;
+  }
+  uint64_t count() const {
+    uint64_t rows = 0;
+    for (size_t i = 0; i < words(); ++i) rows += static_cast<uint64_t>(std::popcount(word(i)));
+    return rows;
+  }
+
+ private:
+  static uint64_t bit(uint64_t record) { return uint64_t{1} << (record % 64); }
+
+  PageArray<std::atomic<uint64_t>> words_;
+};
+
+}  // namespace embstore::log

@@ -1,0 +1,248 @@
+#include "tiers/make_tiers.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+#include "access/tier_meter.h"
+#include "errors/error.h"
+#include "memory/memory.h"
+#include "tiers/leveldb/leveldb_tier.h"
+#include "tiers/ssd_hash/ssd_hash_tier.h"
+
+namespace embstore {
+namespace {
+
+// Enough to evict in batches worth a scan of the tier, and to let writers go on meanwhile; little beside
+// the tier itself.
+constexpr uint64_t kLeastHeadroomRows = 256;
+constexpr uint64_t kMostHeadroomRows = 16384;
+
+// Of a pool's file, beside which its checkpoints lie.
+constexpr const char* kPoolEnding = ".pool";
+
+const std::string& path_of(const TierSpec& spec) {
+  if (spec.path) return *spec.path;
+  throw Error(ErrorKind::kInvalidArgument, "storage_path: a " + spec.kind + " tier needs one");
+}
+
+// Beyond a first tier's headroom, for batches that bring more rows than there is room for: addresses alone, until
+// one comes. As much as the rows of a batch can take whose gradients a computer has memory for.
+constexpr uint64_t kMostBytesOfOneBatch = uint64_t{64} << 30;
+constexpr uint64_t kMostRowsOfOneBatch = uint64_t{1} << 26;
+
+std::unique_ptr<Memory> make_memory(const TierSpec& spec, size_t size_bytes, size_t reserved_bytes) {
+  if (spec.kind == "DRAM") return allocate_heap_memory(size_bytes, reserved_bytes);
+  if (spec.kind == "PMEM_MEMKIND") return allocate_memkind_memory(size_bytes);
+  return map_libpmem_memory(path_of(spec), size_bytes);
+}
+
+std::unique_ptr<MemoryTier> make_memory_tier(const TierSpec& spec, const RowLayout& layout, MemoryRole role,
+                                             uint64_t slots) {
+  uint64_t most_slots = slots;
+  if (role == MemoryRole::kFirst && spec.kind == "DRAM") {
+    most_slots += std::min({kMostRowsOfOneBatch, kMostBytesOfOneBatch / layout.row_bytes(),
+                            uint64_t{RowRef::kMaxSlots} - slots});
+  }
+  return std::make_unique<MemoryTier>(spec.kind, layout, role, slots, most_slots,
+                                      make_memory(spec, MemoryTier::bytes_for(layout, role, slots),
+                                                  MemoryTier::bytes_for(layout, role, most_slots)));
+}
+
+MemoryRole role_of(size_t tier, size_t tiers) {
+  if (tiers == 1) return MemoryRole::kOnly;
+  if (tier == 0) return MemoryRole::kFirst;
+  return tier + 1 == tiers ? MemoryRole::kLast : MemoryRole::kMiddle;
+}
+
+CompactionMode compaction_mode() {
+  constexpr const char* kVariable = "TF_SSDHASH_ASYNC_COMPACTION";
+  const char* const value = std::getenv(kVariable);
+  const std::string_view mode = value != nullptr ? value : "";
+  if (mode.empty() || mode == "0") return CompactionMode::kWritingThread;
+  if (mode == "1") return CompactionMode::kOwnThread;
+  throw Error(ErrorKind::kInvalidArgument,
+              std::string(kVariable) +
+                  " must be 0 (the writing thread compacts) or 1 (a thread of its "
+                  "own), got " +
+                  value);
+}
+
+std::unique_ptr<SsdHashTier> make_ssd_hash(const log::TableIdentity& table, const TierSpec& spec,
+                                           bool is_durable) {
+  SsdHashOptions options = spec.ssd_hash;
+  options.compaction = compaction_mode();
+  options.keeps_checkpoints = is_durable;
+  return std::make_unique<SsdHashTier>(table, path_of(spec), options);
+}
+
+std::unique_ptr<PoolTier> make_pool(const log::Checkpoints& checkpoints, const TierSpec& spec, size_t tier,
+                                    size_t tiers) {
+  const RowLayout& layout = checkpoints.table().layout;
+  if (tier != 1 || tiers > 3) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "tiers: PMEM_POOL can only be the second, below DRAM, and have one tier below it");
+  }
+  if (!spec.size_bytes) {
+    throw Error(ErrorKind::kInvalidArgument, "storage_size: a PMEM_POOL tier needs one");
+  }
+  if (PoolTier::slots_for(layout, *spec.size_bytes) <= PoolTier::kHeadroomSlots) {
+    throw Error(ErrorKind::kInvalidArgument, "storage_size: a pool of " + std::to_string(*spec.size_bytes) +
+                                                 " bytes has no room for rows of " +
+                                                 std::to_string(layout.row_bytes()) + " bytes beside the " +
+                                                 std::to_string(PoolTier::kHeadroomSlots) +
+                                                 " that it keeps free for moves");
+  }
+  return std::make_unique<PoolTier>(path_of(spec) + kPoolEnding, checkpoints.table(), *spec.size_bytes,
+                                    checkpoints.any_found(), libpmem(), files::system_file_calls(),
+                                    tiers == 2 ? PoolRole::kLast : PoolRole::kMiddle);
+}
+
+// Rows that a pool may hold above another tier. Those of the first tier have their places in it too; a quarter of what is
+// left is for rows that change between two checkpoints.
+uint64_t middle_capacity_of(const PoolTier& pool, uint64_t first_tier_rows) {
+  const uint64_t slots = pool.slot_count() - PoolTier::kHeadroomSlots;
+  if (slots <= first_tier_rows) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "storage_size: the pool has " + std::to_string(pool.slot_count()) +
+                    " places, of which rows of the DRAM tier may need " + std::to_string(first_tier_rows) +
+                    " and moves " + std::to_string(PoolTier::kHeadroomSlots) +
+                    "; make the pool larger, or the DRAM tier smaller");
+  }
+  const uint64_t left = slots - first_tier_rows;
+  return std::max<uint64_t>(1, left - left / 4);
+}
+
+// What tiers share, unless the spec says otherwise: the computer's DRAM, memkind's nodes, or what a directory lies on.
+std::shared_ptr<SharedMedium> medium_of(const TierSpec& spec) {
+  if (spec.medium != nullptr) return spec.medium;
+  if (!spec.path) return SharedMedium::named(spec.kind);
+  return SharedMedium::named(std::filesystem::path(*spec.path).parent_path().string());
+}
+
+bool is_memory(const std::string& kind) {
+  return kind == "DRAM" || kind == "PMEM_LIBPMEM" || kind == "PMEM_MEMKIND";
+}
+
+uint64_t capacity_of(const TierSpec& spec, const RowLayout& layout) {
+  if (!spec.size_bytes) return kUnlimitedRows;
+  const uint64_t rows = *spec.size_bytes / layout.row_bytes();
+  if (rows == 0) {
+    throw Error(ErrorKind::kInvalidArgument, "storage_size: " + std::to_string(*spec.size_bytes) +
+                                                 " bytes hold no row of " +
+                                                 std::to_string(layout.row_bytes()) + " bytes");
+  }
+  if (rows > RowRef::kMaxSlots - kMostHeadroomRows) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "storage_size: " + std::to_string(*spec.size_bytes) + " bytes hold " + std::to_string(rows) +
+                    " rows, more than the " + std::to_string(RowRef::kMaxSlots - kMostHeadroomRows) +
+                    " that a tier of one partition can address; raise partition_num");
+  }
+  return rows;
+}
+
+// Where the table's checkpoints lie; nothing where it has none.
+std::optional<std::string> checkpoints_prefix(const std::vector<TierSpec>& specs) {
+  for (size_t t = 0; t < specs.size(); ++t) {
+    if (specs[t].kind == "PMEM_POOL" && specs.back().kind == "LEVELDB") {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "tiers: below a PMEM_POOL there can be SSDHASH, not LEVELDB, which keeps no checkpoints");
+    }
+    if (specs[t].kind == "PMEM_POOL") return path_of(specs[t]) + kPoolEnding;
+    if (specs[t].kind == "SSDHASH" && specs[t].keeps_rows) return path_of(specs[t]);
+  }
+  return std::nullopt;
+}
+
+void make_pool_level(MadeTiers& made, size_t t, const TierSpec& spec, size_t tiers) {
+  MadeTier& level = made.tiers[t];
+  auto pool = make_pool(*made.checkpoints, spec, t, tiers);
+  made.pool = pool.get();
+  level.durable = pool.get();
+  level.headroom_rows = PoolTier::kHeadroomSlots / 2;
+  if (t + 1 == tiers) {
+    level.capacity_rows = pool->slot_count() - PoolTier::kHeadroomSlots;
+  } else {
+    const uint64_t first_tier_rows = made.tiers[0].capacity_rows + made.tiers[0].headroom_rows;
+    level.capacity_rows = middle_capacity_of(*pool, first_tier_rows);
+    const uint64_t reserve = pool->slot_count() - first_tier_rows - level.capacity_rows;
+    made.least_free_pool_slots = PoolTier::kHeadroomSlots + (reserve - PoolTier::kHeadroomSlots) / 2;
+    level.ranked = pool.get();
+  }
+  level.tier = std::move(pool);
+}
+
+void make_file_level(MadeTiers& made, size_t t, const TierSpec& spec, const log::TableIdentity& table,
+                     size_t tiers) {
+  MadeTier& level = made.tiers[t];
+  if (t == 0 || t + 1 != tiers) {
+    throw Error(ErrorKind::kInvalidArgument, "tiers: " + spec.kind + " can only be the last of several");
+  }
+  if (spec.kind == "SSDHASH") {
+    const bool is_durable = made.checkpoints != nullptr;
+    auto tier = make_ssd_hash(table, spec, is_durable);
+    if (is_durable) level.durable = tier.get();
+    made.keeps_rows = is_durable && made.pool == nullptr;
+    level.tier = std::move(tier);
+  } else if (spec.kind == "LEVELDB") {
+    level.tier = std::make_unique<LevelDbTier>(table.table_name, table.layout, path_of(spec));
+  } else {
+    throw Error(ErrorKind::kInvalidArgument, "tiers: there is no tier of kind " + spec.kind);
+  }
+}
+
+void make_memory_level(MadeTiers& made, size_t t, const TierSpec& spec, const RowLayout& layout,
+                       size_t tiers) {
+  MadeTier& level = made.tiers[t];
+  if (level.capacity_rows == kUnlimitedRows) {
+    throw Error(ErrorKind::kInvalidArgument, "storage_size: a " + spec.kind + " tier needs one");
+  }
+  if (tiers > 1) {
+    level.headroom_rows = std::clamp(level.capacity_rows / 8, kLeastHeadroomRows, kMostHeadroomRows);
+  }
+  auto tier = make_memory_tier(spec, layout, role_of(t, tiers), level.capacity_rows + level.headroom_rows);
+  level.memory = tier.get();
+  if (tier->is_ranked()) level.ranked = tier.get();
+  level.tier = std::move(tier);
+}
+
+}  // namespace
+
+MadeTiers make_tiers(const std::string& table_name, const std::string& optimizer, const RowLayout& layout,
+                     const std::vector<TierSpec>& specs) {
+  if (specs.empty() || specs.size() > RowRef::kMaxTiers) {
+    throw Error(ErrorKind::kInvalidArgument, "tiers: a table has 1 to " + std::to_string(RowRef::kMaxTiers) +
+                                                 " tiers, got " + std::to_string(specs.size()));
+  }
+  MadeTiers made;
+  log::TableIdentity table{table_name, optimizer, layout, {}};
+  if (const std::optional<std::string> prefix = checkpoints_prefix(specs)) {
+    std::filesystem::create_directories(std::filesystem::path(*prefix).parent_path());
+    made.checkpoints = std::make_unique<log::Checkpoints>(*prefix, table);
+    table = made.checkpoints->table();
+  }
+  made.tiers.resize(specs.size());
+  std::vector<DurableTier*> durable;
+  for (size_t t = 0; t < specs.size(); ++t) {
+    const TierSpec& spec = specs[t];
+    MadeTier& level = made.tiers[t];
+    level.capacity_rows = capacity_of(spec, layout);
+    if (spec.kind == "PMEM_POOL") {
+      make_pool_level(made, t, spec, specs.size());
+    } else if (is_memory(spec.kind)) {
+      make_memory_level(made, t, spec, layout, specs.size());
+    } else {
+      make_file_level(made, t, spec, table, specs.size());
+    }
+    if (level.durable != nullptr) durable.push_back(level.durable);
+    TierMeter& meter = level.tier->meter();
+    meter.lies_on(medium_of(spec));
+    if (spec.watcher != nullptr) meter.watch(level.tier.get(), spec.watcher);
+  }
+  if (made.checkpoints != nullptr) made.checkpoints->take_up(std::move(durable));
+  return made;
+}
+
+}  // namespace embstore

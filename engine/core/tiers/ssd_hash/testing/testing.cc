@@ -1,0 +1,302 @@
+#include "testing.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <utility>
+
+namespace embstore::ssd_hash::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+uint64_t bits_of(int64_t key, int64_t version) {
+  return static_cast<uint64_t>(key) * 0x9e3779b97f4a7c15ULL ^ static_cast<uint64_t>(version);
+}
+
+log::CheckpointId id_of(uint64_t number) {
+  log::CheckpointId id{};
+  std::mt19937_64 random(number);
+  for (uint8_t& byte : id) byte = static_cast<uint8_t>(random());
+  return id;
+}
+
+log::TableMoment moment_of(uint64_t number) {
+  return {.apply_count = static_cast<int64_t>(number), .beta1_power = 0.5, .clock = number * 3};
+}
+
+}  // namespace
+
+std::vector<Test>& tests() {
+  static std::vector<Test> all;
+  return all;
+}
+
+void fill_row(RowBatch& rows, size_t i, int64_t key, int64_t version) {
+  const uint64_t bits = bits_of(key, version);
+  rows.header(i) = {.key = key,
+                    .frequency = bits & RowMeta::kFrequencyBits,
+                    .version = version,
+                    .served = bits + 1,
+                    .stamp = bits + 2,
+                    .save_span = bits & 0xffff};
+  for (size_t f = 0; f < rows.row_floats(); ++f) {
+    rows.row(i)[f] = static_cast<float>((bits + f * 7919) % 16000000);
+  }
+}
+
+int64_t checked_version(const RowBatch& rows, size_t i, int64_t key) {
+  const RowHeader& header = rows.header(i);
+  check(header.key == key,
+        "row of key " + std::to_string(header.key) + " in place of " + std::to_string(key));
+  const uint64_t bits = bits_of(key, header.version);
+  check(header.frequency == (bits & RowMeta::kFrequencyBits) && header.served == bits + 1 &&
+            header.stamp == bits + 2 && header.save_span == (bits & 0xffff),
+        "a row's header is torn");
+  for (size_t f = 0; f < rows.row_floats(); ++f) {
+    check(rows.row(i)[f] == static_cast<float>((bits + f * 7919) % 16000000), "a row is torn");
+  }
+  return header.version;
+}
+
+std::vector<int64_t> keys_from(int64_t first, int64_t count) {
+  std::vector<int64_t> keys(static_cast<size_t>(count));
+  std::iota(keys.begin(), keys.end(), first);
+  return keys;
+}
+
+uint64_t bytes_in(const std::string& directory) {
+  uint64_t bytes = 0;
+  for (const std::string& path : files_in(directory)) {
+    std::error_code gone;
+    const uint64_t size = fs::file_size(path, gone);
+    if (!gone) bytes += size;
+  }
+  return bytes;
+}
+
+std::vector<std::string> files_in(const std::string& directory) {
+  std::vector<std::string> paths;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory, ignored)) paths.push_back(entry.path().string());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+void flip(const std::string& path, uint64_t offset) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(offset));
+  const int byte = file.get();
+  file.seekp(static_cast<std::streamoff>(offset));
+  file.put(static_cast<char>(byte ^ 1));
+  check(file.good(), "a file can't be changed");
+}
+
+// -- the index --------------------------------------------------------------------------------------------
+
+void PlainIndex::relocate(std::span<Relocation> rows) {
+  for (Relocation& row : rows) {
+    const MutexLock lock(mutex_);
+    const auto found = entries_.find(row.key);
+    row.done = found != entries_.end() && found->second.slot == row.from;
+    if (row.done) found->second.slot = row.to;
+  }
+}
+
+std::optional<PlainIndex::Entry> PlainIndex::put(int64_t key, Slot slot, int64_t version) {
+  const MutexLock lock(mutex_);
+  const auto [found, is_new] = entries_.try_emplace(key, Entry{slot, version});
+  if (is_new) return std::nullopt;
+  return std::exchange(found->second, Entry{slot, version});
+}
+
+std::optional<PlainIndex::Entry> PlainIndex::find(int64_t key) const {
+  const MutexLock lock(mutex_);
+  const auto found = entries_.find(key);
+  if (found == entries_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::optional<PlainIndex::Entry> PlainIndex::take(int64_t key) {
+  const MutexLock lock(mutex_);
+  const auto found = entries_.find(key);
+  if (found == entries_.end()) return std::nullopt;
+  const Entry entry = found->second;
+  entries_.erase(found);
+  return entry;
+}
+
+std::vector<std::pair<int64_t, PlainIndex::Entry>> PlainIndex::all() const {
+  const MutexLock lock(mutex_);
+  return {entries_.begin(), entries_.end()};
+}
+
+size_t PlainIndex::size() const {
+  const MutexLock lock(mutex_);
+  return entries_.size();
+}
+
+// -- the table --------------------------------------------------------------------------------------------
+
+log::TableIdentity table_of(const RowLayout& layout, const std::string& name) {
+  return {.table_name = name, .optimizer = "adagrad", .layout = layout, .uuid = {}};
+}
+
+SsdHashOptions small_files() {
+  SsdHashOptions options;
+  options.file_bytes = 64 << 10;
+  options.buffer_bytes = 128 << 10;
+  return options;
+}
+
+SsdHashOptions small_files_for_checkpoints() {
+  SsdHashOptions options = small_files();
+  options.file_bytes = 32 << 10;
+  options.keeps_checkpoints = true;
+  return options;
+}
+
+TestTable::TestTable(const std::string& root, const SsdHashOptions& options, const log::TableIdentity& table)
+    : layout_(table.layout), buffer_bytes_(options.buffer_bytes) {
+  if (options.keeps_checkpoints) {
+    fs::create_directories(root + "/manifests");
+    files::FileCalls& calls =
+        options.file_calls != nullptr ? *options.file_calls : files::system_file_calls();
+    const log::Manifests manifests(root + "/manifests/checkpoint-", calls);
+    log::TableIdentity identity = table;
+    std::vector<log::Manifest> kept = manifests.load(identity);
+    tier = std::make_unique<SsdHashTier>(identity, root + "/rows", options);
+    checkpoints = std::make_unique<log::Checkpoints>(manifests, identity,
+                                                     std::vector<DurableTier*>{tier.get()}, std::move(kept));
+  } else {
+    tier = std::make_unique<SsdHashTier>(table, root + "/rows", options);
+  }
+  tier->start_compaction(index);
+}
+
+TestTable::~TestTable() {
+  if (checkpoints != nullptr) checkpoints->drop_pending();
+}
+
+void TestTable::write(std::span<const int64_t> keys, int64_t version) {
+  RowBatch rows(layout_);
+  rows.resize(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) fill_row(rows, i, keys[i], version);
+  std::vector<Slot> slots(keys.size());
+  tier->write(rows, slots);
+  std::vector<Place> replaced;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (const auto old = index.put(keys[i], slots[i], version)) replaced.push_back({keys[i], old->slot});
+  }
+  tier->erase(replaced);
+}
+
+void TestTable::erase(std::span<const int64_t> keys) {
+  std::vector<Place> places;
+  for (const int64_t key : keys) {
+    if (const auto entry = index.take(key)) places.push_back({key, entry->slot});
+  }
+  tier->erase(places);
+}
+
+void TestTable::erase_all() {
+  std::vector<int64_t> keys;
+  for (const auto& [key, entry] : index.all()) keys.push_back(key);
+  erase(keys);
+}
+
+void TestTable::check_rows() const {
+  const auto entries = index.all();
+  check(tier->stats().rows == entries.size(), "the tier counts " + std::to_string(tier->stats().rows) +
+                                                  " rows of " + std::to_string(entries.size()));
+  constexpr size_t kBatch = 1000;
+  RowBatch rows(layout_);
+  RowBatch row(layout_);
+  for (size_t first = 0; first < entries.size(); first += kBatch) {
+    std::vector<Place> places;
+    for (size_t i = first; i < entries.size() && i < first + kBatch; ++i) {
+      places.push_back({entries[i].first, entries[i].second.slot});
+    }
+    tier->read(places, rows);
+    for (size_t i = 0; i < places.size(); ++i) {
+      auto now = index.find(places[i].key);
+      const RowBatch* read = &rows;
+      // A compaction thread may be at work: what it moved is read anew, until it's caught.
+      while (now->slot != places[i].slot) {
+        places[i].slot = now->slot;
+        tier->read(std::span(&places[i], 1), row);
+        read = &row;
+        now = index.find(places[i].key);
+      }
+      check(checked_version(*read, read == &rows ? i : 0, places[i].key) == now->version,
+            "a row has another version");
+    }
+  }
+}
+
+void TestTable::check_space() const {
+  tier->drain();
+  const std::string path = *tier->stats().path;
+  SsdHashStats stats = tier->detailed_stats();
+  uint64_t bytes = bytes_in(path);
+  // A thread of the tier's own may be at it between the two.
+  for (int again = 0; again < 200 && bytes != stats.file_bytes; ++again) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    stats = tier->detailed_stats();
+    bytes = bytes_in(path);
+  }
+  check(bytes == stats.file_bytes, "the files take " + std::to_string(bytes) + " bytes, the tier says " +
+                                       std::to_string(stats.file_bytes));
+  const uint64_t bound = 2 * stats.live_rows * stats.record_bytes + buffer_bytes_;
+  check(bytes - stats.held_bytes <= bound,
+        "the files take " + std::to_string(bytes) + " bytes, of which checkpoints alone hold " +
+            std::to_string(stats.held_bytes) + "; the bound is " + std::to_string(bound));
+  check(stats.compaction_error.empty(), stats.compaction_error);
+  check(stats.lost_records == 0 && stats.damaged_records == 0, "rows were lost");
+}
+
+Versions TestTable::versions() const {
+  Versions versions;
+  for (const auto& [key, entry] : index.all()) versions.emplace(key, entry.version);
+  return versions;
+}
+
+void TestTable::commit(uint64_t number) { checkpoints->commit(number, id_of(number), moment_of(number)); }
+
+uint64_t TestTable::checkpoint() {
+  const uint64_t number = checkpoints->begin();
+  commit(number);
+  return number;
+}
+
+void TestTable::restore(uint64_t number, int threads) {
+  erase_all();
+  const auto visit = [&](size_t, std::span<const RowHeader> headers, std::span<const Slot> slots) {
+    check(headers.size() == slots.size() && !slots.empty(), "a visit has no rows");
+    for (size_t i = 0; i < slots.size(); ++i) {
+      check(!index.put(headers[i].key, slots[i], headers[i].version), "a key has two rows");
+    }
+  };
+  try {
+    checkpoints->restore(number, threads, visit);
+  } catch (...) {
+    erase_all();
+    throw;
+  }
+  const log::KeptCheckpoint kept = checkpoints->kept().back();
+  check(kept.number == number && kept.rows == index.size() && kept.id == id_of(number) &&
+            kept.moment == moment_of(number),
+        "the manifest says other things than were committed");
+}
+
+std::vector<uint64_t> TestTable::kept() const {
+  std::vector<uint64_t> numbers;
+  for (const log::KeptCheckpoint& checkpoint : checkpoints->kept()) numbers.push_back(checkpoint.number);
+  return numbers;
+}
+
+}  // namespace embstore::ssd_hash::testing
