@@ -43,7 +43,7 @@ def pool_bytes_above_ssd(cache_rows: int) -> int:
     """Of a pool with room for some 80 rows, so that most go on to the tier below it."""
     first_tier_rows = cache_rows + max(cache_rows // 8, 256)
     for_moves = 4096
-    files_own = 350  # their headers and bitmaps
+    files_own = 16  # its header
     return (first_tier_rows + for_moves + files_own + 104) * 256
 
 

@@ -523,7 +523,7 @@ def test_durability_needs_pmem_below_dram_and_a_path(tmp_path: Path) -> None:
             durability="checkpoint",
         )
     with pytest.raises(InvalidArgumentError, match=r"pool has \d+ places.*make the pool larger"):
-        durable(tmp_path, storage_type=es.StorageType.DRAM_PMEM_SSDHASH, pool_bytes=4500 * 256)
+        durable(tmp_path, storage_type=es.StorageType.DRAM_PMEM_SSDHASH, pool_bytes=4350 * 256)
     with (
         make("plain") as variable,
         pytest.raises(InvalidArgumentError, match="keeps no checkpoints in its tiers"),

@@ -1,4 +1,5 @@
-"""What versions kept that placed key k in partition k modulo n: restored, or refused in words.
+"""What versions kept that placed key k in partition k modulo n: saves are restored, and rows that
+stayed in their tiers are refused by name.
 
 data/placed_by_modulo.tar.xz is what such a version wrote (data/make_placed_by_modulo.py): `full`,
 and `increment` after it, of 3 partitions with keys that an eviction removed; `counter` and `sketch`
@@ -21,7 +22,7 @@ from engine_storage import skip_without_library
 
 import embstore as es
 from embstore import _core
-from embstore.errors import CheckpointError, EmbStoreError, InvalidArgumentError, StorageError
+from embstore.errors import CheckpointError, StorageError
 
 ARCHIVE = Path(__file__).with_name("data") / "placed_by_modulo.tar.xz"
 # Of the archive's variables.
@@ -176,28 +177,29 @@ def test_a_save_of_today_says_how_its_keys_are_placed(tmp_path: Path) -> None:
 # --- Rows that stay where they are
 
 
-def test_kept_files_of_one_partition_are_taken_over(kept: Path) -> None:
-    with variable(1, kept_storage(kept, 1)) as var:
-        assert var.recovery is not None
-        assert_same(var.export(), wanted(kept, "kept-1")[0])
+WAY_OUT = r"is of an earlier version .*es\.save\(\) .* remove its files.* es\.restore\(\)"
 
 
-def refused(kind: type[EmbStoreError], folder: Path, storage: es.StorageOption) -> str:
-    """What opening two partitions there is told; it changes no file."""
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("kind", ["kept", "pool"])
+def test_rows_of_an_earlier_version_are_refused_by_name_and_stay(
+    kept: Path, kind: str, partitions: int
+) -> None:
+    folder = kept / f"{kind}-{partitions}"
+    storage = kept_storage(kept, partitions) if kind == "kept" else pool_storage(folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(kind, match=WHAT_TO_DO) as told:
-        variable(2, storage)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    return str(told.value)
+    for _ in range(2):
+        with pytest.raises(StorageError, match=WAY_OUT) as told:
+            variable(partitions, storage)
+        assert str(told.value).startswith(f"{folder}/var")
+    assert {path: path.read_bytes() for path in before} == before
 
 
-def test_kept_files_of_several_partitions_are_refused_and_stay(kept: Path) -> None:
-    folder = kept / "kept-2"
-    told = refused(StorageError, folder, kept_storage(kept, 2))
-    assert told.startswith(f"{folder}/var.part0.ssdhash/")
-    for note in folder.rglob("sequence.ssdhash"):
+def test_kept_files_without_their_note_are_refused_as_well(kept: Path) -> None:
+    for note in kept.rglob("sequence.ssdhash"):
         note.unlink()  # the files of rows say it as well
-    assert "var.part0.ssdhash/rows-" in refused(StorageError, folder, kept_storage(kept, 2))
+    with pytest.raises(StorageError, match=rf"var\.ssdhash/rows-.*{WAY_OUT}"):
+        variable(1, kept_storage(kept, 1))
 
 
 def test_files_that_are_kept_by_today_are_taken_over_on_several_partitions(tmp_path: Path) -> None:
@@ -207,21 +209,6 @@ def test_files_that_are_kept_by_today_are_taken_over_on_several_partitions(tmp_p
         before = var.export()
     with variable(3, kept_storage(tmp_path, 3)) as var:
         assert_same(var.export(), before)
-
-
-def test_a_pool_of_one_partition_is_restored(kept: Path) -> None:
-    rows, frequencies = wanted(kept, "pool-1")
-    with variable(1, pool_storage(kept / "pool-1"), filter_option=es.CounterFilter(2)) as var:
-        assert es.restore_persisted([var], kept / "persisted-1") == 4
-        assert_same(var.export(), rows)
-        assert var.get_frequency(KEYS).tolist() == frequencies
-        es.persist([var], kept / "persisted-1", global_step=5)
-
-
-def test_a_pool_of_several_partitions_is_refused_and_stays(kept: Path) -> None:
-    folder = kept / "pool-2"
-    told = refused(InvalidArgumentError, folder, pool_storage(folder))
-    assert told.startswith(f"{folder}/var.part0.checkpoints")
 
 
 def test_what_was_persisted_from_several_partitions_is_refused_by_another_pool(kept: Path) -> None:
