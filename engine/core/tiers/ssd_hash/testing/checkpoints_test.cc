@@ -149,11 +149,10 @@ TEST(what_is_missing_or_another_table_s_is_refused_by_name) {
             [&](const std::string& file) { fs::copy(from, file, fs::copy_options::overwrite_existing); });
   }
   const auto another = [&](const std::string& why, const log::TableIdentity& as) {
-    refused(ErrorKind::kInvalidArgument, "manifests/checkpoint-0000000001", why, as,
+    refused(ErrorKind::kInvalidArgument, "manifests/table.checkpoint-0000000001", why, as,
             [](const std::string&) {});
   };
   another("is of the variable \"var\", not of \"other\"", table_of(kLayout, "other"));
-  another("put key k into partition k modulo", table_of(kLayout, "var by hash"));
   another("dim 9 with 1 optimizer slots; the variable has dim 12 with 0", table_of(RowLayout(12, 0)));
   log::TableIdentity adam = table_of();
   adam.optimizer = "adam";
@@ -236,7 +235,7 @@ class BeginsWhileRowsMove final : public Relocator {
   void relocate(std::span<Relocation> rows) override {
     if (!begun_.joinable()) {
       begun_ = std::thread([this] {
-        table_.checkpoints->begin();
+        table_.begin();
         has_begun_ = true;
       });
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -345,7 +344,7 @@ TEST(checkpoints_are_committed_while_others_write_and_read) {
     constexpr int64_t kRounds = 25;
     for (int64_t round = 1; round <= kRounds; ++round) {
       table.write(round * 100, 900, round);
-      const uint64_t number = table.checkpoints->begin();
+      const uint64_t number = table.begin();
       had[number] = table.versions();
       std::atomic<bool> is_committed{false};
       std::thread writer([&] {

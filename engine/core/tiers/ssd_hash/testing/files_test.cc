@@ -51,7 +51,7 @@ TEST(files_go_when_the_tier_closes) {
       TestTable table(directory.path(), options);
       table.write(0, 3000, 1);
       check(!files_in(directory / "rows").empty(), "nothing was written");
-      if (options.keeps_checkpoints) table.checkpoints->begin();  // which nobody commits
+      if (options.keeps_checkpoints) table.begin();  // which nobody commits
     }
     check(!fs::exists(directory / "rows"), "files stayed");
   }

@@ -40,7 +40,7 @@ SsdHashOptions options_for(int round) {
 }
 
 void make_checkpoint(TestTable& table, Shared& shared) {
-  const uint64_t number = table.checkpoints->begin();
+  const uint64_t number = table.begin();
   for (auto& version : shared.versions[number % kNoted]) version = -1;
   for (const auto& [key, version] : table.versions()) shared.versions[number % kNoted][key] = version;
   shared.begun = number;

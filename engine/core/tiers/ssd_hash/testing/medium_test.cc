@@ -100,7 +100,7 @@ int rows_go_into_a_new_file(int failing_sync) {
     TestTable table(directory.path(), options);
     for (int64_t version = 1; version < 6; ++version) {
       table.write(version * 100, 900, version);
-      const uint64_t number = table.checkpoints->begin();
+      const uint64_t number = table.begin();
       committed[number] = table.versions();
       table.write(version * 100, 50, version + 100);
       try {
@@ -140,7 +140,7 @@ TEST(a_commit_whose_syncs_go_on_failing_may_be_called_again) {
   {
     TestTable table(directory.path(), options);
     table.write(0, 3000, 1);
-    const uint64_t number = table.checkpoints->begin();
+    const uint64_t number = table.begin();
     for (int again = 0; again < 3; ++again) {
       calls.syncs_to_fail = 1000;
       check_throws(ErrorKind::kStorage, "can't be brought to its medium", [&] { table.commit(number); });

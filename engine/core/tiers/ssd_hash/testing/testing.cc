@@ -25,10 +25,6 @@ log::CheckpointId id_of(uint64_t number) {
   return id;
 }
 
-log::TableMoment moment_of(uint64_t number) {
-  return {.apply_count = static_cast<int64_t>(number), .beta1_power = 0.5, .clock = number * 3};
-}
-
 }  // namespace
 
 std::vector<Test>& tests() {
@@ -166,12 +162,9 @@ TestTable::TestTable(const std::string& root, const SsdHashOptions& options, con
     fs::create_directories(root + "/manifests");
     files::FileCalls& calls =
         options.file_calls != nullptr ? *options.file_calls : files::system_file_calls();
-    const log::Manifests manifests(root + "/manifests/checkpoint-", calls);
-    log::TableIdentity identity = table;
-    std::vector<log::Manifest> kept = manifests.load(identity);
-    tier = std::make_unique<SsdHashTier>(identity, root + "/rows", options);
-    checkpoints = std::make_unique<log::Checkpoints>(manifests, identity,
-                                                     std::vector<DurableTier*>{tier.get()}, std::move(kept));
+    checkpoints = std::make_unique<log::Checkpoints>(root + "/manifests/table", table, calls);
+    tier = std::make_unique<SsdHashTier>(checkpoints->table(), root + "/rows", options);
+    checkpoints->take_up({tier.get()});
   } else {
     tier = std::make_unique<SsdHashTier>(table, root + "/rows", options);
   }
@@ -259,16 +252,24 @@ void TestTable::check_space() const {
   check(stats.lost_records == 0 && stats.damaged_records == 0, "rows were lost");
 }
 
+log::TableMoment TestTable::moment() const {
+  log::TableMoment moment{.apply_count = 0, .beta1_power = 0.5, .clock = index.size()};
+  for (const auto& [key, entry] : index.all()) moment.apply_count += key ^ entry.version;
+  return moment;
+}
+
 Versions TestTable::versions() const {
   Versions versions;
   for (const auto& [key, entry] : index.all()) versions.emplace(key, entry.version);
   return versions;
 }
 
-void TestTable::commit(uint64_t number) { checkpoints->commit(number, id_of(number), moment_of(number)); }
+uint64_t TestTable::begin() { return checkpoints->begin(moment()); }
+
+void TestTable::commit(uint64_t number) { checkpoints->commit(number, id_of(number)); }
 
 uint64_t TestTable::checkpoint() {
-  const uint64_t number = checkpoints->begin();
+  const uint64_t number = begin();
   commit(number);
   return number;
 }
@@ -289,7 +290,7 @@ void TestTable::restore(uint64_t number, int threads) {
   }
   const log::KeptCheckpoint kept = checkpoints->kept().back();
   check(kept.number == number && kept.rows == index.size() && kept.id == id_of(number) &&
-            kept.moment == moment_of(number),
+            kept.moment == moment(),
         "the manifest says other things than were committed");
 }
 

@@ -76,7 +76,7 @@ SsdHashOptions small_files_for_checkpoints();
 
 using Versions = std::map<int64_t, int64_t>;  // by key
 
-// A table in a process: its rows lie in `root`/rows and, where checkpoints are kept, its manifests in `root`/manifests.
+// A table in a process: its rows lie in `root`/rows and, where checkpoints are kept, its manifests, named table, in `root`/manifests.
 class TestTable {
  public:
   explicit TestTable(const std::string& root, const SsdHashOptions& options = small_files(),
@@ -94,17 +94,20 @@ class TestTable {
   void check_space() const;
   Versions versions() const;
 
+  uint64_t begin();
   void commit(uint64_t number);
   uint64_t checkpoint();  // begins and commits it
   // What was live is erased.
   void restore(uint64_t number, int threads = 2);
   std::vector<uint64_t> kept() const;
 
-  PlainIndex index;  // outlives the tier's own thread
-  std::unique_ptr<SsdHashTier> tier;
+  PlainIndex index;                               // outlives the tier's own thread
   std::unique_ptr<log::Checkpoints> checkpoints;  // null where none are kept
+  std::unique_ptr<SsdHashTier> tier;
 
  private:
+  log::TableMoment moment() const;  // which follows from the rows
+
   const RowLayout layout_;
   const uint64_t buffer_bytes_;
 };

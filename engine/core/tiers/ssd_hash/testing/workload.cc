@@ -60,7 +60,7 @@ uint64_t Workload::one_of(const CheckpointVersions& checkpoints) {
 }
 
 void Workload::begin() {
-  if (pending_.size() + certain_.size() < 5) pending_[table_->checkpoints->begin()] = table_->versions();
+  if (pending_.size() + certain_.size() < 5) pending_[table_->begin()] = table_->versions();
 }
 
 void Workload::commit() {
