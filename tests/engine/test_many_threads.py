@@ -10,9 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from durable_table import DIM, durable
+from plain_partition import partitions_of
 from programs import kept_variable, ones, run_function
 
 import embstore as es
+from embstore.errors import StoreFullError
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -53,6 +56,45 @@ def many_threads_and_saves(threads: int) -> None:
 
 def test_160_threads_that_look_up_and_apply_beside_saves_all_end() -> None:
     run_function("test_many_threads", "many_threads_and_saves(160)", timeout=100)
+
+
+def checkpoints_after_refused_batches(place: Path, rounds: int) -> None:
+    with durable(place, partition_num=2, cache_rows=2000, pool_bytes=3 << 20) as var:
+        keys = np.arange(50_000)
+        here, there = (keys[partitions_of(keys, 2) == partition] for partition in range(2))
+        # The first partition makes rows for its share of the batch, and removes them again since
+        # the other has no room.
+        batch = np.concatenate([here[:2000], there[:12_000]])
+        gradients = np.ones((batch.size, DIM), np.float32)
+        trained = here[2000:2100]
+        done = threading.Event()
+
+        def serve() -> None:
+            while not done.is_set():
+                var.lookup(here[:2000])
+
+        servers = [threading.Thread(target=serve) for _ in range(2)]
+        for server in servers:
+            server.start()
+        for step in range(rounds):
+            with pytest.raises(StoreFullError):
+                var.apply_gradients(batch, gradients)
+            var.apply_gradients(trained, gradients[: trained.size])
+            es.persist([var], place / "checkpoints", global_step=step)
+        done.set()
+        for server in servers:
+            server.join()
+        assert (var.export()["keys"] == trained).all()
+
+
+def test_checkpoints_end_after_batches_that_were_refused_beside_serving_look_ups(
+    place: Path,
+) -> None:
+    run_function(
+        "test_many_threads",
+        f"checkpoints_after_refused_batches(test_many_threads.Path({str(place)!r}), 200)",
+        timeout=100,
+    )
 
 
 def test_serving_look_ups_go_on_while_a_save_writes(tmp_path: Path) -> None:

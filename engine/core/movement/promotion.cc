@@ -32,12 +32,7 @@ void Promotion::count_hits(const ServedBatch& batch, std::vector<Accesses>& miss
     if (!is_hit(batch.refs[i])) continue;
     const Slot slot = batch.refs[i].slot();
     const uint64_t stamp = batch.first_stamp + i;
-    // Rows leave the first tier only by this thread, so what fills the slot stays there.
-    if (ranks.is_filled(slot) && ranks.key(slot) == batch.ids[i]) {
-      ranks.count_served(slot, 1, stamp);
-    } else {
-      missed.push_back({batch.ids[i], 1, stamp});
-    }
+    if (!ranks.count_served(slot, batch.ids[i], 1, stamp)) missed.push_back({batch.ids[i], 1, stamp});
   }
 }
 
@@ -66,7 +61,7 @@ void Promotion::count_missed(std::vector<Accesses> missed) {
       const IndexHit hit = reader.find(hash, key);
       if (!hit.ref) continue;
       if (hit.ref.tier() == 0) {
-        store_.tiers().first().ranks().count_served(hit.ref.slot(), count, stamp);
+        store_.tiers().first().ranks().count_served(hit.ref.slot(), key, count, stamp);
       } else {
         staged.add(key, hash, hit, n);
       }
@@ -130,7 +125,7 @@ void Promotion::promote_shard(IndexShard& shard, const StagedRows& staged,
     if (!entry) continue;  // removed
     const RowRef from = entry.ref();
     if (from.tier() == 0) {
-      first_tier.ranks().count_served(from.slot(), count, stamp);
+      first_tier.ranks().count_served(from.slot(), wanted.key, count, stamp);
       continue;
     }
     RowHeader header;

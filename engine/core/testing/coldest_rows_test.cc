@@ -1,5 +1,5 @@
-// The rows that a tier would give up, against all of its rows sorted: whatever rows come, go, are accessed or
-// pinned, or come back to the slot that they left.
+// The rows that a tier would give up, compared with all of its rows sorted: rows come, go, are accessed or pinned, and
+// come back to the slot that they left; accesses are counted after their row has left.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -48,7 +48,14 @@ class ModelledTier {
   // Below a first tier, rows are neither accessed nor pinned.
   void access() {
     if (slots_.empty() || role_ != MemoryRole::kFirst) return;
-    tier_.ranks().count_served(any()->second, 1, ++now_);
+    const auto [key, slot] = *any();
+    check(tier_.ranks().count_served(slot, key, 1, ++now_), "an access to a row isn't counted");
+  }
+  // Counts an access to the row that left last: its slot may be free, or have another row.
+  void access_too_late() {
+    if (role_ != MemoryRole::kFirst || slots_.contains(last_left_.key)) return;
+    check(!tier_.ranks().count_served(last_left_.slot, last_left_.key, 1, ++now_),
+          "an access to a row that has left is counted");
   }
   void pin_or_unpin() {
     if (slots_.empty() || role_ != MemoryRole::kFirst) return;
@@ -63,6 +70,7 @@ class ModelledTier {
   void remove(const Place& place) {
     check(slots_.erase(place.key) == 1, "a row was given that isn't there");
     tier_.erase({&place, 1});
+    last_left_ = place;
   }
   void remove_any() {
     if (slots_.empty()) return;
@@ -107,13 +115,14 @@ class ModelledTier {
   MemoryTier tier_;
   ColdestRows coldest_;
   std::map<int64_t, Slot> slots_;
+  Place last_left_{.key = -1, .slot = 0};
   uint64_t now_ = AccessClock::kFirstStamp;
 };
 
 void the_coldest_rows_are_given_once_each(MemoryRole role, CacheStrategy strategy, uint64_t seed) {
   ModelledTier tier(role, strategy, seed);
   for (int step = 0; step < 20'000; ++step) {
-    switch (tier.below(9)) {
+    switch (tier.below(10)) {
       case 0:
       case 1:
       case 2:
@@ -122,6 +131,7 @@ void the_coldest_rows_are_given_once_each(MemoryRole role, CacheStrategy strateg
       case 5: tier.access(); break;
       case 6: tier.remove_any(); break;
       case 7: tier.pin_or_unpin(); break;
+      case 8: tier.access_too_late(); break;
       default:
         if (tier.rows() > kSlots / 2 || tier.below(16) == 0) tier.demote(1 + tier.below(64));
     }

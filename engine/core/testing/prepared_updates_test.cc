@@ -1,9 +1,14 @@
-// Updates that are prepared beside others: whatever those do in between, readers of a row are told that it changes.
+// Updates that are prepared beside others: whatever those do in between, readers of a row are told that it changes, and
+// an update that is taken back leaves nothing behind.
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <numeric>
+#include <thread>
 #include <vector>
 
+#include "table.h"
 #include "table_parts.h"
 #include "testing/check.h"
 #include "update/gathered_update.h"
@@ -79,11 +84,40 @@ void readers_see_an_update_although_another_was_taken_back() {
   table.mover->stop();
 }
 
+// Slots of the first tier that look as if a row filled them.
+uint64_t filled_slots(const Table& table) {
+  Table::Operation operation(table);
+  const MemoryTier& first = operation.parts().store->tiers().first();
+  uint64_t filled = 0;
+  for (Slot slot = 0; slot < first.untouched_from(); ++slot) filled += first.ranks().is_filled(slot);
+  return filled;
+}
+
+void an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_rows() {
+  constexpr int kUpdates = 2000;
+  Table table(two_tiers());
+  std::vector<int64_t> ids(1000);
+  std::iota(ids.begin(), ids.end(), int64_t{0});
+  const std::vector<float> gradients(ids.size() * kDim, 1.0f);
+  std::atomic<bool> done{false};
+  std::thread server([&] {
+    std::vector<float> rows(gradients.size());
+    while (!done.load()) table.lookup(ids, rows.data(), /*train=*/false);
+  });
+  for (int i = 0; i < kUpdates; ++i) table.prepare_apply(ids, gradients.data());
+  done.store(true);
+  server.join();
+  table.drain();
+  check(table.row_count() == 0, "rows of updates that were taken back are left");
+  check(filled_slots(table) == 0, "a free slot looks as if a row filled it");
+}
+
 }  // namespace
 }  // namespace embstore
 
 int main() {
   embstore::readers_see_an_update_although_another_was_taken_back();
+  embstore::an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_rows();
   std::printf("held: prepared updates\n");
   return 0;
 }

@@ -11,6 +11,7 @@ OF_MANY_THREADS = [
     "index_test",
     "leveldb_tier_test",
     "pool_test",
+    "prepared_updates_test",
     "table_faults_test",
 ]
 # What one thread does from end to end has no race that the thread sanitizer could see.
@@ -21,7 +22,6 @@ OF_ONE_THREAD = [
     "pacing_test",
     "phase_test",
     "pool_copies_test",
-    "prepared_updates_test",
     "slot_allocator_test",
 ]
 # Scenarios a failure, and with files kept or not. As it is, it runs in full.
