@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import MakeVariable, Stack, StorageOf
+from engine_storage import MIB, MakeVariable, Stack, StorageOf
 
 import embstore as es
 
@@ -71,3 +71,48 @@ def test_waiting_keys_are_those_below_their_filters_threshold(
     var.apply_gradients([2], np.ones((1, 3), np.float32))
     assert var.stats()["waiting_keys"] == 2
     assert sum(tier["rows"] for tier in var.stats()["tiers"]) == 2
+
+
+@pytest.mark.parametrize("filter_freq", [None, 1000], ids=["no filter", "waiting keys"])
+@pytest.mark.parametrize("partition_num", [1, 2])
+@pytest.mark.parametrize(
+    "storage_type", [es.StorageType.DRAM, es.StorageType.DRAM_SSDHASH], ids=lambda kind: kind.name
+)
+def test_the_index_does_not_grow_for_keys_that_have_a_row_or_that_get_none(
+    make_variable: MakeVariable,
+    storage_of: StorageOf,
+    storage_type: es.StorageType,
+    partition_num: int,
+    filter_freq: int | None,
+) -> None:
+    var = make_variable(
+        storage=storage_of(storage_type, 64 * MIB),
+        partition_num=partition_num,
+        filter=None if filter_freq is None else es.CounterFilter(filter_freq=filter_freq),
+    )
+    ids = np.arange(100_000)
+    gradients = np.ones((ids.size, 3), np.float32)
+    empty = var.stats()["index_bytes"]
+    for part in np.array_split(ids, 50):
+        var.apply_gradients(part, gradients[: part.size])
+    index_bytes = var.stats()["index_bytes"]
+    if filter_freq is None:
+        assert index_bytes < 24 * ids.size
+    else:
+        assert index_bytes == empty
+    for _ in range(3):
+        var.apply_gradients(ids, gradients)
+    assert var.stats()["index_bytes"] == index_bytes
+
+
+def test_the_index_grows_for_the_new_keys_of_a_batch_alone(make_variable: MakeVariable) -> None:
+    var = make_variable()
+    random = np.random.default_rng(1)
+    rows, batch = 0, 20_000
+    while rows < 200_000:
+        rows += 500
+        ids = np.concatenate([np.arange(rows - 500, rows), random.integers(0, rows, batch)])
+        var.apply_gradients(ids, np.ones((ids.size, 3), np.float32))
+        if rows >= 20_000:
+            assert var.stats()["index_bytes"] < 24 * rows
+    assert var.total_count() == (rows, 3)

@@ -50,6 +50,8 @@ class AdmissionFilter {
   // was seen so far, these included. At the threshold or above the caller gives the key a row, whose
   // frequency starts at the result, and calls remove().
   virtual uint64_t add(int64_t key, KeyHash hash, uint64_t occurrences, int64_t global_step) = 0;
+  // Whether so many keys more fit without make_room().
+  virtual bool has_room(uint64_t) const { return true; }
   // Makes room for so many keys more, so that adding them can't fail. Throws std::bad_alloc.
   virtual void make_room(uint64_t) {}
   // Forgets a key that has got a row.

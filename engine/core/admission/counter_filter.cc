@@ -82,18 +82,24 @@ size_t CounterFilter::find(int64_t key, KeyHash hash) const {
 }
 
 WaitingKey& CounterFilter::entry_of(int64_t key, KeyHash hash) {
-  make_room(1);
-  WaitingKey& entry = entries_[find(key, hash)];
-  if (entry.count == 0) {
-    entry = {key, 0, kNoVersion};
-    ++waiting_;
+  if (!entries_.empty()) {
+    WaitingKey& known = entries_[find(key, hash)];
+    if (known.count != 0) return known;
   }
-  return entry;
+  make_room(1);
+  ++waiting_;
+  return entries_[find(key, hash)] = {key, 0, kNoVersion};
+}
+
+size_t CounterFilter::entries_for(uint64_t more_keys) const {
+  if (more_keys == 0) return entries_.size();
+  size_t entries = std::max(entries_.size(), kFirstEntries);
+  while ((waiting_ + more_keys) * 4 > entries * 3) entries *= 2;
+  return entries;
 }
 
 void CounterFilter::make_room(uint64_t keys) {
-  size_t entries = std::max(entries_.size(), kFirstEntries);
-  while ((waiting_ + keys) * 4 > entries * 3) entries *= 2;
+  const size_t entries = entries_for(keys);
   if (entries != entries_.size()) grow_to(entries);
 }
 

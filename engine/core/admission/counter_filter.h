@@ -22,6 +22,7 @@ class CounterFilter final : public AdmissionFilter {
   }
   void prefetch_admits(KeyHash) const override {}  // nearly always one flag
   uint64_t add(int64_t key, KeyHash hash, uint64_t occurrences, int64_t global_step) override;
+  bool has_room(uint64_t keys) const override { return entries_for(keys) == entries_.size(); }
   void make_room(uint64_t keys) override;
   void remove(int64_t key, KeyHash hash) override;
   void reset() override;
@@ -41,6 +42,8 @@ class CounterFilter final : public AdmissionFilter {
   // The key's entry, or an empty one at which it may be put. REQUIRES: there are entries.
   size_t find(int64_t key, KeyHash hash) const;
   WaitingKey& entry_of(int64_t key, KeyHash hash);
+  // How many entries there must be for so many keys more.
+  size_t entries_for(uint64_t more_keys) const;
   void grow_to(size_t entries);
 
   std::vector<WaitingKey> entries_;  // a power of two, or none; count 0: empty

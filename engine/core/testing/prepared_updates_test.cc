@@ -18,15 +18,18 @@ namespace {
 
 constexpr int kDim = 4;
 
-TableSpec two_tiers() {
-  constexpr uint64_t kTierBytes = uint64_t{1} << 20;
+TierSpec one_tier() { return {"DRAM", std::nullopt, uint64_t{1} << 20}; }
+
+TableSpec table_of(std::vector<TierSpec> tiers) {
   return {.name = "var",
           .dim = kDim,
           .default_values = std::vector<float>(kDim, 0.0f),
           .optimizer = "SGD",
           .optimizer_params = {{"learning_rate", -1.0}},
-          .tiers = {{"DRAM", std::nullopt, kTierBytes}, {"DRAM", std::nullopt, kTierBytes}}};
+          .tiers = std::move(tiers)};
 }
+
+TableSpec two_tiers() { return table_of({one_tier(), one_tier()}); }
 
 class PreparedUpdate {
  public:
@@ -112,11 +115,50 @@ void an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_ro
   check(filled_slots(table) == 0, "a free slot looks as if a row filled it");
 }
 
+uint64_t filter_bytes(const TableParts& table) {
+  uint64_t bytes = 0;
+  for (int s = 0; s < kShards; ++s) {
+    MutexLock lock(table.store->shard(s).mutex);
+    bytes += table.filters.shard(s)->size_bytes();
+  }
+  return bytes;
+}
+
+void a_filter_does_not_grow_for_keys_that_it_knows_or_that_have_a_row(std::vector<TierSpec> tiers) {
+  TableSpec spec = table_of(std::move(tiers));
+  spec.filter = CounterFilterSpec{.filter_freq = 3};
+  Table table(spec);
+  TableParts& parts = Table::Operation(table).parts();
+  std::vector<int64_t> rows(5000);
+  std::iota(rows.begin(), rows.end(), int64_t{0});
+  // So many that some shards' counts fill all of the room that they have.
+  std::vector<int64_t> waiting(10'000);
+  std::iota(waiting.begin(), waiting.end(), int64_t{1'000'000});
+  const std::vector<float> gradients(waiting.size() * kDim, 1.0f);
+  const auto apply = [&](const std::vector<int64_t>& ids) {
+    table.apply_gradients(ids, gradients.data(), std::nullopt);
+  };
+  for (int i = 0; i < 3; ++i) apply(rows);
+  for (const int64_t id : waiting) apply({id});
+  check(table.row_count() == rows.size(), "keys that wait have rows");
+  const uint64_t bytes = filter_bytes(parts);
+  for (int i = 0; i < 3; ++i) apply(rows);
+  check(filter_bytes(parts) == bytes, "a filter grew for keys that have a row");
+  apply(waiting);
+  check(filter_bytes(parts) == bytes, "a filter grew for keys that it knows");
+  apply(waiting);
+  check(table.row_count() == rows.size() + waiting.size(), "keys at the threshold have no row");
+  check(filter_bytes(parts) == bytes, "a filter grew for keys that it admitted");
+}
+
 }  // namespace
 }  // namespace embstore
 
 int main() {
   embstore::readers_see_an_update_although_another_was_taken_back();
+  const embstore::TierSpec tier = embstore::one_tier();
+  embstore::a_filter_does_not_grow_for_keys_that_it_knows_or_that_have_a_row({tier});
+  embstore::a_filter_does_not_grow_for_keys_that_it_knows_or_that_have_a_row({tier, tier});
   embstore::an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_rows();
   std::printf("held: prepared updates\n");
   return 0;

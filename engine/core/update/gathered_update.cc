@@ -168,6 +168,7 @@ void GatheredUpdate::find_shard(IndexShard& shard, int number) {
     prefetch_line(buckets.data() + home_bucket(keys[i].hash, buckets.count()));
     if (filter != nullptr) filter->prefetch(keys[i].hash);
   };
+  uint64_t unheard = 0;  // keys that neither the index nor the filter knows
   for (size_t i = 0; i < kKeysABlock; ++i) fetch_bucket(i);
   for (size_t begin = 0; begin < keys.size(); begin += kKeysABlock) {
     const size_t end = std::min(begin + kKeysABlock, keys.size());
@@ -185,17 +186,18 @@ void GatheredUpdate::find_shard(IndexShard& shard, int number) {
         continue;
       }
       seat.is_new = true;
-      const bool admitted =
-          filter == nullptr ||
-          filter->count(keys[i].key, keys[i].hash) + keys[i].occurrences >= filter->threshold();
-      seat.where = admitted ? Where::kAbsent : Where::kWaits;
+      seat.where = Where::kAbsent;
+      if (filter == nullptr) continue;
+      const uint64_t count = filter->count(keys[i].key, keys[i].hash);
+      unheard += count == 0;
+      if (count + keys[i].occurrences < filter->threshold()) seat.where = Where::kWaits;
     }
     for (size_t i = begin; i < end; ++i) {
       Seat& seat = seats_[first + i];
       if (seat.entry && seat.entry.ref().tier() == 0) pin(first + i, seat.entry);
     }
   }
-  if (filter != nullptr) filter->make_room(keys.size());
+  if (filter != nullptr) filter->make_room(unheard);
 }
 
 void GatheredUpdate::stage() {

@@ -35,22 +35,44 @@ bool ResidentUpdate::prepare(uint64_t& new_rows) {
     if (keys == 0) continue;
     IndexShard& shard = parts_.store.shard(s);
     MutexLock lock(shard.mutex);
-    rooms_[static_cast<size_t>(s)] = shard.reserve_room(keys);
-    if (AdmissionFilter* const filter = parts_.filters.shard(s)) filter->make_room(keys);
+    AdmissionFilter* const filter = parts_.filters.shard(s);
+    // As if every key were new, too, where there is room for that: nothing may grow for keys that are known.
+    const bool has_room = shard.has_room(keys) && (filter == nullptr || filter->has_room(keys));
+    const NewKeys coming = has_room ? NewKeys{keys, keys} : count_new(shard, s);
+    rooms_[static_cast<size_t>(s)] = shard.reserve_room(coming.rows);
+    if (filter != nullptr) filter->make_room(coming.unheard);
   }
   return true;
 }
 
+ResidentUpdate::NewKeys ResidentUpdate::count_new(const IndexShard& shard, int number) const {
+  constexpr size_t kKeysFetchedAhead = 16;
+  const std::span<const KeyGradient> keys = batch_.shard(number);
+  const AdmissionFilter* const filter = parts_.filters.shard(number);
+  const BucketArray& buckets = shard.buckets();
+  NewKeys coming;
+  for (size_t i = 0; i < keys.size() + kKeysFetchedAhead; ++i) {
+    if (i < keys.size()) {
+      prefetch_line(buckets.data() + home_bucket(keys[i].hash, buckets.count()));
+      if (filter != nullptr) filter->prefetch(keys[i].hash);
+    }
+    if (i < kKeysFetchedAhead) continue;
+    const KeyGradient& key = keys[i - kKeysFetchedAhead];
+    if (shard.entry(key.hash, key.key)) continue;
+    const uint64_t count = filter == nullptr ? 0 : filter->count(key.key, key.hash);
+    coming.rows += filter == nullptr || count + key.occurrences >= filter->threshold();
+    coming.unheard += count == 0;
+  }
+  return coming;
+}
+
 uint64_t ResidentUpdate::count_new_rows() const {
-  IndexReader reader(parts_.store.index());
   uint64_t count = 0;
   for (int s = 0; s < kShards; ++s) {
-    const AdmissionFilter* const filter = parts_.filters.shard(s);
-    MutexLock lock(parts_.store.shard(s).mutex);  // of the filter
-    for (const KeyGradient& key : batch_.shard(s)) {
-      if (reader.find(key.hash, key.key).ref) continue;
-      count += filter == nullptr || filter->count(key.key, key.hash) + key.occurrences >= filter->threshold();
-    }
+    if (batch_.shard(s).empty()) continue;
+    IndexShard& shard = parts_.store.shard(s);
+    MutexLock lock(shard.mutex);
+    count += count_new(shard, s).rows;
   }
   return count;
 }
@@ -112,7 +134,7 @@ IndexEntry ResidentUpdate::admit(IndexShard& shard, int number, const KeyGradien
     const uint64_t count = filter->add(key.key, key.hash, key.occurrences, time.context.global_step);
     // Two batches that bring a key over its threshold together may both have expected it to wait. Then it
     // has its row with the next.
-    if (count < filter->threshold() || claim_.count() == 0) return {};
+    if (count < filter->threshold() || claim_.count() == 0 || room.left() == 0) return {};
     filter->remove(key.key, key.hash);
     earlier = count - key.occurrences;
   }

@@ -19,7 +19,12 @@ class ResidentUpdate final : public BatchUpdate {
   void commit(const UpdateTime& time) noexcept override;
 
  private:
-  // Keys that have no row and aren't kept waiting by the filter.
+  // Keys of one shard that bring something new.
+  struct NewKeys {
+    uint64_t rows = 0;     // get a row: they have none, and the filter doesn't keep them waiting
+    uint64_t unheard = 0;  // have no row, and the filter doesn't know them yet
+  };
+  NewKeys count_new(const IndexShard& shard, int number) const REQUIRES(shard.mutex);
   uint64_t count_new_rows() const;
   void update_shard(IndexShard& shard, int number, const UpdateTime& time, Phase& phase)
       REQUIRES(shard.mutex);

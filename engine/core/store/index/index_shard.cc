@@ -52,6 +52,10 @@ IndexEntry IndexShard::entry(KeyHash hash, int64_t key) const {
   return {};
 }
 
+bool IndexShard::has_room(uint64_t count) const {
+  return entries_ + reserved_ + count <= capacity(array_->count());
+}
+
 void IndexShard::reserve(uint64_t count) {
   const uint64_t wanted = entries_ + reserved_ + count;
   const uint64_t buckets = array_->count();
