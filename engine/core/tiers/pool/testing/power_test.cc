@@ -53,7 +53,7 @@ void every_durable_checkpoint_survives_a_power_cut(bool is_pmem, uint64_t seeds,
     const TemporaryDirectory left;
     std::mt19937_64 random(seed + 1000);
     Medium medium(is_pmem);
-    PowerMedium files(directory.path(), seed, /*is_on_medium=*/true);
+    PowerMedium files(directory.path(), seed);
     Workload workload(directory / "var", seed, medium.calls(), files);
     const auto cut_by_chance = [&](uint64_t one_in) {
       if (random() % one_in != 0) return;
