@@ -83,6 +83,11 @@ def _skip_without_library(kind: TierKind) -> None:
             pytest.skip(f"{kind.value} needs {library}; apt-get install {package}")
 
 
+def files_with_rows(directory: Path) -> list[Path]:
+    """Everything in a storage_path but the locks of those who own it."""
+    return sorted(path for path in directory.iterdir() if path.suffix != ".lock")
+
+
 def row_bytes(dim: int, optimizer: es.optimizers.Optimizer) -> int:
     return (1 + len(optimizer.slots)) * ((4 * dim + 15) // 16 * 16)
 

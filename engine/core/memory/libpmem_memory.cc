@@ -1,55 +1,42 @@
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "errors/error.h"
+#include "files/path_lock.h"
 #include "memory/libpmem.h"
 #include "memory/memory.h"
 #include "memory/room.h"
+#include "platform/fork.h"
 
 namespace embstore {
 namespace {
 
-// Owns the file's name: whoever holds the lock may use the file, and removes it when done.
-class FileLock {
+// A file that is there only while its owner is.
+class OwnedFile {
  public:
-  explicit FileLock(const std::string& path) : path_(path) {
-    descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (descriptor_ < 0) {
-      throw Error(ErrorKind::kStorage, path + ": can't be created: " + std::strerror(errno));
-    }
-    if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
-      const int reason = errno;
-      close(descriptor_);
-      if (reason == EWOULDBLOCK) throw InUseError(path);
-      throw Error(ErrorKind::kStorage, path + ": can't be locked: " + std::strerror(reason));
+  explicit OwnedFile(const std::string& path) : lock_(path), path_(path) {
+    // A leftover may be larger than what is asked for now, and libpmem never shrinks a file.
+    if (unlink(path.c_str()) != 0 && errno != ENOENT) {
+      throw Error(ErrorKind::kStorage, path + ": can't be removed: " + std::strerror(errno));
     }
   }
-  ~FileLock() {
-    unlink(path_.c_str());        // before the lock goes, or another owner's file could be removed
-    flock(descriptor_, LOCK_UN);  // which a forked child's copy of the descriptor would hold on to
-    close(descriptor_);
+  ~OwnedFile() {
+    if (!inherited(made_in_)) unlink(path_.c_str());
   }
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
-
-  int descriptor() const { return descriptor_; }
+  OwnedFile(const OwnedFile&) = delete;
+  OwnedFile& operator=(const OwnedFile&) = delete;
 
  private:
-  std::string path_;
-  int descriptor_;
+  const files::PathLock lock_;  // given up last
+  const std::string path_;
+  const ForkGeneration made_in_ = fork_generation();
 };
 
 class LibPmemMemory final : public Memory {
  public:
-  LibPmemMemory(const std::string& path, size_t size_bytes) : calls_(libpmem()), path_(path), lock_(path) {
-    // A leftover may be larger than what is asked for now, and libpmem never shrinks a file.
-    if (ftruncate(lock_.descriptor(), 0) != 0) {
-      throw Error(ErrorKind::kStorage, path + ": can't be emptied: " + std::strerror(errno));
-    }
+  LibPmemMemory(const std::string& path, size_t size_bytes) : calls_(libpmem()), path_(path), file_(path) {
     require_room_in_memory(path, size_bytes);
     size_t mapped_bytes = 0;
     int is_pmem = 0;
@@ -72,7 +59,7 @@ class LibPmemMemory final : public Memory {
  private:
   const LibPmem& calls_;
   const std::string path_;
-  const FileLock lock_;
+  const OwnedFile file_;
   bool is_pmem_ = false;
 };
 

@@ -11,19 +11,20 @@ namespace internal {
 std::atomic<ForkGeneration> fork_generation{1};
 }
 
-namespace {
-
-// Before main(), or when the module is loaded: so no table is older. In the child there is one thread, and it
-// runs this before anything else.
-const bool told_of_forks = [] {
-  const int refused = pthread_atfork(
-      nullptr, nullptr, [] { internal::fork_generation.fetch_add(1, std::memory_order_relaxed); });
-  if (refused != 0) {  // no memory for a list entry
+bool run_at_forks(void (*before)(), void (*in_parent)(), void (*in_child)()) {
+  if (pthread_atfork(before, in_parent, in_child) != 0) {
     std::fputs("embstore: pthread_atfork failed\n", stderr);
     std::abort();
   }
   return true;
-}();
+}
+
+namespace {
+
+// Before main(), or when the module is loaded: so no table is older. In the child there is one thread, and it
+// runs this before anything else.
+const bool told_of_forks =
+    run_at_forks(nullptr, nullptr, [] { internal::fork_generation.fetch_add(1, std::memory_order_relaxed); });
 
 }  // namespace
 }  // namespace embstore

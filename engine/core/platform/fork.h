@@ -20,4 +20,7 @@ inline ForkGeneration fork_generation() { return internal::fork_generation.load(
 // Whether what was made in that generation belongs to a process that this one was forked from.
 inline bool inherited(ForkGeneration made_in) { return made_in != fork_generation(); }
 
+// As pthread_atfork(), for initialisers of static objects: ends the process where there is no memory for it.
+bool run_at_forks(void (*before)(), void (*in_parent)(), void (*in_child)());
+
 }  // namespace embstore

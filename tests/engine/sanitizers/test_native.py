@@ -10,6 +10,7 @@ OF_MANY_THREADS = [
     "eviction_pool_test",
     "index_test",
     "leveldb_tier_test",
+    "path_lock_test",
     "pool_test",
     "prepared_updates_test",
     "table_faults_test",

@@ -34,7 +34,7 @@ std::string advice_on_descriptors() {
   const std::string most =
       getrlimit(RLIMIT_NOFILE, &limit) == 0 ? std::to_string(limit.rlim_cur) : std::string("no more");
   return "; this process may have " + most +
-         " files open. A variable's LEVELDB tier holds 4, and all of them together up to a fifth of the "
+         " files open. A variable's LEVELDB tier holds 5, and all of them together up to a fifth of the "
          "limit for the files of rows: raise it (ulimit -n), or open fewer variables at a time";
 }
 
@@ -43,6 +43,7 @@ std::string advice_on_descriptors() {
 LevelDbDatabase::LevelDbDatabase(std::string path, const RowLayout& layout, const LevelDbOptions& options)
     : calls_(leveldb_library()),
       path_(std::move(path)),
+      lock_(path_),
       open_options_(calls_, options),
       read_options_(calls_.readoptions_create(), {calls_.readoptions_destroy}),
       write_options_(calls_.writeoptions_create(), {calls_.writeoptions_destroy}) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "files/path_lock.h"
 #include "row/row_layout.h"
 #include "tiers/leveldb/leveldb_library.h"
 #include "tiers/leveldb/leveldb_open_options.h"
@@ -58,6 +59,8 @@ class LevelDbDatabase {
 
   const LevelDbLibrary& calls_;
   const std::string path_;
+  // LevelDB's own lock is let go of between two of its calls, and is a file that destroy_db() removes.
+  const files::PathLock lock_;
   const LevelDbOpenOptions open_options_;
   const LevelDbOwned<LevelDbLibrary::ReadOptions> read_options_;
   const LevelDbOwned<LevelDbLibrary::WriteOptions> write_options_;

@@ -1,8 +1,8 @@
 // LevelDB databases that the tables of a process share.
 //
-// LevelDB holds four descriptors (LOCK, LOG, MANIFEST and the log) and up to two write buffers for each open
-// database, whatever its size: a database for each partition of each variable would run out of them. So the
-// partitions of a variable, which are given one directory, share one, where each has a number of its own.
+// An open database holds five descriptors (its lock; LevelDB's LOCK, LOG, MANIFEST and log) and up to two write
+// buffers, whatever its size: a database for each partition of each variable would run out of them. So the partitions
+// of a variable, which are given one directory, share one, where each has a number of its own.
 // The files of rows need none up to 1000 in the process, which are mapped; of the others LevelDB keeps as many
 // open, of all databases together, as a fifth of the process's limit.
 #pragma once

@@ -9,7 +9,7 @@ namespace embstore::log {
 
 Checkpoints::Checkpoints(const std::string& prefix, TableIdentity table, files::FileCalls& calls)
     : prefix_(prefix),
-      lock_(prefix + ".lock", prefix),
+      lock_(prefix + ".checkpoints"),
       manifests_(prefix + ".checkpoint-", calls),
       table_(std::move(table)),
       found_(manifests_.load(table_)) {}

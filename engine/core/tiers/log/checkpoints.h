@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "files/path_lock.h"
 #include "threads/mutex.h"
 #include "tiers/durable_tier.h"
 #include "tiers/log/identity.h"
 #include "tiers/log/manifest.h"
-#include "tiers/pool/pool_lock.h"
 
 namespace embstore::log {
 
@@ -84,7 +84,7 @@ class Checkpoints {
   void note_pending() REQUIRES(mutex_);
 
   const std::string prefix_;
-  const pool::PoolLock lock_;  // given up last
+  const files::PathLock lock_;  // given up last
   const Manifests manifests_;
   TableIdentity table_;
   std::vector<Manifest> found_;  // until they are taken up

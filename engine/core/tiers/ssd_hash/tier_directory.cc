@@ -1,7 +1,6 @@
 #include "tiers/ssd_hash/tier_directory.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -65,27 +64,12 @@ log::FileHeader read_header(files::FileCalls& calls, const std::string& path) {
 TierDirectory::TierDirectory(std::string path, files::FileCalls& calls)
     : path_(std::move(path)), calls_(calls) {
   std::error_code code;
-  made_ = fs::create_directories(path_, code);
+  fs::create_directories(fs::absolute(path_).parent_path(), code);  // where the lock is
+  if (!code) {
+    lock_.emplace(path_);
+    made_ = fs::create_directory(path_, code);
+  }
   if (code) refuse(path_, "can't be created: " + code.message());
-  descriptor_ = calls_.open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-  if (descriptor_ < 0) {
-    const int reason = errno;
-    throw files::FileError(path_, "can't be opened", reason);
-  }
-  if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
-    const int reason = errno;
-    unlock();
-    if (reason == EWOULDBLOCK) throw InUseError(path_);
-    refuse(path_, "can't be locked: " + std::generic_category().message(reason));
-  }
-}
-
-TierDirectory::~TierDirectory() { unlock(); }
-
-void TierDirectory::unlock() {
-  if (descriptor_ < 0) return;
-  flock(descriptor_, LOCK_UN);  // which a forked child's copy of the descriptor would hold on to
-  calls_.close(std::exchange(descriptor_, -1));
 }
 
 void TierDirectory::check_direct_io(int open_flags) const {
@@ -154,7 +138,7 @@ void TierDirectory::close() {
     std::error_code code;
     fs::remove(path_, code);  // stays if others put something there, or files were kept
   }
-  unlock();
+  lock_.reset();
 }
 
 }  // namespace embstore::ssd_hash

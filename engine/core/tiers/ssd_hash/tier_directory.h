@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "files/file_calls.h"
+#include "files/path_lock.h"
 #include "tiers/log/identity.h"
 
 namespace embstore::ssd_hash {
@@ -22,9 +24,6 @@ class TierDirectory {
  public:
   // Makes it where it's missing, and locks it. Throws Error(kStorage) where it can't be used, InUseError.
   TierDirectory(std::string path, files::FileCalls& calls);
-  ~TierDirectory();
-  TierDirectory(const TierDirectory&) = delete;
-  TierDirectory& operator=(const TierDirectory&) = delete;
 
   struct Leftovers {
     std::vector<std::string> paths;
@@ -47,12 +46,11 @@ class TierDirectory {
   // Throws as find(), unless nobody needs the file of this header any more, but perhaps a checkpoint of this table.
   void check_is_leftover(const std::string& path, const log::FileHeader& header,
                          const log::TableIdentity& table, bool keeps_checkpoints) const;
-  void unlock();
 
   const std::string path_;
   files::FileCalls& calls_;
   bool made_ = false;
-  int descriptor_ = -1;  // holds the lock
+  std::optional<files::PathLock> lock_;
 };
 
 }  // namespace embstore::ssd_hash

@@ -55,7 +55,7 @@ class Process {
 };
 
 void expect_in_use(const std::string& path) {
-  check_throws(ErrorKind::kInUse, path + ".pool: is in use by another variable",
+  check_throws(ErrorKind::kInUse, path + ".pool.checkpoints: is in use by another variable",
                [&] { Pool(path, kLayout, kSlots); });
 }
 

@@ -1,0 +1,89 @@
+#include "files/path_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "errors/error.h"
+#include "threads/mutex.h"
+
+namespace embstore::files {
+
+// Locks are flock()s. A record lock (fcntl) isn't inherited by forked children, but it is given up when the process
+// closes any descriptor of the file, say of a copy's source, and it doesn't exclude the process's other variables. What
+// flock() lacks is added here: a child closes the inherited descriptors within fork(), so that the lock ends with the
+// parent. No process is forked between a file's opening and its entry in this list.
+struct HeldLocks {
+  static constinit Mutex mutex;
+  static constinit PathLock* first GUARDED_BY(mutex);
+
+  static void add(PathLock& lock) REQUIRES(mutex) {
+    lock.next_ = first;
+    if (first != nullptr) first->previous_ = &lock;
+    first = &lock;
+  }
+  static void remove(const PathLock& lock) REQUIRES(mutex) {
+    (lock.previous_ == nullptr ? first : lock.previous_->next_) = lock.next_;
+    if (lock.next_ != nullptr) lock.next_->previous_ = lock.previous_;
+  }
+
+  static void before_fork() ACQUIRE(mutex) { mutex.lock(); }
+  static void in_parent() RELEASE(mutex) { mutex.unlock(); }
+  static void in_child() RELEASE(mutex) {
+    for (const PathLock* lock = first; lock != nullptr; lock = lock->next_) ::close(lock->descriptor_);
+    first = nullptr;
+    mutex.unlock();
+  }
+};
+
+constinit Mutex HeldLocks::mutex;
+constinit PathLock* HeldLocks::first = nullptr;
+
+namespace {
+
+const bool told_of_forks = run_at_forks(HeldLocks::before_fork, HeldLocks::in_parent, HeldLocks::in_child);
+
+// Whether the path still leads to the file: the owner before may have removed it since it was opened.
+bool is_at(const std::string& path, int descriptor) {
+  struct stat opened{}, named{};
+  return fstat(descriptor, &opened) == 0 && stat(path.c_str(), &named) == 0 &&
+         opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
+[[noreturn]] void refuse(const std::string& path, const char* what, int reason) {
+  throw Error(ErrorKind::kStorage, path + ": " + what + ": " + std::generic_category().message(reason));
+}
+
+}  // namespace
+
+PathLock::PathLock(const std::string& path) : lock_path_(path + ".lock") {
+  const MutexLock lock(HeldLocks::mutex);
+  for (;;) {
+    descriptor_ = ::open(lock_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (descriptor_ < 0) refuse(lock_path_, "can't be created", errno);
+    if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+      const int reason = errno;
+      ::close(descriptor_);
+      if (reason == EWOULDBLOCK) throw InUseError(path);
+      refuse(lock_path_, "can't be locked", reason);
+    }
+    if (is_at(lock_path_, descriptor_)) break;
+    ::close(descriptor_);
+  }
+  HeldLocks::add(*this);
+}
+
+PathLock::~PathLock() {
+  if (inherited(made_in_)) return;  // closed by in_child()
+  const MutexLock lock(HeldLocks::mutex);
+  HeldLocks::remove(*this);
+  // While it's locked: the next owner's file would go otherwise.
+  if (is_at(lock_path_, descriptor_)) ::unlink(lock_path_.c_str());
+  ::close(descriptor_);
+}
+
+}  // namespace embstore::files

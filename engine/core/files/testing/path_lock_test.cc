@@ -1,0 +1,191 @@
+// A path has one owner, in this process and in others; forked children neither keep it nor give it up.
+#include "files/path_lock.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "testing/check.h"
+
+namespace embstore::files {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A forked process that ends with status 0 if `work` returns.
+pid_t start(const std::function<void()>& work) {
+  const pid_t child = fork();
+  check(child >= 0, "no process can be started");
+  if (child != 0) return child;
+  work();
+  _exit(0);
+}
+
+void expect_success(pid_t child) {
+  int status = 0;
+  check(waitpid(child, &status, 0) == child && status == 0, "a process failed");
+}
+
+// What one process says once and others wait for: the end of a pipe.
+class Signal {
+ public:
+  Signal() { check(pipe(ends_) == 0, "a pipe can't be had"); }
+  void give() const { check(::write(ends_[1], ".", 1) == 1, "a signal can't be given"); }
+  void wait_for() const {
+    pollfd from{ends_[0], POLLIN, 0};
+    char byte;
+    check(poll(&from, 1, 60'000) == 1 && ::read(ends_[0], &byte, 1) == 1, "a process is silent");
+  }
+
+ private:
+  int ends_[2];
+};
+
+void expect_in_use(const std::string& path) {
+  const std::string told = error_of(ErrorKind::kInUse, [&] { PathLock{path}; });
+  check(told.starts_with(path + ": is in use by another variable"), told);
+}
+
+void a_path_has_one_owner() {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "rows";
+  fs::create_directory_symlink(directory.path(), directory / "link");
+  {
+    const PathLock lock(path);
+    expect_in_use(path);
+    expect_in_use(directory / "link/rows");
+    expect_success(start([&] { expect_in_use(path); }));
+    const PathLock another(directory / "other rows");
+  }
+  check(!fs::exists(path + ".lock"), "the lock's file stays");
+  const PathLock again(path);
+  expect_in_use(path);
+}
+
+void a_path_that_cant_be_locked_is_an_error_that_names_it() {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "missing/rows";
+  const std::string told = error_of(ErrorKind::kStorage, [&] { PathLock{path}; });
+  check(told.starts_with(path + ".lock: can't be created: No such file"), told);
+}
+
+// The marker is another evidence of ownership, which the lock knows nothing of.
+void own_alone(const std::string& path, int rounds) {
+  const std::string marker = path + ".marker";
+  while (rounds > 0) {
+    try {
+      const PathLock lock(path);
+      const int descriptor = ::open(marker.c_str(), O_CREAT | O_EXCL, 0600);
+      check(descriptor >= 0, "a path has two owners");
+      ::close(descriptor);
+      check(::unlink(marker.c_str()) == 0, "a path had two owners");
+      --rounds;
+    } catch (const InUseError&) {
+    }
+  }
+}
+
+void of_many_processes_and_threads_one_owns_a_path_at_a_time() {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "rows";
+  const int rounds = kUnderSanitizer ? 300 : 1000;
+  std::vector<pid_t> processes;
+  for (int p = 0; p < 4; ++p) processes.push_back(start([&] { own_alone(path, rounds); }));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) threads.emplace_back([&] { own_alone(path, rounds); });
+  for (std::thread& thread : threads) thread.join();
+  for (const pid_t process : processes) expect_success(process);
+  check(!fs::exists(path + ".lock"), "the last owner's lock is left");
+}
+
+void a_lock_ends_with_its_process_though_its_child_lives_on() {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "rows";
+  const Signal is_forked, parent_is_gone, inherited_is_gone, is_free, is_owned, is_over;
+  const pid_t parent = start([&] {
+    auto lock = std::make_unique<PathLock>(path);
+    if (fork() == 0) {
+      expect_in_use(path);
+      is_forked.give();
+      parent_is_gone.wait_for();
+      const int own_file = ::open("/dev/null", O_RDONLY);  // has the number that the lock's file had
+      lock.reset();
+      check(fcntl(own_file, F_GETFD) >= 0, "a child's file was closed with what it inherited");
+      inherited_is_gone.give();
+      is_free.wait_for();
+      const PathLock own(path);
+      is_owned.give();
+      is_over.wait_for();
+      _exit(0);
+    }
+    for (;;) pause();
+  });
+  is_forked.wait_for();
+  expect_in_use(path);
+  kill(parent, SIGKILL);
+  check(waitpid(parent, nullptr, 0) == parent, "the process is gone");
+  {
+    const PathLock lock(path);
+    parent_is_gone.give();
+    inherited_is_gone.wait_for();
+    check(fs::exists(path + ".lock"), "a child removed the file of another's lock");
+    expect_success(start([&] { expect_in_use(path); }));
+  }
+  is_free.give();
+  is_owned.wait_for();
+  expect_in_use(path);
+  is_over.give();
+}
+
+size_t open_lock_files() {
+  size_t found = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    found += fs::read_symlink(entry, gone).string().find(".lock") != std::string::npos;
+  }
+  return found;
+}
+
+void a_child_has_no_lock_at_whatever_moment_it_is_forked() {
+  const TemporaryDirectory directory;
+  const PathLock held(directory / "held");
+  std::atomic<bool> done{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&, path = directory / std::to_string(t)] {
+      while (!done.load()) const PathLock lock(path);
+    });
+  }
+  const int forks = kUnderSanitizer ? 100 : 500;
+  for (int i = 0; i < forks; ++i) {
+    expect_success(start([&] {
+      check(open_lock_files() == 0, "a child has a lock of its parent");
+      const PathLock own(directory / "own");
+    }));
+  }
+  done.store(true);
+  for (std::thread& thread : threads) thread.join();
+  expect_in_use(directory / "held");
+}
+
+}  // namespace
+}  // namespace embstore::files
+
+int main() {
+  using namespace embstore::files;
+  a_path_has_one_owner();
+  a_path_that_cant_be_locked_is_an_error_that_names_it();
+  of_many_processes_and_threads_one_owns_a_path_at_a_time();
+  a_lock_ends_with_its_process_though_its_child_lives_on();
+  a_child_has_no_lock_at_whatever_moment_it_is_forked();
+  std::printf("held: one owner of a path\n");
+}
