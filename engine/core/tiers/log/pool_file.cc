@@ -95,6 +95,11 @@ std::unique_ptr<medium::PmemFile> take_up(const std::string& path, const TableId
   }
   const uint64_t file_bytes = fs::file_size(path);
   const uint64_t records_so_far = records_that_fit(table.layout, file_bytes);
+  if (records_so_far < header.capacity) {
+    throw Error(ErrorKind::kStorage, path + ": is truncated: it has " + std::to_string(file_bytes) +
+                                         " bytes of " + std::to_string(shape.file_bytes(header.capacity)) +
+                                         "; put it back as it was");
+  }
   if (records < records_so_far) {
     throw Error(ErrorKind::kInvalidArgument,
                 "storage_size: " + std::to_string(size_bytes) + " bytes are fewer than " + path +

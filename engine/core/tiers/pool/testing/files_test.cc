@@ -155,8 +155,7 @@ void files_that_are_damaged_or_not_ours_are_refused_by_name() {
   }
   refused(manifest, "is truncated or damaged: it has " + std::to_string(end - 1) + " bytes",
           [&] { fs::resize_file(manifest, end - 1); });
-  refused(rows, "is truncated: checkpoint 1 has rows beyond its end",
-          [&] { fs::resize_file(rows, 2 * kPageBytes); });
+  refused(rows, "is truncated: it has 8192 bytes of ", [&] { fs::resize_file(rows, 2 * kPageBytes); });
   refused(rows, "is missing, and checkpoints beside it speak of its rows", [&] { fs::remove(rows); });
   refused(rows, "isn't the pool that the checkpoints beside it are of", [&] {
     make_pool(directory / "other");

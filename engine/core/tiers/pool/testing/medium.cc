@@ -7,9 +7,11 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <set>
 #include <thread>
 #include <utility>
 
+#include "testing.h"
 #include "testing/check.h"
 #include "threads/mutex.h"
 
@@ -76,11 +78,8 @@ struct State {
 
 std::unique_ptr<State> state;
 
-bool is_in(const std::string& directory, const Mapping& mapping) {
-  return fs::path(mapping.path).parent_path() == fs::path(directory);
-}
-std::string moved(const Mapping& mapping, const std::string& to) {
-  return fs::path(to) / fs::path(mapping.path).filename();
+bool is_in(const std::string& directory, const std::string& path) {
+  return fs::path(path).parent_path() == fs::path(directory);
 }
 void write_file(const std::string& path, const std::string& bytes) {
   std::ofstream file(path, std::ios::binary);
@@ -196,14 +195,25 @@ void Medium::before_each_call(std::function<void()> call) { state->before_call =
 void Medium::cut(const std::string& from, const std::string& to, uint64_t percent,
                  std::mt19937_64& random) const {
   const MutexLock lock(state->mutex);
-  for (const Mapping& mapping : state->mappings) {
-    if (!is_in(from, mapping)) continue;
-    std::string left = mapping.durable;
-    for (size_t at = 0; at + kWordBytes <= left.size(); at += kWordBytes) {
-      if (std::memcmp(left.data() + at, mapping.address + at, kWordBytes) == 0) continue;
-      if (random() % 100 < percent) std::memcpy(left.data() + at, mapping.address + at, kWordBytes);
+  const auto write_left = [&](const std::string& path, std::string durable, const char* now) {
+    for (size_t at = 0; at + kWordBytes <= durable.size(); at += kWordBytes) {
+      if (std::memcmp(durable.data() + at, now + at, kWordBytes) == 0) continue;
+      if (random() % 100 < percent) std::memcpy(durable.data() + at, now + at, kWordBytes);
     }
-    write_file(moved(mapping, to), left);
+    write_file(fs::path(to) / fs::path(path).filename(), durable);
+  };
+  std::set<std::string> are_mapped;
+  for (const Mapping& mapping : state->mappings) {
+    are_mapped.insert(mapping.path);
+    if (is_in(from, mapping.path)) {
+      write_left(mapping.path, mapping.durable, reinterpret_cast<const char*>(mapping.address));
+    }
+  }
+  for (const auto& [path, durable] : state->unmapped) {
+    if (!is_in(from, path) || are_mapped.contains(path) || !fs::exists(path)) continue;
+    std::string now = bytes_of(path);
+    now.resize(durable.size());
+    write_left(path, durable, now.data());
   }
 }
 

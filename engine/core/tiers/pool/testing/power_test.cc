@@ -1,6 +1,7 @@
 // The power goes at any moment: what is left has every checkpoint that was durable, whole.
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <random>
 #include <string>
 
@@ -54,15 +55,19 @@ void every_durable_checkpoint_survives_a_power_cut(bool is_pmem, uint64_t seeds,
     std::mt19937_64 random(seed + 1000);
     Medium medium(is_pmem);
     PowerMedium files(directory.path(), seed);
-    Workload workload(directory / "var", seed, medium.calls(), files);
+    const std::string place = directory / "manifests";  // as that medium calls it
+    const std::string left_place = left / "manifests";
+    std::filesystem::create_directory(place);
+    Workload workload(place + "/var", seed, medium.calls(), files);
     const auto cut_by_chance = [&](uint64_t one_in) {
       if (random() % one_in != 0) return;
       tested_case() = "seed " + std::to_string(seed) + ", cut " + std::to_string(cuts);
       try {
         files.cut(left.path());
+        std::filesystem::create_directories(left_place);
         // From hardly anything to nearly everything.
-        medium.cut(directory.path(), left.path(), random() % 101, random);
-        expect_after_cut(left / "var", workload);
+        medium.cut(place, left_place, random() % 101, random);
+        expect_after_cut(left_place + "/var", workload);
       } catch (const Error& error) {
         fail(error.what());
       }
