@@ -20,6 +20,7 @@
 namespace embstore {
 
 using ssd_hash::HeldRows;
+using ssd_hash::kMaxSlots;
 using ssd_hash::LogFile;
 using ssd_hash::LogShape;
 
@@ -27,30 +28,47 @@ namespace {
 
 constexpr size_t kScanBytes = 1 << 20;
 
-// A file with records that checkpoints need. It's never written again. Its slots have yet to be given.
-std::unique_ptr<files::File> open_extent(const LogShape& shape, const ExtentRows& extent) {
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw Error(ErrorKind::kStorage, path + ": " + why +
+                                       ", and a checkpoint needs it; put it back as it was, or remove the "
+                                       "files of the variable to start without their rows");
+}
+
+// A file with records that checkpoints need. It's never written again.
+std::shared_ptr<LogFile> open_extent(const LogShape& shape, const ExtentRows& extent, size_t index) {
   const std::string path = shape.path_of(extent.extent);
-  const auto refuse = [&path](const std::string& why) {
-    throw Error(ErrorKind::kStorage,
-                path + ": " + why +
-                    ", and a checkpoint needs it; put it back as it was, or remove the files of the "
-                    "variable to start without their rows");
-  };
   std::error_code code;
-  if (!std::filesystem::exists(path, code)) refuse("is missing");
+  if (!std::filesystem::exists(path, code)) refuse(path, "is missing");
   const log::FileHeader header = ssd_hash::read_header(*shape.calls, path);
   log::check_header(path, header, log::kRowsMagic, shape.table);
-  if (header.uuid != shape.table.uuid || header.number != extent.extent ||
-      header.capacity != extent.capacity || header.stride != shape.record.stride) {
-    refuse("is another file than the one that was written");
+  if (header.uuid != shape.table.uuid || header.number != extent.extent || header.capacity > kMaxSlots ||
+      header.stride != shape.record.stride) {
+    refuse(path, "is another file than the one that was written");
   }
-  auto file = std::make_unique<files::File>(*shape.calls, path, shape.open_flags(), shape.file_use());
-  const uint64_t end = shape.record.offset(log::end_of_rows(extent.rows));
-  const uint64_t size = file->size_bytes();
-  if (size < end) {
-    refuse("has " + std::to_string(size) + " bytes, of which " + std::to_string(end) + " are needed");
+  auto file = std::make_shared<LogFile>(
+      std::make_unique<files::File>(*shape.calls, path, shape.open_flags(), shape.file_use()), header.number,
+      static_cast<uint32_t>(index), static_cast<uint32_t>(header.capacity));
+  const uint64_t size = file->file().size_bytes();
+  file->written_bytes = ssd_hash::round_up_to_block(size);
+  file->sealed = true;
+  if (shape.maps_files) {
+    file->map(size);
+    file->mapped_bytes = size;
   }
   return file;
+}
+
+void hold(LogFile& file, const LogShape& shape, uint64_t checkpoint, const ExtentRows& extent) {
+  const uint64_t records = log::end_of_rows(extent.rows);
+  const uint64_t size = file.file().size_bytes();
+  if (file.capacity != extent.capacity || size < shape.record.offset(records)) {
+    refuse(file.file().path(), "has room for " + std::to_string(file.capacity) + " records and " +
+                                   std::to_string(size) + " bytes, not for " +
+                                   std::to_string(extent.capacity) + " and " +
+                                   std::to_string(shape.record.offset(records)));
+  }
+  file.records = std::max(file.records.load(), static_cast<uint32_t>(records));
+  file.hold(checkpoint, extent.rows);
 }
 
 // Records of one file that are read together.
@@ -71,49 +89,30 @@ void SsdHashTier::take_up(std::span<const TierRows> kept) {
   check_keeps_checkpoints();
   check_open();
   if (is_ready_) throw Error(ErrorKind::kInvalidArgument, shape_.directory + ": take_up() comes once");
-  struct Extent {
-    std::unique_ptr<files::File> file;
-    std::vector<std::pair<uint64_t, const ExtentRows*>> needed;  // by checkpoints
-  };
-  std::map<uint64_t, Extent> extents;  // by number
+  std::map<uint64_t, std::shared_ptr<LogFile>> files;  // by number
+  std::set<std::string> needed;
   uint64_t records_per_file = shape_.records_per_file;
   for (const TierRows& checkpoint : kept) {
-    for (const ExtentRows& part : checkpoint.extents) {
-      Extent& extent = extents[part.extent];
-      extent.file = open_extent(shape_, part);
-      extent.needed.emplace_back(checkpoint.checkpoint, &part);
-      records_per_file = std::max(records_per_file, part.capacity);
+    for (const ExtentRows& extent : checkpoint.extents) {
+      std::shared_ptr<LogFile>& file = files[extent.extent];
+      if (file == nullptr) file = open_extent(shape_, extent, files.size() - 1);
+      hold(*file, shape_, checkpoint.checkpoint, extent);
+      needed.insert(file->file().path());
+      records_per_file = std::max<uint64_t>(records_per_file, file->capacity);
     }
   }
-  if (records_per_file > ssd_hash::kMaxSlots || extents.size() > ssd_hash::kMaxSlots / records_per_file) {
+  const uint64_t max_files = kMaxSlots / records_per_file;
+  if (files.size() > max_files) {
     throw Error(ErrorKind::kStoreFull, shape_.directory + ": holds more records than can be addressed");
-  }
-  std::deque<std::shared_ptr<LogFile>> files;
-  std::set<std::string> needed;
-  for (auto& [number, extent] : extents) {
-    const uint64_t size = extent.file->size_bytes();
-    needed.insert(extent.file->path());
-    auto file = std::make_shared<LogFile>(std::move(extent.file), number, static_cast<uint32_t>(files.size()),
-                                          static_cast<uint32_t>(extent.needed.front().second->capacity));
-    for (const auto& [checkpoint, rows] : extent.needed) {
-      file->hold(checkpoint, rows->rows);
-      file->records = std::max<uint32_t>(file->records, static_cast<uint32_t>(log::end_of_rows(rows->rows)));
-    }
-    file->written_bytes = ssd_hash::round_up_to_block(size);
-    file->sealed = true;
-    if (shape_.maps_files) {
-      file->map(size);
-      file->mapped_bytes = size;
-    }
-    files.push_back(std::move(file));
   }
   std::erase_if(found_.paths, [&](const std::string& path) { return needed.contains(path); });
   // Nothing has changed so far.
   directory_.remove(found_.paths);
   shape_.records_per_file = records_per_file;
-  shape_.max_files = static_cast<uint32_t>(ssd_hash::kMaxSlots / records_per_file);
-  const uint64_t last_number = std::max(found_.last_number, extents.empty() ? 0 : extents.rbegin()->first);
-  log_.take_up(std::move(files), last_number + 1, kept.empty() ? 0 : kept.back().checkpoint);
+  shape_.max_files = static_cast<uint32_t>(max_files);
+  std::deque<std::shared_ptr<LogFile>> oldest_first;
+  for (auto& [number, file] : files) oldest_first.push_back(std::move(file));
+  log_.take_up(std::move(oldest_first), found_.last_number + 1, kept.empty() ? 0 : kept.back().checkpoint);
   found_ = {};
   is_ready_.store(true, std::memory_order_release);
 }
@@ -177,7 +176,7 @@ void SsdHashTier::restore(uint64_t number, int threads, const Restored& visit) {
       slots.clear();
       ssd_hash::RecordScan scan(file, shape_, kScanBytes);
       scan.visit(first, last, is_needed, [&](const ssd_hash::ScannedRecord& record) {
-        std::string fault = record.fault;
+        std::string fault = fault_of(record, /*all_floats=*/true, shape_.record);
         if (fault.empty() && log::header_of(record.bytes).epoch > number) {
           fault = "is of a later checkpoint than " + std::to_string(number);
         }

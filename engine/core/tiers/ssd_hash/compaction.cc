@@ -198,14 +198,14 @@ void Compaction::empty(const std::shared_ptr<LogFile>& victim) {
     moving.faults.clear();
     const uint32_t last = first + std::min(end - first, scan.records_a_chunk());
     scan.visit(first, last, is_live, [&](const ScannedRecord& record) {
+      std::string fault = fault_of(record, /*all_floats=*/true, shape_.record);
       if (record.bytes == nullptr) {
-        if (left.count++ == 0)
-          left.first_reason = shape_.name_of(*victim, record.number) + " " + record.fault;
+        if (left.count++ == 0) left.first_reason = shape_.name_of(*victim, record.number) + " " + fault;
         return;
       }
       moving.records.insert(moving.records.end(), record.bytes, record.bytes + shape_.record.stride);
       moving.from.push_back(shape_.slot_of(*victim, record.number));
-      moving.faults.push_back(record.fault);
+      moving.faults.push_back(std::move(fault));
     });
     move(*victim, moving, left);
   }

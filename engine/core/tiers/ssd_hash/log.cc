@@ -14,8 +14,6 @@ namespace {
 // that is gone then finds no file, rather than another's rows.
 constexpr size_t kIndexesAtRest = 1024;
 
-constexpr size_t kCopyBytes = 1 << 20;
-
 }  // namespace
 
 Log::Log(const LogShape& shape)
@@ -309,15 +307,14 @@ void Log::make_sound(LogFile& file) {
   if (file.file().in_doubt()) write_anew(file);
 }
 
-// The file's bytes go into a new file, which takes its name once the medium has it. Rows keep their places.
+// Its rows go into a new file, which takes its name once the medium has it. They keep their places.
 void Log::write_anew(LogFile& file) {
   const std::string path = file.file().path();
   auto fresh = std::make_unique<files::File>(*shape_.calls, path + std::string(kUnfinished),
                                              shape_.open_flags() | O_CREAT | O_TRUNC, shape_.file_use());
   try {
-    count_lost_records(file);
     write_header(*fresh, file);
-    copy_bytes(file, *fresh);
+    copy_rows(file, *fresh);
     fresh->sync();
     fresh->rename_to(path);
   } catch (...) {
@@ -329,52 +326,42 @@ void Log::write_anew(LogFile& file) {
   file.replace_file(std::move(fresh));
 }
 
-// Rows that are still in the buffer come from there, the others from what the system has of the file. What
-// can't be read is left out: whoever reads the row is told.
-void Log::copy_bytes(const LogFile& from, files::File& to) {
-  const AlignedBytes chunk(kCopyBytes);
-  for (uint64_t begin = log::kHeaderBytes; begin < from.written_bytes; begin += kCopyBytes) {
-    const size_t bytes = std::min<uint64_t>(kCopyBytes, from.written_bytes - begin);
-    std::memset(chunk.data(), 0, bytes);
-    try {
-      from.file().read_at(chunk.data(), bytes, begin);
-    } catch (const files::FileError&) {
-      for (size_t block = 0; block < bytes; block += kBlockBytes) {
-        try {
-          from.file().read_at(chunk.data() + block, kBlockBytes, begin + block);
-        } catch (const files::FileError&) {
-          std::memset(chunk.data() + block, 0, kBlockBytes);
-        }
-      }
-    }
-    if (active_.get() == &from && buffer_ != nullptr && buffer_written_ > 0) {
-      const uint64_t known_end = shape_.record.offset(buffer_->first_record + buffer_written_);
-      const uint64_t first = std::max(begin, buffer_->base_offset);
-      const uint64_t last = std::min(begin + bytes, known_end);
-      if (first < last) std::memcpy(chunk.data() + (first - begin), buffer_->at_offset(first), last - first);
-    }
-    to.write_at(chunk.data(), bytes, begin);
-  }
-}
-
-void Log::count_lost_records(const LogFile& file) {
-  RecordScan scan(file, shape_, kCopyBytes);
-  const bool has_buffer = active_.get() == &file && buffer_ != nullptr;
-  const uint32_t written = has_buffer ? buffer_->first_record : file.records.load();
-  const auto is_needed = [&](uint32_t record) {
-    return std::any_of(file.held().begin(), file.held().end(),
-                       [&](const auto& held) { return log::contains(held.second, record); });
+// Those that are live and those that checkpoints need. What can't be read is left out: whoever reads the row is told.
+void Log::copy_rows(const LogFile& from, files::File& to) {
+  // So many that each chunk begins with a block, since records are a multiple of 16 bytes long.
+  constexpr uint32_t kRecords = kBlockBytes / 16;
+  const size_t stride = shape_.record.stride;
+  const AlignedBytes chunk(kRecords * stride);
+  RecordScan scan(from, shape_, chunk.size());
+  const auto is_needed = [&from](uint32_t record) {
+    return std::any_of(from.held().begin(), from.held().end(),
+                       [record](const auto& held) { return log::contains(held.second, record); });
   };
-  const auto counts = [&](uint32_t record) { return file.is_live(record) || is_needed(record); };
+  const auto is_wanted = [&](uint32_t record) { return from.is_live(record) || is_needed(record); };
+  const bool has_buffer = active_.get() == &from && buffer_ != nullptr;
+  const uint32_t in_buffer = has_buffer ? buffer_->first_record : from.records.load();
+  const uint32_t end = has_buffer ? in_buffer + buffer_written_ : in_buffer;
   uint64_t lost = 0;
-  scan.visit(0, written, counts, [&](const ScannedRecord& record) {
-    if (record.fault.empty()) return;
-    if (is_needed(record.number)) {
-      throw Error(ErrorKind::kStorage, shape_.name_of(file, record.number) + " " + record.fault +
-                                           ", and a checkpoint needs it: the file stays as it is");
+  for (uint32_t first = 0; shape_.record.offset(first) < from.written_bytes; first += kRecords) {
+    const uint64_t begin = shape_.record.offset(first);
+    std::memset(chunk.data(), 0, chunk.size());
+    scan.visit(first, std::min(first + kRecords, in_buffer), is_wanted, [&](const ScannedRecord& record) {
+      const std::string fault = fault_of(record, /*all_floats=*/true, shape_.record);
+      if (!fault.empty() && is_needed(record.number)) {
+        throw Error(ErrorKind::kStorage, shape_.name_of(from, record.number) + " " + fault +
+                                             ", and a checkpoint needs it: the file stays as it is");
+      }
+      lost += fault.empty() ? 0 : 1;
+      if (record.bytes == nullptr) return;
+      std::memcpy(chunk.data() + (record.number - first) * stride, record.bytes, stride);
+    });
+    const uint32_t last = std::min(first + kRecords, end);
+    for (uint32_t record = std::max(first, in_buffer); record < last; ++record) {
+      std::memcpy(chunk.data() + (record - first) * stride, buffer_->at_offset(shape_.record.offset(record)),
+                  stride);
     }
-    ++lost;
-  });
+    to.write_at(chunk.data(), std::min<uint64_t>(chunk.size(), from.written_bytes - begin), begin);
+  }
   lost_records_.fetch_add(lost, std::memory_order_relaxed);
 }
 

@@ -116,9 +116,8 @@ class Log {
   // A file whose sync failed is written anew first.
   void make_sound(LogFile& file) REQUIRES(mutex_);
   void write_anew(LogFile& file) REQUIRES(mutex_);
-  void copy_bytes(const LogFile& from, files::File& to) REQUIRES(mutex_);
   // Throws where one is damaged that a checkpoint needs.
-  void count_lost_records(const LogFile& file) REQUIRES(mutex_);
+  void copy_rows(const LogFile& from, files::File& to) REQUIRES(mutex_);
 
   const LogShape& shape_;
   const std::shared_ptr<BufferMemory> buffer_memory_;

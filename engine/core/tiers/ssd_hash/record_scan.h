@@ -12,23 +12,21 @@
 
 namespace embstore::ssd_hash {
 
-// How errors say that a record isn't what was written. `bytes`: null where they aren't all there, then `failure` says why
-// they can't be read, or nothing where the file ends.
-inline std::string fault_in_words(const std::byte* bytes, uint32_t number, const std::string& failure,
-                                  bool all_floats, const log::RecordShape& shape) {
-  if (bytes == nullptr) {
-    return failure.empty() ? "is cut off: the file was truncated" : "can't be read: " + failure;
-  }
-  const char* const fault =
-      log::fault_of(log::header_of(bytes), number, bytes + sizeof(log::RecordHeader), all_floats, shape);
-  return fault == nullptr ? std::string() : std::string("is damaged: ") + fault;
-}
-
 struct ScannedRecord {
   uint32_t number;
-  const std::byte* bytes;  // null where they can't be read
-  std::string fault;       // as above
+  const std::byte* bytes;  // null where they aren't all there
+  std::string failure;     // why they can't be read; empty where the file ends
 };
+
+// What is wrong with it, as errors say it; empty where it is what was written.
+inline std::string fault_of(const ScannedRecord& record, bool all_floats, const log::RecordShape& shape) {
+  if (record.bytes == nullptr) {
+    return record.failure.empty() ? "is cut off: the file was truncated" : "can't be read: " + record.failure;
+  }
+  const char* const fault = log::fault_of(log::header_of(record.bytes), record.number,
+                                          record.bytes + sizeof(log::RecordHeader), all_floats, shape);
+  return fault == nullptr ? std::string() : std::string("is damaged: ") + fault;
+}
 
 class RecordScan {
  public:
@@ -74,9 +72,8 @@ class RecordScan {
     for (uint32_t number = first; number < end; ++number) {
       if (!wanted(number)) continue;
       const uint64_t at = shape_.record.offset(number) - begin;
-      const std::byte* const record = at + shape_.record.stride <= got ? chunk_.data() + at : nullptr;
-      visit_record(ScannedRecord{
-          number, record, fault_in_words(record, number, failure, /*all_floats=*/true, shape_.record)});
+      const bool is_there = at + shape_.record.stride <= got;
+      visit_record(ScannedRecord{number, is_there ? chunk_.data() + at : nullptr, failure});
     }
   }
 

@@ -10,7 +10,6 @@
 #include "platform/prefetch.h"
 #include "tiers/ssd_hash/aligned_bytes.h"
 #include "tiers/ssd_hash/io_uring_pool.h"
-#include "tiers/ssd_hash/record_scan.h"
 
 namespace embstore::ssd_hash {
 namespace {
@@ -298,8 +297,9 @@ void RowReader::take_rows(const Batch& batch, const Scratch& scratch, size_t req
     const uint32_t record = shape_.record_of(slot);
     const uint64_t position = shape_.record.offset(record) - span.offset;
     const bool is_there = position + shape_.record.stride <= request.bytes_read;
-    take_row(batch, *batch.file_of(slot, shape_.records_per_file), record,
-             is_there ? request.data + position : nullptr, request.failure, scratch.to_read[n] & 0xffffffffU);
+    take_row(batch, *batch.file_of(slot, shape_.records_per_file),
+             {record, is_there ? request.data + position : nullptr, request.failure},
+             scratch.to_read[n] & 0xffffffffU);
   }
 }
 
@@ -307,35 +307,21 @@ void RowReader::take_row_alone(const Batch& batch, uint64_t slot_and_row) const 
   const auto slot = static_cast<Slot>(slot_and_row >> 32);
   const LogFile& file = *batch.file_of(slot, shape_.records_per_file);
   const uint32_t record = shape_.record_of(slot);
-  uint64_t begin = shape_.record.offset(record);
-  uint64_t end = begin + shape_.record.stride;
-  if (shape_.direct) {
-    begin = round_down_to_block(begin);
-    end = round_up_to_block(end);
-  }
-  const uint64_t position = shape_.record.offset(record) - begin;
-  const AlignedBytes bytes(end - begin);
-  size_t got = 0;
-  std::string failure;
-  try {
-    got = file.file().read_at(bytes.data(), bytes.size(), begin);
-  } catch (const files::FileError& error) {
-    failure = error.what();
-  }
   read_requests_.fetch_add(1, std::memory_order_relaxed);
-  take_row(batch, file, record, position + shape_.record.stride <= got ? bytes.data() + position : nullptr,
-           failure, slot_and_row & 0xffffffffU);
+  RecordScan(file, shape_, shape_.record.stride)
+      .visit(
+          record, record + 1, [](uint32_t) { return true; },
+          [&](const ScannedRecord& scanned) { take_row(batch, file, scanned, slot_and_row & 0xffffffffU); });
 }
 
-void RowReader::take_row(const Batch& batch, const LogFile& file, uint32_t record, const std::byte* bytes,
-                         const std::string& failure, size_t row) const {
-  if (bytes != nullptr && copy_if_whole(batch, bytes, row)) return;
+void RowReader::take_row(const Batch& batch, const LogFile& file, const ScannedRecord& record,
+                         size_t row) const {
+  if (record.bytes != nullptr && copy_if_whole(batch, record.bytes, row)) return;
   // Live now means live all along.
-  if (!file.is_live(record)) return;
-  const bool all = batch.part == RowPart::kAll;
-  batch.damaged.push_back({row, shape_.name_of(file, record) + " (key " +
+  if (!file.is_live(record.number)) return;
+  batch.damaged.push_back({row, shape_.name_of(file, record.number) + " (key " +
                                     std::to_string(batch.places[row].key) + ") " +
-                                    fault_in_words(bytes, record, failure, all, shape_.record)});
+                                    fault_of(record, batch.part == RowPart::kAll, shape_.record)});
 }
 
 }  // namespace embstore::ssd_hash

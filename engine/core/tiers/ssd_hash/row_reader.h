@@ -15,6 +15,7 @@
 #include "tiers/ssd_hash/batch_reader.h"
 #include "tiers/ssd_hash/guarded_copy.h"
 #include "tiers/ssd_hash/log.h"
+#include "tiers/ssd_hash/record_scan.h"
 #include "tiers/tier.h"
 
 namespace embstore::ssd_hash {
@@ -59,9 +60,7 @@ class RowReader {
 
   // Copies a record that is whole into the batch. False where it isn't whole.
   bool copy_if_whole(const Batch& batch, const std::byte* bytes, size_t row) const;
-  // bytes: null where they aren't all there, for the reason of `failure`, or since the file ends.
-  void take_row(const Batch& batch, const LogFile& file, uint32_t record, const std::byte* bytes,
-                const std::string& failure, size_t row) const;
+  void take_row(const Batch& batch, const LogFile& file, const ScannedRecord& record, size_t row) const;
 
   const LogShape& shape_;
   const bool may_change_scheme_;  // since none was asked for

@@ -139,7 +139,7 @@ TEST(what_is_missing_or_another_table_s_is_refused_by_name) {
     refused(ErrorKind::kStorage, rows, why, table_of(), damage);
   };
   damaged("is missing, and a checkpoint needs it", [](const std::string& file) { fs::remove(file); });
-  damaged("bytes, of which",
+  damaged("records and 16384 bytes, not for",
           [](const std::string& file) { fs::resize_file(file, fs::file_size(file) - kBlockBytes); });
   damaged("its header isn't what was written", [](const std::string& file) { flip(file, 30); });
   damaged("its header isn't what was written", [](const std::string& file) { fs::resize_file(file, 0); });
