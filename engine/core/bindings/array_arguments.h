@@ -26,17 +26,18 @@ using Rows = Array<const float, 2>;
 using MutableRows = Array<float, 2>;
 
 // Hands a vector's memory to numpy.
-template <class T>
-nanobind::object to_numpy(std::vector<T>&& values, std::vector<size_t> shape) {
-  auto owned = std::make_unique<std::vector<T>>(std::move(values));
+template <class T, class Allocator>
+nanobind::object to_numpy(std::vector<T, Allocator>&& values, std::vector<size_t> shape) {
+  using Vector = std::vector<T, Allocator>;
+  auto owned = std::make_unique<Vector>(std::move(values));
   T* data = owned->data();
   const nanobind::capsule owner(owned.get(),
-                                [](void* vector) noexcept { delete static_cast<std::vector<T>*>(vector); });
+                                [](void* vector) noexcept { delete static_cast<Vector*>(vector); });
   owned.release();
   return nanobind::ndarray<nanobind::numpy, T>(data, shape.size(), shape.data(), owner).cast();
 }
-template <class T>
-nanobind::object to_numpy(std::vector<T>&& values) {
+template <class T, class Allocator>
+nanobind::object to_numpy(std::vector<T, Allocator>&& values) {
   const size_t count = values.size();
   return to_numpy(std::move(values), {count});
 }

@@ -167,7 +167,7 @@ void Replacement::refer_to(uint32_t tier, std::span<const RowHeader> headers, st
   uint64_t newest_stamp = 0;
   for (const RowHeader& header : headers) newest_stamp = std::max(newest_stamp, header.stamp);
   note_stamp(newest_stamp);
-  const std::vector<uint32_t> order =
+  const PageVector<uint32_t> order =
       in_order_of_shards(headers.size(), [&headers](size_t i) { return hash_key(headers[i].key); });
   for (size_t first = 0; first < order.size();) {
     const int number = shard_of(hash_key(headers[order[first]].key));

@@ -22,35 +22,51 @@ size_t whole_pages(size_t size_bytes) { return (size_bytes + kPageBytes - 1) / k
               "can't " + std::string(what) + " " + std::to_string(bytes) + " bytes: " + std::strerror(errno));
 }
 
+// Without any access it's nothing but addresses, which the system doesn't count against its memory.
+void* reserve_addresses(size_t bytes, bool at_huge_page) {
+  const size_t slack = at_huge_page ? kHugePageBytes : 0;
+  void* const start =
+      mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (start == MAP_FAILED) refused(bytes + slack, "reserve addresses for");
+  if (!at_huge_page) return start;
+  const auto first = reinterpret_cast<uintptr_t>(start);
+  const uintptr_t aligned = (first + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  if (aligned > first) munmap(start, aligned - first);
+  if (aligned < first + slack) munmap(reinterpret_cast<void*>(aligned + bytes), first + slack - aligned);
+  return reinterpret_cast<void*>(aligned);
+}
+
+// Unmaps what was reserved where it can't become memory.
+void make_memory(void* reserved, size_t reserved_bytes, size_t size_bytes) {
+  if (size_bytes == 0 || mprotect(reserved, size_bytes, PROT_READ | PROT_WRITE) == 0) return;
+  const int reason = errno;
+  munmap(reserved, reserved_bytes);
+  errno = reason;
+  refused(size_bytes, "get memory of");
+}
+
 }  // namespace
+
+void* take_huge_pages(size_t size_bytes) {
+  const size_t bytes = whole_pages(size_bytes);
+  void* const memory = reserve_addresses(bytes, /*at_huge_page=*/true);
+  make_memory(memory, bytes, bytes);
+  madvise(memory, bytes, MADV_HUGEPAGE);
+  return memory;
+}
+
+void give_huge_pages_back(void* memory, size_t size_bytes) noexcept {
+  munmap(memory, whole_pages(size_bytes));
+}
 
 PageRange::PageRange(size_t size_bytes, size_t reserved_bytes, PageSize page_size)
     : page_size_(page_size),
       size_bytes_(whole_pages(size_bytes)),
       reserved_bytes_(std::max(whole_pages(reserved_bytes), size_bytes_)) {
   const bool huge = page_size == PageSize::kHuge && reserved_bytes_ >= kHugePageBytes;
-  const size_t slack = huge ? kHugePageBytes : 0;
-  // Without any access it's nothing but addresses, which the system doesn't count against its memory.
-  void* start = mmap(nullptr, std::max(reserved_bytes_, kPageBytes) + slack, PROT_NONE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (start == MAP_FAILED) refused(reserved_bytes_ + slack, "reserve addresses for");
   reserved_bytes_ = std::max(reserved_bytes_, kPageBytes);
-  data_ = start;
-  if (huge) {
-    const auto first = reinterpret_cast<uintptr_t>(start);
-    const uintptr_t aligned = (first + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-    if (aligned > first) munmap(start, aligned - first);
-    if (aligned < first + slack) {
-      munmap(reinterpret_cast<void*>(aligned + reserved_bytes_), first + slack - aligned);
-    }
-    data_ = reinterpret_cast<void*>(aligned);
-  }
-  if (size_bytes_ > 0 && mprotect(data_, size_bytes_, PROT_READ | PROT_WRITE) != 0) {
-    const int reason = errno;
-    munmap(data_, reserved_bytes_);
-    errno = reason;
-    refused(size_bytes_, "get memory of");
-  }
+  data_ = reserve_addresses(reserved_bytes_, huge);
+  make_memory(data_, reserved_bytes_, size_bytes_);
   advise();
 }
 

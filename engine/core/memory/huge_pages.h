@@ -11,6 +11,11 @@ inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 // Small pages are for what is touched here and there: a huge page would be backed for each such place.
 enum class PageSize { kHuge, kSmall };
 
+// Zeroed memory of so many bytes, which starts on a huge page's boundary and is backed when first touched; and its
+// return. Throws Error(kStorage) where the system refuses.
+void* take_huge_pages(size_t size_bytes);
+void give_huge_pages_back(void* memory, size_t size_bytes) noexcept;
+
 // An address range of which a part, from its start, is zeroed memory that is backed when first touched; the
 // rest is nothing but addresses, until it is needed. A range of at least one huge page starts on a huge page's
 // boundary. Throws Error(kStorage) where the system refuses.

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "memory/page_vector.h"
 #include "row/row_layout.h"
 #include "store/staged_rows.h"
 #include "threads/mutex.h"
@@ -24,10 +25,14 @@ struct ServedBatch {
   }
   size_t size_bytes() const { return ids.size() * (sizeof(ids[0]) + sizeof(refs[0])) + lower.size_bytes(); }
 
+  size_t memory_bytes() const {
+    return ids.capacity() * sizeof(ids[0]) + refs.capacity() * sizeof(refs[0]) + lower.memory_bytes();
+  }
+
   uint64_t first_stamp = 0;  // that of ids[0]; the others' follow
-  std::vector<int64_t> ids;
-  std::vector<RowRef> refs;  // of the ids' rows; empty for those that had none
-  StagedRows lower;          // the rows that were in lower tiers; a tag is a position in the batch
+  PageVector<int64_t> ids;
+  PageVector<RowRef> refs;  // of the ids' rows; empty for those that had none
+  StagedRows lower;         // the rows that were in lower tiers; a tag is a position in the batch
 };
 
 class AccessLog {
@@ -40,13 +45,19 @@ class AccessLog {
     if (spare_.empty()) return ServedBatch(layout_);
     ServedBatch batch = std::move(spare_.back());
     spare_.pop_back();
+    spare_bytes_ -= batch.memory_bytes();
     return batch;
   }
   void recycle(ServedBatch&& batch) {
     constexpr size_t kMostSpare = 4;
+    constexpr size_t kMostSpareBytes = size_t{16}
+                                       << 20;  // what a larger batch needed goes back to the system
     batch.clear();
+    const size_t bytes = batch.memory_bytes();
     MutexLock lock(mutex_);
-    if (spare_.size() < kMostSpare) spare_.push_back(std::move(batch));
+    if (spare_.size() == kMostSpare || spare_bytes_ + bytes > kMostSpareBytes) return;
+    spare_bytes_ += bytes;
+    spare_.push_back(std::move(batch));
   }
 
   void append(ServedBatch&& batch) {
@@ -74,6 +85,7 @@ class AccessLog {
   mutable Mutex mutex_;
   std::vector<ServedBatch> waiting_ GUARDED_BY(mutex_);
   std::vector<ServedBatch> spare_ GUARDED_BY(mutex_);
+  size_t spare_bytes_ GUARDED_BY(mutex_) = 0;
   size_t waiting_bytes_ GUARDED_BY(mutex_) = 0;
 };
 

@@ -15,14 +15,14 @@ constexpr size_t kRowsFetchedAhead = 8;
 }  // namespace
 
 void Promotion::count(std::span<const ServedBatch> batches) {
-  std::vector<Accesses> missed;
+  PageVector<Accesses> missed;
   // All of what is known before any row moves, so that none goes down that was accessed.
   for (const ServedBatch& batch : batches) count_hits(batch, missed);
   for (const ServedBatch& batch : batches) count_lower(batch, missed);
   count_missed(std::move(missed));
 }
 
-void Promotion::count_hits(const ServedBatch& batch, std::vector<Accesses>& missed) {
+void Promotion::count_hits(const ServedBatch& batch, PageVector<Accesses>& missed) {
   SlotRanks& ranks = store_.tiers().first().ranks();
   const auto is_hit = [](RowRef ref) { return ref && ref.tier() == 0; };
   for (size_t i = 0; i < batch.ids.size(); ++i) {
@@ -36,9 +36,9 @@ void Promotion::count_hits(const ServedBatch& batch, std::vector<Accesses>& miss
   }
 }
 
-void Promotion::count_lower(const ServedBatch& batch, std::vector<Accesses>& missed) {
+void Promotion::count_lower(const ServedBatch& batch, PageVector<Accesses>& missed) {
   const StagedRows& staged = batch.lower;
-  std::vector<StagedAccesses> accesses;
+  PageVector<StagedAccesses> accesses;
   accesses.reserve(staged.size());
   for (const uint32_t i :
        in_order_of_shards(staged.size(), [&staged](size_t row) { return staged.wanted(row).hash; })) {
@@ -47,7 +47,7 @@ void Promotion::count_lower(const ServedBatch& batch, std::vector<Accesses>& mis
   promote(staged, accesses, missed);
 }
 
-void Promotion::count_missed(std::vector<Accesses> missed) {
+void Promotion::count_missed(PageVector<Accesses> missed) {
   StagedRows staged(store_.layout());
   while (!missed.empty()) {
     const Epochs::Guard guard = store_.epochs().enter();
@@ -67,7 +67,7 @@ void Promotion::count_missed(std::vector<Accesses> missed) {
       }
     }
     staged.read(store_.tiers());
-    std::vector<StagedAccesses> accesses;
+    PageVector<StagedAccesses> accesses;
     accesses.reserve(staged.size());
     for (const uint32_t i :
          in_order_of_shards(staged.size(), [&staged](size_t row) { return staged.wanted(row).hash; })) {
@@ -80,7 +80,7 @@ void Promotion::count_missed(std::vector<Accesses> missed) {
 }
 
 void Promotion::promote(const StagedRows& staged, std::span<const StagedAccesses> accesses,
-                        std::vector<Accesses>& missed) {
+                        PageVector<Accesses>& missed) {
   const TierStack& tiers = store_.tiers();
   Phase phase(tiers.first().meter());
   for (size_t t = 1; t < tiers.size(); ++t) {
@@ -97,7 +97,7 @@ void Promotion::promote(const StagedRows& staged, std::span<const StagedAccesses
 }
 
 void Promotion::promote_shard(IndexShard& shard, const StagedRows& staged,
-                              std::span<const StagedAccesses> accesses, std::vector<Accesses>& missed,
+                              std::span<const StagedAccesses> accesses, PageVector<Accesses>& missed,
                               Phase& phase) {
   MemoryTier& first_tier = store_.tiers().first();
   SlotClaim claim = claim_slots_(accesses.size());

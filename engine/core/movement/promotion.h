@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "memory/page_vector.h"
 #include "movement/access_log.h"
 #include "store/row_store.h"
 #include "store/staged_rows.h"
@@ -47,16 +48,16 @@ class Promotion {
   };
 
   // Counts those whose rows are still in the first tier, and adds the others to `missed`.
-  void count_hits(const ServedBatch& batch, std::vector<Accesses>& missed);
-  void count_lower(const ServedBatch& batch, std::vector<Accesses>& missed);
+  void count_hits(const ServedBatch& batch, PageVector<Accesses>& missed);
+  void count_lower(const ServedBatch& batch, PageVector<Accesses>& missed);
   // Counts accesses to rows wherever they are now; those in lower tiers come up.
-  void count_missed(std::vector<Accesses> missed);
+  void count_missed(PageVector<Accesses> missed);
   // Moves staged rows up and counts their accesses. Counts those that are up already. Adds to `missed` those
   // that aren't what was staged any more. REQUIRES: `accesses` in the order of their shards.
   void promote(const StagedRows& staged, std::span<const StagedAccesses> accesses,
-               std::vector<Accesses>& missed);
+               PageVector<Accesses>& missed);
   void promote_shard(IndexShard& shard, const StagedRows& staged, std::span<const StagedAccesses> accesses,
-                     std::vector<Accesses>& missed, Phase& phase);
+                     PageVector<Accesses>& missed, Phase& phase);
 
   RowStore& store_;
   const ClaimSlots claim_slots_;

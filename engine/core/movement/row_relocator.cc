@@ -10,7 +10,7 @@ void RowRelocator::relocate(std::span<Relocation> rows) {
   const auto tier = static_cast<uint32_t>(store_.tiers().size() - 1);
   const Epochs::Guard guard = store_.epochs().enter();
   const IndexReader reader(store_.index());
-  const std::vector<uint32_t> order =
+  const PageVector<uint32_t> order =
       in_order_of_shards(rows.size(), [&rows](size_t i) { return hash_key(rows[i].key); });
   for (size_t first = 0; first < order.size();) {
     const int number = shard_of(hash_key(rows[order[first]].key));

@@ -6,7 +6,7 @@ namespace embstore {
 
 KeysByPartition::KeysByPartition(std::span<const int64_t> keys, size_t partition_count)
     : positions(keys.size()), begins(partition_count + 1) {
-  std::vector<uint32_t> partitions(keys.size());
+  PageVector<uint32_t> partitions(keys.size());
   for (size_t i = 0; i < keys.size(); ++i) {
     partitions[i] = static_cast<uint32_t>(partition_of(keys[i], partition_count));
     ++begins[partitions[i] + 1];

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "memory/page_vector.h"
+
 namespace embstore {
 
 struct KeysByPartition {
@@ -13,7 +15,7 @@ struct KeysByPartition {
 
   // Where in the batch the keys are: those of the first partition, then those of the next; each
   // partition's in the batch's order, so that sums of a key's gradients stay the same.
-  std::vector<int64_t> positions;
+  PageVector<int64_t> positions;
   std::vector<size_t> begins;  // in positions, of each partition; and the end
 };
 

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
+#include "memory/page_vector.h"
 #include "row/row_layout.h"
 
 namespace embstore {
@@ -39,14 +39,19 @@ class RowBatch {
 
   RowHeader& header(size_t i) { return headers_[i]; }
   const RowHeader& header(size_t i) const { return headers_[i]; }
+  // Of what is kept, whatever the size is.
+  size_t memory_bytes() const {
+    return headers_.capacity() * sizeof(RowHeader) + floats_.capacity() * sizeof(float);
+  }
+
   float* row(size_t i) { return floats_.data() + i * row_floats_; }
   const float* row(size_t i) const { return floats_.data() + i * row_floats_; }
 
  private:
   size_t row_floats_;
   size_t size_ = 0;
-  std::vector<RowHeader> headers_;  // at least size_
-  std::vector<float> floats_;
+  PageVector<RowHeader> headers_;  // at least size_
+  PageVector<float> floats_;
 };
 
 }  // namespace embstore

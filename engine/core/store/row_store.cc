@@ -77,7 +77,7 @@ void RowStore::read_settled(std::span<const int64_t> keys, RowBatch& rows,
 }
 
 void RowStore::remove(std::span<const int64_t> keys) {
-  const std::vector<uint32_t> order =
+  const PageVector<uint32_t> order =
       in_order_of_shards(keys.size(), [&keys](size_t i) { return hash_key(keys[i]); });
   Transaction removal(*this, keys.size());
   for (size_t first = 0; first < order.size();) {

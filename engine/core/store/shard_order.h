@@ -3,19 +3,19 @@
 
 #include <array>
 #include <cstdint>
-#include <vector>
 
+#include "memory/page_vector.h"
 #include "row/key_hash.h"
 
 namespace embstore {
 
 // The numbers 0 to count-1 in the order of the shards of hash_of(i), those of one shard in their own order.
 template <class HashOf>
-std::vector<uint32_t> in_order_of_shards(size_t count, HashOf hash_of) {
+PageVector<uint32_t> in_order_of_shards(size_t count, HashOf hash_of) {
   std::array<uint32_t, kShards + 1> begin{};
   for (size_t i = 0; i < count; ++i) ++begin[static_cast<size_t>(shard_of(hash_of(i))) + 1];
   for (size_t s = 1; s < begin.size(); ++s) begin[s] += begin[s - 1];
-  std::vector<uint32_t> order(count);
+  PageVector<uint32_t> order(count);
   for (size_t i = 0; i < count; ++i) {
     order[begin[static_cast<size_t>(shard_of(hash_of(i)))]++] = static_cast<uint32_t>(i);
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "memory/page_vector.h"
 #include "platform/prefetch.h"
 #include "row/row_batch.h"
 #include "store/index/index_reader.h"
@@ -35,6 +36,11 @@ class StagedRows {
   size_t size() const { return wanted_.size(); }
   size_t size_bytes() const {
     return size() * (sizeof(Wanted) + sizeof(RowHeader) + rows_.row_floats() * sizeof(float));
+  }
+
+  size_t memory_bytes() const {
+    return wanted_.capacity() * sizeof(Wanted) + places_.capacity() * sizeof(Place) + rows_.memory_bytes() +
+           tier_rows_.memory_bytes();
   }
 
   // REQUIRES: hit.ref refers to a row.
@@ -73,12 +79,12 @@ class StagedRows {
   const DamagedRow* damaged_at(size_t i) const;
 
   std::array<uint64_t, RowRef::kMaxTiers> reused_places_{};  // of each tier, before rows were found
-  std::vector<Wanted> wanted_;
+  PageVector<Wanted> wanted_;
   RowBatch rows_;
   std::vector<DamagedRow> damaged_;  // by position
   // What read() works with, kept for its memory.
   RowBatch tier_rows_;
-  std::vector<Place> places_;
+  PageVector<Place> places_;
 };
 
 }  // namespace embstore

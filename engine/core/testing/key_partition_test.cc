@@ -107,7 +107,7 @@ void test_a_batch_is_taken_apart_in_order() {
   const std::vector<int64_t> keys = {7, 7, -1, 0, 7, INT64_MIN, INT64_MAX, -1};
   for (size_t partitions = 1; partitions <= 20; ++partitions) {
     const KeysByPartition parts(keys, partitions);
-    std::vector<int64_t> wanted;
+    PageVector<int64_t> wanted;
     for (size_t p = 0; p < partitions; ++p) {
       check(parts.begins[p] == wanted.size(), "a partition begins elsewhere");
       for (size_t i = 0; i < keys.size(); ++i) {

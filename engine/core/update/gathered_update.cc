@@ -5,6 +5,7 @@
 
 #include "access/phase.h"
 #include "errors/error.h"
+#include "memory/page_vector.h"
 #include "platform/prefetch.h"
 
 namespace embstore {
@@ -41,7 +42,7 @@ class ReadsByKey {
   }
 
  private:
-  std::vector<Entry> table_;
+  PageVector<Entry> table_;
 };
 
 }  // namespace

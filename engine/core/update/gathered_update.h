@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lookup/recent_reads.h"
+#include "memory/page_vector.h"
 #include "movement/mover.h"
 #include "store/staged_rows.h"
 #include "store/transaction.h"
@@ -78,7 +79,7 @@ class GatheredUpdate final : public BatchUpdate {
   RecentReads& reads_;
   MemoryTier& first_tier_;
 
-  std::vector<Seat> seats_;                  // by key of the batch
+  PageVector<Seat> seats_;                   // by key of the batch
   std::array<uint64_t, kShards> layouts_{};  // of the shards, when the seats' entries were found
   Transaction insertion_;
   PoolClaim pool_claim_;  // for rows of a pool that change by this
@@ -93,7 +94,7 @@ class GatheredUpdate final : public BatchUpdate {
     const StagedRows* rows = nullptr;
     size_t row = 0;
   };
-  std::vector<Copy> copies_;  // by key; empty where no row is below
+  PageVector<Copy> copies_;  // by key; empty where no row is below
   std::vector<ServedBatch> earlier_reads_;
   std::vector<bool> is_read_of_use_;  // by number of earlier_reads_
   ServedBatch staged_;

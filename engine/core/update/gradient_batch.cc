@@ -25,18 +25,21 @@ std::unique_ptr<GradientBatch> GradientBatch::take_spare() {
 
 void GradientBatch::recycle(std::unique_ptr<GradientBatch> batch) {
   auto& batches = spare_batches();
-  if (batches.empty()) batches.push_back(std::move(batch));
+  if (batches.empty() && batch->size_bytes() <= kMostSpareBytes) batches.push_back(std::move(batch));
+}
+
+size_t GradientBatch::size_bytes() const {
+  return hashes_.capacity() * sizeof(KeyHash) + occurrences_.capacity() * sizeof(Occurrence) +
+         keys_.capacity() * sizeof(KeyGradient) + table_.capacity() * sizeof(uint32_t) +
+         sums_.capacity() * sizeof(float);
 }
 
 void GradientBatch::group(std::span<const int64_t> ids, const float* gradients, int dim,
                           std::span<const uint32_t> occurrences) {
   keys_.clear();
-  sum_block_ = 0;
-  sum_used_ = 0;
-  if (static_cast<size_t>(dim) > sum_block_floats_) {
-    sum_blocks_.clear();
-    sum_block_floats_ = static_cast<size_t>(dim);
-  }
+  keys_.reserve(ids.size());
+  sums_.clear();
+  sums_.reserve(ids.size() / 2 * static_cast<size_t>(dim));
   sort_by_shard(ids);
   for (int s = 0; s < kShards; ++s) {
     first_key_[s] = keys_.size();
@@ -91,27 +94,12 @@ void GradientBatch::group_shard(std::span<const Occurrence> occurrences, std::sp
     const bool is_callers = grouped.gradient == gradients + grouped.last_position * width;
     grouped.last_position = position;
     if (is_callers) {
-      float* sum = new_sum(dim);
-      std::copy_n(grouped.gradient, width, sum);
-      grouped.gradient = sum;
+      sums_.insert(sums_.end(), grouped.gradient, grouped.gradient + width);
+      grouped.gradient = &sums_.back() + 1 - width;
     }
-    float* __restrict sum = const_cast<float*>(grouped.gradient);  // ours, since new_sum()
+    float* __restrict sum = const_cast<float*>(grouped.gradient);  // ours since it was inserted into sums_
     for (size_t d = 0; d < width; ++d) sum[d] += gradient[d];
   }
-}
-
-float* GradientBatch::new_sum(int dim) {
-  const size_t width = static_cast<size_t>(dim);
-  if (sum_block_ < sum_blocks_.size() && sum_used_ + width > sum_block_floats_) {
-    ++sum_block_;
-    sum_used_ = 0;
-  }
-  if (sum_block_ == sum_blocks_.size()) {
-    sum_blocks_.push_back(std::make_unique_for_overwrite<float[]>(sum_block_floats_));
-  }
-  float* sum = sum_blocks_[sum_block_].get() + sum_used_;
-  sum_used_ += width;
-  return sum;
 }
 
 }  // namespace embstore

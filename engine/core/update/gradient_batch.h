@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "memory/page_vector.h"
 #include "row/key_hash.h"
 
 namespace embstore {
@@ -22,7 +23,8 @@ struct KeyGradient {
 // Keeps its buffers from batch to batch.
 class GradientBatch {
  public:
-  // One whose buffers the thread has used before, and their return.
+  // One whose buffers the thread has used before, and their return. A thread keeps no more than kMostSpareBytes: what
+  // a larger batch needed goes back to the system.
   static std::unique_ptr<GradientBatch> take_spare();
   static void recycle(std::unique_ptr<GradientBatch> batch);
 
@@ -46,21 +48,18 @@ class GradientBatch {
   void sort_by_shard(std::span<const int64_t> ids);
   void group_shard(std::span<const Occurrence> occurrences, std::span<const int64_t> ids,
                    const float* gradients, int dim, std::span<const uint32_t> stand_for);
-  float* new_sum(int dim);
+  size_t size_bytes() const;
 
-  std::vector<KeyHash> hashes_;
-  std::vector<Occurrence> occurrences_;  // by shard, in the batch's order within one
+  static constexpr size_t kMostSpareBytes = size_t{16} << 20;
+
+  PageVector<KeyHash> hashes_;
+  PageVector<Occurrence> occurrences_;  // by shard, in the batch's order within one
   size_t first_occurrence_[kShards + 1];
-  std::vector<KeyGradient> keys_;
+  PageVector<KeyGradient> keys_;
   size_t first_key_[kShards + 1];
-  std::vector<uint32_t> table_;  // open addressing; position in keys_ + 1, 0 = empty
+  PageVector<uint32_t> table_;  // open addressing; position in keys_ + 1, 0 = empty
 
-  // Sums lie in blocks that never move, since keys_ points into them.
-  static constexpr size_t kSumBlockFloats = size_t{1} << 16;
-  std::vector<std::unique_ptr<float[]>> sum_blocks_;
-  size_t sum_block_floats_ = kSumBlockFloats;
-  size_t sum_block_ = 0;  // the block being filled
-  size_t sum_used_ = 0;   // floats used in it
+  PageVector<float> sums_;  // keys_ points into them: they never move within a batch
 };
 
 }  // namespace embstore

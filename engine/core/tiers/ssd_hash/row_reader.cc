@@ -7,6 +7,7 @@
 
 #include "access/phase.h"
 #include "errors/error.h"
+#include "memory/page_vector.h"
 #include "platform/prefetch.h"
 #include "tiers/ssd_hash/aligned_bytes.h"
 #include "tiers/ssd_hash/io_uring_pool.h"
@@ -26,6 +27,7 @@ constexpr size_t kRowsFetchedTogether = 8;
 constexpr size_t kPrefetchBytes = 320;
 
 constexpr size_t kMaxIdleScratch = 8;
+constexpr size_t kMaxIdleRows = size_t{1} << 16;  // of the batch that it served
 
 }  // namespace
 
@@ -49,9 +51,9 @@ struct RowReader::Scratch {
   };
   enum Way : uint8_t { kUnknown, kMapped, kRead };
 
-  std::vector<Way> ways;                    // by file
-  std::vector<const std::byte*> addresses;  // of mapped records, by number in the batch; else null
-  std::vector<uint64_t> to_read;            // slot << 32 | number in the batch
+  std::vector<Way> ways;                   // by file
+  PageVector<const std::byte*> addresses;  // of mapped records, by number in the batch; else null
+  PageVector<uint64_t> to_read;            // slot << 32 | number in the batch
   std::vector<ReadRequest> requests;
   std::vector<Span> spans;  // of the requests
   std::optional<AlignedBytes> staging;
@@ -82,6 +84,7 @@ std::unique_ptr<RowReader::Scratch> RowReader::take_scratch() const {
 
 void RowReader::give_back(std::unique_ptr<Scratch> scratch) const {
   const MutexLock lock(scratch_mutex_);
+  if (scratch->addresses.capacity() > kMaxIdleRows) return;  // goes back to the system
   if (idle_scratch_.size() < kMaxIdleScratch) idle_scratch_.push_back(std::move(scratch));
 }
 
@@ -164,7 +167,7 @@ bool RowReader::copy_if_whole(const Batch& batch, const std::byte* bytes, size_t
 void RowReader::copy_mapped_guarded(void* mapped_copy, GuardedRange& range) {
   auto& copy = *static_cast<MappedCopy*>(mapped_copy);
   const RowReader& reader = copy.reader;
-  std::vector<const std::byte*>& addresses = copy.scratch.addresses;
+  PageVector<const std::byte*>& addresses = copy.scratch.addresses;
   const log::RecordShape& record = reader.shape_.record;
   const size_t wanted_bytes = sizeof(log::RecordHeader) +
                               (copy.batch.part == RowPart::kAll ? record.row_bytes : record.weights_bytes);
@@ -188,7 +191,7 @@ void RowReader::copy_mapped_guarded(void* mapped_copy, GuardedRange& range) {
 }
 
 void RowReader::copy_mapped(const Batch& batch, Scratch& scratch) const {
-  std::vector<const std::byte*>& addresses = scratch.addresses;
+  PageVector<const std::byte*>& addresses = scratch.addresses;
   const auto read_instead = [&](size_t row) {
     const Slot slot = batch.places[row].slot;
     addresses[row] = nullptr;
@@ -244,7 +247,7 @@ void RowReader::read_files(const Batch& batch, Scratch& scratch) const {
 }
 
 size_t RowReader::make_requests(const Batch& batch, Scratch& scratch, size_t next) const {
-  const std::vector<uint64_t>& to_read = scratch.to_read;
+  const PageVector<uint64_t>& to_read = scratch.to_read;
   const size_t record_bytes = shape_.record.stride;
   const auto slot_at = [&](size_t n) { return to_read[n] >> 32; };
   const auto offset_at = [&](size_t n) { return shape_.record.offset(slot_at(n) % shape_.records_per_file); };

@@ -1,0 +1,101 @@
+"""What a large batch needs goes back to the system when the batch is done."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from programs import run_function
+
+import embstore as es
+
+DIM = 64
+IDS = 1_000_000
+MIB = 1 << 20
+MOST_KEPT_BY_THREAD = 24 * MIB  # for its next batch, and in its arena of malloc
+MOST_KEPT_BY_PARTITION = 32 * MIB  # buffers of look-ups, and room in the index, until it is closed
+MOST_KEPT_BESIDE = 24 * MIB  # by libraries, the eviction threads and the interpreter
+
+
+def anonymous_bytes() -> int:
+    rollup = Path("/proc/self/smaps_rollup").read_text()
+    match = re.search(r"^Anonymous:\s+(\d+) kB", rollup, re.MULTILINE)
+    assert match is not None
+    return int(match[1]) * 1024
+
+
+def variable(storage_type: es.StorageType, path: str, partition_num: int) -> es.EmbeddingVariable:
+    several = storage_type is not es.StorageType.DRAM
+    return es.get_embedding_variable(
+        "var",
+        DIM,
+        initializer=es.initializers.Zeros(),
+        optimizer=es.optimizers.SGD(0.1),
+        ev_option=es.EmbeddingVariableOption(
+            storage_option=es.StorageOption(
+                storage_type, path if several else None, [16 * MIB if several else 512 * MIB]
+            )
+        ),
+        partition_num=partition_num,
+    )
+
+
+def train_once(storage_type: int, partition_num: int, threads: int) -> None:
+    """One large batch, in which every id stands twice, and its look-ups, in threads that stay.
+
+    The table has the batch's rows before, so that it doesn't grow by them.
+    """
+    half = np.arange(IDS // 2)
+    ids = np.concatenate([half, half])
+    gradients = np.ones((ids.size, DIM), np.float32)
+    all_run = threading.Barrier(threads)
+
+    def train_and_read(var: es.EmbeddingVariable) -> None:
+        all_run.wait()  # so that each runs in a thread of its own
+        var.lookup(ids, train=True)
+        var.apply_gradients(ids, gradients)
+        var.lookup(ids)
+        var.drain()
+
+    with tempfile.TemporaryDirectory() as path, ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(lambda _: all_run.wait(), range(threads)):
+            pass
+        before = anonymous_bytes()
+        with variable(es.StorageType(storage_type), path, partition_num) as var:
+            for some in np.array_split(half, 50):
+                var.apply_gradients(some, gradients[: some.size])
+            var.drain()
+            trained = anonymous_bytes()
+            for _ in pool.map(train_and_read, [var] * threads):
+                pass
+            kept_open = anonymous_bytes() - trained
+        kept = anonymous_bytes() - before
+    most = threads * MOST_KEPT_BY_THREAD + MOST_KEPT_BESIDE
+    most_open = most + partition_num * MOST_KEPT_BY_PARTITION
+    assert kept_open <= most_open, f"{kept_open / MIB:.0f} MiB more than before the large batches"
+    assert kept <= most, f"{kept / MIB:.0f} MiB more than before the table"
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("storage_type", "partition_num", "threads"),
+    [
+        (es.StorageType.DRAM, 1, 1),
+        (es.StorageType.DRAM, 1, 3),
+        (es.StorageType.DRAM, 4, 1),
+        (es.StorageType.DRAM_SSDHASH, 1, 1),
+        (es.StorageType.DRAM_SSDHASH, 3, 2),
+        (es.StorageType.DRAM_LEVELDB, 1, 1),
+    ],
+)
+def test_a_large_batch_leaves_little_with_the_threads_that_trained_and_read_it(
+    storage_type: es.StorageType, partition_num: int, threads: int
+) -> None:
+    run_function(
+        "test_batch_memory", f"train_once({int(storage_type)}, {partition_num}, {threads})"
+    )
