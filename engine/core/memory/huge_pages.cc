@@ -18,8 +18,8 @@ constexpr size_t kPageBytes = 4096;
 size_t whole_pages(size_t size_bytes) { return (size_bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 [[noreturn]] void refused(size_t bytes, const char* what) {
-  throw Error(ErrorKind::kStorage,
-              "can't " + std::string(what) + " " + std::to_string(bytes) + " bytes: " + std::strerror(errno));
+  throw Error(ErrorKind::kStorage, "can't " + std::string(what) + " " + std::to_string(bytes) +
+                                       " bytes: " + std::strerror(errno) + advice_on_address_limit());
 }
 
 // Without any access it's nothing but addresses, which the system doesn't count against its memory.
@@ -62,9 +62,9 @@ void give_huge_pages_back(void* memory, size_t size_bytes) noexcept {
 PageRange::PageRange(size_t size_bytes, size_t reserved_bytes, PageSize page_size)
     : page_size_(page_size),
       size_bytes_(whole_pages(size_bytes)),
-      reserved_bytes_(std::max(whole_pages(reserved_bytes), size_bytes_)) {
+      reserved_bytes_(std::max({whole_pages(reserved_bytes), size_bytes_, kPageBytes})),
+      only_reserved_(reserved_bytes_ - size_bytes_) {
   const bool huge = page_size == PageSize::kHuge && reserved_bytes_ >= kHugePageBytes;
-  reserved_bytes_ = std::max(reserved_bytes_, kPageBytes);
   data_ = reserve_addresses(reserved_bytes_, huge);
   make_memory(data_, reserved_bytes_, size_bytes_);
   advise();
@@ -80,6 +80,7 @@ void PageRange::extend_to(size_t size_bytes) {
     refused(wanted - size_bytes_, "get memory of");
   }
   size_bytes_ = wanted;
+  only_reserved_.change_to(reserved_bytes_ - size_bytes_);
   advise();
 }
 

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 
+#include "memory/address_space.h"
+
 namespace embstore {
 
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;
@@ -40,6 +42,7 @@ class PageRange {
   size_t size_bytes_;
   size_t reserved_bytes_;
   void* data_;
+  ReservedAddresses only_reserved_;
 };
 
 // An array of trivial, zero-initialised elements in such a range.

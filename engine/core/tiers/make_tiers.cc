@@ -8,6 +8,7 @@
 
 #include "access/tier_meter.h"
 #include "errors/error.h"
+#include "memory/address_space.h"
 #include "memory/memory.h"
 #include "tiers/leveldb/leveldb_tier.h"
 #include "tiers/ssd_hash/ssd_hash_tier.h"
@@ -43,7 +44,8 @@ std::unique_ptr<MemoryTier> make_memory_tier(const TierSpec& spec, const RowLayo
                                              uint64_t slots) {
   uint64_t most_slots = slots;
   if (role == MemoryRole::kFirst && spec.kind == "DRAM") {
-    most_slots += std::min({kMostRowsOfOneBatch, kMostBytesOfOneBatch / layout.row_bytes(),
+    const uint64_t bytes = ReservedAddresses::affordable(kMostBytesOfOneBatch);
+    most_slots += std::min({kMostRowsOfOneBatch, bytes / MemoryTier::bytes_per_added_slot(layout),
                             uint64_t{RowRef::kMaxSlots} - slots});
   }
   return std::make_unique<MemoryTier>(spec.kind, layout, role, slots, most_slots,

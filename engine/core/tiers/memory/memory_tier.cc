@@ -5,6 +5,7 @@
 
 #include "access/phase.h"
 #include "errors/error.h"
+#include "memory/address_space.h"
 
 namespace embstore {
 namespace {
@@ -37,6 +38,11 @@ bool ranks(MemoryRole role) { return role == MemoryRole::kFirst || role == Memor
 
 size_t MemoryTier::bytes_for(const RowLayout& layout, MemoryRole role, uint64_t slots) {
   return RowArray::bytes_for(layout, beside_of(role), slots);
+}
+
+size_t MemoryTier::bytes_per_added_slot(const RowLayout& layout) {
+  return layout.row_bytes() + sizeof(RowMeta) + SlotRanks::kBytesPerAccessedSlot +
+         SlotAllocator::kBytesPerSlot;
 }
 
 MemoryTier::MemoryTier(std::string name, const RowLayout& layout, MemoryRole role, uint64_t slots,
@@ -113,7 +119,8 @@ void MemoryTier::add_slots(uint64_t count) {
   if (wanted > slots_.most_slots()) {
     throw Error(ErrorKind::kStoreFull, "a batch needs " + std::to_string(count) + " slots more than the " +
                                            name_ + " tier can have at a time; it can have " +
-                                           std::to_string(slots_.most_slots()) + "; make the batch smaller");
+                                           std::to_string(slots_.most_slots()) + advice_on_address_limit() +
+                                           "; or make the batch smaller");
   }
   rows_.extend_to(wanted);
   ranks_->extend_to(wanted);

@@ -30,6 +30,8 @@ class MemoryTier final : public Tier, public RankedTier {
  public:
   // How much memory a tier of so many slots needs.
   static size_t bytes_for(const RowLayout& layout, MemoryRole role, uint64_t slots);
+  // How many bytes a first tier needs for each slot that it may get later, with what is kept of it beside the row.
+  static size_t bytes_per_added_slot(const RowLayout& layout);
   // `memory` has bytes_for() of `slots`; of a first tier it may grow to that of `most_slots`.
   MemoryTier(std::string name, const RowLayout& layout, MemoryRole role, uint64_t slots, uint64_t most_slots,
              std::unique_ptr<Memory> memory);

@@ -22,6 +22,8 @@ class SlotAllocator {
   // `slots` to begin with, `most_slots` at most. So many slots that were taken are noted for take_arrivals().
   SlotAllocator(uint64_t slots, uint64_t most_slots, uint64_t most_arrivals);
 
+  static constexpr size_t kBytesPerSlot = 2 * sizeof(Slot) + 1;  // free_list_, arrivals_
+
   uint64_t slots() const { return slots_.load(std::memory_order_relaxed); }
   uint64_t most_slots() const { return most_slots_; }
   uint64_t taken_slots() const;

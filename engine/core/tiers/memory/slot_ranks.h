@@ -21,6 +21,8 @@ class SlotRanks {
   SlotRanks(uint64_t slots, uint64_t most_slots, bool accessed)
       : words_a_slot_(accessed ? 4 : 2), words_(slots * words_a_slot_, most_slots * words_a_slot_) {}
 
+  static constexpr size_t kBytesPerAccessedSlot = 4 * sizeof(uint64_t);
+
   void extend_to(uint64_t slots) { words_.extend_to(slots * words_a_slot_); }
 
   void discard(uint64_t begin, uint64_t end) { words_.discard(begin * words_a_slot_, end * words_a_slot_); }

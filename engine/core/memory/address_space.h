@@ -1,0 +1,30 @@
+// The addresses of the process, which may be limited: RLIMIT_AS.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace embstore {
+
+// Addresses that are reserved for what may never be needed. All of them together stay below half of what the limit
+// leaves, so that tables made later find addresses too.
+class ReservedAddresses {
+ public:
+  explicit ReservedAddresses(size_t bytes) : bytes_(0) { change_to(bytes); }
+  ~ReservedAddresses() { change_to(0); }
+  ReservedAddresses(const ReservedAddresses&) = delete;
+  ReservedAddresses& operator=(const ReservedAddresses&) = delete;
+
+  void change_to(size_t bytes);
+
+  // How many of `wanted` bytes a range should reserve: all of them, or a share of what the limit leaves.
+  static size_t affordable(size_t wanted);
+
+ private:
+  size_t bytes_;
+};
+
+// What an error of missing addresses says of the limit and how to raise it; empty where there is none.
+std::string advice_on_address_limit();
+
+}  // namespace embstore
