@@ -95,11 +95,13 @@ void Replacement::store_rows(size_t t, const RowBatch& rows, std::span<const siz
     std::copy_n(rows.row(which[k]), rows.row_floats(), batch.row(k));
   }
   Transaction arrival(store_, /*most_departures=*/0);
-  const bool needs_pool = t <= 1;
-  if (!(needs_pool ? arrival.try_reserve_rows(which.size())
-                   : arrival.try_reserve_rows_without_pool(which.size()))) {
+  const bool needs_claims = store_.cache() == nullptr || InclusiveCache::needs_claims(t);
+  if (!(needs_claims ? arrival.try_reserve_rows(which.size())
+                     : arrival.try_reserve_rows_without_pool(which.size()))) {
     // A pool that is short by what its checkpoints keep; rows come up from below it when they are wanted.
-    if (needs_pool && store_.tiers().size() > 2) return store_rows(2, rows, which);
+    const size_t below = InclusiveCache::kPool + 1;
+    if (store_.cache() != nullptr && needs_claims && below < store_.tiers().size())
+      return store_rows(below, rows, which);
     throw_no_room();
   }
   RowCopies copies(store_, t, batch);

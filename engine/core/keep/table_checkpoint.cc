@@ -8,7 +8,7 @@
 #include "keep/replacement.h"
 #include "keep/save.h"
 #include "keep/table_moment.h"
-#include "store/pool_copies.h"
+#include "store/inclusive_cache.h"
 #include "store/shard_order.h"
 #include "store/transaction.h"
 
@@ -47,7 +47,7 @@ struct WantedRow {
 };
 
 std::vector<WantedRow> find_wanted(const RowStore& store, std::span<const Slot> slots) {
-  const PoolCopies& copies = *store.pool_copies();
+  const InclusiveCache& copies = *store.cache();
   const SlotRanks& ranks = store.tiers().first().ranks();
   IndexReader reader(store.index());
   std::vector<WantedRow> found;
@@ -57,7 +57,7 @@ std::vector<WantedRow> find_wanted(const RowStore& store, std::span<const Slot> 
     const int64_t key = ranks.key(slot);
     const KeyHash hash = hash_key(key);
     const IndexHit hit = reader.find(hash, key);
-    if (hit.ref == RowRef(0, slot)) found.push_back({{key, slot}, hash, hit});
+    if (hit.ref == RowRef(InclusiveCache::kCache, slot)) found.push_back({{key, slot}, hash, hit});
   }
   std::vector<WantedRow> rows;
   rows.reserve(found.size());
@@ -69,14 +69,14 @@ std::vector<WantedRow> find_wanted(const RowStore& store, std::span<const Slot> 
 }
 
 void write_wanted(RowStore& store, std::span<const Slot> slots, RowBatch& batch) {
-  PoolCopies& pool_copies = *store.pool_copies();
+  InclusiveCache& cache = *store.cache();
   const Epochs::Guard guard = store.epochs().enter();
   const std::vector<WantedRow> rows = find_wanted(store, slots);
   std::vector<Place> places(rows.size());
   std::transform(rows.begin(), rows.end(), places.begin(), [](const WantedRow& row) { return row.place; });
   store.tiers().first().read(places, batch);
-  RowCopies copies(store, 1, batch);
-  PoolCopies::WritePhase phase(pool_copies);
+  RowCopies copies(store, InclusiveCache::kPool, batch);
+  InclusiveCache::WritePhase phase(cache);
   for (size_t first = 0; first < rows.size();) {
     const int number = shard_of(rows[first].hash);
     IndexShard& shard = store.shard(number);
@@ -85,24 +85,25 @@ void write_wanted(RowStore& store, std::span<const Slot> slots, RowBatch& batch)
     for (; first < rows.size() && shard_of(rows[first].hash) == number; ++first) {
       const auto& [place, hash, hit] = rows[first];
       const IndexEntry entry = shard.entry(hash, place.key);
-      if (!entry || entry.ref() != RowRef(0, place.slot) || !pool_copies.is_wanted(place.slot)) continue;
+      if (!entry || entry.ref() != RowRef(InclusiveCache::kCache, place.slot) || !cache.is_wanted(place.slot))
+        continue;
       if (entry.bucket == hit.bucket && hit.holds()) {
-        pool_copies.was_written(place.slot, copies.place(first).slot());
+        cache.was_written(place.slot, copies.place(first).slot());
       } else {  // the row, or a neighbour in the index, was being changed while it was copied
-        pool_copies.write_wanted(place.slot, place.key, phase);
+        cache.write_wanted(place.slot, place.key, phase);
         ++written;
       }
     }
     if (written == 0) continue;
-    pool_copies.pool().fence();
-    pool_copies.were_fenced(written);
+    cache.pool().fence();
+    cache.were_fenced(written);
   }
 }
 
 // Writes the changed rows that checkpoints want to the pool, while look-ups and updates go on.
 void write_back(TableParts& table, Operation& operation) {
   RowStore& store = *table.store;
-  const PoolCopies& copies = *store.pool_copies();
+  const InclusiveCache& copies = *store.cache();
   RowBatch batch(store.layout());
   while (copies.wanted_count() != 0) {
     const std::vector<Slot> slots = copies.wanted();
@@ -127,13 +128,13 @@ BegunCheckpoint begin_checkpoint(TableParts& table, checkpoint::Writer& file, bo
   BegunCheckpoint begun{.number = 0, .rows = 0, .state = state_of(table)};
   for (size_t t = 0; t < table.store->tiers().size(); ++t) begun.rows += table.store->rows(t);
   begun.number = checkpoints.begin(moment_of(begun.state));
-  if (PoolCopies* const copies = table.store->pool_copies()) copies->want_changed(begun.number);
+  if (InclusiveCache* const copies = table.store->cache()) copies->want_changed(begun.number);
   return begun;
 }
 
 void commit_checkpoint(TableParts& table, Operation& operation, uint64_t number,
                        const log::CheckpointId& id) {
-  if (table.store->pool_copies() != nullptr) write_back(table, operation);
+  if (table.store->cache() != nullptr) write_back(table, operation);
   table.store->tiers().checkpoints()->commit(number, id);
 }
 
@@ -143,7 +144,7 @@ void drop_checkpoint(TableParts& table, uint64_t number) {
     // Nobody may be writing a row for it meanwhile, or find that it isn't wanted any more.
     const BatchBoundary boundary(table);
     checkpoints.drop(number);
-    PoolCopies* const copies = table.store->pool_copies();
+    InclusiveCache* const copies = table.store->cache();
     if (copies != nullptr && !checkpoints.has_pending()) copies->forget_wanted();
   } else {
     checkpoints.drop(number);

@@ -88,10 +88,10 @@ bool Demotion::demote(size_t t, uint64_t count, Which which) {
     std::this_thread::yield();
     return rows_to_go(t, which) != 0;
   }
-  const PoolCopies* const pool_copies = t == 0 ? store_.pool_copies() : nullptr;
+  const InclusiveCache* const cache = store_.cache();
   places_.clear();
   for (Leaving& row : leaving_) {
-    if (pool_copies != nullptr && pool_copies->copy(row.place.slot)) continue;
+    if (cache != nullptr && cache->copy_of(RowRef(static_cast<uint32_t>(t), row.place.slot))) continue;
     row.copy = places_.size();
     places_.push_back(row.place);
   }
@@ -166,11 +166,11 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
 }
 
 RowRef Demotion::place_below(size_t t, const Leaving& row, RowCopies& copies) const {
-  PoolCopies* const pool_copies = t == 0 ? store_.pool_copies() : nullptr;
-  if (pool_copies != nullptr) {
-    if (const std::optional<Slot> copy = pool_copies->copy(row.place.slot)) {
-      pool_copies->goes_to_copy(row.place.slot, row.place.key, *copy);
-      return RowRef(1, *copy);
+  const RowRef from(static_cast<uint32_t>(t), row.place.slot);
+  if (InclusiveCache* const cache = store_.cache()) {
+    if (const std::optional<RowRef> copy = cache->copy_of(from)) {
+      cache->goes_to_copy(row.place.key, from, *copy);
+      return *copy;
     }
   }
   return row.copy == kNoCopy ? RowRef() : copies.place(row.copy);

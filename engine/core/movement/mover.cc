@@ -148,12 +148,12 @@ void Mover::settle() {
 
 void Mover::make_room_in_pool(uint64_t count) {
   const TierStack& tiers = store_.tiers();
-  if (tiers.pool() == nullptr || tiers.ranked(1) == nullptr) return;
+  if (tiers.pool() == nullptr || tiers.ranked(InclusiveCache::kPool) == nullptr) return;
   const uint64_t wanted = PoolTier::kHeadroomSlots + count;
   MutexLock lock(right_to_move_);
   for (uint64_t free = tiers.pool()->free_slots(); free < wanted;) {
     const uint64_t demoted_before = demotion_.demoted_rows();
-    if (!demotion_.make_room(1, wanted - free)) return;
+    if (!demotion_.make_room(InclusiveCache::kPool, wanted - free)) return;
     const uint64_t before = std::exchange(free, tiers.pool()->free_slots());
     const bool any_moved = demotion_.demoted_rows() != demoted_before;
     if (any_moved && free <= before) return;

@@ -144,7 +144,7 @@ void Promotion::promote_shard(IndexShard& shard, const StagedRows& staged,
       header = staged.header(row);
       floats = staged.row(row);
     }
-    if (!store_.try_claim(from, RowStore::For::kLookUp)) continue;  // it's served from where it is
+    if (!store_.may_come_up(from, InclusiveCache::For::kLookUp)) continue;  // it's served from where it is
     // Counted at once, so that a row that has just come isn't taken for colder than it is.
     header.served += count;
     header.stamp = std::max(header.stamp, stamp);

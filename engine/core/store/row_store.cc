@@ -15,7 +15,7 @@ RowStore::RowStore(MadeTiers tiers, const RowLayout& layout, Epochs& epochs)
       epochs_(epochs),
       index_(epochs_),
       tiers_(std::move(tiers)),
-      pool_copies_(tiers_.pool() ? std::make_unique<PoolCopies>(tiers_.first(), *tiers_.pool()) : nullptr),
+      cache_(tiers_.pool() ? std::make_unique<InclusiveCache>(tiers_.first(), *tiers_.pool()) : nullptr),
       counts_(tiers_.total_capacity_rows()) {}
 
 uint64_t RowStore::row_count() const {

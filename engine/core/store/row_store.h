@@ -16,9 +16,9 @@
 
 #include "row/row_batch.h"
 #include "row/row_layout.h"
+#include "store/inclusive_cache.h"
 #include "store/index/index.h"
 #include "store/index/index_reader.h"
-#include "store/pool_copies.h"
 #include "store/row_counts.h"
 #include "store/tier_stack.h"
 #include "threads/epochs.h"
@@ -43,15 +43,10 @@ class RowStore {
   const TierStack& tiers() const { return tiers_; }
 
   // Null where there's no durable pool below the first tier.
-  PoolCopies* pool_copies() const { return pool_copies_.get(); }
-
-  // True where a row from there may come up: one from below a pool owns no place of it, and needs a claim on one, which
-  // is the row's then. To be called right before the move. A look-up leaves what was set aside for an update.
-  enum class For { kUpdate, kLookUp };
-  bool try_claim(RowRef from, For whom) {
-    if (pool_copies_ == nullptr || from.tier() <= 1) return true;
-    PoolTier& pool = pool_copies_->pool();
-    return whom == For::kUpdate ? pool.try_claim(1) : pool.try_claim_spare(1);
+  InclusiveCache* cache() const { return cache_.get(); }
+  // See InclusiveCache::try_claim().
+  bool may_come_up(RowRef from, InclusiveCache::For whom) {
+    return cache_ == nullptr || cache_->try_claim(from, whom);
   }
 
   uint64_t row_count() const;
@@ -79,7 +74,7 @@ class RowStore {
   Epochs& epochs_;
   Index index_;
   TierStack tiers_;
-  const std::unique_ptr<PoolCopies> pool_copies_;
+  const std::unique_ptr<InclusiveCache> cache_;
   RowCounts counts_;
 };
 

@@ -7,7 +7,7 @@
 namespace embstore {
 
 Transaction::Transaction(RowStore& store, size_t most_departures)
-    : store_(store), pool_claim_(store.pool_copies()) {
+    : store_(store), pool_claim_(store.cache()) {
   departures_.reserve(most_departures);
 }
 
@@ -40,7 +40,7 @@ bool Transaction::try_reserve_rows(uint64_t count) {
   if (!store_.counts_.try_reserve(count)) return false;
   reserved_ += count;
   // What is reserved is given back in the end.
-  return store_.pool_copies() == nullptr || pool_claim_.try_add(count);
+  return store_.cache() == nullptr || pool_claim_.try_add(count);
 }
 
 bool Transaction::try_reserve_rows_without_pool(uint64_t count) {
@@ -53,16 +53,14 @@ IndexEntry Transaction::insert(IndexShard& shard, KeyHash hash, int64_t key, Row
                                IndexShard::Room& room) {
   --reserved_;
   ++arrivals_[to.tier()];
-  if (PoolCopies* const copies = store_.pool_copies(); copies != nullptr && to.tier() == 0) {
-    copies->came_anew(to.slot());
+  if (InclusiveCache* const cache = store_.cache(); cache != nullptr && cache->came(to))
     pool_claim_.pass_on();
-  }
   return shard.insert(hash, key, to, room);
 }
 
 void Transaction::move(IndexShard& shard, const IndexEntry& entry, int64_t key, RowRef to) {
   const RowRef from = entry.ref();
-  if (keep_copy(key, from, to)) {
+  if (InclusiveCache* const cache = store_.cache(); cache != nullptr && cache->moved(key, from, to)) {
     store_.counts_.add(from.tier(), -1);
   } else {
     depart(key, from);
@@ -72,22 +70,9 @@ void Transaction::move(IndexShard& shard, const IndexEntry& entry, int64_t key, 
   ++moved_;
 }
 
-bool Transaction::keep_copy(int64_t key, RowRef from, RowRef to) {
-  PoolCopies* const copies = store_.pool_copies();
-  if (copies == nullptr) return false;
-  if (from.tier() == 0 && to.tier() == 0) copies->shifted(from.slot(), to.slot());
-  if (from.tier() == 0 && to.tier() == 1) copies->went_to_pool(from.slot(), key, to.slot());
-  if (from.tier() > 1 && to.tier() == 0) copies->came_from_below(to.slot());
-  const bool leaves_copy = from.tier() == 1 && to.tier() == 0;
-  if (leaves_copy) copies->came_from_pool(to.slot(), from.slot());
-  return leaves_copy;
-}
-
 void Transaction::remove(IndexShard& shard, const IndexEntry& entry, int64_t key) {
   const RowRef from = entry.ref();
-  if (PoolCopies* const copies = store_.pool_copies(); copies != nullptr && from.tier() == 0) {
-    copies->will_go(from.slot(), key);
-  }
+  if (InclusiveCache* const cache = store_.cache()) cache->will_go(key, from);
   depart(key, from);
   shard.erase(entry);
   ++removed_;

@@ -35,7 +35,7 @@ class Transaction {
   // A new row, for which room was reserved, here and in the index.
   IndexEntry insert(IndexShard& shard, KeyHash hash, int64_t key, RowRef to, IndexShard::Room& room)
       REQUIRES(shard.mutex);
-  // The row is at `to` from now on. REQUIRES: where it comes to the first tier, RowStore::try_claim() where it was.
+  // The row is at `to` from now on. REQUIRES: where it comes to a cache above a pool, RowStore::may_come_up().
   void move(IndexShard& shard, const IndexEntry& entry, int64_t key, RowRef to) REQUIRES(shard.mutex);
   void remove(IndexShard& shard, const IndexEntry& entry, int64_t key) REQUIRES(shard.mutex);
 
@@ -47,9 +47,6 @@ class Transaction {
     Place place;
   };
   void depart(int64_t key, RowRef from);
-  // Where the row comes from the first tier, or to it, above a pool: what there is of it in the pool. True where the
-  // place that it leaves stays its copy.
-  bool keep_copy(int64_t key, RowRef from, RowRef to);
 
   RowStore& store_;
   std::vector<Departure> departures_;

@@ -56,7 +56,7 @@ GatheredUpdate::GatheredUpdate(const UpdateParts& parts, const GradientBatch& ba
       first_tier_(parts.store.tiers().first()),
       seats_(batch.keys().size()),
       insertion_(parts.store, /*most_departures=*/0),
-      pool_claim_(parts.store.pool_copies()),
+      pool_claim_(parts.store.cache()),
       staged_(mover.take_spare_batch()) {}
 
 GatheredUpdate::~GatheredUpdate() {
@@ -85,8 +85,8 @@ void GatheredUpdate::pin(size_t key, const IndexEntry& entry) {
   seat.at = entry.ref();
   seat.where = Where::kSeated;
   first_tier_.ranks().pin(seat.at.slot());
-  const PoolCopies* const copies = parts_.store.pool_copies();
-  pool_claims_needed_ += copies != nullptr && copies->update_needs_claim(seat.at.slot());
+  const InclusiveCache* const cache = parts_.store.cache();
+  pool_claims_needed_ += cache != nullptr && cache->update_needs_claim(seat.at.slot());
 }
 
 void GatheredUpdate::find_again(const IndexShard& shard, int number) {
@@ -161,7 +161,7 @@ void GatheredUpdate::find_shard(IndexShard& shard, int number) {
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const size_t first = first_key(number);
   AdmissionFilter* const filter = parts_.filters.shard(number);
-  const PoolCopies* const pool_copies = parts_.store.pool_copies();
+  const InclusiveCache* const cache = parts_.store.cache();
   const BucketArray& buckets = shard.buckets();
   layouts_[static_cast<size_t>(number)] = shard.layout();
   const auto fetch_bucket = [&](size_t i) {
@@ -182,7 +182,7 @@ void GatheredUpdate::find_shard(IndexShard& shard, int number) {
         seat.at = seat.entry.ref();
         if (seat.entry.ref().tier() == 0) {
           first_tier_.ranks().prefetch(seat.entry.ref().slot());
-          if (pool_copies != nullptr) pool_copies->prefetch(seat.entry.ref().slot());
+          if (cache != nullptr) cache->prefetch(seat.entry.ref().slot());
         }
         continue;
       }
@@ -307,7 +307,7 @@ bool GatheredUpdate::bring_up(IndexShard& shard, size_t key, const IndexEntry& e
     header = copy.rows->header(copy.row);
     floats = copy.rows->row(copy.row);
   }
-  if (!parts_.store.try_claim(from, RowStore::For::kUpdate)) {
+  if (!parts_.store.may_come_up(from, InclusiveCache::For::kUpdate)) {
     pool_is_full_ = true;
     return false;
   }
@@ -360,11 +360,11 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
   RowArray& rows = first_tier_.rows();
   SlotRanks& ranks = first_tier_.ranks();
   if (layouts_[static_cast<size_t>(number)] != shard.layout()) find_again(shard, number);
-  if (PoolCopies* const copies = parts_.store.pool_copies()) {
-    PoolCopies::Changes changes(*copies);
+  if (InclusiveCache* const cache = parts_.store.cache()) {
+    InclusiveCache::Changes changes(*cache);
     for (size_t i = 0; i < keys.size(); ++i) {
       if (i + kKeysFetchedAhead < keys.size() && seats[i + kKeysFetchedAhead].where == Where::kSeated) {
-        copies->prefetch(seats[i + kKeysFetchedAhead].at.slot());
+        cache->prefetch(seats[i + kKeysFetchedAhead].at.slot());
       }
       if (seats[i].where != Where::kSeated) continue;
       if (changes.will_change(seats[i].at.slot(), keys[i].key)) pool_claim_.pass_on();

@@ -22,7 +22,7 @@ OF_ONE_THREAD = [
     "optimizers_test",
     "pacing_test",
     "phase_test",
-    "pool_copies_test",
+    "inclusive_cache_test",
     "slot_allocator_test",
 ]
 # Scenarios a failure, and with files kept or not. As it is, it runs in full.

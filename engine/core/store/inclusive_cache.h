@@ -1,5 +1,5 @@
-// Where a table has a durable pool below its first tier: for each row of the first tier, where the pool has it as it
-// is, or that it changed since, and which checkpoint under way still wants it as it is.
+// DRAM above a durable pool is an inclusive cache: the rules of that stand here, and nowhere else. For each row of the cache,
+// the pool has it as it is, or the row changed since; and a checkpoint that is pending may want it as it is.
 //
 // A row that comes up from the pool leaves its place there as a clean copy, so that nothing is written when it goes
 // down unchanged. The first update makes it changed: the copy goes, and the row owns a claim on a place of the pool
@@ -22,20 +22,23 @@
 #include "memory/huge_pages.h"
 #include "platform/prefetch.h"
 #include "row/place.h"
-#include "tiers/memory/memory_tier.h"
 #include "tiers/log/pool_tier.h"
+#include "tiers/memory/memory_tier.h"
 
 namespace embstore {
 
-class PoolCopies {
+class InclusiveCache {
  public:
+  static constexpr uint32_t kCache = 0;  // the tiers
+  static constexpr uint32_t kPool = 1;
+
   // Both outlive this. `first` has no rows yet.
-  PoolCopies(MemoryTier& first, PoolTier& pool);
+  InclusiveCache(MemoryTier& first, PoolTier& pool);
 
   PoolTier& pool() const { return pool_; }
 
   // --- What there is of the row in a slot of the first tier. Without the mutex: as it was a moment ago.
-  // Its clean copy; nothing where the row changed.
+  // Its clean copy in the pool; nothing where the row changed.
   std::optional<Slot> copy(Slot slot) const {
     const uint32_t word = load(slot);
     return word != kChanged && (word & kWantedBit) == 0 ? std::optional<Slot>(word - 1) : std::nullopt;
@@ -45,33 +48,43 @@ class PoolCopies {
   bool update_needs_claim(Slot slot) const { return load(slot) != kChanged; }
   void prefetch(Slot slot) const { prefetch_line(&words_[slot]); }
 
-  // --- Where rows come and go
-  // A row that the pool doesn't have, with a claim that is the row's from now on.
-  void came_anew(Slot slot) { store(slot, kChanged); }
-  void came_from_pool(Slot slot, Slot copy) { has_copy(slot, copy); }
-  // A row from below the pool, with a claim that is the row's from now on.
-  void came_from_below(Slot slot) { store(slot, kChanged); }
-  // The row goes down to its clean copy. To be followed by went_to_pool().
-  void goes_to_copy(Slot slot, int64_t key, Slot copy) { pool_.was_copy(copy, first_.header(slot, key)); }
-  void shifted(Slot from, Slot to) {
-    store(to, load(from));
-    store(from, kChanged);
+  // --- Where rows come, move and leave. Rows that aren't in the cache are no concern of these.
+  // True where a row that comes there owns a claim from now on.
+  bool came(RowRef at);
+  // The row was copied from one place to the other. True where the place that it leaves stays its copy.
+  bool moved(int64_t key, RowRef from, RowRef to);
+  // The row goes for good. It's still whole where it was.
+  void will_go(int64_t key, RowRef from);
+  // Where a row of the cache may go down to without being written: its clean copy. Nothing where there's none.
+  std::optional<RowRef> copy_of(RowRef at) const {
+    if (at.tier() != kCache) return std::nullopt;
+    const std::optional<Slot> slot = copy(at.slot());
+    return slot ? std::optional(RowRef(kPool, *slot)) : std::nullopt;
   }
-  // The row is at `to` in the pool, where it was written, or has been as its copy; what it owned otherwise goes.
-  void went_to_pool(Slot slot, int64_t key, Slot to);
-  // The row goes for good. It's still whole in its slot.
-  void will_go(Slot slot, int64_t key);
+  // The row goes down to copy_of(at), with its rank. To be followed by moved().
+  void goes_to_copy(int64_t key, RowRef at, RowRef copy) {
+    pool_.was_copy(copy.slot(), first_.header(at.slot(), key));
+  }
+  // True where a row from there may come up: one from below the pool owns no place of it, and needs a claim on one, which
+  // is the row's then. To be called right before the move. A look-up leaves what was set aside for an update.
+  enum class For { kUpdate, kLookUp };
+  bool try_claim(RowRef from, For whom) {
+    if (from.tier() <= kPool) return true;
+    return whom == For::kUpdate ? pool_.try_claim(1) : pool_.try_claim_spare(1);
+  }
+  // Whether rows that are put in a tier, rather than move there, need claims.
+  static bool needs_claims(size_t tier) { return tier <= kPool; }
 
   // Counts rows that are written to the pool one by one.
   class WritePhase : public Phase {
    public:
-    explicit WritePhase(const PoolCopies& copies);
+    explicit WritePhase(const InclusiveCache& copies);
   };
 
   // The scope in which rows of one shard change. What is written for checkpoints is durable by its end.
   class Changes {
    public:
-    explicit Changes(PoolCopies& copies) : copies_(copies) {}
+    explicit Changes(InclusiveCache& copies) : copies_(copies) {}
     ~Changes();
     Changes(const Changes&) = delete;
     Changes& operator=(const Changes&) = delete;
@@ -82,7 +95,7 @@ class PoolCopies {
    private:
     void erase();
 
-    PoolCopies& copies_;
+    InclusiveCache& copies_;
     std::array<Place, 64> erased_{};
     size_t erased_count_ = 0;
     uint64_t written_ = 0;             // and not fenced yet
@@ -114,6 +127,9 @@ class PoolCopies {
 
   uint32_t load(Slot slot) const { return words_[slot].load(std::memory_order_relaxed); }
   void store(Slot slot, uint32_t word) { words_[slot].store(word, std::memory_order_relaxed); }
+  // The row is at `to` in the pool, where it was written, or has been as its copy; what it owned otherwise goes.
+  void went_to_pool(Slot slot, int64_t key, Slot to);
+  void will_go(Slot slot, int64_t key);
   void has_copy(Slot slot, Slot copy) {
     pool_.is_copy(copy);
     store(slot, copy + 1);
@@ -134,7 +150,7 @@ class PoolCopies {
 // Claims on places of a pool that aren't any row's yet; given back at the end.
 class PoolClaim {
  public:
-  explicit PoolClaim(PoolCopies* copies) : copies_(copies) {}
+  explicit PoolClaim(InclusiveCache* copies) : copies_(copies) {}
   ~PoolClaim() {
     if (count_ != 0) copies_->pool().give_claim_back(count_);
   }
@@ -151,7 +167,7 @@ class PoolClaim {
   void pass_on() { --count_; }
 
  private:
-  PoolCopies* const copies_;  // null: there is no pool, and nothing is claimed
+  InclusiveCache* const copies_;  // null: there is no pool, and nothing is claimed
   uint64_t count_ = 0;
 };
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "memory/memory.h"
-#include "store/pool_copies.h"
+#include "store/inclusive_cache.h"
 #include "testing/check.h"
 #include "tiers/pool/testing/medium.h"
 #include "tiers/pool/testing/testing.h"
@@ -30,13 +30,13 @@ class Tiers {
     const std::vector<float> row(layout_.row_floats(), 1.0f);
     for (const Slot slot : slots) {
       first_.put(slot, {.key = slot, .frequency = 1, .version = 0, .served = 0, .stamp = 1}, row.data());
-      copies_.came_anew(slot);
+      copies_.came(RowRef(InclusiveCache::kCache, slot));
     }
     pool_.checkpoints->begin({});
     copies_.want_changed(1);
     medium_.take_notes();
   }
-  PoolCopies& copies() { return copies_; }
+  InclusiveCache& copies() { return copies_; }
   PoolTier& pool() { return *pool_.tier; }
   bool has_all() const { return copies_.wanted_count() == 0; }
   // What was written since the tiers were made was drained after it.
@@ -57,7 +57,7 @@ class Tiers {
   MemoryTier first_{
       "DRAM", layout_, MemoryRole::kFirst,
       kRows,  kRows,   allocate_heap_memory(MemoryTier::bytes_for(layout_, MemoryRole::kFirst, kRows))};
-  PoolCopies copies_{first_, *pool_.tier};
+  InclusiveCache copies_{first_, *pool_.tier};
   bool is_drained_ = true;
 };
 
@@ -70,7 +70,7 @@ void rows_that_updates_write_first() {
   Tiers tiers;
   tiers.pool().try_claim(kRows);
   for (Slot first = 0; first < kRows; first += 10) {
-    PoolCopies::Changes changes(tiers.copies());
+    InclusiveCache::Changes changes(tiers.copies());
     for (Slot slot = first; slot < first + 10; ++slot) {
       check(changes.will_change(slot, slot), "a row that changes needs no claim");
       check(!tiers.has_all(), "a checkpoint has all of its rows before the last one is drained");
@@ -83,7 +83,7 @@ void rows_that_go_for_good() {
   Tiers tiers;
   for (Slot slot = 0; slot < kRows; ++slot) {
     check(!tiers.has_all(), "a checkpoint has rows that nobody wrote");
-    tiers.copies().will_go(slot, slot);
+    tiers.copies().will_go(slot, RowRef(InclusiveCache::kCache, slot));
   }
   check_that_all_is_durable(tiers);
 }
@@ -91,7 +91,7 @@ void rows_that_go_for_good() {
 void rows_that_are_written_where_they_are() {
   Tiers tiers;
   for (Slot slot = 0; slot < kRows; ++slot) {
-    PoolCopies::WritePhase phase(tiers.copies());
+    InclusiveCache::WritePhase phase(tiers.copies());
     tiers.copies().write_wanted(slot, slot, phase);
     check(!tiers.has_all(), "a checkpoint has a row that isn't drained");
   }

@@ -1,21 +1,21 @@
-#include "store/pool_copies.h"
+#include "store/inclusive_cache.h"
 
 namespace embstore {
 
-PoolCopies::PoolCopies(MemoryTier& first, PoolTier& pool)
+InclusiveCache::InclusiveCache(MemoryTier& first, PoolTier& pool)
     : first_(first), pool_(pool), words_(first.slots().most_slots()) {}
 
-uint64_t PoolCopies::first_wanting(uint32_t word) const {
+uint64_t InclusiveCache::first_wanting(uint32_t word) const {
   // Numbers of checkpoints that are under way together are close to each other.
   const uint64_t newest = newest_wanting_.load(std::memory_order_relaxed);
   return newest - ((newest - word) & (kWantedBit - 1));
 }
 
-PoolCopies::WritePhase::WritePhase(const PoolCopies& copies) : Phase(copies.pool_.meter()) {
+InclusiveCache::WritePhase::WritePhase(const InclusiveCache& copies) : Phase(copies.pool_.meter()) {
   also_at(copies.first_.meter());
 }
 
-Slot PoolCopies::write(Slot slot, int64_t key, bool is_live, Phase& phase) {
+Slot InclusiveCache::write(Slot slot, int64_t key, bool is_live, Phase& phase) {
   const uint32_t word = load(slot);
   const Slot to = pool_.write_claimed(first_.header(slot, key), first_.rows().floats(slot), is_live, phase);
   first_.count_row(phase, Access::kLoad, slot);
@@ -23,9 +23,34 @@ Slot PoolCopies::write(Slot slot, int64_t key, bool is_live, Phase& phase) {
   return to;
 }
 
-// --- Where rows come and go
+// --- Where rows come, move and leave
 
-void PoolCopies::went_to_pool(Slot slot, int64_t key, Slot to) {
+bool InclusiveCache::came(RowRef at) {
+  if (at.tier() != kCache) return false;
+  store(at.slot(), kChanged);
+  return true;
+}
+
+bool InclusiveCache::moved(int64_t key, RowRef from, RowRef to) {
+  if (from.tier() == kCache && to.tier() == kCache) {
+    store(to.slot(), load(from.slot()));
+    store(from.slot(), kChanged);
+  } else if (from.tier() == kCache) {
+    went_to_pool(from.slot(), key, to.slot());
+  } else if (to.tier() == kCache && from.tier() == kPool) {
+    has_copy(to.slot(), from.slot());
+    return true;
+  } else if (to.tier() == kCache) {
+    store(to.slot(), kChanged);  // from below the pool: it has a claim
+  }
+  return false;
+}
+
+void InclusiveCache::will_go(int64_t key, RowRef from) {
+  if (from.tier() == kCache) will_go(from.slot(), key);
+}
+
+void InclusiveCache::went_to_pool(Slot slot, int64_t key, Slot to) {
   const uint32_t word = load(slot);
   if ((word & kWantedBit) != 0) {
     pool_.add_to_checkpoints(first_wanting(word), to);
@@ -40,7 +65,7 @@ void PoolCopies::went_to_pool(Slot slot, int64_t key, Slot to) {
   store(slot, kChanged);
 }
 
-void PoolCopies::will_go(Slot slot, int64_t key) {
+void InclusiveCache::will_go(Slot slot, int64_t key) {
   const uint32_t word = load(slot);
   if ((word & kWantedBit) != 0) {
     WritePhase phase(*this);
@@ -58,19 +83,19 @@ void PoolCopies::will_go(Slot slot, int64_t key) {
 
 // --- Updates
 
-PoolCopies::Changes::~Changes() {
+InclusiveCache::Changes::~Changes() {
   erase();
   if (written_ == 0) return;
   copies_.pool_.fence();
   copies_.were_fenced(written_);
 }
 
-void PoolCopies::Changes::erase() {
+void InclusiveCache::Changes::erase() {
   if (erased_count_ != 0) copies_.pool_.erase(std::span(erased_).first(erased_count_));
   erased_count_ = 0;
 }
 
-bool PoolCopies::Changes::will_change(Slot slot, int64_t key) {
+bool InclusiveCache::Changes::will_change(Slot slot, int64_t key) {
   const uint32_t word = copies_.load(slot);
   if (word == kChanged) return false;
   if ((word & kWantedBit) != 0) {
@@ -87,7 +112,7 @@ bool PoolCopies::Changes::will_change(Slot slot, int64_t key) {
 
 // --- Checkpoints
 
-void PoolCopies::want_changed(uint64_t number) {
+void InclusiveCache::want_changed(uint64_t number) {
   newest_wanting_.store(number);
   const auto word = kWantedBit | static_cast<uint32_t>(number & (kWantedBit - 1));
   const uint64_t end = first_.slots().untouched_from();
@@ -101,7 +126,7 @@ void PoolCopies::want_changed(uint64_t number) {
   wanted_count_.fetch_add(marked);
 }
 
-std::vector<Slot> PoolCopies::wanted() const {
+std::vector<Slot> InclusiveCache::wanted() const {
   std::vector<Slot> slots;
   slots.reserve(wanted_count());
   const uint64_t end = first_.slots().untouched_from();
@@ -111,18 +136,18 @@ std::vector<Slot> PoolCopies::wanted() const {
   return slots;
 }
 
-void PoolCopies::was_written(Slot slot, Slot to) {
+void InclusiveCache::was_written(Slot slot, Slot to) {
   pool_.add_to_checkpoints(first_wanting(load(slot)), to);
   were_fenced(1);
   pool_.give_claim_back(1);
   has_copy(slot, to);
 }
 
-void PoolCopies::write_wanted(Slot slot, int64_t key, Phase& phase) {
+void InclusiveCache::write_wanted(Slot slot, int64_t key, Phase& phase) {
   has_copy(slot, write(slot, key, /*is_live=*/true, phase));
 }
 
-void PoolCopies::forget_wanted() {
+void InclusiveCache::forget_wanted() {
   for (const Slot slot : wanted()) store(slot, kChanged);
   wanted_count_.store(0);
 }
