@@ -7,7 +7,7 @@ from native_programs import SANITIZERS, build, run
 # all the rest, in which the same calls are made.
 TOO_LONG_FOR_SANITIZERS = {
     "nothing_is_lost_whichever_call_fails",
-    "nothing_that_is_kept_is_lost_whichever_call_fails",
+    "no_checkpoint_is_lost_whichever_call_fails",
     "every_checkpoint_survives_a_power_cut",
     "every_checkpoint_survives_a_power_cut_where_syncs_fail",
     "a_sync_that_is_left_out_shows",

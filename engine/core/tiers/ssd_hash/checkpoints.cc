@@ -169,13 +169,13 @@ void SsdHashTier::restore(uint64_t number, int threads, const Restored& visit) {
     std::vector<RowHeader> headers;
     std::vector<Slot> slots;
     for (size_t i = next(); i < pieces.size(); i = next()) {
-      const auto& [held, first, last] = pieces[i];
-      const LogFile& file = *held->file;
-      const auto is_needed = [&held](uint32_t record) { return log::contains(held->rows, record); };
+      const Piece& piece = pieces[i];
+      const LogFile& file = *piece.held->file;
+      const auto is_needed = [&](uint32_t record) { return log::contains(piece.held->rows, record); };
       headers.clear();
       slots.clear();
       ssd_hash::RecordScan scan(file, shape_, kScanBytes);
-      scan.visit(first, last, is_needed, [&](const ssd_hash::ScannedRecord& record) {
+      scan.visit(piece.first, piece.last, is_needed, [&](const ssd_hash::ScannedRecord& record) {
         std::string fault = fault_of(record, /*all_floats=*/true, shape_.record);
         if (fault.empty() && log::header_of(record.bytes).epoch > number) {
           fault = "is of a later checkpoint than " + std::to_string(number);

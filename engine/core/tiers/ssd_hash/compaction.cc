@@ -143,7 +143,7 @@ void Compaction::compact_files(const Round& round) {
     for (const auto& file : log_.files()) {
       if (!has_problem(*file)) continue;
       taken.push_back(file->number);
-      empty(file);
+      move_rows_out(file);
     }
     if (!taken.empty()) remove_emptied_files();
   }
@@ -152,7 +152,7 @@ void Compaction::compact_files(const Round& round) {
     if (victim == nullptr) break;
     log_.seal(*victim);
     taken.push_back(victim->number);
-    empty(victim);
+    move_rows_out(victim);
     compacted_files_.fetch_add(1, std::memory_order_relaxed);
     remove_emptied_files();
   }
@@ -186,7 +186,7 @@ struct Compaction::Moving {
   std::vector<std::string> faults;  // empty where the record is whole
 };
 
-void Compaction::empty(const std::shared_ptr<LogFile>& victim) {
+void Compaction::move_rows_out(const std::shared_ptr<LogFile>& victim) {
   RecordScan scan(*victim, shape_, shape_.flush_bytes);
   RowsLeft left;
   Moving moving;
@@ -207,7 +207,7 @@ void Compaction::empty(const std::shared_ptr<LogFile>& victim) {
       moving.from.push_back(shape_.slot_of(*victim, record.number));
       moving.faults.push_back(std::move(fault));
     });
-    move(*victim, moving, left);
+    move_records(*victim, moving, left);
   }
   if (left.count == 0) {
     // One that can go now has a problem still if it can't be removed.
@@ -222,13 +222,13 @@ void Compaction::empty(const std::shared_ptr<LogFile>& victim) {
 
 // Appends copies, and has the index refer to them. A damaged row moves as it is, so that whoever reads it is told; its
 // key may be right.
-void Compaction::move(LogFile& victim, const Moving& moving, RowsLeft& left) {
+void Compaction::move_records(LogFile& victim, const Moving& moving, RowsLeft& left) {
   Relocator& relocator = *relocator_.load(std::memory_order_acquire);
   const size_t stride = shape_.record.stride;
   const std::span<const std::byte> records(moving.records);
   std::vector<Relocator::Relocation> relocations;
+  relocations.reserve(moving.from.size());
   for (size_t done = 0; done < moving.from.size();) {
-    relocations.reserve(moving.from.size());
     const Log::Copies copies =
         log_.append_copies(records.subspan(done * stride), std::span(moving.from).subspan(done));
     relocations.clear();

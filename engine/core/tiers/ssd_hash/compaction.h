@@ -107,10 +107,10 @@ class Compaction {
   void note_failure(const Work& work);
   void compact_files(const Round& round);
   std::shared_ptr<LogFile> next_victim(std::span<const uint64_t> taken, uint64_t last_number) const;
-  // Moves its live rows, and sets it aside where some stay.
-  void empty(const std::shared_ptr<LogFile>& victim);
+  // Sets it aside where some stay.
+  void move_rows_out(const std::shared_ptr<LogFile>& victim);
   struct Moving;
-  void move(LogFile& victim, const Moving& moving, RowsLeft& left);
+  void move_records(LogFile& victim, const Moving& moving, RowsLeft& left);
   void remove_emptied_files();
 
   void set_aside(const LogFile& file, std::string text, uint32_t rows_left);

@@ -60,15 +60,19 @@ TEST(what_a_checkpoint_has_comes_back_in_another_process) {
   table.check_rows();
 }
 
-// One more than the last byte of the rows that are live in a file.
-uint64_t end_of_rows(const TestTable& table, const std::string& path) {
+// Where the blocks end in which rows of a file lie that belong to checkpoint `number`, the newest: row versions are the
+// numbers of the checkpoints that they were written before.
+uint64_t end_of_rows(const TestTable& table, const std::string& path, uint64_t number) {
   const files::File file(files::system_file_calls(), path, 0);
   uint64_t end = log::kHeaderBytes;
   log::RecordHeader header{};
   for (uint64_t record = 0; file.read_at(&header, sizeof header, kRecord.offset(record)) == sizeof header;
        ++record) {
     const auto live = table.index.find(header.key);
-    if (header.is_whole() && live && live->version == header.version) end = kRecord.offset(record + 1);
+    if (!header.is_whole() || !live || live->version != header.version) continue;
+    check(header.epoch >= static_cast<uint64_t>(header.version) && header.epoch <= number,
+          "a record of another checkpoint's time says that it's of this");
+    end = kRecord.offset(record + 1);
   }
   return round_up_to_block(end);
 }
@@ -95,7 +99,7 @@ TEST(blocks_of_a_checkpoint_are_not_written_again) {
     const uint64_t number = table.checkpoint();
     calls.below_end.clear();
     for (const std::string& file : files_in(directory / "rows")) {
-      calls.below_end[fs::canonical(file).string()] = end_of_rows(table, file);
+      calls.below_end[fs::canonical(file).string()] = end_of_rows(table, file, number);
     }
     if (number > 3) table.checkpoints->drop(number - 3);
   }
