@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -44,8 +45,12 @@ def in_child(work: Callable[[], None]) -> None:
         finally:
             os._exit(status)
     os.close(writer)
-    with os.fdopen(reader) as told:
-        problem = told.read()
+    try:
+        with os.fdopen(reader) as told:
+            problem = told.read()
+    except BaseException:  # such as a test's time limit
+        os.kill(child, signal.SIGKILL)
+        raise
     assert os.waitpid(child, 0)[1] == 0, problem
 
 
@@ -246,6 +251,100 @@ def test_locks_that_threads_held_at_the_fork_stop_nobody(
         done.set()
         for thread in threads:
             thread.join()
+
+
+def test_a_child_forked_while_a_thread_opens_files_is_not_stopped_by_its_locks(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    """Whatever the process keeps for all its variables: the thread may hold any lock of it."""
+    skip_without_library(es.StorageType.DRAM_LEVELDB)
+
+    def open_one(kind: es.StorageType, name: str) -> es.EmbeddingVariable:
+        storage = es.StorageOption(kind, [None, tmp_path], [32])
+        return make_variable(name=name, storage=storage)
+
+    done = threading.Event()
+
+    def open_and_close() -> None:
+        while not done.is_set():
+            for kind in (es.StorageType.DRAM_SSDHASH, es.StorageType.DRAM_LEVELDB):
+                with open_one(kind, "parents") as variable:
+                    variable.apply_gradients(IDS[:50], np.ones((50, 3), np.float32))
+                    variable.drain()
+
+    def work() -> None:
+        with open_one(es.StorageType.DRAM_SSDHASH, "childs") as variable:
+            variable.apply_gradients(IDS[:50], np.ones((50, 3), np.float32))
+            variable.drain()
+            assert variable.total_count() == (50, 3)
+        with pytest.raises(ForkedError, match=r"LevelDB.*spawn"):
+            open_one(es.StorageType.DRAM_LEVELDB, "childs")
+
+    with open_one(es.StorageType.DRAM_LEVELDB, "first"):
+        thread = threading.Thread(target=open_and_close)
+        thread.start()
+        try:
+            for _ in range(100):
+                in_child(work)
+        finally:
+            done.set()
+            thread.join()
+
+
+BY_IO_URING = """
+import os, sys
+from pathlib import Path
+import numpy as np
+import embstore as es
+
+def make(name):
+    return es.get_embedding_variable(
+        name, 3, optimizer=es.optimizers.Adagrad(0.1),
+        ev_option=es.EmbeddingVariableOption(storage_option=es.StorageOption(
+            es.StorageType.DRAM_SSDHASH, [None, Path(sys.argv[1])], [256 * 32],
+            ssdhash_option=es.SSDHashOption(io_scheme=es.IoScheme.IO_URING))))
+
+ids = np.arange(5000)
+
+def train(var):
+    for _ in range(3):
+        var.apply_gradients(ids, np.ones((5000, 3), np.float32))
+    var.drain()
+
+try:
+    mine = make("mine")
+except es.errors.StorageError as error:
+    assert "io_uring can't be had" in str(error)
+    sys.exit(77)
+train(mine)
+children = []
+for name in ("one", "other"):
+    child = os.fork()
+    if child == 0:
+        own = make(name)
+        for _ in range(5):
+            train(own)
+        assert (own.get_frequency(ids) == 15).all()
+        own.close()
+        os._exit(0)
+    children.append(child)
+for _ in range(4):
+    train(mine)
+for child in children:
+    assert os.waitpid(child, 0)[1] == 0
+train(mine)
+plain = es.get_embedding_variable("plain", 3, optimizer=es.optimizers.Adagrad(0.1))
+for _ in range(6):
+    train(plain)
+assert (mine.lookup(ids) == plain.lookup(ids)).all()
+"""
+
+
+def test_a_parent_and_its_children_read_by_io_uring_at_once(tmp_path: Path) -> None:
+    ended = run_program(BY_IO_URING, tmp_path)
+    if ended.returncode == 77:
+        pytest.skip("io_uring can't be had here")
+    assert ended.returncode == 0, ended.stderr or f"ended by signal {-ended.returncode}"
 
 
 DATA_LOADER = """

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "files/file_error.h"
+#include "platform/process_local.h"
 
 namespace embstore::files {
 namespace {
@@ -36,12 +37,11 @@ CachedDescriptor::Pin CachedDescriptor::try_pin() const {
 }
 
 void CachedDescriptor::open() const { static_cast<void>(pin()); }
-void CachedDescriptor::forget() const { DescriptorCache::of_process().forget(*this); }
-
-DescriptorCache& DescriptorCache::of_process() {
-  static auto* const cache = new DescriptorCache;  // outlives every file, those of static objects too
-  return *cache;
+void CachedDescriptor::forget() const {
+  if (!inherited(made_in_)) DescriptorCache::of_process().forget(*this);
 }
+
+DescriptorCache& DescriptorCache::of_process() { return ProcessLocal<DescriptorCache>::get(); }
 
 size_t DescriptorCache::limit() {
   rlimit limit{};

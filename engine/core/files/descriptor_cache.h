@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "platform/fork.h"
 #include "threads/mutex.h"
 
 namespace embstore::files {
@@ -57,7 +58,8 @@ class CachedDescriptor {
   virtual void sync_before_close() const = 0;  // REQUIRES: pinned. Throws nothing
 
   void open() const;  // the first time
-  // Closes it. REQUIRES: nobody uses it any more. To be called by the destructor of whoever derives.
+  // Closes it, unless it's the parent's. REQUIRES: nobody uses it any more. To be called by the destructor of whoever
+  // derives.
   void forget() const;
 
  private:
@@ -65,6 +67,7 @@ class CachedDescriptor {
   static constexpr int kClosed = -1;
   bool pin_if_open() const;
 
+  const ForkGeneration made_in_ = fork_generation();
   mutable std::atomic<int> pins_{kClosed};
   mutable std::atomic<bool> used_lately_{false};
   mutable int number_ = -1;      // written by the cache alone, while pins_ is kClosed

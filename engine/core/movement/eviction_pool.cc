@@ -1,15 +1,15 @@
 #include "movement/eviction_pool.h"
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "errors/error.h"
+#include "platform/process_local.h"
 
 namespace embstore {
 namespace {
@@ -31,22 +31,24 @@ int thread_count() {
 }  // namespace
 
 EvictionPool& EvictionPool::instance() {
-  // Without a lock, which another thread might hold when the process is forked. Never destroyed: its threads
-  // outlive main(), and jobs are cancelled by their tables.
-  static std::atomic<EvictionPool*> current{nullptr};
-  EvictionPool* pool = current.load(std::memory_order_acquire);
-  while (pool == nullptr || inherited(pool->made_in_)) {
-    const int threads = thread_count();
-    std::unique_ptr<EvictionPool> made(new EvictionPool);
-    if (!current.compare_exchange_strong(pool, made.get())) continue;
-    pool = made.release();
-    pool->start(threads);
-  }
-  return *pool;
+  EvictionPool& pool = ProcessLocal<EvictionPool>::get();
+  if (!pool.has_all_threads_.load(std::memory_order_acquire)) pool.start_threads();
+  return pool;
 }
 
-void EvictionPool::start(int threads) {
-  for (int t = 0; t < threads; ++t) std::thread([this] { work(); }).detach();
+void EvictionPool::start_threads() {
+  const MutexLock lock(start_mutex_);
+  if (has_all_threads_.load(std::memory_order_relaxed)) return;
+  const int wanted = thread_count();
+  for (; threads_ < wanted; ++threads_) {
+    try {
+      std::thread([this] { work(); }).detach();
+    } catch (const std::system_error& error) {
+      throw Error(ErrorKind::kStorage, "an eviction thread can't be started: " + error.code().message() +
+                                           "; raise the limit of threads (ulimit -u), or end others");
+    }
+  }
+  has_all_threads_.store(true, std::memory_order_release);
 }
 
 void EvictionPool::schedule(Job& job) {

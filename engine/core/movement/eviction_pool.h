@@ -3,9 +3,10 @@
 // threads, and gets a pool of its own.
 #pragma once
 
+#include <atomic>
 #include <deque>
 
-#include "platform/fork.h"
+#include "platform/process_local.h"
 #include "threads/mutex.h"
 
 namespace embstore {
@@ -26,7 +27,8 @@ class EvictionPool {
     bool cancelled_ = false;
   };
 
-  // Starts the threads at the first call. Throws Error(kInvalidArgument) for a bad variable.
+  // Starts the threads at the first call. Throws Error(kInvalidArgument) for a bad variable; Error(kStorage) where one
+  // can't be started, and the next call tries again.
   static EvictionPool& instance();
 
   // Runs the job soon, once, however often it's scheduled before it starts; never twice at a time.
@@ -35,11 +37,15 @@ class EvictionPool {
   void cancel(Job& job);
 
  private:
+  friend class ProcessLocal<EvictionPool>;
   EvictionPool() = default;
-  void start(int threads);
+  void start_threads();
   [[noreturn]] void work();
 
-  const ForkGeneration made_in_ = fork_generation();
+  Mutex start_mutex_;
+  int threads_ GUARDED_BY(start_mutex_) = 0;
+  std::atomic<bool> has_all_threads_{false};
+
   Mutex mutex_;
   Condition changed_;
   std::deque<Job*> queue_ GUARDED_BY(mutex_);

@@ -13,6 +13,7 @@ OF_MANY_THREADS = [
     "path_lock_test",
     "pool_test",
     "prepared_updates_test",
+    "process_local_test",
     "table_faults_test",
 ]
 # What one thread does from end to end has no race that the thread sanitizer could see.

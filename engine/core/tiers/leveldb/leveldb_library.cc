@@ -1,13 +1,15 @@
 #include "tiers/leveldb/leveldb_library.h"
 
+#include <atomic>
+
 #include "errors/error.h"
-#include "platform/fork.h"
+#include "platform/process_local.h"
 #include "platform/shared_library.h"
 
 namespace embstore {
 
 const LevelDbLibrary& leveldb_library() {
-  static const LevelDbLibrary calls = [] {
+  static constexpr auto load = [] {
     const SharedLibrary library("libleveldb.so.1d", "libleveldb1d");
     LevelDbLibrary loaded{};
     library.load(loaded.open, "leveldb_open");
@@ -42,9 +44,13 @@ const LevelDbLibrary& leveldb_library() {
     library.load(loaded.writeoptions_create, "leveldb_writeoptions_create");
     library.load(loaded.writeoptions_destroy, "leveldb_writeoptions_destroy");
     return loaded;
-  }();
-  static const ForkGeneration loaded_in = fork_generation();
-  if (inherited(loaded_in)) {
+  };
+  struct Loaded : LevelDbLibrary {
+    Loaded() : LevelDbLibrary(load()) {}
+  };
+  static constinit std::atomic<ForkGeneration> loaded_in{0};
+  const ForkGeneration earlier = loaded_in.load(std::memory_order_relaxed);
+  if (earlier != 0 && inherited(earlier)) {
     // Its own thread, which writes and merges files, is one a process and doesn't exist here; nor can the
     // library be told to start another, so a database would stop at its first full buffer.
     throw Error(
@@ -52,6 +58,8 @@ const LevelDbLibrary& leveldb_library() {
         "LevelDB was in use in the process that this one was forked from, and can't be used here; start "
         "workers by spawn, or use a storage type with SSDHASH");
   }
+  const LevelDbLibrary& calls = ProcessLocal<Loaded>::get();
+  loaded_in.store(fork_generation(), std::memory_order_relaxed);
   return calls;
 }
 

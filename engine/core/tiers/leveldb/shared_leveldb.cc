@@ -1,7 +1,5 @@
 #include "tiers/leveldb/shared_leveldb.h"
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "errors/error.h"
+#include "platform/process_local.h"
 #include "threads/mutex.h"
 
 namespace embstore {
@@ -27,15 +26,10 @@ struct OpenDatabase {
 
 struct OpenDatabases {
   Mutex mutex;  // held while a database is opened or closed, too
-  // By process, since a forked one must not use what it inherited, and directory.
-  std::map<std::pair<pid_t, std::string>, std::unique_ptr<OpenDatabase>> all GUARDED_BY(mutex);
+  std::map<std::string, std::unique_ptr<OpenDatabase>> by_directory GUARDED_BY(mutex);
 };
 
-// Never destroyed: a table may outlive the end of main().
-OpenDatabases& open_databases() {
-  static OpenDatabases& databases = *new OpenDatabases;
-  return databases;
-}
+OpenDatabases& open_databases() { return ProcessLocal<OpenDatabases>::get(); }
 
 std::string in_one_spelling(const std::string& path) {
   std::error_code error;
@@ -50,14 +44,13 @@ SharedLevelDb::SharedLevelDb(const std::string& path, const std::string& table_n
     : directory_(in_one_spelling(path)), table_name_(table_name) {
   OpenDatabases& databases = open_databases();
   const MutexLock lock(databases.mutex);
-  const std::pair key(getpid(), directory_);
-  const auto found = databases.all.find(key);
-  if (found == databases.all.end()) {
+  const auto found = databases.by_directory.find(directory_);
+  if (found == databases.by_directory.end()) {
     auto made = std::make_unique<OpenDatabase>(path, layout, options);
     made->tables.insert(table_name);
     database_ = &made->database;
     number_ = made->next_number++;
-    databases.all.emplace(key, std::move(made));
+    databases.by_directory.emplace(directory_, std::move(made));
     return;
   }
   OpenDatabase& open = *found->second;
@@ -73,17 +66,17 @@ SharedLevelDb::SharedLevelDb(const std::string& path, const std::string& table_n
 SharedLevelDb::~SharedLevelDb() {
   OpenDatabases& databases = open_databases();
   const MutexLock lock(databases.mutex);
-  const auto found = databases.all.find({getpid(), directory_});
-  if (found == databases.all.end()) return;  // inherited from the process that forked this one
+  const auto found = databases.by_directory.find(directory_);
+  if (found == databases.by_directory.end()) return;  // inherited from the process that forked this one
   found->second->tables.erase(table_name_);
-  if (found->second->tables.empty()) databases.all.erase(found);
+  if (found->second->tables.empty()) databases.by_directory.erase(found);
 }
 
 size_t SharedLevelDb::table_count() const {
   OpenDatabases& databases = open_databases();
   const MutexLock lock(databases.mutex);
-  const auto found = databases.all.find({getpid(), directory_});
-  return found == databases.all.end() ? 1 : found->second->tables.size();
+  const auto found = databases.by_directory.find(directory_);
+  return found == databases.by_directory.end() ? 1 : found->second->tables.size();
 }
 
 }  // namespace embstore

@@ -1,6 +1,7 @@
 #include "tiers/ssd_hash/batch_reader.h"
 
 #include "errors/error.h"
+#include "platform/process_local.h"
 
 namespace embstore::ssd_hash {
 namespace {
@@ -17,6 +18,15 @@ class PreadReader final : public BatchReader {
   size_t rounds_of(size_t requests) const override { return requests; }
 };
 
+ResolvedIoScheme try_io_uring() {
+  try {
+    make_io_uring_reader();
+    return {IoScheme::kIoUring, ""};
+  } catch (const Error& error) {
+    return {IoScheme::kPread, error.what()};
+  }
+}
+
 }  // namespace
 
 void BatchReader::read_rest(ReadRequest& request) {
@@ -32,15 +42,10 @@ void BatchReader::read_rest(ReadRequest& request) {
 std::unique_ptr<BatchReader> make_pread_reader() { return std::make_unique<PreadReader>(); }
 
 const ResolvedIoScheme& resolve_auto_io_scheme() {
-  static const ResolvedIoScheme resolved = [] {
-    try {
-      make_io_uring_reader();
-      return ResolvedIoScheme{IoScheme::kIoUring, ""};
-    } catch (const Error& error) {
-      return ResolvedIoScheme{IoScheme::kPread, error.what()};
-    }
-  }();
-  return resolved;
+  struct Resolved : ResolvedIoScheme {
+    Resolved() : ResolvedIoScheme(try_io_uring()) {}
+  };
+  return ProcessLocal<Resolved>::get();
 }
 
 }  // namespace embstore::ssd_hash

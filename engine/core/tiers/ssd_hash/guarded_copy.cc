@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "platform/process_local.h"
 #include "threads/mutex.h"
 #include "tiers/ssd_hash/aligned_bytes.h"
 
@@ -29,7 +30,9 @@ __attribute__((tls_model("initial-exec"))) thread_local volatile unsigned handed
 constexpr unsigned kMostHandlers = 8;
 struct sigaction earlier_handlers[kMostHandlers];
 std::atomic<unsigned> earlier_count{0};
-Mutex install_mutex;
+struct Installation {
+  Mutex mutex;
+};
 
 void hand_on(int signal, siginfo_t* info, void* context) {
   const unsigned count = earlier_count.load(std::memory_order_acquire);
@@ -92,7 +95,7 @@ void catch_bus_errors() {
     return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == &on_bus_error;
   };
   if (is_ours(now)) return;
-  const MutexLock lock(install_mutex);
+  const MutexLock lock(ProcessLocal<Installation>::get().mutex);
   if (sigaction(SIGBUS, nullptr, &now) != 0 || is_ours(now)) return;
   // Whoever came back (say, faulthandler switched off and on) is there already, with those above it.
   unsigned count = earlier_count.load(std::memory_order_relaxed);

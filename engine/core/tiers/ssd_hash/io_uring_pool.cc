@@ -5,13 +5,11 @@
 
 #include "errors/error.h"
 #include "files/descriptor_cache.h"
+#include "platform/process_local.h"
 
 namespace embstore::ssd_hash {
 
-IoUringPool& IoUringPool::of_process() {
-  static auto* const pool = new IoUringPool;  // outlives every tier, those of static objects too
-  return *pool;
-}
+IoUringPool& IoUringPool::of_process() { return ProcessLocal<IoUringPool>::get(); }
 
 size_t IoUringPool::most_readers() {
   constexpr size_t kMost = 32;

@@ -1,0 +1,83 @@
+// Of what a process has one: threads share it, and a forked child has another.
+#include "platform/process_local.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "testing/check.h"
+#include "threads/mutex.h"
+
+namespace embstore {
+namespace {
+
+struct Counter {
+  Mutex mutex;
+  int count GUARDED_BY(mutex) = 0;
+};
+
+int next() {
+  Counter& counter = ProcessLocal<Counter>::get();
+  const MutexLock lock(counter.mutex);
+  return ++counter.count;
+}
+
+void expect_success(pid_t child) {
+  int status = 0;
+  check(waitpid(child, &status, 0) == child && status == 0, "a process failed");
+}
+
+void threads_that_ask_first_at_the_same_time_get_the_same() {
+  struct Fresh {
+    int unused = 0;
+  };
+  std::atomic<bool> go{false};
+  std::vector<Fresh*> got(8);
+  std::vector<std::thread> threads;
+  for (Fresh*& place : got) {
+    threads.emplace_back([&] {
+      while (!go.load()) {
+      }
+      place = &ProcessLocal<Fresh>::get();
+    });
+  }
+  go.store(true);
+  for (std::thread& thread : threads) thread.join();
+  check(std::set<Fresh*>(got.begin(), got.end()).size() == 1, "threads have two of a process's objects");
+}
+
+void a_child_starts_with_another_whose_lock_nobody_holds() {
+  check(next() == 1 && next() == 2, "a process's object stays");
+  Counter& parents = ProcessLocal<Counter>::get();
+  parents.mutex.lock();  // as another thread would, whose work the fork cuts off
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    check(next() == 1, "a child goes on with its parent's object");
+    const pid_t grandchild = fork();
+    if (grandchild == 0) {
+      check(next() == 1, "a grandchild goes on with its parent's object");
+      _exit(0);
+    }
+    expect_success(grandchild);
+    check(next() == 2, "a child's object stays");
+    _exit(0);
+  }
+  expect_success(child);
+  parents.mutex.unlock();
+  check(next() == 3, "a child changed its parent's object");
+}
+
+}  // namespace
+}  // namespace embstore
+
+int main() {
+  embstore::threads_that_ask_first_at_the_same_time_get_the_same();
+  embstore::a_child_starts_with_another_whose_lock_nobody_holds();
+  std::printf("held: one object a process\n");
+}
