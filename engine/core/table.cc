@@ -298,7 +298,8 @@ class Table::PreparedApply::Scope {
   enum class Gate { kOutside, kShared, kAlone };
 
   std::unique_ptr<BatchUpdate> make_update() {
-    const UpdateParts parts{*parts_.store, parts_.filters, parts_.initial, *parts_.optimizer};
+    const UpdateParts parts{*parts_.store, parts_.filters, parts_.initial, *parts_.optimizer,
+                            parts_.slot_values.data()};
     if (!parts_.mover) return std::make_unique<ResidentUpdate>(parts, *batch_);
     return std::make_unique<GatheredUpdate>(parts, *batch_, *parts_.mover, parts_.reads);
   }

@@ -19,7 +19,7 @@
 #include "keep/checkpoint/restore.h"
 #include "keep/save.h"
 #include "keep/table_checkpoint.h"
-#include "table_parts.h"
+#include "parts/table_parts.h"
 #include "update/batch_update.h"
 #include "update/gradient_batch.h"
 

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "table_parts.h"
+#include "parts/table_parts.h"
 
 namespace embstore {
 

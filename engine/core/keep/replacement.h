@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "keep/checkpoint/format.h"
-#include "keep/checkpoint/table_state.h"
+#include "parts/table_parts.h"
+#include "parts/table_state.h"
 #include "row/row_batch.h"
-#include "table_parts.h"
 
 namespace embstore {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "keep/checkpoint/writer.h"
-#include "table_parts.h"
+#include "parts/table_parts.h"
 
 namespace embstore {
 

@@ -5,9 +5,9 @@
 #include <cstdint>
 
 #include "keep/checkpoint/restore.h"
-#include "keep/checkpoint/table_state.h"
 #include "keep/checkpoint/writer.h"
-#include "table_parts.h"
+#include "parts/table_parts.h"
+#include "parts/table_state.h"
 
 namespace embstore {
 

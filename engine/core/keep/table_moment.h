@@ -1,8 +1,8 @@
 // What a table is beside its rows, as checkpoints have it.
 #pragma once
 
-#include "keep/checkpoint/table_state.h"
-#include "table_parts.h"
+#include "parts/table_parts.h"
+#include "parts/table_state.h"
 #include "tiers/log/manifest.h"
 
 namespace embstore {

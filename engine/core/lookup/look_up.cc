@@ -27,7 +27,7 @@ class TracedGather {
       : gather_(gather), phase_(phase), tier_(tier), row_bytes_(row_bytes) {}
 
   void add(const SeenRow& row) {
-    phase_.touch(tier_.meter(), Access::kLoad, row_bytes_, tier_.rows().floats(row.slot));
+    phase_.touch(tier_.meter(), Access::kLoad, row_bytes_, tier_.rows().row(row.slot));
     gather_.add(row);
   }
   void finish() { gather_.finish(); }

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "row/ranking.h"
+#include "tiers/memory/ranked_tier.h"
 #include "tiers/memory/slot_set.h"
-#include "tiers/ranked_tier.h"
 
 namespace embstore {
 

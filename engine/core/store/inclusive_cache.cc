@@ -17,7 +17,7 @@ InclusiveCache::WritePhase::WritePhase(const InclusiveCache& copies) : Phase(cop
 
 Slot InclusiveCache::write(Slot slot, int64_t key, bool is_live, Phase& phase) {
   const uint32_t word = load(slot);
-  const Slot to = pool_.write_claimed(first_.header(slot, key), first_.rows().floats(slot), is_live, phase);
+  const Slot to = pool_.write_claimed(first_.header(slot, key), first_.rows().row(slot), is_live, phase);
   first_.count_row(phase, Access::kLoad, slot);
   pool_.add_to_checkpoints(first_wanting(word), to);
   return to;

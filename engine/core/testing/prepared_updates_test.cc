@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "parts/table_parts.h"
 #include "table.h"
-#include "table_parts.h"
 #include "testing/check.h"
 #include "update/gathered_update.h"
 

@@ -13,7 +13,7 @@
 #include "tiers/log/checkpoints.h"
 #include "tiers/log/pool_tier.h"
 #include "tiers/memory/memory_tier.h"
-#include "tiers/ranked_tier.h"
+#include "tiers/memory/ranked_tier.h"
 #include "tiers/ssd_hash/options.h"
 #include "tiers/tier.h"
 

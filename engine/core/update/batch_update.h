@@ -20,6 +20,7 @@ struct UpdateParts {
   const ShardFilters& filters;
   const InitialRows& initial;
   const Optimizer& optimizer;
+  const float* slot_values;  // that new rows' slots start as, optimizer.slot_count() of them
 };
 
 // When an update happens.

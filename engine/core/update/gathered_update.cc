@@ -258,7 +258,7 @@ size_t GatheredUpdate::seat_shard(IndexShard& shard, int number, SlotClaim& clai
     if (!entry) {
       const Slot slot = slots.next();
       const uint64_t earlier = filter == nullptr ? 0 : filter->count(keys[i].key, keys[i].hash);
-      first_tier_.start(slot, keys[i].key, parts_.initial.of(keys[i].key), parts_.optimizer, earlier);
+      first_tier_.start(slot, keys[i].key, parts_.initial.of(keys[i].key), parts_.slot_values, earlier);
       first_tier_.count_row(phase, Access::kStore, slot);
       entry = insertion_.insert(shard, keys[i].hash, keys[i].key, RowRef(0, slot),
                                 rooms_[static_cast<size_t>(number)]);
@@ -370,14 +370,15 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
       if (changes.will_change(seats[i].at.slot(), keys[i].key)) pool_claim_.pass_on();
     }
   }
-  std::array<RowArray::Update, kKeysABlock> updates;
+  std::array<RowUpdate, kKeysABlock> updates;
+  std::array<Slot, kKeysABlock> slots;
   size_t count = 0;
   const auto update = [&] {
-    rows.update(std::span(updates).first(count), parts_.optimizer, time.context);
+    parts_.optimizer.update(std::span(updates).first(count), parts_.store.layout(), time.context);
     updated_rows_ += count;
     if (phase.wants_places()) [[unlikely]] {
       first_tier_.touch_rows(phase, Access::kUpdate, count, parts_.store.layout().row_bytes(),
-                             [&updates](size_t i) { return updates[i].slot; });
+                             [&slots](size_t i) { return slots[i]; });
     }
     count = 0;
   };
@@ -393,7 +394,8 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
     RowMeta& meta = rows.meta(slot);
     meta.count(keys[i].occurrences, time.context.global_step, time.save_span);
     ranks.count_update_and_unpin(slot, meta.frequency, time.first_stamp + keys[i].last_position);
-    updates[count++] = {&seat.entry.bucket->guard, slot, keys[i].gradient};
+    slots[count] = slot;
+    updates[count++] = {&seat.entry.bucket->guard, rows.row(slot), keys[i].gradient};
     if (count == kKeysABlock) update();
   }
   update();

@@ -93,7 +93,8 @@ void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const AdmissionFilter* const filter = parts_.filters.shard(number);
   std::array<IndexEntry, kKeysABlock> entries;
-  std::array<RowArray::Update, kKeysABlock> updates;
+  std::array<RowUpdate, kKeysABlock> updates;
+  std::array<Slot, kKeysABlock> slots;
   const BucketArray& buckets = shard.buckets();
   const auto fetch_buckets = [&](size_t first) {
     for (size_t i = first; i < std::min(first + kKeysABlock, keys.size()); ++i) {
@@ -115,13 +116,14 @@ void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
       if (!entries[i]) continue;
       const Slot slot = entries[i].ref().slot();
       rows.meta(slot).count(block[i].occurrences, time.context.global_step, time.save_span);
-      updates[count++] = {&entries[i].bucket->guard, slot, block[i].gradient};
+      slots[count] = slot;
+      updates[count++] = {&entries[i].bucket->guard, rows.row(slot), block[i].gradient};
     }
-    rows.update(std::span(updates).first(count), parts_.optimizer, time.context);
+    parts_.optimizer.update(std::span(updates).first(count), parts_.store.layout(), time.context);
     updated_rows_ += count;
     if (phase.wants_places()) [[unlikely]] {
       tier.touch_rows(phase, Access::kUpdate, count, parts_.store.layout().row_bytes(),
-                      [&updates](size_t i) { return updates[i].slot; });
+                      [&slots](size_t i) { return slots[i]; });
     }
   }
 }
@@ -141,7 +143,7 @@ IndexEntry ResidentUpdate::admit(IndexShard& shard, int number, const KeyGradien
   Slot slot;
   claim_.take({&slot, 1});
   MemoryTier& tier = parts_.store.tiers().first();
-  tier.start(slot, key.key, parts_.initial.of(key.key), parts_.optimizer, earlier);
+  tier.start(slot, key.key, parts_.initial.of(key.key), parts_.slot_values, earlier);
   tier.count_row(phase, Access::kStore, slot);
   return insertion_.insert(shard, key.hash, key.key, RowRef(/*tier=*/0, slot), room);
 }

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "keep/checkpoint/reader.h"
-#include "keep/checkpoint/table_state.h"
-#include "table_parts.h"
+#include "parts/table_parts.h"
+#include "parts/table_state.h"
 
 namespace embstore {
 class Replacement;

@@ -13,7 +13,7 @@
 
 #include "files/path_lock.h"
 #include "threads/mutex.h"
-#include "tiers/durable_tier.h"
+#include "tiers/log/durable_tier.h"
 #include "tiers/log/identity.h"
 #include "tiers/log/manifest.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "files/file_calls.h"
-#include "tiers/durable_tier.h"
+#include "tiers/log/durable_tier.h"
 #include "tiers/log/identity.h"
 
 namespace embstore::log {

@@ -20,16 +20,16 @@
 #include "row/row_batch.h"
 #include "row/row_layout.h"
 #include "threads/mutex.h"
-#include "tiers/durable_tier.h"
+#include "tiers/log/durable_tier.h"
 #include "tiers/log/identity.h"
 #include "tiers/log/pool_file.h"
 #include "tiers/log/record.h"
 #include "tiers/log/row_bits.h"
 #include "tiers/log/slot_references.h"
+#include "tiers/memory/ranked_tier.h"
 #include "tiers/memory/slot_allocator.h"
 #include "tiers/memory/slot_arrivals.h"
 #include "tiers/memory/slot_ranks.h"
-#include "tiers/ranked_tier.h"
 #include "tiers/tier.h"
 
 namespace embstore {

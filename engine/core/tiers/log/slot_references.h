@@ -13,7 +13,7 @@
 
 #include "row/place.h"
 #include "threads/mutex.h"
-#include "tiers/durable_tier.h"
+#include "tiers/log/durable_tier.h"
 #include "tiers/log/row_bits.h"
 
 namespace embstore::log {

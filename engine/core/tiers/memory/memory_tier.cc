@@ -75,7 +75,7 @@ void MemoryTier::count_header(Phase& phase, Access access, Slot slot) const {
 }
 
 void MemoryTier::touch(Phase& phase, Access access, Slot slot, size_t bytes) const {
-  phase.touch(meter(), access, bytes, rows_.floats(slot));
+  phase.touch(meter(), access, bytes, rows_.row(slot));
   if (rows_.beside_bytes() != 0) phase.touch(meter(), access, rows_.beside_bytes(), rows_.beside(slot));
 }
 
@@ -139,9 +139,9 @@ void MemoryTier::put(Slot slot, const RowHeader& header, const float* floats) {
   if (ranks_ != nullptr) ranks_->fill(slot, header.key, header.frequency, header.served, header.stamp);
 }
 
-void MemoryTier::start(Slot slot, int64_t key, const float* weights, const Optimizer& optimizer,
+void MemoryTier::start(Slot slot, int64_t key, const float* weights, const float* slot_values,
                        uint64_t frequency) {
-  rows_.start(slot, weights, optimizer, frequency);
+  rows_.start(slot, weights, slot_values, frequency);
   if (ranks_ != nullptr) ranks_->fill(slot, key, frequency, /*served=*/0, AccessClock::kFirstStamp);
 }
 

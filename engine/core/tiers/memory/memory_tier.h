@@ -10,10 +10,10 @@
 #include "access/phase.h"
 #include "memory/memory.h"
 #include "row/row_layout.h"
+#include "tiers/memory/ranked_tier.h"
 #include "tiers/memory/row_array.h"
 #include "tiers/memory/slot_allocator.h"
 #include "tiers/memory/slot_ranks.h"
-#include "tiers/ranked_tier.h"
 #include "tiers/tier.h"
 
 namespace embstore {
@@ -69,8 +69,8 @@ class MemoryTier final : public Tier, public RankedTier {
 
   // Fills a slot that was taken.
   void put(Slot slot, const RowHeader& header, const float* floats);
-  // Fills a slot that was taken with a new row: its weights, and slots as the optimizer has them start.
-  void start(Slot slot, int64_t key, const float* weights, const Optimizer& optimizer, uint64_t frequency);
+  // Fills a slot that was taken with a new row: see RowArray::start().
+  void start(Slot slot, int64_t key, const float* weights, const float* slot_values, uint64_t frequency);
   // Gives back slots that were taken, whether filled or not. Nothing refers to them.
   void give_back(std::span<const Slot> slots);
   RowHeader header(Slot slot, int64_t key) const;

@@ -58,17 +58,6 @@ void RowArray::discard(uint64_t begin, uint64_t end) {
   if (meta_in_dram_) meta_in_dram_->discard(begin, end);
 }
 
-void RowArray::update(std::span<const Update> rows, const Optimizer& optimizer, const ApplyContext& context) {
-  constexpr size_t kRowsACall = 16;  // whose pointers stay in the first-level cache
-  std::array<RowUpdate, kRowsACall> updates;
-  for (size_t first = 0; first < rows.size(); first += kRowsACall) {
-    const auto some = rows.subspan(first, std::min(kRowsACall, rows.size() - first));
-    for (size_t i = 0; i < some.size(); ++i)
-      updates[i] = {some[i].guard, row(some[i].slot), some[i].gradient};
-    optimizer.update(std::span(updates).first(some.size()), layout_, context);
-  }
-}
-
 void RowArray::put(Slot slot, const RowHeader& header, const float* floats) {
   std::copy_n(floats, row_floats_, row(slot));
   if (meta_ != nullptr) {
@@ -85,12 +74,12 @@ void RowArray::put(Slot slot, const RowHeader& header, const float* floats) {
   kept.save_span = header.save_span;
 }
 
-void RowArray::start(Slot slot, const float* weights, const Optimizer& optimizer, uint64_t frequency) {
+void RowArray::start(Slot slot, const float* weights, const float* slot_values, uint64_t frequency) {
   float* const floats = row(slot);
   const size_t block = layout_.block_floats();
   std::copy_n(weights, layout_.dim(), floats);
   for (int s = 0; s < layout_.slot_count(); ++s) {
-    std::fill_n(floats + static_cast<size_t>(1 + s) * block, block, optimizer.initial_slot_value(s));
+    std::fill_n(floats + static_cast<size_t>(1 + s) * block, block, slot_values[s]);
   }
   meta_[slot] = RowMeta::of(frequency, RowMeta::kNeverUpdated, /*save_span=*/0);
 }

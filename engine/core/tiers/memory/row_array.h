@@ -20,7 +20,6 @@
 #include "row/row_guard.h"
 #include "row/row_layout.h"
 #include "tiers/memory/row_gather.h"
-#include "update/optimizers/optimizer.h"
 
 namespace embstore {
 
@@ -57,24 +56,17 @@ class RowArray {
     with_row_gather(floats_, row_floats_, layout_.dim(), out, std::move(changed), std::move(work));
   }
 
-  struct Update {
-    RowGuard* guard;
-    Slot slot;
-    const float* gradient;  // dim floats
-  };
-  // REQUIRES: the mutex of the rows' shard is held.
-  void update(std::span<const Update> rows, const Optimizer& optimizer, const ApplyContext& context);
-
   // Puts a row into a slot that nothing refers to.
   void put(Slot slot, const RowHeader& header, const float* floats);
-  // A new row: `weights`, and slots as the optimizer starts them.
-  void start(Slot slot, const float* weights, const Optimizer& optimizer, uint64_t frequency);
+  // A new row: dim weights, and each of the layout's slots filled with one value.
+  void start(Slot slot, const float* weights, const float* slot_values, uint64_t frequency);
   // What is kept beside the row: of kMeta without served and stamp, which are then zero.
   RowHeader header(Slot slot, int64_t key) const;
   // REQUIRES: kHeader.
   int64_t key(Slot slot) const;
   void copy_floats(Slot slot, size_t floats, float* out) const;
-  const float* floats(Slot slot) const { return row(slot); }
+  // REQUIRES, to write: the mutex of the row's shard is held, and its guard says that it's being written.
+  float* row(Slot slot) const { return floats_ + slot * row_floats_; }
 
   RowMeta& meta(Slot slot) const { return meta_[slot]; }
   // What work on a slot starts with.
@@ -90,8 +82,6 @@ class RowArray {
   void prefetch(Slot slot) const { prefetch(slot, row_floats_); }
 
  private:
-  float* row(Slot slot) const { return floats_ + slot * row_floats_; }
-
   const RowLayout layout_;
   const size_t row_floats_;
   const std::unique_ptr<Memory> memory_;

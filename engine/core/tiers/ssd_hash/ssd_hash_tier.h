@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "tiers/durable_tier.h"
+#include "tiers/log/durable_tier.h"
 #include "tiers/log/identity.h"
 #include "tiers/ssd_hash/compaction.h"
 #include "tiers/ssd_hash/log.h"

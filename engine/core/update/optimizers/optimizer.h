@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "platform/vector_extensions.h"
 #include "row/row_guard.h"
@@ -49,6 +50,12 @@ class Optimizer {
 
   virtual int slot_count() const = 0;
   virtual float initial_slot_value(int slot) const = 0;
+  // Of all slots.
+  std::vector<float> initial_slot_values() const {
+    std::vector<float> values;
+    for (int slot = 0; slot < slot_count(); ++slot) values.push_back(initial_slot_value(slot));
+    return values;
+  }
   virtual OptimizerState initial_state() const = 0;
   // Called once an apply, after the apply took its copy.
   virtual void advance(OptimizerState& state) const = 0;

@@ -1,4 +1,4 @@
-#include "table_parts.h"
+#include "parts/table_parts.h"
 
 #include "errors/error.h"
 
@@ -7,13 +7,13 @@ namespace embstore {
 TableParts::TableParts(const TableSpec& spec)
     : name(spec.name),
       optimizer(make_optimizer(spec.optimizer, spec.optimizer_params)),
+      slot_values(optimizer->initial_slot_values()),
       layout(spec.dim, optimizer->slot_count()),
       initial(spec.default_values, spec.dim, spec.no_permission_value),
       filters(spec.filter),
       optimizer_state(optimizer->initial_state()),
-      store(std::make_unique<RowStore>(
-          make_tiers(spec.name, spec.optimizer, layout, spec.tiers),
-          layout, epochs)),
+      store(std::make_unique<RowStore>(make_tiers(spec.name, spec.optimizer, layout, spec.tiers), layout,
+                                       epochs)),
       mover(spec.tiers.size() > 1 ? std::make_unique<Mover>(*store, spec.cache_strategy) : nullptr) {}
 
 Operation::Operation(TableParts& table) : guard_(table.epochs.enter()) {

@@ -10,10 +10,10 @@
 
 #include "access/safe_point.h"
 #include "admission/shard_filters.h"
-#include "keep/checkpoint/table_state.h"
-#include "keep/save_spans.h"
 #include "lookup/recent_reads.h"
 #include "movement/mover.h"
+#include "parts/save_spans.h"
+#include "parts/table_state.h"
 #include "row/initial_rows.h"
 #include "row/ranking.h"
 #include "row/row_layout.h"
@@ -43,6 +43,7 @@ struct TableParts {
 
   const std::string name;
   const std::unique_ptr<const Optimizer> optimizer;
+  const std::vector<float> slot_values;  // that new rows' slots start as
   const RowLayout layout;
   const InitialRows initial;
   const ShardFilters filters;
