@@ -14,6 +14,17 @@ DeviceTuple: TypeAlias = tuple[str, int, int, list[int], NDArray[np.float64], ND
 def fork_generation() -> int:
     """A number that is another in every process that was forked from this one."""
 
+class PathLock:
+    """The right of one owner in one process to use `path`: a lock on the file lock_path, which is
+    made and stays. A forked child doesn't inherit it.
+
+    Raises InUseError where another has it; StorageError.
+    """
+
+    def __init__(self, lock_path: str, path: str) -> None: ...
+    def release(self) -> None:
+        """Gives it up; the second time it does nothing."""
+
 def wait_as_owed() -> None:
     """Waits for what this thread's accesses would have taken longer on their devices."""
 

@@ -8,7 +8,6 @@ what lies where.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 import threading
@@ -97,7 +96,7 @@ class CheckpointDirectory:
             raise _refused(path, error) from error
 
     def close(self) -> None:
-        os.close(self._lock)
+        self._lock.release()
 
     def begin(self) -> tuple[int, Path]:
         """The next checkpoint's number, and an empty directory for its files."""

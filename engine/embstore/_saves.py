@@ -7,14 +7,13 @@ all of it. engine/FORMAT.md (section CHECKPOINT) says what lies where.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from embstore._core import PathLock
 from embstore.errors import CheckpointError, InUseError, InvalidArgumentError, StorageError
 
 __all__ = [
@@ -153,26 +152,19 @@ def make_directory(path: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    descriptor = lock_directory(path)
+    lock = lock_directory(path)
     try:
         yield
     finally:
-        os.close(descriptor)
+        lock.release()
 
 
-def lock_directory(path: Path) -> int:
-    """A descriptor which, as long as it's open, keeps others from saving to `path`."""
-    # Of a file rather than the directory: network file systems lock only what is open for writing.
-    # The kernel lets go of it when the process ends, however it ends.
-    descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+def lock_directory(path: Path) -> PathLock:
+    """Keeps others from saving to `path` until it's released, or the process ends."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        if error.errno != errno.EWOULDBLOCK:
-            raise
+        return PathLock(str(path / LOCK_NAME), str(path))
+    except InUseError:
         raise InUseError(f"{path}: another save to it is under way") from None
-    return descriptor
 
 
 def sync(directory: Path) -> None:

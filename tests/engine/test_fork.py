@@ -184,6 +184,33 @@ def test_a_child_that_lives_on_keeps_nobody_from_the_parents_files(
         os.waitpid(child, 0)
 
 
+def test_a_child_that_lives_on_keeps_nobody_from_where_the_parent_persisted(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    skip_without_library(es.StorageType.DRAM_PMEM)
+    storage = es.StorageOption(
+        es.StorageType.DRAM_PMEM, [None, tmp_path], [MIB, 2 * MIB], durability="checkpoint"
+    )
+    var = make_variable(name="var", storage=storage)
+    var.apply_gradients(IDS[:50], np.ones((50, 3), np.float32))
+    es.persist([var], tmp_path / "checkpoints", global_step=1)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        os.read(reader, 1)  # until the parent is done
+        os._exit(0)
+    try:
+        var.close()
+        again = make_variable(name="var", storage=storage)
+        assert es.restore_persisted([again], tmp_path / "checkpoints") == 1
+        assert again.total_count() == (50, 3)
+    finally:
+        os.close(writer)
+        os.close(reader)
+        os.waitpid(child, 0)
+
+
 def test_a_child_can_make_and_train_a_variable_of_its_own(
     make_variable: MakeVariable, storage_of: StorageOf, tiered_stack: Stack
 ) -> None:

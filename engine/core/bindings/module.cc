@@ -24,6 +24,7 @@
 #include "bindings/table_handle.h"
 #include "bindings/unique_ids.h"
 #include "errors/error.h"
+#include "files/path_lock.h"
 #include "pacing/device.h"
 #include "pacing/owed_waits.h"
 #include "pacing/recording.h"
@@ -440,6 +441,9 @@ NB_MODULE(_core, module) {
   embstore::translate_errors();
   module.def("fork_generation", &embstore::fork_generation);
   module.def("wait_as_owed", &embstore::wait_as_owed, nb::call_guard<nb::gil_scoped_release>());
+  nb::class_<embstore::files::PathLock>(module, "PathLock")
+      .def(nb::init<const std::string&, const std::string&>(), "lock_path"_a, "path"_a)
+      .def("release", &embstore::files::PathLock::release);
   embstore::bind_keys_by_partition(module);
   embstore::bind_prepared_apply(module);
   embstore::bind_recording(module);

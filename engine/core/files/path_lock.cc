@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <system_error>
+#include <utility>
 
 #include "errors/error.h"
 #include "threads/mutex.h"
@@ -60,10 +61,11 @@ bool is_at(const std::string& path, int descriptor) {
 
 }  // namespace
 
-PathLock::PathLock(const std::string& path) : lock_path_(path + ".lock") {
+PathLock::PathLock(std::string lock_path, const std::string& path, bool stays)
+    : lock_path_(std::move(lock_path)), stays_(stays) {
   const MutexLock lock(HeldLocks::mutex);
   for (;;) {
-    descriptor_ = ::open(lock_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    descriptor_ = ::open(lock_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, stays_ ? 0666 : 0600);
     if (descriptor_ < 0) refuse(lock_path_, "can't be created", errno);
     if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
       const int reason = errno;
@@ -77,13 +79,14 @@ PathLock::PathLock(const std::string& path) : lock_path_(path + ".lock") {
   HeldLocks::add(*this);
 }
 
-PathLock::~PathLock() {
+void PathLock::release() {
   if (inherited(made_in_)) return;  // closed by in_child()
   const MutexLock lock(HeldLocks::mutex);
+  if (descriptor_ < 0) return;
   HeldLocks::remove(*this);
   // While it's locked: the next owner's file would go otherwise.
-  if (is_at(lock_path_, descriptor_)) ::unlink(lock_path_.c_str());
-  ::close(descriptor_);
+  if (!stays_ && is_at(lock_path_, descriptor_)) ::unlink(lock_path_.c_str());
+  ::close(std::exchange(descriptor_, -1));
 }
 
 }  // namespace embstore::files

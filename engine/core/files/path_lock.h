@@ -7,21 +7,30 @@
 
 namespace embstore::files {
 
-// Owns a path, which may come and go meanwhile, by a lock on the file `PATH.lock` beside it. A forked child neither
-// keeps nor gives up what it inherited, and may own the path itself when the parent no longer does.
+// Owns a path by a lock on a file. A forked child neither keeps nor gives up what it inherited, and may own the path
+// itself when the parent no longer does.
 class PathLock {
  public:
+  // By the file `PATH.lock`, which is there while the path, which may come and go, has an owner.
   // Throws InUseError where another PathLock, here or in another process, has the path; Error(kStorage).
-  explicit PathLock(const std::string& path);
-  // Removes the lock's file.
-  ~PathLock();
+  explicit PathLock(const std::string& path) : PathLock(path + ".lock", path, /*stays=*/false) {}
+  // By a file that stays, and that other users of the system may lock, too, if the umask lets them.
+  PathLock(const std::string& lock_path, const std::string& path)
+      : PathLock(lock_path, path, /*stays=*/true) {}
+  ~PathLock() { release(); }
   PathLock(const PathLock&) = delete;
   PathLock& operator=(const PathLock&) = delete;
+
+  // The second time it does nothing.
+  void release();
 
  private:
   friend struct HeldLocks;
 
+  PathLock(std::string lock_path, const std::string& path, bool stays);
+
   const std::string lock_path_;
+  const bool stays_;
   const ForkGeneration made_in_ = fork_generation();
   int descriptor_ = -1;
   // Among the locks that the process holds.
