@@ -34,8 +34,7 @@ void Log::begin_checkpoint(uint64_t number) {
   const MutexLock lock(mutex_);
   checkpoint_begins_ = true;
   try {
-    while (copying_ > 0) copied_.wait(mutex_);
-    flush_buffer();
+    flush_buffer();  // which waits for those that are under way
     begin_another_block();
     for (const auto& file : files_) {
       if (file->live_rows() > 0) file->hold_live_rows(number);

@@ -1,4 +1,6 @@
 // What a tier has of its table's checkpoints: what comes back, what stays, and what is refused.
+#include <fcntl.h>
+
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -6,6 +8,7 @@
 #include <thread>
 
 #include "files/file.h"
+#include "platform/crc32c.h"
 #include "workload.h"
 
 namespace embstore::ssd_hash::testing {
@@ -60,18 +63,18 @@ TEST(what_a_checkpoint_has_comes_back_in_another_process) {
   table.check_rows();
 }
 
-// Where the blocks end in which rows of a file lie that belong to checkpoint `number`, the newest: row versions are the
-// numbers of the checkpoints that they were written before.
-uint64_t end_of_rows(const TestTable& table, const std::string& path, uint64_t number) {
-  const files::File file(files::system_file_calls(), path, 0);
+// Where the blocks end in which rows of a file lie that belong to checkpoint `number`, the newest.
+// `before`: where they ended when the one before was begun.
+uint64_t end_of_rows(const TestTable& table, const std::string& path, uint64_t before, uint64_t number) {
+  const files::File file(files::system_file_calls(), path, O_RDONLY);
   uint64_t end = log::kHeaderBytes;
   log::RecordHeader header{};
   for (uint64_t record = 0; file.read_at(&header, sizeof header, kRecord.offset(record)) == sizeof header;
        ++record) {
     const auto live = table.index.find(header.key);
     if (!header.is_whole() || !live || live->version != header.version) continue;
-    check(header.epoch >= static_cast<uint64_t>(header.version) && header.epoch <= number,
-          "a record of another checkpoint's time says that it's of this");
+    check(header.epoch <= number && (kRecord.offset(record) < before || header.epoch == number),
+          "a record has another epoch than the checkpoint that it's the first of");
     end = kRecord.offset(record + 1);
   }
   return round_up_to_block(end);
@@ -97,10 +100,12 @@ TEST(blocks_of_a_checkpoint_are_not_written_again) {
   for (int64_t version = 1; version < 200; ++version) {
     table.write(version * 7, 1 + version % 23, version);
     const uint64_t number = table.checkpoint();
-    calls.below_end.clear();
-    for (const std::string& file : files_in(directory / "rows")) {
-      calls.below_end[fs::canonical(file).string()] = end_of_rows(table, file, number);
+    std::map<std::string, uint64_t> ends;
+    for (const std::string& path : files_in(directory / "rows")) {
+      const std::string file = fs::canonical(path).string();
+      ends[file] = end_of_rows(table, file, calls.below_end[file], number);
     }
+    calls.below_end = ends;
     if (number > 3) table.checkpoints->drop(number - 3);
   }
 }
@@ -114,6 +119,11 @@ TEST(files_that_only_a_dropped_checkpoint_needed_go) {
   table.check_space();
   check(table.tier->detailed_stats().held_bytes > 3000 * kRecord.stride * 9 / 10,
         "what a checkpoint needs went");
+  // Nor is there more to compact for what a checkpoint holds.
+  const uint64_t compacted = table.tier->detailed_stats().compacted_files;
+  table.write(0, 3000, 2);
+  check(table.tier->detailed_stats().compacted_files == compacted, "files are compacted that are all live");
+  table.erase_all();
   table.checkpoints->drop(1);
   check(table.tier->detailed_stats().held_bytes == 0, "files are held for nobody");
   const uint64_t bytes = bytes_in(directory / "rows");
@@ -152,6 +162,20 @@ TEST(what_is_missing_or_another_table_s_is_refused_by_name) {
     damaged("is another file than the one that was written",
             [&](const std::string& file) { fs::copy(from, file, fs::copy_options::overwrite_existing); });
   }
+  const auto with_header = [](const std::string& path, const auto& change) {
+    files::File file(files::system_file_calls(), path, O_RDWR);
+    log::FileHeader header{};
+    file.read_at(&header, sizeof header, 0);
+    change(header);
+    header.checksum = crc32c(&header, offsetof(log::FileHeader, checksum));
+    file.write_at(&header, sizeof header, 0);
+  };
+  damaged("has room for 103 records", [&](const std::string& file) {
+    with_header(file, [](log::FileHeader& header) { ++header.capacity; });
+  });
+  damaged("is another file than the one that was written", [&](const std::string& file) {
+    with_header(file, [](log::FileHeader& header) { header.stride += 16; });
+  });
   const auto another = [&](const std::string& why, const log::TableIdentity& as) {
     refused(ErrorKind::kInvalidArgument, "manifests/table.checkpoint-0000000001", why, as,
             [](const std::string&) {});
@@ -195,7 +219,7 @@ TEST(a_damaged_row_is_named_and_nothing_is_live_then) {
   flipped(70, "its weights' checksum is wrong");
   flipped(130, "the checksum of its optimizer's slots is wrong");
   // A record that was made after the checkpoint began isn't of it, however whole.
-  files::File file(files::system_file_calls(), path, 2 /* O_RDWR */);
+  files::File file(files::system_file_calls(), path, O_RDWR);
   log::RecordHeader header{};
   file.read_at(&header, sizeof header, kRecord.offset(7));
   const auto set_epoch = [&](uint64_t epoch) {

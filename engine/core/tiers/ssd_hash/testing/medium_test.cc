@@ -132,6 +132,32 @@ TEST(rows_go_into_a_new_file_after_a_sync_that_failed) {
   for (int failing = 0; failing < syncs; ++failing) rows_go_into_a_new_file(failing);
 }
 
+TEST(damage_of_what_a_checkpoint_needs_is_not_copied_into_a_new_file) {
+  const TemporaryDirectory directory;
+  ForgetfulMedium calls;
+  SsdHashOptions options = small_files_for_checkpoints();
+  options.file_calls = &calls;
+  TestTable table(directory.path(), options);
+  table.write(0, 50, 1);
+  table.checkpoint();
+  table.erase_all();
+  table.write(100, 20, 2);
+  const std::string file = files_in(directory / "rows").front();
+  const uint64_t number = table.begin();
+  flip(file, kRecord.offset(5) + 70);
+  calls.syncs_to_fail = 1;
+  const std::string message = error_of(ErrorKind::kStorage, [&] { table.commit(number); });
+  check(message == file + ": the record at " + std::to_string(kRecord.offset(5)) +
+                       " is damaged: its weights' checksum is wrong, and a checkpoint needs it: the file "
+                       "stays as it is",
+        message);
+  flip(file, kRecord.offset(5) + 70);
+  table.commit(number);
+  table.restore(1);
+  table.check_rows();
+  check(table.index.size() == 50, "rows are missing");
+}
+
 TEST(a_commit_whose_syncs_go_on_failing_may_be_called_again) {
   const TemporaryDirectory directory;
   ForgetfulMedium calls;
