@@ -51,6 +51,10 @@ TEST(what_a_checkpoint_has_comes_back_in_another_process) {
     table.check_space();
     check(table.checkpoint() == 3, "a number is given twice");
     second = table.versions();
+    log::RecordHeader header{};
+    const files::File newest(files::system_file_calls(), files_in(directory / "rows").back(), O_RDONLY);
+    newest.read_at(&header, sizeof header, kRecord.offset(0));
+    check(header.is_whole() && header.epoch == 3, "a record says that it's of an earlier checkpoint, too");
   }
   // Larger and smaller files than the options say now.
   SsdHashOptions other = options;
