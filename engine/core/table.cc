@@ -473,11 +473,7 @@ void Table::save_succeeded(uint16_t next_span) {
   Operation operation(parts_);
   const ApplyGate::Alone gate(parts_.gate);
   parts_.spans.saved_before(next_span);
-  // Those that were removed while the save came to its medium are the next one's to tell.
-  std::vector<int64_t>& removed = parts_.removed_keys;
-  removed.erase(removed.begin(), removed.begin() + static_cast<ptrdiff_t>(parts_.removed_keys_saved));
-  removed.shrink_to_fit();
-  parts_.removed_keys_saved = 0;
+  parts_.removed_keys.were_saved();
 }
 
 }  // namespace embstore

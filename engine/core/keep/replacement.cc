@@ -40,8 +40,7 @@ void Replacement::clear() {
   table_.epochs.reclaim();
   store_.tiers().compact();
   table_.gate.assert_held_alone();  // by standstill_
-  table_.removed_keys = {};
-  table_.removed_keys_saved = 0;
+  table_.removed_keys.clear();
   floors_.assign(floors_.size(), std::nullopt);
 }
 

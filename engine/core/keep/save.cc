@@ -31,6 +31,13 @@ std::vector<int64_t> keys_of(IndexShard& shard, uint32_t tier, IsWanted is_wante
   return keys;
 }
 
+// Tells whether a key has a row. REQUIRES: a guard of the epochs is held on.
+auto row_question(const RowStore& store) {
+  return [reader = IndexReader(store.index())](int64_t key) mutable {
+    return static_cast<bool>(reader.find(hash_key(key), key).ref);
+  };
+}
+
 // Reads the rows of `keys`; visits those that are whole, and collects the keys of the others.
 class RowVisits {
  public:
@@ -135,10 +142,10 @@ SavedTable save_table(TableParts& table, checkpoint::Writer& file, const Evictio
   if (on_damage == OnDamage::kRaise) visits.raise();
   saved.skipped = std::move(visits.damaged());
   std::sort(saved.skipped.begin(), saved.skipped.end());
+  const std::span<const int64_t> removed = table.removed_keys.tell(row_question(store));
   if (file.incremental()) {
-    for (const int64_t key : table.removed_keys) file.add_removed_key(key);
+    for (const int64_t key : removed) file.add_removed_key(key);
   }
-  table.removed_keys_saved = table.removed_keys.size();
   if (waiting_keys) save_waiting_keys(table, file);
   for (size_t t = 0; t < store.tiers().size(); ++t) saved.rows_left += store.rows(t);
   store.tiers().compact();
@@ -196,7 +203,7 @@ std::vector<int64_t> find_damaged_rows(TableParts& table) {
 
 uint64_t drop_rows(TableParts& table, std::span<const int64_t> keys) {
   const uint64_t before = table.store->row_count();
-  table.removed_keys.insert(table.removed_keys.end(), keys.begin(), keys.end());
+  table.removed_keys.note(keys, row_question(*table.store));
   table.store->remove(keys);
   return before - table.store->row_count();
 }

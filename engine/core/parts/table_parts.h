@@ -12,6 +12,7 @@
 #include "admission/shard_filters.h"
 #include "lookup/recent_reads.h"
 #include "movement/mover.h"
+#include "parts/removed_keys.h"
 #include "parts/save_spans.h"
 #include "parts/table_state.h"
 #include "row/initial_rows.h"
@@ -58,8 +59,7 @@ struct TableParts {
   // right to move, and before any shard's mutex.
   Mutex write_back_mutex;
   SaveSpans spans GUARDED_BY(gate);
-  std::vector<int64_t> removed_keys GUARDED_BY(gate);  // since the last save that succeeded
-  size_t removed_keys_saved GUARDED_BY(gate) = 0;      // the first of them, which the last save told of
+  RemovedKeys removed_keys GUARDED_BY(gate);
 
   Mutex state_mutex;
   int64_t apply_count GUARDED_BY(state_mutex) = 0;

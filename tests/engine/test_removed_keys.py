@@ -1,0 +1,146 @@
+"""Keys whose rows went since the last save, which the next incremental save tells."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from programs import run_function
+
+import embstore as es
+from embstore import _saves
+
+MIB = 1 << 20
+KEYS = 100_000
+ROUNDS = 40
+DIM = 2
+
+
+def anonymous_bytes() -> int:
+    rollup = Path("/proc/self/smaps_rollup").read_text()
+    match = re.search(r"^Anonymous:\s+(\d+) kB", rollup, re.MULTILINE)
+    assert match is not None
+    return int(match[1]) * 1024
+
+
+def variable(storage_path: Path | None = None) -> es.EmbeddingVariable:
+    several = storage_path is not None
+    return es.get_embedding_variable(
+        "var",
+        DIM,
+        initializer=es.initializers.Zeros(),
+        optimizer=es.optimizers.SGD(0.5),
+        ev_option=es.EmbeddingVariableOption(
+            storage_option=es.StorageOption(
+                es.StorageType.DRAM_SSDHASH if several else es.StorageType.DRAM,
+                str(storage_path) if several else None,
+                [300 * 16] if several else None,
+            ),
+            evict_option=es.GlobalStepEvict(steps_to_live=10),
+        ),
+    )
+
+
+def train(var: es.EmbeddingVariable, ids: np.ndarray, step: int) -> None:
+    var.apply_gradients(ids, np.ones((ids.size, DIM), np.float32), global_step=step)
+
+
+def fail_to_save(var: es.EmbeddingVariable, path: Path, step: int, incremental: bool) -> None:
+    """A save that evicts rows and writes its files, which then never come to their medium."""
+    path.mkdir(exist_ok=True)
+    save = es.save_incremental if incremental else es.save
+    with (
+        patch.object(_saves, "sync", side_effect=OSError(5, "the medium fails")),
+        pytest.raises(es.errors.StorageError, match="the medium fails"),
+    ):
+        save(path, [var], step)
+
+
+def evict_again_and_again() -> None:
+    """Saves that evict all rows, and then come to nothing."""
+    ids = np.arange(KEYS)
+    with tempfile.TemporaryDirectory() as directory, variable() as var:
+        path = Path(directory)
+        train(var, ids, 0)
+        es.save(path / "base", [var], 0)
+        before = 0
+        for n in range(1, ROUNDS + 1):
+            train(var, ids, 100 * n)
+            fail_to_save(var, path / "failing", 100 * n + 50, incremental=n % 2 == 0)
+            assert var.total_count()[0] == 0
+            if n == 5:
+                before = anonymous_bytes()
+        grown = anonymous_bytes() - before
+        train(var, ids[:10], 100_000)
+        es.save_incremental(path / "increment", [var], 100_000)
+        (manifest,) = (path / "increment").glob("increment-*/*.json")
+        (entry,) = json.loads(manifest.read_text())["variables"]
+        assert sum(file["removed_keys"] for file in entry["files"]) == KEYS - 10
+        with variable() as other:
+            es.restore(path / "base", [other], incremental=[path / "increment"])
+            np.testing.assert_array_equal(other.export()["keys"], ids[:10])
+    assert grown < 4 * MIB, f"{grown / MIB:.0f} MiB more after {ROUNDS} saves that failed"
+
+
+@pytest.mark.timeout(120)
+def test_keys_that_are_evicted_again_and_again_are_kept_once() -> None:
+    run_function("test_removed_keys", "evict_again_and_again()")
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("several_tiers", [False, True])
+def test_a_chain_of_saves_is_the_table_whatever_was_removed_and_came_back(
+    tmp_path: Path, seed: int, several_tiers: bool
+) -> None:
+    """Rows come, are dropped, are evicted by saves that succeed or fail, and come back."""
+    rng = np.random.default_rng(seed)
+    with variable(storage_path=tmp_path / "rows" if several_tiers else None) as var:
+        step = 0
+        base = tmp_path / "base-0"
+        es.save(base, [var], step)
+        increments: list[Path] = []
+        for n in range(60):
+            step += int(rng.integers(1, 8))
+            train(var, rng.integers(0, 500, 200), step)
+            what = rng.integers(5)
+            if what == 0:
+                var._shards[0].drop(rng.integers(0, 500, 50))
+            elif what == 1:
+                fail_to_save(var, tmp_path / f"failing-{n}", step, incremental=n % 2 == 0)
+            elif what == 2 and n % 3 == 0:
+                base, increments = tmp_path / f"base-{n}", []
+                es.save(base, [var], step)
+            else:
+                increments.append(tmp_path / f"increment-{n}")
+                es.save_incremental(increments[-1], [var], step)
+                with variable() as restored:
+                    es.restore(base, [restored], incremental=increments)
+                    for name, told in restored.export().items():
+                        np.testing.assert_array_equal(told, var.export()[name], err_msg=name)
+
+
+def test_keys_that_go_while_a_save_comes_to_its_medium_are_the_next_ones(tmp_path: Path) -> None:
+    sync = _saves.sync
+    with variable() as var:
+        train(var, np.arange(10), 1)
+        es.save(tmp_path / "base", [var], 1)
+        train(var, np.arange(10), 2)
+
+        (tmp_path / "first").mkdir()
+
+        def drop_and_sync(directory: Path) -> None:
+            var._shards[0].drop(np.array([3, 4]))
+            sync(directory)
+
+        with patch.object(_saves, "sync", side_effect=drop_and_sync):
+            es.save_incremental(tmp_path / "first", [var], 2)
+        es.save_incremental(tmp_path / "second", [var], 3)
+    with variable() as restored:
+        increments = [tmp_path / "first", tmp_path / "second"]
+        es.restore(tmp_path / "base", [restored], incremental=increments)
+        np.testing.assert_array_equal(restored.export()["keys"], [0, 1, 2, 5, 6, 7, 8, 9])
