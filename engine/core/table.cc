@@ -1,9 +1,7 @@
 #include "table.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <thread>
 #include <utility>
 
 #include "access/phase.h"
@@ -229,13 +227,14 @@ void Table::unwatch(const void* owner) {
 void Table::drain() const {
   Operation operation(parts_);
   if (!parts_.mover) return;
-  const ApplyGate::Shared gate(parts_.gate);
-  for (;;) {
+  {
+    const ApplyGate::Shared gate(parts_.gate);
     parts_.mover->settle();
-    if (parts_.store->excess_rows(0) == 0) break;
-    std::this_thread::sleep_for(
-        std::chrono::microseconds(100));  // rows that other threads' updates have pinned
+    if (parts_.store->excess_rows(0) == 0) return parts_.store->tiers().drain();
   }
+  // Updates that are under way have pinned rows which are too many.
+  const ApplyGate::Alone gate(parts_.gate);
+  parts_.mover->settle();
   parts_.store->tiers().drain();
 }
 

@@ -58,6 +58,48 @@ def test_160_threads_that_look_up_and_apply_beside_saves_all_end() -> None:
     run_function("test_many_threads", "many_threads_and_saves(160)", timeout=100)
 
 
+def share_of_each_thread(threads: int, batches: int) -> None:
+    """Every third thread serves look-ups, the others apply, until each has finished `batches`.
+
+    One more drains the table, again and again.
+    """
+    keys, batch = 200_000, 2000
+    with tempfile.TemporaryDirectory() as directory:
+        # Each batch needs several times the room of the first tier.
+        var = kept_variable(Path(directory), False, first_tier_rows=256)
+        everything = np.arange(keys)
+        for part in np.array_split(everything, 50):
+            var.apply_gradients(part, ones(part))
+        finished = [0] * threads
+
+        def work(number: int) -> None:
+            random = np.random.default_rng(number)
+            while min(finished) < batches:
+                ids = random.integers(0, keys, batch)
+                if number % 3 == 0:
+                    var.lookup(ids)
+                else:
+                    var.apply_gradients(ids, ones(ids))
+                finished[number] += 1
+
+        def drain() -> None:
+            while min(finished) < batches:
+                var.drain()
+
+        with ThreadPoolExecutor(threads + 1) as pool:
+            working = [pool.submit(drain), *(pool.submit(work, n) for n in range(threads))]
+            for done in working:
+                done.result()
+        applies = sum(count for number, count in enumerate(finished) if number % 3)
+        assert var.get_frequency(everything).sum() == keys + applies * batch
+        assert max(finished) < 10 * batches, f"some threads get on alone: {sorted(finished)}"
+        var.close()
+
+
+def test_each_of_100_threads_gets_its_share_although_all_wait_for_room() -> None:
+    run_function("test_many_threads", "share_of_each_thread(100, 12)", timeout=100)
+
+
 def checkpoints_after_refused_batches(place: Path, rounds: int) -> None:
     with durable(place, partition_num=2, cache_rows=2000, pool_bytes=3 << 20) as var:
         keys = np.arange(50_000)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -66,10 +67,16 @@ class AccessLog {
     waiting_bytes_ += bytes;
     waiting_.push_back(std::move(batch));
   }
-  std::vector<ServedBatch> take_waiting() {
+  // The oldest batches: at least one if any waits, and no more than it takes to come to so many bytes.
+  std::vector<ServedBatch> take_oldest(size_t bytes) {
+    std::vector<ServedBatch> batches;
     MutexLock lock(mutex_);
-    waiting_bytes_ = 0;
-    return std::exchange(waiting_, {});
+    for (size_t taken = 0; !waiting_.empty() && (batches.empty() || taken < bytes); waiting_.pop_front()) {
+      taken += waiting_.front().size_bytes();
+      waiting_bytes_ -= waiting_.front().size_bytes();
+      batches.push_back(std::move(waiting_.front()));
+    }
+    return batches;
   }
   size_t waiting_bytes() const {
     MutexLock lock(mutex_);
@@ -83,7 +90,7 @@ class AccessLog {
  private:
   const RowLayout layout_;
   mutable Mutex mutex_;
-  std::vector<ServedBatch> waiting_ GUARDED_BY(mutex_);
+  std::deque<ServedBatch> waiting_ GUARDED_BY(mutex_);  // the oldest first
   std::vector<ServedBatch> spare_ GUARDED_BY(mutex_);
   size_t spare_bytes_ GUARDED_BY(mutex_) = 0;
   size_t waiting_bytes_ GUARDED_BY(mutex_) = 0;

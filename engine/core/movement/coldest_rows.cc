@@ -27,15 +27,19 @@ ColdestRows::ColdestRows(RankedTier& tier, CacheStrategy strategy)
     : tier_(tier),
       ranks_(tier.ranks()),
       strategy_(strategy),
-      rows_a_scan_(std::max(tier.slot_count() / slots_a_row(tier), kLeastRowsAScan)),
       limit_(Rank::highest()),
       is_given_(tier.most_slots()) {}
+
+// Of the slots that there are now: large batches may have added many times those that the tier was made with.
+uint64_t ColdestRows::rows_a_scan() const {
+  return std::max(tier_.slot_count() / slots_a_row(tier_), kLeastRowsAScan);
+}
 
 void ColdestRows::keep(const Candidate& row) {
   if (row.rank > limit_) return;
   late_.push_back(row);
   std::push_heap(late_.begin(), late_.end(), kHotter);
-  if (late_.size() > rows_a_scan_ / kLatePart) sort_late();
+  if (late_.size() > rows_a_scan() / kLatePart) sort_late();
 }
 
 // A large heap costs a cache miss a level.
@@ -47,8 +51,9 @@ void ColdestRows::sort_late() {
   sorted_.insert(sorted_.end(), late_.begin(), late_.end());
   std::inplace_merge(sorted_.begin(), sorted_.begin() + before, sorted_.end(), kColder);
   late_.clear();
-  if (sorted_.size() <= 2 * rows_a_scan_) return;
-  sorted_.resize(2 * rows_a_scan_);
+  const size_t most_rows = 2 * rows_a_scan() + given_.size();
+  if (sorted_.size() <= most_rows) return;
+  sorted_.resize(most_rows);
   limit_ = sorted_.back().rank;
 }
 
@@ -79,7 +84,8 @@ void ColdestRows::add_arrivals() {
 void ColdestRows::scan() {
   // Before, so that none is missed; one that is found twice does no harm.
   tier_.take_arrivals(arrivals_);
-  limit_ = find_coldest(rows_a_scan_, sorted_);
+  // Those that were given are pinned, and found again.
+  limit_ = find_coldest(rows_a_scan() + given_.size(), sorted_);
   next_sorted_ = 0;
   std::sort(sorted_.begin(), sorted_.end(), kColder);
 }
@@ -103,14 +109,14 @@ bool ColdestRows::take_coldest(Candidate& row) {
 const std::vector<ColdestRows::Candidate>& ColdestRows::next(uint64_t count) {
   keep_given();
   add_arrivals();
-  bool scanned = false;
+  std::optional<size_t> given_before_scan;
   bool any_unpinned = false;
   while (given_.size() < count) {
     Candidate row;
     if (!take_coldest(row)) {
-      if (any_unpinned || scanned) break;
+      if (any_unpinned || given_before_scan == given_.size()) break;
+      given_before_scan = given_.size();
       scan();
-      scanned = true;
       continue;
     }
     if (!is_filled(row.slot)) continue;

@@ -27,16 +27,16 @@ class ColdestRows {
   // REQUIRES: the tier has no rows yet.
   ColdestRows(RankedTier& tier, CacheStrategy strategy);
 
-  // Up to `count` rows that rank lowest, coldest first and each once, pinned ones among them; none only where there
-  // are none, and none but pinned ones only where many of those are the coldest. Rows
-  // that are accessed meanwhile may be ranked by what they were before. They come again next time, unless
-  // they are said to have left.
+  // Up to `count` rows that rank lowest, coldest first and each once, pinned ones among them; none only if there are
+  // none, and none but pinned ones only if all rows, or the `count` coldest, are pinned. Rows that are accessed meanwhile
+  // may be ranked by what they were before. They come again next time, unless they are said to have left.
   const std::vector<Candidate>& next(uint64_t count);
   void left(Slot slot) { is_given_.remove(slot); }
   // How the coldest row ranks; nothing where there is none.
   std::optional<Rank> least_rank() const;
 
  private:
+  uint64_t rows_a_scan() const;
   void scan();
   // Sets `rows` to those that rank lowest, about `count` of them, in any order; no row of the rest ranks lower
   // than the limit that is returned. Rows that are accessed meanwhile may be ranked by what they were before.
@@ -55,7 +55,6 @@ class ColdestRows {
   RankedTier& tier_;
   SlotRanks& ranks_;
   const CacheStrategy strategy_;
-  const uint64_t rows_a_scan_;
 
   // All with a rank that each row had.
   std::vector<Candidate> sorted_;  // the coldest first

@@ -10,10 +10,6 @@
 namespace embstore {
 namespace {
 
-// Rows that go down at once: enough to write them in large pieces, few enough that the slots they leave are
-// still in the cache when other rows come.
-constexpr uint64_t kRowsAtOnce = 2048;
-
 constexpr size_t kBucketsFetchedAhead = 16;
 
 }  // namespace
@@ -24,13 +20,13 @@ Demotion::Demotion(RowStore& store, CacheStrategy strategy)
     coldest_.emplace_back(*store.tiers().ranked(t), strategy);
 }
 
-bool Demotion::step() {
+bool Demotion::step(uint64_t most_rows) {
   const TierStack& tiers = store_.tiers();
   // From the bottom, so that there is room below for what comes down.
   for (size_t t = tiers.size() - 1; t-- > 0;) {
     const uint64_t excess = store_.excess_rows(t);
     if (excess == 0) continue;
-    uint64_t count = std::min(excess, kRowsAtOnce);
+    uint64_t count = std::min(excess, most_rows);
     if (const MemoryTier* const below = tiers.memory(t + 1)) {
       count = std::min(count, below->slots().free_slots());
     }

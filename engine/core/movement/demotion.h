@@ -21,12 +21,16 @@ namespace embstore {
 // For one thread at a time.
 class Demotion {
  public:
+  // Rows that go down at once: enough to write them in large pieces, few enough that the slots they leave are still in the
+  // cache when other rows come.
+  static constexpr uint64_t kRowsAtOnce = 2048;
+
   // REQUIRES: the store has several tiers, and no rows in those that are ranked yet.
   Demotion(RowStore& store, CacheStrategy strategy);
 
   // Moves some rows down from where there are too many; false where there are none, or only such as are
   // pinned. Throws what a tier throws; all rows are where they were then, but for what had moved before.
-  bool step();
+  bool step(uint64_t most_rows = kRowsAtOnce);
   // Moves some rows of a tier down, at most `count`, though it has no more than it may hold; false where none can go.
   bool make_room(size_t t, uint64_t count);
   // Moves what lies in slots that were added for large batches to others, as far as they are free, and takes those

@@ -1,9 +1,8 @@
 #include "movement/mover.h"
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
-#include <thread>
+#include <limits>
 #include <utility>
 
 #include "access/safe_point.h"
@@ -11,8 +10,12 @@
 namespace embstore {
 namespace {
 
-// What waits to be counted before a look-up waits too.
+// What waits to be counted before look-ups count, too.
 constexpr size_t kMostWaitingBytes = size_t{32} << 20;
+
+// What is counted before another thread that waits has the right to move.
+constexpr size_t kBytesATurn = size_t{1} << 20;
+constexpr size_t kAllBytes = std::numeric_limits<size_t>::max();
 
 // Rows that are moved down, as steps, before another table has its turn on an eviction thread.
 constexpr int kStepsATurn = 16;
@@ -43,8 +46,9 @@ SlotClaim Mover::claim(uint64_t count) {
   if (slots.try_claim(count)) return SlotClaim(slots, count);
   SlotClaim claim(slots, 0);
   {
-    MutexLock lock(right_to_move_);
-    settle_with_right();
+    const RightToMove::Scope scope(right_to_move_);
+    // While updates wait for room one after the other, the eviction threads don't have the right.
+    count_waiting(kBytesATurn);
     claim = claim_with_right(count);
   }
   rows_changed();
@@ -65,7 +69,13 @@ SlotClaim Mover::claim_with_right(uint64_t count) {
 }
 
 SlotClaim Mover::claim_for_promotion(uint64_t count) {
-  while (store_.excess_rows(0) + count > store_.tiers().headroom_rows(0) && demotion_.step()) {
+  const auto is_short = [&] { return store_.excess_rows(0) + count > store_.tiers().headroom_rows(0); };
+  // Twice as many rows go down as come up, until there are few enough. No more are looked at: the coldest may be pinned by
+  // updates, all of them.
+  for (uint64_t left = 2 * count; left != 0 && is_short();) {
+    const uint64_t rows = std::min(left, Demotion::kRowsAtOnce);
+    if (!demotion_.step(rows)) break;
+    left -= rows;
   }
   return claim_with_right(count);
 }
@@ -80,24 +90,38 @@ bool Mover::has_work() const { return !log_.empty() || store_.has_excess(); }
 // --- Counting
 
 void Mover::count_served(ServedBatch&& batch) {
-  if (log_.waiting_bytes() > kMostWaitingBytes) {
-    EvictionPool::instance().schedule(*this);
-    // The rows were read already: nothing that goes wrong elsewhere is this look-up's to tell.
-    while (log_.waiting_bytes() > kMostWaitingBytes) {
-      if (pauses_.load() != 0 || !background_error().empty()) {
-        forgotten_.fetch_add(batch.ids.size(), std::memory_order_relaxed);
-        recycle(std::move(batch));
-        return;
-      }
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-    }
+  // Behind the look-ups that wait already, so that all of them get on.
+  const bool has_room = log_.waiting_bytes() <= kMostWaitingBytes && look_ups_waiting_.load() == 0;
+  if (!has_room && !wait_for_room_in_log(batch.size_bytes())) {
+    forgotten_.fetch_add(batch.ids.size(), std::memory_order_relaxed);
+    recycle(std::move(batch));
+  } else {
+    log_.append(std::move(batch));
   }
-  log_.append(std::move(batch));
   EvictionPool::instance().schedule(*this);
 }
 
-void Mover::count_waiting() {
-  std::vector<ServedBatch> batches = log_.take_waiting();
+bool Mover::wait_for_room_in_log(size_t bytes) {
+  if (!background_error().empty()) return false;  // the eviction threads try again
+  look_ups_waiting_.fetch_add(1);
+  const bool has_right = right_to_move_.lock_unless_paused();
+  look_ups_waiting_.fetch_sub(1);
+  if (!has_right) return false;
+  std::string error;
+  try {
+    if (log_.waiting_bytes() > kMostWaitingBytes) count_waiting(bytes);
+  } catch (const std::exception& caught) {
+    // The rows were read already: what goes wrong elsewhere isn't told to this look-up.
+    error = caught.what();
+  }
+  right_to_move_.unlock();
+  const bool went_well = error.empty();
+  note_outcome(std::move(error));
+  return went_well;
+}
+
+void Mover::count_waiting(size_t bytes) {
+  std::vector<ServedBatch> batches = log_.take_oldest(bytes);
   if (batches.empty()) return;
   promotion_.count(batches);
   for (ServedBatch& batch : batches) log_.recycle(std::move(batch));
@@ -111,7 +135,7 @@ bool Mover::run() noexcept {
   bool any = false;
   std::string error;
   try {
-    count_waiting();
+    count_waiting(kBytesATurn);
     for (int step = 0; step < kStepsATurn; ++step) {
       any = demotion_.step();
       if (!any) break;
@@ -130,7 +154,7 @@ bool Mover::run() noexcept {
 
 void Mover::settle_with_right() {
   // What was served before, and not what is served meanwhile: there would be no end to it.
-  count_waiting();
+  count_waiting(kAllBytes);
   while (demotion_.step()) {
   }
   store_.tiers().compact();
@@ -139,7 +163,7 @@ void Mover::settle_with_right() {
 
 void Mover::settle() {
   {
-    MutexLock lock(right_to_move_);
+    const RightToMove::Scope scope(right_to_move_);
     settle_with_right();
     demotion_.vacate_added_slots();
   }
@@ -150,7 +174,7 @@ void Mover::make_room_in_pool(uint64_t count) {
   const TierStack& tiers = store_.tiers();
   if (tiers.pool() == nullptr || tiers.ranked(InclusiveCache::kPool) == nullptr) return;
   const uint64_t wanted = PoolTier::kHeadroomSlots + count;
-  MutexLock lock(right_to_move_);
+  const RightToMove::Scope scope(right_to_move_);
   for (uint64_t free = tiers.pool()->free_slots(); free < wanted;) {
     const uint64_t demoted_before = demotion_.demoted_rows();
     if (!demotion_.make_room(InclusiveCache::kPool, wanted - free)) return;
@@ -175,13 +199,11 @@ std::string Mover::background_error() const {
 // --- Holding moves off
 
 Mover::Pause::Pause(Mover& mover) NO_THREAD_SAFETY_ANALYSIS : mover_(mover) {
-  mover_.pauses_.fetch_add(1);
-  mover_.right_to_move_.lock();
+  mover_.right_to_move_.lock_for_pause();
 }
 
 Mover::Pause::~Pause() NO_THREAD_SAFETY_ANALYSIS {
-  mover_.right_to_move_.unlock();
-  mover_.pauses_.fetch_sub(1);
+  mover_.right_to_move_.unlock_after_pause();
   if (mover_.has_work()) EvictionPool::instance().schedule(mover_);
 }
 

@@ -18,6 +18,7 @@
 #include "movement/demotion.h"
 #include "movement/eviction_pool.h"
 #include "movement/promotion.h"
+#include "movement/right_to_move.h"
 #include "movement/row_relocator.h"
 #include "store/row_store.h"
 #include "threads/mutex.h"
@@ -37,8 +38,8 @@ class Mover final : private EvictionPool::Job {
   // --- What serving look-ups read is counted, and promoted, soon after.
   ServedBatch take_spare_batch() { return log_.take_spare(); }
   void recycle(ServedBatch&& batch) { log_.recycle(std::move(batch)); }
-  // Waits where the eviction threads are far behind, unless moves are held off for long: accesses are then
-  // forgotten, and counted as that.
+  // If the eviction threads are far behind, the look-up first counts as much itself as it adds. While moves are held off,
+  // or fail, accesses are forgotten then, and counted as that.
   void count_served(ServedBatch&& batch);
 
   // To be called, without locks, after rows came to the first tier or left it: sets the eviction threads to work
@@ -91,7 +92,11 @@ class Mover final : private EvictionPool::Job {
  private:
   bool run() noexcept override;
   bool has_work() const;
-  void count_waiting() REQUIRES(right_to_move_);
+  // Counts the oldest batches that were served, of about so many bytes.
+  void count_waiting(size_t bytes) REQUIRES(right_to_move_);
+  // Waits for the right to move, and counts so many bytes if the log still has no room; false if moves are held off, or
+  // fail.
+  bool wait_for_room_in_log(size_t bytes);
   void settle_with_right() REQUIRES(right_to_move_);
   SlotClaim claim_with_right(uint64_t count) REQUIRES(right_to_move_);
   // For rows that come up: the first tier goes beyond its capacity by its headroom at most, however many slots were
@@ -103,12 +108,12 @@ class Mover final : private EvictionPool::Job {
   const CacheStrategy strategy_;
   RowRelocator relocator_;
 
-  Mutex right_to_move_;
-  std::atomic<int> pauses_{0};  // held or waited for
+  RightToMove right_to_move_;
   Promotion promotion_ GUARDED_BY(right_to_move_);
   Demotion demotion_ GUARDED_BY(right_to_move_);
 
   AccessLog log_;
+  std::atomic<int> look_ups_waiting_{0};  // for room in the log
   std::atomic<uint64_t> forgotten_{0};
 
   mutable Mutex outcome_mutex_;

@@ -24,7 +24,8 @@ struct Accesses {
   uint64_t stamp;
 };
 
-// Not for two threads at a time: it counts accesses, and relies on no row leaving the first tier meanwhile.
+// Not for two threads at a time: it counts accesses, and relies on no row leaving the first tier meanwhile. Only the new
+// rows of an update that is taken back may leave: accesses to them go uncounted.
 class Promotion {
  public:
   // The right to so many slots of the first tier; throws where it can't be had. Called without locks.

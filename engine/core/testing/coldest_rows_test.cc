@@ -119,6 +119,33 @@ class ModelledTier {
   uint64_t now_ = AccessClock::kFirstStamp;
 };
 
+// However many of the coldest rows are pinned, and so stay.
+void pinned_rows_hide_none_that_may_leave() {
+  constexpr uint64_t kRows = 2000;  // of a full tier
+  constexpr uint64_t kPinned = 1500;
+  constexpr uint64_t kCount = 1600;
+  const RowLayout layout(4, 0);
+  MemoryTier tier("DRAM", layout, MemoryRole::kFirst, kRows, kRows,
+                  allocate_heap_memory(MemoryTier::bytes_for(layout, MemoryRole::kFirst, kRows)));
+  ColdestRows coldest(tier, CacheStrategy::kLru);
+  std::vector<Slot> slots(kRows);
+  check(tier.slots().try_claim(kRows), "there is no slot for a row");
+  tier.slots().take(slots);
+  const std::vector<float> row(layout.row_floats());
+  for (uint64_t i = 0; i < kRows; ++i) {
+    tier.put(slots[i],
+             {.key = static_cast<int64_t>(i), .frequency = 1, .version = 0, .served = 0, .stamp = i + 2},
+             row.data());
+    if (i < kPinned) tier.ranks().pin(slots[i]);
+  }
+  for (int turn = 0; turn < 3; ++turn) {
+    const std::vector<ColdestRows::Candidate> given = coldest.next(kCount);
+    check(given.size() > kPinned && given.size() <= kCount, "no row is given that may leave");
+    for (uint64_t i = 0; i < given.size(); ++i)
+      check(given[i].slot == slots[i], "a row isn't the coldest of the rest");
+  }
+}
+
 void the_coldest_rows_are_given_once_each(MemoryRole role, CacheStrategy strategy, uint64_t seed) {
   ModelledTier tier(role, strategy, seed);
   for (int step = 0; step < 20'000; ++step) {
@@ -150,6 +177,7 @@ int main() {
       embstore::the_coldest_rows_are_given_once_each(role, CacheStrategy::kLru, seed);
     }
   }
+  embstore::pinned_rows_hide_none_that_may_leave();
   std::printf("held: the coldest rows\n");
   return 0;
 }

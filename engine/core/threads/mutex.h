@@ -44,6 +44,7 @@ class CAPABILITY("mutex") Mutex {
   void assert_held() const ASSERT_CAPABILITY(this) {}
 
  private:
+  friend class Condition;
   std::mutex mutex_;
 };
 
@@ -112,12 +113,16 @@ class SCOPED_CAPABILITY ExclusiveLock {
 // analysis's sight.
 class Condition {
  public:
-  void wait(Mutex& mutex) REQUIRES(mutex) { condition_.wait(mutex); }
+  void wait(Mutex& mutex) REQUIRES(mutex) {
+    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    condition_.wait(lock);
+    lock.release();
+  }
   void notify_one() { condition_.notify_one(); }
   void notify_all() { condition_.notify_all(); }
 
  private:
-  std::condition_variable_any condition_;
+  std::condition_variable condition_;
 };
 
 }  // namespace embstore
