@@ -14,6 +14,7 @@ OF_MANY_THREADS = [
     "pool_test",
     "prepared_updates_test",
     "process_local_test",
+    "right_to_move_test",
     "table_faults_test",
 ]
 # What one thread does from end to end has no race that the thread sanitizer could see.
