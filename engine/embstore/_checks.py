@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import numbers
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embstore.errors import InvalidArgumentError
+from embstore.errors import InvalidArgumentError, StorageError
 
 Ids: TypeAlias = "NDArray[np.int64] | Sequence[int] | Sequence[Sequence[int]] | int"
 Rows: TypeAlias = "NDArray[np.float32] | Sequence[float] | Sequence[Sequence[float]]"
@@ -132,3 +134,14 @@ def out(array: NDArray[np.float32], shape: tuple[int, ...]) -> None:
         raise InvalidArgumentError(f"out must be a float32 array of {shape}, got {got}")
     if not array.flags.c_contiguous or not array.flags.writeable:
         raise InvalidArgumentError("out must be C-contiguous and writeable")
+
+
+def absolute(name: str, path: str | os.PathLike[str]) -> Path:
+    """A relative path is from where the process works; StorageError where that is nowhere."""
+    try:
+        return Path(path).absolute()
+    except OSError as error:
+        raise StorageError(
+            f"{name}: {path} is relative, and there is no working directory any more "
+            f"({error.strerror}); give an absolute path"
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from embstore import _checks, _core
 from embstore._device_table import tabulate
@@ -61,6 +62,13 @@ def get_embedding_variable(
     Raises InvalidArgumentError, UnsupportedError, MissingLibraryError, MissingDeviceError,
     StoreFullError (memkind's node has less room than storage_size) or StorageError.
     """
+    if ev_option is None:
+        ev_option = EmbeddingVariableOption()
+    elif not isinstance(ev_option, EmbeddingVariableOption):
+        raise InvalidArgumentError(
+            f"ev_option must be an embstore.EmbeddingVariableOption, got {type(ev_option).__name__}"
+        )
+    ev_option = replace(ev_option, storage_option=ev_option.storage_option.at_absolute_paths())
     if shards is not None:
         if partition_num != 1:
             raise InvalidArgumentError(
@@ -91,10 +99,10 @@ def make_variable(
     name: str,
     embedding_dim: int,
     *,
-    initializer: Initializer | None = None,
-    optimizer: Optimizer | None = None,
-    ev_option: EmbeddingVariableOption | None = None,
-    partition_num: int = 1,
+    initializer: Initializer | None,
+    optimizer: Optimizer | None,
+    ev_option: EmbeddingVariableOption,
+    partition_num: int,
     make_shard: Callable[[ShardSpec], Shard] = LocalShard,
     elsewhere: bool = False,
     discards_unlisted: bool = True,
@@ -113,12 +121,6 @@ def make_variable(
         check_initializer(initializer)
     if optimizer is not None:
         check_optimizer(optimizer)
-    if ev_option is None:
-        ev_option = EmbeddingVariableOption()
-    elif not isinstance(ev_option, EmbeddingVariableOption):
-        raise InvalidArgumentError(
-            f"ev_option must be an embstore.EmbeddingVariableOption, got {type(ev_option).__name__}"
-        )
     specs = _shard_specs(
         name, dim, initializer or TruncatedNormal(), optimizer, ev_option, partitions, elsewhere
     )

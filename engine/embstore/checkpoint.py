@@ -195,7 +195,7 @@ def check_variables(variables: Sequence[EmbeddingVariable]) -> list[EmbeddingVar
 def directory_path(path: PathLike) -> Path:
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise InvalidArgumentError(f"path must name a directory, got {path!r}")
-    return Path(path)
+    return _checks.absolute("path", path)
 
 
 def saves_waiting_keys() -> bool:

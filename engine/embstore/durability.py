@@ -90,7 +90,7 @@ def make_checkpoint(
         global_step = chosen[0]._shards[0].apply_count()
     step = _checks.integer("global_step", global_step, at_least=0)
     waiting_keys = saves_waiting_keys()
-    directory = directory_path(path).absolute()
+    directory = directory_path(path)
     with checkpoint_locks(chosen), PersistWriter.writing(chosen, directory) as writer:
         writer.wait_until_pending(max(window - 1, 0))
         checkpoint = writer.begin(chosen, step, waiting_keys=waiting_keys)
@@ -138,7 +138,7 @@ def restore_persisted(
     checkpoints are all there even so.
     """
     chosen = _durable(variables)
-    directory = directory_path(path).absolute()
+    directory = directory_path(path)
     waiting_keys = saves_waiting_keys()
     for variable in chosen:
         variable._finish_persists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
@@ -190,7 +190,8 @@ class StorageOption:
     """A storage type and, for its tiers, where they lie and how large they may become.
 
     storage_path: a directory, for every tier that keeps files; or a list with an entry, or
-        None, a tier. A directory that doesn't exist is made, its parents aren't. NODE_PMEM: where
+        None, a tier. A relative path is from where the process works when the variable is made.
+        A directory that doesn't exist is made, its parents aren't. NODE_PMEM: where
         the shard's node has its PMem (see `embstore.server`); for variables with shards.
     storage_size: bytes a tier, first tier first; 1 GiB where the list is short or has None, but a
         last tier on SSD is then unlimited, and a tier of DRAM has the --cache_size of the shard's
@@ -262,6 +263,16 @@ class StorageOption:
         given = tuple(self.storage_size or ())
         are_default = [i >= len(given) or given[i] is None for i in range(len(kinds))]
         return tuple(map(Tier, resolved, paths, sizes, are_default))
+
+    def at_absolute_paths(self) -> StorageOption:
+        """The same with absolute paths: a relative one is from where the process works now.
+
+        Raises StorageError where that is nowhere.
+        """
+        path = self.storage_path
+        if path is None or isinstance(path, (str, os.PathLike)):
+            return replace(self, storage_path=_absolute(path))
+        return replace(self, storage_path=[_absolute(entry) for entry in path])
 
     def tier_devices(self) -> tuple[Device | None, ...]:
         """The device of each tier, or None."""
@@ -514,6 +525,10 @@ def _path_text(path: object) -> str | None:
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidArgumentError(f"storage_path must name a directory, got {text!r}")
     return text
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return path if path is None or path == NODE_PMEM else _checks.absolute("storage_path", path)
 
 
 def _tier_sizes(

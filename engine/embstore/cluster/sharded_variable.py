@@ -15,7 +15,7 @@ from embstore.cluster.worker import current_worker
 from embstore.errors import InvalidArgumentError
 from embstore.initializers import Initializer
 from embstore.optimizers import Optimizer
-from embstore.options import EmbeddingVariableOption, StorageOption
+from embstore.options import EmbeddingVariableOption
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["make_sharded_variable"]
@@ -27,7 +27,7 @@ def make_sharded_variable(
     *,
     initializer: Initializer | None,
     optimizer: Optimizer | None,
-    ev_option: EmbeddingVariableOption | None,
+    ev_option: EmbeddingVariableOption,
     shards: int,
 ) -> EmbeddingVariable:
     """As `embstore.get_embedding_variable` with `shards`; in a worker of a job, the variable of
@@ -35,8 +35,7 @@ def make_sharded_variable(
     """
     count = _checks.integer("shards", shards, at_least=1, at_most=MAX_PARTITIONS)
     ray_cluster.library()
-    option = ev_option if ev_option is not None else EmbeddingVariableOption()
-    storage = getattr(option, "storage_option", StorageOption())
+    storage = ev_option.storage_option
     tiers = storage.tiers()
 
     worker = current_worker()
@@ -47,7 +46,7 @@ def make_sharded_variable(
             embedding_dim,
             initializer=initializer,
             optimizer=optimizer,
-            ev_option=option,
+            ev_option=ev_option,
             partition_num=count,
             make_shard=make_shard,
             elsewhere=True,
