@@ -18,6 +18,7 @@ Ids: TypeAlias = "NDArray[np.int64] | Sequence[int] | Sequence[Sequence[int]] | 
 Rows: TypeAlias = "NDArray[np.float32] | Sequence[float] | Sequence[Sequence[float]]"
 
 INT64_MAX = 2**63 - 1
+MAX_NAME_BYTES = 1000  # of a variable; headers of files keep it with what tells partitions apart
 
 
 def integer(
@@ -33,6 +34,33 @@ def integer(
         limit = f"at least {at_least}" if int(value) < at_least else f"at most {at_most}"
         raise InvalidArgumentError(f"{name} must be {limit}{unit and f' {unit}'}, got {value}")
     return int(value)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether the core can be told of it: a str may hold surrogates, which aren't text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def variable_name(value: object) -> str:
+    """`value` as the name of a variable; files of every storage type can keep it."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise InvalidArgumentError(
+            f"name must be a string that isn't empty, without NUL, got {value!r}"
+        )
+    if not is_utf8(value):
+        raise InvalidArgumentError(
+            f"name must be text that UTF-8 has, without lone surrogates, got {value!r}"
+        )
+    taken = len(value.encode())
+    if taken > MAX_NAME_BYTES:
+        raise InvalidArgumentError(
+            f"name must be at most {MAX_NAME_BYTES} bytes of UTF-8, got {taken}; shorten it"
+        )
+    return value
 
 
 def flag(name: str, value: object) -> bool:

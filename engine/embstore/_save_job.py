@@ -60,7 +60,7 @@ class SaveJob:
 
 
 def quoted(name: str) -> str:
-    return quote(name, safe="", errors="replace")[:64]  # a number after it tells names apart
+    return quote(name, safe="")[:64]  # a number after it tells names apart
 
 
 def _eviction(variable: EmbeddingVariable, global_step: int) -> tuple[int | None, float | None]:

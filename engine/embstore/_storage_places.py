@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,21 +11,35 @@ from urllib.parse import quote
 from embstore.errors import InvalidArgumentError, StorageError
 from embstore.options import NODE_PMEM, Tier, TierKind
 
-__all__ = ["partition_names", "prepare_places", "tier_file"]
+__all__ = ["partition_numbers", "prepare_places", "tier_file"]
+
+_MOST_QUOTED = 160  # a file's name has at most 255 bytes, with the number of its partition and more
 
 
-def partition_names(name: str, partitions: int) -> list[str]:
-    """What the partitions of a variable call their files."""
-    return [f"{name}.part{i}" for i in range(partitions)] if partitions > 1 else [name]
+def partition_numbers(partitions: int) -> Sequence[int | None]:
+    """By which `tier_file` knows them; None: the only one."""
+    return range(partitions) if partitions > 1 else [None]
 
 
-def tier_file(tier: Tier, file_name: str) -> str | None:
-    """file_name: of `partition_names`. None where the tier has no file."""
+def tier_file(tier: Tier, name: str, partition: int | None) -> str | None:
+    """The file or directory of a partition, or of all (None), of the variable of that name; None
+    where the tier has no file.
+    """
     if tier.path is None:
         return None
-    if tier.kind is TierKind.PMEM_POOL:
-        return str(Path(tier.path) / quote(file_name, safe=""))  # the pool has several files
-    return str(Path(tier.path) / f"{quote(file_name, safe='')}.{tier.kind.value.lower()}")
+    part = "" if partition is None else f".part{partition}"
+    # A pool has several files, each with an ending of its own.
+    ending = "" if tier.kind is TierKind.PMEM_POOL else f".{tier.kind.value.lower()}"
+    return str(Path(tier.path) / f"{_quoted(name)}{part}{ending}")
+
+
+def _quoted(name: str) -> str:
+    """No two names have the same; it's neither hidden nor that of another's partition."""
+    quoted = re.sub(r"^\.|\.(?=part\d+$)", "%2E", quote(name, safe=""))
+    if len(quoted) <= _MOST_QUOTED:
+        return quoted
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return f"{quoted[: _MOST_QUOTED - 1 - len(digest)]}={digest}"  # quote() leaves no = in a name
 
 
 def prepare_places(tiers: Sequence[Tier], name: str, partitions: int) -> None:
@@ -45,8 +60,8 @@ def _refuse_other_partitions(tier: Tier, name: str, partitions: int) -> None:
     """Those of as many partitions are left to the core."""
     if tier.kind is not TierKind.SSDHASH or tier.path is None:
         return
-    quoted = re.escape(quote(name, safe=""))
-    ours = {tier_file(tier, file_name) for file_name in partition_names(name, partitions)}
+    quoted = re.escape(_quoted(name))
+    ours = {tier_file(tier, name, number) for number in partition_numbers(partitions)}
     for manifest in sorted(Path(tier.path).glob("*.checkpoint-*")):
         kept = re.fullmatch(rf"({quoted}(?:\.part\d+)?\.ssdhash)\.checkpoint-\d+", manifest.name)
         if kept and str(Path(tier.path) / kept[1]) not in ours:

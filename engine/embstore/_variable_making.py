@@ -8,7 +8,7 @@ from dataclasses import replace
 from embstore import _checks, _core
 from embstore._device_table import tabulate
 from embstore._shard import LocalShard, Shard, ShardSpec
-from embstore._storage_places import partition_names, prepare_places, tier_file
+from embstore._storage_places import partition_numbers, prepare_places, tier_file
 from embstore._unlisted_checkpoints import discard_unlisted
 from embstore.errors import InvalidArgumentError
 from embstore.initializers import Initializer, TruncatedNormal, check_initializer, initial_rows
@@ -48,7 +48,8 @@ def get_embedding_variable(
 ) -> EmbeddingVariable:
     """Makes a variable: an empty one, unless rows were kept for it (`SSDHashOption.keep_files`).
 
-    name: names the variable in messages and its files.
+    name: names the variable in messages and its files; any text of at most 1000 bytes of UTF-8
+        without NUL.
     embedding_dim: values a row.
     initializer: what rows start as; TruncatedNormal() where neither this nor
         `ev_option.init_option.initializer`, which wins, is given.
@@ -62,6 +63,7 @@ def get_embedding_variable(
     Raises InvalidArgumentError, UnsupportedError, MissingLibraryError, MissingDeviceError,
     StoreFullError (memkind's node has less room than storage_size) or StorageError.
     """
+    _checks.variable_name(name)
     if ev_option is None:
         ev_option = EmbeddingVariableOption()
     elif not isinstance(ev_option, EmbeddingVariableOption):
@@ -99,10 +101,10 @@ def make_variable(
     name: str,
     embedding_dim: int,
     *,
-    initializer: Initializer | None,
-    optimizer: Optimizer | None,
-    ev_option: EmbeddingVariableOption,
-    partition_num: int,
+    initializer: Initializer | None = None,
+    optimizer: Optimizer | None = None,
+    ev_option: EmbeddingVariableOption | None = None,
+    partition_num: int = 1,
     make_shard: Callable[[ShardSpec], Shard] = LocalShard,
     elsewhere: bool = False,
     discards_unlisted: bool = True,
@@ -113,14 +115,13 @@ def make_variable(
         directories, and no two shards share a file.
     discards_unlisted: gives up what durable pools have that was never called durable.
     """
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise InvalidArgumentError(f"name must be a string that isn't empty, got {name!r}")
     dim = _checks.integer("embedding_dim", embedding_dim, at_least=1, at_most=MAX_DIM)
     partitions = _checks.integer("partition_num", partition_num, at_least=1, at_most=MAX_PARTITIONS)
     if initializer is not None:
         check_initializer(initializer)
     if optimizer is not None:
         check_optimizer(optimizer)
+    ev_option = ev_option or EmbeddingVariableOption()
     specs = _shard_specs(
         name, dim, initializer or TruncatedNormal(), optimizer, ev_option, partitions, elsewhere
     )
@@ -161,7 +162,7 @@ def _shard_specs(
     return [
         ShardSpec(
             # What kept files are known by: with another partition_num a key lies elsewhere.
-            name=f"{file_name} of {partitions}" if partitions > 1 else name,
+            name=name if partition is None else f"{name}.part{partition} of {partitions}",
             dim=dim,
             default_values=default_values,
             optimizer=core_optimizer.name,
@@ -170,7 +171,9 @@ def _shard_specs(
                 (
                     tier.kind.value,
                     # Partitions here share a LevelDB: each costs descriptors and buffers.
-                    tier_file(tier, name if not elsewhere and tier.kind is _LEVELDB else file_name),
+                    tier_file(
+                        tier, name, None if not elsewhere and tier.kind is _LEVELDB else partition
+                    ),
                     tier.size_bytes,
                 )
                 for tier in tiers
@@ -183,7 +186,7 @@ def _shard_specs(
             devices=devices,
             partition_count=partitions,
         )
-        for file_name in partition_names(name, partitions)
+        for partition in partition_numbers(partitions)
     ]
 
 

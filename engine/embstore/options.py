@@ -522,7 +522,7 @@ def _path_text(path: object) -> str | None:
             f"storage_path must hold paths or None, got {type(path).__name__}"
         )
     text = os.fspath(path)
-    if not isinstance(text, str) or not text or "\0" in text:
+    if not isinstance(text, str) or not text or "\0" in text or not _checks.is_utf8(text):
         raise InvalidArgumentError(f"storage_path must name a directory, got {text!r}")
     return text
 

@@ -154,6 +154,8 @@ def test_tables_are_given_by_name() -> None:
         (lambda: table(placement="sparsecore"), "placement"),
         (lambda: table(embedding_dim=0), "embedding_dim"),
         (lambda: table(""), "name"),
+        (lambda: table("\ud800"), "name"),
+        (lambda: table("a/b"), "name"),
         (
             lambda: DistributedEmbedding(
                 [FeatureConfig("a", table()), FeatureConfig("b", table())]

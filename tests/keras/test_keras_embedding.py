@@ -324,6 +324,8 @@ def test_what_would_lose_rows_unseen_raises() -> None:
     [
         ({"input_dim": 0}, "input_dim"),
         ({"output_dim": 0}, "output_dim"),
+        ({"name": "\ud800"}, "name must be text"),
+        ({"name": "n" * 1001}, "name must be at most 1000 bytes"),
         ({"mask_zero": 1}, "mask_zero"),
         ({"optimizer": "no such"}, "optimizer"),
         ({"optimizer": keras.optimizers.SGD}, "optimizer"),

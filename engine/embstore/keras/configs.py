@@ -46,10 +46,8 @@ class TableConfig:
     shards: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name or "/" in self.name:
-            raise InvalidArgumentError(
-                f"name must be a string that isn't empty and has no /, got {self.name!r}"
-            )
+        if "/" in _checks.variable_name(self.name):
+            raise InvalidArgumentError(f"name must have no /, got {self.name!r}")
         dim = _checks.integer("embedding_dim", self.embedding_dim, at_least=1)
         self.combiner = _checks.choice("combiner", self.combiner, COMBINERS)
         self.placement = _checks.choice("placement", self.placement, ("auto", "default_device"))

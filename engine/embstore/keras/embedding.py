@@ -74,6 +74,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
                     "have; leave it out"
                 )
         super().__init__(**kwargs)
+        _checks.variable_name(self.name)
         self.input_dim = (
             None
             if any_key(input_dim)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from embstore import _checks
 from embstore._variable_making import get_embedding_variable
 from embstore.errors import InvalidArgumentError
 from embstore.initializers import Initializer
@@ -32,7 +33,7 @@ class GraphVariable:
         ev_option: EmbeddingVariableOption | None = None,
         partition_num: int = 1,
     ) -> None:
-        self.name = name
+        self.name = _checks.variable_name(name)
         self.dim = embedding_dim
         self.optimizer: Optimizer | None = None
         self._initializer = initializer
