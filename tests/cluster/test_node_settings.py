@@ -31,7 +31,7 @@ def spec(storage: es.StorageOption, name: str = "var.part1") -> ShardSpec:
     ]
     return ShardSpec(
         name, 3, np.zeros((1, 3), np.float32), "SGD", {"learning_rate": 0.1}, tiers, "LFU", None,
-        0.0, (False, "auto", False, 64 * MIB, 4 * MIB, False),
+        0.0, (False, "auto", 64 * MIB, 4 * MIB), False,
     )  # fmt: skip
 
 
