@@ -17,7 +17,7 @@ Uuid draw_uuid();
 // What a table's files are known by.
 struct TableIdentity {
   std::string table_name;
-  std::string optimizer;   // its name, which says what the slots are
+  std::string optimizer;  // its name, which says what the slots are
   RowLayout layout;
   Uuid uuid;  // drawn when the table has no checkpoint yet; all files that a checkpoint needs have it
 };
