@@ -52,7 +52,12 @@ std::vector<WantedRow> find_wanted(const RowStore& store, std::span<const Slot> 
   IndexReader reader(store.index());
   std::vector<WantedRow> found;
   found.reserve(slots.size());
-  for (const Slot slot : slots) {
+  constexpr size_t kBucketsFetchedAhead = 16;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (i + kBucketsFetchedAhead < slots.size()) {
+      reader.prefetch(hash_key(ranks.key(slots[i + kBucketsFetchedAhead])));
+    }
+    const Slot slot = slots[i];
     if (!copies.is_wanted(slot)) continue;  // written meanwhile by whoever changed it
     const int64_t key = ranks.key(slot);
     const KeyHash hash = hash_key(key);
