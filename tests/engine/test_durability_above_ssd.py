@@ -9,6 +9,7 @@ import durable_table
 import numpy as np
 import pytest
 from durable_table import (
+    ROW_BYTES,
     contents,
     make,
     plain,
@@ -188,3 +189,32 @@ def test_a_damaged_row_of_the_pool_keeps_no_other_from_going_down(place: Path) -
         assert variable.drop_damaged().tolist() == damaged.tolist()
         variable.drain()
         assert variable.damaged_keys().size == 0
+
+
+@pytest.mark.parametrize("spare_rows", [0, 10])
+def test_a_save_is_restored_into_tiers_that_it_fills_although_a_checkpoint_keeps_the_pool_short(
+    place: Path, spare_rows: int
+) -> None:
+    ids = np.arange(1000)
+    grads = np.ones((ids.size, 4), np.float32)
+    in_dram, in_pool = 24, 78
+    storage = es.StorageOption(
+        storage_type=es.StorageType.DRAM_PMEM_SSDHASH,
+        storage_path=str(place),
+        storage_size=[
+            in_dram * ROW_BYTES,
+            pool_bytes_above_ssd(in_dram),
+            (ids.size - in_dram - in_pool + spare_rows) * ROW_BYTES,
+        ],
+        durability="checkpoint",
+    )
+    with make("table", storage) as variable:
+        for part in np.array_split(ids, 50):
+            variable.apply_gradients(part, grads[: part.size])
+        assert rows_a_tier(variable) == [in_dram, in_pool, ids.size - in_dram - in_pool]
+        es.save(place / "save", [variable], 1)
+        saved = contents(variable)
+        es.persist([variable], place / "checkpoints")
+        es.restore(place / "save", [variable])
+        assert contents(variable) == saved
+        assert rows_a_tier(variable) == [in_dram, in_pool, ids.size - in_dram - in_pool]

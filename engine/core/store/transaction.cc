@@ -37,10 +37,11 @@ Transaction::~Transaction() {
 
 bool Transaction::try_reserve_rows(uint64_t count) {
   if (const log::Checkpoints* const kept = store_.tiers_.checkpoints()) kept->check_is_taken_up();
-  if (!store_.counts_.try_reserve(count)) return false;
-  reserved_ += count;
-  // What is reserved is given back in the end.
-  return store_.cache() == nullptr || pool_claim_.try_add(count);
+  if (!try_reserve_rows_without_pool(count)) return false;
+  if (store_.cache() == nullptr || pool_claim_.try_add(count)) return true;
+  reserved_ -= count;
+  store_.counts_.give_back(count);
+  return false;
 }
 
 bool Transaction::try_reserve_rows_without_pool(uint64_t count) {
