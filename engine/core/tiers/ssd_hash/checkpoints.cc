@@ -91,17 +91,17 @@ void SsdHashTier::take_up(std::span<const TierRows> kept) {
   if (is_ready_) throw Error(ErrorKind::kInvalidArgument, shape_.directory + ": take_up() comes once");
   std::map<uint64_t, std::shared_ptr<LogFile>> files;  // by number
   std::set<std::string> needed;
-  uint64_t records_per_file = shape_.records_per_file;
+  uint32_t records_per_file = shape_.records_per_file;
   for (const TierRows& checkpoint : kept) {
     for (const ExtentRows& extent : checkpoint.extents) {
       std::shared_ptr<LogFile>& file = files[extent.extent];
       if (file == nullptr) file = open_extent(shape_, extent, files.size() - 1);
       hold(*file, shape_, checkpoint.checkpoint, extent);
       needed.insert(file->file().path());
-      records_per_file = std::max<uint64_t>(records_per_file, file->capacity);
+      records_per_file = std::max(records_per_file, file->capacity);
     }
   }
-  const uint64_t max_files = kMaxSlots / records_per_file;
+  const uint32_t max_files = kMaxSlots / records_per_file;
   if (files.size() > max_files) {
     throw Error(ErrorKind::kStoreFull, shape_.directory + ": holds more records than can be addressed");
   }
@@ -109,7 +109,7 @@ void SsdHashTier::take_up(std::span<const TierRows> kept) {
   // Nothing has changed so far.
   directory_.remove(found_.paths);
   shape_.records_per_file = records_per_file;
-  shape_.max_files = static_cast<uint32_t>(max_files);
+  shape_.max_files = max_files;
   std::deque<std::shared_ptr<LogFile>> oldest_first;
   for (auto& [number, file] : files) oldest_first.push_back(std::move(file));
   log_.take_up(std::move(oldest_first), found_.last_number + 1, kept.empty() ? 0 : kept.back().checkpoint);

@@ -204,7 +204,7 @@ void Log::erase(std::span<const Place> places) {
   const auto seen = view();
   uint64_t erased = 0;
   for (const Place& place : places) {
-    const uint64_t index = place.slot / shape_.records_per_file;
+    const uint32_t index = shape_.index_of(place.slot);
     if (index >= seen->files->size()) continue;
     const std::shared_ptr<LogFile>& file = (*seen->files)[index];
     const uint32_t record = shape_.record_of(place.slot);

@@ -16,14 +16,14 @@
 namespace embstore::ssd_hash {
 
 // The index has 30 bits for a slot.
-inline constexpr uint64_t kMaxSlots = (uint64_t{1} << 30) - 2;
+inline constexpr uint32_t kMaxSlots = (uint32_t{1} << 30) - 2;
 
 struct LogShape {
   log::TableIdentity table;  // its uuid is 0 where the files go with the process
   std::string directory;
   log::RecordShape record;
   size_t flush_bytes;         // gathered before they go out
-  uint64_t records_per_file;  // of slots
+  uint32_t records_per_file;  // of slots
   uint32_t max_files;
   bool keeps_checkpoints;
   bool direct;      // past the page cache
@@ -39,7 +39,8 @@ struct LogShape {
   Slot slot_of(const LogFile& file, uint64_t record_number) const {
     return static_cast<Slot>(file.index * records_per_file + record_number);
   }
-  uint32_t record_of(Slot slot) const { return static_cast<uint32_t>(slot % records_per_file); }
+  uint32_t index_of(Slot slot) const { return slot / records_per_file; }
+  uint32_t record_of(Slot slot) const { return slot % records_per_file; }
   // "PATH: the record at OFFSET"
   std::string name_of(const LogFile& file, uint32_t record_number) const {
     return file.file().path() + ": the record at " + std::to_string(record.offset(record_number));

@@ -38,8 +38,8 @@ struct RowReader::Batch {
   RowBatch& rows;
   std::vector<DamagedRow>& damaged;
 
-  const std::shared_ptr<LogFile>& file_of(Slot slot, uint64_t records_per_file) const {
-    return (*seen.files)[slot / records_per_file];
+  const std::shared_ptr<LogFile>& file_of(Slot slot, const LogShape& shape) const {
+    return (*seen.files)[shape.index_of(slot)];
   }
 };
 
@@ -117,10 +117,10 @@ bool RowReader::sort_places(const Batch& batch, Scratch& scratch) const {
       std::memcpy(batch.rows.row(i), at + sizeof(log::RecordHeader), shape_.record.row_bytes);
       continue;
     }
-    const uint64_t index = slot / shape_.records_per_file;
+    const uint32_t index = shape_.index_of(slot);
     if (index >= files.size() || files[index] == nullptr) continue;  // erased
     const LogFile& file = *files[index];
-    const uint64_t record = slot % shape_.records_per_file;
+    const uint32_t record = shape_.record_of(slot);
     if (record >= file.capacity) continue;  // erased
     const Mapping* mapping = file.mapping();
     Scratch::Way& way = scratch.ways[index];
@@ -196,19 +196,18 @@ void RowReader::copy_mapped(const Batch& batch, Scratch& scratch) const {
     const Slot slot = batch.places[row].slot;
     addresses[row] = nullptr;
     mapped_rows_.fetch_sub(1, std::memory_order_relaxed);
-    if (batch.file_of(slot, shape_.records_per_file)->is_live(shape_.record_of(slot))) {
+    if (batch.file_of(slot, shape_)->is_live(shape_.record_of(slot))) {
       scratch.to_read.push_back(uint64_t{slot} << 32 | row);
     }
   };
   MappedCopy copy{*this, batch, scratch};
   while (!guarded_copy(&copy_mapped_guarded, &copy)) {
     // The file's rows are read by calls from now on, which say what is wrong with it.
-    const std::shared_ptr<LogFile>& file =
-        batch.file_of(batch.places[copy.next].slot, shape_.records_per_file);
+    const std::shared_ptr<LogFile>& file = batch.file_of(batch.places[copy.next].slot, shape_);
     if (const Mapping* mapping = file->mapping()) mapping->give_up();
     for (size_t row = copy.next; row < addresses.size(); ++row) {
       if (addresses[row] == nullptr) continue;
-      if (batch.file_of(batch.places[row].slot, shape_.records_per_file) == file) read_instead(row);
+      if (batch.file_of(batch.places[row].slot, shape_) == file) read_instead(row);
     }
   }
   for (size_t row = 0; row < addresses.size(); ++row) {
@@ -249,18 +248,17 @@ void RowReader::read_files(const Batch& batch, Scratch& scratch) const {
 size_t RowReader::make_requests(const Batch& batch, Scratch& scratch, size_t next) const {
   const PageVector<uint64_t>& to_read = scratch.to_read;
   const size_t record_bytes = shape_.record.stride;
-  const auto slot_at = [&](size_t n) { return to_read[n] >> 32; };
-  const auto offset_at = [&](size_t n) { return shape_.record.offset(slot_at(n) % shape_.records_per_file); };
+  const auto slot_at = [&](size_t n) { return static_cast<Slot>(to_read[n] >> 32); };
+  const auto offset_at = [&](size_t n) { return shape_.record.offset(shape_.record_of(slot_at(n))); };
   scratch.requests.clear();
   scratch.spans.clear();
   size_t staged = 0;
   while (next < to_read.size() && scratch.requests.size() < kMaxRequests) {
     const size_t first = next;
-    const uint64_t first_slot_after =
-        (slot_at(first) / shape_.records_per_file + 1) * shape_.records_per_file;
+    const uint32_t index = shape_.index_of(slot_at(first));
     uint64_t begin = offset_at(first);
     uint64_t end = begin + record_bytes;
-    for (++next; next < to_read.size() && slot_at(next) < first_slot_after; ++next) {
+    for (++next; next < to_read.size() && shape_.index_of(slot_at(next)) == index; ++next) {
       const uint64_t offset = offset_at(next);
       if (offset > end + kMaxGapBytes || offset + record_bytes > begin + kMaxSpanBytes) break;
       end = offset + record_bytes;
@@ -273,7 +271,7 @@ size_t RowReader::make_requests(const Batch& batch, Scratch& scratch, size_t nex
       next = first;
       break;
     }
-    const LogFile& file = *batch.file_of(static_cast<Slot>(slot_at(first)), shape_.records_per_file);
+    const LogFile& file = *batch.file_of(slot_at(first), shape_);
     scratch.requests.push_back({.file = &file.file(),
                                 .offset = begin,
                                 .data = scratch.staging->data() + staged,
@@ -300,7 +298,7 @@ void RowReader::take_rows(const Batch& batch, const Scratch& scratch, size_t req
     const uint32_t record = shape_.record_of(slot);
     const uint64_t position = shape_.record.offset(record) - span.offset;
     const bool is_there = position + shape_.record.stride <= request.bytes_read;
-    take_row(batch, *batch.file_of(slot, shape_.records_per_file),
+    take_row(batch, *batch.file_of(slot, shape_),
              {record, is_there ? request.data + position : nullptr, request.failure},
              scratch.to_read[n] & 0xffffffffU);
   }
@@ -308,7 +306,7 @@ void RowReader::take_rows(const Batch& batch, const Scratch& scratch, size_t req
 
 void RowReader::take_row_alone(const Batch& batch, uint64_t slot_and_row) const {
   const auto slot = static_cast<Slot>(slot_and_row >> 32);
-  const LogFile& file = *batch.file_of(slot, shape_.records_per_file);
+  const LogFile& file = *batch.file_of(slot, shape_);
   const uint32_t record = shape_.record_of(slot);
   read_requests_.fetch_add(1, std::memory_order_relaxed);
   RecordScan(file, shape_, shape_.record.stride)

@@ -34,15 +34,15 @@ LogShape checked_shape(log::TableIdentity table, std::string directory, const Ss
   const log::RecordShape record(table.layout, /*stride_unit=*/8);
   // Rather now than when the first row leaves memory: throws where a name doesn't fit.
   log::make_header(log::kRowsMagic, table, 0, 0, static_cast<uint32_t>(record.stride));
-  const uint64_t records_per_file =
-      std::clamp<uint64_t>((options.file_bytes - log::kHeaderBytes) / record.stride, 1, kMaxSlots);
+  const auto records_per_file = static_cast<uint32_t>(
+      std::clamp<uint64_t>((options.file_bytes - log::kHeaderBytes) / record.stride, 1, kMaxSlots));
   return {.table = std::move(table),
           .directory = std::move(directory),
           .record = record,
           .flush_bytes = std::max<size_t>(ssd_hash::round_up_to_block(options.buffer_bytes / 8),
                                           ssd_hash::round_up_to_block(record.stride)),
           .records_per_file = records_per_file,
-          .max_files = static_cast<uint32_t>(kMaxSlots / records_per_file),
+          .max_files = kMaxSlots / records_per_file,
           .keeps_checkpoints = options.keeps_checkpoints,
           .direct = options.direct,
           // O_DIRECT is there to spare the page cache, and who names a scheme means it.
