@@ -23,7 +23,7 @@ from embstore.devices import Access
 from embstore.options import StorageType
 from pmemlab.cli import main
 from pmemlab.errors import NotPublishedError, PlanError
-from pmemlab.planning.accesses import step_accesses
+from pmemlab.planning.accesses import SSDHASH_WRITE_AMPLIFICATION, step_accesses
 from pmemlab.planning.cpu_work import CpuWork, measure_cpu_work
 from pmemlab.planning.hit_rates import LeastFrequent
 from pmemlab.planning.plan import Plans, Settings, Workload, make_plans
@@ -219,7 +219,7 @@ def test_what_a_step_does_balances() -> None:
     read = rates[2, Access.FILE_READ, 4096] + rates[2, Access.FILE_READ, 8192]
     # From the middle: rows that go up, read twice, and as many that go down as come from the disk.
     assert rates[1, Access.LOAD, 512] == pytest.approx(2 * up - read)
-    written = rates[2, Access.FILE_WRITE, 1 << 19] * (1 << 19) / (2 * 576)
+    written = rates[2, Access.FILE_WRITE, 1 << 19] * (1 << 19) / (SSDHASH_WRITE_AMPLIFICATION * 576)
     assert written == pytest.approx(read)
     assert rates[0, Access.UPDATE, 512] == pytest.approx(step.distinct_rows)  # none is cached
     assert step.hit_rates[1] + step.hit_rates[2] > up > step.hit_rates[2]

@@ -32,9 +32,7 @@ FileHeader read_header(const std::string& path, files::FileCalls& calls) {
   return header;
 }
 
-// The length of the file, and its name, outlive a power cut.
-void sync_file(const std::string& path, files::FileCalls& calls) {
-  files::File(calls, path, O_RDWR, {.for_the_medium = true}).sync();
+void sync_directory_of(const std::string& path, files::FileCalls& calls) {
   const fs::path parent = fs::path(path).parent_path();
   files::sync_directory(calls, (parent.empty() ? fs::path(".") : parent).string());
 }
@@ -45,34 +43,42 @@ void refuse_earlier(const std::string& path) {
   if (exists(beside)) throw Error(ErrorKind::kStorage, beside + ": " + kEarlierVersionRefusal);
 }
 
+void remove_file(const std::string& path, files::FileCalls& calls) {
+  if (calls.unlink(path.c_str()) == 0) return;
+  const int reason = errno;
+  throw files::FileError(path, "can't be removed", reason);
+}
+
+// The file gets its name when its header is on the medium: so a file of that name is whole, or somebody else's.
 std::unique_ptr<medium::PmemFile> make(const std::string& path, const TableIdentity& table, uint64_t records,
                                        const LibPmem& libpmem, files::FileCalls& calls) {
+  // What isn't a pool's is somebody's, and stays.
   if (exists(path)) {
     const FileHeader header = read_header(path, calls);
-    const HeaderIs is = kind_of(header, kRowsMagic);
-    // What isn't a pool's is somebody's, and stays.
-    if (is != HeaderIs::kOurs && is != HeaderIs::kBlank && is != HeaderIs::kTorn) {
-      check_header(path, header, kRowsMagic, table);
-    }
-    if (calls.unlink(path.c_str()) != 0) {
-      const int reason = errno;
-      throw files::FileError(path, "can't be removed", reason);
-    }
+    if (kind_of(header, kRowsMagic) != HeaderIs::kOurs) check_header(path, header, kRowsMagic, table);
+    remove_file(path, calls);
   }
+  const std::string unfinished = path + ".new";
+  if (exists(unfinished)) remove_file(unfinished, calls);
   const RecordShape shape = shape_in_pool(table.layout);
   try {
-    auto rows = std::make_unique<medium::PmemFile>(libpmem, path, shape.file_bytes(records),
-                                                   LibPmem::kFileCreate | LibPmem::kFileExcl);
-    const FileHeader header =
-        make_header(kRowsMagic, table, /*number=*/0, records, static_cast<uint32_t>(shape.stride));
-    rows->write(0, &header, sizeof header);
-    rows->settle(0, kHeaderBytes);
-    sync_file(path, calls);
-    return rows;
+    {
+      medium::PmemFile rows(libpmem, unfinished, shape.file_bytes(records),
+                            LibPmem::kFileCreate | LibPmem::kFileExcl);
+      const FileHeader header =
+          make_header(kRowsMagic, table, /*number=*/0, records, static_cast<uint32_t>(shape.stride));
+      rows.write(0, &header, sizeof header);
+      rows.settle(0, kHeaderBytes);
+    }
+    files::File file(calls, unfinished, O_RDWR, {.for_the_medium = true});
+    file.sync();
+    file.rename_to(path);
   } catch (...) {
-    calls.unlink(path.c_str());
+    calls.unlink(unfinished.c_str());
     throw;
   }
+  sync_directory_of(path, calls);
+  return std::make_unique<medium::PmemFile>(libpmem, path);
 }
 
 std::unique_ptr<medium::PmemFile> take_up(const std::string& path, const TableIdentity& table,
@@ -109,7 +115,7 @@ std::unique_ptr<medium::PmemFile> take_up(const std::string& path, const TableId
   if (records == records_so_far) return std::make_unique<medium::PmemFile>(libpmem, path);
   auto longer =
       std::make_unique<medium::PmemFile>(libpmem, path, shape.file_bytes(records), LibPmem::kFileCreate);
-  sync_file(path, calls);
+  files::File(calls, path, O_RDWR, {.for_the_medium = true}).sync();  // its length
   return longer;
 }
 

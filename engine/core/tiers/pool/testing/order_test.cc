@@ -86,7 +86,7 @@ void a_commit_asks_as_little_as_it_can_of_the_medium() {
   Medium medium(/*is_pmem=*/true);
   NotedCalls calls;
   Pool pool(directory / "var", kLayout, 20000, medium.calls(), calls);
-  check(calls.notes == Notes{"sync directory", "sync var.pool", "sync directory"},
+  check(calls.notes == Notes{"sync directory", "sync var.pool.new", "name var.pool", "sync directory"},
         "a pool is made in another order");
   pool.write(keys_from(0, 1000), 1);
   check(pool.checkpoints->begin({}) == 1, "another number is given");
