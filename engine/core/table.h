@@ -54,6 +54,8 @@ class Table {
   const std::string& name() const { return parts_.name; }
   int dim() const { return parts_.layout.dim(); }
   int slot_count() const { return parts_.layout.slot_count(); }
+  // What it's made of, for its tests.
+  TableParts& parts() const { return parts_; }
 
   // Copies the rows of `ids` to `out`, ids.size() * dim floats; keys without a row read their initial
   // value. A row that is being updated is read as it was before or as it is after, never in between.

@@ -40,8 +40,8 @@ class PreparedUpdate {
         table_(table) {
     batch_->group(ids_, gradients_.data(), kDim);
     update_ = std::make_unique<GatheredUpdate>(
-        UpdateParts{*table.store, table.filters, table.initial, *table.optimizer}, *batch_, *table.mover,
-        table.reads);
+        UpdateParts{*table.store, table.filters, table.initial, *table.optimizer, table.slot_values.data()},
+        *batch_, *table.mover, table.reads);
     uint64_t new_rows = 0;
     check(update_->prepare(new_rows), "there is no room");
   }
@@ -89,8 +89,7 @@ void readers_see_an_update_although_another_was_taken_back() {
 
 // Slots of the first tier that look as if a row filled them.
 uint64_t filled_slots(const Table& table) {
-  Table::Operation operation(table);
-  const MemoryTier& first = operation.parts().store->tiers().first();
+  const MemoryTier& first = table.parts().store->tiers().first();
   uint64_t filled = 0;
   for (Slot slot = 0; slot < first.untouched_from(); ++slot) filled += first.ranks().is_filled(slot);
   return filled;
@@ -128,7 +127,7 @@ void a_filter_does_not_grow_for_keys_that_it_knows_or_that_have_a_row(std::vecto
   TableSpec spec = table_of(std::move(tiers));
   spec.filter = CounterFilterSpec{.filter_freq = 3};
   Table table(spec);
-  TableParts& parts = Table::Operation(table).parts();
+  const TableParts& parts = table.parts();
   std::vector<int64_t> rows(5000);
   std::iota(rows.begin(), rows.end(), int64_t{0});
   // So many that some shards' counts fill all of the room that they have.

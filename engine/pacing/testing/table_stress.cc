@@ -19,7 +19,7 @@
 #include "errors/error.h"
 #include "keep/checkpoint/restore.h"
 #include "keep/checkpoint/writer.h"
-#include "keep/pool_checkpoint.h"
+#include "keep/table_checkpoint.h"
 #include "pacing/device.h"
 #include "pacing/recording.h"
 #include "pacing/tier_pacer.h"
@@ -128,7 +128,7 @@ struct Storage {
   FilterSpec filter = NoFilter{};
 
   bool has_filter() const { return !std::holds_alternative<NoFilter>(filter); }
-  bool keeps_rows() const { return tiers.back().ssd_hash.keeps_checkpoints; }
+  bool keeps_rows() const { return tiers.back().keeps_rows; }
   bool has_pool() const { return tiers.size() > 1 && tiers[1].kind == "PMEM_POOL"; }
 };
 
@@ -157,13 +157,13 @@ TierSpec ssd_hash(bool keep_files) {
   TierSpec tier{"SSDHASH", std::nullopt, std::nullopt};
   tier.ssd_hash.file_bytes = 64 << 10;
   tier.ssd_hash.buffer_bytes = 128 << 10;
-  tier.ssd_hash.keeps_checkpoints = keep_files;
+  tier.keeps_rows = keep_files;
   return tier;
 }
 
-TierSpec durable_pool(uint64_t size_bytes) { return {"PMEM_POOL", std::nullopt, size_bytes, {}, "SGD"}; }
+TierSpec durable_pool(uint64_t size_bytes) { return {"PMEM_POOL", std::nullopt, size_bytes}; }
 // Above SSD: room for the rows of the largest batch beside those of the first tier and of moves, but not for all keys.
-constexpr uint64_t kSmallPool = (PoolTier::kHeadroomSlots + 456 + 350 + 2800) * 256;
+constexpr uint64_t kSmallPool = (PoolTier::kHeadroomSlots + 456 + 16 + 2800) * 256;
 
 [[maybe_unused]] TierSpec leveldb() { return {"LEVELDB", std::nullopt, std::nullopt}; }
 
@@ -239,7 +239,7 @@ class Checkpoints {
   }
   // What the last save was of.
   void restore(Table& table) {
-    checkpoint::restore_table(table, {.number = 0, .count = 1}, chain_, state_, /*waiting_keys=*/true);
+    table.restore({.number = 0, .count = 1}, chain_, state_, /*waiting_keys=*/true);
   }
 
  private:
@@ -355,6 +355,9 @@ void run(const Options& options, const Storage& storage) {
   table->close();
   table.reset();
   table.emplace(table_spec(storage, directory / "rows"));
+  const std::vector<log::CheckpointId> kept = table->kept_rows();
+  check(kept.size() == 1, "a closed table has another number of checkpoints than one");
+  table->take_over_kept_rows(&kept.front());
   check_equal(table->export_rows(), rows);
   check_ledgers(*table);
 }
@@ -420,11 +423,12 @@ void apply_when_there_is_room(Table& table, const std::vector<int64_t>& ids) {
   }
 }
 
-// Of a pool that has all rows of its checkpoints.
-void check_rows(const std::vector<PoolCheckpoint>& persisted, const std::vector<BegunPoolCheckpoint>& begun) {
-  for (const BegunPoolCheckpoint& wanted : begun) {
-    const auto found = std::find_if(persisted.begin(), persisted.end(),
-                                    [&](const PoolCheckpoint& is) { return is.number == wanted.number; });
+void check_rows(const std::vector<log::KeptCheckpoint>& persisted,
+                const std::vector<BegunCheckpoint>& begun) {
+  for (const BegunCheckpoint& wanted : begun) {
+    const auto found = std::find_if(persisted.begin(), persisted.end(), [&](const log::KeptCheckpoint& is) {
+      return is.number == wanted.number;
+    });
     check(found != persisted.end(), "a durable checkpoint is gone");
     check(found->rows == wanted.rows,
           "a checkpoint has " + std::to_string(found->rows) + " rows of " + std::to_string(wanted.rows));
@@ -437,17 +441,16 @@ void run_persisted(const Options& options, const Storage& storage) {
   constexpr int kCuts = 6;
   const TemporaryDirectory directory;
   const RowLayout layout(kDim, /*slot_count=*/0);
-  CheckpointId id{};
-  BegunPoolCheckpoint last;
+  log::CheckpointId id{};
+  BegunCheckpoint last;
   uint64_t files = 0;
   for (int cut = 0; cut < kCuts; ++cut) {
     Table table(table_spec(storage, directory / "rows"));
     if (cut != 0) {
-      const std::vector<PoolCheckpoint> persisted = table.persisted();
+      const std::vector<log::KeptCheckpoint> persisted = table.persisted();
       check(!persisted.empty() && persisted.back().number == last.number && persisted.back().id == id,
             "a durable checkpoint is gone");
-      restore_pool_checkpoint(table, last.number, {.number = 0, .count = 1}, {}, last.state,
-                              /*waiting_keys=*/true);
+      table.restore_persisted(last.number, {.number = 0, .count = 1}, {}, last.state, /*waiting_keys=*/true);
       check_ledgers(table);
       check(table.row_count() == last.rows, "a checkpoint lost or doubled a row");
       const auto batches = static_cast<double>(last.state.apply_count);
@@ -462,15 +465,15 @@ void run_persisted(const Options& options, const Storage& storage) {
     };
     std::thread persister([&] {
       do {
-        const BegunPoolCheckpoint before = begin();
+        const BegunCheckpoint before = begin();
         ++id[0];
         std::thread finisher([&table, &before, id] { table.finish_persist(before.number, id); });
         last = begin();  // while the one before it is being written
         finisher.join();
         ++id[0];
         table.finish_persist(last.number, id);
-        if (storage.tiers.size() == 2) check_rows(table.persisted(), {before, last});
-        for (const PoolCheckpoint& older : table.persisted()) {
+        check_rows(table.persisted(), {before, last});
+        for (const log::KeptCheckpoint& older : table.persisted()) {
           if (older.number + 1 < last.number) table.drop_persisted(older.number);
         }
       } while (!done.load());
