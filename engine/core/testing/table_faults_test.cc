@@ -134,7 +134,7 @@ class Scenario {
     ssd.ssd_hash.io_scheme = ssd_hash::IoScheme::kPread;
     ssd.ssd_hash.file_bytes = 32 << 10;
     ssd.ssd_hash.buffer_bytes = 128 << 10;
-    ssd.ssd_hash.keeps_checkpoints = keep_files_;
+    ssd.keeps_rows = keep_files_;
     ssd.ssd_hash.file_calls = &calls_;
     return {.name = "var",
             .dim = kDim,
@@ -172,7 +172,12 @@ class Scenario {
   }
 
   void open() {
-    attempt_after_repair("open", [this] { table_.emplace(spec()); });
+    attempt_after_repair("open", [this] {
+      table_.emplace(spec());
+      if (!keep_files_) return;
+      const std::vector<log::CheckpointId> kept = table_->kept_rows();
+      table_->take_over_kept_rows(kept.empty() ? nullptr : &kept.back());
+    });
   }
   void reopen() {
     attempt_after_repair("close", [this] { table_->close(); });
