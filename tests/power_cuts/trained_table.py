@@ -21,8 +21,8 @@ ROW_BYTES = 2 * 16
 KEYS = 120
 CACHE_ROWS = 16
 POOL_BYTES = 2 << 20
-# Few places beside those of moves, of the files, and of 16 rows of DRAM with their headroom.
-POOL_BYTES_ABOVE_SSD = (16 + 256 + 4096 + 350 + 24) * 256
+# Few places beside those of moves, of the header, and of 16 rows of DRAM with their headroom.
+POOL_BYTES_ABOVE_SSD = (16 + 256 + 4096 + 16 + 24) * 256
 BATCH = 12
 STEPS = 24  # a run, at most
 MOST_STEPS = 20 * STEPS  # of all runs

@@ -81,7 +81,7 @@ def arguments(kept_in: Path, *more: str, ssd: Path | None = None) -> list[str]:
     if ssd is None:
         storage = ["--storage-type", "DRAM_PMEM", "--storage-size", "2048", "2000000"]
     else:
-        storage = ["--storage-type", "DRAM_PMEM_SSDHASH", "--storage-size", "2048", "1240000"]
+        storage = ["--storage-type", "DRAM_PMEM_SSDHASH", "--storage-size", "2048", "1154496"]
         storage += ["--storage-path", "-", "-", str(ssd)]
     return [*SMALL, *storage, "--kept-in", str(kept_in), *more]
 
