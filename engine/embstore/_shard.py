@@ -265,6 +265,20 @@ class Shard(Protocol):
         """
         ...
 
+    # --- Of a shard that keeps its files (`SSDHashOption.keep_files`)
+
+    def kept_rows(self) -> list[bytes]:
+        """Ids of the checkpoints that `keep_rows` made and the files still have, oldest first."""
+        ...
+
+    def take_over_kept_rows(self, checkpoint_id: bytes | None) -> None:
+        """Begins with the rows of that checkpoint; with no rows where it is None."""
+        ...
+
+    def keep_rows(self, checkpoint_id: bytes) -> None:
+        """Makes a checkpoint of all rows, and keeps the one before it."""
+        ...
+
     # --- Of a shard with a durable pool; the others raise InvalidArgumentError.
 
     def begin_persist(

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from embstore import _checks, _core
 from embstore._closing_at_exit import close_at_exit
 from embstore._prefetched import Prefetched
 from embstore._several_shards import Later, Part, apply_to_all, look_up_later, wait_for_all
-from embstore._shard import LocalShard, Shard, ShardRows
+from embstore._shard import Shard, ShardRows
 from embstore.devices import Access
 from embstore.errors import (
     EmbStoreError,
@@ -82,7 +82,7 @@ class EmbeddingVariable:
         self._is_shared = False  # with the other workers of a job, who train it too
         self._prefetched = Prefetched()
         if ev_option.storage_option.keeps_rows:
-            _take_over_kept_rows(self._local_shards())
+            _take_over_kept_rows(self._shards)
         close_at_exit(self)
 
     @property
@@ -368,10 +368,6 @@ class EmbeddingVariable:
         if refused is not None:
             raise refused
 
-    def _local_shards(self) -> Sequence[LocalShard]:
-        """Of a variable that keeps files, which none with shards elsewhere does."""
-        return cast("Sequence[LocalShard]", self._shards)
-
     def _keep_rows(self) -> EmbStoreError | None:
         """Makes a checkpoint of the rows in every partition, or returns why one couldn't.
 
@@ -381,7 +377,7 @@ class EmbeddingVariable:
             return None
         checkpoint_id = os.urandom(16)
         try:
-            for shard in self._local_shards():
+            for shard in self._shards:
                 shard.keep_rows(checkpoint_id)
         except EmbStoreError as error:
             return error
@@ -504,7 +500,7 @@ def _columns(rows: ShardRows) -> Sequence[NDArray[Any]]:
     return [rows.keys, rows.values, rows.frequencies, rows.versions, *rows.slots]
 
 
-def _take_over_kept_rows(shards: Sequence[LocalShard]) -> None:
+def _take_over_kept_rows(shards: Sequence[Shard]) -> None:
     """Begins with the newest checkpoint that every shard has; with none if there is no such.
 
     A process that ended while it closed the variable may have left some shards with a newer one.

@@ -278,4 +278,4 @@ def test_shards_come_back_to_the_servers_that_have_what_they_persisted(
         assert head.pmem is not None
         assert joined.pmem is not None
         for place in (head.pmem, joined.pmem):
-            assert list(place.glob("items.part*.checkpoints")), f"a shard persisted at {place}"
+            assert list(place.glob("items.part*.checkpoint-*")), f"a shard persisted at {place}"

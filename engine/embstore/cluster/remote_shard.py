@@ -301,6 +301,16 @@ class RemoteShard:
             waiting_keys=waiting_keys,
         )
 
+    def kept_rows(self) -> list[bytes]:
+        ids: list[bytes] = self._ask("kept_rows")
+        return ids
+
+    def take_over_kept_rows(self, checkpoint_id: bytes | None) -> None:
+        self._ask("take_over_kept_rows", checkpoint_id)
+
+    def keep_rows(self, checkpoint_id: bytes) -> None:
+        self._ask("keep_rows", checkpoint_id)
+
     def begin_persist(
         self,
         path: str,
