@@ -40,8 +40,10 @@ void Table::close() {
   if (keeps_rows()) {
     // Where nobody said what to begin with, the rows of the earlier process stay as they are.
     const bool is_begun = !parts_.store->tiers().checkpoints()->awaits_restore();
-    if (!rows_are_kept_ && is_begun) embstore::keep_rows(parts_, log::draw_uuid());
-    if (is_begun) drop_older_rows(parts_);
+    if (!rows_are_kept_ && is_begun) {
+      embstore::keep_rows(parts_, log::draw_uuid());
+      embstore::drop_older_rows(parts_);
+    }
   }
   parts_.store->tiers().close();  // before the mover goes, which a tier's own thread may be calling
   parts_.mover.reset();
@@ -54,6 +56,11 @@ void Table::keep_rows(const log::CheckpointId& id) {
   if (!parts_.store || rows_are_kept_) return;
   embstore::keep_rows(parts_, id);
   rows_are_kept_ = true;
+}
+
+void Table::drop_older_rows() {
+  MutexLock lock(close_mutex_);
+  if (parts_.store && rows_are_kept_) embstore::drop_older_rows(parts_);
 }
 
 std::vector<log::CheckpointId> Table::kept_rows() const {

@@ -160,8 +160,10 @@ class Table {
   bool keeps_rows() const { return parts_.store->tiers().keeps_rows(); }
   std::vector<log::CheckpointId> kept_rows() const;
   void take_over_kept_rows(const log::CheckpointId* id);
-  // Ends the table as close() does, but that its files, and older checkpoints of its rows, stay until that is called.
+  // Ends the table as close() does, but that its files stay until that is called, and older checkpoints of its rows until
+  // drop_older_rows(): the other partitions of a variable may not have theirs yet.
   void keep_rows(const log::CheckpointId& id);
+  void drop_older_rows();
 
   // Waits for the operations under way and gives memory and files back. Where rows are kept (keep_files), makes a checkpoint of
   // them first: throws Error(kStorage) where that fails, and nothing is lost until the table is destroyed. May be called again.

@@ -276,7 +276,12 @@ class Shard(Protocol):
         ...
 
     def keep_rows(self, checkpoint_id: bytes) -> None:
-        """Makes a checkpoint of all rows, and keeps the one before it."""
+        """Makes a checkpoint of all rows, and keeps the one before it. No other call but close()
+        and those of kept rows is taken afterwards, and a second call makes no other checkpoint."""
+        ...
+
+    def drop_older_rows(self) -> None:
+        """Drops all checkpoints but the one that `keep_rows` made."""
         ...
 
     # --- Of a shard with a durable pool; the others raise InvalidArgumentError.
@@ -457,6 +462,9 @@ class LocalShard:
 
     def keep_rows(self, checkpoint_id: bytes) -> None:
         _core.keep_rows(self._table, checkpoint_id)
+
+    def drop_older_rows(self) -> None:
+        _core.drop_older_rows(self._table)
 
     def apply_count(self) -> int:
         return self._table.apply_count()

@@ -21,6 +21,7 @@ from embstore.errors import (
     EmbStoreError,
     ForkedError,
     InvalidArgumentError,
+    ShardLostError,
     UnsupportedError,
 )
 from embstore.optimizers import Optimizer
@@ -81,6 +82,8 @@ class EmbeddingVariable:
         self._is_elsewhere = any(hasattr(shard, "lookup_later") for shard in self._shards)
         self._is_shared = False  # with the other workers of a job, who train it too
         self._prefetched = Prefetched()
+        # The id of the checkpoint that close() makes where files are kept.
+        self._kept_as = os.urandom(16)
         if ev_option.storage_option.keeps_rows:
             _take_over_kept_rows(self._shards)
         close_at_exit(self)
@@ -345,7 +348,8 @@ class EmbeddingVariable:
 
         If files are kept (`SSDHashOption.keep_files`), close() makes a checkpoint of all rows
         first. StorageError means that it couldn't; nothing is lost then, and close() may be called
-        again.
+        again. Where a shard's process died (ShardLostError), the variable goes on from the newest
+        checkpoint that all shards have.
         """
         if self._is_inherited():
             return
@@ -357,7 +361,12 @@ class EmbeddingVariable:
             refused = error
         if refused is None:
             refused = self._keep_rows()
-        for shard in () if refused and self._option.storage_option.keeps_rows else self._shards:
+        may_be_tried_again = (
+            refused is not None
+            and self._option.storage_option.keeps_rows
+            and not isinstance(refused, ShardLostError)
+        )
+        for shard in () if may_be_tried_again else self._shards:
             try:
                 shard.close()
             except EmbStoreError as error:
@@ -371,14 +380,16 @@ class EmbeddingVariable:
     def _keep_rows(self) -> EmbStoreError | None:
         """Makes a checkpoint of the rows in every partition, or returns why one couldn't.
 
-        All have the same id, and none of them drops its older one before all have it.
+        All have the same id, and older ones are dropped when all have it. A partition that has one
+        makes no other, so the next attempt goes on with that id.
         """
         if not self._option.storage_option.keeps_rows:
             return None
-        checkpoint_id = os.urandom(16)
         try:
             for shard in self._shards:
-                shard.keep_rows(checkpoint_id)
+                shard.keep_rows(self._kept_as)
+            for shard in self._shards:
+                shard.drop_older_rows()
         except EmbStoreError as error:
             return error
         return None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import assert_gone
 from sharded import assert_same, remote_shards, train, twins
 
 import embstore as es
@@ -102,3 +103,34 @@ def test_an_error_that_isnt_embstores_own_is_named() -> None:
     error = wire.unpack_refusal(packed, "the shard var")
     assert type(error) is EmbStoreError
     assert str(error) == "MemoryError: no room (the shard var)"
+
+
+def test_a_table_that_keeps_its_files_is_closed_although_a_shard_died(tmp_path: Path) -> None:
+    storage = es.StorageOption(
+        es.StorageType.DRAM_SSDHASH,
+        [None, tmp_path],
+        [32 * 48, 1 << 20],
+        ssdhash_option=es.SSDHashOption(keep_files=True),
+    )
+
+    def make() -> es.EmbeddingVariable:
+        return es.get_embedding_variable(
+            "var",
+            3,
+            optimizer=es.optimizers.Adam(0.1),
+            ev_option=es.EmbeddingVariableOption(storage_option=storage),
+            shards=2,
+        )
+
+    with make() as var:
+        train(var, seed=1)
+        kept = var.export()
+    var = make()
+    train(var, seed=2)
+    living, dying = remote_shards(var)
+    os.kill(dying.process_id, signal.SIGKILL)
+    with pytest.raises(ShardLostError, match=TELLS_WHAT_TO_DO):
+        var.close()
+    assert_gone([living.process_id])
+    with make() as again:
+        assert_same(again.export(), kept)  # the newest rows that both shards have

@@ -211,6 +211,9 @@ void bind_keeping(nb::module_& module) {
         table->keep_rows(wanted);
       },
       "table"_a, "id"_a);
+  module.def(
+      "drop_older_rows", [](const TableHandle& table) { table->drop_older_rows(); }, "table"_a,
+      nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace

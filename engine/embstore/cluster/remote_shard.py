@@ -311,6 +311,9 @@ class RemoteShard:
     def keep_rows(self, checkpoint_id: bytes) -> None:
         self._ask("keep_rows", checkpoint_id)
 
+    def drop_older_rows(self) -> None:
+        self._ask("drop_older_rows")
+
     def begin_persist(
         self,
         path: str,
