@@ -47,6 +47,7 @@ void Table::close() {
   }
   parts_.store->tiers().close();  // before the mover goes, which a tier's own thread may be calling
   parts_.mover.reset();
+  parts_.reads.take();  // batches of the store
   parts_.store.reset();
 }
 
@@ -91,34 +92,24 @@ void Table::lookup(std::span<const int64_t> ids, float* out, bool train,
     misses_.fetch_add(looked_up - hits, std::memory_order_relaxed);
   };
   if (!parts_.mover) {
-    StagedRows none(parts_.layout);
-    count(look_up.read_first_tier(ids, out, none, wanted_refs));
+    count(look_up.read_first_tier(ids, out, nullptr, wanted_refs));
     return;
   }
-  Mover& mover = *parts_.mover;
-  ServedBatch batch = mover.take_spare_batch();
-  batch.lower.start(parts_.store->tiers());
+  BatchPtr batch = parts_.store->start_batch();
   if (train) {
-    count(look_up.read_first_tier(ids, out, batch.lower, wanted_refs));
-    if (batch.lower.empty()) {
-      mover.recycle(std::move(batch));
-      return;
-    }
-    if (!parts_.reads.updates_follow()) {
-      look_up.read_lower(out, batch.lower, RowPart::kWeights);
-      mover.recycle(std::move(batch));
-      return;
-    }
-    look_up.read_lower(out, batch.lower, RowPart::kAll);
-    for (ServedBatch& gone : parts_.reads.keep(std::move(batch))) mover.recycle(std::move(gone));
+    count(look_up.read_first_tier(ids, out, batch.get(), wanted_refs));
+    if (batch->empty()) return;
+    if (!parts_.reads.updates_follow()) return look_up.read_lower(out, *batch, RowPart::kWeights);
+    look_up.read_lower(out, *batch, RowPart::kAll);
+    parts_.reads.keep(std::move(batch));
     return;
   }
-  batch.first_stamp = parts_.clock.begin_batch(ids.size());
-  batch.ids.assign(ids.begin(), ids.end());
-  batch.refs.resize(ids.size());
-  count(look_up.read_first_tier(ids, out, batch.lower, batch.refs.data()));
-  if (!batch.lower.empty()) look_up.read_lower(out, batch.lower, RowPart::kAll);
-  mover.count_served(std::move(batch));
+  batch->first_stamp = parts_.clock.begin_batch(ids.size());
+  batch->ids.assign(ids.begin(), ids.end());
+  batch->refs.resize(ids.size());
+  count(look_up.read_first_tier(ids, out, batch.get(), batch->refs.data()));
+  if (!batch->empty()) look_up.read_lower(out, *batch, RowPart::kAll);
+  parts_.mover->count_served(std::move(batch));
 }
 
 void Table::lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const {
@@ -143,10 +134,7 @@ template <class Visit>
 void visit_facts(TableParts& table, std::span<const int64_t> ids, Visit visit) {
   RowStore& store = *table.store;
   RowBatch row(table.layout);
-  Phase phase(store.tiers().first().meter());
-  for (size_t t = 1; t < store.tiers().size(); ++t) {
-    if (store.tiers().memory(t) != nullptr) phase.also_at(store.tiers().tier(t).meter());
-  }
+  MemoryPhase phase(store.tiers());
   for (size_t i = 0; i < ids.size(); ++i) {
     const KeyHash hash = hash_key(ids[i]);
     IndexShard& shard = store.shard_of_hash(hash);

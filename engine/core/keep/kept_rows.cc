@@ -26,14 +26,14 @@ void bring_up(RowStore& store, Mover& mover, size_t t, std::span<const RankedKey
   const size_t most =
       std::max<size_t>(1, std::min<uint64_t>(kRowsAtATime, store.tiers().headroom_rows(0) / 2));
   RowBatch rows(store.layout());
-  std::vector<DamagedRow> damaged;
   for (size_t first = 0; first < ranked.size(); first += most) {
     const auto some = ranked.subspan(first, std::min(most, ranked.size() - first));
     std::vector<int64_t> keys(some.size());
     std::transform(some.begin(), some.end(), keys.begin(), [](const RankedKey& row) { return row.key; });
-    store.read_settled(keys, rows, damaged);
-    if (!damaged.empty()) {
-      throw DamagedRowsError({keys[damaged.front().position]}, damaged.front().reason);
+    store.read_settled(keys, rows);
+    if (!rows.damaged().empty()) {
+      const auto& [position, reason] = *rows.damaged().begin();
+      throw DamagedRowsError({keys[position]}, reason);
     }
     std::optional<SlotClaim> claim;
     std::optional<FirstTierSlots> slots;

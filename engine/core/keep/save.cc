@@ -46,19 +46,15 @@ class RowVisits {
   template <class Visit>
   void visit(std::span<const int64_t> keys, Visit visit_row) {
     const size_t most = rows_at_a_time(table_.layout);
-    std::vector<DamagedRow> damaged;
     for (size_t first = 0; first < keys.size(); first += most) {
       const auto some = keys.subspan(first, std::min(most, keys.size() - first));
-      damaged.clear();
-      table_.store->read_settled(some, rows_, damaged);
-      std::vector<bool> is_damaged(damaged.empty() ? 0 : some.size());
-      for (const DamagedRow& row : damaged) {
-        is_damaged[row.position] = true;
-        if (damaged_.empty()) first_damage_ = row.reason;
-        damaged_.push_back(some[row.position]);
+      table_.store->read_settled(some, rows_);
+      for (const auto& [position, reason] : rows_.damaged()) {
+        if (damaged_.empty()) first_damage_ = reason;
+        damaged_.push_back(some[position]);
       }
       for (size_t i = 0; i < some.size(); ++i) {
-        if (is_damaged.empty() || !is_damaged[i]) visit_row(first + i, rows_.header(i), rows_.row(i));
+        if (!rows_.is_damaged(i)) visit_row(first + i, rows_.header(i), rows_.row(i));
       }
     }
   }

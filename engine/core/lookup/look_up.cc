@@ -47,7 +47,7 @@ void LookUp::copy_initial_value(KeyHash hash, int64_t key, float* out) const {
   std::copy_n(waits ? initial_.no_permission() : initial_.of(key), store_.layout().dim(), out);
 }
 
-uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, StagedRows& lower,
+uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, BatchInFlight* lower,
                                  RowRef* refs) const {
   const MemoryTier& first = store_.tiers().first();
   Phase phase(first.meter());
@@ -77,7 +77,7 @@ uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, Stage
 // buckets with those of rows. Inlined so that `gather` is known not to escape, and its members stay in registers.
 template <class Gather>
 [[gnu::always_inline]] inline uint64_t LookUp::find_rows(std::span<const int64_t> ids, float* out,
-                                                         StagedRows& lower, RowRef* refs, Gather& gather,
+                                                         BatchInFlight* lower, RowRef* refs, Gather& gather,
                                                          std::vector<size_t>& changed) const {
   const auto dim = static_cast<size_t>(store_.layout().dim());
   const bool is_filtered = filters_.any();
@@ -103,7 +103,7 @@ template <class Gather>
     } else if (!hit.ref) {
       copy_initial_value(hash, ids[i], out + i * dim);
     } else if (hit.ref.tier() != 0) [[unlikely]] {
-      lower.add(ids[i], hash, hit, i);
+      lower->add(ids[i], hit, i);
     } else {
       gather.add({&hit.bucket->guard, hit.state, hit.ref.slot(), i});
       ++hits;
@@ -128,7 +128,7 @@ template <class Gather>
   return hits;
 }
 
-void LookUp::read_lower(float* out, StagedRows& lower, RowPart part) const {
+void LookUp::read_lower(float* out, BatchInFlight& lower, RowPart part) const {
   constexpr size_t kRowsAhead = 8;
   const auto dim = static_cast<size_t>(store_.layout().dim());
   lower.read(store_.tiers(), part);
@@ -136,20 +136,20 @@ void LookUp::read_lower(float* out, StagedRows& lower, RowPart part) const {
   std::vector<int64_t> damaged;
   std::string first_damage;
   for (size_t i = 0; i < lower.size(); ++i) {
-    if (i + kRowsAhead < lower.size()) prefetch_line(lower.wanted(i + kRowsAhead).hit.bucket);
-    const auto& [key, hash, hit, position] = lower.wanted(i);
+    if (i + kRowsAhead < lower.size()) prefetch_line(lower.found(i + kRowsAhead).hit.bucket);
+    const BatchInFlight::Found& found = lower.found(i);
     std::string damage;
     // A neighbour's change voids what was found, not the row.
-    if (lower.holds(i) || lower.holds_at(i, reader.find(hash, key).ref, store_.tiers())) {
+    if (lower.holds(i) || lower.holds_at(i, reader.find(found.hash(), found.key).ref, store_.tiers())) {
       if (!lower.is_damaged(i)) {
-        std::copy_n(lower.row(i), dim, out + position * dim);
+        std::copy_n(lower.row(i), dim, out + found.tag * dim);
         continue;
       }
       damage = lower.damage(i);
-    } else if (read_one(key, out + position * dim, damage)) {  // it moved meanwhile
+    } else if (read_one(found.key, out + found.tag * dim, damage)) {  // it moved meanwhile
       continue;
     }
-    damaged.push_back(key);
+    damaged.push_back(found.key);
     if (first_damage.empty()) first_damage = damage;
   }
   if (!damaged.empty()) throw DamagedRowsError(std::move(damaged), first_damage);
@@ -158,9 +158,9 @@ void LookUp::read_lower(float* out, StagedRows& lower, RowPart part) const {
 bool LookUp::read_one(int64_t key, float* out, std::string& damage) const {
   const KeyHash hash = hash_key(key);
   IndexReader reader(store_.index());
-  StagedRows staged(store_.layout());
+  const BatchPtr batch = store_.start_batch();
   for (;;) {
-    staged.start(store_.tiers());
+    batch->start(store_.tiers());
     const IndexHit hit = reader.find(hash, key);
     if (!hit.ref) {
       copy_initial_value(hash, key, out);
@@ -179,14 +179,14 @@ bool LookUp::read_one(int64_t key, float* out, std::string& damage) const {
       if (is_whole) return true;
       continue;
     }
-    staged.add(key, hash, hit, 0);
-    staged.read(store_.tiers(), RowPart::kWeights);
-    if (!staged.holds(0)) continue;
-    if (staged.is_damaged(0)) {
-      damage = staged.damage(0);
+    batch->add(key, hit);
+    batch->read(store_.tiers(), RowPart::kWeights);
+    if (!batch->holds(0)) continue;
+    if (batch->is_damaged(0)) {
+      damage = batch->damage(0);
       return false;
     }
-    std::copy_n(staged.row(0), store_.layout().dim(), out);
+    std::copy_n(batch->row(0), store_.layout().dim(), out);
     return true;
   }
 }

@@ -9,7 +9,6 @@
 #include "admission/shard_filters.h"
 #include "row/initial_rows.h"
 #include "store/row_store.h"
-#include "store/staged_rows.h"
 
 namespace embstore {
 
@@ -21,18 +20,20 @@ class LookUp {
 
   // Copies what the first tier has, and initial values, to out + position * dim; adds the rows that lower tiers
   // have to `lower`, tagged with their positions; writes where each id's row is to `refs`, unless it's null.
-  // Returns how many rows the first tier had. REQUIRES: a guard of the epochs is held until `lower` is done.
-  uint64_t read_first_tier(std::span<const int64_t> ids, float* out, StagedRows& lower, RowRef* refs) const;
+  // Returns how many rows the first tier had. REQUIRES: a guard of the epochs is held until `lower` is done; `lower` is
+  // null only where there is one tier.
+  uint64_t read_first_tier(std::span<const int64_t> ids, float* out, BatchInFlight* lower,
+                           RowRef* refs) const;
 
   // Reads what was added to `lower`, tier by tier and in one batch each. Throws DamagedRowsError for those that a
   // medium doesn't give back, when all others are there.
-  void read_lower(float* out, StagedRows& lower, RowPart part) const;
+  void read_lower(float* out, BatchInFlight& lower, RowPart part) const;
 
  private:
   // read_first_tier() with its rows going to `gather`, which adds the positions of those that have to be found again
   // to `changed`.
   template <class Gather>
-  uint64_t find_rows(std::span<const int64_t> ids, float* out, StagedRows& lower, RowRef* refs,
+  uint64_t find_rows(std::span<const int64_t> ids, float* out, BatchInFlight* lower, RowRef* refs,
                      Gather& gather, std::vector<size_t>& changed) const;
   // One row, wherever it is. False where a medium doesn't give it back: `damage` says why.
   bool read_one(int64_t key, float* out, std::string& damage) const;

@@ -3,10 +3,11 @@
 
 #include <atomic>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
-#include "movement/access_log.h"
+#include "memory/page_vector.h"
+#include "row/key_hash.h"
+#include "store/spare_batches.h"
 #include "threads/mutex.h"
 
 namespace embstore {
@@ -15,30 +16,11 @@ class RecentReads {
  public:
   // False where what was kept last went unused: whole rows needn't be read then, nor kept, until an update comes.
   bool updates_follow() const { return updates_follow_.load(std::memory_order_relaxed); }
-  // Keeps what a look-up read; returns what goes for its sake, or is too much to be kept. Of the earlier ones only
-  // so much stays as a processor's cache holds: look-ups that no update follows work in the same memory again then.
-  std::vector<ServedBatch> keep(ServedBatch&& batch) {
-    std::vector<ServedBatch> gone;
-    MutexLock lock(mutex_);
-    bytes_ += batch.size_bytes();
-    batches_.push_back(std::move(batch));
-    size_t oldest = 0;
-    while (oldest < batches_.size() &&
-           bytes_ > (oldest + 1 == batches_.size() ? kMostBytes : kMostBytesOfSeveral)) {
-      bytes_ -= batches_[oldest].size_bytes();
-      gone.push_back(std::move(batches_[oldest++]));
-    }
-    batches_.erase(batches_.begin(), batches_.begin() + static_cast<ptrdiff_t>(oldest));
-    if (oldest != 0) updates_follow_.store(false, std::memory_order_relaxed);
-    return gone;
-  }
+  // Keeps what a look-up read, unless it's too much. Of the earlier ones only so much stays as a processor's cache
+  // holds: look-ups that no update follows work in the same memory again then.
+  void keep(BatchPtr batch);
   // All of them, the newest last.
-  std::vector<ServedBatch> take() {
-    MutexLock lock(mutex_);
-    bytes_ = 0;
-    updates_follow_.store(true, std::memory_order_relaxed);
-    return std::exchange(batches_, {});
-  }
+  std::vector<BatchPtr> take();
 
  private:
   static constexpr size_t kMostBytes = size_t{8} << 20;
@@ -46,8 +28,36 @@ class RecentReads {
 
   std::atomic<bool> updates_follow_{true};
   Mutex mutex_;
-  std::vector<ServedBatch> batches_ GUARDED_BY(mutex_);
+  std::vector<BatchPtr> batches_ GUARDED_BY(mutex_);
   size_t bytes_ GUARDED_BY(mutex_) = 0;
+};
+
+// What an update has taken of them, by key. What it had no use for goes back in the end: what other threads' look-ups
+// read, their updates will want.
+class TakenReads {
+ public:
+  explicit TakenReads(RecentReads& reads) : reads_(reads) {}
+  ~TakenReads();
+  TakenReads(const TakenReads&) = delete;
+  TakenReads& operator=(const TakenReads&) = delete;
+
+  // Takes what was kept since.
+  void take();
+  // The key's row, which is at `now`, as it was read last; empty where it wasn't read, or isn't what was read any more.
+  RowInFlight find(KeyHash hash, int64_t key, RowRef now, const TierStack& tiers);
+
+ private:
+  struct Entry {
+    uint32_t batch = 0;  // its number, plus one; 0: the entry is empty
+    uint32_t row = 0;
+  };
+  // The key's entry, or the empty one that it would get. REQUIRES: there are entries.
+  Entry& entry(KeyHash hash, int64_t key);
+
+  RecentReads& reads_;
+  std::vector<BatchPtr> batches_;
+  std::vector<bool> is_of_use_;  // by number of the batch
+  PageVector<Entry> table_;      // open addressing
 };
 
 }  // namespace embstore

@@ -14,8 +14,7 @@ constexpr size_t kBucketsFetchedAhead = 16;
 
 }  // namespace
 
-Demotion::Demotion(RowStore& store, CacheStrategy strategy)
-    : store_(store), strategy_(strategy), rows_(store.layout()) {
+Demotion::Demotion(RowStore& store, CacheStrategy strategy) : store_(store), strategy_(strategy) {
   for (size_t t = 0; t + 1 < store.tiers().size(); ++t)
     coldest_.emplace_back(*store.tiers().ranked(t), strategy);
 }
@@ -77,38 +76,29 @@ uint64_t Demotion::rows_to_go(size_t t, Which which) const {
 bool Demotion::demote(size_t t, uint64_t count, Which which) {
   if (count == 0) return false;
   const Epochs::Guard guard = store_.epochs().enter();
-  const uint64_t pinned = choose(t, count, which);
-  if (leaving_.empty()) {
+  const BatchPtr leaving = store_.start_batch();
+  const uint64_t pinned = choose(t, count, which, *leaving);
+  if (leaving->empty()) {
     if (pinned != 0) return false;
     // Rows that were accessed since they were ranked: the next round finds colder ones.
     std::this_thread::yield();
     return rows_to_go(t, which) != 0;
   }
-  const InclusiveCache* const cache = store_.cache();
-  places_.clear();
-  for (Leaving& row : leaving_) {
-    if (cache != nullptr && cache->copy_of(RowRef(static_cast<uint32_t>(t), row.place.slot))) continue;
-    row.copy = places_.size();
-    places_.push_back(row.place);
-  }
-  damaged_.clear();
-  store_.tiers().tier(t).read_rows(places_, RowPart::kAll, rows_, damaged_);
-  if (!damaged_.empty()) leave_damaged(t);
-  demoted_.fetch_add(refer_to_copies(t), std::memory_order_relaxed);
+  leaving->read(store_.tiers());
+  if (!leaving->rows_of(t).damaged().empty()) note_damaged(t, leaving->rows_of(t));
+  demoted_.fetch_add(refer_to_copies(t, *leaving), std::memory_order_relaxed);
   return true;
 }
 
-void Demotion::leave_damaged(size_t t) {
+void Demotion::note_damaged(size_t t, const RowBatch& rows) {
   const SlotRanks& ranks = store_.tiers().ranked(t)->ranks();
   // Those that have left their slots since needn't be known any more.
   std::erase_if(unreadable_, [&](const Unreadable& known) {
     return known.tier == t && ranks.rank(known.row.slot, strategy_) != known.row.rank;
   });
-  for (const DamagedRow& damaged : damaged_) {
-    const auto row = std::find_if(leaving_.begin(), leaving_.end(),
-                                  [&](const Leaving& leaving) { return leaving.copy == damaged.position; });
-    row->copy = kNoCopy;
-    unreadable_.push_back({t, {ranks.rank(row->place.slot, strategy_), row->place.slot}});
+  for (const auto& [position, reason] : rows.damaged()) {
+    const Slot slot = rows.places()[position].slot;
+    unreadable_.push_back({t, {ranks.rank(slot, strategy_), slot}});
   }
 }
 
@@ -118,7 +108,7 @@ bool Demotion::is_unreadable(size_t t, const ColdestRows::Candidate& row) const 
   });
 }
 
-uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
+uint64_t Demotion::choose(size_t t, uint64_t count, Which which, BatchInFlight& leaving) {
   const RankedTier& from = *store_.tiers().ranked(t);
   IndexReader reader(store_.index());
   const std::vector<ColdestRows::Candidate>& coldest = coldest_[t].next(count + unreadable_.size());
@@ -144,64 +134,71 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
       continue;
     }
     const int64_t key = from.key(slot);
-    const KeyHash hash = hash_key(key);
-    const IndexHit hit = reader.find(hash, key);
+    const IndexHit hit = reader.find(hash_key(key), key);
     if (hit.ref != RowRef(static_cast<uint32_t>(t), slot)) continue;
     // Accessed since it was ranked: not the coldest any more. An access from here on changes the bucket.
     if (from.ranks().rank(slot, strategy_) != rank) continue;
-    candidates_.push_back({{key, slot}, hash, hit});
+    candidates_.push_back({key, hit});
   }
   // As many as are still too many: rows may have been promoted from here since they were counted.
   candidates_.resize(std::min<uint64_t>(candidates_.size(), rows_to_go(t, which)));
-  leaving_.clear();
-  for (const uint32_t i :
-       in_order_of_shards(candidates_.size(), [this](size_t row) { return candidates_[row].hash; })) {
-    leaving_.push_back(candidates_[i]);
+  const InclusiveCache* const cache = store_.cache();
+  for (const uint32_t i : in_order_of_shards(candidates_.size(),
+                                             [this](size_t row) { return hash_key(candidates_[row].key); })) {
+    const auto& [key, hit] = candidates_[i];
+    if (cache != nullptr && cache->copy_of(hit.ref)) {
+      leaving.add_unread(key, hit);
+    } else {
+      leaving.add(key, hit);
+    }
   }
   return pinned;
 }
 
-RowRef Demotion::place_below(size_t t, const Leaving& row, RowCopies& copies) const {
-  const RowRef from(static_cast<uint32_t>(t), row.place.slot);
+RowRef Demotion::place_below(const BatchInFlight::Found& row, const RowBatch& rows, RowCopies& copies) const {
+  const RowRef from = row.hit.ref;
   if (InclusiveCache* const cache = store_.cache()) {
     if (const std::optional<RowRef> copy = cache->copy_of(from)) {
-      cache->goes_to_copy(row.place.key, from, *copy);
+      cache->goes_to_copy(row.key, from, *copy);
       return *copy;
     }
   }
-  return row.copy == kNoCopy ? RowRef() : copies.place(row.copy);
+  const bool was_read = row.row != BatchInFlight::kUnread && !rows.is_damaged(row.row);
+  return was_read ? copies.place(row.row) : RowRef();
 }
 
-uint64_t Demotion::refer_to_copies(size_t t) {
+uint64_t Demotion::refer_to_copies(size_t t, const BatchInFlight& leaving) {
   const SlotRanks& ranks = store_.tiers().ranked(t)->ranks();
-  RowCopies copies(store_, t + 1, rows_);
-  Transaction fall(store_, leaving_.size());
+  const RowBatch& rows = leaving.rows_of(t);
+  RowCopies copies(store_, t + 1, rows);
+  Transaction fall(store_, leaving.size());
   std::vector<IndexEntry> entries;
-  entries.reserve(leaving_.size());
-  for (size_t first = 0; first < leaving_.size();) {
-    const int number = shard_of(leaving_[first].hash);
+  entries.reserve(leaving.size());
+  for (size_t first = 0; first < leaving.size();) {
+    const int number = shard_of(leaving.found(first).hash());
     IndexShard& shard = store_.shard(number);
     MutexLock lock(shard.mutex);
     // First which rows are still what was copied, then the changes: they would look like others'.
     entries.clear();
     size_t end = first;
-    for (; end < leaving_.size() && shard_of(leaving_[end].hash) == number; ++end) {
-      if (end + kBucketsFetchedAhead < leaving_.size()) {
-        prefetch_line(leaving_[end + kBucketsFetchedAhead].hit.bucket);
+    for (; end < leaving.size() && shard_of(leaving.found(end).hash()) == number; ++end) {
+      if (end + kBucketsFetchedAhead < leaving.size()) {
+        prefetch_line(leaving.found(end + kBucketsFetchedAhead).hit.bucket);
       }
-      const Leaving& row = leaving_[end];
-      const IndexEntry entry = shard.entry(row.hash, row.place.key);
-      const bool is_pinned = t == 0 && ranks.pins(row.place.slot) != 0;
-      const bool unchanged = entry && entry.bucket == row.hit.bucket && row.hit.holds() && !is_pinned;
+      const BatchInFlight::Found& row = leaving.found(end);
+      const IndexEntry entry = shard.entry(row.hash(), row.key);
+      const bool is_pinned = t == 0 && ranks.pins(row.hit.ref.slot()) != 0;
+      const bool unchanged = entry && entry.bucket == row.hit.bucket && leaving.holds(end) && !is_pinned;
       entries.push_back(unchanged ? entry : IndexEntry{});
     }
     for (size_t i = first; i < end; ++i) {
       const IndexEntry& entry = entries[i - first];
       if (!entry) continue;
-      const RowRef to = place_below(t, leaving_[i], copies);
+      const BatchInFlight::Found& row = leaving.found(i);
+      const RowRef to = place_below(row, rows, copies);
       if (!to) continue;
-      fall.move(shard, entry, leaving_[i].place.key, to);
-      coldest_[t].left(leaving_[i].place.slot);
+      fall.move(shard, entry, row.key, to);
+      coldest_[t].left(row.hit.ref.slot());
     }
     first = end;
   }

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "movement/coldest_rows.h"
-#include "row/row_batch.h"
 #include "store/row_store.h"
 #include "store/transaction.h"
 
@@ -42,27 +41,20 @@ class Demotion {
   uint64_t demoted_rows() const { return demoted_.load(std::memory_order_relaxed); }
 
  private:
-  struct Leaving {
-    Place place;
-    KeyHash hash;
-    IndexHit hit;
-    size_t copy = kNoCopy;  // among those that are written
-  };
-  // Of a row that the tier below has already, or that can't be read.
-  static constexpr size_t kNoCopy = static_cast<size_t>(-1);
   // Which rows are to go: those that are too many, as many as there still are when they are chosen, or any.
   enum class Which { kExcess, kAny };
   uint64_t rows_to_go(size_t t, Which which) const;
   // Moves up to `count` of tier t's coldest rows down; false where nothing but pinned rows is left to go.
   bool demote(size_t t, uint64_t count, Which which);
-  // Sets leaving_ to the coldest rows, by shard; returns how many of the coldest are pinned.
-  uint64_t choose(size_t t, uint64_t count, Which which);
-  // Has damaged_'s rows stay, now and later; whoever wants them is told.
-  void leave_damaged(size_t t);
+  // Adds the coldest rows to `leaving`, by shard, and to be read where the tier below doesn't have them already; returns
+  // how many of the coldest are pinned.
+  uint64_t choose(size_t t, uint64_t count, Which which, BatchInFlight& leaving);
+  // Has damaged rows stay from now on; whoever wants them is told.
+  void note_damaged(size_t t, const RowBatch& rows);
   bool is_unreadable(size_t t, const ColdestRows::Candidate& row) const;
   // Where the row goes: to the copy that is written now, or to one that the tier below has. Nothing where it has none any more.
-  RowRef place_below(size_t t, const Leaving& row, RowCopies& copies) const;
-  uint64_t refer_to_copies(size_t t);
+  RowRef place_below(const BatchInFlight::Found& row, const RowBatch& rows, RowCopies& copies) const;
+  uint64_t refer_to_copies(size_t t, const BatchInFlight& leaving);
 
   RowStore& store_;
   const CacheStrategy strategy_;
@@ -74,12 +66,11 @@ class Demotion {
   };
   std::vector<Unreadable> unreadable_;
   std::atomic<uint64_t> demoted_{0};
-  // What is worked on, kept for its memory.
-  std::vector<Leaving> candidates_;
-  std::vector<Leaving> leaving_;
-  std::vector<Place> places_;
-  RowBatch rows_;
-  std::vector<DamagedRow> damaged_;
+  struct Candidate {
+    int64_t key;
+    IndexHit hit;
+  };
+  std::vector<Candidate> candidates_;  // kept for its memory
 };
 
 }  // namespace embstore

@@ -33,8 +33,7 @@ Mover::Mover(RowStore& store, CacheStrategy strategy)
             return claim_for_promotion(count);
           },
           std::max<size_t>(1, store.tiers().headroom_rows(0) / 2)),
-      demotion_(store, strategy),
-      log_(store.layout()) {
+      demotion_(store, strategy) {
   store_.tiers().start_compaction(relocator_);
   EvictionPool::instance();  // a bad number of threads is told here rather than by a look-up
 }
@@ -89,12 +88,11 @@ bool Mover::has_work() const { return !log_.empty() || store_.has_excess(); }
 
 // --- Counting
 
-void Mover::count_served(ServedBatch&& batch) {
+void Mover::count_served(BatchPtr batch) {
   // Behind the look-ups that wait already, so that all of them get on.
   const bool has_room = log_.waiting_bytes() <= kMostWaitingBytes && look_ups_waiting_.load() == 0;
-  if (!has_room && !wait_for_room_in_log(batch.size_bytes())) {
-    forgotten_.fetch_add(batch.ids.size(), std::memory_order_relaxed);
-    recycle(std::move(batch));
+  if (!has_room && !wait_for_room_in_log(batch->size_bytes())) {
+    forgotten_.fetch_add(batch->ids.size(), std::memory_order_relaxed);
   } else {
     log_.append(std::move(batch));
   }
@@ -121,10 +119,8 @@ bool Mover::wait_for_room_in_log(size_t bytes) {
 }
 
 void Mover::count_waiting(size_t bytes) {
-  std::vector<ServedBatch> batches = log_.take_oldest(bytes);
-  if (batches.empty()) return;
-  promotion_.count(batches);
-  for (ServedBatch& batch : batches) log_.recycle(std::move(batch));
+  const std::vector<BatchPtr> batches = log_.take_oldest(bytes);
+  if (!batches.empty()) promotion_.count(batches);
 }
 
 // --- Moving

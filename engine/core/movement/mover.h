@@ -36,11 +36,9 @@ class Mover final : private EvictionPool::Job {
   SlotClaim claim(uint64_t count);
 
   // --- What serving look-ups read is counted, and promoted, soon after.
-  ServedBatch take_spare_batch() { return log_.take_spare(); }
-  void recycle(ServedBatch&& batch) { log_.recycle(std::move(batch)); }
   // If the eviction threads are far behind, the look-up first counts as much itself as it adds. While moves are held off,
   // or fail, accesses are forgotten then, and counted as that.
-  void count_served(ServedBatch&& batch);
+  void count_served(BatchPtr batch);
 
   // To be called, without locks, after rows came to the first tier or left it: sets the eviction threads to work
   // if there is something to do.

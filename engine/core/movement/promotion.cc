@@ -1,10 +1,6 @@
 #include "movement/promotion.h"
 
-#include <algorithm>
-
-#include "access/phase.h"
-#include "platform/prefetch.h"
-#include "store/shard_order.h"
+#include "store/rise.h"
 
 namespace embstore {
 namespace {
@@ -14,15 +10,15 @@ constexpr size_t kRowsFetchedAhead = 8;
 
 }  // namespace
 
-void Promotion::count(std::span<const ServedBatch> batches) {
-  PageVector<Accesses> missed;
+void Promotion::count(std::span<const BatchPtr> batches) {
+  PageVector<ServedAccess> missed;
   // All of what is known before any row moves, so that none goes down that was accessed.
-  for (const ServedBatch& batch : batches) count_hits(batch, missed);
-  for (const ServedBatch& batch : batches) count_lower(batch, missed);
+  for (const BatchPtr& batch : batches) count_hits(*batch, missed);
+  for (const BatchPtr& batch : batches) promote(*batch, missed);
   count_missed(std::move(missed));
 }
 
-void Promotion::count_hits(const ServedBatch& batch, PageVector<Accesses>& missed) {
+void Promotion::count_hits(const BatchInFlight& batch, PageVector<ServedAccess>& missed) {
   SlotRanks& ranks = store_.tiers().first().ranks();
   const auto is_hit = [](RowRef ref) { return ref && ref.tier() == 0; };
   for (size_t i = 0; i < batch.ids.size(); ++i) {
@@ -30,130 +26,78 @@ void Promotion::count_hits(const ServedBatch& batch, PageVector<Accesses>& misse
       ranks.prefetch(batch.refs[i + kRanksFetchedAhead].slot());
     }
     if (!is_hit(batch.refs[i])) continue;
-    const Slot slot = batch.refs[i].slot();
     const uint64_t stamp = batch.first_stamp + i;
-    if (!ranks.count_served(slot, batch.ids[i], 1, stamp)) missed.push_back({batch.ids[i], 1, stamp});
+    if (!ranks.count_served(batch.refs[i].slot(), batch.ids[i], stamp)) {
+      missed.push_back({batch.ids[i], stamp});
+    }
   }
 }
 
-void Promotion::count_lower(const ServedBatch& batch, PageVector<Accesses>& missed) {
-  const StagedRows& staged = batch.lower;
-  PageVector<StagedAccesses> accesses;
-  accesses.reserve(staged.size());
-  for (const uint32_t i :
-       in_order_of_shards(staged.size(), [&staged](size_t row) { return staged.wanted(row).hash; })) {
-    accesses.push_back({i, 1, batch.first_stamp + staged.wanted(i).tag});
-  }
-  promote(staged, accesses, missed);
-}
-
-void Promotion::count_missed(PageVector<Accesses> missed) {
-  StagedRows staged(store_.layout());
+void Promotion::count_missed(PageVector<ServedAccess> missed) {
+  if (missed.empty()) return;
+  const BatchPtr batch = store_.start_batch();
   while (!missed.empty()) {
     const Epochs::Guard guard = store_.epochs().enter();
     IndexReader reader(store_.index());
-    staged.start(store_.tiers());
+    batch->start(store_.tiers());
     for (size_t n = 0; n < missed.size(); ++n) {
       if (n + kRanksFetchedAhead < missed.size())
         reader.prefetch(hash_key(missed[n + kRanksFetchedAhead].key));
-      const auto& [key, count, stamp] = missed[n];
-      const KeyHash hash = hash_key(key);
-      const IndexHit hit = reader.find(hash, key);
+      const auto& [key, stamp] = missed[n];
+      const IndexHit hit = reader.find(hash_key(key), key);
       if (!hit.ref) continue;
       if (hit.ref.tier() == 0) {
-        store_.tiers().first().ranks().count_served(hit.ref.slot(), key, count, stamp);
+        store_.tiers().first().ranks().count_served(hit.ref.slot(), key, stamp);
       } else {
-        staged.add(key, hash, hit, n);
+        batch->add(key, hit, stamp);
       }
     }
-    staged.read(store_.tiers());
-    PageVector<StagedAccesses> accesses;
-    accesses.reserve(staged.size());
-    for (const uint32_t i :
-         in_order_of_shards(staged.size(), [&staged](size_t row) { return staged.wanted(row).hash; })) {
-      const Accesses& row = missed[staged.wanted(i).tag];
-      accesses.push_back({i, row.count, row.stamp});
-    }
+    batch->read(store_.tiers());
     missed.clear();
-    promote(staged, accesses, missed);  // those that changed while they were read come once more
+    promote(*batch, missed);  // those that changed while they were read come once more
   }
 }
 
-void Promotion::promote(const StagedRows& staged, std::span<const StagedAccesses> accesses,
-                        PageVector<Accesses>& missed) {
-  const TierStack& tiers = store_.tiers();
-  Phase phase(tiers.first().meter());
-  for (size_t t = 1; t < tiers.size(); ++t) {
-    if (tiers.memory(t) != nullptr) phase.also_at(tiers.tier(t).meter());
-  }
-  const auto shard_at = [&](size_t n) { return shard_of(staged.wanted(accesses[n].row).hash); };
-  for (size_t first = 0; first < accesses.size();) {
+void Promotion::promote(BatchInFlight& batch, PageVector<ServedAccess>& missed) {
+  batch.order_by_shards();
+  MemoryPhase phase(store_.tiers());
+  for (size_t first = 0; first < batch.size();) {
+    const int number = shard_of(batch.found(first).hash());
     size_t end = first;
-    while (end < accesses.size() && end - first < most_rows_at_once_ && shard_at(end) == shard_at(first))
+    while (end < batch.size() && end - first < most_rows_at_once_ &&
+           shard_of(batch.found(end).hash()) == number)
       ++end;
-    promote_shard(store_.shard(shard_at(first)), staged, accesses.subspan(first, end - first), missed, phase);
+    promote_shard(store_.shard(number), batch, first, end, missed, phase);
     first = end;
   }
 }
 
-void Promotion::promote_shard(IndexShard& shard, const StagedRows& staged,
-                              std::span<const StagedAccesses> accesses, PageVector<Accesses>& missed,
-                              Phase& phase) {
+void Promotion::promote_shard(IndexShard& shard, const BatchInFlight& batch, size_t first, size_t end,
+                              PageVector<ServedAccess>& missed, Phase& phase) {
   MemoryTier& first_tier = store_.tiers().first();
-  SlotClaim claim = claim_slots_(accesses.size());
-  FirstTierSlots slots(claim, accesses.size());
-  Transaction rise(store_, accesses.size());
-  floats_.resize(store_.layout().row_floats());
+  SlotClaim claim = claim_slots_(end - first);
+  Rise rise(store_, claim, end - first, phase);
   const Epochs::Guard guard = store_.epochs().enter();
   const IndexReader reader(store_.index());
   MutexLock lock(shard.mutex);
-  for (size_t n = 0; n < accesses.size(); ++n) {
-    if (n + kRowsFetchedAhead < accesses.size()) {
-      const uint32_t ahead = accesses[n + kRowsFetchedAhead].row;
-      const RowRef ref = staged.wanted(ahead).hit.ref;
-      reader.prefetch(staged.wanted(ahead).hash);
-      first_tier.prefetch(slots.peek(kRowsFetchedAhead));
-      if (const MemoryTier* const memory = store_.tiers().memory(ref.tier())) {
-        memory->prefetch(ref.slot());
-      } else {
-        staged.prefetch(ahead);
-      }
+  for (size_t i = first; i < end; ++i) {
+    if (i + kRowsFetchedAhead < end) {
+      const BatchInFlight::Found& ahead = batch.found(i + kRowsFetchedAhead);
+      reader.prefetch(ahead.hash());
+      first_tier.prefetch(rise.slots().peek(kRowsFetchedAhead));
+      rise.fetch(ahead.hit.ref, {&batch, i + kRowsFetchedAhead});
     }
-    const auto& [row, count, stamp] = accesses[n];
-    const StagedRows::Wanted& wanted = staged.wanted(row);
-    const IndexEntry entry = shard.entry(wanted.hash, wanted.key);
+    const BatchInFlight::Found& found = batch.found(i);
+    const uint64_t stamp = batch.first_stamp + found.tag;
+    const IndexEntry entry = shard.entry(found.hash(), found.key);
     if (!entry) continue;  // removed
-    const RowRef from = entry.ref();
-    if (from.tier() == 0) {
-      first_tier.ranks().count_served(from.slot(), wanted.key, count, stamp);
-      continue;
-    }
-    RowHeader header;
-    const float* floats = nullptr;
-    if (const MemoryTier* const memory = store_.tiers().memory(from.tier())) {
-      header = memory->header(from.slot(), wanted.key);
-      memory->rows().copy_floats(from.slot(), floats_.size(), floats_.data());
-      memory->count_row(phase, Access::kLoad, from.slot());
-      floats = floats_.data();
-    } else if (!staged.holds_at(row, from, store_.tiers())) {
-      missed.push_back({wanted.key, count, stamp});
-      continue;
-    } else if (staged.is_damaged(row)) {
-      continue;  // whoever wants it is told
-    } else {
-      header = staged.header(row);
-      floats = staged.row(row);
-    }
-    if (!store_.may_come_up(from, InclusiveCache::For::kLookUp)) continue;  // it's served from where it is
-    // Counted at once, so that a row that has just come isn't taken for colder than it is.
-    header.served += count;
-    header.stamp = std::max(header.stamp, stamp);
-    const Slot slot = slots.next();
-    first_tier.put(slot, header, floats);
-    first_tier.count_row(phase, Access::kStore, slot);
-    rise.move(shard, entry, wanted.key, RowRef(0, slot));
+    if (entry.ref().tier() == 0) {
+      first_tier.ranks().count_served(entry.ref().slot(), found.key, stamp);
+    } else if (rise.bring_up(shard, entry, found.key, {&batch, i}, stamp) == Rise::Outcome::kToRead) {
+      missed.push_back({found.key, stamp});
+    }  // a row that is damaged, or has no room, is served from where it is
   }
-  note_promoted(rise.moved_rows());
+  note_promoted(rise.rows());
 }
 
 }  // namespace embstore

@@ -5,22 +5,18 @@
 #include <cstdint>
 #include <functional>
 #include <span>
-#include <vector>
 
 #include "memory/page_vector.h"
-#include "movement/access_log.h"
 #include "store/row_store.h"
-#include "store/staged_rows.h"
 #include "store/transaction.h"
 
 namespace embstore {
 
 class Phase;
 
-// Accesses to one row in serving look-ups, the last of them at `stamp`.
-struct Accesses {
+// A serving look-up's access to a row.
+struct ServedAccess {
   int64_t key;
-  uint64_t count;
   uint64_t stamp;
 };
 
@@ -35,35 +31,26 @@ class Promotion {
 
   // Counts the accesses of the batches, and moves up what they found in lower tiers. A row that a medium doesn't
   // give back stays where it is. On an error some accesses are uncounted; no row is lost.
-  void count(std::span<const ServedBatch> batches);
+  void count(std::span<const BatchPtr> batches);
 
   uint64_t promoted_rows() const { return promoted_.load(std::memory_order_relaxed); }
   void note_promoted(uint64_t rows) { promoted_.fetch_add(rows, std::memory_order_relaxed); }
 
  private:
-  // Accesses to a row that was staged.
-  struct StagedAccesses {
-    uint32_t row;
-    uint64_t count;
-    uint64_t stamp;
-  };
-
   // Counts those whose rows are still in the first tier, and adds the others to `missed`.
-  void count_hits(const ServedBatch& batch, PageVector<Accesses>& missed);
-  void count_lower(const ServedBatch& batch, PageVector<Accesses>& missed);
+  void count_hits(const BatchInFlight& batch, PageVector<ServedAccess>& missed);
   // Counts accesses to rows wherever they are now; those in lower tiers come up.
-  void count_missed(PageVector<Accesses> missed);
-  // Moves staged rows up and counts their accesses. Counts those that are up already. Adds to `missed` those
-  // that aren't what was staged any more. REQUIRES: `accesses` in the order of their shards.
-  void promote(const StagedRows& staged, std::span<const StagedAccesses> accesses,
-               PageVector<Accesses>& missed);
-  void promote_shard(IndexShard& shard, const StagedRows& staged, std::span<const StagedAccesses> accesses,
-                     PageVector<Accesses>& missed, Phase& phase);
+  void count_missed(PageVector<ServedAccess> missed);
+  // Moves up the rows that were found in lower tiers, and counts their accesses: a tag is a stamp, less the batch's first.
+  // Counts those that are up already. Adds to `missed` those that aren't what was read any more.
+  void promote(BatchInFlight& batch, PageVector<ServedAccess>& missed);
+  // Those from `first` to `end`, which are of that shard.
+  void promote_shard(IndexShard& shard, const BatchInFlight& batch, size_t first, size_t end,
+                     PageVector<ServedAccess>& missed, Phase& phase);
 
   RowStore& store_;
   const ClaimSlots claim_slots_;
   const size_t most_rows_at_once_;
-  std::vector<float> floats_;  // of one row
   std::atomic<uint64_t> promoted_{0};
 };
 

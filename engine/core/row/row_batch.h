@@ -1,10 +1,15 @@
-// Rows on the move between tiers: headers and floats of several rows in one buffer.
+// A batch of rows in flight: read from one tier, or on its way to one. Headers and floats of all rows lie in one buffer
+// each.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <span>
+#include <string>
 
 #include "memory/page_vector.h"
+#include "row/place.h"
 #include "row/row_layout.h"
 
 namespace embstore {
@@ -27,7 +32,11 @@ class RowBatch {
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
   size_t row_floats() const { return row_floats_; }
-  void clear() { size_ = 0; }
+  void clear() {
+    size_ = 0;
+    places_.clear();
+    damaged_.clear();
+  }
   // New rows hold unspecified values. The memory stays for the next ones: fresh pages are slow, and so is
   // filling what will be overwritten.
   void resize(size_t count) {
@@ -39,19 +48,40 @@ class RowBatch {
 
   RowHeader& header(size_t i) { return headers_[i]; }
   const RowHeader& header(size_t i) const { return headers_[i]; }
-  // Of what is kept, whatever the size is.
-  size_t memory_bytes() const {
-    return headers_.capacity() * sizeof(RowHeader) + floats_.capacity() * sizeof(float);
-  }
-
   float* row(size_t i) { return floats_.data() + i * row_floats_; }
   const float* row(size_t i) const { return floats_.data() + i * row_floats_; }
+
+  // --- Reading: the batch says which rows, and Tier::read_rows() fills it with them.
+  void add_place(const Place& place) { places_.push_back(place); }
+  std::span<const Place> places() const { return places_; }
+  // For tiers: makes room for the rows at places(), none of which is damaged yet.
+  void start_reading() {
+    resize(places_.size());
+    damaged_.clear();
+  }
+  // The medium doesn't give row i back as it was written. The reason names the file. For one thread at a time.
+  void add_damaged(size_t i, std::string reason) { damaged_.insert_or_assign(i, std::move(reason)); }
+  // The reasons, by position in the batch.
+  const std::map<size_t, std::string>& damaged() const { return damaged_; }
+  bool is_damaged(size_t i) const { return !damaged_.empty() && damaged_.contains(i); }
+
+  // The rows that are there.
+  size_t size_bytes() const {
+    return places_.size() * sizeof(Place) + size_ * (sizeof(RowHeader) + row_floats_ * sizeof(float));
+  }
+  // All memory that is kept, whatever the size is.
+  size_t memory_bytes() const {
+    return places_.capacity() * sizeof(Place) + headers_.capacity() * sizeof(RowHeader) +
+           floats_.capacity() * sizeof(float);
+  }
 
  private:
   size_t row_floats_;
   size_t size_ = 0;
+  PageVector<Place> places_;
   PageVector<RowHeader> headers_;  // at least size_
   PageVector<float> floats_;
+  std::map<size_t, std::string> damaged_;
 };
 
 }  // namespace embstore

@@ -16,6 +16,7 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "access/phase.h"
@@ -163,12 +164,17 @@ class PoolClaim {
     count_ += count;
     return true;
   }
+  // The row in the slot is to change: counts the claim that this needs, if any. REQUIRES the mutex of the row's shard.
+  void note_change(Slot slot) { noted_ += copies_ != nullptr && copies_->update_needs_claim(slot); }
+  // Claims as many as were counted; as try_add().
+  bool try_add_noted() { return noted_ == 0 || try_add(std::exchange(noted_, 0)); }
   // One of them is a row's now. REQUIRES: any are left.
   void pass_on() { --count_; }
 
  private:
   InclusiveCache* const copies_;  // null: there is no pool, and nothing is claimed
   uint64_t count_ = 0;
+  uint64_t noted_ = 0;
 };
 
 }  // namespace embstore

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "store/shard_order.h"
-#include "store/staged_rows.h"
 #include "store/transaction.h"
 
 namespace embstore {
@@ -16,7 +15,8 @@ RowStore::RowStore(MadeTiers tiers, const RowLayout& layout, Epochs& epochs)
       index_(epochs_),
       tiers_(std::move(tiers)),
       cache_(tiers_.pool() ? std::make_unique<InclusiveCache>(tiers_.first(), *tiers_.pool()) : nullptr),
-      counts_(tiers_.total_capacity_rows()) {}
+      counts_(tiers_.total_capacity_rows()),
+      spare_(layout_) {}
 
 uint64_t RowStore::row_count() const {
   uint64_t rows = 0;
@@ -45,32 +45,29 @@ bool RowStore::has_excess() const {
   return false;
 }
 
-void RowStore::read_settled(std::span<const int64_t> keys, RowBatch& rows,
-                            std::vector<DamagedRow>& damaged) const {
+void RowStore::read_settled(std::span<const int64_t> keys, RowBatch& rows) const {
   const Epochs::Guard guard = epochs_.enter();
+  rows.clear();
   rows.resize(keys.size());
   IndexReader reader(index_);
-  StagedRows staged(layout_);
+  const BatchPtr batch = start_batch();
   std::vector<size_t> pending(keys.size());
   std::iota(pending.begin(), pending.end(), size_t{0});
   while (!pending.empty()) {
-    staged.start(tiers_);
-    for (const size_t i : pending) {
-      const KeyHash hash = hash_key(keys[i]);
-      staged.add(keys[i], hash, reader.find(hash, keys[i]), i);
-    }
-    staged.read(tiers_);
+    batch->start(tiers_);
+    for (const size_t i : pending) batch->add(keys[i], reader.find(hash_key(keys[i]), keys[i]), i);
+    batch->read(tiers_);
     pending.clear();
-    for (size_t k = 0; k < staged.size(); ++k) {
-      const size_t i = staged.wanted(k).tag;
-      if (!staged.holds(k)) {
+    for (size_t k = 0; k < batch->size(); ++k) {
+      const size_t i = batch->found(k).tag;
+      if (!batch->holds(k)) {
         pending.push_back(i);
-      } else if (staged.is_damaged(k)) {
+      } else if (batch->is_damaged(k)) {
         rows.header(i).key = keys[i];
-        damaged.push_back({i, staged.damage(k)});
+        rows.add_damaged(i, batch->damage(k));
       } else {
-        rows.header(i) = staged.header(k);
-        std::copy_n(staged.row(k), layout_.row_floats(), rows.row(i));
+        rows.header(i) = batch->header(k);
+        std::copy_n(batch->row(k), layout_.row_floats(), rows.row(i));
       }
     }
   }

@@ -20,6 +20,7 @@
 #include "store/index/index.h"
 #include "store/index/index_reader.h"
 #include "store/row_counts.h"
+#include "store/spare_batches.h"
 #include "store/tier_stack.h"
 #include "threads/epochs.h"
 
@@ -44,10 +45,6 @@ class RowStore {
 
   // Null where there's no durable pool below the first tier.
   InclusiveCache* cache() const { return cache_.get(); }
-  // See InclusiveCache::try_claim().
-  bool may_come_up(RowRef from, InclusiveCache::For whom) {
-    return cache_ == nullptr || cache_->try_claim(from, whom);
-  }
 
   uint64_t row_count() const;
   uint64_t rows(size_t t) const { return counts_.rows(t); }
@@ -60,9 +57,16 @@ class RowStore {
   uint64_t room() const { return counts_.room(); }
   uint64_t index_bytes() const;
 
-  // Reads the rows of `keys`, in order, those that can't be read being added to `damaged`; with keys that have no
-  // row it never ends. REQUIRES: rows change places only by a tier's own compaction.
-  void read_settled(std::span<const int64_t> keys, RowBatch& rows, std::vector<DamagedRow>& damaged) const;
+  // A batch in which rows may be found from now on. This outlives it.
+  BatchPtr start_batch() const {
+    BatchPtr batch = spare_.take();
+    batch->start(tiers_);
+    return batch;
+  }
+
+  // Fills `rows` with the rows of `keys`, in order; with keys that have no row it never ends. REQUIRES: rows change
+  // places only by a tier's own compaction.
+  void read_settled(std::span<const int64_t> keys, RowBatch& rows) const;
 
   // Removes the rows of `keys`, as far as there are. REQUIRES: rows change places only by a tier's own compaction.
   void remove(std::span<const int64_t> keys);
@@ -76,6 +80,7 @@ class RowStore {
   TierStack tiers_;
   const std::unique_ptr<InclusiveCache> cache_;
   RowCounts counts_;
+  mutable SpareBatches spare_;
 };
 
 }  // namespace embstore

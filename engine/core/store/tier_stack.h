@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "access/phase.h"
 #include "tiers/make_tiers.h"
 
 namespace embstore {
@@ -44,6 +45,16 @@ class TierStack {
 
  private:
   MadeTiers made_;
+};
+
+// A phase at every tier of memory.
+class MemoryPhase : public Phase {
+ public:
+  explicit MemoryPhase(const TierStack& tiers) : Phase(tiers.first().meter()) {
+    for (size_t t = 1; t < tiers.size(); ++t) {
+      if (tiers.memory(t) != nullptr) also_at(tiers.tier(t).meter());
+    }
+  }
 };
 
 }  // namespace embstore

@@ -49,12 +49,12 @@ class ModelledTier {
   void access() {
     if (slots_.empty() || role_ != MemoryRole::kFirst) return;
     const auto [key, slot] = *any();
-    check(tier_.ranks().count_served(slot, key, 1, ++now_), "an access to a row isn't counted");
+    check(tier_.ranks().count_served(slot, key, ++now_), "an access to a row isn't counted");
   }
   // Counts an access to the row that left last: its slot may be free, or have another row.
   void access_too_late() {
     if (role_ != MemoryRole::kFirst || slots_.contains(last_left_.key)) return;
-    check(!tier_.ranks().count_served(last_left_.slot, last_left_.key, 1, ++now_),
+    check(!tier_.ranks().count_served(last_left_.slot, last_left_.key, ++now_),
           "an access to a row that has left is counted");
   }
   void pin_or_unpin() {

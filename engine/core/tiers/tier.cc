@@ -9,13 +9,14 @@ Tier::Tier() : meter_(std::make_unique<TierMeter>()) {}
 
 Tier::~Tier() = default;
 
-void Tier::read_whole(std::span<const Place> places, RowPart part, RowBatch& rows) const {
-  std::vector<DamagedRow> damaged;
-  read_rows(places, part, rows, damaged);
-  if (damaged.empty()) return;
+void Tier::read(std::span<const Place> places, RowBatch& rows, RowPart part) const {
+  rows.clear();
+  for (const Place& place : places) rows.add_place(place);
+  read_rows(rows, part);
+  if (rows.damaged().empty()) return;
   std::vector<int64_t> keys;
-  for (const DamagedRow& row : damaged) keys.push_back(places[row.position].key);
-  throw DamagedRowsError(std::move(keys), damaged.front().reason);
+  for (const auto& [position, reason] : rows.damaged()) keys.push_back(places[position].key);
+  throw DamagedRowsError(std::move(keys), rows.damaged().begin()->second);
 }
 
 }  // namespace embstore

@@ -47,12 +47,6 @@ class Relocator {
 
 enum class RowPart { kAll, kWeights };
 
-// A row that a medium doesn't give back as it was written.
-struct DamagedRow {
-  size_t position;     // in the batch of places
-  std::string reason;  // names the file
-};
-
 class Tier {
  public:
   Tier();
@@ -68,18 +62,14 @@ class Tier {
   // until it's erased.
   virtual void write(const RowBatch& rows, std::span<Slot> slots) = 0;
 
-  // Fills `rows` (resized to places.size()) with the rows at `places`, in order; of kWeights the floats after
-  // the weights are unspecified. A place that was erased meanwhile yields an unspecified row: the caller
-  // checks against the index afterwards. A place that was not erased yields its row, or is added to
-  // `damaged`: never a damaged row, and never an error that keeps other rows from being read.
-  virtual void read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
-                         std::vector<DamagedRow>& damaged) const = 0;
-  // Fills `rows` for callers who need every row: throws DamagedRowsError, which has the keys. Where a place
-  // may have been erased meanwhile, that error may speak of a row that isn't wanted any more.
-  void read(std::span<const Place> places, RowBatch& rows) const { read_whole(places, RowPart::kAll, rows); }
-  void read_weights(std::span<const Place> places, RowBatch& rows) const {
-    read_whole(places, RowPart::kWeights, rows);
-  }
+  // Fills `rows` with the rows at rows.places(), in order; of kWeights the floats after the weights are
+  // unspecified. A place that was erased meanwhile yields an unspecified row: the caller checks against the
+  // index afterwards. A place that was not erased yields its row, or the row is damaged: never is a damaged row
+  // given back as whole, and never does an error keep other rows from being read.
+  virtual void read_rows(RowBatch& rows, RowPart part) const = 0;
+  // Fills `rows` with the rows at `places` for callers who need every row: throws DamagedRowsError, which has the
+  // keys. Where a place may have been erased meanwhile, that error may speak of a row that isn't wanted any more.
+  void read(std::span<const Place> places, RowBatch& rows, RowPart part = RowPart::kAll) const;
 
   // A number that changes before a place is given out that was given out before. So if it's the same as
   // before a place was read, and the place is still the row's, then the row is what was read.
@@ -104,8 +94,6 @@ class Tier {
   virtual void close() {}
 
  private:
-  void read_whole(std::span<const Place> places, RowPart part, RowBatch& rows) const;
-
   const std::unique_ptr<TierMeter> meter_;
 };
 

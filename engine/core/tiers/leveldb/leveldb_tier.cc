@@ -44,9 +44,9 @@ void LevelDbTier::write(const RowBatch& rows, std::span<Slot> slots) {
   rows_ += rows.size();
 }
 
-void LevelDbTier::read_rows(std::span<const Place> places, RowPart, RowBatch& rows,
-                            std::vector<DamagedRow>& damaged) const {
-  rows.resize(places.size());
+void LevelDbTier::read_rows(RowBatch& rows, RowPart) const {
+  rows.start_reading();
+  const std::span<const Place> places = rows.places();
   // Neighbours in this order share LevelDB's blocks.
   std::vector<uint32_t> order(places.size());
   std::iota(order.begin(), order.end(), 0u);
@@ -70,7 +70,7 @@ void LevelDbTier::read_rows(std::span<const Place> places, RowPart, RowBatch& ro
         database_.fail("the row of key " + std::to_string(place.key) + " is damaged");
       }
     } catch (const Error& error) {
-      damaged.push_back({i, error.what()});
+      rows.add_damaged(i, error.what());
     }
   }
 }

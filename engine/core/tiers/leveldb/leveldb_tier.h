@@ -35,8 +35,7 @@ class LevelDbTier final : public Tier {
   void write(const RowBatch& rows, std::span<Slot> slots) override;
   // A place without a record yields a row whose header has another key than the place. That is
   // an erased row, unless something still refers to the place: then the database lost it.
-  void read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
-                 std::vector<DamagedRow>& damaged) const override;
+  void read_rows(RowBatch& rows, RowPart part) const override;
   uint64_t reused_places() const override { return reused_places_.load(std::memory_order_acquire); }
   // Only notes the places, 16 bytes each: the next write(), drain(), or compact() that finds many, deletes the records.
   void erase(std::span<const Place> places) noexcept override;

@@ -138,11 +138,11 @@ void PoolTier::put(Slot slot, const RowHeader& header, const float* floats, Phas
   if (unverified_.contains(slot)) unverified_.remove(slot);
 }
 
-void PoolTier::read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
-                         std::vector<DamagedRow>& damaged) const {
+void PoolTier::read_rows(RowBatch& rows, RowPart part) const {
+  rows.start_reading();
+  const std::span<const Place> places = rows.places();
   const size_t floats = part == RowPart::kAll ? layout_.row_floats() : layout_.block_floats();
   const size_t bytes = sizeof(log::RecordHeader) + floats * sizeof(float);
-  rows.resize(places.size());
   Phase phase(meter());
   phase.count(Access::kLoad, places.size(), bytes);
   if (phase.wants_places()) [[unlikely]] {
@@ -175,7 +175,7 @@ void PoolTier::read_rows(std::span<const Place> places, RowPart part, RowBatch& 
       continue;
     }
     header.key = place.key;
-    damaged.push_back({i, damage_of(place.slot, fault)});
+    rows.add_damaged(i, damage_of(place.slot, fault));
   }
 }
 

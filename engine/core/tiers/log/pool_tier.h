@@ -58,8 +58,7 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
   // Claims for itself, headroom included; fenced.
   void write(const RowBatch& rows, std::span<Slot> slots) override;
   // A row whose checksum is wrong is damaged. Those of rows that this process wrote, or has read, aren't computed.
-  void read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
-                 std::vector<DamagedRow>& damaged) const override;
+  void read_rows(RowBatch& rows, RowPart part) const override;
   uint64_t reused_places() const override;
   // Places of a checkpoint stay taken until it's dropped. Doesn't fail.
   void erase(std::span<const Place> places) override;

@@ -79,11 +79,11 @@ void MemoryTier::touch(Phase& phase, Access access, Slot slot, size_t bytes) con
   if (rows_.beside_bytes() != 0) phase.touch(meter(), access, rows_.beside_bytes(), rows_.beside(slot));
 }
 
-void MemoryTier::read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
-                           std::vector<DamagedRow>&) const {
+void MemoryTier::read_rows(RowBatch& rows, RowPart part) const {
+  rows.start_reading();
+  const std::span<const Place> places = rows.places();
   constexpr size_t kRowsFetchedAhead = 8;
   const size_t floats = part == RowPart::kAll ? layout_.row_floats() : layout_.block_floats();
-  rows.resize(places.size());
   Phase phase(meter());
   for (size_t i = 0; i < places.size(); ++i) {
     if (i + kRowsFetchedAhead < places.size()) {

@@ -37,8 +37,7 @@ class MemoryTier final : public Tier, public RankedTier {
              std::unique_ptr<Memory> memory);
 
   void write(const RowBatch& rows, std::span<Slot> slots) override;
-  void read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
-                 std::vector<DamagedRow>& damaged) const override;
+  void read_rows(RowBatch& rows, RowPart part) const override;
   uint64_t reused_places() const override { return slots_.reused_slots(); }
   void erase(std::span<const Place> places) override;
   TierStats stats() const override;

@@ -33,10 +33,9 @@ constexpr size_t kMaxIdleRows = size_t{1} << 16;  // of the batch that it served
 
 struct RowReader::Batch {
   const LogView& seen;
-  std::span<const Place> places;
-  RowPart part;
   RowBatch& rows;
-  std::vector<DamagedRow>& damaged;
+  RowPart part;
+  std::span<const Place> places = rows.places();
 
   const std::shared_ptr<LogFile>& file_of(Slot slot, const LogShape& shape) const {
     return (*seen.files)[shape.index_of(slot)];
@@ -88,10 +87,9 @@ void RowReader::give_back(std::unique_ptr<Scratch> scratch) const {
   if (idle_scratch_.size() < kMaxIdleScratch) idle_scratch_.push_back(std::move(scratch));
 }
 
-void RowReader::read(const LogView& seen, std::span<const Place> places, RowPart part, RowBatch& rows,
-                     std::vector<DamagedRow>& damaged) const {
-  rows.resize(places.size());
-  const Batch batch{seen, places, part, rows, damaged};
+void RowReader::read(const LogView& seen, RowBatch& rows, RowPart part) const {
+  rows.start_reading();
+  const Batch batch{seen, rows, part};
   std::unique_ptr<Scratch> scratch = take_scratch();
   if (sort_places(batch, *scratch)) copy_mapped(batch, *scratch);
   if (!scratch->to_read.empty()) read_files(batch, *scratch);
@@ -320,9 +318,9 @@ void RowReader::take_row(const Batch& batch, const LogFile& file, const ScannedR
   if (record.bytes != nullptr && copy_if_whole(batch, record.bytes, row)) return;
   // Live now means live all along.
   if (!file.is_live(record.number)) return;
-  batch.damaged.push_back({row, shape_.name_of(file, record.number) + " (key " +
-                                    std::to_string(batch.places[row].key) + ") " +
-                                    fault_of(record, batch.part == RowPart::kAll, shape_.record)});
+  batch.rows.add_damaged(row, shape_.name_of(file, record.number) + " (key " +
+                                  std::to_string(batch.places[row].key) + ") " +
+                                  fault_of(record, batch.part == RowPart::kAll, shape_.record));
 }
 
 }  // namespace embstore::ssd_hash

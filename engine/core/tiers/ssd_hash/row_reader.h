@@ -28,9 +28,8 @@ class RowReader {
   RowReader(const RowReader&) = delete;
   RowReader& operator=(const RowReader&) = delete;
 
-  // Fills `rows` with those at `places`, as Tier::read_rows() says, as far as `seen` has them.
-  void read(const LogView& seen, std::span<const Place> places, RowPart part, RowBatch& rows,
-            std::vector<DamagedRow>& damaged) const;
+  // Fills `rows`, as Tier::read_rows() says, as far as `seen` has them.
+  void read(const LogView& seen, RowBatch& rows, RowPart part) const;
 
   IoScheme scheme() const { return scheme_; }  // what kAuto came to
   const std::string& scheme_reason() const { return scheme_reason_; }

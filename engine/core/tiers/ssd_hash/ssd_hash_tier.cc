@@ -112,10 +112,9 @@ void SsdHashTier::write(const RowBatch& rows, std::span<Slot> slots) {
   }
 }
 
-void SsdHashTier::read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
-                            std::vector<DamagedRow>& damaged) const {
+void SsdHashTier::read_rows(RowBatch& rows, RowPart part) const {
   check_open();
-  reader_.read(*log_.view(), places, part, rows, damaged);
+  reader_.read(*log_.view(), rows, part);
 }
 
 void SsdHashTier::start_compaction(Relocator& relocator) { compaction_.start(relocator); }

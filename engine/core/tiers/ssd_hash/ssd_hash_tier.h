@@ -56,8 +56,7 @@ class SsdHashTier final : public Tier, public DurableTier {
 
   // Throws where the medium refuses the rows. What keeps compaction from other files is no error here.
   void write(const RowBatch& rows, std::span<Slot> slots) override;
-  void read_rows(std::span<const Place> places, RowPart part, RowBatch& rows,
-                 std::vector<DamagedRow>& damaged) const override;
+  void read_rows(RowBatch& rows, RowPart part) const override;
   uint64_t reused_places() const override { return log_.reused_indexes(); }
   // Only counts: safe and cheap under the index's locks. The space comes back by compact().
   void erase(std::span<const Place> places) override { log_.erase(places); }

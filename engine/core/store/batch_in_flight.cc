@@ -1,0 +1,57 @@
+#include "store/batch_in_flight.h"
+
+#include "store/shard_order.h"
+
+namespace embstore {
+
+BatchInFlight::BatchInFlight(const RowLayout& layout) : tiers_(RowRef::kMaxTiers, RowBatch(layout)) {}
+
+void BatchInFlight::clear() {
+  ids.clear();
+  refs.clear();
+  first_stamp = 0;
+  found_.clear();
+  for (RowBatch& rows : tiers_) rows.clear();
+}
+
+void BatchInFlight::start(const TierStack& tiers) {
+  clear();
+  for (size_t t = 0; t < tiers.size(); ++t) reused_places_[t] = tiers.tier(t).reused_places();
+}
+
+void BatchInFlight::order_by_shards() {
+  PageVector<Found> ordered;
+  ordered.reserve(found_.size());
+  for (const uint32_t i :
+       in_order_of_shards(found_.size(), [this](size_t number) { return found_[number].hash(); })) {
+    ordered.push_back(found_[i]);
+  }
+  found_.swap(ordered);
+}
+
+void BatchInFlight::read(const TierStack& tiers, RowPart part) {
+  for (size_t t = 0; t < tiers.size(); ++t) {
+    if (!tiers_[t].places().empty()) tiers.tier(t).read_rows(tiers_[t], part);
+  }
+}
+
+std::string BatchInFlight::damage(size_t i) const {
+  const auto damaged = rows_with(i).damaged().find(found_[i].row);
+  if (damaged != rows_with(i).damaged().end()) return damaged->second;
+  return "tier " + std::to_string(found_[i].hit.ref.tier()) + " lost it";
+}
+
+size_t BatchInFlight::size_bytes() const {
+  size_t bytes = ids.size() * sizeof(ids[0]) + refs.size() * sizeof(refs[0]) + found_.size() * sizeof(Found);
+  for (const RowBatch& rows : tiers_) bytes += rows.size_bytes();
+  return bytes;
+}
+
+size_t BatchInFlight::memory_bytes() const {
+  size_t bytes =
+      ids.capacity() * sizeof(ids[0]) + refs.capacity() * sizeof(refs[0]) + found_.capacity() * sizeof(Found);
+  for (const RowBatch& rows : tiers_) bytes += rows.memory_bytes();
+  return bytes;
+}
+
+}  // namespace embstore

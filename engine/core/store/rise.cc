@@ -1,0 +1,54 @@
+#include "store/rise.h"
+
+#include <algorithm>
+
+namespace embstore {
+
+Rise::Rise(RowStore& store, SlotClaim& claim, size_t most_rows, Phase& phase)
+    : store_(store),
+      first_(store.tiers().first()),
+      phase_(phase),
+      slots_(claim, most_rows),
+      moves_(store, most_rows),
+      floats_(store.layout().row_floats()) {}
+
+Rise::Outcome Rise::bring_up(IndexShard& shard, const IndexEntry& entry, int64_t key, RowInFlight copy,
+                             std::optional<uint64_t> served_at) {
+  const RowRef from = entry.ref();
+  RowHeader header;
+  const float* floats = nullptr;
+  if (const MemoryTier* const memory = store_.tiers().memory(from.tier())) {
+    header = memory->header(from.slot(), key);
+    memory->rows().copy_floats(from.slot(), floats_.size(), floats_.data());
+    memory->count_row(phase_, Access::kLoad, from.slot());
+    floats = floats_.data();
+  } else {
+    if (!copy || !copy.batch->holds_at(copy.i, from, store_.tiers())) return Outcome::kToRead;
+    if (copy.batch->is_damaged(copy.i)) return Outcome::kDamaged;
+    header = copy.batch->header(copy.i);
+    floats = copy.batch->row(copy.i);
+  }
+  InclusiveCache* const cache = store_.cache();
+  const auto whom = served_at ? InclusiveCache::For::kLookUp : InclusiveCache::For::kUpdate;
+  if (cache != nullptr && !cache->try_claim(from, whom)) return Outcome::kNoRoom;
+  if (served_at) {
+    // Counted at once, so that a row that has just come isn't taken for colder than it is.
+    ++header.served;
+    header.stamp = std::max(header.stamp, *served_at);
+  }
+  const Slot slot = slots_.next();
+  first_.put(slot, header, floats);
+  first_.count_row(phase_, Access::kStore, slot);
+  moves_.move(shard, entry, key, RowRef(0, slot));
+  return Outcome::kUp;
+}
+
+void Rise::fetch(RowRef at, RowInFlight copy) const {
+  if (const MemoryTier* const memory = store_.tiers().memory(at.tier())) {
+    memory->prefetch(at.slot());
+  } else if (copy) {
+    copy.batch->prefetch(copy.i);
+  }
+}
+
+}  // namespace embstore

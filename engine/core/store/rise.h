@@ -1,0 +1,45 @@
+// Rows of one shard that come up from lower tiers to the first.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "access/phase.h"
+#include "store/batch_in_flight.h"
+#include "store/transaction.h"
+
+namespace embstore {
+
+class Rise {
+ public:
+  // REQUIRES: claim.count() >= most_rows, for rows that come up and new ones together; `phase` is at all tiers of memory.
+  Rise(RowStore& store, SlotClaim& claim, size_t most_rows, Phase& phase);
+
+  enum class Outcome {
+    kUp,
+    kToRead,   // it must be read first: it wasn't, or isn't what was read any more
+    kDamaged,  // its medium doesn't give it back
+    kNoRoom,   // the pool below the first tier has no place that it could own
+  };
+  // Brings up the row of `entry`, which `copy` has as it was read before. A row in memory is read where it is. `served_at`:
+  // the stamp of the serving look-up for which it comes, which is counted; nothing where it comes for an update.
+  Outcome bring_up(IndexShard& shard, const IndexEntry& entry, int64_t key, RowInFlight copy,
+                   std::optional<uint64_t> served_at) REQUIRES(shard.mutex);
+  // Has what bring_up() will copy fetched, of a row that was at `at`.
+  void fetch(RowRef at, RowInFlight copy) const;
+
+  // The claimed slots, for new rows too.
+  FirstTierSlots& slots() { return slots_; }
+  uint64_t rows() const { return moves_.moved_rows(); }
+
+ private:
+  RowStore& store_;
+  MemoryTier& first_;
+  Phase& phase_;
+  FirstTierSlots slots_;
+  Transaction moves_;
+  std::vector<float> floats_;  // of one row
+};
+
+}  // namespace embstore

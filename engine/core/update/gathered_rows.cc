@@ -1,0 +1,255 @@
+#include "update/gathered_rows.h"
+
+#include <algorithm>
+
+#include "errors/error.h"
+#include "platform/prefetch.h"
+#include "store/rise.h"
+
+namespace embstore {
+namespace {
+
+constexpr size_t kKeysABlock = 16;
+constexpr size_t kKeysFetchedAhead = 12;
+
+}  // namespace
+
+GatheredRows::GatheredRows(const UpdateParts& parts, const GradientBatch& batch, Mover& mover,
+                           RecentReads& reads)
+    : parts_(parts),
+      batch_(batch),
+      mover_(mover),
+      first_tier_(parts.store.tiers().first()),
+      seats_(batch.keys().size()),
+      insertion_(parts.store, /*most_departures=*/0),
+      change_claim_(parts.store.cache()),
+      reads_(reads) {}
+
+GatheredRows::~GatheredRows() {
+  for (int s = 0; s < kShards && !were_updated_; ++s) {
+    if (batch_.shard(s).empty()) continue;
+    IndexShard& shard = parts_.store.shard(s);
+    MutexLock lock(shard.mutex);
+    undo_shard(shard, s);
+  }
+}
+
+bool GatheredRows::gather(uint64_t& new_rows) {
+  for (int s = 0; s < kShards; ++s) {
+    if (batch_.shard(s).empty()) continue;
+    IndexShard& shard = parts_.store.shard(s);
+    MutexLock lock(shard.mutex);
+    find_shard(shard, s);
+  }
+  uint64_t below = 0;
+  new_rows = 0;
+  for (const Seat& seat : seats_) {
+    below += seat.where == Where::kBelow;
+    new_rows += seat.where == Where::kAbsent;
+  }
+  if (below + new_rows == 0) return change_claim_.try_add_noted();
+  if (!insertion_.try_reserve_rows(new_rows)) return false;
+  if (below != 0) stage();
+  SlotClaim claim = mover_.claim(below + new_rows);
+  for (int s = 0; s < kShards && new_rows != 0; ++s) {
+    const std::span<const KeyGradient> keys = batch_.shard(s);
+    const auto seats = std::span(seats_).subspan(keys.empty() ? 0 : first_key(s), keys.size());
+    const auto absent = static_cast<uint64_t>(std::count_if(
+        seats.begin(), seats.end(), [](const Seat& seat) { return seat.where == Where::kAbsent; }));
+    if (absent == 0) continue;
+    IndexShard& shard = parts_.store.shard(s);
+    MutexLock lock(shard.mutex);
+    rooms_[static_cast<size_t>(s)] = shard.reserve_room(absent);
+  }
+  for (;;) {
+    const size_t left = seat(claim);
+    if (!damaged_.empty()) throw DamagedRowsError(std::move(damaged_), first_damage_);
+    if (pool_is_full_) return false;
+    if (left == 0) return change_claim_.try_add_noted();
+    stage();  // those that moved meanwhile
+  }
+}
+
+// --- Which rows there are
+
+void GatheredRows::find_shard(IndexShard& shard, int number) {
+  const std::span<const KeyGradient> keys = batch_.shard(number);
+  const size_t first = first_key(number);
+  AdmissionFilter* const filter = parts_.filters.shard(number);
+  const InclusiveCache* const cache = parts_.store.cache();
+  const BucketArray& buckets = shard.buckets();
+  layouts_[static_cast<size_t>(number)] = shard.layout();
+  const auto fetch_bucket = [&](size_t i) {
+    if (i >= keys.size()) return;
+    prefetch_line(buckets.data() + home_bucket(keys[i].hash, buckets.count()));
+    if (filter != nullptr) filter->prefetch(keys[i].hash);
+  };
+  uint64_t unheard = 0;  // keys that neither the index nor the filter knows
+  for (size_t i = 0; i < kKeysABlock; ++i) fetch_bucket(i);
+  for (size_t begin = 0; begin < keys.size(); begin += kKeysABlock) {
+    const size_t end = std::min(begin + kKeysABlock, keys.size());
+    for (size_t i = begin; i < end; ++i) {
+      fetch_bucket(i + kKeysABlock);
+      Seat& seat = seats_[first + i];
+      seat.entry = shard.entry(keys[i].hash, keys[i].key);
+      if (seat.entry) {
+        seat.where = Where::kBelow;
+        seat.at = seat.entry.ref();
+        if (seat.entry.ref().tier() == 0) {
+          first_tier_.ranks().prefetch(seat.entry.ref().slot());
+          if (cache != nullptr) cache->prefetch(seat.entry.ref().slot());
+        }
+        continue;
+      }
+      seat.is_new = true;
+      seat.where = Where::kAbsent;
+      if (filter == nullptr) continue;
+      const uint64_t count = filter->count(keys[i].key, keys[i].hash);
+      unheard += count == 0;
+      if (count + keys[i].occurrences < filter->threshold()) seat.where = Where::kWaits;
+    }
+    for (size_t i = begin; i < end; ++i) {
+      Seat& seat = seats_[first + i];
+      if (seat.entry && seat.entry.ref().tier() == 0) pin(first + i, seat.entry);
+    }
+  }
+  if (filter != nullptr) filter->make_room(unheard);
+}
+
+void GatheredRows::pin(size_t key, const IndexEntry& entry) {
+  Seat& seat = seats_[key];
+  seat.entry = entry;
+  seat.at = entry.ref();
+  seat.where = Where::kSeated;
+  first_tier_.ranks().pin(seat.at.slot());
+  change_claim_.note_change(seat.at.slot());
+}
+
+void GatheredRows::find_moved_entries(const IndexShard& shard, int number) {
+  if (layouts_[static_cast<size_t>(number)] == shard.layout()) return;
+  const std::span<const KeyGradient> keys = batch_.shard(number);
+  const size_t first = first_key(number);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    Seat& seat = seats_[first + i];
+    if (seat.where == Where::kSeated) seat.entry = shard.entry(keys[i].hash, keys[i].key);
+  }
+  layouts_[static_cast<size_t>(number)] = shard.layout();
+}
+
+// --- Bringing them up
+
+void GatheredRows::stage() {
+  copies_.assign(seats_.size(), {});
+  reads_.take();
+  if (!staged_) staged_ = parts_.store.start_batch();
+  const TierStack& tiers = parts_.store.tiers();
+  staged_->start(tiers);
+  IndexReader reader(parts_.store.index());
+  const std::span<const KeyGradient> keys = batch_.keys();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (seats_[i].where != Where::kBelow) continue;
+    const IndexHit hit = reader.find(keys[i].hash, keys[i].key);
+    if (!hit.ref || hit.ref.tier() == 0) continue;
+    copies_[i] = reads_.find(keys[i].hash, keys[i].key, hit.ref, tiers);
+    if (copies_[i] || tiers.memory(hit.ref.tier()) != nullptr)
+      continue;  // the latter are read where they are
+    copies_[i] = {staged_.get(), staged_->size()};
+    staged_->add(keys[i].key, hit);
+  }
+  staged_->read(tiers);
+}
+
+size_t GatheredRows::seat(SlotClaim& claim) {
+  MemoryPhase phase(parts_.store.tiers());
+  size_t left = 0;
+  for (int s = 0; s < kShards; ++s) {
+    if (batch_.shard(s).empty()) continue;
+    IndexShard& shard = parts_.store.shard(s);
+    MutexLock lock(shard.mutex);
+    left += seat_shard(shard, s, claim, phase);
+  }
+  return left;
+}
+
+size_t GatheredRows::seat_shard(IndexShard& shard, int number, SlotClaim& claim, Phase& phase) {
+  const std::span<const KeyGradient> keys = batch_.shard(number);
+  const size_t first = first_key(number);
+  const auto is_seated = [&](size_t i) {
+    const Where where = seats_[first + i].where;
+    return where == Where::kSeated || where == Where::kWaits;
+  };
+  size_t unseated = 0;
+  for (size_t i = 0; i < keys.size(); ++i) unseated += !is_seated(i);
+  if (unseated == 0) return 0;
+
+  const AdmissionFilter* const filter = parts_.filters.shard(number);
+  const BucketArray& buckets = shard.buckets();
+  Rise rise(parts_.store, claim, unseated, phase);
+  FirstTierSlots& slots = rise.slots();
+  const auto fetch = [&](size_t i) {
+    if (i >= keys.size() || is_seated(i)) return;
+    prefetch_line(buckets.data() + home_bucket(keys[i].hash, buckets.count()));
+    if (seats_[first + i].where == Where::kBelow) rise.fetch(seats_[first + i].at, copy_of(first + i));
+    if (slots.left() > 0) first_tier_.prefetch(slots.peek(kKeysFetchedAhead / 2));
+  };
+  size_t left = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    fetch(i + kKeysFetchedAhead);
+    if (is_seated(i)) continue;
+    IndexEntry entry = shard.entry(keys[i].hash, keys[i].key);
+    if (!entry) {
+      const Slot slot = slots.next();
+      const uint64_t earlier = filter == nullptr ? 0 : filter->count(keys[i].key, keys[i].hash);
+      first_tier_.start(slot, keys[i].key, parts_.initial.of(keys[i].key), parts_.slot_values, earlier);
+      first_tier_.count_row(phase, Access::kStore, slot);
+      entry = insertion_.insert(shard, keys[i].hash, keys[i].key, RowRef(0, slot),
+                                rooms_[static_cast<size_t>(number)]);
+      pin(first + i, entry);
+    } else if (entry.ref().tier() == 0 || bring_up(shard, first + i, entry, rise)) {
+      pin(first + i, entry);
+    } else {
+      seats_[first + i].where = Where::kBelow;
+      seats_[first + i].at = entry.ref();
+      ++left;
+    }
+  }
+  find_moved_entries(shard, number);
+  mover_.note_promoted(rise.rows());
+  return left;
+}
+
+bool GatheredRows::bring_up(IndexShard& shard, size_t key, const IndexEntry& entry, Rise& rise) {
+  const int64_t id = batch_.keys()[key].key;
+  const RowInFlight copy = copy_of(key);
+  const Rise::Outcome outcome = rise.bring_up(shard, entry, id, copy, /*served_at=*/std::nullopt);
+  if (outcome == Rise::Outcome::kNoRoom) pool_is_full_ = true;
+  if (outcome == Rise::Outcome::kDamaged) {
+    if (damaged_.empty()) first_damage_ = copy.batch->damage(copy.i);
+    damaged_.push_back(id);
+  }
+  return outcome == Rise::Outcome::kUp;
+}
+
+// --- Undoing
+
+void GatheredRows::undo_shard(IndexShard& shard, int number) {
+  const std::span<const KeyGradient> keys = batch_.shard(number);
+  const size_t first = first_key(number);
+  size_t seated = 0;
+  for (size_t i = 0; i < keys.size(); ++i) seated += seats_[first + i].where == Where::kSeated;
+  if (seated == 0) return;
+  Transaction removal(parts_.store, seated);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const Seat& seat = seats_[first + i];
+    if (seat.where != Where::kSeated) continue;
+    first_tier_.ranks().unpin(seat.at.slot());
+    // A row that no update has seen goes again, unless another batch has it pinned too.
+    if (first_tier_.ranks().pins(seat.at.slot()) != 0 ||
+        first_tier_.rows().meta(seat.at.slot()).version != RowMeta::kNeverUpdated) {
+      continue;
+    }
+    removal.remove(shard, shard.entry(keys[i].hash, keys[i].key), keys[i].key);
+  }
+}
+
+}  // namespace embstore

@@ -1,0 +1,101 @@
+// The rows of a batch of keys, gathered in the first tier of several, where they are pinned.
+//
+// What can fail comes first: rows below are read, room is claimed, rows come up, and those of new keys are put
+// beside them, with their initial values. Nobody can tell: what rows are hasn't changed. From then on each key of the
+// batch has its row in the first tier, and keeps it there.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lookup/recent_reads.h"
+#include "memory/page_vector.h"
+#include "movement/mover.h"
+#include "store/transaction.h"
+#include "update/batch_update.h"
+
+namespace embstore {
+
+class Phase;
+class Rise;
+
+class GatheredRows {
+ public:
+  enum class Where : uint8_t {
+    kAbsent,  // has no row, and is to have one
+    kWaits,   // has no row, since the filter keeps it out
+    kBelow,   // in a lower tier
+    kSeated,  // in the first tier, and pinned
+  };
+  struct Seat {
+    IndexEntry entry;  // of kSeated, as long as the shard has the layout that it was found in
+    RowRef at;         // of kSeated and kBelow, where it was when it was found
+    Where where = Where::kAbsent;
+    bool is_new = false;  // had no row before
+
+    bool is_seated() const { return where == Where::kSeated; }
+  };
+
+  // All of these outlive this.
+  GatheredRows(const UpdateParts& parts, const GradientBatch& batch, Mover& mover, RecentReads& reads);
+  // Unpins the rows and takes the new ones away, unless they were updated.
+  ~GatheredRows();
+  GatheredRows(const GatheredRows&) = delete;
+  GatheredRows& operator=(const GatheredRows&) = delete;
+
+  // As BatchUpdate::prepare().
+  bool gather(uint64_t& new_rows);
+
+  // --- Once they are gathered.
+  std::span<const Seat> seats(int number) const {
+    return std::span(seats_).subspan(first_key(number), batch_.shard(number).size());
+  }
+  // Finds entries anew that others' changes have made void.
+  void find_moved_entries(const IndexShard& shard, int number) REQUIRES(shard.mutex);
+  // A place for each row that the pool has as it was, and that will change.
+  PoolClaim& change_claim() { return change_claim_; }
+  // The rows were updated, and unpinned.
+  void were_updated() { were_updated_ = true; }
+
+ private:
+  // Pins the rows that are in the first tier, and tells the others apart.
+  void find_shard(IndexShard& shard, int number) REQUIRES(shard.mutex);
+  void pin(size_t key, const IndexEntry& entry);
+  // Reads the rows below, as far as no look-up has.
+  void stage();
+  // Brings those that were read up, and puts those of new keys in. Returns how many weren't what was read any more.
+  size_t seat(SlotClaim& claim);
+  // The same of one shard. Returns how many weren't.
+  size_t seat_shard(IndexShard& shard, int number, SlotClaim& claim, Phase& phase) REQUIRES(shard.mutex);
+  // Brings up the row of one key; false where it stays below.
+  bool bring_up(IndexShard& shard, size_t key, const IndexEntry& entry, Rise& rise) REQUIRES(shard.mutex);
+  void undo_shard(IndexShard& shard, int number) REQUIRES(shard.mutex);
+
+  size_t first_key(int number) const {
+    return static_cast<size_t>(batch_.shard(number).data() - batch_.keys().data());
+  }
+  RowInFlight copy_of(size_t key) const { return copies_.empty() ? RowInFlight{} : copies_[key]; }
+
+  const UpdateParts parts_;
+  const GradientBatch& batch_;
+  Mover& mover_;
+  MemoryTier& first_tier_;
+
+  PageVector<Seat> seats_;                   // by key of the batch
+  std::array<uint64_t, kShards> layouts_{};  // of the shards, when the seats' entries were found
+  Transaction insertion_;
+  PoolClaim change_claim_;
+  bool pool_is_full_ = false;  // for a row from below it
+  std::array<IndexShard::Room, kShards> rooms_;
+  bool were_updated_ = false;
+
+  TakenReads reads_;
+  BatchPtr staged_;                 // rows that no look-up had read; null where no row is below
+  PageVector<RowInFlight> copies_;  // of the rows below, by key; empty where no row is below
+  std::vector<int64_t> damaged_;
+  std::string first_damage_;
+};
+
+}  // namespace embstore
