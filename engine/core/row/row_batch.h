@@ -53,6 +53,7 @@ class RowBatch {
 
   // --- Reading: the batch says which rows, and Tier::read_rows() fills it with them.
   void add_place(const Place& place) { places_.push_back(place); }
+  void set_places(std::span<const Place> places) { places_.assign(places.begin(), places.end()); }
   std::span<const Place> places() const { return places_; }
   // For tiers: makes room for the rows at places(), none of which is damaged yet.
   void start_reading() {

@@ -10,8 +10,7 @@ Tier::Tier() : meter_(std::make_unique<TierMeter>()) {}
 Tier::~Tier() = default;
 
 void Tier::read(std::span<const Place> places, RowBatch& rows, RowPart part) const {
-  rows.clear();
-  for (const Place& place : places) rows.add_place(place);
+  rows.set_places(places);
   read_rows(rows, part);
   if (rows.damaged().empty()) return;
   std::vector<int64_t> keys;

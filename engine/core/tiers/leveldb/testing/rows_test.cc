@@ -317,16 +317,13 @@ void damaged_rows_are_told_and_the_others_read(const std::string& path) {
     bytes.put(static_cast<char>(byte ^ 1));
   }
   RowBatch rows(kLayout);
-  std::vector<DamagedRow> damaged;
-  tier.read_rows(places, RowPart::kAll, rows, damaged);
-  std::vector<bool> is_damaged(places.size());
-  for (const DamagedRow& row : damaged) {
-    is_damaged[row.position] = true;
-    check(row.reason.starts_with(path + ": "), row.reason);
-  }
+  rows.set_places(places);
+  tier.read_rows(rows, RowPart::kAll);
+  const std::map<size_t, std::string> damaged = rows.damaged();
+  for (const auto& [position, reason] : damaged) check(reason.starts_with(path + ": "), reason);
   size_t read = 0, lost = 0;
   for (size_t i = 0; i < places.size(); ++i) {
-    if (is_damaged[i]) continue;
+    if (damaged.contains(i)) continue;
     if (rows.header(i).key != places[i].key) {
       ++lost;
     } else {

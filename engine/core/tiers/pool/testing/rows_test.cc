@@ -1,4 +1,5 @@
 // Rows are written, read and erased; what is damaged is told.
+#include <map>
 #include <string>
 
 #include "testing.h"
@@ -37,7 +38,7 @@ void the_weights_alone_can_be_read() {
   RowBatch expected(kLayout);
   expected.resize(1);
   for (const auto& [key, entry] : pool.index) {
-    pool.tier->read_weights(std::vector{Place{key, entry.slot}}, rows);
+    pool.tier->read(std::vector{Place{key, entry.slot}}, rows, RowPart::kWeights);
     fill_row(expected, 0, key, 4);
     check(std::equal(rows.row(0), rows.row(0) + kLayout.dim(), expected.row(0)), "other weights were read");
     check(rows.header(0).frequency == expected.header(0).frequency, "another header was read");
@@ -130,24 +131,24 @@ void a_damaged_record_is_told_by_file_and_slot() {
   std::vector<Place> places;
   for (const auto& [key, entry] : pool.index) places.push_back({key, entry.slot});
   RowBatch rows(kLayout);
-  std::vector<DamagedRow> damaged;
-  pool.tier->read_rows(places, RowPart::kAll, rows, damaged);
+  const std::map<size_t, std::string>& damaged = rows.damaged();
+  rows.set_places(places);
+  pool.tier->read_rows(rows, RowPart::kAll);
   check(damaged.size() == 4, std::to_string(damaged.size()) + " rows are damaged");
   const std::string reasons[] = {"its header's checksum is wrong", "its header's checksum is wrong",
                                  "its weights' checksum is wrong",
                                  "the checksum of its optimizer's slots is wrong"};
   for (size_t i = 0; i < 4; ++i) {
     const Slot slot = slot_of(static_cast<int64_t>(10 + i));
-    check(damaged[i].position == 10 + i, "another row is called damaged");
-    check(damaged[i].reason == file + ": the record in slot " + std::to_string(slot) + " (at byte " +
-                                   std::to_string(shape.offset(slot)) + ") is damaged: " + reasons[i],
-          damaged[i].reason);
+    check(rows.is_damaged(10 + i), "another row is called damaged");
+    check(damaged.at(10 + i) == file + ": the record in slot " + std::to_string(slot) + " (at byte " +
+                                    std::to_string(shape.offset(slot)) + ") is damaged: " + reasons[i],
+          damaged.at(10 + i));
   }
   for (size_t i = 0; i < places.size(); ++i) {
     if (i < 10 || i >= 14) check(checked_version(rows, i, places[i].key) == 1, "a whole row is lost");
   }
-  damaged.clear();
-  pool.tier->read_rows(places, RowPart::kWeights, rows, damaged);
+  pool.tier->read_rows(rows, RowPart::kWeights);
   check(damaged.size() == 3, "of the weights other rows are damaged");
   check_throws(ErrorKind::kDamagedRows, "the row of key 12",
                [&] { pool.tier->read(std::vector{Place{12, slot_of(12)}}, rows); });

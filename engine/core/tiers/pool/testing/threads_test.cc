@@ -100,14 +100,12 @@ void read_rows(Shared& shared, std::mt19937_64& random) {
     entries.push_back(entry);
   }
   RowBatch rows(kLayout);
-  std::vector<DamagedRow> damaged;
-  shared.tier.read_rows(places, RowPart::kAll, rows, damaged);
-  std::vector<bool> is_damaged(places.size());
-  for (const DamagedRow& row : damaged) is_damaged[row.position] = true;
+  rows.set_places(places);
+  shared.tier.read_rows(rows, RowPart::kAll);
   for (size_t i = 0; i < places.size(); ++i) {
     // Erased meanwhile, it may be anything.
     if (shared.entries[static_cast<size_t>(places[i].key)] != entries[i]) continue;
-    check(!is_damaged[i], "a row that is there is called damaged");
+    check(!rows.is_damaged(i), "a row that is there is called damaged");
     const RowHeader& header = rows.header(i);
     check(header.key == places[i].key && header.version == version_of(entries[i]), "another row was read");
     ++shared.rows_read;

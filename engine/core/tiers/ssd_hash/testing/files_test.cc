@@ -145,11 +145,10 @@ TEST(a_record_that_is_damaged_while_open_is_an_error_that_names_it) {
     table.write(0, 3000, 1);
     const std::string file = files_in(directory / "rows").front();
     RowBatch rows(kLayout);
-    std::vector<DamagedRow> damaged;
     const auto read = [&](int64_t key, RowPart part = RowPart::kAll) {
-      damaged.clear();
-      table.tier->read_rows(std::vector{Place{key, table.index.find(key)->slot}}, part, rows, damaged);
-      return damaged.empty() ? "" : damaged.front().reason;
+      rows.set_places(std::vector{Place{key, table.index.find(key)->slot}});
+      table.tier->read_rows(rows, part);
+      return rows.damaged().empty() ? "" : rows.damaged().begin()->second;
     };
     const auto told = [&](int64_t key, const std::string& fault) {
       check(read(key) == file + ": the record at " +

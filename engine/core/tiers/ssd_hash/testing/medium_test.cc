@@ -14,6 +14,7 @@
 #include <fstream>
 #include <mutex>
 #include <set>
+#include <map>
 #include <string>
 
 #include "keep/checkpoint/reader.h"
@@ -252,18 +253,17 @@ TEST(bad_rows_are_told_of_and_all_others_read) {
     std::vector<Place> places;
     for (const auto& [key, where] : table.index.all()) places.push_back({key, where.slot});
     RowBatch rows(kLayout);
-    std::vector<DamagedRow> damaged;
-    table.tier->read_rows(places, RowPart::kAll, rows, damaged);
+    rows.set_places(places);
+    table.tier->read_rows(rows, RowPart::kAll);
     std::set<size_t> bad;
     size_t cut_off = 0;
     size_t unreadable = 0;
-    for (const DamagedRow& row : damaged) {
-      check(bad.insert(row.position).second, "a row is told of twice");
-      check(
-          row.reason.find("rows-") != std::string::npos && row.reason.find("record at") != std::string::npos,
-          row.reason);
-      cut_off += row.reason.find("cut off") != std::string::npos ? 1 : 0;
-      unreadable += row.reason.find("Input/output error") != std::string::npos ? 1 : 0;
+    for (const auto& [position, reason] : rows.damaged()) {
+      bad.insert(position);
+      check(reason.find("rows-") != std::string::npos && reason.find("record at") != std::string::npos,
+            reason);
+      cut_off += reason.find("cut off") != std::string::npos ? 1 : 0;
+      unreadable += reason.find("Input/output error") != std::string::npos ? 1 : 0;
     }
     check(cut_off > 10 && unreadable == (by_calls ? kRecordsOfBlock : 0), "other reasons are told");
     check(bad.size() == 2 + cut_off + unreadable, std::to_string(bad.size()) + " rows are told of");
@@ -299,11 +299,12 @@ TEST(a_torn_tail_turns_no_other_rows_away) {
   std::vector<Place> places;
   for (const auto& [key, where] : table.index.all()) places.push_back({key, where.slot});
   RowBatch rows(kLayout);
-  std::vector<DamagedRow> damaged;
-  table.tier->read_rows(places, RowPart::kAll, rows, damaged);
+  rows.set_places(places);
+  table.tier->read_rows(rows, RowPart::kAll);
+  const std::map<size_t, std::string>& damaged = rows.damaged();
   check(damaged.size() >= 33 && damaged.size() <= 35, std::to_string(damaged.size()) + " rows can't be read");
   std::vector<int64_t> given_up;
-  for (const DamagedRow& row : damaged) given_up.push_back(places[row.position].key);
+  for (const auto& [position, reason] : damaged) given_up.push_back(places[position].key);
   std::sort(given_up.begin(), given_up.end());
   check(given_up[0] == 3 && given_up[1] == 4, "damage was repaired by moving it");
   // Once nobody wants them, the file goes.
@@ -328,16 +329,15 @@ TEST(pages_that_cannot_be_read_are_errors_of_their_rows) {
   const std::string cut = files_in(directory / "rows")[1];
   const uint64_t bytes = fs::file_size(cut);
   fs::resize_file(cut, 2 * kBlockBytes);  // whole pages are gone: to touch them is a SIGBUS
-  std::vector<DamagedRow> damaged;
-  tier.read_rows(places, RowPart::kWeights, rows, damaged);
+  const std::map<size_t, std::string>& damaged = rows.damaged();
+  tier.read_rows(rows, RowPart::kWeights);
   check(damaged.size() > (bytes - 2 * kBlockBytes) / kRecord.stride / 2, "rows aren't missed");
   std::set<size_t> bad;
-  for (const DamagedRow& row : damaged) {
-    check(row.reason.find(cut) == 0 && row.reason.find("cut off") != std::string::npos, row.reason);
-    bad.insert(row.position);
+  for (const auto& [position, reason] : damaged) {
+    check(reason.find(cut) == 0 && reason.find("cut off") != std::string::npos, reason);
+    bad.insert(position);
   }
-  damaged.clear();
-  tier.read_rows(places, RowPart::kAll, rows, damaged);
+  tier.read_rows(rows, RowPart::kAll);
   check(damaged.size() == bad.size(), "other rows are missed by calls");
   for (size_t i = 0; i < places.size(); ++i) {
     if (!bad.contains(i)) check(checked_version(rows, i, places[i].key) == 1, "a row isn't as it was");
