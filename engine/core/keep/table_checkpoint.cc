@@ -9,7 +9,6 @@
 #include "keep/save.h"
 #include "keep/table_moment.h"
 #include "store/inclusive_cache.h"
-#include "store/shard_order.h"
 #include "store/transaction.h"
 
 namespace embstore {
@@ -40,18 +39,10 @@ class SCOPED_CAPABILITY BatchBoundary {
   std::optional<Mover::Pause> moves_;
 };
 
-struct WantedRow {
-  Place place;  // in the first tier
-  KeyHash hash;
-  IndexHit hit;
-};
-
-std::vector<WantedRow> find_wanted(const RowStore& store, std::span<const Slot> slots) {
+void find_wanted(const RowStore& store, std::span<const Slot> slots, BatchInFlight& batch) {
   const InclusiveCache& copies = *store.cache();
   const SlotRanks& ranks = store.tiers().first().ranks();
   IndexReader reader(store.index());
-  std::vector<WantedRow> found;
-  found.reserve(slots.size());
   constexpr size_t kBucketsFetchedAhead = 16;
   for (size_t i = 0; i < slots.size(); ++i) {
     if (i + kBucketsFetchedAhead < slots.size()) {
@@ -60,42 +51,34 @@ std::vector<WantedRow> find_wanted(const RowStore& store, std::span<const Slot> 
     const Slot slot = slots[i];
     if (!copies.is_wanted(slot)) continue;  // written meanwhile by whoever changed it
     const int64_t key = ranks.key(slot);
-    const KeyHash hash = hash_key(key);
-    const IndexHit hit = reader.find(hash, key);
-    if (hit.ref == RowRef(InclusiveCache::kCache, slot)) found.push_back({{key, slot}, hash, hit});
+    const IndexHit hit = reader.find(hash_key(key), key);
+    if (hit.ref == RowRef(InclusiveCache::kCache, slot)) batch.add(key, hit);
   }
-  std::vector<WantedRow> rows;
-  rows.reserve(found.size());
-  for (const uint32_t i :
-       in_order_of_shards(found.size(), [&found](size_t row) { return found[row].hash; })) {
-    rows.push_back(found[i]);
-  }
-  return rows;
+  batch.order_by_shards();
 }
 
-void write_wanted(RowStore& store, std::span<const Slot> slots, RowBatch& batch) {
+void write_wanted(RowStore& store, std::span<const Slot> slots) {
   InclusiveCache& cache = *store.cache();
   const Epochs::Guard guard = store.epochs().enter();
-  const std::vector<WantedRow> rows = find_wanted(store, slots);
-  std::vector<Place> places(rows.size());
-  std::transform(rows.begin(), rows.end(), places.begin(), [](const WantedRow& row) { return row.place; });
-  store.tiers().first().read(places, batch);
-  RowCopies copies(store, InclusiveCache::kPool, batch);
+  const BatchPtr batch = store.start_batch();
+  find_wanted(store, slots, *batch);
+  batch->read(store.tiers());
+  RowCopies copies(store, InclusiveCache::kPool, batch->rows_of(InclusiveCache::kCache));
   InclusiveCache::WritePhase phase(cache);
-  for (size_t first = 0; first < rows.size();) {
-    const int number = shard_of(rows[first].hash);
+  for (size_t first = 0; first < batch->size();) {
+    const int number = shard_of(batch->found(first).hash());
     IndexShard& shard = store.shard(number);
     MutexLock lock(shard.mutex);
     uint64_t written = 0;
-    for (; first < rows.size() && shard_of(rows[first].hash) == number; ++first) {
-      const auto& [place, hash, hit] = rows[first];
-      const IndexEntry entry = shard.entry(hash, place.key);
-      if (!entry || entry.ref() != RowRef(InclusiveCache::kCache, place.slot) || !cache.is_wanted(place.slot))
-        continue;
-      if (entry.bucket == hit.bucket && hit.holds()) {
-        cache.was_written(place.slot, copies.place(first).slot());
+    for (; first < batch->size() && shard_of(batch->found(first).hash()) == number; ++first) {
+      const BatchInFlight::Found& found = batch->found(first);
+      const IndexEntry entry = shard.entry(found.hash(), found.key);
+      const Slot slot = found.hit.ref.slot();
+      if (!entry || entry.ref() != found.hit.ref || !cache.is_wanted(slot)) continue;
+      if (entry.bucket == found.hit.bucket && batch->holds(first)) {
+        cache.was_written(slot, copies.place(found.row).slot());
       } else {  // the row, or a neighbour in the index, was being changed while it was copied
-        cache.write_wanted(place.slot, place.key, phase);
+        cache.write_wanted(slot, found.key, phase);
         ++written;
       }
     }
@@ -109,14 +92,12 @@ void write_wanted(RowStore& store, std::span<const Slot> slots, RowBatch& batch)
 void write_back(TableParts& table, Operation& operation) {
   RowStore& store = *table.store;
   const InclusiveCache& copies = *store.cache();
-  RowBatch batch(store.layout());
   while (copies.wanted_count() != 0) {
     const std::vector<Slot> slots = copies.wanted();
     for (size_t first = 0; first < slots.size(); first += kRowsAtOnce) {
       // Copies that nothing refers to yet must not be taken for rows by a checkpoint that begins meanwhile.
       const MutexLock lock(table.write_back_mutex);
-      write_wanted(store, std::span(slots).subspan(first, std::min(kRowsAtOnce, slots.size() - first)),
-                   batch);
+      write_wanted(store, std::span(slots).subspan(first, std::min(kRowsAtOnce, slots.size() - first)));
       operation.refresh();
     }
     if (slots.empty()) std::this_thread::yield();  // a row was on its way from one slot to another
