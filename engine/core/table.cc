@@ -260,20 +260,22 @@ class Table::PreparedApply::Scope {
     // Nearly full. What the batch needs exactly can only be told while no other brings rows.
     parts_.gate.enter_alone();
     gate_ = Gate::kAlone;
-    if (PoolTier* const with = parts_.store->tiers().pool()) {
+    InclusiveCache* const cache = parts_.store->cache();
+    if (cache != nullptr) {
       const size_t rows = batch_->keys().size();
-      with->set_aside(rows);   // look-ups bring rows up meanwhile
+      cache->set_aside(rows);
       parts_.mover->settle();  // moves take places of a pool for a while
       parts_.mover->make_room_in_pool(rows);
     }
     update_ = make_update();
     if (update_->prepare(new_rows)) return;
-    if (const PoolTier* const with = parts_.store->tiers().pool()) {
+    if (cache != nullptr) {
       throw Error(ErrorKind::kStoreFull,
                   parts_.name +
                       ": the batch changes rows that its pool has no room for beside what its "
                       "checkpoints keep: " +
-                      with->described_room() + "; persist, which lets older rows go, or raise storage_size");
+                      cache->pool().described_room() +
+                      "; persist, which lets older rows go, or raise storage_size");
     }
     const uint64_t room = parts_.store->room();
     throw Error(ErrorKind::kStoreFull,
@@ -308,7 +310,7 @@ class Table::PreparedApply::Scope {
     update_.reset();
     if (gate_ == Gate::kShared) parts_.gate.leave();
     if (gate_ == Gate::kAlone) {
-      if (PoolTier* const with = parts_.store->tiers().pool()) with->set_aside(0);
+      if (InclusiveCache* const cache = parts_.store->cache()) cache->set_aside(0);
       parts_.gate.leave_alone();
     }
     gate_ = Gate::kOutside;

@@ -72,7 +72,7 @@ size_t Replacement::tier_for(const RowHeader& header) const {
 
 void Replacement::put_in_tier(size_t t, const RowBatch& rows, std::span<const size_t> which) {
   const TierStack& tiers = store_.tiers();
-  const bool is_pool = tiers.pool() == &tiers.tier(t);
+  const bool is_pool = store_.cache() != nullptr && t == InclusiveCache::kPool;
   const bool bounded = table_.mover && (tiers.memory(t) != nullptr || tiers.ranked(t) != nullptr);
   const size_t most = bounded || is_pool ? std::max<size_t>(1, tiers.headroom_rows(t) / 2) : which.size();
   for (size_t first = 0; first < which.size(); first += most) {
@@ -94,14 +94,12 @@ void Replacement::store_rows(size_t t, const RowBatch& rows, std::span<const siz
     std::copy_n(rows.row(which[k]), rows.row_floats(), batch.row(k));
   }
   Transaction arrival(store_, /*most_departures=*/0);
-  const bool needs_claims = store_.cache() == nullptr || InclusiveCache::needs_claims(t);
-  if (!(needs_claims ? arrival.try_reserve_rows(which.size())
-                     : arrival.try_reserve_rows_without_pool(which.size()))) {
+  if (!arrival.try_reserve_rows(which.size(), t)) {
     // A pool that is short by what its checkpoints keep; rows come up from below it when they are wanted.
-    const size_t below = InclusiveCache::kPool + 1;
-    if (store_.cache() != nullptr && needs_claims && below < store_.tiers().size())
-      return store_rows(below, rows, which);
-    throw_no_room();
+    const InclusiveCache* const cache = store_.cache();
+    const size_t below = InclusiveCache::kBelow;
+    if (cache == nullptr || t >= below || below == store_.tiers().size()) throw_no_room();
+    return store_rows(below, rows, which);
   }
   RowCopies copies(store_, t, batch);
   for (size_t k = 0; k < batch.size(); ++k) {
@@ -118,9 +116,9 @@ void Replacement::store_rows(size_t t, const RowBatch& rows, std::span<const siz
 
 void Replacement::throw_no_room() const {
   const TierStack& tiers = store_.tiers();
-  const std::string room = tiers.pool() == nullptr
+  const std::string room = store_.cache() == nullptr
                                ? "they hold " + std::to_string(tiers.total_capacity_rows()) + " rows"
-                               : "the pool is " + tiers.pool()->described_room();
+                               : "the pool is " + store_.cache()->pool().described_room();
   throw Error(ErrorKind::kStoreFull, table_.name +
                                          ": its tiers have no room for the rows of the checkpoint; " + room +
                                          "; raise storage_size");
@@ -162,7 +160,7 @@ void Replacement::reserve_index(uint64_t rows) {
 
 void Replacement::refer_to(uint32_t tier, std::span<const RowHeader> headers, std::span<const Slot> slots) {
   Transaction arrival(store_, /*most_departures=*/0);
-  if (!arrival.try_reserve_rows_without_pool(headers.size())) {
+  if (!arrival.try_reserve_placed_rows(headers.size())) {
     throw_no_room();
   }
   uint64_t newest_stamp = 0;

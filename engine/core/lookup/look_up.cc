@@ -129,65 +129,40 @@ template <class Gather>
 }
 
 void LookUp::read_lower(float* out, BatchInFlight& lower, RowPart part) const {
+  Damage damage;
+  read_found(out, lower, part, damage);
+  if (!damage.keys.empty()) throw DamagedRowsError(std::move(damage.keys), damage.first);
+}
+
+void LookUp::read_found(float* out, BatchInFlight& lower, RowPart part, Damage& damage) const {
   constexpr size_t kRowsAhead = 8;
   const auto dim = static_cast<size_t>(store_.layout().dim());
   lower.read(store_.tiers(), part);
   IndexReader reader(store_.index());
-  std::vector<int64_t> damaged;
-  std::string first_damage;
+  std::vector<size_t> moved;
   for (size_t i = 0; i < lower.size(); ++i) {
     if (i + kRowsAhead < lower.size()) prefetch_line(lower.found(i + kRowsAhead).hit.bucket);
     const BatchInFlight::Found& found = lower.found(i);
-    std::string damage;
     // A neighbour's change voids what was found, not the row.
-    if (lower.holds(i) || lower.holds_at(i, reader.find(found.hash(), found.key).ref, store_.tiers())) {
-      if (!lower.is_damaged(i)) {
-        std::copy_n(lower.row(i), dim, out + found.tag * dim);
-        continue;
-      }
-      damage = lower.damage(i);
-    } else if (read_one(found.key, out + found.tag * dim, damage)) {  // it moved meanwhile
-      continue;
+    if (!lower.holds(i) && !lower.holds_at(i, reader.find(found.hash(), found.key).ref, store_.tiers())) {
+      moved.push_back(i);
+    } else if (!lower.is_damaged(i)) {
+      std::copy_n(lower.row(i), dim, out + found.tag * dim);
+    } else {
+      if (damage.keys.empty()) damage.first = lower.damage(i);
+      damage.keys.push_back(found.key);
     }
-    damaged.push_back(found.key);
-    if (first_damage.empty()) first_damage = damage;
   }
-  if (!damaged.empty()) throw DamagedRowsError(std::move(damaged), first_damage);
-}
-
-bool LookUp::read_one(int64_t key, float* out, std::string& damage) const {
-  const KeyHash hash = hash_key(key);
-  IndexReader reader(store_.index());
-  const BatchPtr batch = store_.start_batch();
-  for (;;) {
-    batch->start(store_.tiers());
-    const IndexHit hit = reader.find(hash, key);
-    if (!hit.ref) {
-      copy_initial_value(hash, key, out);
-      return true;
-    }
-    if (hit.ref.tier() == 0) {
-      Phase phase(store_.tiers().first().meter());
-      phase.count(Access::kLoad, 1, static_cast<size_t>(store_.layout().dim()) * sizeof(float));
-      bool is_whole = true;
-      store_.tiers().first().rows().gather(
-          out, [&is_whole](size_t) { is_whole = false; },
-          [&hit](auto& gather) {
-            gather.add({&hit.bucket->guard, hit.state, hit.ref.slot(), 0});
-            gather.finish();
-          });
-      if (is_whole) return true;
-      continue;
-    }
-    batch->add(key, hit);
-    batch->read(store_.tiers(), RowPart::kWeights);
-    if (!batch->holds(0)) continue;
-    if (batch->is_damaged(0)) {
-      damage = batch->damage(0);
-      return false;
-    }
-    std::copy_n(batch->row(0), store_.layout().dim(), out);
-    return true;
+  if (moved.empty()) return;
+  // They are found anew, wherever they are now.
+  std::vector<int64_t> keys(moved.size());
+  std::vector<float> rows(moved.size() * dim);
+  std::transform(moved.begin(), moved.end(), keys.begin(), [&](size_t i) { return lower.found(i).key; });
+  const BatchPtr again = store_.start_batch();
+  read_first_tier(keys, rows.data(), again.get(), nullptr);
+  if (!again->empty()) read_found(rows.data(), *again, RowPart::kWeights, damage);
+  for (size_t k = 0; k < moved.size(); ++k) {
+    std::copy_n(rows.data() + k * dim, dim, out + lower.found(moved[k]).tag * dim);
   }
 }
 

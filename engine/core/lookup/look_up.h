@@ -35,8 +35,13 @@ class LookUp {
   template <class Gather>
   uint64_t find_rows(std::span<const int64_t> ids, float* out, BatchInFlight* lower, RowRef* refs,
                      Gather& gather, std::vector<size_t>& changed) const;
-  // One row, wherever it is. False where a medium doesn't give it back: `damage` says why.
-  bool read_one(int64_t key, float* out, std::string& damage) const;
+  // Rows that a medium doesn't give back.
+  struct Damage {
+    std::vector<int64_t> keys;
+    std::string first;  // why, of the first
+  };
+  // read_lower() that adds to `damage`.
+  void read_found(float* out, BatchInFlight& lower, RowPart part, Damage& damage) const;
   // What a key without a row reads.
   void copy_initial_value(KeyHash hash, int64_t key, float* out) const;
 

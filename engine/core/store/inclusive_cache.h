@@ -32,6 +32,7 @@ class InclusiveCache {
  public:
   static constexpr uint32_t kCache = 0;  // the tiers
   static constexpr uint32_t kPool = 1;
+  static constexpr uint32_t kBelow = 2;  // where there is one: the first whose rows need no place of the pool
 
   // Both outlive this. `first` has no rows yet.
   InclusiveCache(MemoryTier& first, PoolTier& pool);
@@ -70,11 +71,18 @@ class InclusiveCache {
   // is the row's then. To be called right before the move. A look-up leaves what was set aside for an update.
   enum class For { kUpdate, kLookUp };
   bool try_claim(RowRef from, For whom) {
-    if (from.tier() <= kPool) return true;
+    if (from.tier() < kBelow) return true;
     return whom == For::kUpdate ? pool_.try_claim(1) : pool_.try_claim_spare(1);
   }
-  // Whether rows that are put in a tier, rather than move there, need claims.
-  static bool needs_claims(size_t tier) { return tier <= kPool; }
+
+  // --- Room in the pool for rows that change, without any mutex.
+  // So many claims are left for updates from now on: look-ups bring rows up meanwhile.
+  void set_aside(uint64_t claims) { pool_.set_aside(claims); }
+  // How many places must be given free before `count` more may be claimed.
+  uint64_t missing_places(uint64_t count) const {
+    const uint64_t wanted = PoolTier::kHeadroomSlots + count;
+    return wanted - std::min(wanted, pool_.free_slots());
+  }
 
   // Counts rows that are written to the pool one by one.
   class WritePhase : public Phase {

@@ -35,16 +35,16 @@ Transaction::~Transaction() {
   }
 }
 
-bool Transaction::try_reserve_rows(uint64_t count) {
+bool Transaction::try_reserve_rows(uint64_t count, size_t t) {
   if (const log::Checkpoints* const kept = store_.tiers_.checkpoints()) kept->check_is_taken_up();
-  if (!try_reserve_rows_without_pool(count)) return false;
-  if (store_.cache() == nullptr || pool_claim_.try_add(count)) return true;
+  if (!try_reserve_placed_rows(count)) return false;
+  if (store_.cache() == nullptr || t >= InclusiveCache::kBelow || pool_claim_.try_add(count)) return true;
   reserved_ -= count;
   store_.counts_.give_back(count);
   return false;
 }
 
-bool Transaction::try_reserve_rows_without_pool(uint64_t count) {
+bool Transaction::try_reserve_placed_rows(uint64_t count) {
   if (!store_.counts_.try_reserve(count)) return false;
   reserved_ += count;
   return true;

@@ -25,11 +25,11 @@ class Transaction {
   Transaction(const Transaction&) = delete;
   Transaction& operator=(const Transaction&) = delete;
 
-  // Room for `count` more rows in the table; false, and nothing is reserved, where so much isn't left. Throws
-  // Error(kStorage) where a pool holds rows of an earlier process that nobody has said what to do with.
-  bool try_reserve_rows(uint64_t count);
-  // For rows that need no place in the pool below the first tier: they have it already, or go below it.
-  bool try_reserve_rows_without_pool(uint64_t count);
+  // Room for `count` more rows in the table, which come to tier t; false, and nothing is reserved, where so much isn't
+  // left. Throws Error(kStorage) where a pool holds rows of an earlier process that nobody has said what to do with.
+  bool try_reserve_rows(uint64_t count, size_t t = 0);
+  // For rows that have their places in the tiers already.
+  bool try_reserve_placed_rows(uint64_t count);
 
   // --- Changes, which readers see at once. REQUIRES, of `to`: a whole row lies there, and nothing refers to it.
   // A new row, for which room was reserved, here and in the index.
