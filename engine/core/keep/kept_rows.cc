@@ -159,7 +159,7 @@ void keep_rows(TableParts& table, const log::CheckpointId& id) {
   try {
     checkpoints.commit(number, id);
   } catch (...) {
-    checkpoints.drop(number);
+    checkpoints.drop_pending();
     throw;
   }
 }

@@ -1,6 +1,7 @@
 #include "tiers/log/checkpoints.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "errors/error.h"
@@ -31,7 +32,9 @@ void Checkpoints::take_up(std::vector<DurableTier*> tiers) {
   }
   manifests_.remove_unfinished();
   for (const Manifest& manifest : found_) {
-    checkpoints_.push_back({{manifest.number, manifest.id, manifest.rows(), manifest.moment}, false});
+    checkpoints_.push_back({.is = {manifest.number, manifest.id, manifest.rows(), manifest.moment},
+                            .is_pending = false,
+                            .may_have_manifest = true});
     newest_number_ = manifest.number;
   }
   awaits_restore_ = !found_.empty();
@@ -65,7 +68,7 @@ uint64_t Checkpoints::begin(const TableMoment& moment) {
     while (begun-- > 0) tiers_[begun]->drop_checkpoint(number);
     throw;
   }
-  checkpoints_.push_back({{number, {}, 0, moment}, true});
+  checkpoints_.push_back({.is = {number, {}, 0, moment}, .is_pending = true, .may_have_manifest = false});
   newest_number_ = number;
   note_pending();
   return number;
@@ -83,9 +86,14 @@ void Checkpoints::commit(uint64_t number, const CheckpointId& id) {
     manifest.moment = checkpoint->is.moment;
   }
   for (DurableTier* const tier : tiers_) manifest.tiers.push_back(tier->bring_to_medium(number));
+  {
+    const MutexLock lock(mutex_);
+    *find(number) = {
+        .is = {number, id, manifest.rows(), manifest.moment}, .is_pending = true, .may_have_manifest = true};
+  }
   manifests_.write(manifest, table_);
   const MutexLock lock(mutex_);
-  *find(number) = {{number, id, manifest.rows(), manifest.moment}, false};
+  find(number)->is_pending = false;
   note_pending();
 }
 
@@ -96,9 +104,14 @@ void Checkpoints::drop(uint64_t number) {
 }
 
 void Checkpoints::drop(List::iterator checkpoint) {
-  // What it has may be written over only when it's gone from the medium.
+  // Its rows may be overwritten only when its manifest is certainly not on the medium. If the manifest can't be removed, the
+  // checkpoint is kept.
   const uint64_t number = checkpoint->is.number;
-  if (!checkpoint->is_pending) manifests_.remove(number);
+  if (checkpoint->may_have_manifest) {
+    checkpoint->is_pending = false;
+    note_pending();
+    manifests_.remove(number);
+  }
   for (DurableTier* const tier : tiers_) tier->drop_checkpoint(number);
   checkpoints_.erase(checkpoint);
   note_pending();
@@ -148,7 +161,12 @@ void Checkpoints::drop_all() {
 void Checkpoints::drop_pending() noexcept {
   const MutexLock lock(mutex_);
   for (size_t i = checkpoints_.size(); i-- > 0;) {
-    if (checkpoints_[i].is_pending) drop(checkpoints_.begin() + static_cast<ptrdiff_t>(i));
+    if (!checkpoints_[i].is_pending) continue;
+    try {
+      drop(checkpoints_.begin() + static_cast<ptrdiff_t>(i));
+    } catch (const std::exception&) {
+      // It's kept: whoever opens the table next finds its manifest, or not.
+    }
   }
 }
 

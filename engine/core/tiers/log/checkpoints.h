@@ -47,10 +47,11 @@ class Checkpoints {
   // Begins the next one and says its number. `moment`: what the table is now, beside its rows. Throws Error(kStorage) where there
   // are kMostCheckpoints, or what a tier throws; nothing was begun then.
   uint64_t begin(const TableMoment& moment);
-  // It's durable when this returns. Throws Error(kStorage); then it's still pending. REQUIRES: all rows that belong to it are in
-  // the durable tiers.
+  // It's durable when this returns. Throws Error(kStorage); then it's still pending, and its manifest may be on the medium.
+  // REQUIRES: all rows that belong to it are in the durable tiers.
   void commit(uint64_t number, const CheckpointId& id);
-  // Kept or pending: it is no more. Throws Error(kStorage) where a manifest can't be removed; then it's kept still.
+  // Gives up a checkpoint, kept or pending. Throws Error(kStorage) if its manifest can't be removed from the medium; the
+  // checkpoint is kept then, and drop() may be called again.
   void drop(uint64_t number);
 
   // Ascending.
@@ -70,13 +71,15 @@ class Checkpoints {
   void restore(uint64_t number, int threads, const Restored& visit);
   // Gives up what earlier processes left.
   void drop_all();
-  // What is pending is given up. To be called before the tiers are closed.
+  // Gives up the pending checkpoints; one whose manifest may be on the medium, and can't be removed, is kept. To be called
+  // before the tiers are closed.
   void drop_pending() noexcept;
 
  private:
   struct Checkpoint {
     KeptCheckpoint is;
     bool is_pending;
+    bool may_have_manifest;  // on the medium: it was written, or that was tried
   };
   using List = std::vector<Checkpoint>;
   List::iterator find(uint64_t number) REQUIRES(mutex_);

@@ -231,7 +231,7 @@ void Manifests::write(const Manifest& manifest, const TableIdentity& table) cons
     is_named = true;
     files::sync_directory(calls_, directory());
   } catch (...) {
-    // Whether the name would last isn't known: without it the checkpoint is certainly not there.
+    // If a process opens the table next without a power cut in between, the checkpoint isn't there.
     calls_.unlink((is_named ? path : path + kUnfinished).c_str());
     throw;
   }

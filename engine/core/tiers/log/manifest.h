@@ -49,9 +49,10 @@ class Manifests {
   // Removes what writes that died have left.
   void remove_unfinished() const;
 
-  // Is durable when this returns; not there when it throws Error(kStorage). REQUIRES: all that it names is on its medium.
+  // The manifest is durable when this returns. When it throws Error(kStorage), the manifest may be on the medium, and isn't for
+  // certain only after remove(). REQUIRES: all that it names is on its medium.
   void write(const Manifest& manifest, const TableIdentity& table) const;
-  // It's gone, durably, when this returns. Throws Error(kStorage); then it may be there or not.
+  // The manifest is certainly not on the medium when this returns. Throws Error(kStorage); then it may be there or not.
   void remove(uint64_t number) const;
 
   std::string path_of(uint64_t number) const;

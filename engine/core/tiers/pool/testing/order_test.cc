@@ -237,7 +237,48 @@ void a_manifest_that_cant_be_written_leaves_the_checkpoint_pending() {
   check(failed == 4, "other calls were made than a write, a sync, a naming and a sync of the directory");
 }
 
+// The manifest was named, and it isn't known whether the medium has the name: after a power cut it may be back.
+void a_checkpoint_whose_commit_failed_keeps_its_slots_until_it_is_certainly_gone() {
+  const TemporaryDirectory directory;
+  FailingCalls failing;
+  Pool pool(directory / "var", kLayout, 1000, libpmem(), failing);
+  pool.write(keys_from(0, 100), 1);
+  const uint64_t number = pool.checkpoints->begin({});
+  failing.left = 3;  // a write, a sync, a naming
+  check_throws(ErrorKind::kStorage, "can't be brought to its medium",
+               [&] { pool.checkpoints->commit(number, id_of(number)); });
+  pool.erase(keys_from(0, 100));
+  pool.expect_taken(100);
+  failing.left = 0;  // the sync of the directory
+  check_throws(ErrorKind::kStorage, directory.path() + ": can't be brought to its medium",
+               [&] { pool.checkpoints->drop(number); });
+  pool.expect_taken(100);
+  check(!pool.checkpoints->has_pending() && pool.checkpoints->kept().size() == 1,
+        "what was given up is pending, or what may be there isn't kept");
+  failing.left = 0;
+  pool.checkpoints->drop_pending();
+  pool.expect_taken(100);
+  failing.left = -1;
+  pool.checkpoints->drop(number);
+  pool.expect_taken(0);
+  check(pool.checkpoints->kept().empty(), "it's kept still");
+
+  // In the end of a table nobody is told, and nothing is freed either.
+  pool.write(keys_from(0, 100), 2);
+  const uint64_t next = pool.checkpoints->begin({});
+  failing.left = 3;
+  check_throws(ErrorKind::kStorage, "can't be brought to its medium",
+               [&] { pool.checkpoints->commit(next, id_of(next)); });
+  pool.erase(keys_from(0, 100));
+  failing.left = 0;
+  pool.checkpoints->drop_pending();
+  pool.expect_taken(100);
+  failing.left = -1;
+}
+
 constexpr Test kTests[] = {
+    {"a_checkpoint_whose_commit_failed_keeps_its_slots_until_it_is_certainly_gone",
+     a_checkpoint_whose_commit_failed_keeps_its_slots_until_it_is_certainly_gone},
     {"a_batch_is_drained_once_and_in_the_end", a_batch_is_drained_once_and_in_the_end},
     {"a_commit_asks_as_little_as_it_can_of_the_medium", a_commit_asks_as_little_as_it_can_of_the_medium},
     {"a_manifest_that_cant_be_written_leaves_the_checkpoint_pending",

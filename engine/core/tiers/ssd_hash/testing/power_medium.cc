@@ -126,20 +126,24 @@ int PowerMedium::fdatasync(int descriptor) {
   announce();
   const MutexLock lock(mutex_);
   Node& node = node_of(descriptor, {});
-  if (syncs_to_fail_ > 0) {
-    --syncs_to_fail_;
-    ++failed_syncs_;
+  if (fails()) {
     node.forgets = true;
-    errno = EIO;
     return -1;
   }
   if (!node.forgets && kind_of(node.path) != left_out_) node.durable = current(node);
   return 0;
 }
 
+bool PowerMedium::fails() {
+  if (syncs_until_failure_ < 0 || syncs_until_failure_-- > 0) return false;
+  errno = EIO;
+  return true;
+}
+
 int PowerMedium::fsync(int descriptor) {
   announce();
   const MutexLock lock(mutex_);
+  if (fails()) return -1;
   const ino_t synced = status_of(descriptor).st_ino;
   const auto is = [synced](const std::string& directory) {
     struct stat status{};

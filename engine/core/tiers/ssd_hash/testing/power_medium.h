@@ -37,9 +37,8 @@ class PowerMedium final : public files::FileCalls {
 
   // Such syncs do nothing from now on.
   void leave_out(Sync which) { left_out_ = which; }
-  // So many syncs of files fail, and drop what they were to bring to the medium, as Linux does it.
-  void fail_syncs(int count) { syncs_to_fail_ = count; }
-  int failed_syncs() const { return failed_syncs_; }
+  // One sync fails, after so many that don't. That of a file drops what it was to bring to the medium, as Linux does it.
+  void fail_sync_after(int syncs) { syncs_until_failure_ = syncs; }
   // Before everything that changes files or syncs them, but for making them, when the cache of descriptors is locked.
   // REQUIRES: such calls come one at a time.
   void before_each_call(std::function<void()> call) { before_call_ = std::move(call); }
@@ -70,6 +69,7 @@ class PowerMedium final : public files::FileCalls {
   void settle_names(const std::string& directory) REQUIRES(mutex_);
   bool is_ours(const std::string& path) const;
   void announce();
+  bool fails();  // a sync that is asked for now
   uint64_t below(uint64_t end) REQUIRES(mutex_) { return random_() % end; }
 
   const std::string root_;
@@ -83,8 +83,7 @@ class PowerMedium final : public files::FileCalls {
   bool rows_is_durable_ GUARDED_BY(mutex_) = false;  // the directory's name
   bool manifest_was_named_ GUARDED_BY(mutex_) = false;
   Sync left_out_ = Sync::kNone;
-  int syncs_to_fail_ = 0;
-  int failed_syncs_ = 0;
+  int syncs_until_failure_ = -1;  // none fails below 0
   std::function<void()> before_call_;
   bool is_calling_ = false;
 };
