@@ -20,7 +20,7 @@ from engine_storage import Stack, row_bytes
 from plain_partition import keys_of_each
 
 import embstore as es
-from embstore.errors import InvalidArgumentError, StorageError, StoreFullError
+from embstore.errors import DamagedRowsError, InvalidArgumentError, StorageError, StoreFullError
 
 DRAM_SSDHASH = Stack(es.StorageType.DRAM_SSDHASH)
 STACKS = [DRAM_SSDHASH, Stack(es.StorageType.DRAM_PMEM_SSDHASH)]
@@ -400,6 +400,56 @@ def test_a_close_that_cant_write_loses_nothing_and_may_be_called_again(
 
 
 # --- Kills
+
+
+def damage(tmp_path: Path, values: Any) -> None:
+    """Flips a bit of the one record that has these weights."""
+    (file,) = (f for f in tmp_path.rglob("rows-*.ssdhash") if values.tobytes() in f.read_bytes())
+    content = bytearray(file.read_bytes())
+    content[content.index(values.tobytes())] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_damaged_row_stops_no_other_from_being_taken_over(
+    open_variable: Open, tmp_path: Path
+) -> None:
+    with open_variable() as variable:
+        train(variable, range(20))
+        before = variable.export()
+    damaged = int(before["keys"][3])
+    damage(tmp_path, before["values"][3])
+    sound = np.delete(before["keys"], 3)
+    with open_variable() as variable:
+        assert variable.total_count()[0] == before["keys"].size
+        np.testing.assert_array_equal(
+            variable.lookup(sound, train=True), np.delete(before["values"], 3, axis=0)
+        )
+        with pytest.raises(DamagedRowsError, match=r"rows-.*\.ssdhash") as told:
+            variable.lookup([damaged], train=True)
+        assert told.value.keys == [damaged]
+    with open_variable() as variable:  # a close and an opening later it is as damaged
+        assert variable.damaged_keys().tolist() == [damaged]
+        assert variable.drop_damaged().tolist() == [damaged]
+        assert variable.damaged_keys().size == 0
+    with open_variable() as variable:
+        np.testing.assert_array_equal(variable.export()["keys"], sound)
+
+
+def test_a_damaged_row_stops_no_other_from_coming_up_after_opening(
+    open_variable: Open, tmp_path: Path
+) -> None:
+    ids = np.arange(40)
+    with open_variable(ssd_rows=40, upper_rows=16) as variable:
+        for first in range(8):  # the first ones are the most frequent
+            variable.apply_gradients(ids[: 40 - first], np.ones((40 - first, 3), np.float32))
+        before = variable.export()
+    damage(tmp_path, before["values"][0])
+    with open_variable(ssd_rows=30, upper_rows=16) as variable:
+        variable.drain()
+        assert variable.damaged_keys().tolist() == [0]
+        assert variable.lookup_tier([0]).tolist() == [1]
+        assert (variable.lookup_tier(ids) == 0).sum() >= 10
+        np.testing.assert_array_equal(variable.lookup(ids[1:], train=True), before["values"][1:])
 
 
 def test_a_killed_variable_continues_from_its_last_checkpoint(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -21,61 +22,64 @@ struct RankedKey {
   int64_t key;
 };
 
-// Moves rows of the last tier to tier t.
-void bring_up(RowStore& store, Mover& mover, size_t t, std::span<const RankedKey> ranked) {
-  const size_t most =
-      std::max<size_t>(1, std::min<uint64_t>(kRowsAtATime, store.tiers().headroom_rows(0) / 2));
+// Moves rows of the last tier to tier t, and returns how many. Damaged rows stay where they are, and stop no others.
+size_t bring_up(RowStore& store, Mover& mover, size_t t, std::span<const RankedKey> ranked) {
   RowBatch rows(store.layout());
-  for (size_t first = 0; first < ranked.size(); first += most) {
-    const auto some = ranked.subspan(first, std::min(most, ranked.size() - first));
-    std::vector<int64_t> keys(some.size());
-    std::transform(some.begin(), some.end(), keys.begin(), [](const RankedKey& row) { return row.key; });
+  std::vector<int64_t> keys(ranked.size());
+  std::transform(ranked.begin(), ranked.end(), keys.begin(), [](const RankedKey& row) { return row.key; });
+  for (;;) {
     store.read_settled(keys, rows);
-    if (!rows.damaged().empty()) {
-      const auto& [position, reason] = *rows.damaged().begin();
-      throw DamagedRowsError({keys[position]}, reason);
-    }
-    std::optional<SlotClaim> claim;
-    std::optional<FirstTierSlots> slots;
-    std::optional<RowCopies> copies;
-    if (t == 0) {
-      claim.emplace(mover.claim(keys.size()));
-      slots.emplace(*claim, keys.size());
-    } else {
-      copies.emplace(store, t, rows);
-    }
-    Transaction rise(store, keys.size());
-    Phase phase(store.tiers().first().meter());
-    for (size_t i = 0; i < keys.size(); ++i) {
-      const KeyHash hash = hash_key(keys[i]);
-      IndexShard& shard = store.shard_of_hash(hash);
-      MutexLock lock(shard.mutex);
-      RowRef to;
-      if (t == 0) {
-        to = RowRef(0, slots->next());
-        store.tiers().first().put(to.slot(), rows.header(i), rows.row(i));
-        store.tiers().first().count_row(phase, Access::kStore, to.slot());
-      } else {
-        to = copies->place(i);
-      }
-      rise.move(shard, shard.entry(hash, keys[i]), keys[i], to);
-    }
+    if (rows.damaged().empty()) break;
+    std::set<int64_t> without;
+    for (const auto& [position, reason] : rows.damaged()) without.insert(keys[position]);
+    std::erase_if(keys, [&without](int64_t key) { return without.contains(key); });
   }
+  std::optional<SlotClaim> claim;
+  std::optional<FirstTierSlots> slots;
+  std::optional<RowCopies> copies;
+  if (t == 0) {
+    claim.emplace(mover.claim(keys.size()));
+    slots.emplace(*claim, keys.size());
+  } else {
+    copies.emplace(store, t, rows);
+  }
+  Transaction rise(store, keys.size());
+  Phase phase(store.tiers().first().meter());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const KeyHash hash = hash_key(keys[i]);
+    IndexShard& shard = store.shard_of_hash(hash);
+    MutexLock lock(shard.mutex);
+    RowRef to;
+    if (t == 0) {
+      to = RowRef(0, slots->next());
+      store.tiers().first().put(to.slot(), rows.header(i), rows.row(i));
+      store.tiers().first().count_row(phase, Access::kStore, to.slot());
+    } else {
+      to = copies->place(i);
+    }
+    rise.move(shard, shard.entry(hash, keys[i]), keys[i], to);
+  }
+  return keys.size();
 }
 
 // Brings what the last tier has too much to the upper ones, highest rank first.
 void bring_up_excess(RowStore& store, Mover& mover, std::vector<RankedKey> ranked) {
   const size_t last = store.tiers().size() - 1;
-  const uint64_t excess = store.excess_rows(last);
-  if (ranked.empty() || excess == 0) return;
+  uint64_t excess = store.excess_rows(last);
+  if (excess == 0) return;
   std::sort(ranked.begin(), ranked.end(),
             [](const RankedKey& a, const RankedKey& b) { return a.rank > b.rank; });
-  ranked.resize(excess);
-  size_t first = 0;
+  const uint64_t most =
+      std::max<uint64_t>(1, std::min<uint64_t>(kRowsAtATime, store.tiers().headroom_rows(0) / 2));
+  std::span<const RankedKey> left(ranked);
   for (size_t t = 0; t < last; ++t) {
-    const size_t count = std::min<uint64_t>(ranked.size() - first, store.tiers().capacity_rows(t));
-    bring_up(store, mover, t, std::span(ranked).subspan(first, count));
-    first += count;
+    for (uint64_t room = store.tiers().capacity_rows(t); room > 0 && excess > 0 && !left.empty();) {
+      const auto some = left.first(std::min<uint64_t>({most, room, excess, left.size()}));
+      const size_t brought = bring_up(store, mover, t, some);
+      left = left.subspan(some.size());
+      room -= brought;
+      excess -= brought;
+    }
   }
 }
 

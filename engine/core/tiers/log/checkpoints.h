@@ -62,8 +62,8 @@ class Checkpoints {
   // Throws Error(kStorage) that says what to do where that is so.
   void check_is_taken_up() const;
   // Makes the rows of a kept checkpoint live, and drops those that are newer. Calls visit(tier, headers, slots), with the number
-  // of the durable tier, from so many threads at once. Throws Error(kStorage) where there's no such checkpoint or a record isn't
-  // what was written, or whatever visit throws; no checkpoint is gone then, what was made live in some tiers is for the caller
+  // of the durable tier, from so many threads at once. Throws Error(kStorage) where there's no such checkpoint or the header of a
+  // record isn't what was written, or whatever visit throws; no checkpoint is gone then, what was made live in some tiers is for the caller
   // to erase, and it may be tried again.
   // REQUIRES: nothing is live, nothing pending.
   using Restored =

@@ -53,8 +53,9 @@ class DurableTier {
   virtual void drop_checkpoint(uint64_t number) noexcept = 0;
 
   // Makes the rows of a checkpoint live. Calls visit(headers, slots) for them, from so many threads at once. Throws
-  // Error(kStorage), naming the file, where a record isn't what was written, or whatever visit throws; nothing is live then,
-  // and it may be tried again. REQUIRES: nothing is live, nothing pending, no other call.
+  // Error(kStorage), naming the file, if the header of a record isn't what was written, or whatever visit throws; nothing is
+  // live then, and it may be tried again. Damage of a record's floats is no error here: whoever reads the row is told.
+  // REQUIRES: nothing is live, nothing pending, no other call.
   using Restored = std::function<void(std::span<const RowHeader> headers, std::span<const Slot> slots)>;
   virtual void restore(uint64_t number, int threads, const Restored& visit) = 0;
 };

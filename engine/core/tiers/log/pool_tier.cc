@@ -288,10 +288,7 @@ void PoolTier::read_headers(std::span<const Slot> slots, uint64_t number,
       prefetch_line(rows_->data() + shape_.offset(slots[i + 2 * kRowsFetchedAhead]));
     }
     const log::RecordHeader record = log::header_of(rows_->data() + shape_.offset(slots[i]));
-    const char* const fault = !record.is_whole()          ? "its header's checksum is wrong"
-                              : record.record != slots[i] ? "it's the record of another slot"
-                              : record.epoch > number ? "it's younger than the checkpoint that is to have it"
-                                                      : nullptr;
+    const char* const fault = log::fault_of_header(record, slots[i], number);
     if (fault != nullptr) throw Error(ErrorKind::kStorage, damage_of(slots[i], fault));
     headers.push_back(record.row());
   }

@@ -91,12 +91,22 @@ inline RecordHeader header_of(const std::byte* record) {
   return header;
 }
 
-// Null, or what is wrong with the record that was read as number `record` of its extent, with as many of its floats as `part`
-// says.
-inline const char* fault_of(const RecordHeader& header, uint32_t record, const void* floats, bool all_floats,
-                            const RecordShape& shape) {
+// Null, or what is wrong with the header that was read as that of record `record` of its extent.
+inline const char* fault_of_header(const RecordHeader& header, uint32_t record) {
   if (!header.is_whole()) return "its header's checksum is wrong";
   if (header.record != record) return "it's the record of another place";
+  return nullptr;
+}
+// The same for a record that checkpoint `number` is to have.
+inline const char* fault_of_header(const RecordHeader& header, uint32_t record, uint64_t number) {
+  if (const char* const fault = fault_of_header(header, record)) return fault;
+  return header.epoch > number ? "it's of a later checkpoint" : nullptr;
+}
+
+// Null, or what is wrong with the record, with as many of its floats as `all_floats` says.
+inline const char* fault_of(const RecordHeader& header, uint32_t record, const void* floats, bool all_floats,
+                            const RecordShape& shape) {
+  if (const char* const fault = fault_of_header(header, record)) return fault;
   if (header.weights_checksum != shape.checksum_of_weights(floats)) return "its weights' checksum is wrong";
   if (all_floats && header.slots_checksum != shape.checksum_of_slots(floats)) {
     return "the checksum of its optimizer's slots is wrong";

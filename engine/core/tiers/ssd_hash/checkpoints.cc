@@ -176,10 +176,9 @@ void SsdHashTier::restore(uint64_t number, int threads, const Restored& visit) {
       slots.clear();
       ssd_hash::RecordScan scan(file, shape_, kScanBytes);
       scan.visit(piece.first, piece.last, is_needed, [&](const ssd_hash::ScannedRecord& record) {
-        std::string fault = fault_of(record, /*all_floats=*/true, shape_.record);
-        if (fault.empty() && log::header_of(record.bytes).epoch > number) {
-          fault = "is of a later checkpoint than " + std::to_string(number);
-        }
+        const std::string fault = fault_of(record, [&](const log::RecordHeader& header) {
+          return log::fault_of_header(header, record.number, number);
+        });
         if (!fault.empty()) {
           throw Error(ErrorKind::kStorage, shape_.name_of(file, record.number) + " " + fault);
         }

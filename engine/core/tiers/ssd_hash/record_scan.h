@@ -18,14 +18,20 @@ struct ScannedRecord {
   std::string failure;     // why they can't be read; empty where the file ends
 };
 
-// What is wrong with it, as errors say it; empty where it is what was written.
-inline std::string fault_of(const ScannedRecord& record, bool all_floats, const log::RecordShape& shape) {
+// What is wrong with a record, as errors say it; empty if it is what was written. check(header) says what is wrong with a
+// record that could be read, or returns null.
+template <class Check>
+std::string fault_of(const ScannedRecord& record, const Check& check) {
   if (record.bytes == nullptr) {
     return record.failure.empty() ? "is cut off: the file was truncated" : "can't be read: " + record.failure;
   }
-  const char* const fault = log::fault_of(log::header_of(record.bytes), record.number,
-                                          record.bytes + sizeof(log::RecordHeader), all_floats, shape);
+  const char* const fault = check(log::header_of(record.bytes));
   return fault == nullptr ? std::string() : std::string("is damaged: ") + fault;
+}
+inline std::string fault_of(const ScannedRecord& record, bool all_floats, const log::RecordShape& shape) {
+  return fault_of(record, [&](const log::RecordHeader& header) {
+    return log::fault_of(header, record.number, record.bytes + sizeof header, all_floats, shape);
+  });
 }
 
 class RecordScan {

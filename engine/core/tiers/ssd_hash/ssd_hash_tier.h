@@ -73,7 +73,7 @@ class SsdHashTier final : public Tier, public DurableTier {
   std::vector<ExtentRows> bring_to_medium(uint64_t number) override;
   // Removes files that nobody needs any more, and moves no rows.
   void drop_checkpoint(uint64_t number) noexcept override;
-  // Every record is read and checked.
+  // Every record's header is checked. Damage of its floats is told when the row is read.
   void restore(uint64_t number, int threads, const Restored& visit) override;
 
   // Rows may be moved from now on. Without it nothing is compacted. `relocator` must stay until close().

@@ -1,6 +1,7 @@
 // What a tier has of its table's checkpoints: what comes back, what stays, and what is refused.
 #include <fcntl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -191,7 +192,7 @@ TEST(what_is_missing_or_another_table_s_is_refused_by_name) {
   another("of the optimizer adagrad, and the variable has adam", adam);
 }
 
-TEST(a_damaged_row_is_named_and_nothing_is_live_then) {
+TEST(a_record_whose_header_is_damaged_is_named_and_nothing_is_live_then) {
   const TemporaryDirectory directory;
   const SsdHashOptions options = small_files_for_checkpoints();
   {
@@ -215,13 +216,8 @@ TEST(a_damaged_row_is_named_and_nothing_is_live_then) {
     table.restore(1);
     check(table.index.size() == 3000, "rows are missing");
   };
-  const auto flipped = [&](uint64_t byte, const std::string& fault) {
-    const auto change = [&] { flip(path, kRecord.offset(5) + byte); };
-    refused(5, "is damaged: " + fault, change, change);
-  };
-  flipped(6, "its header's checksum is wrong");
-  flipped(70, "its weights' checksum is wrong");
-  flipped(130, "the checksum of its optimizer's slots is wrong");
+  const auto flip_key = [&] { flip(path, kRecord.offset(5) + 6); };
+  refused(5, "is damaged: its header's checksum is wrong", flip_key, flip_key);
   // A record that was made after the checkpoint began isn't of it, however whole.
   files::File file(files::system_file_calls(), path, O_RDWR);
   log::RecordHeader header{};
@@ -231,7 +227,7 @@ TEST(a_damaged_row_is_named_and_nothing_is_live_then) {
     header.checksum = header.computed_checksum();
     file.write_at(&header, sizeof header, kRecord.offset(7));
   };
-  refused(7, "is of a later checkpoint than 1", [&] { set_epoch(2); }, [&] { set_epoch(1); });
+  refused(7, "is damaged: it's of a later checkpoint", [&] { set_epoch(2); }, [&] { set_epoch(1); });
 
   // What a visitor throws comes through.
   TestTable table(directory.path(), options);
@@ -240,6 +236,49 @@ TEST(a_damaged_row_is_named_and_nothing_is_live_then) {
   };
   check_throws(ErrorKind::kStoreFull, "no room", [&] { table.checkpoints->restore(1, 2, refuse); });
   table.restore(1);
+  table.check_rows();
+}
+
+TEST(a_row_whose_floats_are_damaged_is_told_of_when_it_is_read) {
+  const TemporaryDirectory directory;
+  const SsdHashOptions options = small_files_for_checkpoints();
+  {
+    TestTable table(directory.path(), options);
+    table.write(0, 3000, 1);
+    table.checkpoint();
+  }
+  const std::string path = directory / "rows/rows-0000000002.ssdhash";
+  flip(path, kRecord.offset(5) + 70);   // a weight
+  flip(path, kRecord.offset(6) + 130);  // a slot
+  TestTable table(directory.path(), options);
+  table.restore(1);
+  std::vector<Place> places;
+  for (const auto& [key, entry] : table.index.all()) places.push_back({key, entry.slot});
+  check(places.size() == 3000, "a damaged row isn't there");
+  RowBatch rows(kLayout);
+  std::vector<DamagedRow> damaged;
+  table.tier->read_rows(places, RowPart::kAll, rows, damaged);
+  std::map<int64_t, std::string> reasons;  // by key
+  for (const DamagedRow& row : damaged) reasons.emplace(places[row.position].key, row.reason);
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (!reasons.contains(places[i].key)) checked_version(rows, i, places[i].key);
+  }
+  check(reasons.size() == 2, std::to_string(reasons.size()) + " rows are called damaged");
+  const auto told = [&](uint64_t record, const std::string& fault) {
+    const std::string at = path + ": the record at " + std::to_string(kRecord.offset(record)) + " (key ";
+    return std::any_of(reasons.begin(), reasons.end(), [&](const auto& reason) {
+      return reason.second == at + std::to_string(reason.first) + ") is damaged: " + fault;
+    });
+  };
+  check(
+      told(5, "its weights' checksum is wrong") && told(6, "the checksum of its optimizer's slots is wrong"),
+      reasons.begin()->second);
+  // Without these rows the table goes on, into the next checkpoint too.
+  for (const auto& [key, reason] : reasons) table.erase({&key, 1});
+  table.check_rows();
+  table.checkpoint();
+  table.restore(2);
+  check(table.index.size() == 2998, "another number of rows came back");
   table.check_rows();
 }
 
