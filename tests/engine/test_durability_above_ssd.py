@@ -112,6 +112,22 @@ def test_files_of_checkpoints_are_not_taken_for_a_variable_without_them(place: P
         assert contents(variable) == plain(50)
 
 
+def test_a_pool_of_an_earlier_version_above_leveldb_is_refused_and_says_where_its_rows_are(
+    place: Path,
+) -> None:
+    pool = place / "table.pool"
+    pool.write_bytes(b"ESPMROWS" + bytes(9000))
+    rows = place / "table.leveldb" / "000005.ldb"
+    rows.parent.mkdir()
+    rows.write_bytes(b"rows")
+    with pytest.raises(
+        StorageError, match=r"table\.pool: is of an earlier version.*es\.save\(\).*\.leveldb"
+    ):
+        durable(place)
+    assert pool.read_bytes() == b"ESPMROWS" + bytes(9000)
+    assert rows.read_bytes() == b"rows"
+
+
 def test_files_that_are_missing_are_told_and_the_pool_stays(place: Path) -> None:
     with durable(place) as variable:
         train(variable, range(50))

@@ -37,8 +37,8 @@ uint32_t checksum_of(const FileHeader& header) { return crc32c(&header, offsetof
 
 const char* const kEarlierVersionRefusal =
     "is of an earlier version of the engine; with that version es.save() the variable, then remove its "
-    "files, "
-    "and es.restore() the save here";
+    "files, those "
+    "of all tiers (.pool, .ssdhash, .leveldb), and es.restore() the save here";
 
 Uuid draw_uuid() {
   std::random_device random;

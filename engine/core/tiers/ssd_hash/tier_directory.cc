@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -88,7 +89,7 @@ void TierDirectory::check_is_leftover(const std::string& path, const log::FileHe
   const HeaderIs kind = log::kind_of(header, log::kRowsMagic);
   const bool goes_with_process = header.uuid == log::Uuid{};
   if (kind == HeaderIs::kBlank || is_spill_of_earlier_version(header)) return;
-  bool is_refused = kind == HeaderIs::kEarlier || kind == HeaderIs::kLater;
+  bool is_refused = kind == HeaderIs::kLater;
   if (keeps_checkpoints) {
     // Of a file that no checkpoint needs nothing was brought to the medium: a power cut leaves what it likes.
     is_refused =
@@ -106,20 +107,26 @@ void TierDirectory::check_is_leftover(const std::string& path, const log::FileHe
 
 TierDirectory::Leftovers TierDirectory::find(const log::TableIdentity& table, bool keeps_checkpoints) const {
   Leftovers found;
+  std::map<std::string, log::FileHeader>
+      headers;  // by path, so that errors don't depend on the order of the directory
   std::error_code code;
   for (fs::directory_iterator at(path_, code), end; !code && at != end; at.increment(code)) {
     const std::string path = at->path().string();
-    const std::string name = at->path().filename().string();
-    if (name.ends_with(std::string(kSuffix) + std::string(kUnfinished))) found.paths.push_back(path);
-    if (!name.ends_with(kSuffix)) continue;
-    const std::optional<uint64_t> number = number_in(name);
-    const log::FileHeader header = read_header(calls_, path);
-    if (!number && log::kind_of(header, log::kRowsMagic) != log::HeaderIs::kEarlier) continue;
-    check_is_leftover(path, header, table, keeps_checkpoints);
-    found.paths.push_back(path);
-    found.last_number = std::max(found.last_number, number.value_or(0));
+    if (path.ends_with(std::string(kSuffix) + std::string(kUnfinished))) found.paths.push_back(path);
+    if (path.ends_with(kSuffix)) headers.emplace(path, read_header(calls_, path));
   }
   if (code) refuse(path_, "can't be listed: " + code.message());
+  for (const auto& [path, header] : headers) {
+    const bool is_earlier = log::kind_of(header, log::kRowsMagic) == log::HeaderIs::kEarlier;
+    if (is_earlier && !is_spill_of_earlier_version(header)) refuse(path, log::kEarlierVersionRefusal);
+  }
+  for (const auto& [path, header] : headers) {
+    const std::optional<uint64_t> number = number_in(fs::path(path).filename().string());
+    if (!number) continue;
+    check_is_leftover(path, header, table, keeps_checkpoints);
+    found.paths.push_back(path);
+    found.last_number = std::max(found.last_number, *number);
+  }
   return found;
 }
 

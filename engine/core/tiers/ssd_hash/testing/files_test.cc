@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -134,6 +135,29 @@ TEST(files_that_are_not_ours_to_remove_are_refused_by_name) {
       });
     }
   }
+}
+
+TEST(files_of_an_earlier_version_are_refused_in_the_same_words_in_whatever_order_they_are_listed) {
+  // What that version left of kept rows: rows, of which one file is of no checkpoint; a note of numbers; checkpoints.
+  std::vector<std::pair<std::string, std::string>> files = {
+      {"checkpoint-0000000001.ssdhash", "ESSSDCKP" + std::string(120, '\0')},
+      {"rows-0000000001.ssdhash", std::string(4096, '\0')},
+      {"rows-0000000002.ssdhash", "ESSSDHSH" + std::string(44, '\0') + '\1' + std::string(4043, '\0')},
+      {"sequence.ssdhash", "ESSSDSEQ" + std::string(120, '\0')}};
+  std::sort(files.begin(), files.end());
+  do {
+    for (const SsdHashOptions& options : {small_files(), small_files_for_checkpoints()}) {
+      const TemporaryDirectory directory;
+      fs::create_directory(directory / "rows");
+      for (const auto& [name, bytes] : files) put(directory / ("rows/" + name), bytes);
+      const std::string message =
+          error_of(ErrorKind::kStorage, [&] { SsdHashTier(table_of(), directory / "rows", options); });
+      check(message == directory / "rows/checkpoint-0000000001.ssdhash" +
+                           (": " + std::string(log::kEarlierVersionRefusal)),
+            message);
+      check(files_in(directory / "rows").size() == files.size(), "files went");
+    }
+  } while (std::next_permutation(files.begin(), files.end()));
 }
 
 TEST(a_record_that_is_damaged_while_open_is_an_error_that_names_it) {
