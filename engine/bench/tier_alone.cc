@@ -5,7 +5,7 @@
 
 #include "errors/error.h"
 #include "tiers/leveldb/leveldb_tier.h"
-#include "tiers/ssd_hash/ssd_hash_tier.h"
+#include "tiers/log/ssd_hash_tier.h"
 
 namespace embstore {
 namespace {

@@ -20,7 +20,6 @@ ROOMS = (
     "admission",
     "store",
     "tiers/make_tiers",
-    "tiers/ssd_hash",
     "tiers/leveldb",
     "tiers/log",
     "tiers/medium",

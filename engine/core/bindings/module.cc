@@ -131,9 +131,9 @@ SsdHashOptions to_ssd_hash_options(const SsdHashTuple& tuple) {
   options.file_bytes = file_bytes;
   options.buffer_bytes = buffer_bytes;
   if (io_scheme == "io_uring") {
-    options.io_scheme = ssd_hash::IoScheme::kIoUring;
+    options.io_scheme = medium::IoScheme::kIoUring;
   } else if (io_scheme == "pread") {
-    options.io_scheme = ssd_hash::IoScheme::kPread;
+    options.io_scheme = medium::IoScheme::kPread;
   } else if (io_scheme != "auto") {
     throw Error(ErrorKind::kInvalidArgument, "io_scheme: must be auto, io_uring or pread, got " + io_scheme);
   }

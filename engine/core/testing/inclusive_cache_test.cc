@@ -7,15 +7,15 @@
 #include "memory/memory.h"
 #include "store/inclusive_cache.h"
 #include "testing/check.h"
-#include "tiers/pool/testing/medium.h"
-#include "tiers/pool/testing/testing.h"
+#include "tiers/log/testing/pool_table.h"
+#include "tiers/medium/testing/pmem_medium.h"
 
 namespace embstore {
 namespace {
 
-using pool::testing::Call;
-using pool::testing::Medium;
-using pool::testing::Noted;
+using medium::testing::Call;
+using medium::testing::Noted;
+using medium::testing::PmemMedium;
 
 constexpr uint64_t kRows = 100;  // of the first tier
 
@@ -51,9 +51,9 @@ class Tiers {
  private:
   const TemporaryDirectory directory_;
   const RowLayout layout_{8, 1};
-  Medium medium_{/*is_pmem=*/true};
-  pool::testing::Pool pool_{directory_ / "rows", layout_, PoolTier::kHeadroomSlots + 4 * kRows,
-                            medium_.calls()};
+  PmemMedium medium_{/*is_pmem=*/true};
+  log::testing::Pool pool_{directory_ / "rows", layout_, PoolTier::kHeadroomSlots + 4 * kRows,
+                           medium_.calls()};
   MemoryTier first_{
       "DRAM", layout_, MemoryRole::kFirst,
       kRows,  kRows,   allocate_heap_memory(MemoryTier::bytes_for(layout_, MemoryRole::kFirst, kRows))};

@@ -131,7 +131,7 @@ class Scenario {
     std::vector<float> initial;
     for (int64_t key = 0; key < 7; ++key) initial.insert(initial.end(), kDim, initial_value(key));
     TierSpec ssd{.kind = "SSDHASH", .path = directory_ / "rows", .size_bytes = std::nullopt};
-    ssd.ssd_hash.io_scheme = ssd_hash::IoScheme::kPread;
+    ssd.ssd_hash.io_scheme = medium::IoScheme::kPread;
     ssd.ssd_hash.file_bytes = 32 << 10;
     ssd.ssd_hash.buffer_bytes = 128 << 10;
     ssd.keeps_rows = keep_files_;

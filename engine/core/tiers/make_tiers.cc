@@ -11,7 +11,7 @@
 #include "memory/address_space.h"
 #include "memory/memory.h"
 #include "tiers/leveldb/leveldb_tier.h"
-#include "tiers/ssd_hash/ssd_hash_tier.h"
+#include "tiers/log/ssd_hash_tier.h"
 
 namespace embstore {
 namespace {

@@ -12,9 +12,9 @@
 #include "access/shared_medium.h"
 #include "tiers/log/checkpoints.h"
 #include "tiers/log/pool_tier.h"
+#include "tiers/log/ssd_hash_options.h"
 #include "tiers/memory/memory_tier.h"
 #include "tiers/memory/ranked_tier.h"
-#include "tiers/ssd_hash/options.h"
 #include "tiers/tier.h"
 
 namespace embstore {

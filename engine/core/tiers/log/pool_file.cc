@@ -124,7 +124,7 @@ std::unique_ptr<medium::PmemFile> take_up(const std::string& path, const TableId
 RecordShape shape_in_pool(const RowLayout& layout) { return {layout, kMediaLineBytes}; }
 
 uint64_t records_that_fit(const RowLayout& layout, uint64_t file_bytes) {
-  const uint64_t pages = file_bytes / kPageBytes * kPageBytes;
+  const uint64_t pages = file_bytes / medium::kBlockBytes * medium::kBlockBytes;
   if (pages <= kHeaderBytes) return 0;
   return std::min<uint64_t>((pages - kHeaderBytes) / shape_in_pool(layout).stride, RowRef::kMaxSlots);
 }

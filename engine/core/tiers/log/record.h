@@ -14,17 +14,15 @@
 #include "row/place.h"
 #include "row/row_batch.h"
 #include "row/row_layout.h"
+#include "tiers/medium/aligned_bytes.h"
 
 namespace embstore::log {
 
 static_assert(std::endian::native == std::endian::little, "the files are little-endian");
 
-inline constexpr size_t kPageBytes = 4096;
-inline constexpr size_t kHeaderBytes = kPageBytes;  // of a file; its records follow
+inline constexpr size_t kHeaderBytes = medium::kBlockBytes;  // of a file; its records follow
 // The unit in which persistent memory is written: what shares such a line may be torn with it.
 inline constexpr size_t kMediaLineBytes = 256;
-
-constexpr size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 struct RecordHeader {
   int64_t key;
@@ -64,10 +62,10 @@ struct RecordShape {
   RecordShape(const RowLayout& layout, size_t stride_unit)
       : weights_bytes(layout.block_floats() * sizeof(float)),
         row_bytes(layout.row_bytes()),
-        stride(round_up(sizeof(RecordHeader) + layout.row_bytes(), stride_unit)) {}
+        stride(medium::round_up(sizeof(RecordHeader) + layout.row_bytes(), stride_unit)) {}
 
   uint64_t offset(uint64_t record) const { return kHeaderBytes + record * stride; }
-  uint64_t file_bytes(uint64_t records) const { return round_up(offset(records), kPageBytes); }
+  uint64_t file_bytes(uint64_t records) const { return medium::round_up_to_block(offset(records)); }
 
   uint32_t checksum_of_weights(const void* floats) const { return crc32c(floats, weights_bytes); }
   uint32_t checksum_of_slots(const void* floats) const {

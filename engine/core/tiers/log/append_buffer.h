@@ -1,0 +1,35 @@
+// Records that are being gathered for the end of one file.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "tiers/log/log_file.h"
+#include "tiers/medium/buffer_memory.h"
+
+namespace embstore::log {
+
+// Laid out as in the file, from base_offset on, so that whole blocks go out as they are.
+struct AppendBuffer {
+  AppendBuffer(std::shared_ptr<medium::BufferMemory> memory, std::shared_ptr<LogFile> log_file)
+      : pool(std::move(memory)), file(std::move(log_file)), bytes(pool->take()) {}
+  ~AppendBuffer() { pool->give_back(std::move(bytes)); }
+  AppendBuffer(const AppendBuffer&) = delete;
+  AppendBuffer& operator=(const AppendBuffer&) = delete;
+
+  bool full() const { return count.load(std::memory_order_relaxed) == capacity; }
+  std::byte* at_offset(uint64_t file_offset) const { return bytes.data() + (file_offset - base_offset); }
+
+  const std::shared_ptr<medium::BufferMemory> pool;
+  const std::shared_ptr<LogFile> file;
+  medium::AlignedBytes bytes;
+  uint64_t base_offset = 0;        // in the file; a whole number of blocks
+  uint32_t first_record = 0;       // of the file
+  uint32_t capacity = 0;           // records, from first_record on
+  std::atomic<uint32_t> count{0};  // records whose numbers were given; stored under the log's lock
+};
+
+}  // namespace embstore::log

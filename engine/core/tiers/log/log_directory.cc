@@ -1,0 +1,150 @@
+#include "tiers/log/log_directory.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "errors/error.h"
+#include "files/file.h"
+
+namespace embstore::log {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "rows-";
+constexpr std::string_view kSuffix = ".ssdhash";
+
+// Nothing where `name` isn't one of a file of records.
+std::optional<uint64_t> number_in(std::string_view name) {
+  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  name.remove_suffix(kSuffix.size());
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
+  return number;
+}
+
+// True of a file with rows of an earlier version that weren't to outlive its process.
+bool is_spill_of_earlier_version(const FileHeader& header) {
+  constexpr size_t kFlagsAt = 52;
+  uint32_t flags = 0;
+  std::memcpy(&flags, reinterpret_cast<const char*>(&header) + kFlagsAt, sizeof flags);
+  return std::memcmp(header.magic, "ESSSDHSH", sizeof header.magic) == 0 && flags == 0;
+}
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw Error(ErrorKind::kStorage, path + ": " + why);
+}
+
+}  // namespace
+
+std::string record_file_name(uint64_t number) {
+  // Ten digits at least, so that names sort as numbers do.
+  std::string digits = std::to_string(number);
+  if (digits.size() < 10) digits.insert(0, 10 - digits.size(), '0');
+  return std::string(kPrefix) + digits + std::string(kSuffix);
+}
+
+FileHeader read_header(files::FileCalls& calls, const std::string& path) {
+  const files::File file(calls, path, O_RDONLY);
+  FileHeader header{};
+  file.read_at(&header, sizeof header, 0);
+  return header;
+}
+
+LogDirectory::LogDirectory(std::string path, files::FileCalls& calls)
+    : path_(std::move(path)), calls_(calls) {
+  std::error_code code;
+  fs::create_directories(fs::absolute(path_).parent_path(), code);  // where the lock is
+  if (!code) {
+    lock_.emplace(path_);
+    made_ = fs::create_directory(path_, code);
+  }
+  if (code) refuse(path_, "can't be created: " + code.message());
+}
+
+void LogDirectory::check_direct_io(int open_flags) const {
+  const std::string scratch = path_ + "/" + record_file_name(0) + std::string(kUnfinished);
+  struct Remove {
+    files::FileCalls& calls;
+    const std::string& file;
+    ~Remove() { calls.unlink(file.c_str()); }  // there even where it can't be opened
+  } const remove_scratch{calls_, scratch};
+  files::File(calls_, scratch, open_flags | O_CREAT | O_TRUNC);
+}
+
+void LogDirectory::check_is_leftover(const std::string& path, const FileHeader& header,
+                                     const TableIdentity& table, bool keeps_checkpoints) const {
+  const HeaderIs kind = kind_of(header, kRowsMagic);
+  const bool goes_with_process = header.uuid == Uuid{};
+  if (kind == HeaderIs::kBlank || is_spill_of_earlier_version(header)) return;
+  bool is_refused = kind == HeaderIs::kLater;
+  if (keeps_checkpoints) {
+    // Of a file that no checkpoint needs nothing was brought to the medium: a power cut leaves what it likes.
+    is_refused =
+        is_refused || (kind == HeaderIs::kOurs && !goes_with_process &&
+                       std::string_view(header.table_name, header.table_name_bytes) != table.table_name);
+  } else {
+    is_refused = is_refused || kind == HeaderIs::kForeign;
+  }
+  if (is_refused) check_header(path, header, kRowsMagic, table);
+  if (keeps_checkpoints || goes_with_process) return;
+  refuse(path_, "holds rows that may belong to checkpoints (" + fs::path(path).filename().string() +
+                    "): open it with the durability that they were written with, or remove the directory to "
+                    "start without them");
+}
+
+LogDirectory::Leftovers LogDirectory::find(const TableIdentity& table, bool keeps_checkpoints) const {
+  Leftovers found;
+  std::map<std::string, FileHeader>
+      headers;  // by path, so that errors don't depend on the order of the directory
+  std::error_code code;
+  for (fs::directory_iterator at(path_, code), end; !code && at != end; at.increment(code)) {
+    const std::string path = at->path().string();
+    if (path.ends_with(std::string(kSuffix) + std::string(kUnfinished))) found.paths.push_back(path);
+    if (path.ends_with(kSuffix)) headers.emplace(path, read_header(calls_, path));
+  }
+  if (code) refuse(path_, "can't be listed: " + code.message());
+  for (const auto& [path, header] : headers) {
+    const bool is_earlier = kind_of(header, kRowsMagic) == HeaderIs::kEarlier;
+    if (is_earlier && !is_spill_of_earlier_version(header)) refuse(path, kEarlierVersionRefusal);
+  }
+  for (const auto& [path, header] : headers) {
+    const std::optional<uint64_t> number = number_in(fs::path(path).filename().string());
+    if (!number) continue;
+    check_is_leftover(path, header, table, keeps_checkpoints);
+    found.paths.push_back(path);
+    found.last_number = std::max(found.last_number, *number);
+  }
+  return found;
+}
+
+void LogDirectory::remove(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    if (calls_.unlink(path.c_str()) != 0) {
+      const int reason = errno;
+      throw files::FileError(path, "can't be removed", reason);
+    }
+    made_ = true;  // by the tier that left the file
+  }
+}
+
+void LogDirectory::close() {
+  if (made_) {
+    std::error_code code;
+    fs::remove(path_, code);  // stays if others put something there, or files were kept
+  }
+  lock_.reset();
+}
+
+}  // namespace embstore::log

@@ -1,0 +1,463 @@
+#include "tiers/log/record_log.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "errors/error.h"
+#include "tiers/log/record_scan.h"
+
+namespace embstore::log {
+namespace {
+
+// A file's index comes into use again only after this many others: whoever still has a place of the file
+// that is gone then finds no file, rather than another's rows.
+constexpr size_t kIndexesAtRest = 1024;
+
+}  // namespace
+
+RecordLog::RecordLog(const LogShape& shape)
+    : shape_(shape),
+      buffer_memory_(std::make_shared<medium::BufferMemory>(
+          medium::round_up_to_block(shape.flush_bytes + shape.record.stride))),
+      files_by_index_(std::make_shared<LogFiles>()),
+      view_(std::make_shared<LogView>(LogView{std::make_shared<LogFiles>(), nullptr})) {}
+
+std::shared_ptr<const LogView> RecordLog::view() const {
+  const MutexLock lock(view_mutex_);
+  return view_;
+}
+
+void RecordLog::publish_view() {
+  auto next = std::make_shared<const LogView>(LogView{files_by_index_, buffer_});
+  const MutexLock lock(view_mutex_);
+  view_.swap(next);  // the old one is let go of after the lock
+}
+
+void RecordLog::publish_files() {
+  auto changed = std::make_shared<LogFiles>(next_index_);
+  for (const auto& file : files_) (*changed)[file->index] = file;
+  files_by_index_ = std::move(changed);
+  publish_view();
+}
+
+uint32_t RecordLog::take_file_index() {
+  if (next_index_ < shape_.max_files && free_indexes_.size() < kIndexesAtRest) return next_index_++;
+  if (free_indexes_.empty()) {
+    throw Error(ErrorKind::kStoreFull,
+                shape_.directory + ": holds " + std::to_string(shape_.max_files) + " files of up to " +
+                    std::to_string(shape_.records_per_file) +
+                    " records, all that can be addressed; split the variable into more partitions");
+  }
+  const uint32_t index = free_indexes_.front();
+  free_indexes_.pop_front();
+  reused_indexes_.fetch_add(1, std::memory_order_release);
+  return index;
+}
+
+void RecordLog::add_file_bytes(uint64_t bytes) {
+  const uint64_t now = file_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  if (now > file_bytes_peak_.load(std::memory_order_relaxed)) {
+    file_bytes_peak_.store(now, std::memory_order_relaxed);
+  }
+  bytes_written_.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+// -- appending --------------------------------------------------------------------------------------------
+
+void RecordLog::write_header(files::File& to, const LogFile& file) const {
+  const FileHeader header = make_header(kRowsMagic, shape_.table, file.number, file.capacity,
+                                        static_cast<uint32_t>(shape_.record.stride));
+  const medium::AlignedBytes block(kHeaderBytes);
+  std::memset(block.data(), 0, block.size());
+  std::memcpy(block.data(), &header, sizeof header);
+  to.write_at(block.data(), block.size(), 0);
+}
+
+void RecordLog::open_file() {
+  // An eighth of the live rows, so that compaction never has much in its hands.
+  const uint64_t wanted_bytes = std::max<uint64_t>(live_bytes() / 8, shape_.flush_bytes);
+  const auto capacity = static_cast<uint32_t>(
+      std::clamp<uint64_t>(wanted_bytes / shape_.record.stride, 1, shape_.records_per_file));
+  const std::string path = shape_.path_of(next_number_);
+  const uint32_t index = take_file_index();
+  std::shared_ptr<LogFile> file;
+  try {
+    auto bytes = std::make_unique<files::File>(*shape_.calls, path, shape_.open_flags() | O_CREAT | O_TRUNC,
+                                               shape_.file_use());
+    file = std::make_shared<LogFile>(std::move(bytes), next_number_, index, capacity);
+    write_header(file->file(), *file);
+  } catch (...) {
+    if (file != nullptr) shape_.calls->unlink(path.c_str());
+    free_indexes_.push_front(index);
+    throw;
+  }
+  if (shape_.maps_files) file->map(shape_.record.file_bytes(capacity));
+  file->written_bytes = kHeaderBytes;
+  add_file_bytes(kHeaderBytes);
+  ++next_number_;
+  files_.push_back(file);
+  active_ = std::move(file);
+  open_buffer();
+  publish_files();
+}
+
+void RecordLog::open_buffer() {
+  auto next = std::make_shared<AppendBuffer>(buffer_memory_, active_);
+  const uint32_t records = active_->records;
+  const uint64_t offset = shape_.record.offset(records);
+  next->first_record = records;
+  next->base_offset = medium::round_down_to_block(offset);
+  const size_t stride = shape_.record.stride;
+  const uint64_t fitting = (next->base_offset + shape_.flush_bytes - offset + stride - 1) / stride;
+  next->capacity = static_cast<uint32_t>(std::min<uint64_t>(fitting, active_->capacity - records));
+  // The block that the records before end in goes out once more, with the records after; unless they have another.
+  const uint64_t before = offset - next->base_offset;
+  if (buffer_ == nullptr) {
+    std::memset(next->bytes.data(), 0, before);
+  } else {
+    std::memcpy(next->bytes.data(), buffer_->at_offset(next->base_offset), before);
+  }
+  buffer_ = std::move(next);
+  buffer_written_ = 0;
+  publish_view();
+}
+
+void RecordLog::flush_buffer() {
+  while (buffer_ != nullptr && copying_ > 0) copied_.wait(mutex_);
+  if (buffer_ == nullptr) return;
+  const uint32_t count = buffer_->count.load(std::memory_order_relaxed);
+  if (count == buffer_written_) return;
+  make_sound(*active_);
+  const uint64_t end_of_records = shape_.record.offset(buffer_->first_record + count);
+  const uint64_t from =
+      medium::round_down_to_block(shape_.record.offset(buffer_->first_record + buffer_written_));
+  const uint64_t to = medium::round_up_to_block(end_of_records);
+  std::memset(buffer_->at_offset(end_of_records), 0, to - end_of_records);
+  active_->file().write_at(buffer_->at_offset(from), to - from, from);
+  buffer_written_ = count;
+  const uint64_t added = to - active_->written_bytes;
+  bytes_written_.fetch_add(to - from - added, std::memory_order_relaxed);
+  add_file_bytes(added);
+  active_->written_bytes = to;
+  // Up to the last block that is full: the others change as more is written.
+  active_->mapped_bytes.store(medium::round_down_to_block(end_of_records), std::memory_order_release);
+}
+
+void RecordLog::seal_active_file() {
+  const std::shared_ptr<LogFile> file = active_;
+  flush_buffer();
+  if (active_ != file) return;  // another thread was faster
+  file->sealed = true;
+  file->mapped_bytes.store(file->written_bytes, std::memory_order_release);
+  active_ = nullptr;
+  buffer_ = nullptr;
+  publish_view();
+}
+
+AppendBuffer& RecordLog::writable_buffer() {
+  for (;;) {
+    if (active_ == nullptr) {
+      open_file();
+    } else if (buffer_ != nullptr && !buffer_->full()) {
+      return *buffer_;
+    } else if (active_->records == active_->capacity) {
+      seal_active_file();
+    } else if (buffer_ == nullptr) {
+      open_buffer();
+    } else {
+      const std::shared_ptr<AppendBuffer> full = buffer_;
+      flush_buffer();
+      if (buffer_ == full) open_buffer();
+    }
+  }
+}
+
+size_t RecordLog::append(const RowBatch& rows, size_t first, std::span<Slot> slots) {
+  const MutexLock lock(mutex_);
+  AppendBuffer& buffer = writable_buffer();
+  LogFile& file = *active_;
+  const uint32_t before = buffer.count.load(std::memory_order_relaxed);
+  const uint32_t first_record = file.records.load(std::memory_order_relaxed);
+  const auto count = static_cast<uint32_t>(std::min<size_t>(rows.size() - first, buffer.capacity - before));
+  std::byte* at = buffer.at_offset(shape_.record.offset(first_record));
+  for (uint32_t i = 0; i < count; ++i, at += shape_.record.stride) {
+    const uint32_t record = first_record + i;
+    RecordHeader header = RecordHeader::of(rows.header(first + i), epoch_, record);
+    shape_.record.seal(header, rows.row(first + i));
+    std::memcpy(at, &header, sizeof header);
+    std::memcpy(at + sizeof header, rows.row(first + i), shape_.record.row_bytes);
+    file.set_live(record);
+    slots[first + i] = shape_.slot_of(file, record);
+  }
+  file.records.store(first_record + count, std::memory_order_release);
+  buffer.count.store(before + count, std::memory_order_release);
+  live_rows_.fetch_add(count, std::memory_order_relaxed);
+  return count;
+}
+
+bool RecordLog::buffer_is_full() const {
+  const MutexLock lock(mutex_);
+  return buffer_ != nullptr && buffer_->full();
+}
+
+void RecordLog::erase(std::span<const Place> places) {
+  const auto seen = view();
+  uint64_t erased = 0;
+  for (const Place& place : places) {
+    const uint32_t index = shape_.index_of(place.slot);
+    if (index >= seen->files->size()) continue;
+    const std::shared_ptr<LogFile>& file = (*seen->files)[index];
+    const uint32_t record = shape_.record_of(place.slot);
+    if (file != nullptr && record < file->capacity && file->clear_live(record)) ++erased;
+  }
+  live_rows_.fetch_sub(erased, std::memory_order_relaxed);
+}
+
+RecordLog::Copies RecordLog::append_copies(std::span<const std::byte> records, std::span<const Slot> from) {
+  const size_t stride = shape_.record.stride;
+  const MutexLock lock(mutex_);
+  while (checkpoint_begins_) copied_.wait(mutex_);
+  AppendBuffer& buffer = writable_buffer();
+  const uint32_t before = buffer.count.load(std::memory_order_relaxed);
+  const uint32_t first = active_->records;
+  const auto count = static_cast<uint32_t>(std::min<size_t>(from.size(), buffer.capacity - before));
+  std::byte* at = buffer.at_offset(shape_.record.offset(first));
+  std::memcpy(at, records.data(), count * stride);
+  for (uint32_t i = 0; i < count; ++i, at += stride) {
+    RecordHeader header = header_of(at);
+    if (header.is_whole() && header.record == shape_.record_of(from[i])) {
+      header.epoch = epoch_;
+      header.record = first + i;
+      header.checksum = header.computed_checksum();
+      std::memcpy(at, &header, sizeof header);
+    }
+    active_->set_live(first + i);
+  }
+  active_->records.store(first + count, std::memory_order_release);
+  buffer.count.store(before + count, std::memory_order_release);
+  ++copying_;
+  return {buffer_, shape_.slot_of(*active_, first), count};
+}
+
+void RecordLog::end_copies(const Copies& copies, std::span<const Relocator::Relocation> relocations) {
+  const MutexLock lock(mutex_);
+  for (const Relocator::Relocation& row : relocations) {
+    if (!row.done) copies.buffer->file->clear_live(shape_.record_of(row.to));
+  }
+  --copying_;
+  copied_.notify_all();
+}
+
+void RecordLog::seal(const LogFile& file) {
+  const MutexLock lock(mutex_);
+  if (active_.get() == &file) seal_active_file();
+}
+
+// -- files ------------------------------------------------------------------------------------------------
+
+std::vector<std::shared_ptr<LogFile>> RecordLog::files() const {
+  const MutexLock lock(mutex_);
+  return {files_.begin(), files_.end()};
+}
+
+uint64_t RecordLog::file_count() const {
+  const MutexLock lock(mutex_);
+  return files_.size();
+}
+
+std::vector<RecordLog::Removal> RecordLog::remove(std::span<const std::shared_ptr<LogFile>> emptied) {
+  const MutexLock lock(mutex_);
+  std::vector<Removal> removals;
+  for (const auto& file : emptied) {
+    removals.push_back({file, {}});
+    try {
+      file->file().remove();
+    } catch (const files::FileError& error) {
+      removals.back().failure = error.what();
+      continue;
+    }
+    file_bytes_.fetch_sub(file->written_bytes, std::memory_order_relaxed);
+    free_indexes_.push_back(file->index);
+    std::erase(files_, file);
+  }
+  publish_files();
+  return removals;
+}
+
+void RecordLog::remove_unneeded_files() {
+  const MutexLock lock(mutex_);
+  for (const auto& file : files_) {
+    if (!file->is_held()) file->file().remove();
+  }
+}
+
+void RecordLog::forget_all() {
+  const MutexLock lock(mutex_);
+  files_.clear();
+  active_ = nullptr;
+  buffer_ = nullptr;
+  publish_files();
+  live_rows_.store(0, std::memory_order_relaxed);
+  file_bytes_.store(0, std::memory_order_relaxed);
+}
+
+// -- checkpoints ----------------------------------------------------------------------------------------
+
+void RecordLog::take_up(std::deque<std::shared_ptr<LogFile>> files, uint64_t next_number,
+                        uint64_t newest_checkpoint) {
+  const MutexLock lock(mutex_);
+  uint64_t bytes = 0;
+  for (const auto& file : files) bytes += file->written_bytes;
+  file_bytes_ = file_bytes_peak_ = bytes;
+  next_index_ = static_cast<uint32_t>(files.size());
+  next_number_ = next_number;
+  epoch_ = newest_checkpoint + 1;
+  files_ = std::move(files);
+  publish_files();
+}
+
+// The numbers of records that would begin in the block of the last one are given to nobody.
+void RecordLog::begin_another_block() {
+  if (buffer_ == nullptr) return;  // nothing was appended since the last time
+  const uint64_t end = shape_.record.offset(active_->records);
+  const uint64_t stride = shape_.record.stride;
+  const uint64_t skipped = (medium::round_up_to_block(end) - end + stride - 1) / stride;
+  active_->records = static_cast<uint32_t>(std::min<uint64_t>(active_->records + skipped, active_->capacity));
+  buffer_ = nullptr;
+  publish_view();
+}
+
+void RecordLog::begin_checkpoint(uint64_t number) {
+  const MutexLock lock(mutex_);
+  checkpoint_begins_ = true;
+  try {
+    flush_buffer();  // which waits for those that are under way
+    begin_another_block();
+    for (const auto& file : files_) {
+      if (file->live_rows() > 0) file->hold_live_rows(number);
+    }
+    epoch_ = number + 1;
+  } catch (...) {
+    for (const auto& file : files_) file->let_go(number);
+    checkpoint_begins_ = false;
+    copied_.notify_all();
+    throw;
+  }
+  checkpoint_begins_ = false;
+  copied_.notify_all();
+}
+
+std::vector<HeldRows> RecordLog::rows_of(uint64_t checkpoint) const {
+  const MutexLock lock(mutex_);
+  std::vector<HeldRows> rows;
+  for (const auto& file : files_) {
+    const auto held = file->held().find(checkpoint);
+    if (held != file->held().end()) rows.push_back({file, held->second});
+  }
+  return rows;
+}
+
+// The lock isn't held while the medium is waited for, but where it refused a file.
+void RecordLog::bring_to_medium(std::span<const HeldRows> files) {
+  for (const HeldRows& held : files) {
+    files::File& file = held.file->file();
+    try {
+      file.sync_if_written();
+      continue;
+    } catch (const files::FileError&) {
+      if (!file.in_doubt()) throw;
+    }
+    const MutexLock lock(mutex_);
+    make_sound(*held.file);  // unless another thread did that meanwhile
+  }
+}
+
+void RecordLog::drop_checkpoint(uint64_t number) noexcept {
+  const MutexLock lock(mutex_);
+  for (const auto& file : files_) file->let_go(number);
+}
+
+void RecordLog::make_live(std::span<const HeldRows> rows) {
+  uint64_t live = 0;
+  for (const HeldRows& held : rows) {
+    held.file->make_live(held.rows);
+    live += held.file->live_rows();
+  }
+  live_rows_.fetch_add(live, std::memory_order_relaxed);
+}
+
+uint64_t RecordLog::held_bytes() const {
+  const std::shared_ptr<const LogView> seen = view();
+  uint64_t bytes = 0;
+  for (const auto& file : *seen->files) {
+    if (file != nullptr && file->is_held() && file->live_rows() == 0) bytes += file->written_bytes;
+  }
+  return bytes;
+}
+
+// -- a medium that doesn't take what is written -----------------------------------------------------------
+
+void RecordLog::make_sound(LogFile& file) {
+  if (file.file().in_doubt()) write_anew(file);
+}
+
+// Its rows go into a new file, which takes its name once the medium has it. They keep their places.
+void RecordLog::write_anew(LogFile& file) {
+  const std::string path = file.file().path();
+  auto fresh = std::make_unique<files::File>(*shape_.calls, path + std::string(kUnfinished),
+                                             shape_.open_flags() | O_CREAT | O_TRUNC, shape_.file_use());
+  try {
+    write_header(*fresh, file);
+    copy_rows(file, *fresh);
+    fresh->sync();
+    fresh->rename_to(path);
+  } catch (...) {
+    shape_.calls->unlink(fresh->path().c_str());
+    throw;
+  }
+  bytes_written_.fetch_add(file.written_bytes, std::memory_order_relaxed);
+  rewritten_files_.fetch_add(1, std::memory_order_relaxed);
+  file.replace_file(std::move(fresh));
+}
+
+// Those that are live and those that checkpoints need. What can't be read is left out: whoever reads the row is told.
+void RecordLog::copy_rows(const LogFile& from, files::File& to) {
+  // So many that each chunk begins with a block, since records are a multiple of 16 bytes long.
+  constexpr uint32_t kRecords = medium::kBlockBytes / 16;
+  const size_t stride = shape_.record.stride;
+  const medium::AlignedBytes chunk(kRecords * stride);
+  RecordScan scan(from, shape_, chunk.size());
+  const auto is_needed = [&from](uint32_t record) {
+    return std::any_of(from.held().begin(), from.held().end(),
+                       [record](const auto& held) { return contains(held.second, record); });
+  };
+  const auto is_wanted = [&](uint32_t record) { return from.is_live(record) || is_needed(record); };
+  const bool has_buffer = active_.get() == &from && buffer_ != nullptr;
+  const uint32_t in_buffer = has_buffer ? buffer_->first_record : from.records.load();
+  const uint32_t end = has_buffer ? in_buffer + buffer_written_ : in_buffer;
+  uint64_t lost = 0;
+  for (uint32_t first = 0; shape_.record.offset(first) < from.written_bytes; first += kRecords) {
+    const uint64_t begin = shape_.record.offset(first);
+    std::memset(chunk.data(), 0, chunk.size());
+    scan.visit(first, std::min(first + kRecords, in_buffer), is_wanted, [&](const ScannedRecord& record) {
+      const std::string fault = fault_of(record, /*all_floats=*/true, shape_.record);
+      if (!fault.empty() && is_needed(record.number)) {
+        throw Error(ErrorKind::kStorage, shape_.name_of(from, record.number) + " " + fault +
+                                             ", and a checkpoint needs it: the file stays as it is");
+      }
+      lost += fault.empty() ? 0 : 1;
+      if (record.bytes == nullptr) return;
+      std::memcpy(chunk.data() + (record.number - first) * stride, record.bytes, stride);
+    });
+    const uint32_t last = std::min(first + kRecords, end);
+    for (uint32_t record = std::max(first, in_buffer); record < last; ++record) {
+      std::memcpy(chunk.data() + (record - first) * stride, buffer_->at_offset(shape_.record.offset(record)),
+                  stride);
+    }
+    to.write_at(chunk.data(), std::min<uint64_t>(chunk.size(), from.written_bytes - begin), begin);
+  }
+  lost_records_.fetch_add(lost, std::memory_order_relaxed);
+}
+
+}  // namespace embstore::log

@@ -1,0 +1,76 @@
+// Reads rows by their places: out of the buffer, out of mapped files, and by calls, neighbours at once.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "row/place.h"
+#include "row/row_batch.h"
+#include "threads/mutex.h"
+#include "tiers/log/record_log.h"
+#include "tiers/log/record_scan.h"
+#include "tiers/medium/batch_reader.h"
+#include "tiers/medium/guarded_copy.h"
+#include "tiers/tier.h"
+
+namespace embstore::log {
+
+class RowReader {
+ public:
+  // Throws Error(kStorage) where the scheme that is asked for can't be had.
+  RowReader(const LogShape& shape, medium::IoScheme scheme);
+  ~RowReader();
+  RowReader(const RowReader&) = delete;
+  RowReader& operator=(const RowReader&) = delete;
+
+  // Fills `rows`, as Tier::read_rows() says, as far as `seen` has them.
+  void read(const LogView& seen, RowBatch& rows, RowPart part) const;
+
+  medium::IoScheme scheme() const { return scheme_; }  // what kAuto came to
+  const std::string& scheme_reason() const { return scheme_reason_; }
+  uint64_t mapped_rows() const { return mapped_rows_.load(std::memory_order_relaxed); }
+  uint64_t read_requests() const { return read_requests_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Scratch;
+  struct Batch;  // the arguments of one read()
+  struct MappedCopy;
+
+  std::unique_ptr<Scratch> take_scratch() const;
+  void give_back(std::unique_ptr<Scratch> scratch) const;
+
+  // Copies what the buffer has, and sorts the others into those that are mapped and those to be read.
+  // False where none is mapped.
+  bool sort_places(const Batch& batch, Scratch& scratch) const;
+  // Those that turn out not to be whole, or to be in a file whose pages can't be read, are to be read, too.
+  void copy_mapped(const Batch& batch, Scratch& scratch) const;
+  static void copy_mapped_guarded(void* mapped_copy, medium::GuardedRange& range);
+  void read_files(const Batch& batch, Scratch& scratch) const;
+  // Makes requests of the rows from `next` on, as many as there is memory for; returns the first that isn't
+  // among them.
+  size_t make_requests(const Batch& batch, Scratch& scratch, size_t next) const;
+  void take_rows(const Batch& batch, const Scratch& scratch, size_t request) const;
+  void take_row_alone(const Batch& batch, uint64_t slot_and_row) const;
+
+  // Copies a record that is whole into the batch. False where it isn't whole.
+  bool copy_if_whole(const Batch& batch, const std::byte* bytes, size_t row) const;
+  void take_row(const Batch& batch, const LogFile& file, const ScannedRecord& record, size_t row) const;
+
+  const LogShape& shape_;
+  const bool may_change_scheme_;  // since none was asked for
+  const medium::IoScheme scheme_;
+  const std::string scheme_reason_;
+
+  mutable Mutex scratch_mutex_;
+  mutable std::vector<std::unique_ptr<Scratch>> idle_scratch_ GUARDED_BY(scratch_mutex_);
+
+  mutable std::atomic<uint64_t> mapped_rows_{0};
+  mutable std::atomic<uint64_t> read_requests_{0};
+};
+
+}  // namespace embstore::log

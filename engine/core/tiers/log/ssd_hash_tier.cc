@@ -1,0 +1,348 @@
+#include "tiers/log/ssd_hash_tier.h"
+
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "access/safe_point.h"
+#include "errors/error.h"
+#include "threads/shared_work.h"
+#include "tiers/log/record_scan.h"
+
+namespace embstore {
+
+using log::HeldRows;
+using log::kMaxSlots;
+using log::LogFile;
+using log::LogShape;
+using medium::IoScheme;
+using medium::kBlockBytes;
+
+namespace {
+
+// Below that, headers of files would take more than the bound leaves.
+constexpr uint64_t kMinBufferBytes = 128 << 10;
+constexpr uint64_t kMaxBufferBytes = 1 << 30;
+constexpr uint64_t kMinFileBytes = 2 * medium::kBlockBytes;
+constexpr uint64_t kMaxFileBytes = uint64_t{1} << 40;
+
+LogShape checked_shape(log::TableIdentity table, std::string directory, const SsdHashOptions& options,
+                       TierMeter& meter) {
+  if (options.buffer_bytes < kMinBufferBytes || options.buffer_bytes > kMaxBufferBytes) {
+    throw Error(ErrorKind::kInvalidArgument, "buffer_bytes is " + std::to_string(options.buffer_bytes) +
+                                                 "; it must be from 128 KiB to 1 GiB");
+  }
+  if (options.file_bytes < kMinFileBytes || options.file_bytes > kMaxFileBytes) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "file_bytes is " + std::to_string(options.file_bytes) + "; it must be from 8192 to 2^40");
+  }
+  if (!options.keeps_checkpoints) table.uuid = {};
+  const log::RecordShape record(table.layout, /*stride_unit=*/8);
+  // Rather now than when the first row leaves memory: throws where a name doesn't fit.
+  log::make_header(log::kRowsMagic, table, 0, 0, static_cast<uint32_t>(record.stride));
+  const auto records_per_file = static_cast<uint32_t>(
+      std::clamp<uint64_t>((options.file_bytes - log::kHeaderBytes) / record.stride, 1, kMaxSlots));
+  return {.table = std::move(table),
+          .directory = std::move(directory),
+          .record = record,
+          .flush_bytes = std::max<size_t>(medium::round_up_to_block(options.buffer_bytes / 8),
+                                          medium::round_up_to_block(record.stride)),
+          .records_per_file = records_per_file,
+          .max_files = kMaxSlots / records_per_file,
+          .keeps_checkpoints = options.keeps_checkpoints,
+          .direct = options.direct,
+          // O_DIRECT is there to spare the page cache, and who names a scheme means it.
+          .maps_files = options.io_scheme == medium::IoScheme::kAuto && !options.direct,
+          .calls = options.file_calls != nullptr ? options.file_calls : &files::system_file_calls(),
+          .meter = &meter};
+}
+
+constexpr size_t kScanBytes = 1 << 20;  // of a restore
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw Error(ErrorKind::kStorage, path + ": " + why +
+                                       ", and a checkpoint needs it; put it back as it was, or remove the "
+                                       "files of the variable to start without their rows");
+}
+
+// A file with records that checkpoints need. It's never written again.
+std::shared_ptr<LogFile> open_extent(const LogShape& shape, const ExtentRows& extent, size_t index) {
+  const std::string path = shape.path_of(extent.extent);
+  std::error_code code;
+  if (!std::filesystem::exists(path, code)) refuse(path, "is missing");
+  const log::FileHeader header = log::read_header(*shape.calls, path);
+  log::check_header(path, header, log::kRowsMagic, shape.table);
+  if (header.uuid != shape.table.uuid || header.number != extent.extent || header.capacity > kMaxSlots ||
+      header.stride != shape.record.stride) {
+    refuse(path, "is another file than the one that was written");
+  }
+  auto file = std::make_shared<LogFile>(
+      std::make_unique<files::File>(*shape.calls, path, shape.open_flags(), shape.file_use()), header.number,
+      static_cast<uint32_t>(index), static_cast<uint32_t>(header.capacity));
+  const uint64_t size = file->file().size_bytes();
+  file->written_bytes = medium::round_up_to_block(size);
+  file->sealed = true;
+  if (shape.maps_files) {
+    file->map(size);
+    file->mapped_bytes = size;
+  }
+  return file;
+}
+
+void hold(LogFile& file, const LogShape& shape, uint64_t checkpoint, const ExtentRows& extent) {
+  const uint64_t records = log::end_of_rows(extent.rows);
+  const uint64_t size = file.file().size_bytes();
+  if (file.capacity != extent.capacity || size < shape.record.offset(records)) {
+    refuse(file.file().path(), "has room for " + std::to_string(file.capacity) + " records and " +
+                                   std::to_string(size) + " bytes, not for " +
+                                   std::to_string(extent.capacity) + " and " +
+                                   std::to_string(shape.record.offset(records)));
+  }
+  file.records = std::max(file.records.load(), static_cast<uint32_t>(records));
+  file.hold(checkpoint, extent.rows);
+}
+
+// Records of one file that are read together.
+struct Piece {
+  const HeldRows* held;
+  uint32_t first;
+  uint32_t last;
+};
+
+}  // namespace
+
+SsdHashTier::SsdHashTier(log::TableIdentity table, std::string directory, const SsdHashOptions& options)
+    : shape_(checked_shape(std::move(table), std::move(directory), options, meter())),
+      reader_(shape_, options.io_scheme),
+      directory_(shape_.directory, *shape_.calls),
+      log_(shape_),
+      compaction_(log_, shape_, options.compaction) {
+  if (shape_.direct) directory_.check_direct_io(shape_.open_flags());
+  found_ = directory_.find(shape_.table, shape_.keeps_checkpoints);
+  if (shape_.keeps_checkpoints) return;
+  directory_.remove(found_.paths);
+  found_ = {};
+  is_ready_ = true;
+}
+
+SsdHashTier::~SsdHashTier() {
+  try {
+    close();
+  } catch (...) {
+    // Whoever wants to know calls close().
+  }
+}
+
+void SsdHashTier::check_open() const {
+  if (closed_.load(std::memory_order_acquire)) {
+    throw Error(ErrorKind::kClosed, shape_.directory + ": the tier is closed");
+  }
+}
+
+void SsdHashTier::check_usable() const {
+  check_open();
+  if (!is_ready_.load(std::memory_order_acquire)) {
+    throw Error(ErrorKind::kInvalidArgument, shape_.directory + ": take_up() comes before anything else");
+  }
+}
+
+void SsdHashTier::write(const RowBatch& rows, std::span<Slot> slots) {
+  if (rows.row_floats() != shape_.table.layout.row_floats() || slots.size() != rows.size()) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "rows of " + std::to_string(rows.row_floats()) + " floats and " +
+                    std::to_string(slots.size()) + " slots for " + std::to_string(rows.size()) +
+                    " rows were given to a tier with rows of " +
+                    std::to_string(shape_.table.layout.row_floats()) + " floats");
+  }
+  check_usable();
+  size_t done = 0;
+  try {
+    while (done < rows.size()) {
+      if (log_.buffer_is_full()) compaction_.make_room();
+      done += log_.append(rows, done, slots);
+    }
+  } catch (...) {
+    for (size_t i = 0; i < done; ++i) {
+      const Place place{rows.header(i).key, slots[i]};
+      log_.erase({&place, 1});
+    }
+    throw;
+  }
+}
+
+void SsdHashTier::read_rows(RowBatch& rows, RowPart part) const {
+  check_open();
+  reader_.read(*log_.view(), rows, part);
+}
+
+void SsdHashTier::start_compaction(Relocator& relocator) { compaction_.start(relocator); }
+
+void SsdHashTier::compact() {
+  if (is_ready_ && !closed_.load(std::memory_order_acquire)) compaction_.compact();
+}
+
+void SsdHashTier::drain() {
+  check_usable();
+  compaction_.drain();
+}
+
+void SsdHashTier::close() {
+  if (closed_.load(std::memory_order_acquire)) return;
+  compaction_.stop();
+  log_.remove_unneeded_files();
+  log_.forget_all();
+  closed_.store(true, std::memory_order_release);
+  directory_.close();
+}
+
+TierStats SsdHashTier::stats() const {
+  TierStats stats{};
+  stats.name = "SSDHASH";
+  stats.rows = log_.live_rows();
+  stats.row_bytes = shape_.table.layout.row_bytes();
+  stats.mapped_bytes = log_.file_bytes();
+  stats.path = shape_.directory;
+  stats.io_scheme = reader_.scheme() == medium::IoScheme::kIoUring ? "io_uring" : "pread";
+  return stats;
+}
+
+SsdHashStats SsdHashTier::detailed_stats() const {
+  return {.io_scheme = reader_.scheme() == medium::IoScheme::kIoUring ? "io_uring" : "pread",
+          .io_scheme_reason = reader_.scheme_reason(),
+          .direct = shape_.direct,
+          .live_rows = log_.live_rows(),
+          .record_bytes = shape_.record.stride,
+          .files = log_.file_count(),
+          .file_bytes = log_.file_bytes(),
+          .file_bytes_peak = log_.file_bytes_peak(),
+          .bytes_written = log_.bytes_written(),
+          .mapped_rows = reader_.mapped_rows(),
+          .read_requests = reader_.read_requests(),
+          .compacted_files = compaction_.compacted_files(),
+          .damaged_records = compaction_.damaged_records(),
+          .compaction_error = compaction_.error(),
+          .rewritten_files = log_.rewritten_files(),
+          .lost_records = log_.lost_records(),
+          .held_bytes = log_.held_bytes()};
+}
+
+// -- checkpoints: engine/FORMAT.md, section LOG, has the bytes, and why they survive a power cut -----------
+
+void SsdHashTier::check_keeps_checkpoints() const {
+  if (shape_.keeps_checkpoints) return;
+  throw Error(ErrorKind::kInvalidArgument, shape_.directory + ": the tier keeps no checkpoints");
+}
+
+void SsdHashTier::take_up(std::span<const TierRows> kept) {
+  check_keeps_checkpoints();
+  check_open();
+  if (is_ready_) throw Error(ErrorKind::kInvalidArgument, shape_.directory + ": take_up() comes once");
+  std::map<uint64_t, std::shared_ptr<LogFile>> files;  // by number
+  std::set<std::string> needed;
+  uint32_t records_per_file = shape_.records_per_file;
+  for (const TierRows& checkpoint : kept) {
+    for (const ExtentRows& extent : checkpoint.extents) {
+      std::shared_ptr<LogFile>& file = files[extent.extent];
+      if (file == nullptr) file = open_extent(shape_, extent, files.size() - 1);
+      hold(*file, shape_, checkpoint.checkpoint, extent);
+      needed.insert(file->file().path());
+      records_per_file = std::max(records_per_file, file->capacity);
+    }
+  }
+  const uint32_t max_files = kMaxSlots / records_per_file;
+  if (files.size() > max_files) {
+    throw Error(ErrorKind::kStoreFull, shape_.directory + ": holds more records than can be addressed");
+  }
+  std::erase_if(found_.paths, [&](const std::string& path) { return needed.contains(path); });
+  // Nothing has changed so far.
+  directory_.remove(found_.paths);
+  shape_.records_per_file = records_per_file;
+  shape_.max_files = max_files;
+  std::deque<std::shared_ptr<LogFile>> oldest_first;
+  for (auto& [number, file] : files) oldest_first.push_back(std::move(file));
+  log_.take_up(std::move(oldest_first), found_.last_number + 1, kept.empty() ? 0 : kept.back().checkpoint);
+  found_ = {};
+  is_ready_.store(true, std::memory_order_release);
+}
+
+void SsdHashTier::begin_checkpoint(uint64_t number) {
+  check_keeps_checkpoints();
+  check_usable();
+  log_.begin_checkpoint(number);
+}
+
+std::vector<ExtentRows> SsdHashTier::bring_to_medium(uint64_t number) {
+  check_keeps_checkpoints();
+  check_usable();
+  std::vector<HeldRows> rows = log_.rows_of(number);
+  log_.bring_to_medium(rows);
+  files::sync_directory(*shape_.calls, shape_.directory);
+  if (!directory_is_on_medium_.load(std::memory_order_acquire)) {
+    const std::filesystem::path directory = std::filesystem::canonical(shape_.directory);
+    files::sync_directory(*shape_.calls, directory.parent_path().string());
+    directory_is_on_medium_.store(true, std::memory_order_release);
+  }
+  std::vector<ExtentRows> extents;
+  for (HeldRows& held : rows)
+    extents.push_back({held.file->number, held.file->capacity, std::move(held.rows)});
+  return extents;
+}
+
+void SsdHashTier::drop_checkpoint(uint64_t number) noexcept {
+  if (!is_ready_.load(std::memory_order_acquire) || closed_.load(std::memory_order_acquire)) return;
+  log_.drop_checkpoint(number);
+  compaction_.remove_unneeded();
+}
+
+void SsdHashTier::restore(uint64_t number, int threads, const Restored& visit) {
+  check_keeps_checkpoints();
+  check_usable();
+  // A compaction that goes on from before would take rows that come back in their old places for those that it was
+  // about to move.
+  const log::Compaction::Turn turn(compaction_, /*wait=*/true);
+  if (log_.live_rows() > 0) {
+    throw Error(ErrorKind::kInvalidArgument,
+                shape_.directory + ": rows are live; a checkpoint is restored when all were erased");
+  }
+  const std::vector<HeldRows> rows = log_.rows_of(number);
+  const auto records_at_once = static_cast<uint32_t>(std::max<size_t>(1, kScanBytes / shape_.record.stride));
+  std::vector<Piece> pieces;
+  for (const HeldRows& held : rows) {
+    const auto end = static_cast<uint32_t>(log::end_of_rows(held.rows));
+    for (uint32_t first = 0; first < end; first += records_at_once) {
+      pieces.push_back({&held, first, std::min(end, first + records_at_once)});
+    }
+  }
+  share_work(pieces.size(), threads, [&](const auto& next) {
+    std::vector<RowHeader> headers;
+    std::vector<Slot> slots;
+    for (size_t i = next(); i < pieces.size(); i = next()) {
+      const Piece& piece = pieces[i];
+      const LogFile& file = *piece.held->file;
+      const auto is_needed = [&](uint32_t record) { return log::contains(piece.held->rows, record); };
+      headers.clear();
+      slots.clear();
+      log::RecordScan scan(file, shape_, kScanBytes);
+      scan.visit(piece.first, piece.last, is_needed, [&](const log::ScannedRecord& record) {
+        const std::string fault = fault_of(record, [&](const log::RecordHeader& header) {
+          return log::fault_of_header(header, record.number, number);
+        });
+        if (!fault.empty()) {
+          throw Error(ErrorKind::kStorage, shape_.name_of(file, record.number) + " " + fault);
+        }
+        headers.push_back(log::header_of(record.bytes).row());
+        slots.push_back(shape_.slot_of(file, record.number));
+      });
+      if (!slots.empty()) visit(headers, slots);
+    }
+    safe_point();
+  });
+  log_.make_live(rows);
+}
+
+}  // namespace embstore

@@ -1,0 +1,107 @@
+// Tables have more files than the process may have descriptors.
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "file_table.h"
+#include "files/descriptor_cache.h"
+
+namespace embstore::log::testing {
+namespace {
+
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(rlim_t most) {
+    check(getrlimit(RLIMIT_NOFILE, &before_) == 0, "the limit can't be asked for");
+    rlimit few = before_;
+    few.rlim_cur = most;
+    check(setrlimit(RLIMIT_NOFILE, &few) == 0, "the limit can't be set");
+  }
+  ~FewDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+SsdHashOptions tiny_files(SsdHashOptions options, IoScheme scheme) {
+  options.file_bytes = 20 << 10;  // of which the header is a fifth
+  options.io_scheme = scheme;
+  return options;
+}
+
+void hundreds_of_files_run_within_64_descriptors(SsdHashOptions options) {
+  const TemporaryDirectory directory;
+  UnwaitingCalls calls;
+  options.file_calls = &calls;
+  const FewDescriptors few(64);
+  Versions expected;
+  {
+    TestTable table(directory.path(), options);
+    table.write(0, 40000, 1);
+    check(table.tier->detailed_stats().files > 300, "too few files for this test");
+    table.check_rows();
+    for (int64_t version = 2; version < 5; ++version) table.write(version * 5000, 20000, version);
+    table.check_rows();
+    table.check_space();
+    if (options.keeps_checkpoints) table.checkpoint();
+    expected = table.versions();
+    check(files::DescriptorCache::of_process().open_count() <= 16, "more descriptors are open than agreed");
+  }
+  if (!options.keeps_checkpoints) return;
+  TestTable table(directory.path(), options);
+  table.restore(1, 4);
+  check(table.versions() == expected, "rows are missing");
+  table.check_rows();
+}
+TEST(hundreds_of_files_run_within_64_descriptors) {
+  hundreds_of_files_run_within_64_descriptors(tiny_files(small_files(), IoScheme::kPread));
+  hundreds_of_files_run_within_64_descriptors(tiny_files(small_files_for_checkpoints(), IoScheme::kAuto));
+  if (resolve_auto_io_scheme().scheme == IoScheme::kIoUring) {
+    hundreds_of_files_run_within_64_descriptors(tiny_files(small_files(), IoScheme::kIoUring));
+  }
+}
+
+TEST(threads_share_few_descriptors) {
+  const TemporaryDirectory directory;
+  const FewDescriptors few(64);
+  TestTable table(directory.path(), tiny_files(small_files(), IoScheme::kPread));
+  table.write(0, 12000, 1);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 3; ++round) table.check_rows();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(a_written_file_is_synced_before_its_descriptor_goes) {
+  class CountedSyncs final : public files::FileCalls {
+   public:
+    int fdatasync(int descriptor) override {
+      ++syncs;
+      return files::FileCalls::fdatasync(descriptor);
+    }
+    std::atomic<int> syncs{0};
+  };
+  const TemporaryDirectory directory;
+  const FewDescriptors few(64);
+  CountedSyncs calls;
+  std::vector<std::unique_ptr<files::File>> written;
+  for (int i = 0; i < 40; ++i) {
+    written.push_back(std::make_unique<files::File>(calls, directory / std::to_string(i), O_RDWR | O_CREAT,
+                                                    files::FileUse{.for_the_medium = true}));
+    written.back()->write_at("x", 1, 0);
+  }
+  check(calls.syncs >= 40 - 16, "files were closed that weren't synced");
+  check(files::DescriptorCache::of_process().open_count() <= 17, "too many are open");
+}
+
+}  // namespace
+}  // namespace embstore::log::testing

@@ -1,0 +1,164 @@
+// One scenario, in which every system call on a file fails once, each in turn.
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <optional>
+#include <random>
+#include <string>
+
+#include "file_table.h"
+
+namespace embstore::log::testing {
+namespace {
+
+enum class Fault { kIoError, kNoSpace, kShort };
+
+// The call of a number fails, or does less than was asked.
+class OneFault final : public UnwaitingCalls {
+ public:
+  OneFault(int64_t call, Fault fault) : call_(call), fault_(fault) {}
+  int64_t calls() const { return calls_; }
+  bool struck() const { return calls_ > call_; }
+
+  int open(const char* path, int flags, mode_t mode) override {
+    return fails() ? -1 : files::FileCalls::open(path, flags, mode);
+  }
+  ssize_t pread(int descriptor, void* data, size_t bytes, off_t offset) override {
+    if (calls_++ != call_) return files::FileCalls::pread(descriptor, data, bytes, offset);
+    if (fault_ == Fault::kShort) return files::FileCalls::pread(descriptor, data, (bytes + 1) / 2, offset);
+    return refused();
+  }
+  ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t offset) override {
+    if (calls_++ != call_) return files::FileCalls::pwrite(descriptor, data, bytes, offset);
+    const ssize_t some = files::FileCalls::pwrite(descriptor, data, (bytes + 1) / 2, offset);
+    return fault_ == Fault::kShort ? some : refused();
+  }
+  int fdatasync(int) override { return fails() ? -1 : 0; }
+  int fsync(int) override { return fails() ? -1 : 0; }
+  int unlink(const char* path) override { return fails() ? -1 : files::FileCalls::unlink(path); }
+  int rename(const char* from, const char* to) override {
+    return fails() ? -1 : files::FileCalls::rename(from, to);
+  }
+
+ private:
+  int refused() const {
+    errno = fault_ == Fault::kNoSpace ? ENOSPC : EIO;
+    return -1;
+  }
+  bool fails() {
+    if (calls_++ != call_ || fault_ == Fault::kShort) return false;
+    refused();
+    return true;
+  }
+
+  const int64_t call_;
+  const Fault fault_;
+  std::atomic<int64_t> calls_{0};
+};
+
+// Does `step` again where it fails, which it may once.
+template <class Step>
+void with_one_retry(const OneFault& calls, const Step& step) {
+  const bool struck_before = calls.struck();
+  try {
+    step();
+  } catch (const Error& error) {
+    check(error.kind() == ErrorKind::kStorage || error.kind() == ErrorKind::kDamagedRows, error.what());
+    check(!struck_before && calls.struck(),
+          std::string("there is an error without a fault: ") + error.what());
+    step();
+  }
+}
+
+// Returns how many calls were made.
+int64_t run(SsdHashOptions options, int64_t call, Fault fault) {
+  const TemporaryDirectory directory;
+  OneFault calls(call, fault);
+  options.file_bytes = 32 << 10;
+  options.io_scheme = IoScheme::kPread;
+  options.file_calls = &calls;
+  const bool durable = options.keeps_checkpoints;
+  const auto retried = [&](const auto& step) { with_one_retry(calls, step); };
+  std::map<uint64_t, Versions> had;
+  std::optional<TestTable> table;
+  const auto open = [&] { table.emplace(directory.path(), options); };
+  const auto close = [&] {
+    if (durable) table->checkpoints->drop_pending();
+    table->tier->close();
+  };
+  retried(open);
+  std::mt19937_64 random(7);
+  for (int64_t step = 1; step <= 14; ++step) {
+    const auto first = static_cast<int64_t>(random() % 500);
+    // All or nothing: a try that failed left every row as it was.
+    retried([&] {
+      const uint64_t rows = table->tier->stats().rows;
+      try {
+        table->write(first, 400, step);
+      } catch (const Error&) {
+        check(table->tier->stats().rows == rows, "a write that failed took places");
+        throw;
+      }
+    });
+    if (step % 5 == 0) table->erase(keys_from(first, 150));
+    table->tier->compact();
+    if (step % 4 == 0) retried([&] { table->tier->drain(); });
+    retried([&] { table->check_rows(); });
+    if (!durable || step % 3 != 0) continue;
+    uint64_t number = 0;
+    retried([&] { number = table->begin(); });
+    had[number] = table->versions();
+    retried([&] { table->write(first, 10, step); });
+    retried([&] { table->commit(number); });
+    if (number < 3) continue;
+    retried([&] { table->checkpoints->drop(number - 2); });
+    had.erase(number - 2);
+  }
+  retried([&] { table->check_space(); });
+  check(table->tier->detailed_stats().compacted_files > 0, "nothing was compacted");
+  retried(close);
+  if (durable) {
+    retried(open);
+    for (auto last = had.rbegin(); last != had.rend(); ++last) {
+      retried([&] { table->restore(last->first, 1); });
+      retried([&] { table->check_rows(); });
+      check(table->versions() == last->second, "a checkpoint has other rows");
+    }
+    retried([&] { table->checkpoints->drop_all(); });
+    table->erase_all();
+    retried(close);
+  }
+  table.reset();
+  // What couldn't be removed goes with the next table.
+  retried(open);
+  table.reset();
+  check(files_in(directory / "rows").empty(), "files stay");
+  for (const std::string& file : files_in(directory / "manifests")) {
+    check(file.find("checkpoint") == std::string::npos, "a manifest stays");
+  }
+  return calls.calls();
+}
+
+void nothing_is_lost_whichever_call_fails(const SsdHashOptions& options) {
+  const int64_t calls = run(options, INT64_MAX, Fault::kIoError);
+  check(calls > 100, "too few calls for this test");
+  for (const Fault fault : {Fault::kIoError, Fault::kNoSpace, Fault::kShort}) {
+    for (int64_t call = 0; call < calls; ++call) {
+      tested_case() = "call " + std::to_string(call) + ", fault " + std::to_string(static_cast<int>(fault));
+      try {
+        run(options, call, fault);
+      } catch (const std::exception& error) {
+        fail(error.what());
+      }
+    }
+  }
+  tested_case().clear();
+  std::printf("%lld calls, each failing in turn\n", static_cast<long long>(calls));
+}
+TEST(nothing_is_lost_whichever_call_fails) { nothing_is_lost_whichever_call_fails(small_files()); }
+TEST(no_checkpoint_is_lost_whichever_call_fails) {
+  nothing_is_lost_whichever_call_fails(small_files_for_checkpoints());
+}
+
+}  // namespace
+}  // namespace embstore::log::testing

@@ -1,0 +1,232 @@
+// What lies in the directory: when it goes, when it stays, and what is refused.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "file_table.h"
+#include "platform/crc32c.h"
+
+namespace embstore::log::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+void put(const std::string& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file << bytes;
+  check(file.good(), "a file can't be written");
+}
+
+// Leaves in `root` what a process does that is killed.
+void leave(const std::string& root, const SsdHashOptions& options, const TableIdentity& table = table_of()) {
+  const pid_t child = fork();
+  check(child >= 0, "no process can be started");
+  if (child == 0) {
+    TestTable left(root, options, table);
+    left.write(0, 3000, 1);
+    kill(getpid(), SIGKILL);
+  }
+  int status = 0;
+  check(waitpid(child, &status, 0) == child && WIFSIGNALED(status), "the process ended by itself");
+  check(files_in(root + "/rows").size() > 3, "the process left nothing");
+}
+
+TEST(files_go_when_the_tier_closes) {
+  const TemporaryDirectory directory;
+  for (const SsdHashOptions& options : {small_files(), small_files_for_checkpoints()}) {
+    {
+      TestTable table(directory.path(), options);
+      table.write(0, 3000, 1);
+      check(!files_in(directory / "rows").empty(), "nothing was written");
+      if (options.keeps_checkpoints) table.begin();  // which nobody commits
+    }
+    check(!fs::exists(directory / "rows"), "files stayed");
+  }
+}
+
+TEST(a_directory_that_was_there_stays) {
+  const TemporaryDirectory directory;
+  fs::create_directory(directory / "rows");
+  put(directory / "rows/notes.txt", "mine");
+  put(directory / "rows/notes.ssdhash", "mine too");
+  const std::vector<std::string> files = files_in(directory / "rows");
+  TestTable(directory.path()).write(0, 3000, 1);
+  check(files_in(directory / "rows") == files, "another's file went, or ours stayed");
+}
+
+TEST(what_a_killed_process_left_goes_when_it_is_found) {
+  const TemporaryDirectory directory;
+  for (const SsdHashOptions& next : {small_files(), small_files_for_checkpoints()}) {
+    leave(directory.path(), small_files());
+    put(directory / "rows/rows-0000000099.ssdhash.new", "of a file that was written anew");
+    put(directory / "rows/rows-0000000100.ssdhash", "");  // the power went, too
+    put(directory / "rows/rows-0000000101.ssdhash", std::string(8192, '\0'));
+    // Of an earlier version: magic, version, and no flag that its files are to be kept.
+    put(directory / "rows/rows-0000000102.ssdhash", "ESSSDHSH" + std::string(72, '\0'));
+    {
+      const TestTable table(directory.path(), next);
+      check(files_in(directory / "rows").empty(), "files stayed");
+    }
+    check(!fs::exists(directory / "rows"), "the directory stayed");
+  }
+  leave(directory.path(), small_files_for_checkpoints());
+  const TestTable table(directory.path(), small_files_for_checkpoints());
+  check(files_in(directory / "rows").empty(), "files of no checkpoint stayed");
+}
+
+TEST(a_directory_has_one_tier) {
+  const TemporaryDirectory directory;
+  SsdHashTier tier(table_of(), directory / "rows");
+  check_throws(ErrorKind::kInUse, directory / "rows", [&] { SsdHashTier(table_of(), directory / "rows"); });
+}
+
+TEST(files_that_are_not_ours_to_remove_are_refused_by_name) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "rows/rows-0000000001.ssdhash";
+  const auto refused = [&](ErrorKind kind, const std::string& part, const SsdHashOptions& options,
+                           const auto& change) {
+    fs::remove_all(directory / "rows");
+    leave(directory.path(), small_files_for_checkpoints());
+    for (const std::string& file : files_in(directory / "rows")) {
+      if (file != path) fs::remove(file);
+    }
+    change();
+    const std::vector<std::string> files = files_in(directory / "rows");
+    const auto open = [&] { SsdHashTier(table_of(), directory / "rows", options); };
+    check_throws(kind, part, open);
+    check_throws(kind, "rows-", open);
+    check(files_in(directory / "rows") == files, "files went");
+  };
+  const SsdHashOptions spill = small_files();
+  const SsdHashOptions durable = small_files_for_checkpoints();
+  refused(ErrorKind::kStorage, "may belong to checkpoints (rows-", spill, [] {});
+  refused(ErrorKind::kStorage, "may belong to checkpoints", spill, [&] { flip(path, 100); });
+  refused(ErrorKind::kStorage, "isn't a file of this engine's rows", spill,
+          [&] { overwrite(path, 0, "PK"); });
+  refused(ErrorKind::kInvalidArgument, "is of the variable \"other\"", durable, [&] {
+    fs::remove_all(directory / "rows");
+    leave(directory.path(), durable, table_of(kLayout, "other"));
+  });
+  for (const SsdHashOptions& options : {spill, durable}) {
+    refused(ErrorKind::kStorage, "has format version 2", options,
+            [&] { overwrite(path, 8, std::string(1, '\2')); });
+    // What earlier versions kept: files with a flag, a note of their numbers, checkpoints of a pool's.
+    refused(ErrorKind::kStorage, kEarlierVersionRefusal, options,
+            [&] { put(path, "ESSSDHSH" + std::string(44, '\0') + '\1' + std::string(4043, '\0')); });
+    for (const char* const magic : {"ESSSDSEQ", "ESSSDCKP"}) {
+      refused(ErrorKind::kStorage, kEarlierVersionRefusal, options, [&] {
+        fs::remove_all(directory / "rows");
+        fs::create_directory(directory / "rows");
+        put(directory / "rows/earlier-rows-.ssdhash", magic + std::string(120, '\0'));
+      });
+    }
+  }
+}
+
+TEST(files_of_an_earlier_version_are_refused_in_the_same_words_in_whatever_order_they_are_listed) {
+  // What that version left of kept rows: rows, of which one file is of no checkpoint; a note of numbers; checkpoints.
+  std::vector<std::pair<std::string, std::string>> files = {
+      {"checkpoint-0000000001.ssdhash", "ESSSDCKP" + std::string(120, '\0')},
+      {"rows-0000000001.ssdhash", std::string(4096, '\0')},
+      {"rows-0000000002.ssdhash", "ESSSDHSH" + std::string(44, '\0') + '\1' + std::string(4043, '\0')},
+      {"sequence.ssdhash", "ESSSDSEQ" + std::string(120, '\0')}};
+  std::sort(files.begin(), files.end());
+  do {
+    for (const SsdHashOptions& options : {small_files(), small_files_for_checkpoints()}) {
+      const TemporaryDirectory directory;
+      fs::create_directory(directory / "rows");
+      for (const auto& [name, bytes] : files) put(directory / ("rows/" + name), bytes);
+      const std::string message =
+          error_of(ErrorKind::kStorage, [&] { SsdHashTier(table_of(), directory / "rows", options); });
+      check(message == directory / "rows/checkpoint-0000000001.ssdhash" +
+                           (": " + std::string(kEarlierVersionRefusal)),
+            message);
+      check(files_in(directory / "rows").size() == files.size(), "files went");
+    }
+  } while (std::next_permutation(files.begin(), files.end()));
+}
+
+TEST(a_record_that_is_damaged_while_open_is_an_error_that_names_it) {
+  for (const IoScheme scheme : {IoScheme::kPread, IoScheme::kAuto}) {
+    const TemporaryDirectory directory;
+    SsdHashOptions options = small_files();
+    options.io_scheme = scheme;
+    TestTable table(directory.path(), options);
+    table.write(0, 3000, 1);
+    const std::string file = files_in(directory / "rows").front();
+    RowBatch rows(kLayout);
+    const auto read = [&](int64_t key, RowPart part = RowPart::kAll) {
+      rows.set_places(std::vector{Place{key, table.index.find(key)->slot}});
+      table.tier->read_rows(rows, part);
+      return rows.damaged().empty() ? "" : rows.damaged().begin()->second;
+    };
+    const auto told = [&](int64_t key, const std::string& fault) {
+      check(read(key) == file + ": the record at " +
+                             std::to_string(kRecord.offset(static_cast<uint64_t>(key))) + " (key " +
+                             std::to_string(key) + ") " + fault,
+            read(key));
+    };
+    flip(file, kRecord.offset(5) + 3);    // the key
+    flip(file, kRecord.offset(6) + 70);   // a weight
+    flip(file, kRecord.offset(7) + 130);  // a slot
+    // As a device that puts a block in another's place.
+    std::string record(kRecord.stride, '\0');
+    std::ifstream(file).seekg(static_cast<std::streamoff>(kRecord.offset(9))).read(record.data(), 160);
+    overwrite(file, kRecord.offset(8), record);
+    told(5, "is damaged: its header's checksum is wrong");
+    told(6, "is damaged: its weights' checksum is wrong");
+    told(7, "is damaged: the checksum of its optimizer's slots is wrong");
+    told(8, "is damaged: it's the record of another place");
+    check(read(6, RowPart::kWeights) == read(6) && read(7, RowPart::kWeights).empty(),
+          "weights are read with other checks than theirs");
+    check(read(4).empty() && checked_version(rows, 0, 4) == 1, "a row beside them isn't as it was");
+    check_throws(ErrorKind::kDamagedRows, file,
+                 [&] { table.tier->read(std::vector{Place{5, table.index.find(5)->slot}}, rows); });
+    // Erased, it's nobody's row.
+    table.tier->erase(std::vector{Place{5, table.index.find(5)->slot}});
+    check(read(5).empty(), "nobody's row is told of");
+    fs::resize_file(file, kRecord.offset(20) + 1);
+    check(read(19).empty(), read(19));
+    told(20, "is cut off: the file was truncated");
+  }
+}
+
+TEST(calls_after_close_are_refused) {
+  const TemporaryDirectory directory;
+  TestTable table(directory.path());
+  table.write(0, 10, 1);
+  table.tier->close();
+  table.tier->close();
+  RowBatch rows(kLayout);
+  check_throws(ErrorKind::kClosed, "closed", [&] { table.write(0, 1, 1); });
+  check_throws(ErrorKind::kClosed, "closed", [&] { table.tier->read(std::vector{Place{0, 0}}, rows); });
+  check_throws(ErrorKind::kClosed, "closed", [&] { table.tier->drain(); });
+}
+
+TEST(options_and_names_that_make_no_sense_are_refused) {
+  const TemporaryDirectory directory;
+  const auto open = [&](const SsdHashOptions& options, const TableIdentity& table = table_of()) {
+    return [&, options, table] { SsdHashTier(table, directory / "rows", options); };
+  };
+  SsdHashOptions options;
+  options.buffer_bytes = 1000;
+  check_throws(ErrorKind::kInvalidArgument, "buffer_bytes is 1000", open(options));
+  options = {};
+  options.file_bytes = 10;
+  check_throws(ErrorKind::kInvalidArgument, "file_bytes is 10", open(options));
+  check_throws(ErrorKind::kInvalidArgument, "has more than 1024 bytes",
+               open({}, table_of(kLayout, std::string(1025, 'n'))));
+  check(files_in(directory.path()).empty(), "something was made");
+  put(directory / "a_file", "x");
+  check_throws(ErrorKind::kStorage, directory / "a_file",
+               [&] { SsdHashTier(table_of(), directory / "a_file"); });
+}
+
+}  // namespace
+}  // namespace embstore::log::testing

@@ -1,0 +1,135 @@
+// A process that trains and makes checkpoints is killed at random moments. What the next one finds is checked against what
+// the killed one had been promised, noted in memory that outlives it.
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <new>
+#include <random>
+#include <string>
+
+#include "file_table.h"
+
+namespace embstore::log::testing {
+namespace {
+
+constexpr int64_t kKeys = 1500;
+constexpr uint64_t kNoted = 8;
+constexpr int kKills = scenes(120);
+
+struct Shared {
+  std::atomic<int64_t> versions[kNoted][kKeys];  // of checkpoint n in n % kNoted; -1: it doesn't have the key
+  std::atomic<uint64_t> begun;                   // the newest
+  std::atomic<uint64_t> committed;               // the newest; all before it were, too
+  std::atomic<uint64_t> dropping;                // up to here they are dropped, or about to be
+  std::atomic<uint64_t> dropped;
+  std::atomic<int64_t> next_version;
+  std::atomic<int64_t> compacted;
+  std::atomic<int64_t> steps;  // of the process that works now
+};
+
+SsdHashOptions options_for(int round) {
+  SsdHashOptions options = small_files_for_checkpoints();
+  options.direct = round % 4 == 3;
+  options.compaction = round % 2 == 0 ? CompactionMode::kWritingThread : CompactionMode::kOwnThread;
+  return options;
+}
+
+void make_checkpoint(TestTable& table, Shared& shared) {
+  const uint64_t number = table.begin();
+  for (auto& version : shared.versions[number % kNoted]) version = -1;
+  for (const auto& [key, version] : table.versions()) shared.versions[number % kNoted][key] = version;
+  shared.begun = number;
+  table.commit(number);
+  shared.committed = number;
+  const std::vector<uint64_t> kept = table.kept();
+  if (kept.size() < 3) return;
+  shared.dropping = kept.front();
+  table.checkpoints->drop(kept.front());
+  shared.dropped = kept.front();
+}
+
+// Writes, erases and makes checkpoints until it's killed.
+[[noreturn]] void work(const std::string& root, int round, Shared& shared) {
+  std::mt19937_64 random(static_cast<uint64_t>(round));
+  TestTable table(root, options_for(round));
+  if (!table.kept().empty()) table.restore(table.kept().back());
+  for (;; ++shared.steps) {
+    std::vector<int64_t> keys;
+    const auto first = static_cast<int64_t>(random() % kKeys);
+    for (uint64_t i = 1 + random() % 150; i > 0; --i)
+      keys.push_back((first + static_cast<int64_t>(i) * 7) % kKeys);
+    const uint64_t what = random() % 8;
+    if (what == 0) {
+      table.erase(keys);
+      table.tier->compact();
+    } else if (what < 7) {
+      table.write(keys, shared.next_version++);
+    } else {
+      make_checkpoint(table, shared);
+    }
+    shared.compacted = static_cast<int64_t>(table.tier->detailed_stats().compacted_files);
+  }
+}
+
+void check_what_is_left(const std::string& root, Shared& shared) {
+  TestTable table(root, options_for(0));
+  const std::vector<uint64_t> kept = table.kept();
+  for (uint64_t number = shared.dropping + 1; number <= shared.committed; ++number) {
+    check(std::find(kept.begin(), kept.end(), number) != kept.end(), "a committed checkpoint is gone");
+  }
+  if (kept.empty()) return;
+  check(kept.front() > shared.dropped && kept.back() <= shared.begun, "a checkpoint is there that can't be");
+  // The newest; or one before it, which gives the newer ones up.
+  const uint64_t number = shared.next_version % 4 == 0 ? kept.front() : kept.back();
+  table.restore(number);
+  table.check_rows();
+  for (int64_t key = 0; key < kKeys; ++key) {
+    const auto found = table.index.find(key);
+    check((found ? found->version : -1) == shared.versions[number % kNoted][key],
+          "a row is of another moment");
+  }
+  // The next process goes on from there.
+  shared.begun = shared.committed = number;
+  shared.dropping = shared.dropped = kept.front() - 1;
+}
+
+TEST(killed_processes_leave_every_checkpoint_whole) {
+  void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  check(memory != MAP_FAILED, "shared memory can't be had");
+  Shared& shared = *new (memory) Shared;
+  shared.next_version = 1;
+  const TemporaryDirectory directory;
+  std::mt19937_64 random(2024);
+  int64_t compacted = 0;
+  for (int round = 0; round < kKills; ++round) {
+    tested_case() = "round " + std::to_string(round);
+    shared.steps = 0;
+    const pid_t child = fork();
+    check(child >= 0, "no process can be started");
+    if (child == 0) work(directory.path(), round, shared);
+    // After some work, however slow the machine; then at any moment, its start sometimes included.
+    const auto steps = static_cast<int64_t>(random() % 100);
+    while (shared.steps < steps && waitpid(child, nullptr, WNOHANG) == 0) usleep(100);
+    usleep(static_cast<useconds_t>(random() % 2000));
+    kill(child, SIGKILL);
+    int status = 0;
+    check(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL,
+          "the process ended by itself");
+    compacted += shared.compacted.exchange(0);
+    check_what_is_left(directory.path(), shared);
+  }
+  tested_case().clear();
+  check(compacted > kKills / 4, "hardly anything was compacted: " + std::to_string(compacted));
+  check(shared.committed > static_cast<uint64_t>(kKills), "hardly any checkpoint was made");
+  std::printf("%d kills, %lld files compacted, %llu checkpoints\n", kKills, static_cast<long long>(compacted),
+              static_cast<unsigned long long>(shared.committed.load()));
+  munmap(memory, sizeof(Shared));
+}
+
+}  // namespace
+}  // namespace embstore::log::testing

@@ -1,0 +1,422 @@
+// A medium that doesn't give back what was written, or doesn't take it: syncs that fail, bytes that are
+// damaged, pages that can't be read.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <set>
+#include <map>
+#include <string>
+
+#include "file_table.h"
+#include "keep/checkpoint/reader.h"
+#include "keep/checkpoint/writer.h"
+#include "tiers/medium/guarded_copy.h"
+
+namespace embstore::log::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+ino_t inode_of(int descriptor) {
+  struct stat status{};
+  check(fstat(descriptor, &status) == 0, "a file can't be looked at");
+  return status.st_ino;
+}
+
+// As Linux does it: a sync that fails drops what it couldn't write, and the next one is a success.
+class ForgetfulMedium final : public UnwaitingCalls {
+ public:
+  ~ForgetfulMedium() override {
+    for (const int held : held_) ::close(held);
+  }
+
+  std::atomic<int> syncs_to_fail{0};
+  std::atomic<int> syncs_before{0};  // which go well
+  std::atomic<int> syncs{0};
+
+  int fdatasync(int descriptor) override {
+    ++syncs;
+    if (--syncs_before >= 0 || --syncs_to_fail < 0) return UnwaitingCalls::fdatasync(descriptor);
+    const std::lock_guard lock(mutex_);
+    in_doubt_.insert(inode_of(descriptor));
+    held_.push_back(dup(descriptor));  // so that no other file gets the number
+    errno = EIO;
+    return -1;
+  }
+  size_t failures() const {
+    const std::lock_guard lock(mutex_);
+    return in_doubt_.size();
+  }
+  // None of the files of `directory` is one whose sync failed.
+  void check_files(const std::string& directory) const {
+    const std::lock_guard lock(mutex_);
+    for (const std::string& path : files_in(directory)) {
+      struct stat status{};
+      check(stat(path.c_str(), &status) == 0, "a file is gone");
+      check(!in_doubt_.contains(status.st_ino), path + " is believed after a sync that failed");
+    }
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::set<ino_t> in_doubt_;
+  std::vector<int> held_;
+};
+
+TEST(a_file_whose_sync_failed_takes_nothing_more) {
+  const TemporaryDirectory directory;
+  ForgetfulMedium calls;
+  files::File file(calls, directory / "file", O_RDWR | O_CREAT, {.for_the_medium = true});
+  file.write_at("some", 4, 0);
+  calls.syncs_to_fail = 1;
+  check_throws(ErrorKind::kStorage, "can't be brought to its medium", [&] { file.sync(); });
+  check(file.in_doubt(), "the file isn't in doubt");
+  check_throws(ErrorKind::kStorage, "only a new file can take its place", [&] { file.sync(); });
+  check_throws(ErrorKind::kStorage, "only a new file can take its place", [&] { file.write_at("x", 1, 4); });
+  check(calls.syncs == 1, "a sync was tried again");
+  char bytes[4];
+  check(file.read_at(bytes, 4, 0) == 4, "the file can't be read");
+}
+
+// Returns how many syncs there were.
+int rows_go_into_a_new_file(int failing_sync) {
+  const TemporaryDirectory directory;
+  ForgetfulMedium calls;
+  calls.syncs_before = failing_sync;
+  calls.syncs_to_fail = 1;
+  SsdHashOptions options = small_files_for_checkpoints();
+  options.file_calls = &calls;
+  std::map<uint64_t, Versions> committed;
+  {
+    TestTable table(directory.path(), options);
+    for (int64_t version = 1; version < 6; ++version) {
+      table.write(version * 100, 900, version);
+      const uint64_t number = table.begin();
+      committed[number] = table.versions();
+      table.write(version * 100, 50, version + 100);
+      try {
+        table.commit(number);
+      } catch (const Error& error) {
+        // Of a manifest whose sync failed nothing is left, and it may be tried again.
+        check(std::string(error.what()).find("/manifests/") != std::string::npos, error.what());
+        table.commit(number);
+      }
+      table.check_rows();
+    }
+    check(table.tier->detailed_stats().lost_records == 0, "rows were lost");
+  }
+  check(calls.failures() == (failing_sync < calls.syncs ? 1 : 0), "other syncs failed");
+  calls.check_files(directory / "rows");
+  calls.check_files(directory / "manifests");
+  const int syncs = calls.syncs;
+  TestTable table(directory.path(), options);
+  for (auto last = committed.rbegin(); last != committed.rend(); ++last) {
+    table.restore(last->first);
+    table.check_rows();
+    check(table.versions() == last->second, "a checkpoint has other rows");
+  }
+  return syncs;
+}
+TEST(rows_go_into_a_new_file_after_a_sync_that_failed) {
+  const int syncs = rows_go_into_a_new_file(INT32_MAX);
+  check(syncs > 30, "too few syncs for this test");
+  for (int failing = 0; failing < syncs; ++failing) rows_go_into_a_new_file(failing);
+}
+
+TEST(damage_of_what_a_checkpoint_needs_is_not_copied_into_a_new_file) {
+  const TemporaryDirectory directory;
+  ForgetfulMedium calls;
+  SsdHashOptions options = small_files_for_checkpoints();
+  options.file_calls = &calls;
+  TestTable table(directory.path(), options);
+  table.write(0, 50, 1);
+  table.checkpoint();
+  table.erase_all();
+  table.write(100, 20, 2);
+  const std::string file = files_in(directory / "rows").front();
+  const uint64_t number = table.begin();
+  flip(file, kRecord.offset(5) + 70);
+  calls.syncs_to_fail = 1;
+  const std::string message = error_of(ErrorKind::kStorage, [&] { table.commit(number); });
+  check(message == file + ": the record at " + std::to_string(kRecord.offset(5)) +
+                       " is damaged: its weights' checksum is wrong, and a checkpoint needs it: the file "
+                       "stays as it is",
+        message);
+  flip(file, kRecord.offset(5) + 70);
+  table.commit(number);
+  table.restore(1);
+  table.check_rows();
+  check(table.index.size() == 50, "rows are missing");
+}
+
+TEST(a_commit_whose_syncs_go_on_failing_may_be_called_again) {
+  const TemporaryDirectory directory;
+  ForgetfulMedium calls;
+  SsdHashOptions options = small_files_for_checkpoints();
+  options.file_calls = &calls;
+  {
+    TestTable table(directory.path(), options);
+    table.write(0, 3000, 1);
+    const uint64_t number = table.begin();
+    for (int again = 0; again < 3; ++again) {
+      calls.syncs_to_fail = 1000;
+      check_throws(ErrorKind::kStorage, "can't be brought to its medium", [&] { table.commit(number); });
+      table.check_rows();
+    }
+    calls.syncs_to_fail = 0;
+    table.commit(number);
+    check(table.tier->detailed_stats().rewritten_files > 0, "no file was written anew");
+  }
+  calls.check_files(directory / "rows");
+  TestTable table(directory.path(), options);
+  table.restore(1);
+  check(table.index.size() == 3000, "rows are missing");
+  table.check_rows();
+}
+
+TEST(a_save_whose_sync_failed_fails) {
+  const TemporaryDirectory directory;
+  ForgetfulMedium calls;
+  RowBatch rows(kLayout);
+  rows.resize(1);
+  fill_row(rows, 0, 7, 1);
+  const checkpoint::FileIdentity identity{{}, 0, 1, false};
+  {
+    checkpoint::Writer writer(directory / "first", kLayout, identity, calls);
+    writer.add_row(rows.header(0), rows.row(0));
+    calls.syncs_to_fail = 1;
+    check_throws(ErrorKind::kStorage, "first: can't be brought to its medium", [&] { writer.finish(); });
+    check_throws(ErrorKind::kStorage, "first: what was written is in doubt", [&] { writer.finish(); });
+  }
+  checkpoint::Writer again(directory / "second", kLayout, identity, calls);
+  again.add_row(rows.header(0), rows.row(0));
+  again.finish();
+  checkpoint::Reader reader(directory / "second", calls);
+  check(reader.next()->count == 1 && !reader.next(), "the second try isn't whole");
+  check_throws(ErrorKind::kCheckpoint, "can't be opened",
+               [&] { checkpoint::Reader(directory / "third", calls); });
+}
+
+// Reads of some bytes of one file fail.
+class UnreadableBytes final : public files::FileCalls {
+ public:
+  std::atomic<ino_t> inode{0};
+  std::atomic<uint64_t> begin{0};
+  std::atomic<uint64_t> end{0};
+
+  ssize_t pread(int descriptor, void* data, size_t bytes, off_t offset) override {
+    const auto first = static_cast<uint64_t>(offset);
+    if (first < end && first + bytes > begin && inode_of(descriptor) == inode) {
+      errno = EIO;
+      return -1;
+    }
+    return files::FileCalls::pread(descriptor, data, bytes, offset);
+  }
+};
+
+struct stat status_of(const std::string& path) {
+  struct stat status{};
+  check(stat(path.c_str(), &status) == 0, "a file is gone");
+  return status;
+}
+
+TEST(bad_rows_are_told_of_and_all_others_read) {
+  for (const IoScheme scheme : {IoScheme::kPread, IoScheme::kAuto}) {
+    const TemporaryDirectory directory;
+    UnreadableBytes calls;
+    SsdHashOptions options = small_files();
+    options.file_calls = &calls;
+    options.io_scheme = scheme;
+    TestTable table(directory.path(), options);
+    table.write(0, 3000, 1);
+    const std::vector<std::string> paths = files_in(directory / "rows");
+    flip(paths[0], kRecord.offset(5) + 70);
+    flip(paths[1], kRecord.offset(7) + 70);
+    fs::resize_file(paths[2], kRecord.offset(40) + 1);
+    const bool by_calls = scheme == IoScheme::kPread;
+    constexpr size_t kRecordsOfBlock = 27;  // of 160 bytes each, and as many as lie in it in part
+    if (by_calls) {
+      calls.inode = status_of(paths[3]).st_ino;
+      calls.begin = 2 * kBlockBytes;
+      calls.end = 3 * kBlockBytes;
+    }
+    std::vector<Place> places;
+    for (const auto& [key, where] : table.index.all()) places.push_back({key, where.slot});
+    RowBatch rows(kLayout);
+    rows.set_places(places);
+    table.tier->read_rows(rows, RowPart::kAll);
+    std::set<size_t> bad;
+    size_t cut_off = 0;
+    size_t unreadable = 0;
+    for (const auto& [position, reason] : rows.damaged()) {
+      bad.insert(position);
+      check(reason.find("rows-") != std::string::npos && reason.find("record at") != std::string::npos,
+            reason);
+      cut_off += reason.find("cut off") != std::string::npos ? 1 : 0;
+      unreadable += reason.find("Input/output error") != std::string::npos ? 1 : 0;
+    }
+    check(cut_off > 10 && unreadable == (by_calls ? kRecordsOfBlock : 0), "other reasons are told");
+    check(bad.size() == 2 + cut_off + unreadable, std::to_string(bad.size()) + " rows are told of");
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (!bad.contains(i)) check(checked_version(rows, i, places[i].key) == 1, "a row isn't as it was");
+    }
+  }
+}
+
+TEST(a_torn_tail_turns_no_other_rows_away) {
+  const TemporaryDirectory directory;
+  const SsdHashOptions options = small_files();
+  TestTable table(directory.path(), options);
+  table.write(0, 3000, 1);
+  const std::string torn = files_in(directory / "rows").front();
+  const uint64_t records = (fs::file_size(torn) - kHeaderBytes) / kRecord.stride;
+  fs::resize_file(torn, kRecord.offset(records - 32));
+  flip(torn, kRecord.offset(3) + 70);  // a weight
+  flip(torn, kRecord.offset(4) + 20);  // a header
+  // Most rows of the torn file go, so that it's worth compacting.
+  table.write(0, 3, 2);
+  table.write(5, static_cast<int64_t>(records) - 37, 2);
+  table.erase(keys_from(700, 2300));
+  for (int64_t version = 2; version < 152; ++version) table.write(200 + version * 37 % 400, 100, version);
+  const SsdHashStats stats = table.tier->detailed_stats();
+  check(stats.compaction_error.find(torn) != std::string::npos, "stats() don't name the file");
+  check(stats.damaged_records >= 34, std::to_string(stats.damaged_records) + " damaged records");
+  check(stats.file_bytes <= 2 * stats.live_rows * stats.record_bytes + options.buffer_bytes,
+        "one file keeps the others from being compacted");
+  check_throws(ErrorKind::kStorage, torn, [&] { table.tier->drain(); });
+  table.tier->drain();
+  // Those of the torn file are told of by whoever reads them, wherever they were moved, and the others are there.
+  std::vector<Place> places;
+  for (const auto& [key, where] : table.index.all()) places.push_back({key, where.slot});
+  RowBatch rows(kLayout);
+  rows.set_places(places);
+  table.tier->read_rows(rows, RowPart::kAll);
+  const std::map<size_t, std::string>& damaged = rows.damaged();
+  check(damaged.size() >= 33 && damaged.size() <= 35, std::to_string(damaged.size()) + " rows can't be read");
+  std::vector<int64_t> given_up;
+  for (const auto& [position, reason] : damaged) given_up.push_back(places[position].key);
+  std::sort(given_up.begin(), given_up.end());
+  check(given_up[0] == 3 && given_up[1] == 4, "damage was repaired by moving it");
+  // Once nobody wants them, the file goes.
+  table.erase(given_up);
+  for (int64_t version = 200; version < 230; ++version) table.write(0, 2000, version);
+  table.tier->drain();
+  check(!fs::exists(torn) && table.tier->detailed_stats().compaction_error.empty(), "the torn file stays");
+  table.check_rows();
+}
+
+TEST(pages_that_cannot_be_read_are_errors_of_their_rows) {
+  const TemporaryDirectory directory;
+  TestTable table(directory.path());
+  SsdHashTier& tier = *table.tier;
+  table.write(0, 3000, 1);
+  std::vector<Place> places;
+  for (const auto& [key, where] : table.index.all()) places.push_back({key, where.slot});
+  RowBatch rows(kLayout);
+  tier.read(places, rows);  // from here on the pages are taken for resident, for a while
+  const uint64_t mapped = tier.detailed_stats().mapped_rows;
+  check(mapped > 1000, "hardly anything is mapped");
+  const std::string cut = files_in(directory / "rows")[1];
+  const uint64_t bytes = fs::file_size(cut);
+  fs::resize_file(cut, 2 * kBlockBytes);  // whole pages are gone: to touch them is a SIGBUS
+  const std::map<size_t, std::string>& damaged = rows.damaged();
+  tier.read_rows(rows, RowPart::kWeights);
+  check(damaged.size() > (bytes - 2 * kBlockBytes) / kRecord.stride / 2, "rows aren't missed");
+  std::set<size_t> bad;
+  for (const auto& [position, reason] : damaged) {
+    check(reason.find(cut) == 0 && reason.find("cut off") != std::string::npos, reason);
+    bad.insert(position);
+  }
+  tier.read_rows(rows, RowPart::kAll);
+  check(damaged.size() == bad.size(), "other rows are missed by calls");
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (!bad.contains(i)) check(checked_version(rows, i, places[i].key) == 1, "a row isn't as it was");
+  }
+  check(tier.detailed_stats().mapped_rows > mapped, "other files are mapped no more");
+}
+
+#if !defined(__SANITIZE_THREAD__)  // which puts itself in between: a handler that gives up is called for ever
+// Touches a page of a file that was cut off, as somebody else's code might.
+void touch_a_page_that_is_gone(const std::string& path) {
+  std::ofstream(path) << std::string(8192, 'x');
+  const int descriptor = open(path.c_str(), O_RDONLY);
+  const void* page = mmap(nullptr, 8192, PROT_READ, MAP_SHARED, descriptor, 0);
+  check(page != MAP_FAILED && truncate(path.c_str(), 0) == 0, "the page can't be made");
+  *static_cast<const volatile char*>(page);
+}
+
+// How the process ends: its exit code, or minus the signal.
+template <class Child>
+int end_of(const Child& child) {
+  const pid_t process = fork();
+  check(process >= 0, "no process can be started");
+  if (process == 0) {
+    child();
+    _exit(0);
+  }
+  int status = 0;
+  check(waitpid(process, &status, 0) == process, "the process is lost");
+  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+void handle_bus_errors(void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  sigaction(SIGBUS, &action, nullptr);
+}
+
+TEST(bus_errors_of_others_are_handed_on) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "page";
+  const auto end_with_42 = [](int) { _exit(42); };
+  check(end_of([&] {
+          handle_bus_errors(end_with_42);
+          catch_bus_errors();
+          touch_a_page_that_is_gone(path);
+        }) == 42,
+        "an earlier handler isn't called");
+  check(end_of([&] {
+          catch_bus_errors();
+          handle_bus_errors(end_with_42);
+          catch_bus_errors();
+          touch_a_page_that_is_gone(path);
+        }) == 42,
+        "a later handler isn't called");
+  check(end_of([&] {
+          handle_bus_errors(end_with_42);
+          catch_bus_errors();
+          raise(SIGBUS);
+        }) == 42,
+        "a signal that was sent isn't handed on");
+  // As faulthandler: it puts back what was there before it, and raises the signal anew.
+  check(end_of([&] {
+          handle_bus_errors(SIG_DFL);
+          catch_bus_errors();
+          static struct sigaction before;
+          sigaction(SIGBUS, nullptr, &before);
+          struct sigaction action = {};
+          action.sa_flags = SA_NODEFER;
+          action.sa_handler = [](int signal) {
+            sigaction(signal, &before, nullptr);
+            raise(signal);
+          };
+          sigaction(SIGBUS, &action, nullptr);
+          catch_bus_errors();
+          touch_a_page_that_is_gone(path);
+        }) == -SIGBUS,
+        "the process goes on, or in circles");
+}
+#endif
+
+}  // namespace
+}  // namespace embstore::log::testing

@@ -1,0 +1,35 @@
+// PROGRAM --list | NAME... : runs the named tests, or all.
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "testing.h"
+
+int main(int argc, char** argv) {
+  using namespace embstore::log::testing;
+  using embstore::check;
+  using embstore::fail;
+  std::vector<std::string> wanted(argv + 1, argv + argc);
+  if (wanted == std::vector<std::string>{"--list"}) {
+    for (const Test& test : tests()) std::printf("%s\n", test.name);
+    return 0;
+  }
+  if (wanted.empty()) {
+    for (const Test& test : tests()) wanted.emplace_back(test.name);
+  }
+  for (const std::string& name : wanted) {
+    const auto test =
+        std::find_if(tests().begin(), tests().end(), [&](const Test& some) { return some.name == name; });
+    check(test != tests().end(), "there is no test " + name);
+    std::printf("%s\n", test->name);
+    std::fflush(stdout);
+    try {
+      test->run();
+    } catch (const std::exception& error) {
+      fail(std::string(test->name) + ": " + error.what());
+    }
+  }
+  std::printf("held: %zu tests\n", wanted.size());
+  return 0;
+}

@@ -1,0 +1,285 @@
+// What is asked of the medium, and in which order: as little as the protocol allows.
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "pool_workload.h"
+#include "tiers/medium/testing/pmem_medium.h"
+
+namespace embstore::log::testing {
+namespace {
+
+using medium::testing::Call;
+using medium::testing::Noted;
+using medium::testing::PmemMedium;
+
+const RowLayout kLayout(6, 1);
+const RecordShape kShape = shape_in_pool(kLayout);
+
+uint64_t count(const std::vector<Noted>& notes, Call call) {
+  return static_cast<uint64_t>(
+      std::count_if(notes.begin(), notes.end(), [call](const Noted& note) { return note.call == call; }));
+}
+
+TEST(a_batch_is_drained_once_and_in_the_end) {
+  const TemporaryDirectory directory;
+  PmemMedium medium(/*is_pmem=*/true);
+  Pool pool(directory / "var", kLayout, 6000, medium.calls());
+  medium.take_notes();
+  pool.write(keys_from(0, 100), 1);
+  const auto notes = medium.take_notes();
+  check(count(notes, Call::kDrain) == 1 && notes.back().call == Call::kDrain,
+        "a batch isn't drained once, in the end");
+  size_t last = 0;
+  for (const Noted& note : notes) {
+    if (note.call != Call::kWrite) continue;
+    check(note.file == directory / "var.pool" && note.offset >= last, "rows aren't written in order");
+    last = note.offset + note.bytes;
+    check((note.offset - kHeaderBytes) / kShape.stride == (last - 1 - kHeaderBytes) / kShape.stride,
+          "a write crosses from one record to the next");
+  }
+  check(pool.tier->try_claim(2), "no claim");
+  RowBatch rows(kLayout);
+  rows.resize(1);
+  fill_row(rows, 0, 500, 1);
+  pool.tier->write_claimed(rows.header(0), rows.row(0), true);
+  pool.tier->write_claimed(rows.header(0), rows.row(0), true);
+  check(count(medium.take_notes(), Call::kDrain) == 0, "a single row is drained");
+  pool.tier->fence();
+  check(medium.take_notes() == std::vector<Noted>{{Call::kDrain, "", 0, 0}}, "a fence is more than a drain");
+}
+
+// Notes what is asked of the system to make files last, and to name them.
+class NotedCalls final : public files::FileCalls {
+ public:
+  std::vector<std::string> notes;
+
+  int open(const char* path, int flags, mode_t mode) override {
+    const int descriptor = FileCalls::open(path, flags, mode);
+    names_[descriptor] = std::filesystem::path(path).filename();
+    return descriptor;
+  }
+  int fdatasync(int descriptor) override {
+    notes.push_back("sync " + names_[descriptor]);
+    return FileCalls::fdatasync(descriptor);
+  }
+  int fsync(int descriptor) override {
+    notes.push_back("sync directory");
+    return FileCalls::fsync(descriptor);
+  }
+  int unlink(const char* path) override {
+    notes.push_back("remove " + std::filesystem::path(path).filename().string());
+    return FileCalls::unlink(path);
+  }
+  int rename(const char* from, const char* to) override {
+    notes.push_back("name " + std::filesystem::path(to).filename().string());
+    return FileCalls::rename(from, to);
+  }
+
+ private:
+  std::map<int, std::string> names_;
+};
+
+TEST(a_commit_asks_as_little_as_it_can_of_the_medium) {
+  using Notes = std::vector<std::string>;
+  const TemporaryDirectory directory;
+  const std::string manifest = "var.pool.checkpoint-000000000";
+  PmemMedium medium(/*is_pmem=*/true);
+  NotedCalls calls;
+  Pool pool(directory / "var", kLayout, 20000, medium.calls(), calls);
+  check(calls.notes == Notes{"sync directory", "sync var.pool.new", "name var.pool", "sync directory"},
+        "a pool is made in another order");
+  pool.write(keys_from(0, 1000), 1);
+  check(pool.checkpoints->begin({}) == 1, "another number is given");
+  calls.notes.clear();
+  medium.take_notes();
+  pool.checkpoints->commit(1, id_of(1));
+  check(medium.take_notes().empty(), "a commit asks something of persistent memory");
+  check(calls.notes == Notes{"sync " + manifest + "1.new", "name " + manifest + "1", "sync directory"},
+        "a commit asks for something else");
+  calls.notes.clear();
+  pool.checkpoints->drop(1);
+  check(calls.notes == Notes{"remove " + manifest + "1", "sync directory"}, "a drop asks for something else");
+  calls.notes.clear();
+  pool.checkpoints->drop(pool.checkpoints->begin({}));
+  check(calls.notes.empty(), "a checkpoint that never was asks something of the medium");
+}
+
+// Looks at the pool before each call.
+class WatchedCalls final : public files::FileCalls {
+ public:
+  std::function<void()> before;
+  int fsync(int descriptor) override { return look(), FileCalls::fsync(descriptor); }
+  int unlink(const char* path) override { return look(), FileCalls::unlink(path); }
+
+ private:
+  void look() const {
+    if (before) before();
+  }
+};
+
+TEST(slots_are_free_when_the_drop_is_durable_and_not_before) {
+  const TemporaryDirectory directory;
+  WatchedCalls calls;
+  Pool pool(directory / "var", kLayout, 1000, libpmem(), calls);
+  pool.write(keys_from(0, 100), 1);
+  pool.checkpoint();
+  pool.erase(keys_from(0, 100));
+  int looks = 0;
+  calls.before = [&] {
+    ++looks;
+    pool.expect_taken(100);
+  };
+  pool.checkpoints->drop(1);
+  calls.before = nullptr;
+  check(looks == 2, "a drop asks for something else");
+  pool.expect_taken(0);
+}
+
+TEST(nothing_of_a_kept_checkpoint_is_ever_written) {
+  const size_t stride = shape_in_pool(PoolWorkload::layout()).stride;
+  uint64_t writes = 0;
+  for (uint64_t seed = 100; seed < 110; ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    const TemporaryDirectory directory;
+    PmemMedium medium(/*is_pmem=*/true);
+    PoolWorkload workload(directory / "var", seed, medium.calls());
+    for (int step = 0; step < 500; ++step) {
+      const auto before = workload.kept();
+      medium.take_notes();
+      workload.step();
+      for (const Noted& note : medium.take_notes()) {
+        if (note.call != Call::kWrite || note.file != directory / "var.pool") continue;
+        ++writes;
+        const auto slot = static_cast<Slot>((note.offset - kHeaderBytes) / stride);
+        for (const auto& [number, checkpoint] : before) {
+          check(!workload.kept().contains(number) || !checkpoint.slots.contains(slot),
+                "slot " + std::to_string(slot) + " of checkpoint " + std::to_string(number) + " is written");
+        }
+      }
+      if (step % 100 == 99) workload.restart();
+    }
+  }
+  tested_case().clear();
+  check(writes > 10000, "hardly anything was written");
+}
+
+TEST(a_sync_that_fails_leaves_the_checkpoint_pending) {
+  const TemporaryDirectory directory;
+  PmemMedium medium(/*is_pmem=*/false);
+  Pool pool(directory / "var", kLayout, 1000, medium.calls());
+  pool.write(keys_from(0, 100), 1);
+  check(medium.take_notes().size() > 0, "the file that was made wasn't synced");
+  pool.write(keys_from(0, 10), 2);
+  pool.tier->fence();
+  check(medium.take_notes().empty(), "rows ask something of the page cache's medium");
+  check(pool.checkpoints->begin({}) == 1, "another number is given");
+  medium.fail_syncs(true);
+  check_throws(ErrorKind::kStorage,
+               directory / "var.pool: can't be brought to its medium: Input/output error",
+               [&] { pool.checkpoints->commit(1, id_of(1)); });
+  check(pool.checkpoints->has_pending() && pool.checkpoints->kept().empty(),
+        "what failed to be durable counts");
+  medium.fail_syncs(false);
+  pool.checkpoints->commit(1, id_of(1));
+  check(!pool.checkpoints->has_pending() && pool.checkpoints->kept().size() == 1, "it can't be tried again");
+}
+
+// Fails a call of the system.
+class FailingCalls final : public files::FileCalls {
+ public:
+  int left = -1;  // calls until then; none below 0
+  int fdatasync(int descriptor) override { return fails() ? -1 : FileCalls::fdatasync(descriptor); }
+  int fsync(int descriptor) override { return fails() ? -1 : FileCalls::fsync(descriptor); }
+  int rename(const char* from, const char* to) override { return fails() ? -1 : FileCalls::rename(from, to); }
+  ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t offset) override {
+    return fails() ? -1 : FileCalls::pwrite(descriptor, data, bytes, offset);
+  }
+
+ private:
+  bool fails() {
+    if (left < 0 || left-- > 0) return false;
+    errno = EIO;
+    return true;
+  }
+};
+
+TEST(a_manifest_that_cant_be_written_leaves_the_checkpoint_pending) {
+  int failed = 0;
+  for (int call = 0;; ++call) {
+    const TemporaryDirectory directory;
+    FailingCalls calls;
+    Pool pool(directory / "var", kLayout, 1000, libpmem(), calls);
+    pool.write(keys_from(0, 100), 1);
+    check(pool.checkpoints->begin({}) == 1, "another number is given");
+    calls.left = call;
+    bool fails = false;
+    try {
+      pool.checkpoints->commit(1, id_of(1));
+    } catch (const Error& error) {
+      check(std::string(error.what()).starts_with(directory.path()), error.what());
+      fails = true;
+    }
+    calls.left = -1;
+    if (!fails) break;
+    ++failed;
+    check(pool.checkpoints->has_pending(), "what failed isn't pending");
+    {
+      check(Manifests(directory / "var.pool.checkpoint-", calls)
+                .load(*std::make_unique<TableIdentity>(identity(kLayout)))
+                .empty(),
+            "a checkpoint that failed is there");
+    }
+    pool.checkpoints->commit(1, id_of(1));
+    pool.reopen();
+    pool.restore(1);
+    pool.check_all();
+  }
+  check(failed == 4, "other calls were made than a write, a sync, a naming and a sync of the directory");
+}
+
+// The manifest was named, and it isn't known whether the medium has the name: after a power cut it may be back.
+TEST(a_checkpoint_whose_commit_failed_keeps_its_slots_until_it_is_certainly_gone) {
+  const TemporaryDirectory directory;
+  FailingCalls failing;
+  Pool pool(directory / "var", kLayout, 1000, libpmem(), failing);
+  pool.write(keys_from(0, 100), 1);
+  const uint64_t number = pool.checkpoints->begin({});
+  failing.left = 3;  // a write, a sync, a naming
+  check_throws(ErrorKind::kStorage, "can't be brought to its medium",
+               [&] { pool.checkpoints->commit(number, id_of(number)); });
+  pool.erase(keys_from(0, 100));
+  pool.expect_taken(100);
+  failing.left = 0;  // the sync of the directory
+  check_throws(ErrorKind::kStorage, directory.path() + ": can't be brought to its medium",
+               [&] { pool.checkpoints->drop(number); });
+  pool.expect_taken(100);
+  check(!pool.checkpoints->has_pending() && pool.checkpoints->kept().size() == 1,
+        "what was given up is pending, or what may be there isn't kept");
+  failing.left = 0;
+  pool.checkpoints->drop_pending();
+  pool.expect_taken(100);
+  failing.left = -1;
+  pool.checkpoints->drop(number);
+  pool.expect_taken(0);
+  check(pool.checkpoints->kept().empty(), "it's kept still");
+
+  // In the end of a table nobody is told, and nothing is freed either.
+  pool.write(keys_from(0, 100), 2);
+  const uint64_t next = pool.checkpoints->begin({});
+  failing.left = 3;
+  check_throws(ErrorKind::kStorage, "can't be brought to its medium",
+               [&] { pool.checkpoints->commit(next, id_of(next)); });
+  pool.erase(keys_from(0, 100));
+  failing.left = 0;
+  pool.checkpoints->drop_pending();
+  pool.expect_taken(100);
+  failing.left = -1;
+}
+
+}  // namespace
+
+}  // namespace embstore::log::testing

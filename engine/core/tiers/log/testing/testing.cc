@@ -1,0 +1,111 @@
+#include "testing.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+
+namespace embstore::log::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+uint64_t bits_of(int64_t key, int64_t version) {
+  return static_cast<uint64_t>(key) * 0x9e3779b97f4a7c15ULL ^
+         static_cast<uint64_t>(version) * 0x632be59bd9b4e019ULL;
+}
+
+// By which a pool ranks the row, so the sum with the frequency is within what a rank holds.
+uint64_t served_of(uint64_t bits) { return bits % 1000; }
+
+}  // namespace
+
+std::vector<Test>& tests() {
+  static std::vector<Test> all;
+  return all;
+}
+
+void fill_row(RowBatch& rows, size_t i, int64_t key, int64_t version) {
+  const uint64_t bits = bits_of(key, version);
+  rows.header(i) = {.key = key,
+                    .frequency = bits & RowMeta::kFrequencyBits,
+                    .version = version,
+                    .served = served_of(bits),
+                    .stamp = bits | 1,
+                    .save_span = bits & 0xffff};
+  for (size_t f = 0; f < rows.row_floats(); ++f) {
+    rows.row(i)[f] = static_cast<float>((bits + f * 7919) % 16000000);
+  }
+}
+
+int64_t checked_version(const RowBatch& rows, size_t i, int64_t key) {
+  const RowHeader& header = rows.header(i);
+  const uint64_t bits = bits_of(key, header.version);
+  check(header.key == key,
+        "row of key " + std::to_string(header.key) + " in place of " + std::to_string(key));
+  check(header.frequency == (bits & RowMeta::kFrequencyBits) && header.served == served_of(bits) &&
+            header.stamp == (bits | 1) && header.save_span == (bits & 0xffff),
+        "the header of key " + std::to_string(key) + " is torn");
+  for (size_t f = 0; f < rows.row_floats(); ++f) {
+    check(rows.row(i)[f] == static_cast<float>((bits + f * 7919) % 16000000),
+          "the row of key " + std::to_string(key) + " is torn");
+  }
+  return header.version;
+}
+
+std::vector<int64_t> keys_from(int64_t first, int64_t count) {
+  std::vector<int64_t> keys(static_cast<size_t>(count));
+  std::iota(keys.begin(), keys.end(), first);
+  return keys;
+}
+
+CheckpointId id_of(uint64_t number) {
+  CheckpointId id{};
+  std::memcpy(id.data(), &number, sizeof number);
+  id[15] = 0xee;
+  return id;
+}
+
+std::string bytes_of(const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  check(stream.good(), file + " can't be read");
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+uint64_t bytes_in(const std::string& directory) {
+  uint64_t bytes = 0;
+  for (const std::string& path : files_in(directory)) {
+    std::error_code gone;
+    const uint64_t size = fs::file_size(path, gone);
+    if (!gone) bytes += size;
+  }
+  return bytes;
+}
+
+std::vector<std::string> files_in(const std::string& directory) {
+  std::vector<std::string> paths;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory, ignored)) paths.push_back(entry.path().string());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+void flip(const std::string& file, uint64_t offset) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(static_cast<std::streamoff>(offset));
+  const auto byte = static_cast<char>(stream.get() ^ 1);
+  stream.seekp(static_cast<std::streamoff>(offset));
+  stream.put(byte);
+  check(stream.good(), file + " can't be changed");
+}
+
+void overwrite(const std::string& file, uint64_t offset, const std::string& bytes) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekp(static_cast<std::streamoff>(offset));
+  stream << bytes;
+  check(stream.good(), file + " can't be changed");
+}
+
+}  // namespace embstore::log::testing

@@ -1,0 +1,62 @@
+// What the tests of durable tiers have in common: rows whose content follows from key and version, files that are looked at and
+// damaged, and the list of tests.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "errors/error.h"
+#include "files/file_calls.h"
+#include "row/row_batch.h"
+#include "testing/check.h"
+#include "tiers/log/manifest.h"
+
+namespace embstore::log::testing {
+
+using namespace medium;
+
+// Fails unless `call` throws an Error of `kind` whose message has `part` in it.
+template <class Call>
+void check_throws(ErrorKind kind, const std::string& part, const Call& call) {
+  const std::string message = error_of(kind, call);
+  check(message.find(part) != std::string::npos, "\"" + part + "\" is not in: " + message);
+}
+
+// Every byte of a row follows from its key and version, so that a torn or stale one shows.
+void fill_row(RowBatch& rows, size_t i, int64_t key, int64_t version);
+// The version of the row; fails where it isn't the whole row of `key`.
+int64_t checked_version(const RowBatch& rows, size_t i, int64_t key);
+std::vector<int64_t> keys_from(int64_t first, int64_t count);
+
+using Versions = std::map<int64_t, int64_t>;  // by key
+CheckpointId id_of(uint64_t number);
+
+std::string bytes_of(const std::string& file);
+uint64_t bytes_in(const std::string& directory);
+std::vector<std::string> files_in(const std::string& directory);  // by name
+void flip(const std::string& file, uint64_t offset);              // the lowest bit of the byte there
+void overwrite(const std::string& file, uint64_t offset, const std::string& bytes);
+
+// The medium isn't waited for: where no machine goes down, a sync says nothing.
+class UnwaitingCalls : public files::FileCalls {
+ public:
+  int fdatasync(int) override { return 0; }
+  int fsync(int) override { return 0; }
+};
+
+struct Test {
+  const char* name;
+  void (*run)();
+};
+std::vector<Test>& tests();  // of all files of the program
+struct Registration {
+  Registration(const char* name, void (*run)()) { tests().push_back({name, run}); }
+};
+#define TEST(name)                                    \
+  void name();                                        \
+  const Registration registered_##name{#name, &name}; \
+  void name()
+
+}  // namespace embstore::log::testing

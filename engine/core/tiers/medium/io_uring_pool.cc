@@ -1,0 +1,47 @@
+#include "tiers/medium/io_uring_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "errors/error.h"
+#include "files/descriptor_cache.h"
+#include "platform/process_local.h"
+
+namespace embstore::medium {
+
+IoUringPool& IoUringPool::of_process() { return ProcessLocal<IoUringPool>::get(); }
+
+size_t IoUringPool::most_readers() {
+  constexpr size_t kMost = 32;
+  return std::clamp<size_t>(files::DescriptorCache::limit() / 4, 1, kMost);
+}
+
+IoUringPool::Loan IoUringPool::borrow() {
+  const MutexLock lock(mutex_);
+  for (;;) {
+    if (!idle_.empty()) {
+      Loan loan(*this, std::move(idle_.back()));
+      idle_.pop_back();
+      return loan;
+    }
+    if (readers_ < most_readers()) {
+      try {
+        Loan loan(*this, make_io_uring_reader());
+        ++readers_;
+        idle_.reserve(readers_);
+        return loan;
+      } catch (const Error&) {
+        if (readers_ == 0) throw;
+      }
+    }
+    given_back_.wait(mutex_);
+  }
+}
+
+void IoUringPool::give_back(std::unique_ptr<BatchReader> reader) {
+  const MutexLock lock(mutex_);
+  idle_.push_back(std::move(reader));
+  given_back_.notify_one();
+}
+
+}  // namespace embstore::medium
