@@ -148,11 +148,7 @@ void File::rename_to(std::string path) {
   path_ = std::move(path);
 }
 
-void File::remove() {
-  if (calls_.unlink(path_.c_str()) == 0) return;
-  const int reason = errno;
-  if (reason != ENOENT) throw FileError(path_, "can't be removed", reason);
-}
+void File::remove() { remove_file(calls_, path_); }
 
 uint64_t File::size_bytes() const {
   const Pin pinned = pin();
@@ -174,6 +170,12 @@ void sync_directory(FileCalls& calls, const std::string& directory) {
   const int reason = errno;
   calls.close(descriptor);
   if (result != 0) throw FileError(directory, "can't be brought to its medium", reason);
+}
+
+void remove_file(FileCalls& calls, const std::string& path) {
+  if (calls.unlink(path.c_str()) == 0) return;
+  const int reason = errno;
+  if (reason != ENOENT) throw FileError(path, "can't be removed", reason);
 }
 
 }  // namespace embstore::files

@@ -81,4 +81,7 @@ class File final : public CachedDescriptor {
 // its names, its journal refuses everything after.
 void sync_directory(FileCalls& calls, const std::string& directory);
 
+// Removes a name. Throws FileError unless it is gone then.
+void remove_file(FileCalls& calls, const std::string& path);
+
 }  // namespace embstore::files

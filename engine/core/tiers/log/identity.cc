@@ -1,11 +1,14 @@
 #include "tiers/log/identity.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cstring>
 #include <random>
 #include <string_view>
 
 #include "errors/error.h"
+#include "files/file.h"
 
 namespace embstore::log {
 namespace {
@@ -69,6 +72,13 @@ FileHeader make_header(const char (&magic)[8], const TableIdentity& table, uint6
   return header;
 }
 
+FileHeader read_header(files::FileCalls& calls, const std::string& path) {
+  const files::File file(calls, path, O_RDONLY);
+  FileHeader header{};
+  file.read_at(&header, sizeof header, 0);
+  return header;
+}
+
 HeaderIs kind_of(const FileHeader& header, const char (&magic)[8]) {
   const auto* const bytes = reinterpret_cast<const std::byte*>(&header);
   if (std::all_of(bytes, bytes + sizeof header, [](std::byte byte) { return byte == std::byte{0}; })) {
@@ -120,6 +130,16 @@ void check_header(const std::string& path, const FileHeader& header, const char 
                               ", and the variable has " + table.optimizer);
   }
   if (header.row_bytes != table.layout.row_bytes()) refuse(path, "is damaged: its header makes no sense");
+}
+
+void check_extent(const std::string& path, const FileHeader& header, const TableIdentity& table,
+                  uint64_t number, size_t stride) {
+  check_header(path, header, kRowsMagic, table);
+  if (header.uuid == table.uuid && header.number == number && header.stride == stride) return;
+  refuse(path,
+         "is another file than the one that the checkpoints beside it are of; put back the one that is, or "
+         "remove "
+         "the files of the variable to start without their rows");
 }
 
 }  // namespace embstore::log

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "files/file_calls.h"
 #include "row/row_layout.h"
 #include "tiers/log/record.h"
 
@@ -50,6 +51,9 @@ static_assert(sizeof(FileHeader) == 1360);
 FileHeader make_header(const char (&magic)[8], const TableIdentity& table, uint64_t number, uint64_t capacity,
                        uint32_t stride);
 
+// What a file begins with: zeros where the file is shorter. Throws Error(kStorage).
+FileHeader read_header(files::FileCalls& calls, const std::string& path);
+
 // What was read of a file that may be anybody's.
 enum class HeaderIs {
   kOurs,     // a header of this format that is whole
@@ -65,6 +69,10 @@ HeaderIs kind_of(const FileHeader& header, const char (&magic)[8]);
 // Error(kInvalidArgument) for a variable that is another, with what to do.
 void check_header(const std::string& path, const FileHeader& header, const char (&magic)[8],
                   const TableIdentity& table);
+
+// The same for the file of records that a checkpoint's manifest calls extent `number`, with its uuid.
+void check_extent(const std::string& path, const FileHeader& header, const TableIdentity& table,
+                  uint64_t number, size_t stride);
 
 // "is of an earlier version …", with the way out; for errors that name a file.
 extern const char* const kEarlierVersionRefusal;

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
@@ -53,13 +52,6 @@ std::string record_file_name(uint64_t number) {
   std::string digits = std::to_string(number);
   if (digits.size() < 10) digits.insert(0, 10 - digits.size(), '0');
   return std::string(kPrefix) + digits + std::string(kSuffix);
-}
-
-FileHeader read_header(files::FileCalls& calls, const std::string& path) {
-  const files::File file(calls, path, O_RDONLY);
-  FileHeader header{};
-  file.read_at(&header, sizeof header, 0);
-  return header;
 }
 
 LogDirectory::LogDirectory(std::string path, files::FileCalls& calls)
@@ -131,10 +123,7 @@ LogDirectory::Leftovers LogDirectory::find(const TableIdentity& table, bool keep
 
 void LogDirectory::remove(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
-    if (calls_.unlink(path.c_str()) != 0) {
-      const int reason = errno;
-      throw files::FileError(path, "can't be removed", reason);
-    }
+    files::remove_file(calls_, path);
     made_ = true;  // by the tier that left the file
   }
 }

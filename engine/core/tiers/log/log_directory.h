@@ -17,8 +17,6 @@ namespace embstore::log {
 inline constexpr std::string_view kUnfinished = ".new";
 
 std::string record_file_name(uint64_t number);
-// What there is of it: zeros where the file is shorter.
-FileHeader read_header(files::FileCalls& calls, const std::string& path);
 
 class LogDirectory {
  public:

@@ -15,9 +15,6 @@
 
 namespace embstore::log {
 
-// The index has 30 bits for a slot.
-inline constexpr uint32_t kMaxSlots = (uint32_t{1} << 30) - 2;
-
 struct LogShape {
   TableIdentity table;  // its uuid is 0 where the files go with the process
   std::string directory;

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstring>
@@ -238,11 +237,7 @@ void Manifests::write(const Manifest& manifest, const TableIdentity& table) cons
 }
 
 void Manifests::remove(uint64_t number) const {
-  const std::string path = path_of(number);
-  if (calls_.unlink(path.c_str()) != 0) {
-    const int reason = errno;
-    if (reason != ENOENT) throw files::FileError(path, "can't be removed", reason);
-  }
+  files::remove_file(calls_, path_of(number));
   files::sync_directory(calls_, directory());
 }
 

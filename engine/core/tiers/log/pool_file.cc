@@ -3,8 +3,6 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 
@@ -26,12 +24,6 @@ bool exists(const std::string& path) {
   return fs::exists(status);
 }
 
-FileHeader read_header(const std::string& path, files::FileCalls& calls) {
-  FileHeader header{};
-  files::File(calls, path, O_RDONLY).read_at(&header, sizeof header, 0);
-  return header;
-}
-
 void sync_directory_of(const std::string& path, files::FileCalls& calls) {
   const fs::path parent = fs::path(path).parent_path();
   files::sync_directory(calls, (parent.empty() ? fs::path(".") : parent).string());
@@ -43,23 +35,17 @@ void refuse_earlier(const std::string& path) {
   if (exists(beside)) throw Error(ErrorKind::kStorage, beside + ": " + kEarlierVersionRefusal);
 }
 
-void remove_file(const std::string& path, files::FileCalls& calls) {
-  if (calls.unlink(path.c_str()) == 0) return;
-  const int reason = errno;
-  throw files::FileError(path, "can't be removed", reason);
-}
-
 // The file gets its name when its header is on the medium: so a file of that name is whole, or somebody else's.
 std::unique_ptr<medium::PmemFile> make(const std::string& path, const TableIdentity& table, uint64_t records,
                                        const LibPmem& libpmem, files::FileCalls& calls) {
   // What isn't a pool's is somebody's, and stays.
   if (exists(path)) {
-    const FileHeader header = read_header(path, calls);
+    const FileHeader header = read_header(calls, path);
     if (kind_of(header, kRowsMagic) != HeaderIs::kOurs) check_header(path, header, kRowsMagic, table);
-    remove_file(path, calls);
+    files::remove_file(calls, path);
   }
   const std::string unfinished = path + ".new";
-  if (exists(unfinished)) remove_file(unfinished, calls);
+  if (exists(unfinished)) files::remove_file(calls, unfinished);
   const RecordShape shape = shape_in_pool(table.layout);
   try {
     {
@@ -89,16 +75,9 @@ std::unique_ptr<medium::PmemFile> take_up(const std::string& path, const TableId
         ErrorKind::kStorage,
         path + ": is missing, and checkpoints beside it speak of its rows; put it back, or remove them too");
   }
-  const FileHeader header = read_header(path, calls);
-  check_header(path, header, kRowsMagic, table);
+  const FileHeader header = read_header(calls, path);
   const RecordShape shape = shape_in_pool(table.layout);
-  if (header.uuid != table.uuid) {
-    throw Error(ErrorKind::kStorage,
-                path + ": isn't the pool that the checkpoints beside it are of; put back the one that is");
-  }
-  if (header.stride != shape.stride) {
-    throw Error(ErrorKind::kStorage, path + ": is damaged: its header makes no sense");
-  }
+  check_extent(path, header, table, /*number=*/0, shape.stride);
   const uint64_t file_bytes = fs::file_size(path);
   const uint64_t records_so_far = records_that_fit(table.layout, file_bytes);
   if (records_so_far < header.capacity) {

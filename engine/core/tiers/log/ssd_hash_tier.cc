@@ -17,7 +17,6 @@
 namespace embstore {
 
 using log::HeldRows;
-using log::kMaxSlots;
 using log::LogFile;
 using log::LogShape;
 using medium::IoScheme;
@@ -46,14 +45,14 @@ LogShape checked_shape(log::TableIdentity table, std::string directory, const Ss
   // Rather now than when the first row leaves memory: throws where a name doesn't fit.
   log::make_header(log::kRowsMagic, table, 0, 0, static_cast<uint32_t>(record.stride));
   const auto records_per_file = static_cast<uint32_t>(
-      std::clamp<uint64_t>((options.file_bytes - log::kHeaderBytes) / record.stride, 1, kMaxSlots));
+      std::clamp<uint64_t>((options.file_bytes - log::kHeaderBytes) / record.stride, 1, RowRef::kMaxSlots));
   return {.table = std::move(table),
           .directory = std::move(directory),
           .record = record,
           .flush_bytes = std::max<size_t>(medium::round_up_to_block(options.buffer_bytes / 8),
                                           medium::round_up_to_block(record.stride)),
           .records_per_file = records_per_file,
-          .max_files = kMaxSlots / records_per_file,
+          .max_files = RowRef::kMaxSlots / records_per_file,
           .keeps_checkpoints = options.keeps_checkpoints,
           .direct = options.direct,
           // O_DIRECT is there to spare the page cache, and who names a scheme means it.
@@ -76,11 +75,8 @@ std::shared_ptr<LogFile> open_extent(const LogShape& shape, const ExtentRows& ex
   std::error_code code;
   if (!std::filesystem::exists(path, code)) refuse(path, "is missing");
   const log::FileHeader header = log::read_header(*shape.calls, path);
-  log::check_header(path, header, log::kRowsMagic, shape.table);
-  if (header.uuid != shape.table.uuid || header.number != extent.extent || header.capacity > kMaxSlots ||
-      header.stride != shape.record.stride) {
-    refuse(path, "is another file than the one that was written");
-  }
+  log::check_extent(path, header, shape.table, extent.extent, shape.record.stride);
+  if (header.capacity > RowRef::kMaxSlots) refuse(path, "has room for more records than can be addressed");
   auto file = std::make_shared<LogFile>(
       std::make_unique<files::File>(*shape.calls, path, shape.open_flags(), shape.file_use()), header.number,
       static_cast<uint32_t>(index), static_cast<uint32_t>(header.capacity));
@@ -254,7 +250,7 @@ void SsdHashTier::take_up(std::span<const TierRows> kept) {
       records_per_file = std::max(records_per_file, file->capacity);
     }
   }
-  const uint32_t max_files = kMaxSlots / records_per_file;
+  const uint32_t max_files = RowRef::kMaxSlots / records_per_file;
   if (files.size() > max_files) {
     throw Error(ErrorKind::kStoreFull, shape_.directory + ": holds more records than can be addressed");
   }

@@ -164,7 +164,7 @@ TEST(what_is_missing_or_another_table_s_is_refused_by_name) {
   damaged("its header isn't what was written", [](const std::string& file) { fs::resize_file(file, 0); });
   damaged("isn't a file of this engine's rows", [](const std::string& file) { flip(file, 0); });
   for (const std::string& from : {root + "/rows/rows-0000000001.ssdhash", (directory / "other/") + rows}) {
-    damaged("is another file than the one that was written",
+    damaged("is another file than the one that the checkpoints beside it are of",
             [&](const std::string& file) { fs::copy(from, file, fs::copy_options::overwrite_existing); });
   }
   const auto with_header = [](const std::string& path, const auto& change) {
@@ -177,7 +177,7 @@ TEST(what_is_missing_or_another_table_s_is_refused_by_name) {
   };
   damaged("has room for 103 records",
           [&](const std::string& file) { with_header(file, [](FileHeader& header) { ++header.capacity; }); });
-  damaged("is another file than the one that was written", [&](const std::string& file) {
+  damaged("is another file than the one that the checkpoints beside it are of", [&](const std::string& file) {
     with_header(file, [](FileHeader& header) { header.stride += 16; });
   });
   const auto another = [&](const std::string& why, const TableIdentity& as) {

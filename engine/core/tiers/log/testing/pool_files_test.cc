@@ -151,7 +151,7 @@ TEST(files_that_are_damaged_or_not_ours_are_refused_by_name) {
   refused(rows, "is truncated: it has 8192 bytes of ",
           [&] { fs::resize_file(rows, 2 * medium::kBlockBytes); });
   refused(rows, "is missing, and checkpoints beside it speak of its rows", [&] { fs::remove(rows); });
-  refused(rows, "isn't the pool that the checkpoints beside it are of", [&] {
+  refused(rows, "is another file than the one that the checkpoints beside it are of", [&] {
     make_pool(directory / "other");
     fs::rename(directory / "other.pool", rows);
     remove_pool(directory / "other");
