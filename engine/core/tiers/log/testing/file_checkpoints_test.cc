@@ -255,10 +255,10 @@ TEST(a_row_whose_floats_are_damaged_is_told_of_when_it_is_read) {
   for (const auto& [key, entry] : table.index.all()) places.push_back({key, entry.slot});
   check(places.size() == 3000, "a damaged row isn't there");
   RowBatch rows(kLayout);
-  std::vector<DamagedRow> damaged;
-  table.tier->read_rows(places, RowPart::kAll, rows, damaged);
+  rows.set_places(places);
+  table.tier->read_rows(rows, RowPart::kAll);
   std::map<int64_t, std::string> reasons;  // by key
-  for (const DamagedRow& row : damaged) reasons.emplace(places[row.position].key, row.reason);
+  for (const auto& [position, reason] : rows.damaged()) reasons.emplace(places[position].key, reason);
   for (size_t i = 0; i < places.size(); ++i) {
     if (!reasons.contains(places[i].key)) checked_version(rows, i, places[i].key);
   }
