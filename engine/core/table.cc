@@ -252,6 +252,7 @@ class Table::PreparedApply::Scope {
 
   void prepare() NO_THREAD_SAFETY_ANALYSIS {
     uint64_t new_rows = 0;
+    parts_.image_memory.wait_for_room();
     parts_.gate.enter();
     gate_ = Gate::kShared;
     update_ = make_update();
@@ -446,6 +447,7 @@ std::vector<int64_t> Table::find_damaged() const {
 }
 
 uint64_t Table::drop(std::span<const int64_t> keys) {
+  const SaveTurn turn(parts_);
   Operation operation(parts_);
   Standstill standstill(parts_);
   const uint64_t dropped = embstore::drop_rows(parts_, keys);
@@ -453,11 +455,15 @@ uint64_t Table::drop(std::span<const int64_t> keys) {
   return dropped;
 }
 
+std::unique_ptr<TableSave> Table::prepare_save(checkpoint::Writer& file, const EvictionRule& eviction) {
+  return std::make_unique<TableSave>(parts_, file, eviction);
+}
+
 SavedTable Table::save(checkpoint::Writer& file, const EvictionRule& eviction, bool waiting_keys,
                        OnDamage on_damage) {
-  Operation operation(parts_);
-  Standstill standstill(parts_);
-  return save_table(parts_, file, eviction, waiting_keys, on_damage);
+  const std::unique_ptr<TableSave> save = prepare_save(file, eviction);
+  save->begin(waiting_keys);
+  return save->write(on_damage);
 }
 
 void Table::restore(checkpoint::Partition partition, const checkpoint::Chain& chain, const TableState& state,

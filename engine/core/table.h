@@ -19,6 +19,7 @@
 #include "keep/checkpoint/restore.h"
 #include "keep/save.h"
 #include "keep/table_checkpoint.h"
+#include "keep/table_save.h"
 #include "parts/table_parts.h"
 #include "update/batch_update.h"
 #include "update/gradient_batch.h"
@@ -132,14 +133,16 @@ class Table {
   // Removes the rows of `keys`, wherever they are; says how many there were.
   uint64_t drop(std::span<const int64_t> keys);
 
-  // Writes every row, or for an incremental file those that were touched since the last save that
-  // succeeded, and the keys removed since; and with `waiting_keys` those that the filter keeps out.
-  // Drops what `eviction` says beforehand. Holds applies, promotions and moves off. On an error nothing is
-  // lost but the rows that were to be dropped, which the next save tells of. Damaged rows are skipped, and told of,
-  // or DamagedRowsError.
+  // A save that was not begun yet. Finds the rows that `eviction` says beside batches; begin() evicts them, and the save is of
+  // the table as it is then. It writes every row, or for an incremental file those that were touched since the last
+  // save that succeeded, and the keys removed since; and with `waiting_keys` those that the filter keeps out. On an error
+  // nothing is lost but the rows that were evicted, which the next save tells of. Updates wait only if very many rows
+  // change that the save has not written. A save ends soon, since close(), drop() and other saves wait for it.
+  std::unique_ptr<TableSave> prepare_save(checkpoint::Writer& file, const EvictionRule& eviction);
+  // Prepares, begins and writes.
   SavedTable save(checkpoint::Writer& file, const EvictionRule& eviction, bool waiting_keys,
                   OnDamage on_damage = OnDamage::kRaise);
-  // What save() wrote is safe: the next incremental save may leave it out. Saves don't overlap.
+  // What a save wrote is safe: the next incremental save may leave it out.
   void save_succeeded(uint16_t next_span);
   // Replaces all rows by those that saves have; see keep/checkpoint/restore.h.
   void restore(checkpoint::Partition partition, const checkpoint::Chain& chain, const TableState& state,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from embstore._manifest import VariableEntry
-from embstore._shard import SavedShard
+from embstore._shard import LocalShard, SavedShard
 from embstore._variable_entry import variable_entry
 from embstore.options import GlobalStepEvict, L2WeightEvict
 from embstore.variable import EmbeddingVariable
@@ -32,24 +35,17 @@ class SaveJob:
 
         number: of the variable in the save, which tells apart those whose files are named alike.
         """
-        least_version, least_half_square = _eviction(variable, self.global_step)
-        files: list[tuple[str, SavedShard]] = []
-        with variable._partitions_lock:  # so that every partition has the same batches
-            for partition, shard in enumerate(variable._shards):
-                name = f"{quoted(variable.name)}-{number}.{partition}.rows"
-                part = shard.save(
-                    str(directory / name),
-                    save_id=bytes.fromhex(self.save_id),
-                    partition=partition,
-                    partition_count=len(variable._shards),
-                    incremental=self.incremental,
-                    least_version=least_version,
-                    least_half_square=least_half_square,
-                    waiting_keys=self.waiting_keys,
-                    skip_damaged=self.skip_damaged,
-                )
-                files.append((name, part))
-        parts = [part for _, part in files]
+        names = [
+            f"{quoted(variable.name)}-{number}.{partition}.rows"
+            for partition in range(variable.partition_num)
+        ]
+        paths = [str(directory / name) for name in names]
+        shards = [shard for shard in variable._shards if isinstance(shard, LocalShard)]
+        if len(shards) == variable.partition_num:
+            parts = self._write_beside_updates(variable, shards, paths)
+        else:
+            parts = self._write_elsewhere(variable, paths)
+        files = list(zip(names, parts, strict=True))
         entry = variable_entry(
             variable,
             files,
@@ -57,6 +53,53 @@ class SaveJob:
             follows=variable._last_save if self.incremental else None,
         )
         return entry, parts
+
+    def _write_beside_updates(
+        self, variable: EmbeddingVariable, shards: Sequence[LocalShard], paths: Sequence[str]
+    ) -> list[SavedShard]:
+        """Begins the saves of all partitions between two batches, then writes them at once."""
+        least_version, least_half_square = _eviction(variable, self.global_step)
+        with contextlib.ExitStack() as prepared:
+            saves = [
+                prepared.enter_context(
+                    shard.prepare_save(
+                        path,
+                        save_id=bytes.fromhex(self.save_id),
+                        partition=partition,
+                        partition_count=len(paths),
+                        incremental=self.incremental,
+                        least_version=least_version,
+                        least_half_square=least_half_square,
+                    )
+                )
+                for partition, (shard, path) in enumerate(zip(shards, paths, strict=True))
+            ]
+            with variable._partitions_lock:  # so that every partition has the same batches
+                for save in saves:
+                    save.begin(self.waiting_keys)
+            with ThreadPoolExecutor(len(saves), thread_name_prefix="embstore-save") as threads:
+                return list(threads.map(lambda save: save.write(self.skip_damaged), saves))
+
+    def _write_elsewhere(
+        self, variable: EmbeddingVariable, paths: Sequence[str]
+    ) -> list[SavedShard]:
+        """Partitions in other processes write one after the other, while updates from here wait."""
+        least_version, least_half_square = _eviction(variable, self.global_step)
+        with variable._partitions_lock:
+            return [
+                shard.save(
+                    path,
+                    save_id=bytes.fromhex(self.save_id),
+                    partition=partition,
+                    partition_count=len(paths),
+                    incremental=self.incremental,
+                    least_version=least_version,
+                    least_half_square=least_half_square,
+                    waiting_keys=self.waiting_keys,
+                    skip_damaged=self.skip_damaged,
+                )
+                for partition, (shard, path) in enumerate(zip(variable._shards, paths, strict=True))
+            ]
 
 
 def quoted(name: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,12 @@ from embstore import _core
 from embstore._pool_note import read_note, write_note
 from embstore.options import TierKind
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 __all__ = [
     "BegunShard",
+    "LocalSave",
     "LocalShard",
     "PersistedShard",
     "SavedShard",
@@ -240,8 +244,9 @@ class Shard(Protocol):
     ) -> SavedShard:
         """Writes a new file of a checkpoint, which the medium has on return; see engine/FORMAT.md.
 
-        Rows of a lower version than least_version, or where half the sum of the weights' squares is
-        less than least_half_square, are removed first.
+        The file has the shard at one moment between two batches; look-ups and updates go on while
+        it is written. At that moment rows of a lower version than least_version, or where half the
+        sum of the weights' squares is less than least_half_square, are removed.
         """
         ...
 
@@ -359,6 +364,28 @@ class Shard(Protocol):
         StorageError and may be called again. In a forked child it does nothing.
         """
         ...
+
+
+class LocalSave:
+    """A save of a LocalShard, which ends with its scope."""
+
+    def __init__(self, save: _core.Save) -> None:
+        self._save = save
+
+    def begin(self, waiting_keys: bool) -> None:
+        """Begins the save of the shard as it is now, without the rows that are to be removed."""
+        self._save.begin(waiting_keys)
+
+    def write(self, skip_damaged: bool) -> SavedShard:
+        """Writes the file, which the medium has on return, while look-ups and updates go on."""
+        saved = self._save.write(skip_damaged)
+        return SavedShard(state=_take_state(saved), **saved)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._save.abandon()
 
 
 class LocalShard:
@@ -494,19 +521,42 @@ class LocalShard:
         waiting_keys: bool,
         skip_damaged: bool,
     ) -> SavedShard:
-        saved = _core.save_table(
-            self._table,
-            path=path,
+        with self.prepare_save(
+            path,
             save_id=save_id,
             partition=partition,
             partition_count=partition_count,
             incremental=incremental,
             least_version=least_version,
             least_half_square=least_half_square,
-            waiting_keys=waiting_keys,
-            skip_damaged=skip_damaged,
+        ) as save:
+            save.begin(waiting_keys)
+            return save.write(skip_damaged)
+
+    def prepare_save(
+        self,
+        path: str,
+        *,
+        save_id: bytes,
+        partition: int,
+        partition_count: int,
+        incremental: bool,
+        least_version: int | None,
+        least_half_square: float | None,
+    ) -> LocalSave:
+        """Looks for the rows that are to be removed, as for save(), while updates go on."""
+        return LocalSave(
+            _core.prepare_save(
+                self._table,
+                path=path,
+                save_id=save_id,
+                partition=partition,
+                partition_count=partition_count,
+                incremental=incremental,
+                least_version=least_version,
+                least_half_square=least_half_square,
+            )
         )
-        return SavedShard(state=_take_state(saved), **saved)
 
     def save_succeeded(self, next_span: int) -> None:
         _core.save_succeeded(self._table, next_span)

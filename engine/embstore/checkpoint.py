@@ -39,9 +39,12 @@ def save(
 ) -> SaveReport:
     """Saves every row of the variables, which no two share a name.
 
-    Beforehand, each variable's evict_option drops rows from it, in every tier. Rows go to the files
-    as they are read, so memory doesn't grow with the table. Updates of a variable wait while its
-    rows are written.
+    A save has each variable as it is at one moment between two batches, all partitions at the same.
+    Look-ups and updates go on while the rows are written. A row that an update changes before it is
+    written is kept in memory as it was; if such rows exceed 64 MiB in a partition, updates wait for
+    the save. So memory doesn't grow with the table. At the moment each variable's evict_option
+    drops rows from it, in every tier; updates wait only until those are gone. If partitions are on
+    other nodes (`shards=`), the updates of this process wait until the rows are written.
 
     path: a directory, made if its parent exists; what it held before is removed in the end.
     global_step: kept with the save, and what GlobalStepEvict counts from.

@@ -2,10 +2,12 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -51,27 +53,52 @@ void put_state(nb::dict& dict, const TableState& state) {
   dict["clock"] = state.clock;
 }
 
-nb::dict save_table(const TableHandle& handle, std::string path, const nb::bytes& save_id, uint32_t partition,
-                    uint32_t partition_count, bool incremental, std::optional<int64_t> least_version,
-                    std::optional<double> least_half_square, bool waiting_keys, bool skip_damaged) {
-  Table& table = handle.table();
-  const FileIdentity identity{to_save_id(save_id), partition, partition_count, incremental};
-  SavedTable saved;
-  FileSummary summary;
-  {
-    const nb::gil_scoped_release release;
-    Writer file(std::move(path), RowLayout(table.dim(), table.slot_count()), identity);
-    saved = table.save(file, {least_version, least_half_square}, waiting_keys,
-                       skip_damaged ? OnDamage::kSkip : OnDamage::kRaise);
-    summary = file.finish();
+// A save of a table: prepared, then begun, then written. abandon() gives it up wherever it is.
+class SaveHandle {
+ public:
+  SaveHandle(Table& table, std::string path, const FileIdentity& identity, const EvictionRule& eviction)
+      : file_(std::move(path), RowLayout(table.dim(), table.slot_count()), identity),
+        save_(table.prepare_save(file_, eviction)) {}
+
+  void begin(bool waiting_keys) { save().begin(waiting_keys); }
+  nb::dict write(bool skip_damaged) {
+    SavedTable saved;
+    FileSummary summary;
+    {
+      const nb::gil_scoped_release release;
+      saved = save().write(skip_damaged ? OnDamage::kSkip : OnDamage::kRaise);
+      save_.reset();  // before the file comes to its medium, which takes its time
+      summary = file_.finish();
+    }
+    nb::dict dict;
+    put_summary(dict, summary);
+    dict["rows_left"] = saved.rows_left;
+    dict["next_span"] = saved.next_span;
+    put_state(dict, saved.state);
+    dict["skipped"] = to_numpy(std::move(saved.skipped));
+    return dict;
   }
-  nb::dict dict;
-  put_summary(dict, summary);
-  dict["rows_left"] = saved.rows_left;
-  dict["next_span"] = saved.next_span;
-  put_state(dict, saved.state);
-  dict["skipped"] = to_numpy(std::move(saved.skipped));
-  return dict;
+  void abandon() { save_.reset(); }
+
+ private:
+  TableSave& save() {
+    if (save_ == nullptr) throw Error(ErrorKind::kInvalidArgument, "the save has ended");
+    return *save_;
+  }
+
+  Writer file_;
+  std::unique_ptr<TableSave> save_;
+};
+
+std::unique_ptr<SaveHandle> prepare_save(const TableHandle& handle, std::string path,
+                                         const nb::bytes& save_id, uint32_t partition,
+                                         uint32_t partition_count, bool incremental,
+                                         std::optional<int64_t> least_version,
+                                         std::optional<double> least_half_square) {
+  const FileIdentity identity{to_save_id(save_id), partition, partition_count, incremental};
+  const nb::gil_scoped_release release;
+  return std::make_unique<SaveHandle>(handle.table(), std::move(path), identity,
+                                      EvictionRule{least_version, least_half_square});
 }
 
 nb::tuple to_tuple(const SketchShape& shape) {
@@ -221,9 +248,13 @@ void bind_keeping(nb::module_& module) {
 void bind(nb::module_& module) {
   bind_keeping(module);
   bind_persisting(module);
-  module.def("save_table", &save_table, "table"_a, nb::kw_only(), "path"_a, "save_id"_a, "partition"_a,
-             "partition_count"_a, "incremental"_a, "least_version"_a = nb::none(),
-             "least_half_square"_a = nb::none(), "waiting_keys"_a = true, "skip_damaged"_a = false);
+  nb::class_<SaveHandle>(module, "Save")
+      .def("begin", &SaveHandle::begin, "waiting_keys"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("write", &SaveHandle::write, "skip_damaged"_a)
+      .def("abandon", &SaveHandle::abandon, nb::call_guard<nb::gil_scoped_release>());
+  module.def("prepare_save", &prepare_save, "table"_a, nb::kw_only(), "path"_a, "save_id"_a, "partition"_a,
+             "partition_count"_a, "incremental"_a, "least_version"_a.none(), "least_half_square"_a.none(),
+             nb::keep_alive<0, 1>());
   module.def(
       "save_succeeded",
       [](const TableHandle& table, uint16_t next_span) {

@@ -11,7 +11,8 @@
 
 namespace embstore {
 
-Replacement::Replacement(TableParts& table) NO_THREAD_SAFETY_ANALYSIS : operation_(table),
+Replacement::Replacement(TableParts& table) NO_THREAD_SAFETY_ANALYSIS : turn_(table),
+                                                                        operation_(table),
                                                                         table_(table),
                                                                         store_(*table_.store),
                                                                         standstill_(table_),

@@ -62,6 +62,7 @@ class Replacement {
   void note_stamp(uint64_t stamp);
   size_t tier_for(const RowHeader& header) const;
 
+  const SaveTurn turn_;
   Operation operation_;
   TableParts& table_;
   RowStore& store_;

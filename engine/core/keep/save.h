@@ -4,9 +4,13 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "errors/error.h"
 #include "keep/checkpoint/writer.h"
+#include "memory/page_vector.h"
 #include "parts/table_parts.h"
 
 namespace embstore {
@@ -22,11 +26,69 @@ struct ExportedRows {
   std::vector<std::vector<float>> slots;
 };
 
-// Each of them REQUIRES a Standstill.
-SavedTable save_table(TableParts& table, checkpoint::Writer& file, const EvictionRule& eviction,
-                      bool waiting_keys, OnDamage on_damage) REQUIRES(table.gate);
-// Those that admission filters keep out, as they are now.
-void save_waiting_keys(const TableParts& table, checkpoint::Writer& file);
+// Rows that are read at a time: a megabyte of them, and not so many that their bookkeeping is more.
+size_t rows_at_a_time(const RowLayout& layout);
+
+// Tells whether a key has a row. REQUIRES: a guard of the epochs is held on.
+class HasRow {
+ public:
+  explicit HasRow(const RowStore& store) : reader_(store.index()) {}
+  bool operator()(int64_t key) { return static_cast<bool>(reader_.find(hash_key(key), key).ref); }
+
+ private:
+  IndexReader reader_;
+};
+
+// Reads the rows of `keys`; visits those that are whole, and collects the keys of the others.
+class RowVisits {
+ public:
+  explicit RowVisits(const TableParts& table) : table_(table), rows_(table.layout) {}
+
+  template <class Visit>
+  void visit(std::span<const int64_t> keys, Visit visit_row) {
+    const size_t most = rows_at_a_time(table_.layout);
+    for (size_t first = 0; first < keys.size(); first += most) {
+      const auto some = keys.subspan(first, std::min(most, keys.size() - first));
+      table_.store->read_settled(some, rows_);
+      for (const auto& [position, reason] : rows_.damaged()) {
+        if (damaged_.empty()) first_damage_ = reason;
+        damaged_.push_back(some[position]);
+      }
+      for (size_t i = 0; i < some.size(); ++i) {
+        if (!rows_.is_damaged(i)) visit_row(first + i, rows_.header(i), rows_.row(i));
+      }
+    }
+  }
+  std::vector<int64_t>& damaged() { return damaged_; }
+  void raise() {
+    if (!damaged_.empty()) throw DamagedRowsError(std::move(damaged_), first_damage_);
+  }
+
+ private:
+  const TableParts& table_;
+  RowBatch rows_;
+  std::vector<int64_t> damaged_;
+  std::string first_damage_;
+};
+
+// A copy of what the admission filters keep out.
+class WaitingKeys {
+ public:
+  WaitingKeys() = default;
+  // As they are now.
+  explicit WaitingKeys(const TableParts& table);
+  void write(checkpoint::Writer& file) const;
+
+ private:
+  struct Sketch {
+    checkpoint::SketchHeader header;
+    PageVector<std::byte> counters;
+  };
+  PageVector<checkpoint::WaitingKeyRecord> keys_;
+  std::vector<Sketch> sketches_;
+};
+
+// Each of these REQUIRES a Standstill.
 ExportedRows export_rows(TableParts& table, OnDamage on_damage) REQUIRES(table.gate);
 std::vector<int64_t> find_damaged_rows(TableParts& table) REQUIRES(table.gate);
 // Removes rows, and has the next incremental save tell of it. Says how many there were.

@@ -110,7 +110,7 @@ BegunCheckpoint begin_checkpoint(TableParts& table, checkpoint::Writer& file, bo
   log::Checkpoints& checkpoints = *table.store->tiers().checkpoints();
   checkpoints.check_is_taken_up();
   const BatchBoundary boundary(table);
-  if (waiting_keys) save_waiting_keys(table, file);
+  if (waiting_keys) WaitingKeys(table).write(file);
   BegunCheckpoint begun{.number = 0, .rows = 0, .state = state_of(table)};
   for (size_t t = 0; t < table.store->tiers().size(); ++t) begun.rows += table.store->rows(t);
   begun.number = checkpoints.begin(moment_of(begun.state));

@@ -1,6 +1,7 @@
 #include "movement/promotion.h"
 
 #include "store/rise.h"
+#include "store/shard_save.h"
 
 namespace embstore {
 namespace {
@@ -27,10 +28,25 @@ void Promotion::count_hits(const BatchInFlight& batch, PageVector<ServedAccess>&
     }
     if (!is_hit(batch.refs[i])) continue;
     const uint64_t stamp = batch.first_stamp + i;
-    if (!ranks.count_served(batch.refs[i].slot(), batch.ids[i], stamp)) {
-      missed.push_back({batch.ids[i], stamp});
-    }
+    if (!count_served(batch.refs[i].slot(), batch.ids[i], stamp)) missed.push_back({batch.ids[i], stamp});
   }
+}
+
+bool Promotion::count_served(Slot slot, int64_t key, uint64_t stamp) {
+  MemoryTier& first_tier = store_.tiers().first();
+  if (!store_.is_being_saved()) [[likely]]
+    return first_tier.ranks().count_served(slot, key, stamp);
+  const KeyHash hash = hash_key(key);
+  IndexShard& shard = store_.shard_of_hash(hash);
+  const MutexLock lock(shard.mutex);
+  const IndexEntry entry = shard.entry(hash, key);
+  if (!entry || entry.ref() != RowRef(0, slot)) return false;
+  if (shard.save != nullptr) {
+    shard.save->reserve(1);
+    shard.save->will_change(first_tier, slot, key, hash);
+    shard.save->give_back(1);
+  }
+  return first_tier.ranks().count_served(slot, key, stamp);
 }
 
 void Promotion::count_missed(PageVector<ServedAccess> missed) {
@@ -47,7 +63,7 @@ void Promotion::count_missed(PageVector<ServedAccess> missed) {
       const IndexHit hit = reader.find(hash_key(key), key);
       if (!hit.ref) continue;
       if (hit.ref.tier() == 0) {
-        store_.tiers().first().ranks().count_served(hit.ref.slot(), key, stamp);
+        count_served(hit.ref.slot(), key, stamp);
       } else {
         batch->add(key, hit, stamp);
       }
@@ -80,6 +96,10 @@ void Promotion::promote_shard(IndexShard& shard, const BatchInFlight& batch, siz
   const Epochs::Guard guard = store_.epochs().enter();
   const IndexReader reader(store_.index());
   MutexLock lock(shard.mutex);
+  if (shard.save != nullptr) {
+    shard.save->reserve(end - first);
+    shard.save->give_back(end - first);  // nobody else reserves while the mutex is held
+  }
   for (size_t i = first; i < end; ++i) {
     if (i + kRowsFetchedAhead < end) {
       const BatchInFlight::Found& ahead = batch.found(i + kRowsFetchedAhead);
@@ -92,6 +112,9 @@ void Promotion::promote_shard(IndexShard& shard, const BatchInFlight& batch, siz
     const IndexEntry entry = shard.entry(found.hash(), found.key);
     if (!entry) continue;  // removed
     if (entry.ref().tier() == 0) {
+      if (shard.save != nullptr) {
+        shard.save->will_change(first_tier, entry.ref().slot(), found.key, found.hash());
+      }
       first_tier.ranks().count_served(entry.ref().slot(), found.key, stamp);
     } else if (rise.bring_up(shard, entry, found.key, {&batch, i}, stamp) == Rise::Outcome::kToRead) {
       missed.push_back({found.key, stamp});

@@ -37,6 +37,8 @@ class Promotion {
   void note_promoted(uint64_t rows) { promoted_.fetch_add(rows, std::memory_order_relaxed); }
 
  private:
+  // Counts an access to the key's row in the slot of the first tier; false, and it isn't counted, if the row isn't there.
+  bool count_served(Slot slot, int64_t key, uint64_t stamp);
   // Counts those whose rows are still in the first tier, and adds the others to `missed`.
   void count_hits(const BatchInFlight& batch, PageVector<ServedAccess>& missed);
   // Counts accesses to rows wherever they are now; those in lower tiers come up.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <semaphore>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "row/ranking.h"
 #include "row/row_layout.h"
 #include "store/row_store.h"
+#include "store/shard_save.h"
 #include "threads/apply_gate.h"
 #include "threads/epochs.h"
 #include "threads/mutex.h"
@@ -52,6 +54,10 @@ struct TableParts {
   Epochs epochs;
   std::atomic<bool> closed{false};
 
+  // See SaveTurn.
+  std::binary_semaphore save_turn{1};
+  ImageMemory image_memory;
+
   // Shared by updates. Held alone by whoever must see whole batches only, together with a pause of the mover where
   // rows must stay where they are.
   ApplyGate gate;
@@ -81,6 +87,19 @@ class Operation {
  private:
   const SafePointAtEnd safe_point_;  // after the guard, and what the operation has locked, is let go of
   Epochs::Guard guard_;
+};
+
+// The scope in which no save is under way but the holder's, and nobody else drops or replaces rows. Comes before every lock. May
+// end in another thread than it began in.
+class SaveTurn {
+ public:
+  explicit SaveTurn(TableParts& table) : turn_(table.save_turn) { turn_.acquire(); }
+  ~SaveTurn() { turn_.release(); }
+  SaveTurn(const SaveTurn&) = delete;
+  SaveTurn& operator=(const SaveTurn&) = delete;
+
+ private:
+  std::binary_semaphore& turn_;
 };
 
 // The scope in which rows stay where they are and nothing is updated, but for a tier's own compaction. Look-ups

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "store/shard_save.h"
+
 namespace embstore {
 
 Rise::Rise(RowStore& store, SlotClaim& claim, size_t most_rows, Phase& phase)
@@ -32,6 +34,7 @@ Rise::Outcome Rise::bring_up(IndexShard& shard, const IndexEntry& entry, int64_t
   const auto whom = served_at ? InclusiveCache::For::kLookUp : InclusiveCache::For::kUpdate;
   if (cache != nullptr && !cache->try_claim(from, whom)) return Outcome::kNoRoom;
   if (served_at) {
+    if (shard.save != nullptr) shard.save->will_change(header, floats, hash_key(key));
     // Counted at once, so that a row that has just come isn't taken for colder than it is.
     ++header.served;
     header.stamp = std::max(header.stamp, *served_at);

@@ -8,6 +8,7 @@
 // - a tier's own, innermost.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -64,6 +65,10 @@ class RowStore {
     return batch;
   }
 
+  // Whether a save is under way. A save begins while moves are held off.
+  bool is_being_saved() const { return is_being_saved_.load(std::memory_order_relaxed); }
+  void set_being_saved(bool is) { is_being_saved_.store(is, std::memory_order_relaxed); }
+
   // Fills `rows` with the rows of `keys`, in order; with keys that have no row it never ends. REQUIRES: rows change
   // places only by a tier's own compaction.
   void read_settled(std::span<const int64_t> keys, RowBatch& rows) const;
@@ -81,6 +86,7 @@ class RowStore {
   const std::unique_ptr<InclusiveCache> cache_;
   RowCounts counts_;
   mutable SpareBatches spare_;
+  std::atomic<bool> is_being_saved_{false};
 };
 
 }  // namespace embstore

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "errors/error.h"
+#include "store/shard_save.h"
 
 namespace embstore {
 
@@ -56,6 +57,7 @@ IndexEntry Transaction::insert(IndexShard& shard, KeyHash hash, int64_t key, Row
   ++arrivals_[to.tier()];
   if (InclusiveCache* const cache = store_.cache(); cache != nullptr && cache->came(to))
     pool_claim_.pass_on();
+  if (shard.save != nullptr) shard.save->inserts(key, hash);
   return shard.insert(hash, key, to, room);
 }
 

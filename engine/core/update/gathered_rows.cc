@@ -23,6 +23,7 @@ GatheredRows::GatheredRows(const UpdateParts& parts, const GradientBatch& batch,
       seats_(batch.keys().size()),
       insertion_(parts.store, /*most_departures=*/0),
       change_claim_(parts.store.cache()),
+      image_room_(parts.store.index()),
       reads_(reads) {}
 
 GatheredRows::~GatheredRows() {
@@ -39,6 +40,7 @@ bool GatheredRows::gather(uint64_t& new_rows) {
     if (batch_.shard(s).empty()) continue;
     IndexShard& shard = parts_.store.shard(s);
     MutexLock lock(shard.mutex);
+    image_room_.reserve(shard, s, batch_.shard(s).size());
     find_shard(shard, s);
   }
   uint64_t below = 0;

@@ -13,6 +13,7 @@
 #include "lookup/recent_reads.h"
 #include "memory/page_vector.h"
 #include "movement/mover.h"
+#include "store/shard_save.h"
 #include "store/transaction.h"
 #include "update/batch_update.h"
 
@@ -89,6 +90,7 @@ class GatheredRows {
   PoolClaim change_claim_;
   bool pool_is_full_ = false;  // for a row from below it
   std::array<IndexShard::Room, kShards> rooms_;
+  ImageRoom image_room_;
   bool were_updated_ = false;
 
   TakenReads reads_;

@@ -71,6 +71,8 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
     const GatheredRows::Seat& seat = seats[i];
     if (!seat.is_seated()) continue;
     const Slot slot = seat.at.slot();
+    if (shard.save != nullptr) [[unlikely]]
+      shard.save->will_change(first_tier_, slot, keys[i].key, keys[i].hash);
     RowMeta& meta = rows.meta(slot);
     meta.count(keys[i].occurrences, time.context.global_step, time.save_span);
     ranks.count_update_and_unpin(slot, meta.frequency, time.first_stamp + keys[i].last_position);

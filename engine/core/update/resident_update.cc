@@ -18,7 +18,8 @@ ResidentUpdate::ResidentUpdate(const UpdateParts& parts, const GradientBatch& ba
     : parts_(parts),
       batch_(batch),
       insertion_(parts.store, /*most_departures=*/0),
-      claim_(parts.store.tiers().first().slots(), 0) {}
+      claim_(parts.store.tiers().first().slots(), 0),
+      image_room_(parts.store.index()) {}
 
 bool ResidentUpdate::prepare(uint64_t& new_rows) {
   SlotAllocator& slots = parts_.store.tiers().first().slots();
@@ -41,6 +42,7 @@ bool ResidentUpdate::prepare(uint64_t& new_rows) {
     const NewKeys coming = has_room ? NewKeys{keys, keys} : count_new(shard, s);
     rooms_[static_cast<size_t>(s)] = shard.reserve_room(coming.rows);
     if (filter != nullptr) filter->make_room(coming.unheard);
+    image_room_.reserve(shard, s, keys);
   }
   return true;
 }
@@ -115,6 +117,8 @@ void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
       if (!entries[i]) entries[i] = admit(shard, number, block[i], time, phase);
       if (!entries[i]) continue;
       const Slot slot = entries[i].ref().slot();
+      if (shard.save != nullptr) [[unlikely]]
+        shard.save->will_change(tier, slot, block[i].key, block[i].hash);
       rows.meta(slot).count(block[i].occurrences, time.context.global_step, time.save_span);
       slots[count] = slot;
       updates[count++] = {&entries[i].bucket->guard, rows.row(slot), block[i].gradient};

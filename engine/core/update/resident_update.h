@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "store/shard_save.h"
 #include "store/transaction.h"
 #include "update/batch_update.h"
 
@@ -37,6 +38,7 @@ class ResidentUpdate final : public BatchUpdate {
   Transaction insertion_;
   SlotClaim claim_;
   std::array<IndexShard::Room, kShards> rooms_;
+  ImageRoom image_room_;
   uint64_t updated_rows_ = 0;
 };
 

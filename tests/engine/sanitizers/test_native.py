@@ -15,6 +15,7 @@ OF_MANY_THREADS = [
     "prepared_updates_test",
     "process_local_test",
     "right_to_move_test",
+    "saves_test",
     "table_faults_test",
 ]
 # What one thread does from end to end has no race that the thread sanitizer could see.

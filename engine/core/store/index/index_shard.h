@@ -22,6 +22,8 @@
 
 namespace embstore {
 
+class ShardSave;
+
 // What a writer found; `bucket` is null where there is no such key. Holds until the shard's mutex is let go
 // of, room is reserved, or an entry is erased, whichever it is.
 struct IndexEntry {
@@ -43,6 +45,9 @@ class alignas(64) IndexShard {
 
   // Guards every change to the shard's entries and to the rows that they refer to.
   Mutex mutex;
+
+  // What the save that is under way keeps of the shard (store/shard_save.h); null where none is.
+  ShardSave* save GUARDED_BY(mutex) PT_GUARDED_BY(mutex) = nullptr;
 
   // What readers start from. REQUIRES: a guard of the epochs is held, for as long as the array is used.
   // Sequentially consistent, as Epochs::enter() asks; costs nothing more on x86.

@@ -1,0 +1,336 @@
+#include "keep/table_save.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "access/phase.h"
+#include "errors/error.h"
+#include "keep/table_moment.h"
+#include "platform/prefetch.h"
+
+namespace embstore {
+namespace {
+
+// Rows of memory that are copied while a shard's mutex is held.
+constexpr size_t kRowsUnderMutex = 64;
+
+struct RowSpot {
+  int64_t key;
+  uint32_t sort_hash;
+  RowRef ref;  // where the row was when its shard was looked through
+};
+static_assert(sizeof(RowSpot) == 16);
+
+// Reads rows of one shard while batches change them and moves go on: as they were at the moment of the save that keeps
+// images, or as they are.
+class ChangingRows {
+ public:
+  ChangingRows(const TableParts& table, Operation& operation)
+      : store_(*table.store), operation_(operation), rows_(store_.layout()), batch_(store_.start_batch()) {}
+
+  // Visits the rows that `is_wanted` says, some at a time, in the order of their hashes. Calls after_some(hash) when all rows
+  // of lower hashes were visited.
+  template <class IsWanted, class Visit, class AfterSome>
+  void visit(IndexShard& shard, IsWanted is_wanted, Visit visit_row, AfterSome after_some) {
+    std::vector<RowSpot> spots = spots_of(shard);
+    const size_t most = rows_at_a_time(store_.layout());
+    for (size_t first = 0; first < spots.size();) {
+      size_t end = std::min(first + most, spots.size());
+      while (end < spots.size() && spots[end].sort_hash == spots[end - 1].sort_hash) ++end;
+      const uint64_t next_hash = end < spots.size() ? uint64_t{spots[end].sort_hash} : UINT64_MAX;
+      read(shard, std::span(spots).subspan(first, end - first), is_wanted);
+      for (size_t i = 0; i < rows_.size(); ++i) {
+        if (is_read_[i]) visit_row(rows_.header(i), rows_.row(i));
+      }
+      operation_.refresh();
+      after_some(next_hash);
+      first = end;
+    }
+  }
+
+  // Keys of rows that a medium didn't give back.
+  std::vector<int64_t>& damaged() { return damaged_; }
+  const std::string& first_damage() const { return first_damage_; }
+
+ private:
+  static std::vector<RowSpot> spots_of(IndexShard& shard) {
+    std::vector<RowSpot> spots;
+    {
+      const MutexLock lock(shard.mutex);
+      spots.reserve(shard.entries());
+      shard.for_each([&spots](int64_t key, RowRef ref) {
+        spots.push_back({key, ShardSave::sort_hash(hash_key(key)), ref});
+      });
+    }
+    std::sort(spots.begin(), spots.end(),
+              [](const RowSpot& a, const RowSpot& b) { return a.sort_hash < b.sort_hash; });
+    return spots;
+  }
+
+  template <class IsWanted>
+  void read(IndexShard& shard, std::span<RowSpot> spots, IsWanted is_wanted) {
+    // In the order in which tiers read rows fastest.
+    std::sort(spots.begin(), spots.end(),
+              [](const RowSpot& a, const RowSpot& b) { return a.ref.raw() < b.ref.raw(); });
+    rows_.resize(spots.size());
+    is_read_.assign(spots.size(), false);
+    pending_.clear();
+    for (size_t first = 0; first < spots.size(); first += kRowsUnderMutex) {
+      const size_t end = std::min(first + kRowsUnderMutex, spots.size());
+      for (size_t i = first; i < end; ++i) fetch(shard, spots[i]);
+      MemoryPhase phase(store_.tiers());
+      const MutexLock lock(shard.mutex);
+      for (size_t i = first; i < end; ++i) {
+        if (!take_without_file(shard, i, spots[i].key, is_wanted, phase)) pending_.push_back(i);
+      }
+    }
+    while (!pending_.empty()) read_pending(shard, spots, is_wanted);
+  }
+
+  // Reads the pending rows, which lie in files, once. Those that moved meanwhile stay pending.
+  template <class IsWanted>
+  void read_pending(IndexShard& shard, std::span<const RowSpot> spots, IsWanted is_wanted) {
+    const TierStack& tiers = store_.tiers();
+    IndexReader reader(store_.index());
+    batch_->start(tiers);
+    in_batch_.assign(spots.size(), kNotInBatch);
+    for (const size_t i : pending_) {
+      const IndexHit hit = reader.find(hash_key(spots[i].key), spots[i].key);
+      if (!hit.ref || tiers.memory(hit.ref.tier()) != nullptr) continue;
+      in_batch_[i] = batch_->size();
+      batch_->add(spots[i].key, hit);
+    }
+    batch_->read(tiers);
+
+    MemoryPhase phase(store_.tiers());
+    const MutexLock lock(shard.mutex);
+    size_t left = 0;
+    for (const size_t i : pending_) {
+      const int64_t key = spots[i].key;
+      if (take_without_file(shard, i, key, is_wanted, phase)) continue;
+      const size_t row = in_batch_[i];
+      const RowRef now = shard.entry(hash_key(key), key).ref();
+      if (row == kNotInBatch || !(batch_->holds(row) || batch_->holds_at(row, now, tiers))) {
+        pending_[left++] = i;
+      } else if (batch_->is_damaged(row)) {
+        if (damaged_.empty()) first_damage_ = batch_->damage(row);
+        damaged_.push_back(key);
+      } else if (is_wanted(batch_->header(row))) {
+        take(i, batch_->header(row), batch_->row(row));
+      }
+    }
+    pending_.resize(left);
+  }
+
+  // Takes row i if it has an image or lies in memory, and is wanted. False where it lies in a file.
+  template <class IsWanted>
+  bool take_without_file(IndexShard& shard, size_t i, int64_t key, IsWanted is_wanted, Phase& phase)
+      REQUIRES(shard.mutex) {
+    const ShardSave::Known known = shard.save->known(key);
+    if (known.is_known) {
+      if (known.header != nullptr && is_wanted(*known.header)) take(i, *known.header, known.floats);
+      return true;
+    }
+    const IndexEntry entry = shard.entry(hash_key(key), key);
+    if (!entry) return true;  // a batch that was given up had brought it, which concerns no save
+    const Slot slot = entry.ref().slot();
+    const MemoryTier* const memory = store_.tiers().memory(entry.ref().tier());
+    if (memory == nullptr) return false;
+    const RowHeader header = memory->header(slot, key);
+    if (is_wanted(header)) {
+      take(i, header, memory->rows().row(slot));
+      memory->count_row(phase, Access::kLoad, slot);
+    } else {
+      memory->count_header(phase, Access::kLoad, slot);
+    }
+    return true;
+  }
+
+  void take(size_t i, const RowHeader& header, const float* floats) {
+    rows_.header(i) = header;
+    std::copy_n(floats, rows_.row_floats(), rows_.row(i));
+    is_read_[i] = true;
+  }
+
+  // Where the row was, which is where it nearly always is.
+  void fetch(const IndexShard& shard, const RowSpot& spot) const {
+    const BucketArray& buckets = shard.buckets();
+    prefetch_line(buckets.data() + home_bucket(hash_key(spot.key), buckets.count()));
+    if (const MemoryTier* const memory = store_.tiers().memory(spot.ref.tier())) {
+      memory->prefetch(spot.ref.slot());
+    }
+  }
+
+  static constexpr size_t kNotInBatch = SIZE_MAX;
+
+  const RowStore& store_;
+  Operation& operation_;
+  RowBatch rows_;
+  std::vector<bool> is_read_;     // by row
+  std::vector<size_t> pending_;   // rows
+  std::vector<size_t> in_batch_;  // by row: its number in the batch
+  BatchPtr batch_;                // of rows in files
+  std::vector<int64_t> damaged_;
+  std::string first_damage_;
+};
+
+// So that little is left to be done while batches wait.
+void settle(Mover* mover) {
+  if (mover == nullptr) return;
+  try {
+    mover->settle();
+  } catch (const std::exception&) {
+    // Rows that can't move are saved where they are.
+  }
+}
+
+}  // namespace
+
+bool EvictionRule::evicts(const RowHeader& header, const float* weights, int dim) const {
+  if (least_version && header.version < *least_version) return true;
+  if (!least_half_square) return false;
+  double sum = 0;
+  for (int d = 0; d < dim; ++d) sum += static_cast<double>(weights[d]) * weights[d];
+  return 0.5 * sum < *least_half_square;
+}
+
+TableSave::TableSave(TableParts& table, checkpoint::Writer& file, const EvictionRule& eviction)
+    : turn_(table), table_(table), operation_(table), file_(file), eviction_(eviction) {
+  if (!eviction.any()) return;
+  try {
+    find_evicted();
+  } catch (...) {
+    for (int s = 0; s < kShards; ++s) leave(s);
+    throw;
+  }
+}
+
+TableSave::~TableSave() {
+  for (int s = 0; s < kShards; ++s) leave(s);
+}
+
+void TableSave::watch(ShardSave::Keeps keeps) {
+  for (int s = 0; s < kShards; ++s) {
+    auto save = std::make_unique<ShardSave>(keeps, table_.layout, table_.image_memory);
+    IndexShard& shard = table_.store->shard(s);
+    const MutexLock lock(shard.mutex);
+    std::swap(shards_[static_cast<size_t>(s)], save);
+    shard.save = shards_[static_cast<size_t>(s)].get();
+  }
+  table_.store->set_being_saved(keeps == ShardSave::Keeps::kImages);
+}
+
+void TableSave::leave(int number) {
+  std::unique_ptr<ShardSave>& left = shards_[static_cast<size_t>(number)];
+  if (left == nullptr) return;
+  {
+    IndexShard& shard = table_.store->shard(number);
+    const MutexLock lock(shard.mutex);
+    shard.save = nullptr;
+  }
+  left.reset();
+  const bool is_last =
+      std::none_of(shards_.begin(), shards_.end(), [](const auto& shard) { return shard != nullptr; });
+  if (is_last) table_.store->set_being_saved(false);
+}
+
+void TableSave::find_evicted() {
+  {
+    const ApplyGate::Alone gate(table_.gate);
+    watch(ShardSave::Keeps::kKeys);
+  }
+  ChangingRows rows(table_, operation_);
+  for (int s = 0; s < kShards; ++s) {
+    rows.visit(
+        table_.store->shard(s), [](const RowHeader&) { return true; },
+        [this](const RowHeader& header, const float* row) {
+          if (eviction_.evicts(header, row, table_.layout.dim())) evicted_.push_back(header.key);
+        },
+        [](uint64_t) {});
+  }
+}
+
+void TableSave::evict() {
+  std::vector<int64_t> changed;
+  HasRow has_row(*table_.store);
+  for (int s = 0; s < kShards; ++s) {
+    IndexShard& shard = table_.store->shard(s);
+    const MutexLock lock(shard.mutex);
+    const std::vector<int64_t> keys = shard.save->keys();
+    changed.insert(changed.end(), keys.begin(), keys.end());
+  }
+  std::sort(changed.begin(), changed.end());
+  std::erase_if(evicted_,
+                [&changed](int64_t key) { return std::binary_search(changed.begin(), changed.end(), key); });
+  std::erase_if(changed, [&has_row](int64_t key) { return !has_row(key); });
+  RowVisits visits(table_);
+  visits.visit(changed, [this](size_t, const RowHeader& header, const float* row) {
+    if (eviction_.evicts(header, row, table_.layout.dim())) evicted_.push_back(header.key);
+  });
+  if (!evicted_.empty()) drop_rows(table_, evicted_);
+  evicted_ = {};
+}
+
+void TableSave::begin(bool waiting_keys) {
+  settle(table_.mover.get());
+  RowStore& store = *table_.store;
+  const Standstill standstill(table_);
+  if (eviction_.any()) evict();
+  saved_.state = state_of(table_);
+  for (size_t t = 0; t < store.tiers().size(); ++t) saved_.rows_left += store.rows(t);
+  removed_keys_ = table_.removed_keys.tell(HasRow(store));
+  if (waiting_keys) waiting_ = WaitingKeys(table_);
+  saved_.next_span = table_.spans.begin_next();
+  spans_ = table_.spans;
+  watch(ShardSave::Keeps::kImages);
+}
+
+SavedTable TableSave::write(OnDamage on_damage) {
+  ChangingRows rows(table_, operation_);
+  for (int s = 0; s < kShards; ++s) {
+    IndexShard& shard = table_.store->shard(s);
+    rows.visit(
+        shard, [this](const RowHeader& header) { return is_wanted(header); },
+        [this](const RowHeader& header, const float* row) { file_.add_row(header, row); },
+        [this, &shard](uint64_t written_below) {
+          {
+            const MutexLock lock(shard.mutex);
+            shard.save->set_written_below(written_below);
+          }
+          if (table_.image_memory.are_many()) write_images();
+        });
+    leave(s);
+  }
+  if (on_damage == OnDamage::kRaise && !rows.damaged().empty()) {
+    throw DamagedRowsError(std::move(rows.damaged()), rows.first_damage());
+  }
+  saved_.skipped = std::move(rows.damaged());
+  std::sort(saved_.skipped.begin(), saved_.skipped.end());
+  if (file_.incremental()) {
+    for (const int64_t key : removed_keys_) file_.add_removed_key(key);
+  }
+  waiting_.write(file_);
+  table_.store->tiers().compact();
+  return std::move(saved_);
+}
+
+void TableSave::write_images() {
+  for (int s = 0; s < kShards; ++s) {
+    ShardSave* const save = shards_[static_cast<size_t>(s)].get();
+    if (save == nullptr) continue;
+    ShardSave::Images images;
+    {
+      const MutexLock lock(table_.store->shard(s).mutex);
+      images = save->take_images();
+    }
+    const size_t row_floats = table_.layout.row_floats();
+    for (size_t i = 0; i < images.headers.size(); ++i) {
+      if (is_wanted(images.headers[i])) {
+        file_.add_row(images.headers[i], images.floats.data() + i * row_floats);
+      }
+    }
+  }
+}
+
+}  // namespace embstore

@@ -1,0 +1,165 @@
+// What a save that is under way keeps of one shard while batches go on: the images of rows that have changed since the save's
+// moment and that the save has not written yet, and the keys that are new since then.
+//
+// Whoever is about to change a row keeps its image here first; whoever inserts a row notes its key. Neither can fail, because
+// a batch reserves room for its keys while it is prepared. A save begins with the apply gate held alone, so no batch is
+// committed beside a save that it was not prepared beside. An image is known by its key, because rows move between tiers.
+//
+// The save writes a shard in the order of the rows' hashes, and says up to which hash it has written. Rows below that hash
+// need no image any more.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "memory/page_vector.h"
+#include "row/key_hash.h"
+#include "row/row_batch.h"
+#include "row/row_layout.h"
+#include "store/index/index.h"
+#include "threads/mutex.h"
+#include "tiers/memory/memory_tier.h"
+
+namespace embstore {
+
+// The bytes that all images of a table take. A save writes images early when they are many, and batches wait for the save when
+// they are too many.
+class ImageMemory {
+ public:
+  void add(size_t bytes) noexcept { bytes_.fetch_add(bytes); }
+  void remove(size_t bytes) noexcept {
+    bytes_.fetch_sub(bytes);
+    const MutexLock lock(mutex_);
+    fewer_.notify_all();
+  }
+  bool are_many() const {
+    return bytes_.load(std::memory_order_relaxed) > many_bytes_.load(std::memory_order_relaxed);
+  }
+  // For tests. REQUIRES: no save is under way.
+  void set_many_bytes(size_t bytes) { many_bytes_.store(bytes); }
+  // REQUIRES: the thread holds no lock but apply gates.
+  void wait_for_room() {
+    if (bytes_.load(std::memory_order_relaxed) <= kMostBytes) [[likely]]
+      return;
+    const MutexLock lock(mutex_);
+    while (bytes_.load() > kMostBytes) fewer_.wait(mutex_);
+  }
+
+ private:
+  static constexpr size_t kMostBytes = size_t{64} << 20;
+
+  std::atomic<size_t> bytes_{0};
+  std::atomic<size_t> many_bytes_{kMostBytes / 2};
+  Mutex mutex_;
+  Condition fewer_;
+};
+
+// Guarded by the shard's mutex.
+class ShardSave {
+ public:
+  // kKeys: only the keys of rows that change are noted.
+  enum class Keeps { kKeys, kImages };
+  struct Images {
+    PageVector<RowHeader> headers;
+    PageVector<float> floats;
+  };
+
+  ShardSave(Keeps keeps, const RowLayout& layout, ImageMemory& memory)
+      : keeps_(keeps), row_floats_(layout.row_floats()), memory_(memory) {}
+  ~ShardSave() { memory_.remove(bytes_of(images_)); }
+  ShardSave(const ShardSave&) = delete;
+  ShardSave& operator=(const ShardSave&) = delete;
+
+  // --- Whoever changes rows.
+  // Room for so many keys, and its return. reserve() throws Error(kStorage) or std::bad_alloc, and has changed nothing then.
+  void reserve(size_t keys);
+  void give_back(size_t keys) noexcept { reserved_ -= keys; }
+  // REQUIRES, of both: room is reserved for the key.
+  void inserts(int64_t key, KeyHash hash) noexcept {
+    if (is_unknown(key, hash)) add(key, kNoImage);
+  }
+  void will_change(const MemoryTier& tier, Slot slot, int64_t key, KeyHash hash) noexcept {
+    if (is_unknown(key, hash)) keep(tier.header(slot, key), tier.rows().row(slot));
+  }
+  void will_change(const RowHeader& header, const float* floats, KeyHash hash) noexcept {
+    if (is_unknown(header.key, hash)) keep(header, floats);
+  }
+
+  // --- The save.
+  struct Known {
+    bool is_known = false;              // whether the row is not what it was at the moment
+    const RowHeader* header = nullptr;  // of its image; null where there is nothing (more) to write
+    const float* floats = nullptr;
+  };
+  Known known(int64_t key) const;
+  // The keys that were noted or have images.
+  std::vector<int64_t> keys() const;
+  // Every row whose sort_hash() is less than this is written.
+  void set_written_below(uint64_t hash) { written_below_ = hash; }
+  // Takes the images of rows that are not written yet. They are the caller's to write.
+  Images take_images();
+
+  // The order in which a save writes the rows of a shard. Not by the half of the hash that chooses the bucket: a restore, which
+  // inserts rows in the order of the file, would fill the buckets of its growing index from one end.
+  static uint32_t sort_hash(KeyHash hash) { return static_cast<uint32_t>(hash >> (32 - kShardBits)); }
+
+ private:
+  static constexpr uint32_t kNoImage = UINT32_MAX;
+  struct Entry {
+    int64_t key;
+    uint32_t image;  // its number in images_
+  };
+
+  bool is_unknown(int64_t key, KeyHash hash) const {
+    return sort_hash(hash) >= written_below_ && find(key) == nullptr;
+  }
+  void keep(const RowHeader& header, const float* floats) noexcept;
+  void add(int64_t key, uint32_t image) noexcept;
+  void link(size_t entry) noexcept;
+  const Entry* find(int64_t key) const;
+  size_t bytes_of(const Images& images) const {
+    return images.headers.size() * (sizeof(RowHeader) + row_floats_ * sizeof(float));
+  }
+
+  const Keeps keeps_;
+  const size_t row_floats_;
+  ImageMemory& memory_;
+  uint64_t written_below_ = 0;
+  size_t reserved_ = 0;  // for batches that are prepared
+  PageVector<Entry> entries_;
+  PageVector<uint32_t> table_;  // open addressing: position in entries_ + 1; 0: empty
+  Images images_;
+};
+
+// The room that one batch has reserved in the saves of its shards; given back at the end.
+class ImageRoom {
+ public:
+  explicit ImageRoom(const Index& index) : index_(index) {}
+  ~ImageRoom() {
+    for (int s = 0; s < kShards; ++s) {
+      const size_t keys = reserved_[static_cast<size_t>(s)];
+      if (keys == 0) continue;
+      IndexShard& shard = index_.shard(s);
+      const MutexLock lock(shard.mutex);
+      if (shard.save != nullptr) shard.save->give_back(keys);
+    }
+  }
+  ImageRoom(const ImageRoom&) = delete;
+  ImageRoom& operator=(const ImageRoom&) = delete;
+
+  void reserve(IndexShard& shard, int number, size_t keys) REQUIRES(shard.mutex) {
+    if (shard.save == nullptr) [[likely]]
+      return;
+    shard.save->reserve(keys);
+    reserved_[static_cast<size_t>(number)] += keys;
+  }
+
+ private:
+  const Index& index_;
+  std::array<size_t, kShards> reserved_{};
+};
+
+}  // namespace embstore

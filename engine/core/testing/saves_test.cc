@@ -1,0 +1,275 @@
+// Saves whose every write to the file is interrupted by batches, look-ups and moves of the same table: what they write is,
+// to the bit, what a save wrote that nobody interrupted. On a save that blocks updates this test would hang.
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "errors/error.h"
+#include "keep/checkpoint/reader.h"
+#include "keep/checkpoint/writer.h"
+#include "table.h"
+#include "testing/check.h"
+
+namespace embstore {
+namespace {
+
+constexpr int kDim = 128;
+constexpr uint64_t kRowBytes = 2 * kDim * sizeof(float);
+constexpr uint64_t kFirstTierRows = 600;
+constexpr uint64_t kKeys = 12'000;
+
+struct Storage {
+  const char* name;
+  std::vector<TierSpec> tiers;
+  FilterSpec filter = NoFilter{};
+};
+
+TierSpec dram(uint64_t rows) { return {"DRAM", std::nullopt, rows * kRowBytes}; }
+TierSpec ssd_hash() {
+  TierSpec tier{"SSDHASH", std::nullopt, std::nullopt};
+  tier.ssd_hash.file_bytes = 1 << 20;  // so that files are compacted
+  tier.ssd_hash.buffer_bytes = 1 << 20;
+  return tier;
+}
+TierSpec pool(uint64_t rows) { return {"PMEM_POOL", std::nullopt, (PoolTier::kHeadroomSlots + rows) * 1280}; }
+
+std::vector<Storage> storages() {
+  const CounterFilterSpec counter{.filter_freq = 2};
+  const BloomFilterSpec bloom{.filter_freq = 2, .max_element_size = 9000, .false_positive_probability = 0.01};
+  return {{"one tier", {dram(100'000)}},
+          {"one tier with a filter", {dram(100'000)}, counter},
+          {"three tiers", {dram(kFirstTierRows), dram(kFirstTierRows), dram(100'000)}},
+          {"SSDHASH", {dram(kFirstTierRows), ssd_hash()}},
+          {"three tiers with a sketch", {dram(kFirstTierRows), dram(kFirstTierRows), ssd_hash()}, bloom},
+          {"a durable pool", {dram(kFirstTierRows), pool(30'000)}},
+          {"a durable pool above SSDHASH with a filter",
+           {dram(kFirstTierRows), pool(6000), ssd_hash()},
+           counter}};
+}
+
+TableSpec table_spec(const Storage& storage, const std::string& path) {
+  TableSpec spec{.name = "saved",
+                 .dim = kDim,
+                 .default_values = std::vector<float>(kDim, 0.25f),
+                 .optimizer = "Adagrad",
+                 .optimizer_params = {{"learning_rate", 0.1}, {"initial_accumulator_value", 0.1}},
+                 .tiers = storage.tiers,
+                 .filter = storage.filter};
+  for (TierSpec& tier : spec.tiers) {
+    if (tier.kind == "PMEM_POOL") tier.path = path;
+    if (tier.kind == "SSDHASH") tier.path = path + ".ssd";
+  }
+  return spec;
+}
+
+// Has something done before each write, which may fail.
+class InterruptedCalls final : public files::FileCalls {
+ public:
+  std::function<bool()> before_write;  // false: the write fails
+
+  ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t offset) override {
+    if (before_write && !before_write()) {
+      errno = EIO;
+      return -1;
+    }
+    return files::FileCalls::pwrite(descriptor, data, bytes, offset);
+  }
+  int fdatasync(int) override { return 0; }
+  int fsync(int) override { return 0; }
+};
+
+// What a file has, in no order.
+struct Contents {
+  std::map<int64_t, std::string> rows;
+  std::set<int64_t> removed;
+  std::map<int64_t, std::string> waiting;
+  std::vector<std::string> sketches;
+};
+
+Contents read_file(const std::string& path) {
+  Contents contents;
+  checkpoint::Reader reader(path);
+  const auto size = static_cast<size_t>(reader.header().record_bytes);
+  while (const std::optional<checkpoint::Reader::Block> block = reader.next()) {
+    const std::string bytes(reinterpret_cast<const char*>(block->payload.data()), block->payload.size());
+    const auto key_at = [&bytes](size_t at) {
+      int64_t key;
+      std::memcpy(&key, bytes.data() + at, sizeof key);
+      return key;
+    };
+    const auto each = [&](size_t record, auto take) {
+      for (size_t at = 0; at < bytes.size(); at += record) take(key_at(at), bytes.substr(at, record));
+    };
+    if (block->kind == checkpoint::kRows) {
+      each(size, [&](int64_t key, std::string row) {
+        check(contents.rows.emplace(key, std::move(row)).second, "a save has a row twice");
+      });
+    } else if (block->kind == checkpoint::kRemovedKeys) {
+      each(sizeof(int64_t), [&](int64_t key, const std::string&) { contents.removed.insert(key); });
+    } else if (block->kind == checkpoint::kWaitingKeys) {
+      each(sizeof(checkpoint::WaitingKeyRecord),
+           [&](int64_t key, std::string waiting) { contents.waiting.emplace(key, std::move(waiting)); });
+    } else if (block->kind == checkpoint::kSketch) {
+      contents.sketches.push_back(bytes);
+    }
+  }
+  return contents;
+}
+
+void check_equal(const Contents& is, const Contents& wanted) {
+  check(is.rows.size() == wanted.rows.size(),
+        "a save has " + std::to_string(is.rows.size()) + " rows of " + std::to_string(wanted.rows.size()));
+  for (const auto& [key, row] : wanted.rows) {
+    const auto found = is.rows.find(key);
+    check(found != is.rows.end(), "a row is missing");
+    check(found->second == row, "row " + std::to_string(key) + " is not what it was at the moment");
+  }
+  check(is.removed == wanted.removed, "other keys are said to be removed");
+  check(is.waiting == wanted.waiting && is.sketches == wanted.sketches, "other keys wait");
+}
+
+class Scene {
+ public:
+  Scene(const Storage& storage, uint64_t seed)
+      : table_(table_spec(storage, directory_ / "rows")),
+        copy_(table_spec({"", {dram(200'000)}, storage.filter}, "")),
+        random_(seed) {
+    if (seed % 2 == 0) table_.parts().image_memory.set_many_bytes(size_t{1} << 20);
+  }
+
+  void run() {
+    for (int batch = 0; batch < 20; ++batch) apply(1500);
+    const uint64_t steps = scenes(14);
+    for (uint64_t step = 0; step < steps; ++step) {
+      for (uint64_t call = below(4); call != 0; --call) work();
+      if (below(4) == 0) table_.drop(some_keys(40));
+      if (below(4) == 0) fail_to_save();
+      save();
+    }
+    check(interruptions_ > steps, "too few interruptions for this test");
+    check(applies_beside_ > steps, "too few batches beside saves");
+    table_.drain();
+  }
+
+ private:
+  uint64_t below(uint64_t end) { return random_() % end; }
+
+  std::vector<int64_t> some_keys(uint64_t count) {
+    std::vector<int64_t> ids(count);
+    const uint64_t range = below(2) == 0 ? 300 : kKeys;
+    for (int64_t& id : ids) id = static_cast<int64_t>(below(range) * 0x5851f42d4c957f2dULL);
+    return ids;
+  }
+  void apply(uint64_t count) {
+    const std::vector<int64_t> ids = some_keys(count);
+    std::vector<float> gradients(ids.size() * kDim);
+    for (float& gradient : gradients) gradient = static_cast<float>(below(1000)) / 1000;
+    table_.apply_gradients(ids, gradients.data(), std::nullopt);
+  }
+  void work() {
+    std::vector<float> rows(500 * kDim);
+    switch (below(6)) {
+      case 0:
+      case 1: return apply(1 + below(400));
+      case 2: return apply(400);
+      case 3: return table_.lookup(some_keys(500), rows.data(), /*train=*/false);
+      case 4: return table_.drain();  // what was served is counted, and rows move
+      default: {
+        const std::vector<int64_t> ids = some_keys(100);
+        table_.prepare_apply(ids, rows.data());
+      }
+    }
+  }
+  bool interrupt(bool fails) {
+    ++interruptions_;
+    for (int call = 0; call < 4; ++call) work();
+    const int64_t applied = table_.apply_count();
+    check(applied >= begun_at_, "an update was lost");
+    applies_beside_ += static_cast<uint64_t>(applied - begun_at_);
+    return !fails || below(3) != 0;
+  }
+
+  // A file of the table, at whose writes `before_write` is asked.
+  struct Saved {
+    std::string path;
+    SavedTable table;
+  };
+  Saved write(std::function<bool()> before_write) {
+    const std::string path = directory_ / ("save-" + std::to_string(saves_++));
+    checkpoint::Writer file(
+        path, RowLayout(kDim, 1),
+        {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = !chain_.empty()}, calls_);
+    begun_at_ = table_.apply_count();
+    calls_.before_write = std::move(before_write);
+    try {
+      SavedTable saved = table_.save(file, {}, /*waiting_keys=*/true);
+      calls_.before_write = nullptr;
+      file.finish();
+      return {path, std::move(saved)};
+    } catch (const Error&) {
+      calls_.before_write = nullptr;
+      throw;
+    }
+  }
+
+  void fail_to_save() {
+    try {
+      write([this] { return interrupt(/*fails=*/true); });
+    } catch (const Error& error) {
+      check(error.kind() == ErrorKind::kStorage, error.what());
+    }
+  }
+
+  void save() {
+    if (chain_.size() > 5) chain_.clear();
+    const Saved quiet = write(nullptr);
+    const ExportedRows rows = table_.export_rows();
+    const Saved interrupted = write([this] { return interrupt(/*fails=*/false); });
+    check_equal(read_file(interrupted.path), read_file(quiet.path));
+    const TableState &is = interrupted.table.state, &wanted = quiet.table.state;
+    check(is.apply_count == wanted.apply_count && is.clock == wanted.clock, "the state is another");
+    check(interrupted.table.rows_left == rows.keys.size(), "a save says another number of rows");
+    table_.save_succeeded(interrupted.table.next_span);
+    chain_.insert(chain_.begin(), {interrupted.path});
+    copy_.restore({.number = 0, .count = 1}, chain_, is, /*waiting_keys=*/true);
+    const ExportedRows restored = copy_.export_rows();
+    check(restored.keys == rows.keys && restored.values == rows.values && restored.slots == rows.slots &&
+              restored.frequencies == rows.frequencies && restored.versions == rows.versions,
+          "a chain of saves has other rows than the table at the moment of the last");
+  }
+
+  const TemporaryDirectory directory_;
+  InterruptedCalls calls_;
+  Table table_;
+  Table copy_;
+  std::mt19937_64 random_;
+  checkpoint::Chain chain_;
+  int64_t begun_at_ = 0;
+  uint64_t saves_ = 0;
+  uint64_t interruptions_ = 0;
+  uint64_t applies_beside_ = 0;
+};
+
+}  // namespace
+}  // namespace embstore
+
+int main(int argc, char** argv) {
+  const uint64_t first = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1;
+  const uint64_t seeds = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 2;
+  for (const embstore::Storage& storage : embstore::storages()) {
+    for (uint64_t seed = first; seed < first + seeds; ++seed) {
+      embstore::tested_case() = std::string(storage.name) + ", seed " + std::to_string(seed);
+      embstore::Scene(storage, seed).run();
+    }
+  }
+  std::printf("held: saves beside updates\n");
+  return 0;
+}

@@ -1,0 +1,273 @@
+"""Saves while other threads train: what is saved is the variable between two of its batches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import embstore as es
+
+KEYS = 3000
+DIM = 4
+
+
+def variable(
+    storage_type: es.StorageType,
+    path: Path,
+    partition_num: int = 1,
+    *,
+    dim: int = DIM,
+    filter_freq: int | None = None,
+    evict_option: es.GlobalStepEvict | es.L2WeightEvict | None = None,
+    durability: str | None = None,
+) -> es.EmbeddingVariable:
+    path.mkdir(exist_ok=True)
+    rows = {0: (100_000,), 1: (400, 100_000), 2: (400, 600, 100_000)}[storage_type.name.count("_")]
+    sizes = [2 * dim * 4 * count // partition_num for count in rows]
+    if durability is not None:
+        sizes[1] = 16 << 20  # with what the pool's checkpoints keep
+    return es.get_embedding_variable(
+        "var",
+        dim,
+        initializer=es.initializers.TruncatedNormal(seed=3),
+        optimizer=es.optimizers.Adagrad(learning_rate=0.1),
+        ev_option=es.EmbeddingVariableOption(
+            storage_option=es.StorageOption(
+                storage_type,
+                None if storage_type is es.StorageType.DRAM else str(path),
+                sizes,
+                durability=durability,
+            ),
+            filter_option=None if filter_freq is None else es.CounterFilter(filter_freq),
+            evict_option=evict_option,
+        ),
+        partition_num=partition_num,
+    )
+
+
+class Batches:
+    """Batches of one seed: which ids, and gradients that no two batches have in common.
+
+    The range of cold ids moves on, so there are always new keys, and keys that come no more.
+    """
+
+    def __init__(self, seed: int, dim: int = DIM, keys: int = KEYS, pace: int = 5) -> None:
+        self._seed, self._dim, self._keys, self._pace = seed, dim, keys, pace
+
+    def __call__(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        rng = np.random.default_rng([self._seed, number])
+        size = int(rng.integers(1, 400))
+        hot = -1 - rng.zipf(1.3, size) % 50
+        first = number * self._pace
+        cold = rng.integers(first, first + self._keys, size)
+        ids = np.where(rng.random(size) < 0.3, hot, cold).astype(np.int64)
+        return ids, rng.random((size, self._dim), np.float32) - np.float32(0.5)
+
+
+def applied(var: es.EmbeddingVariable) -> int:
+    return var._shards[0].apply_count()
+
+
+def check_same(told: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    assert told.keys() == wanted.keys()
+    for name, values in wanted.items():
+        np.testing.assert_array_equal(told[name], values, err_msg=name)
+
+
+class Trainer:
+    """Trains batches in another thread, one after the other, and reads as it goes.
+
+    Within its scope at least one batch is trained before, and some while what stands there runs.
+    """
+
+    def __init__(self, var: es.EmbeddingVariable, batches: Batches) -> None:
+        self._var, self._batches = var, batches
+        self.number = 0  # of batches that were trained
+        self.overlapped = 0  # of those that were trained within scopes
+        self._error: BaseException | None = None
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                ids, gradients = self._batches(self.number)
+                self._var.lookup(ids[::2])
+                self._var.lookup(ids, train=True)
+                self._var.apply_gradients(ids, gradients)
+                self.number += 1
+                self._trained.set()
+        except BaseException as error:
+            self._error = error
+            self._trained.set()
+
+    def __enter__(self) -> Trainer:
+        self._stop, self._trained = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        self._trained.wait()
+        self._before = self.number
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.overlapped += self.number - self._before
+        self._stop.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+
+class Plain:
+    """A variable that trains the same batches alone, as far as somebody else got."""
+
+    def __init__(self, var: es.EmbeddingVariable, batches: Batches) -> None:
+        self.var, self._batches, self._trained = var, batches, 0
+
+    def train_until(self, number: int) -> None:
+        assert number >= self._trained
+        for n in range(self._trained, number):
+            self.var.apply_gradients(*self._batches(n))
+        self._trained = number
+
+
+def check_chains(
+    tmp_path: Path,
+    var: es.EmbeddingVariable,
+    plain_var: es.EmbeddingVariable,
+    batches: Batches,
+    saves: int = 12,
+) -> None:
+    """After every save, a variable that trains the same batches has the rows that are restored."""
+    plain, trainer = Plain(plain_var, batches), Trainer(var, batches)
+    chain: list[Path] = []
+    for n in range(saves):
+        path = tmp_path / f"save-{n}"
+        with trainer:
+            step = trainer.number
+            if n % 4 == 0:
+                es.save(path, [var], step)
+                chain = [path]
+            else:
+                es.save_incremental(path, [var], step)
+                chain.append(path)
+        with variable(es.StorageType.DRAM, tmp_path, dim=plain_var.dim) as restored:
+            es.restore(chain[0], [restored], incremental=chain[1:])
+            plain.train_until(applied(restored))
+            if plain_var.ev_option.evict_option is not None:
+                es.save(tmp_path / "plain", [plain_var], step)  # which evicts
+            check_same(restored.export(), plain_var.export())
+        plain.train_until(trainer.number)
+        check_same(var.export(), plain_var.export())
+    assert trainer.overlapped > saves
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("storage_type", "partition_num"),
+    [
+        (es.StorageType.DRAM, 1),
+        (es.StorageType.DRAM, 3),
+        (es.StorageType.DRAM_SSDHASH, 1),
+        (es.StorageType.DRAM_SSDHASH, 3),
+        (es.StorageType.DRAM_LEVELDB, 1),
+        (es.StorageType.DRAM_PMEM, 2),
+        (es.StorageType.DRAM_PMEM_SSDHASH, 2),
+    ],
+)
+def test_a_chain_of_saves_is_the_variable_between_two_batches(
+    tmp_path: Path, storage_type: es.StorageType, partition_num: int, seed: int
+) -> None:
+    with (
+        variable(storage_type, tmp_path / "rows", partition_num) as var,
+        variable(es.StorageType.DRAM, tmp_path) as plain,
+    ):
+        check_chains(tmp_path, var, plain, Batches(seed))
+
+
+@pytest.mark.parametrize(
+    "storage_type", [es.StorageType.DRAM_PMEM, es.StorageType.DRAM_PMEM_SSDHASH]
+)
+def test_a_chain_of_saves_beside_checkpoints_of_a_pool(
+    tmp_path: Path, storage_type: es.StorageType
+) -> None:
+    """The pool's checkpoints keep copies of rows too, of other moments than the saves."""
+    done = threading.Event()
+
+    def persist() -> None:
+        for _ in range(100):
+            es.persist([var], tmp_path / "checkpoints")
+            if done.is_set():
+                break
+
+    with (
+        variable(storage_type, tmp_path / "rows", 2, durability="checkpoint") as var,
+        variable(es.StorageType.DRAM, tmp_path) as plain,
+    ):
+        persister = threading.Thread(target=persist)
+        persister.start()
+        try:
+            check_chains(tmp_path, var, plain, Batches(5))
+        finally:
+            done.set()
+            persister.join()
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("storage_type", "partition_num"),
+    [(es.StorageType.DRAM, 1), (es.StorageType.DRAM, 2), (es.StorageType.DRAM_SSDHASH, 2)],
+)
+def test_more_rows_change_than_a_save_keeps_in_memory(
+    tmp_path: Path, storage_type: es.StorageType, partition_num: int
+) -> None:
+    """Rows of 16 KiB: a save keeps 64 MiB of them at most, and writes them from 32 MiB on."""
+    dim = 2048
+    with (
+        variable(storage_type, tmp_path / "rows", partition_num, dim=dim) as var,
+        variable(es.StorageType.DRAM, tmp_path, dim=dim) as plain,
+    ):
+        check_chains(tmp_path, var, plain, Batches(7, dim, keys=6000), saves=4)
+
+
+@pytest.mark.parametrize(
+    "rule", [es.GlobalStepEvict(3), es.L2WeightEvict(0.9)], ids=["steps", "weights"]
+)
+@pytest.mark.parametrize(
+    "storage_type", [es.StorageType.DRAM, es.StorageType.DRAM_SSDHASH, es.StorageType.DRAM_PMEM]
+)
+def test_rows_are_evicted_between_two_batches(
+    tmp_path: Path, storage_type: es.StorageType, rule: es.GlobalStepEvict | es.L2WeightEvict
+) -> None:
+    """Rows that go are those of the same moment, though others change, and come again, beside."""
+    with (
+        variable(storage_type, tmp_path / "rows", 2, evict_option=rule) as var,
+        variable(es.StorageType.DRAM, tmp_path, evict_option=rule) as plain,
+    ):
+        check_chains(tmp_path, var, plain, Batches(11, keys=800))
+
+
+def test_waiting_keys_are_those_between_two_batches(tmp_path: Path) -> None:
+    batches = Batches(13)
+    ids = np.arange(-60, 40_000)
+    with (
+        variable(es.StorageType.DRAM_SSDHASH, tmp_path / "rows", 2, filter_freq=4) as var,
+        variable(es.StorageType.DRAM, tmp_path, filter_freq=4) as plain_var,
+    ):
+        plain, trainer = Plain(plain_var, batches), Trainer(var, batches)
+        for _ in range(10):
+            with trainer:
+                es.save(tmp_path / "saves", [var], 0)
+            with variable(es.StorageType.DRAM, tmp_path, filter_freq=4) as restored:
+                es.restore(tmp_path / "saves", [restored])
+                plain.train_until(applied(restored))
+                check_same(restored.export(), plain_var.export())
+                for told, wanted in (
+                    (restored.get_frequency(ids), plain_var.get_frequency(ids)),
+                    (restored.get_version(ids), plain_var.get_version(ids)),
+                ):
+                    np.testing.assert_array_equal(told, wanted)
+    assert trainer.overlapped > 10
