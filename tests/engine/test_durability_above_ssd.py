@@ -103,6 +103,7 @@ def test_places_that_checkpoints_hold_come_free_with_the_next(place: Path) -> No
 def test_files_of_checkpoints_are_not_taken_for_a_variable_without_them(place: Path) -> None:
     with durable(place) as variable:
         train(variable, range(50))
+        variable.drain()  # so that some rows lie in files
         es.persist([variable], place / "checkpoints")
     own = place / "table.ssdhash"
     with pytest.raises(EmbStoreError, match=own.name):
@@ -131,6 +132,7 @@ def test_a_pool_of_an_earlier_version_above_leveldb_is_refused_and_says_where_it
 def test_files_that_are_missing_are_told_and_the_pool_stays(place: Path) -> None:
     with durable(place) as variable:
         train(variable, range(50))
+        variable.drain()  # so that some rows lie in files
         es.persist([variable], place / "checkpoints")
     own = place / "table.ssdhash"
     own.rename(place / "elsewhere")
