@@ -12,9 +12,9 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <set>
-#include <map>
 #include <string>
 
 #include "file_table.h"
