@@ -1,6 +1,8 @@
 #include "keep/replacement.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <string>
 #include <thread>
 
@@ -62,10 +64,30 @@ void Replacement::put(const RowBatch& rows) {
   operation_.refresh();
 }
 
+void Replacement::expect(std::vector<Rank> sample, size_t step) {
+  constexpr double kFewest = 1000;  // of the sample that tell anything of a tier's rows
+  double rows = 0;                  // of the tiers so far
+  for (size_t t = 0; t + 1 < store_.tiers().size(); ++t) {
+    const uint64_t capacity = store_.tiers().capacity_rows(t);
+    if (capacity == kUnlimitedRows) return;
+    rows += static_cast<double>(capacity);
+    const double expected = rows / static_cast<double>(step);
+    // Rather too many rows, which move down in the end, than too few: six standard deviations, and some.
+    const auto most = static_cast<size_t>(1.05 * expected + 6 * std::sqrt(expected));
+    if (expected < kFewest || most >= sample.size()) continue;
+    const auto least = sample.begin() + static_cast<ptrdiff_t>(most);
+    std::nth_element(sample.begin(), least, sample.end(), std::greater<>());
+    floors_[t] = *least;
+  }
+}
+
+Rank Replacement::rank_of(uint64_t count, uint64_t stamp) const {
+  return Rank::of(table_.mover->strategy(), count, std::max(stamp, AccessClock::kFirstStamp));
+}
+
 size_t Replacement::tier_for(const RowHeader& header) const {
   if (!table_.mover) return 0;
-  const Rank rank = Rank::of(table_.mover->strategy(), header.frequency + header.served,
-                             std::max(header.stamp, AccessClock::kFirstStamp));
+  const Rank rank = rank_of(header.frequency + header.served, header.stamp);
   size_t t = 0;
   while (t + 1 < floors_.size() && floors_[t] && rank <= *floors_[t]) ++t;
   return t;

@@ -31,6 +31,13 @@ class Replacement {
   // Removes every row and forgets every waiting key.
   void clear();
 
+  // The rows that will be put in rank as these do, of which each stands for `step` of them. Tells beforehand in which tier a
+  // row will be.
+  void expect(std::vector<Rank> sample, size_t step);
+  // Whether that is of use.
+  bool has_lower_tiers() const { return table_.mover != nullptr; }
+  Rank rank_of(uint64_t count, uint64_t stamp) const;
+
   // Puts rows in; those whose key has a row already are left out. Each goes to the tier where it will be in
   // the end, as far as can be told from the rows so far; the others are moved down when it can be.
   // Throws Error(kStoreFull).

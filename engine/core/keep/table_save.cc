@@ -1,7 +1,9 @@
 #include "keep/table_save.h"
 
 #include <algorithm>
+#include <bit>
 #include <exception>
+#include <numeric>
 #include <utility>
 
 #include "access/phase.h"
@@ -17,10 +19,45 @@ constexpr size_t kRowsUnderMutex = 64;
 
 struct RowSpot {
   int64_t key;
-  uint32_t sort_hash;
   RowRef ref;  // where the row was when its shard was looked through
 };
 static_assert(sizeof(RowSpot) == 16);
+
+// The rows of a shard, in groups of about `most` rows. Group g has those whose sort_hash() begins with the bits of g.
+class GroupedSpots {
+ public:
+  GroupedSpots(IndexShard& shard, size_t most) {
+    std::vector<RowSpot> unordered;
+    {
+      const MutexLock lock(shard.mutex);
+      unordered.reserve(shard.entries());
+      shard.for_each([&unordered](int64_t key, RowRef ref) { unordered.push_back({key, ref}); });
+    }
+    bits_ = static_cast<int>(std::bit_width(unordered.size() / most));
+    ends_.assign(size_t{1} << bits_, 0);
+    for (const RowSpot& spot : unordered) ++ends_[group_of(spot)];
+    std::exclusive_scan(ends_.begin(), ends_.end(), ends_.begin(), size_t{0});
+    spots_.resize(unordered.size());
+    for (const RowSpot& spot : unordered) spots_[ends_[group_of(spot)]++] = spot;
+  }
+
+  size_t count() const { return ends_.size(); }
+  std::span<const RowSpot> group(size_t g) const {
+    const size_t first = g == 0 ? 0 : ends_[g - 1];
+    return std::span(spots_).subspan(first, ends_[g] - first);
+  }
+  // Every row of groups up to g has a lower sort_hash() than this.
+  uint64_t end_hash(size_t g) const { return static_cast<uint64_t>(g + 1) << (32 - bits_); }
+
+ private:
+  size_t group_of(const RowSpot& spot) const {
+    return static_cast<size_t>(uint64_t{ShardSave::sort_hash(hash_key(spot.key))} >> (32 - bits_));
+  }
+
+  int bits_ = 0;
+  std::vector<RowSpot> spots_;
+  std::vector<size_t> ends_;  // by group
+};
 
 // Reads rows of one shard while batches change them and moves go on: as they were at the moment of the save that keeps
 // images, or as they are.
@@ -29,23 +66,18 @@ class ChangingRows {
   ChangingRows(const TableParts& table, Operation& operation)
       : store_(*table.store), operation_(operation), rows_(store_.layout()), batch_(store_.start_batch()) {}
 
-  // Visits the rows that `is_wanted` says, some at a time, in the order of their hashes. Calls after_some(hash) when all rows
-  // of lower hashes were visited.
+  // Visits the rows that `is_wanted` says, a group at a time. Calls after_some(hash) when all rows of lower hashes were
+  // visited.
   template <class IsWanted, class Visit, class AfterSome>
   void visit(IndexShard& shard, IsWanted is_wanted, Visit visit_row, AfterSome after_some) {
-    std::vector<RowSpot> spots = spots_of(shard);
-    const size_t most = rows_at_a_time(store_.layout());
-    for (size_t first = 0; first < spots.size();) {
-      size_t end = std::min(first + most, spots.size());
-      while (end < spots.size() && spots[end].sort_hash == spots[end - 1].sort_hash) ++end;
-      const uint64_t next_hash = end < spots.size() ? uint64_t{spots[end].sort_hash} : UINT64_MAX;
-      read(shard, std::span(spots).subspan(first, end - first), is_wanted);
+    const GroupedSpots spots(shard, rows_at_a_time(store_.layout()));
+    for (size_t g = 0; g < spots.count(); ++g) {
+      read(shard, spots.group(g), is_wanted);
       for (size_t i = 0; i < rows_.size(); ++i) {
         if (is_read_[i]) visit_row(rows_.header(i), rows_.row(i));
       }
       operation_.refresh();
-      after_some(next_hash);
-      first = end;
+      after_some(spots.end_hash(g));
     }
   }
 
@@ -54,25 +86,8 @@ class ChangingRows {
   const std::string& first_damage() const { return first_damage_; }
 
  private:
-  static std::vector<RowSpot> spots_of(IndexShard& shard) {
-    std::vector<RowSpot> spots;
-    {
-      const MutexLock lock(shard.mutex);
-      spots.reserve(shard.entries());
-      shard.for_each([&spots](int64_t key, RowRef ref) {
-        spots.push_back({key, ShardSave::sort_hash(hash_key(key)), ref});
-      });
-    }
-    std::sort(spots.begin(), spots.end(),
-              [](const RowSpot& a, const RowSpot& b) { return a.sort_hash < b.sort_hash; });
-    return spots;
-  }
-
   template <class IsWanted>
-  void read(IndexShard& shard, std::span<RowSpot> spots, IsWanted is_wanted) {
-    // In the order in which tiers read rows fastest.
-    std::sort(spots.begin(), spots.end(),
-              [](const RowSpot& a, const RowSpot& b) { return a.ref.raw() < b.ref.raw(); });
+  void read(IndexShard& shard, std::span<const RowSpot> spots, IsWanted is_wanted) {
     rows_.resize(spots.size());
     is_read_.assign(spots.size(), false);
     pending_.clear();
@@ -85,6 +100,9 @@ class ChangingRows {
         if (!take_without_file(shard, i, spots[i].key, is_wanted, phase)) pending_.push_back(i);
       }
     }
+    // In the order in which files are read fastest.
+    std::sort(pending_.begin(), pending_.end(),
+              [&spots](size_t a, size_t b) { return spots[a].ref.raw() < spots[b].ref.raw(); });
     while (!pending_.empty()) read_pending(shard, spots, is_wanted);
   }
 

@@ -24,6 +24,8 @@ class Reader {
 
   const std::string& path() const { return file_.path(); }
   const FileHeader& header() const { return header_; }
+  // It has no more rows than that.
+  uint64_t most_rows() const { return size_bytes_ / header_.record_bytes; }
 
   struct Block {
     BlockKind kind;
@@ -32,6 +34,24 @@ class Reader {
   };
   // The next block; nothing after the last, once it is sure that the file ends as it should.
   std::optional<Block> next();
+
+  // Visits one row of every `step` of the file's, without checking it.
+  template <class Visit>
+  void sample_rows(size_t step, Visit visit_row) const {
+    size_t row = 0;  // of the next block
+    for (uint64_t at = sizeof(FileHeader);;) {
+      BlockHeader block;
+      if (file_.read_at(&block, sizeof block, at) < sizeof block || block.kind == kEnd) return;
+      at += sizeof block;
+      for (; block.kind == kRows && row < block.count; row += step) {
+        RowRecord record;
+        if (file_.read_at(&record, sizeof record, at + row * header_.record_bytes) < sizeof record) return;
+        visit_row(record);
+      }
+      if (block.kind == kRows) row -= block.count;
+      at += block.payload_bytes;
+    }
+  }
 
   // REQUIRES: next() has returned nothing.
   FileSummary summary() const { return {offset_, checksum_, found_}; }

@@ -149,9 +149,29 @@ void verify_partition(const Reader& reader, const Reader::Block& block) {
   }
 }
 
+// Has the table know what will rank highest before it is put in: files have rows in any order. Of a chain of several saves
+// nobody knows yet which rows count.
+void tell_ranks(Replacement& table, Partition partition, const Chain& chain) {
+  constexpr size_t kMostSampled = size_t{1} << 16;
+  if (!table.has_lower_tiers() || chain.size() != 1) return;
+  const std::span<const std::string> files = files_for(chain.front(), partition);
+  uint64_t most_rows = 0;
+  for (const std::string& path : files) most_rows += Reader(path).most_rows();
+  const size_t step = most_rows / kMostSampled + 16;
+  std::vector<Rank> sample;
+  for (const std::string& path : files) {
+    Reader(path).sample_rows(step, [&](const RowRecord& row) {
+      if (partition_of(row.key, partition.count) != partition.number) return;
+      sample.push_back(table.rank_of(row.frequency + row.served, row.stamp));
+    });
+  }
+  table.expect(std::move(sample), step);
+}
+
 }  // namespace
 
 void restore_files(Replacement& table, Partition partition, const Chain& chain, bool waiting_keys) {
+  tell_ranks(table, partition, chain);
   Keys removed_later;
   for (size_t save = 0; save < chain.size(); ++save) {
     Keys removed;
