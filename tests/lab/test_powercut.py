@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from powercut_programs import EXAMPLES, cases_program, compiled, loads_libpmem
 
+from pmemlab.errors import LabError
 from pmemlab.powercut.campaign import run_tries, try_mutation
 from pmemlab.powercut.experiment import CommandRecovery, Experiment
 from pmemlab.powercut.fixture import PowerCut
@@ -361,14 +362,25 @@ def test_a_program_that_loads_libpmem_by_itself_gets_the_library(power_cut: Powe
     assert max(persisted) == loads_libpmem.BYTES
 
 
-def test_a_forked_child_makes_nothing_durable(power_cut: PowerCut) -> None:
+def test_what_a_forked_child_stored_is_durable_when_its_parent_persists_it(
+    power_cut: PowerCut,
+) -> None:
     seen: list[int] = []
-    results = power_cut(
-        loads_libpmem.fork_and_store,
+    power_cut(
+        loads_libpmem.store_in_a_forked_child,
         sevens_in(seen),
         prepare=loads_libpmem.make,
-        points=("exit",),
         tries=12,
     )
-    assert results.ended_early == 0
     assert min(seen) == 0
+    assert max(seen) == loads_libpmem.BYTES
+
+
+def test_a_forked_child_that_persists_is_an_error(power_cut: PowerCut) -> None:
+    with pytest.raises(LabError, match=r"pmem_persist of .* in a forked child"):
+        power_cut.results(
+            loads_libpmem.persist_in_a_forked_child,
+            sevens_in([]),
+            prepare=loads_libpmem.make,
+            tries=2,
+        )

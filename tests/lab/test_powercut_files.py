@@ -11,6 +11,7 @@ import pytest
 from powercut_programs import saves
 from powercut_programs.saves import BYTES
 
+from pmemlab.errors import LabError
 from pmemlab.powercut import functions
 from pmemlab.powercut.fixture import PowerCut
 
@@ -72,6 +73,37 @@ def is_before_or_after(medium: Path, output: str) -> None:
         assert data == b"\x01" * 100
 
 
+def records_are_whole(medium: Path, output: str) -> None:
+    path = medium / "header"
+    data = path.read_bytes() if path.exists() else b""
+    count = data[0] if data else 0
+    assert count >= last(output)
+    for number in range(1, count + 1):
+        record = data[number * saves.RECORD : (number + 1) * saves.RECORD]
+        assert record.count(number) == saves.RECORD, f"record {number} isn't whole"
+
+
+def newest_content_is_there(medium: Path, output: str) -> None:
+    if not last(output):
+        return
+    data = (medium / "state").read_bytes()
+    if data and data == bytes([data[0]]) * len(data):
+        assert data[0] >= last(output)
+
+
+def tail_was_told(medium: Path, output: str) -> None:
+    if not last(output):
+        return
+    data = (medium / "state").read_bytes()
+    assert len(data) == BYTES
+    assert min(data[-100:]) >= last(output)
+
+
+def moved_saves_are_there(medium: Path, output: str) -> None:
+    for number in range(1, last(output) + 1):
+        assert number_in(medium / "to" / f"save{number}") == number
+
+
 Program = Callable[[Path], None]
 Check = Callable[[Path, str], None]
 
@@ -85,6 +117,13 @@ Check = Callable[[Path, str], None]
         (saves.append, log_has_what_was_told),
         (saves.keep_two_saves, some_save_is_whole),
         (saves.shorten, is_before_or_after),
+        (saves.sync_data_and_header, records_are_whole),
+        (saves.sync_data_and_header_by_the_call, records_are_whole),
+        (saves.append_by_dsync, log_has_what_was_told),
+        (saves.write_anew_by_dsync, newest_content_is_there),
+        (saves.grow_a_mapping, tail_was_told),
+        (saves.make_a_mapping_writable, tail_was_told),
+        (saves.move_between_folders, moved_saves_are_there),
     ],
 )
 def test_what_is_synced_in_the_right_order_is_never_lost(
@@ -104,6 +143,9 @@ def test_what_is_synced_in_the_right_order_is_never_lost(
         (saves.save_in_place, newest_save_is_whole),
         (saves.save_in_a_new_folder_that_is_lost, newest_folder_is_whole),
         (saves.append_without_sync, log_has_what_was_told),
+        (saves.sync_header_only, records_are_whole),
+        (saves.sync_header_only_by_the_call, records_are_whole),
+        (saves.move_between_folders_and_sync_one, moved_saves_are_there),
     ],
 )
 def test_what_is_not_synced_or_too_late_is_caught(
@@ -173,9 +215,20 @@ def test_writes_by_other_ways_may_be_lost_too(power_cut: PowerCut) -> None:
         if (medium / "target").exists():
             sizes.add((medium / "target").read_bytes().count(1))
 
-    power_cut(saves.write_by_other_ways, look, tries=60)
+    power_cut(saves.write_by_other_ways, look, tries=120)
     assert 0 in sizes
     assert BYTES in sizes
+
+
+@pytest.mark.parametrize(
+    ("program", "call"),
+    [(saves.sync_in_a_forked_child, "fsync"), (saves.rename_in_a_forked_child, "rename")],
+)
+def test_a_forked_child_that_changes_the_medium_is_an_error(
+    power_cut: PowerCut, program: Program, call: str
+) -> None:
+    with pytest.raises(LabError, match=rf"{call} of .*/state in a forked child"):
+        power_cut.results(program, newest_save_is_whole, tries=1)
 
 
 def test_the_replay_of_a_function_s_failure_is_a_command(

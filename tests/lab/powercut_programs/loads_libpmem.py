@@ -44,10 +44,20 @@ def store_and_persist(medium: Path) -> None:
     print("durable", flush=True)
 
 
-def fork_and_store(medium: Path) -> None:
-    """The child's drain is nothing to the parent, and its end is no cut point."""
+def store_in_a_forked_child(medium: Path) -> None:
+    """What the child stores is its parent's to persist, and its end is no cut point."""
     pmem, address = _map(medium)
-    ctypes.memset(address, 7, BYTES)
+    child = os.fork()
+    if child == 0:
+        ctypes.memset(address, 7, BYTES)
+        os._exit(0)
+    os.waitpid(child, 0)
+    pmem.pmem_persist(ctypes.c_void_p(address), ctypes.c_size_t(BYTES))
+    print("durable", flush=True)
+
+
+def persist_in_a_forked_child(medium: Path) -> None:
+    pmem, address = _map(medium)
     child = os.fork()
     if child == 0:
         pmem.pmem_persist(ctypes.c_void_p(address), ctypes.c_size_t(BYTES))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 from pathlib import Path
+from typing import Literal
 
 SAVES = 3
 BYTES = 20000
@@ -140,6 +142,144 @@ def write_by_other_ways(medium: Path) -> None:
         os.sendfile(written.fileno(), read.fileno(), 0, BYTES)
     with target.open("r+b") as file, mmap.mmap(file.fileno(), BYTES) as mapped:
         mapped[:100] = b"\x01" * 100
+
+
+# --- Records of a header, which says how many bytes count, and of data, synced by several ways.
+
+RECORDS = 6
+RECORD = 8192
+
+
+def append_records(medium: Path, *, syncs_data: bool, by: Literal["descriptor", "call"]) -> None:
+    """Data by one descriptor, the header by another, which is durable when its write returns."""
+    header = os.open(medium / "header", os.O_RDWR | os.O_CREAT)
+    flags = os.O_DSYNC if by == "descriptor" else 0
+    data = os.open(medium / "header", os.O_RDWR)
+    synced = os.open(medium / "header", os.O_RDWR | flags)
+    os.pwrite(header, bytes(RECORD), 0)
+    os.fsync(header)
+    sync_folder(medium)
+    for number in range(1, RECORDS + 1):
+        os.pwrite(data, bytes([number]) * RECORD, number * RECORD)
+        if syncs_data:
+            os.fdatasync(data)
+        if by == "descriptor":
+            os.pwrite(synced, bytes([number]), 0)
+        else:
+            os.pwritev(synced, [bytes([number])], 0, os.RWF_DSYNC)
+        print(number, flush=True)
+
+
+def sync_header_only(medium: Path) -> None:
+    append_records(medium, syncs_data=False, by="descriptor")
+
+
+def sync_header_only_by_the_call(medium: Path) -> None:
+    append_records(medium, syncs_data=False, by="call")
+
+
+def sync_data_and_header(medium: Path) -> None:
+    append_records(medium, syncs_data=True, by="descriptor")
+
+
+def sync_data_and_header_by_the_call(medium: Path) -> None:
+    append_records(medium, syncs_data=True, by="call")
+
+
+def append_by_dsync(medium: Path) -> None:
+    """Appends, through Python's buffer too, to a file that is synced at each write."""
+    descriptor = os.open(medium / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_DSYNC)
+    sync_folder(medium)
+    with os.fdopen(descriptor, "ab") as file:
+        for number in range(1, 20):
+            file.write(bytes([number]) * 1000)
+            file.flush()
+            print(number, flush=True)
+
+
+def write_anew_by_dsync(medium: Path) -> None:
+    """Replaces a longer content by a shorter one."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DSYNC
+    for number in range(1, SAVES + 1):
+        descriptor = os.open(medium / "state", flags)
+        sync_folder(medium)
+        os.write(descriptor, bytes([number]) * (BYTES - number))
+        os.close(descriptor)
+        print(number, flush=True)
+
+
+def grow_a_mapping(medium: Path) -> None:
+    with (medium / "state").open("w+b") as file:
+        file.truncate(4096)
+        with mmap.mmap(file.fileno(), 4096) as mapped:
+            mapped.resize(BYTES)
+            mapped[:] = bytes([1]) * BYTES
+            mapped.flush()
+        os.fsync(file.fileno())
+        mapped = mmap.mmap(file.fileno(), 4096)
+        mapped.resize(BYTES)
+        sync_folder(medium)
+        print(1, flush=True)
+        for number in range(2, 9):
+            mapped[BYTES - 100 :] = bytes([number]) * 100
+            mapped.flush(4096 * 4, BYTES - 4096 * 4)
+            print(number, flush=True)
+
+
+def make_a_mapping_writable(medium: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    (medium / "state").write_bytes(bytes([1]) * BYTES)
+    with (medium / "state").open("r+b") as file:
+        os.fsync(file.fileno())
+        sync_folder(medium)
+        read_only = libc.mmap(
+            None, ctypes.c_size_t(BYTES), mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0
+        )
+    address = ctypes.c_void_p(read_only)
+    libc.mprotect(address, ctypes.c_size_t(BYTES), mmap.PROT_READ | mmap.PROT_WRITE)
+    for number in range(1, 9):
+        ctypes.memset(read_only + BYTES - 100, number, 100)
+        libc.msync(address, ctypes.c_size_t(BYTES), 4)  # MS_SYNC
+        print(number, flush=True)
+
+
+def move_between_folders(medium: Path, *, both: bool = True) -> None:
+    """Each file is written in one folder and moved to another."""
+    for name in ("from", "to"):
+        (medium / name).mkdir()
+    sync_folder(medium)
+    for number in range(1, SAVES + 1):
+        write(medium / "from" / "new", number)
+        (medium / "from" / "new").rename(medium / "to" / f"save{number}")
+        sync_folder(medium / "to")
+        if both:
+            sync_folder(medium / "from")
+        print(number, flush=True)
+
+
+def move_between_folders_and_sync_one(medium: Path) -> None:
+    move_between_folders(medium, both=False)
+
+
+def sync_in_a_forked_child(medium: Path) -> None:
+    with (medium / "state").open("wb") as file:
+        file.write(b"1")
+        file.flush()
+        child = os.fork()
+        if child == 0:
+            os.fsync(file.fileno())
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
+def rename_in_a_forked_child(medium: Path) -> None:
+    write(medium / "state", 1)
+    child = os.fork()
+    if child == 0:
+        (medium / "state").rename(medium / "renamed")
+        os._exit(0)
+    os.waitpid(child, 0)
 
 
 def make_one_in_a_folder(medium: Path) -> None:

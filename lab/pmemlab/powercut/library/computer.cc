@@ -48,7 +48,43 @@ Computer::Computer()
   if (!active_) return;
   std::array<void*, 2> warm{};
   backtrace(warm.data(), 2);  // loads its library now, not inside some call
-  pthread_atfork(nullptr, nullptr, [] { get().deactivate(); });
+  pthread_atfork([] { get().mutex_.lock(); }, [] { get().mutex_.unlock(); },
+                 [] {
+                   get().mutex_.unlock();
+                   get().become_child();
+                 });
+}
+
+void Computer::become_child() {
+  is_child_ = is_child_ || has_begun();
+  active_ = false;
+}
+
+void Computer::refuse_child(const char* function, int descriptor) {
+  if (!is_child_) return;
+  const MediumFile* file = find(descriptor);
+  const std::string path = path_of(descriptor);
+  struct stat status{};
+  const bool is_folder = fstat(descriptor, &status) == 0 && S_ISDIR(status.st_mode);
+  if (file != nullptr || (is_folder && watch_.root_of(path))) refuse_child(function, path);
+}
+
+void Computer::refuse_child(const char* function, int folder, const char* path) {
+  if (!is_child_) return;
+  if (const auto place = watch_.find(folder, path)) refuse_child(function, place->path);
+}
+
+void Computer::refuse_child(const char* function, const void* address, size_t bytes) {
+  if (!is_child_ || !mappings.may_touch(address, bytes)) return;
+  const std::byte* const at = mappings.next(address);
+  if (at == nullptr || at >= static_cast<const std::byte*>(address) + bytes) return;
+  refuse_child(function, "mapped memory");
+}
+
+void Computer::refuse_child(const char* function, const std::string& path) {
+  complain(settings_.session, std::string(function) + " of " + path +
+                                  " in a forked child, which isn't followed: let the process that forked it "
+                                  "do that");
 }
 
 void Computer::claim() {

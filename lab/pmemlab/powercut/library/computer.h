@@ -26,8 +26,13 @@ class Computer {
   // Made at the first call; never unmade, because others' destructors call too.
   static Computer& get();
 
-  // Whether this process is followed at all. A forked child isn't: its calls are carried out and change nothing.
+  // Whether this process is followed at all. A forked child isn't: what it stores and writes is seen as its parent's.
   bool active() const { return active_; }
+  bool is_child() const { return is_child_; }
+  // Ends a forked child with an error where what it calls on is followed: the call would change what the medium has.
+  void refuse_child(const char* function, int descriptor);
+  void refuse_child(const char* function, int folder, const char* path);
+  void refuse_child(const char* function, const void* address, size_t bytes);
   // Whether it has used the folders yet; before, nothing of it can be lost.
   bool has_begun() const { return active_ && claimed_; }
   // False in a child that has its parent's memory until it runs another program.
@@ -57,11 +62,13 @@ class Computer {
   Computer();
   void claim();  // the folders are this process's
   void start_timer();
-  void deactivate() { active_ = false; }
+  void become_child();
+  [[noreturn]] void refuse_child(const char* function, const std::string& path);
 
   Settings settings_;
   Watch watch_;
   bool active_;
+  bool is_child_ = false;
   std::atomic<bool> claimed_ = false;
   pid_t owner_ = 0;
   uint64_t points_ = 0;

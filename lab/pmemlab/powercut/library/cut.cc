@@ -20,6 +20,12 @@ double choose_share(Chance& chance) {
   return kShares[chance.below(kShares.size())];
 }
 
+// Of the units that differ. What stands in one line or page is often one value, so many cuts tear every one.
+double choose_torn_share(Chance& chance) {
+  constexpr std::array<double, 4> kShares = {0.1, 0.5, 1, 1};
+  return kShares[chance.below(kShares.size())];
+}
+
 struct Counts {
   uint64_t differ = 0, lost = 0, torn = 0;  // lines, or sectors of a file that isn't mapped
 };
@@ -28,7 +34,7 @@ struct Counts {
 class Mixer {
  public:
   Mixer(Chance& chance, double share, size_t atomic_bytes)
-      : chance_(chance), share_(share), atomic_(atomic_bytes) {}
+      : chance_(chance), share_(share), torn_share_(choose_torn_share(chance)), atomic_(atomic_bytes) {}
 
   void mix(std::byte* medium, const std::byte* view, size_t unit, size_t word) {
     for (size_t at = 0; at < kPage; at += unit) mix_unit(medium + at, view + at, unit, std::min(unit, word));
@@ -43,8 +49,7 @@ class Mixer {
   void mix_unit(std::byte* medium, const std::byte* view, size_t unit, size_t word) {
     if (std::memcmp(medium, view, unit) == 0) return;
     ++counts.differ;
-    constexpr double kTorn = 0.2;
-    if (word < unit && share_ > 0 && chance_.happens(kTorn)) {
+    if (word < unit && share_ > 0 && chance_.happens(torn_share_)) {
       bool some = false, all = true;
       for (size_t at = 0; at < unit; at += word) {
         if (std::memcmp(medium + at, view + at, word) == 0) continue;
@@ -64,6 +69,7 @@ class Mixer {
 
   Chance& chance_;
   double share_;
+  double torn_share_;
   size_t atomic_;
 };
 

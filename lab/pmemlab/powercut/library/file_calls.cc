@@ -17,7 +17,8 @@
 namespace powercut {
 namespace {
 
-// Carries `work` out as a call on a file that is followed; or only carries it out.
+// Carries `work` out as a call that changes a file's size, or its place on the medium; or only carries it out where
+// the file isn't followed.
 template <typename Work>
 auto change_file(const char* function, void* caller, int descriptor, Work work) {
   Computer& computer = Computer::get();
@@ -25,10 +26,69 @@ auto change_file(const char* function, void* caller, int descriptor, Work work) 
   const Call call(computer, Kind::kWrite, function, caller);
   const auto result = work();
   const int reason = errno;
+  if (MediumFile* file = computer.find(descriptor)) file->note_size();
+  errno = reason;
+  return result;
+}
+
+// Where a call writes, and by which of pwritev2's flags.
+struct Target {
+  off_t offset = -1;  // where the descriptor stands
+  int flags = 0;
+};
+
+// The bytes of a followed file that a call writes.
+class WrittenRange {
+ public:
+  WrittenRange(int descriptor, Target target) : descriptor_(descriptor), target_(target) {
+    const int flags = fcntl(descriptor, F_GETFL);
+    if (flags < 0) return;
+    syncs_ = (flags & O_DSYNC) != 0 || (target.flags & (RWF_DSYNC | RWF_SYNC)) != 0;
+    appends_ = (flags & O_APPEND) != 0 || (target.flags & RWF_APPEND) != 0;
+    begin_ = appends_ ? size() : target.offset >= 0 ? target.offset : lseek(descriptor, 0, SEEK_CUR);
+  }
+
+  // Whether what is written is durable when the call returns.
+  bool syncs() const { return syncs_; }
+
+  // After a call that returned `written`: these bytes are durable, and no others, if the descriptor or the call says so.
+  void sync(MediumFile& file, ssize_t written, uint64_t sequence) const {
+    if (!syncs_ || written < 0) return;
+    const bool is_known = target_.offset >= 0 && !appends_;
+    const off_t end = is_known ? begin_ + written : appends_ ? size() : lseek(descriptor_, 0, SEEK_CUR);
+    if (end <= begin_) return;
+    file.reach_size(static_cast<uint64_t>(end));
+    file.capture_part(static_cast<uint64_t>(begin_), static_cast<uint64_t>(end - begin_), sequence);
+  }
+
+ private:
+  off_t size() const {
+    struct stat status{};
+    return fstat(descriptor_, &status) == 0 ? status.st_size : 0;
+  }
+
+  int descriptor_;
+  Target target_;
+  off_t begin_ = 0;
+  bool syncs_ = false;
+  bool appends_ = false;
+};
+
+// Carries `work` out as a call that writes to a file that is followed; or only carries it out.
+template <typename Work>
+auto write_file(const char* function, void* caller, int descriptor, Target target, Work work) {
+  Computer& computer = Computer::get();
+  if (computer.is_child() && WrittenRange(descriptor, target).syncs()) {
+    computer.refuse_child(function, descriptor);
+  }
+  if (!computer.follows(descriptor)) return work();
+  const Call call(computer, Kind::kWrite, function, caller);
+  const WrittenRange range(descriptor, target);
+  const auto result = work();
+  const int reason = errno;
   if (MediumFile* file = computer.find(descriptor)) {
     file->note_size();
-    const int flags = fcntl(descriptor, F_GETFL);
-    if (flags >= 0 && (flags & O_DSYNC) != 0) file->capture(computer.next_sequence());
+    range.sync(*file, result, computer.next_sequence());
   }
   errno = reason;
   return result;
@@ -40,13 +100,15 @@ bool may_write(int flags) { return (flags & O_ACCMODE) != O_RDONLY || (flags & O
 template <typename Work>
 auto open_by(const char* function, void* caller, int folder, const char* path, int flags, Work work) {
   Computer& computer = Computer::get();
-  if (!computer.active() || (!may_write(flags) && (flags & O_CREAT) == 0)) return work();
+  if (!computer.active() && !computer.is_child()) return work();
+  if (!may_write(flags) && (flags & O_CREAT) == 0) return work();
   const auto place = computer.watch().find(folder, path);
   if (!place && (flags & O_TMPFILE) != O_TMPFILE) return work();
   struct stat status{};
   const bool exists = place && stat(place->path.c_str(), &status) == 0;
   const bool changes = exists ? (flags & O_TRUNC) != 0 : (flags & O_CREAT) != 0;
-  if (!exists && !changes) return work();
+  if (changes) computer.refuse_child(function, folder, path);
+  if (computer.is_child() || (!exists && !changes)) return work();
   const Call call = changes ? Call(computer, exists ? Kind::kWrite : Kind::kName, function, caller)
                             : Call(computer, function, nullptr);
   MediumFile* file = exists && may_write(flags) ? computer.follow(*place, false) : nullptr;
@@ -105,6 +167,7 @@ int allocate_file(const char* function, void* caller, int descriptor, off_t offs
 using powercut::change_file;
 using powercut::open_by;
 using powercut::open_file;
+using powercut::write_file;
 
 namespace {
 
@@ -177,6 +240,7 @@ POWERCUT_EXPORT FILE* freopen(const char* path, const char* mode, FILE* file) {
   POWERCUT_EXPORT int name parameters {                                                             \
     POWERCUT_HIDDEN(name);                                                                          \
     powercut::Computer& computer = powercut::Computer::get();                                       \
+    computer.refuse_child(#name, AT_FDCWD, pattern);                                                \
     if (!computer.active() || !computer.watch().find(AT_FDCWD, pattern)) return hidden_call values; \
     return powercut::made_by(#name, POWERCUT_CALLER, pattern, [&] { return hidden_call values; });  \
   }
@@ -218,18 +282,27 @@ POWERCUT_MAKE_NAMED(mkostemps, (char* pattern, int suffix, int flags), (pattern,
     POWERCUT_HIDDEN(name);                                                                      \
     return change_file(#name, POWERCUT_CALLER, descriptor, [&] { return hidden_call values; }); \
   }
-POWERCUT_CHANGE(write, ssize_t, (int descriptor, const void* data, size_t bytes), (descriptor, data, bytes))
-POWERCUT_CHANGE(pwrite, ssize_t, (int descriptor, const void* data, size_t bytes, off_t offset),
-                (descriptor, data, bytes, offset))
-POWERCUT_CHANGE(pwrite64, ssize_t, (int descriptor, const void* data, size_t bytes, off64_t offset),
-                (descriptor, data, bytes, offset))
-POWERCUT_CHANGE(writev, ssize_t, (int descriptor, const iovec* data, int count), (descriptor, data, count))
-POWERCUT_CHANGE(pwritev, ssize_t, (int descriptor, const iovec* data, int count, off_t offset),
-                (descriptor, data, count, offset))
-POWERCUT_CHANGE(pwritev64, ssize_t, (int descriptor, const iovec* data, int count, off64_t offset),
-                (descriptor, data, count, offset))
-POWERCUT_CHANGE(pwritev2, ssize_t, (int descriptor, const iovec* data, int count, off_t offset, int flags),
-                (descriptor, data, count, offset, flags))
+// and what stands in Target's braces
+#define POWERCUT_WRITE(name, parameters, values, ...)                                    \
+  POWERCUT_EXPORT ssize_t name parameters {                                              \
+    POWERCUT_HIDDEN(name);                                                               \
+    return write_file(#name, POWERCUT_CALLER, descriptor, powercut::Target{__VA_ARGS__}, \
+                      [&] { return hidden_call values; });                               \
+  }
+POWERCUT_WRITE(write, (int descriptor, const void* data, size_t bytes), (descriptor, data, bytes))
+POWERCUT_WRITE(pwrite, (int descriptor, const void* data, size_t bytes, off_t offset),
+               (descriptor, data, bytes, offset), offset)
+POWERCUT_WRITE(pwrite64, (int descriptor, const void* data, size_t bytes, off64_t offset),
+               (descriptor, data, bytes, offset), offset)
+POWERCUT_WRITE(writev, (int descriptor, const iovec* data, int count), (descriptor, data, count))
+POWERCUT_WRITE(pwritev, (int descriptor, const iovec* data, int count, off_t offset),
+               (descriptor, data, count, offset), offset)
+POWERCUT_WRITE(pwritev64, (int descriptor, const iovec* data, int count, off64_t offset),
+               (descriptor, data, count, offset), offset)
+POWERCUT_WRITE(pwritev2, (int descriptor, const iovec* data, int count, off_t offset, int flags),
+               (descriptor, data, count, offset, flags), offset, flags)
+POWERCUT_WRITE(pwritev64v2, (int descriptor, const iovec* data, int count, off64_t offset, int flags),
+               (descriptor, data, count, offset, flags), offset, flags)
 POWERCUT_CHANGE(ftruncate, int, (int descriptor, off_t bytes), (descriptor, bytes), noexcept)
 POWERCUT_CHANGE(ftruncate64, int, (int descriptor, off64_t bytes), (descriptor, bytes), noexcept)
 POWERCUT_CHANGE(fallocate, int, (int descriptor, int mode, off_t offset, off_t bytes),
@@ -245,11 +318,14 @@ POWERCUT_CHANGE(posix_fallocate64, int, (int descriptor, off64_t offset, off64_t
 POWERCUT_EXPORT int fflush(FILE* file) {
   POWERCUT_HIDDEN(fflush);
   if (file == nullptr) return hidden_call(file);
-  return change_file("fflush", POWERCUT_CALLER, fileno(file), [&] { return hidden_call(file); });
+  return write_file("fflush", POWERCUT_CALLER, fileno(file), {}, [&] { return hidden_call(file); });
 }
 POWERCUT_EXPORT int fclose(FILE* file) {
   POWERCUT_HIDDEN(fclose);
-  return change_file("fclose", POWERCUT_CALLER, fileno(file), [&] { return hidden_call(file); });
+  static auto* const flush = powercut::hidden<int(FILE*)>("fflush");
+  // What it writes is known as long as there is a descriptor; if that fails, fclose() tells.
+  write_file("fclose", POWERCUT_CALLER, fileno(file), {}, [&] { return flush(file); });
+  return hidden_call(file);
 }
 
 #define POWERCUT_TRUNCATE(name, offset_type)                                   \

@@ -32,6 +32,7 @@ void* fail(const std::string& what, int reason) {
 
 void flush(const char* function, void* caller, const void* address, size_t bytes) {
   Computer& computer = Computer::get();
+  computer.refuse_child(function, address, bytes);
   if (!computer.has_begun() || bytes == 0) return;
   Call call(computer, function, caller);
   if (!call.does("flush")) return;
@@ -52,6 +53,7 @@ void drain(const char* function, void* caller) {
 // What was copied by stores past the caches: they are useful even where the bytes were the same.
 void after_copy(const char* function, void* caller, const void* address, size_t bytes, unsigned flags) {
   Computer& computer = Computer::get();
+  if ((flags & kNoFlush) == 0) computer.refuse_child(function, address, bytes);
   if (!computer.has_begun()) return;
   if ((flags & kNoFlush) == 0 && bytes > 0) {
     Call call(computer, function, caller);

@@ -1,8 +1,9 @@
-// mmap, munmap, msync: of programs and libraries that map persistent memory by themselves, as libpmemobj does.
+// mmap, mremap, mprotect, munmap, msync: of programs and libraries that map persistent memory by themselves, as libpmemobj does.
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdarg>
 
 #include "stand_in.h"
 
@@ -12,9 +13,10 @@ void* map_memory(void* address, size_t bytes, int protection, int flags, int des
   POWERCUT_HIDDEN(mmap);
   Computer& computer = Computer::get();
   constexpr int kShared = MAP_SHARED | MAP_SHARED_VALIDATE;
-  const bool stores_to_file = (flags & MAP_ANONYMOUS) == 0 && (flags & kShared) != 0 &&
-                              (flags & kShared) != MAP_PRIVATE && (protection & PROT_WRITE) != 0;
-  const bool follows = computer.active() && stores_to_file && computer.follows(descriptor);
+  // Also one that can only be read: mprotect() may change that.
+  const bool shares_file =
+      (flags & MAP_ANONYMOUS) == 0 && (flags & kShared) != 0 && (flags & kShared) != MAP_PRIVATE;
+  const bool follows = computer.active() && shares_file && computer.follows(descriptor);
   const bool covers =
       (flags & MAP_FIXED) != 0 && computer.active() && computer.mappings.may_touch(address, bytes);
   if (!follows && !covers) return hidden_call(address, bytes, protection, flags, descriptor, offset);
@@ -27,7 +29,7 @@ void* map_memory(void* address, size_t bytes, int protection, int flags, int des
   if (mapped == MAP_FAILED) return mapped;
   computer.mappings.remove(mapped, bytes);
   if (file != nullptr) {
-    file->mapped = true;
+    if ((protection & PROT_WRITE) != 0) file->mapped = true;
     computer.mappings.add(mapped, bytes, *file, static_cast<uint64_t>(offset));
   }
   return mapped;
@@ -43,9 +45,44 @@ int unmap_memory(void* address, size_t bytes) {
   return result;
 }
 
+void* move_memory(void* address, size_t bytes, size_t new_bytes, int flags, void* to) {
+  POWERCUT_HIDDEN(mremap);
+  Computer& computer = Computer::get();
+  const size_t touched = std::max(bytes, kPage);  // with 0 bytes it makes a second mapping of the same pages
+  if (!computer.active() || !computer.mappings.may_touch(address, touched)) {
+    return hidden_call(address, bytes, new_bytes, flags, to);
+  }
+  const Call call(computer, "mremap", nullptr);
+  const auto mapped = computer.mappings.find(address);
+  void* const moved = hidden_call(address, bytes, new_bytes, flags, to);
+  if (moved == MAP_FAILED) return moved;
+  if ((flags & MREMAP_DONTUNMAP) == 0) computer.mappings.remove(address, bytes);
+  computer.mappings.remove(moved, new_bytes);
+  if (mapped) computer.mappings.add(moved, new_bytes, *mapped->file, mapped->offset);
+  return moved;
+}
+
+int protect_memory(void* address, size_t bytes, int protection) {
+  POWERCUT_HIDDEN(mprotect);
+  Computer& computer = Computer::get();
+  if (!computer.active() || (protection & PROT_WRITE) == 0 || !computer.mappings.may_touch(address, bytes)) {
+    return hidden_call(address, bytes, protection);
+  }
+  const Call call(computer, "mprotect", nullptr);
+  const int result = hidden_call(address, bytes, protection);
+  const std::byte* const end = static_cast<const std::byte*>(address) + bytes;
+  for (const std::byte* at = computer.mappings.next(address); result == 0 && at != nullptr && at < end;) {
+    const auto mapped = computer.mappings.find(at);
+    mapped->file->mapped = true;
+    at = computer.mappings.next(at + mapped->bytes);
+  }
+  return result;
+}
+
 int sync_memory(const char* function, void* caller, void* address, size_t bytes, int flags) {
   POWERCUT_HIDDEN(msync);
   Computer& computer = Computer::get();
+  if ((flags & MS_SYNC) != 0) computer.refuse_child(function, address, bytes);
   if (!computer.active() || (flags & MS_SYNC) == 0 || !computer.mappings.may_touch(address, bytes)) {
     return hidden_call(address, bytes, flags);
   }
@@ -59,6 +96,7 @@ int sync_memory(const char* function, void* caller, void* address, size_t bytes,
                                         std::min<size_t>(mapped->bytes, static_cast<size_t>(end - at)),
                                         computer.next_sequence()) ||
              useful;
+    useful = mapped->file->capture_size() || useful;
     at = computer.mappings.next(at + mapped->bytes);
   }
   call.tell_use("sync", !useful);
@@ -74,6 +112,19 @@ POWERCUT_EXPORT void* mmap(void* address, size_t bytes, int protection, int flag
 POWERCUT_EXPORT void* mmap64(void* address, size_t bytes, int protection, int flags, int descriptor,
                              off64_t offset) noexcept {
   return powercut::map_memory(address, bytes, protection, flags, descriptor, offset);
+}
+POWERCUT_EXPORT void* mremap(void* address, size_t bytes, size_t new_bytes, int flags, ...) noexcept {
+  void* to = nullptr;
+  if ((flags & MREMAP_FIXED) != 0) {
+    va_list arguments;
+    va_start(arguments, flags);
+    to = va_arg(arguments, void*);
+    va_end(arguments);
+  }
+  return powercut::move_memory(address, bytes, new_bytes, flags, to);
+}
+POWERCUT_EXPORT int mprotect(void* address, size_t bytes, int protection) noexcept {
+  return powercut::protect_memory(address, bytes, protection);
 }
 POWERCUT_EXPORT int munmap(void* address, size_t bytes) noexcept {
   return powercut::unmap_memory(address, bytes);

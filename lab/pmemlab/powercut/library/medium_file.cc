@@ -30,7 +30,7 @@ bool MediumFile::capture(uint64_t sequence) {
 
 bool MediumFile::capture_part(uint64_t offset, uint64_t bytes, uint64_t sequence) {
   View view(path_);
-  bool changed = sizes_.size() > 1;
+  bool changed = false;
   std::array<std::byte, kPage> now;
   for (uint64_t at = offset / kPage * kPage; at < offset + bytes; at += kPage) {
     const bool has_data = view.read(at / kPage, now);
@@ -41,8 +41,26 @@ bool MediumFile::capture_part(uint64_t offset, uint64_t bytes, uint64_t sequence
     own.bytes = seen;
     own.sequence.fill(sequence);
   }
-  sizes_ = {view.size()};
   return changed;
+}
+
+bool MediumFile::capture_size() {
+  note_size();
+  const bool changed = sizes_.size() > 1;
+  sizes_ = {sizes_.back()};
+  return changed;
+}
+
+void MediumFile::reach_size(uint64_t bytes) {
+  const auto shorter =
+      std::find_if(sizes_.rbegin(), sizes_.rend(), [bytes](uint64_t size) { return size < bytes; });
+  if (shorter == sizes_.rend()) return;
+  const auto later = shorter.base();
+  for (auto at = sizes_.begin() + 1; at < later; ++at) {
+    if (at[0] < at[-1]) cut_off(*at);
+  }
+  sizes_.erase(sizes_.begin(), later);
+  if (sizes_.empty() || sizes_.front() != bytes) sizes_.insert(sizes_.begin(), bytes);
 }
 
 void MediumFile::note_size() {

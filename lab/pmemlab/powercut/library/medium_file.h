@@ -35,8 +35,12 @@ class MediumFile {
 
   // The medium has all of the file as it's now. Says whether that made a difference.
   bool capture(uint64_t sequence);
-  // The same of a part of it.
+  // The medium has the pages of a part as they are now. Says whether that made a difference.
   bool capture_part(uint64_t offset, uint64_t bytes, uint64_t sequence);
+  // The file is as long as it's now on the medium, too.
+  bool capture_size();
+  // The medium's record of the file reaches that byte, which the file has; what it was made longer by since may be missing.
+  void reach_size(uint64_t bytes);
   // The file has just come to be: the medium has nothing of it but, perhaps, its name.
   void start_empty() { sizes_ = {0}; }
   // To be called after every call that may change the size.

@@ -36,6 +36,7 @@ void keep(Computer& computer, const Place& place, const Named& named) {
 template <typename Work>
 int add_name(const char* function, void* caller, int folder, const char* path, Work work) {
   Computer& computer = Computer::get();
+  computer.refuse_child(function, folder, path);
   const auto place = computer.active() ? computer.watch().find(folder, path) : std::nullopt;
   if (!place) return work();
   const Call call(computer, Kind::kName, function, caller);
@@ -60,6 +61,7 @@ int add_name(const char* function, void* caller, int folder, const char* path, W
 template <typename Work>
 int remove_by(const char* function, void* caller, int folder, const char* path, Work work) {
   Computer& computer = Computer::get();
+  computer.refuse_child(function, folder, path);
   const auto place = computer.active() ? computer.watch().find(folder, path) : std::nullopt;
   if (!place) return work();
   const Call call(computer, Kind::kName, function, caller);
@@ -84,6 +86,8 @@ template <typename Work>
 int rename_by(const char* function, void* caller, int from_folder, const char* from, int to_folder,
               const char* to, unsigned flags, Work work) {
   Computer& computer = Computer::get();
+  computer.refuse_child(function, from_folder, from);
+  computer.refuse_child(function, to_folder, to);
   if (!computer.active()) return work();
   const auto source = computer.watch().find(from_folder, from);
   const auto target = computer.watch().find(to_folder, to);

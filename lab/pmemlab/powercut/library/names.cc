@@ -46,7 +46,16 @@ bool Names::sync_folder(uint64_t folder) {
   if (in_order_) return sync_all();
   bool changed = false;
   if (const auto found = by_folder_.find(folder); found != by_folder_.end()) {
-    for (const size_t call : found->second) make_durable(call, changed);
+    for (const size_t call : found->second) {
+      NameCall& made = calls_[call];
+      const bool has_two = !made.to.name.empty() && made.to.folder != made.entry.folder;
+      if (has_two && made.synced == 0) {
+        made.synced = folder;
+        changed = true;
+      } else {
+        make_durable(call, changed);
+      }
+    }
     found->second.clear();
   }
   return changed;

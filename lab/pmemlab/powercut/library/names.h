@@ -26,11 +26,12 @@ struct NameCall {
 
   Kind kind = Kind::kAdd;
   Entry entry;
-  Entry to;            // of a rename
-  uint64_t id = 0;     // of what `entry` named, or names now
-  uint64_t other = 0;  // of what a rename took the place of; 0: of nothing
-  char type = 'f';     // f, d or l, of `id`
-  std::string told;    // for people
+  Entry to;             // of a rename
+  uint64_t id = 0;      // of what `entry` named, or names now
+  uint64_t other = 0;   // of what a rename took the place of; 0: of nothing
+  char type = 'f';      // f, d or l, of `id`
+  uint64_t synced = 0;  // of a rename between two folders: that which was synced already
+  std::string told;     // for people
   bool durable = false;
 };
 
@@ -39,8 +40,8 @@ class Names {
   explicit Names(bool in_order) : in_order_(in_order) {}
 
   void add(NameCall call);
-  // A folder was synced: what was called on names in it is durable, and what that stands on. Says whether
-  // that made a difference.
+  // A folder was synced: what was called on names in it is durable, and what that stands on. A rename from one folder to
+  // another wants both. Says whether that made a difference.
   bool sync_folder(uint64_t folder);
   bool sync_all();
   // Of each call, whether the medium has it after a cut. Where calls wait, a call that needs another has it too.

@@ -34,6 +34,7 @@ bool sync_known(Computer& computer, Synced what, int descriptor) {
 template <typename Work>
 int sync_one(const char* function, void* caller, int descriptor, Work work) {
   Computer& computer = Computer::get();
+  computer.refuse_child(function, descriptor);
   const Synced what = what_is(computer, descriptor);
   if (what == Synced::kNothing) return work();
   Call call(computer, Kind::kSync, function, caller);
