@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,6 +25,12 @@ def test_perfect_reversed_and_blind_rankings() -> None:
 def test_one_class_alone_has_no_area() -> None:
     assert auc([1, 1], [0.1, 0.2]) is None
     assert auc([0], [0.1]) is None
+
+
+def test_a_score_without_a_rank_is_refused_and_infinity_has_one() -> None:
+    with pytest.raises(ValueError, match="1 of 3 are NaN"):
+        auc([0, 1, 1], [0.5, math.nan, 0.1])
+    assert auc([0, 1], [-math.inf, math.inf]) == 1.0
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(-3, 3)), min_size=2, max_size=40))
