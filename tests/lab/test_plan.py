@@ -144,6 +144,22 @@ def test_more_machines_are_taken_where_one_is_too_slow() -> None:
     assert fewer > plan.lookups_per_s * 0.9
 
 
+def test_the_parts_of_a_machine_do_no_more_than_the_whole() -> None:
+    pool = named_devices(["ddr4-2666-x6"])
+    rates = {}
+    for parts in (1, 8):
+        holds = (Holding(("ddr4-2666-x6",), 10**15, 2 / parts),)
+        machine = MachineShape("a part", 96 // parts, 1, holds, "a test", "", "2026-01-01", ())
+        plans = _plans(
+            pool=pool,
+            prices=replace(PRICES, machines=(machine,)),
+            settings=Settings(threads=96),
+            storage_types=[StorageType.DRAM],
+        )
+        rates[parts] = parts * _of(plans, "DRAM").lookups_per_s
+    assert 0.6 < rates[8] / rates[1] <= 1
+
+
 def test_a_row_that_one_machine_can_t_serve_is_told() -> None:
     with pytest.raises(PlanError, match=r"the row that is asked for most is in one machine"):
         _plans(replace(TABLE, lookups_per_s=1e12), storage_types=[StorageType.DRAM])

@@ -96,7 +96,7 @@ HOLDS = MACHINE["holds"][0]
         ({"holds": [{"devices": ["dram"]}]}, r"holds\[0\].capacity_gib: give either"),
         ({"holds": [{**HOLDS, "capacity_gb": 1}]}, r"holds\[0\].capacity_gib: give either"),
         ({"holds": [{**HOLDS, "capacity_gib": 0}]}, r"holds\[0\].capacity_gib: must be a number"),
-        ({"holds": [{**HOLDS, "units": 0}]}, r"holds\[0\].units: must be a whole number"),
+        ({"holds": [{**HOLDS, "units": 0}]}, r"holds\[0\].units: must be a number above 0"),
         ({"holds": [{**HOLDS, "cost": 1}]}, r"holds\[0\].cost: is no field"),
         ({"holds": [HOLDS, HOLDS]}, r"holds\[1\].devices: dram is held twice"),
         ({"memory_mode": {"devices": ["x"]}}, "memory_mode.capacity_gib: give either"),

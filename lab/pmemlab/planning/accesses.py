@@ -78,16 +78,20 @@ def step_accesses(
     threads: int,
     training: bool,
     machines: int,
+    sockets: float = 1.0,
 ) -> StepAccesses:
     """Averages over machines that each have their part of all rows, by keys' hashes.
+
+    sockets: whose caches a machine has; less than 1 where others use the rest of one.
 
     batch_ids: of each of a machine's threads. In the whole table as many batches are under way at a
     time as there are threads in all machines, and there are as many caches as machines.
     """
     kinds, whole_batch = placed.kinds, batch_ids * machines
     first = placed.devices[0]
+    cpu_cache_bytes = int(first.cpu_cache_bytes * sockets)  # of a machine
     touched = shape.row_bytes + INDEX_LINE_BYTES
-    cpu = CpuCache(placement.zipf, first.cpu_cache_bytes * machines, touched)
+    cpu = CpuCache(placement.zipf, cpu_cache_bytes * machines, touched)
 
     def distinct(p: Floats) -> Floats:
         """For each id: how many different rows a batch has."""
@@ -101,7 +105,7 @@ def step_accesses(
     different_between = placement.zipf.total(
         lambda p: np.asarray(-np.expm1(between * _log_of_others(p)))
     )
-    again_cached = different_between * touched <= first.cpu_cache_bytes * machines
+    again_cached = different_between * touched <= cpu_cache_bytes * machines
 
     tiers = range(len(kinds))
     different = [in_tier(tier, distinct) for tier in tiers]
@@ -127,7 +131,7 @@ def step_accesses(
     if training:
         # Rows that came up are in the CPU's cache, where the apply just put them, unless they are
         # more than it holds: all of a batch's come before any is updated.
-        came_cached = comes_up * batch_ids * shape.row_bytes <= first.cpu_cache_bytes
+        came_cached = comes_up * batch_ids * shape.row_bytes <= cpu_cache_bytes
         updated = in_tier(0, lambda p: distinct(p) * cpu.missing(p))
         count_rows(0, Access.UPDATE, updated + (0 if came_cached else comes_up))
     if len(kinds) > 1:
@@ -152,7 +156,7 @@ def step_accesses(
         hit_rates=placement.hit_rates(),
         distinct_rows=sum(different),
         moved_rows=comes_up,
-        accesses=_with_memory_mode(found, placed, placement, shape, machines),
+        accesses=_with_memory_mode(found, placed, placement, shape, machines * sockets),
     )
 
 
@@ -224,7 +228,11 @@ def _in_closed_table(rows: float, record_bytes: int) -> float:
 
 
 def _with_memory_mode(
-    found: list[DeviceAccess], placed: Placed, placement: Placement, shape: RowShape, machines: int
+    found: list[DeviceAccess],
+    placed: Placed,
+    placement: Placement,
+    shape: RowShape,
+    sockets: float,  # of all machines
 ) -> tuple[DeviceAccess, ...]:
     """How many of the accesses to a memory with DRAM before it go past that."""
     cached = placed.index_device
@@ -235,7 +243,7 @@ def _with_memory_mode(
     zipf = BoundedZipf(max(1, placement.tier_rows[0]), placement.zipf.skew)
     touched = shape.row_bytes + INDEX_LINE_BYTES
     misses = placement.hit_rates()[0] * direct_mapped_misses(
-        zipf, touched, cache.size_bytes * machines, cached.cpu_cache_bytes * machines
+        zipf, touched, int(cache.size_bytes * sockets), int(cached.cpu_cache_bytes * sockets)
     )
     uncached = sum(each.rate for each in found if each.tier == 0 and each.access is Access.LOAD)
     miss = min(1.0, misses / uncached) if uncached > 0 else 0.0

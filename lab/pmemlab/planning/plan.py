@@ -270,7 +270,7 @@ class _Candidate:
         rows = placement.tier_rows
         self._tier_bytes = [math.ceil(r * b.tier) for r, b in zip(rows, each_row, strict=True)]
         self._index_bytes = math.ceil(sum(r * b.dram for r, b in zip(rows, each_row, strict=True)))
-        self._accesses: dict[tuple[int, int], StepAccesses] = {}
+        self._accesses: dict[tuple[int, int, float], StepAccesses] = {}
 
     def best(self, prices: Prices) -> Plan | LeftOut:
         """In the machines that cost least; without a price where none holds the devices."""
@@ -369,10 +369,13 @@ class _Candidate:
     def _left_out(self, why: str) -> LeftOut:
         return LeftOut(self._placed.storage_type.name, self._placed.names, self._fraction, why)
 
-    def _time(self, machines: int, threads: int, units: Mapping[str, int]) -> LookupTime:
-        if (machines, threads) not in self._accesses:
+    def _time(self, machines: int, threads: int, units: Mapping[str, float]) -> LookupTime:
+        # Threads of one socket don't find what another's have cached.
+        sockets = min(1.0, units.get(self._placed.names[0], 1.0))
+        case = (machines, threads, sockets)
+        if case not in self._accesses:
             self._accesses = {
-                (machines, threads): step_accesses(
+                case: step_accesses(
                     self._placed,
                     self._placement,
                     self._workload.shape,
@@ -380,9 +383,10 @@ class _Candidate:
                     threads=threads,
                     training=self._workload.training,
                     machines=machines,
+                    sockets=sockets,
                 )
             }
-        step = self._accesses[machines, threads]
+        step = self._accesses[case]
         cpu_ns = self._cpu.ns_per_lookup + step.moved_rows * self._cpu.ns_per_moved_row
         return lookup_time(
             cpu_ns, step.accesses, self._devices, units, threads, self._workload.batch_ids
@@ -418,9 +422,9 @@ class _Candidate:
         return math.ceil(asked * (1 - hottest) / (rate - asked * hottest))
 
     @staticmethod
-    def _units(machine: MachineShape, name: str) -> int:
+    def _units(machine: MachineShape, name: str) -> float:
         holding = machine.holding_of(name)
-        return 1 if holding is None else holding.units
+        return 1.0 if holding is None else holding.units
 
 
 def _nothing_fits(left_out: Sequence[LeftOut]) -> str:

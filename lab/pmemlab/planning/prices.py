@@ -20,12 +20,13 @@ class Holding:
     """A kind of memory or disk that a machine has.
 
     devices: names of the devices that stand for it. units: of them side by side, as disks are that
-        share the load. capacity_bytes: of all units together.
+        share the load and sockets whose memory a machine has; less than 1 for the share of one
+        that others use too. capacity_bytes: of all units together.
     """
 
     devices: tuple[str, ...]
     capacity_bytes: int
-    units: int
+    units: float
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,11 @@ def _holding(fields: Fields) -> Holding:
     )
     if not is_number(value) or value <= 0:
         raise fields.error(field, f"must be a number above 0, not {value!r}")
-    units = fields.count("units", 1)
+    units = fields.take("units")
+    if units is not None and (not is_number(units) or units <= 0):
+        raise fields.error("units", f"must be a number above 0, not {units!r}")
     fields.finish()
-    return Holding(devices, int(value * unit), units)
+    return Holding(devices, int(value * unit), 1.0 if units is None else float(units))
 
 
 def _positive(fields: Fields, name: str) -> float:

@@ -44,12 +44,13 @@ def lookup_time(
     cpu_ns: float,
     accesses: Sequence[DeviceAccess],
     devices: Mapping[str, PlannedDevice],
-    units: Mapping[str, int],
+    units: Mapping[str, float],
     threads: int,
     batch_ids: int,
 ) -> LookupTime:
     """cpu_ns: what isn't a device's, for each id. devices: by name. units: of each device, among
-    which its threads are spread evenly; 1 where it isn't named. batch_ids: of each thread.
+    which its threads are spread evenly; 1 where it isn't named. With a share of a unit, whoever has
+    the rest is taken to do as much there. batch_ids: of each thread.
     """
     visited = [
         _Visited(
@@ -94,7 +95,7 @@ class _Visited:
         self,
         device: PlannedDevice,
         accesses: Sequence[DeviceAccess],
-        units: int,
+        units: float,
         threads: int,
         batch_ids: int,
     ) -> None:
