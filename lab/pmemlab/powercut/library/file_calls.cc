@@ -44,6 +44,7 @@ class WrittenRange {
     const int flags = fcntl(descriptor, F_GETFL);
     if (flags < 0) return;
     syncs_ = (flags & O_DSYNC) != 0 || (target.flags & (RWF_DSYNC | RWF_SYNC)) != 0;
+    if (!syncs_) return;  // nobody asks where it is
     appends_ = (flags & O_APPEND) != 0 || (target.flags & RWF_APPEND) != 0;
     begin_ = appends_ ? size() : target.offset >= 0 ? target.offset : lseek(descriptor, 0, SEEK_CUR);
   }
