@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from embstore._manifest import VariableEntry
-from embstore._shard import LocalShard, SavedShard
+from embstore._shard import LocalShard, SavedShard, SaveRequest
 from embstore._variable_entry import variable_entry
 from embstore.options import GlobalStepEvict, L2WeightEvict
 from embstore.variable import EmbeddingVariable
@@ -58,21 +58,11 @@ class SaveJob:
         self, variable: EmbeddingVariable, shards: Sequence[LocalShard], paths: Sequence[str]
     ) -> list[SavedShard]:
         """Begins the saves of all partitions between two batches, then writes them at once."""
-        least_version, least_half_square = _eviction(variable, self.global_step)
+        requests = self._requests(variable, paths)
         with contextlib.ExitStack() as prepared:
             saves = [
-                prepared.enter_context(
-                    shard.prepare_save(
-                        path,
-                        save_id=bytes.fromhex(self.save_id),
-                        partition=partition,
-                        partition_count=len(paths),
-                        incremental=self.incremental,
-                        least_version=least_version,
-                        least_half_square=least_half_square,
-                    )
-                )
-                for partition, (shard, path) in enumerate(zip(shards, paths, strict=True))
+                prepared.enter_context(shard.prepare_save(request))
+                for shard, request in zip(shards, requests, strict=True)
             ]
             with variable._partitions_lock:  # so that every partition has the same batches
                 for save in saves:
@@ -84,22 +74,27 @@ class SaveJob:
         self, variable: EmbeddingVariable, paths: Sequence[str]
     ) -> list[SavedShard]:
         """Partitions in other processes write one after the other, while updates from here wait."""
-        least_version, least_half_square = _eviction(variable, self.global_step)
+        requests = self._requests(variable, paths)
         with variable._partitions_lock:
             return [
-                shard.save(
-                    path,
-                    save_id=bytes.fromhex(self.save_id),
-                    partition=partition,
-                    partition_count=len(paths),
-                    incremental=self.incremental,
-                    least_version=least_version,
-                    least_half_square=least_half_square,
-                    waiting_keys=self.waiting_keys,
-                    skip_damaged=self.skip_damaged,
-                )
-                for partition, (shard, path) in enumerate(zip(variable._shards, paths, strict=True))
+                shard.save(request, waiting_keys=self.waiting_keys, skip_damaged=self.skip_damaged)
+                for shard, request in zip(variable._shards, requests, strict=True)
             ]
+
+    def _requests(self, variable: EmbeddingVariable, paths: Sequence[str]) -> list[SaveRequest]:
+        least_version, least_half_square = _eviction(variable, self.global_step)
+        return [
+            SaveRequest(
+                path,
+                save_id=bytes.fromhex(self.save_id),
+                partition=partition,
+                partition_count=len(paths),
+                incremental=self.incremental,
+                least_version=least_version,
+                least_half_square=least_half_square,
+            )
+            for partition, path in enumerate(paths)
+        ]
 
 
 def quoted(name: str) -> str:

@@ -27,6 +27,7 @@ __all__ = [
     "LocalSave",
     "LocalShard",
     "PersistedShard",
+    "SaveRequest",
     "SavedShard",
     "Shard",
     "ShardRows",
@@ -116,6 +117,23 @@ class PersistedShard:
     number: int
     checkpoint_id: bytes
     rows: int
+
+
+@dataclass(frozen=True)
+class SaveRequest:
+    """A save of one partition, into a new file at `path`.
+
+    At the save's moment rows of a lower version than least_version, or where half the sum of the
+    weights' squares is less than least_half_square, are removed.
+    """
+
+    path: str
+    save_id: bytes
+    partition: int
+    partition_count: int
+    incremental: bool
+    least_version: int | None
+    least_half_square: float | None
 
 
 class Shard(Protocol):
@@ -229,24 +247,11 @@ class Shard(Protocol):
         """Counters, hashes and bits a counter of the filter's sketch; None where it has none."""
         ...
 
-    def save(
-        self,
-        path: str,
-        *,
-        save_id: bytes,
-        partition: int,
-        partition_count: int,
-        incremental: bool,
-        least_version: int | None,
-        least_half_square: float | None,
-        waiting_keys: bool,
-        skip_damaged: bool,
-    ) -> SavedShard:
+    def save(self, request: SaveRequest, *, waiting_keys: bool, skip_damaged: bool) -> SavedShard:
         """Writes a new file of a checkpoint, which the medium has on return; see engine/FORMAT.md.
 
         The file has the shard at one moment between two batches; look-ups and updates go on while
-        it is written. At that moment rows of a lower version than least_version, or where half the
-        sum of the weights' squares is less than least_half_square, are removed.
+        it is written.
         """
         ...
 
@@ -508,53 +513,23 @@ class LocalShard:
     def sketch_shape(self) -> tuple[int, int, int] | None:
         return _core.sketch_shape(self._table)
 
-    def save(
-        self,
-        path: str,
-        *,
-        save_id: bytes,
-        partition: int,
-        partition_count: int,
-        incremental: bool,
-        least_version: int | None,
-        least_half_square: float | None,
-        waiting_keys: bool,
-        skip_damaged: bool,
-    ) -> SavedShard:
-        with self.prepare_save(
-            path,
-            save_id=save_id,
-            partition=partition,
-            partition_count=partition_count,
-            incremental=incremental,
-            least_version=least_version,
-            least_half_square=least_half_square,
-        ) as save:
+    def save(self, request: SaveRequest, *, waiting_keys: bool, skip_damaged: bool) -> SavedShard:
+        with self.prepare_save(request) as save:
             save.begin(waiting_keys)
             return save.write(skip_damaged)
 
-    def prepare_save(
-        self,
-        path: str,
-        *,
-        save_id: bytes,
-        partition: int,
-        partition_count: int,
-        incremental: bool,
-        least_version: int | None,
-        least_half_square: float | None,
-    ) -> LocalSave:
+    def prepare_save(self, request: SaveRequest) -> LocalSave:
         """Looks for the rows that are to be removed, as for save(), while updates go on."""
         return LocalSave(
             _core.prepare_save(
                 self._table,
-                path=path,
-                save_id=save_id,
-                partition=partition,
-                partition_count=partition_count,
-                incremental=incremental,
-                least_version=least_version,
-                least_half_square=least_half_square,
+                path=request.path,
+                save_id=request.save_id,
+                partition=request.partition,
+                partition_count=request.partition_count,
+                incremental=request.incremental,
+                least_version=request.least_version,
+                least_half_square=request.least_half_square,
             )
         )
 

@@ -16,6 +16,7 @@ from embstore._shard import (
     BegunShard,
     PersistedShard,
     SavedShard,
+    SaveRequest,
     ShardRows,
     ShardSpec,
     ShardState,
@@ -253,30 +254,9 @@ class RemoteShard:
 
     # --- Checkpoints, whose files the shard reads and writes itself
 
-    def save(
-        self,
-        path: str,
-        *,
-        save_id: bytes,
-        partition: int,
-        partition_count: int,
-        incremental: bool,
-        least_version: int | None,
-        least_half_square: float | None,
-        waiting_keys: bool,
-        skip_damaged: bool,
-    ) -> SavedShard:
+    def save(self, request: SaveRequest, *, waiting_keys: bool, skip_damaged: bool) -> SavedShard:
         saved: SavedShard = self._ask(
-            "save",
-            path,
-            save_id=save_id,
-            partition=partition,
-            partition_count=partition_count,
-            incremental=incremental,
-            least_version=least_version,
-            least_half_square=least_half_square,
-            waiting_keys=waiting_keys,
-            skip_damaged=skip_damaged,
+            "save", request, waiting_keys=waiting_keys, skip_damaged=skip_damaged
         )
         return saved
 
