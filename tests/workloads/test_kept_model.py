@@ -24,12 +24,13 @@ from pmemlab.topology import load_topology
 from pmemlab.workloads import model_keeping, wdl
 from pmemlab.workloads.keeping import Resumed, kept_step, resumed_from
 from pmemlab.workloads.model_keeping import ModelKeeping
-from pmemlab.workloads.wide_and_deep import DenseAdagrad
+from pmemlab.workloads.wide_and_deep.numpy_network import NumpyNetwork
 
 STEPS, EVERY = 24, 5
 SMALL = [
     *("--steps", str(STEPS), "--batch-size", "64", "--embedding-dim", "8", "--hidden-units", "16"),
     *("--keys-per-column", "20000", "--held-out-rows", "200", "--keep-every", str(EVERY), "--json"),
+    *("--dense", "numpy"),
 ]
 SCENARIO = Scenario(
     path=Path("kept.yaml"),
@@ -273,7 +274,7 @@ def test_a_dense_part_that_is_not_restored_is_found(
     part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     complaint = broken_after_restoring(
-        part, monkeypatch, DenseAdagrad, "load_state", lambda *_: None
+        part, monkeypatch, NumpyNetwork, "load_state", lambda *_: None
     )
     assert WRONG_AT_5 in complaint
     assert "step 6: the loss is" in complaint
@@ -283,14 +284,14 @@ def test_a_dense_part_that_is_not_restored_is_found(
 def test_an_optimizer_of_the_dense_part_that_begins_anew_is_found(
     part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = DenseAdagrad.load_state
+    load = NumpyNetwork.load_state
 
-    def without_sums(self: DenseAdagrad, state: Mapping[str, Any]) -> None:
+    def without_sums(self: NumpyNetwork, state: Mapping[str, Any]) -> None:
         sums = {name: a for name, a in self.state().items() if name.startswith("sum")}
         load(self, {**state, **{name: array.copy() for name, array in sums.items()}})
 
     assert WRONG_AT_5 in broken_after_restoring(
-        part, monkeypatch, DenseAdagrad, "load_state", without_sums
+        part, monkeypatch, NumpyNetwork, "load_state", without_sums
     )
 
 

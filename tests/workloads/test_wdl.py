@@ -16,10 +16,11 @@ import pytest
 import pmemlab.devices
 from pmemlab.workloads import wdl
 from pmemlab.workloads.criteo import COLUMNS
+from pmemlab.workloads.wide_and_deep import DENSE_LIBRARIES
 
 SMALL = [
     *("--steps", "24", "--batch-size", "64", "--embedding-dim", "8", "--hidden-units", "32"),
-    *("--keys-per-column", "20000", "--held-out-rows", "1000"),
+    *("--keys-per-column", "20000", "--held-out-rows", "1000", "--dense", "numpy"),
 ]
 
 
@@ -38,12 +39,14 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.err
 
 
+@pytest.mark.parametrize("dense", DENSE_LIBRARIES)
 def test_a_file_mapped_by_libpmem_gives_the_bits_of_dram(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, dense: str
 ) -> None:
     skip_without("libpmem.so.1", "libpmem1")
     document = run(
         capsys,
+        *("--dense", dense),
         *("--storage-type", "PMEM_LIBPMEM", "--storage-path", str(tmp_path)),
         *("--storage-size", "1000000", "--reference", "DRAM"),
     )
@@ -134,13 +137,14 @@ def test_a_bad_row_met_while_training_is_named(
     assert "rows.csv:3: 39 columns" in complaint(capsys, "--data", str(path), "--steps", "2")
 
 
+@pytest.mark.parametrize("dense", DENSE_LIBRARIES)
 def test_a_run_that_diverges_is_no_result(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, dense: str
 ) -> None:
     path = tmp_path / "rows.csv"
-    row = ["0", "0", *["3e38"] * 13, *["7"] * 26]  # label-encoded; the sum is beyond float32
-    path.write_text("\n".join([",".join(row)] * 9))
-    assert wdl.main([*SMALL, "--json", "--data", str(path)]) == 1
+    row = [*["3e38"] * 13, *["7"] * 26]  # label-encoded; the sum is beyond float32
+    path.write_text("\n".join(",".join(["0", label, *row]) for label in "010101010"))
+    assert wdl.main([*SMALL, "--dense", dense, "--json", "--data", str(path)]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
     assert ": the loss is " in captured.err

@@ -14,8 +14,6 @@ from itertools import islice
 from typing import Final
 
 import numpy as np
-import torch
-from torch import nn
 
 import embstore as es
 from pmemlab.workloads.auc import roc_auc
@@ -26,7 +24,9 @@ from pmemlab.workloads.model_keeping import ModelKeeping
 from pmemlab.workloads.placements import Placement
 from pmemlab.workloads.predicting import Predicting
 from pmemlab.workloads.run import DivergedError, Progress, Run
-from pmemlab.workloads.wide_and_deep import DenseAdagrad, EmbeddingTables, ModelOptions, WideAndDeep
+from pmemlab.workloads.wide_and_deep import DenseLibrary
+from pmemlab.workloads.wide_and_deep.network import Network, make_network
+from pmemlab.workloads.wide_and_deep.tables import EmbeddingTables, ModelOptions
 
 _EVALUATION_BATCH: Final = 4096
 _FINAL_LOSS_STEPS: Final = 10
@@ -39,6 +39,7 @@ def train(
     steps: int,
     batch_size: int,
     model: ModelOptions,
+    dense: DenseLibrary = "torch",
     keeping: ModelKeeping | None = None,
     checksums_every: int | None = None,
     fill: Callable[[EmbeddingTables], None] = lambda _tables: None,
@@ -49,6 +50,7 @@ def train(
 ) -> Run:
     """Train for `steps` batches of `batch_size` rows, then judge on the held-out rows.
 
+    dense: what computes the dense layers.
     keeping: checkpoints on the way, the newest of which it goes on from; `storage` is durable then.
     checksums_every: steps between two that have a checksum, beside the last.
     fill: gives the new tables rows before the first step.
@@ -60,40 +62,33 @@ def train(
     a checkpoint that it can't go on from, LabError for a device that can't do what the run did, and
     DivergedError where there is nothing left to train; the tables are closed then too.
     """
-    make_reproducible(model.seed)
     if keeping:
         keeping.make_folders()
     with EmbeddingTables(storage, model) as tables, ExitStack() as recording:
         fill(tables)
-        network = WideAndDeep(tables, model)
-        optimizer = DenseAdagrad(network)
-        loss_of = nn.BCEWithLogitsLoss()
+        network = make_network(dense, tables, model)
         losses: list[float] = []
         checksums: dict[int, str] = {}
-        first = keeping.restore(tables, optimizer, steps) if keeping else 0
+        first = keeping.restore(tables, network, steps) if keeping else 0
         if first:
-            checksums[first] = checkpoint_sha256(first, tables, optimizer.state())
+            checksums[first] = checkpoint_sha256(first, tables, network.state())
             tell_resumed(Resumed(first, checksums[first]))
         predicting = (
             recording.enter_context(Predicting(tables, placements, here)) if placements else None
         )
         started = time.perf_counter()
         for batch in islice(source.train_batches(batch_size), first, steps):
-            logits = network(torch.from_numpy(batch.dense), torch.from_numpy(batch.keys))
-            loss = loss_of(logits, torch.from_numpy(batch.labels))
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss.detach()))
+            losses.append(network.train(batch))
             if not math.isfinite(losses[-1]):
                 raise DivergedError(f"step {first + len(losses)}: the loss is {losses[-1]}")
             done = first + len(losses)
             progress(done, losses[-1])
             if keeping and done < steps:  # who goes on from there must have something to do
                 tell_trained(done)
-                keeping.keep(tables, optimizer, done)
+                keeping.keep(tables, network, done)
             if checksums_every and done % checksums_every == 0:
                 paused = time.perf_counter()
-                checksums[done] = checkpoint_sha256(done, tables, optimizer.state())
+                checksums[done] = checkpoint_sha256(done, tables, network.state())
                 started += time.perf_counter() - paused
             if len(losses) == warm_up_steps and done < steps:
                 network.lookup_clock.reset()
@@ -116,7 +111,7 @@ def train(
         # Before the evaluation, whose lookups count for the cache's ranking.
         state = state_sha256((variable.name, variable.export()) for variable in tables)
         if keeping or checksums_every:
-            checksums[steps] = checkpoint_sha256(steps, tables, optimizer.state())
+            checksums[steps] = checkpoint_sha256(steps, tables, network.state())
         evidence = [table_evidence(variable) for variable in tables]
         auc, held_out_rows = _evaluate(network, source)
     return Run(
@@ -140,18 +135,9 @@ def train(
     )
 
 
-def make_reproducible(seed: int) -> None:
-    """Make PyTorch give the same bits again: seeded, one thread, deterministic algorithms only."""
-    torch.manual_seed(seed)
-    torch.set_num_threads(1)
-    # As use_deterministic_algorithms(True), which imports PyTorch's compiler besides.
-    torch.set_deterministic_debug_mode("error")
-
-
-def _evaluate(network: WideAndDeep, source: Source) -> tuple[float | None, int]:
+def _evaluate(network: Network, source: Source) -> tuple[float | None, int]:
     labels = [np.empty(0, np.float32)]
     scores = [np.empty(0, np.float32)]
-    network.eval()
     for batch in source.held_out_batches(_EVALUATION_BATCH):
         labels.append(batch.labels)
         scores.append(network.predict(batch))

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +25,7 @@ from pmemlab.workloads.criteo import CriteoSource
 from pmemlab.workloads.criteo_file import write_raw
 from pmemlab.workloads.placements import add_placements, load_placement
 from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN, SyntheticSource
+from pmemlab.workloads.wide_and_deep import DENSE_LIBRARIES
 
 if TYPE_CHECKING:
     from embstore.options import StorageOption
@@ -107,6 +109,13 @@ def argument_parser() -> argparse.ArgumentParser:
         metavar="UNITS",
         help="widths of the deep part's layers",
     )
+    training.add_argument(
+        "--dense",
+        choices=DENSE_LIBRARIES,
+        default="torch",
+        help="what computes the dense layers; an emulated machine imports PyTorch for longer than "
+        "it trains a little",
+    )
     training.add_argument("--seed", type=not_negative, default=2021, metavar="N")
     kept = parser.add_argument_group("checkpoints")
     kept.add_argument(
@@ -179,9 +188,7 @@ def _run(source: Source, arguments: argparse.Namespace) -> int:
     except DivergedError as error:
         print(f"wdl: {error}", file=sys.stderr)
         return 1
-    import torch
-
-    facts = {"workload": "wdl", "torch": torch.__version__}
+    facts = {"workload": "wdl", arguments.dense: version(arguments.dense)}
     print_runs(arguments, run, reference_run, facts, _summary)
     return 0
 
@@ -223,7 +230,7 @@ def _train(
     here: Placement = (),
 ) -> Run:
     from pmemlab.workloads.training import train
-    from pmemlab.workloads.wide_and_deep import EmbeddingTables, ModelOptions
+    from pmemlab.workloads.wide_and_deep.tables import EmbeddingTables, ModelOptions
 
     def fill(tables: EmbeddingTables) -> None:
         if arguments.fill:
@@ -240,6 +247,7 @@ def _train(
             steps=arguments.steps,
             batch_size=arguments.batch_size,
             model=options,
+            dense=arguments.dense,
             keeping=keeping,
             checksums_every=checksums_every,
             fill=fill,

@@ -14,8 +14,8 @@ from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint
 from pmemlab.workloads.checkpoint_io.errors import ResumeError
 from pmemlab.workloads.checkpoint_io.images import Images
 from pmemlab.workloads.checkpoint_io.models import make_model
+from pmemlab.workloads.reproducible_torch import make_reproducible
 from pmemlab.workloads.run import DivergedError
-from pmemlab.workloads.training import make_reproducible
 
 __all__ = ["Trainer"]
 

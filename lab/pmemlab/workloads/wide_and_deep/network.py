@@ -1,0 +1,88 @@
+"""What a network of Wide & Deep can do, whatever computes its dense layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pmemlab.workloads.batches import Batch
+from pmemlab.workloads.wide_and_deep import DenseLibrary
+from pmemlab.workloads.wide_and_deep.tables import EmbeddingTables, ModelOptions
+
+
+class LookupClock:
+    """How many rows were looked up in training, and how long that took."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.seconds = 0.0
+
+    def reset(self) -> None:
+        self.rows, self.seconds = 0, 0.0
+
+
+class Network(Protocol):
+    """Two networks of the same kind, options and batches give the same bits."""
+
+    @property
+    def lookup_clock(self) -> LookupClock: ...
+
+    def train(self, batch: Batch) -> float:
+        """Update rows and dense layers by one batch; return its loss before that."""
+
+    def predict(self, batch: Batch) -> NDArray[np.float32]:
+        """Return the chance of a click, float32 (n,); trains nothing."""
+
+    def state(self) -> dict[str, NDArray[np.float32]]:
+        """Dense parameters, and the sums of their squared gradients, by name. Not copies.
+
+        "parameter_0" and "parameter_1" are the linear part's weight (1, 13) and bias (1,). Weight
+        (outputs, inputs) and bias (outputs,) of each deep layer follow; sums likewise.
+        """
+
+    def load_state(self, state: Mapping[str, NDArray[np.float32]]) -> None:
+        """Have parameters and sums as `state` gave them, of a network of the same options.
+
+        Raises ValueError, which names one that is missing, too many or of another shape; nothing
+        has changed then.
+        """
+
+
+def make_network(dense: DenseLibrary, tables: EmbeddingTables, options: ModelOptions) -> Network:
+    """A new network over these tables. Imports PyTorch only if it's needed."""
+    if dense == "torch":
+        from pmemlab.workloads.wide_and_deep.torch_network import TorchNetwork
+
+        return TorchNetwork(tables, options)
+    from pmemlab.workloads.wide_and_deep.numpy_network import NumpyNetwork
+
+    return NumpyNetwork(tables, options)
+
+
+def by_name(
+    parameters: list[NDArray[np.float32]], sums: list[NDArray[np.float32]]
+) -> dict[str, NDArray[np.float32]]:
+    """A network's state."""
+    return {
+        f"{kind}_{number}": array
+        for kind, arrays in (("parameter", parameters), ("sum", sums))
+        for number, array in enumerate(arrays)
+    }
+
+
+def copy_state(
+    state: Mapping[str, NDArray[np.float32]], into: Mapping[str, NDArray[np.float32]]
+) -> None:
+    """See `Network.load_state`."""
+    for name in into.keys() ^ state.keys():
+        raise ValueError(f"{name} is in {'the file' if name in state else 'the model'} alone")
+    for name, array in into.items():
+        if state[name].shape != array.shape:
+            raise ValueError(
+                f"{name} has shape {state[name].shape}, and {array.shape} in the model"
+            )
+    for name, array in into.items():
+        array[...] = state[name]
