@@ -166,10 +166,10 @@ std::shared_ptr<LogFile> Compaction::next_victim(std::span<const uint64_t> taken
   double best_live_share = 0;
   for (const auto& file : log_.files()) {
     if (file->number > last_number || std::find(taken.begin(), taken.end(), file->number) != taken.end() ||
-        is_set_aside(*file) || (file->is_held() && file->live_rows() == 0)) {
+        is_set_aside(*file) || (file->rows.has_any() && file->rows.live() == 0)) {
       continue;
     }
-    const double live_share = static_cast<double>(file->live_rows()) / std::max(1u, file->records.load());
+    const double live_share = static_cast<double>(file->rows.live()) / std::max(1u, file->records.load());
     if (best == nullptr || live_share < best_live_share) {
       best = file;
       best_live_share = live_share;
@@ -190,9 +190,9 @@ void Compaction::move_rows_out(const std::shared_ptr<LogFile>& victim) {
   RecordScan scan(*victim, shape_, shape_.flush_bytes);
   RowsLeft left;
   Moving moving;
-  const auto is_live = [&](uint32_t record) { return victim->is_live(record); };
+  const auto is_live = [&](uint32_t record) { return victim->rows.is_live(record); };
   const uint32_t end = victim->records;
-  for (uint32_t first = 0; first < end && victim->live_rows() > 0; first += scan.records_a_chunk()) {
+  for (uint32_t first = 0; first < end && victim->rows.live() > 0; first += scan.records_a_chunk()) {
     moving.records.clear();
     moving.from.clear();
     moving.faults.clear();
@@ -211,7 +211,7 @@ void Compaction::move_rows_out(const std::shared_ptr<LogFile>& victim) {
   }
   if (left.count == 0) {
     // One that can go now has a problem still if it can't be removed.
-    if (victim->live_rows() > 0 || victim->is_held()) forget_problem(victim->number);
+    if (victim->rows.live() > 0 || victim->rows.has_any()) forget_problem(victim->number);
     return;
   }
   if (left.count > 1) {
@@ -238,7 +238,7 @@ void Compaction::move_records(LogFile& victim, const Moving& moving, RowsLeft& l
     }
     const auto end = [&] {
       for (const Relocator::Relocation& row : relocations) {
-        if (row.done) victim.clear_live(shape_.record_of(row.from));
+        if (row.done) victim.rows.remove_live(shape_.record_of(row.from));
       }
       log_.end_copies(copies, relocations);
     };
@@ -255,7 +255,7 @@ void Compaction::move_records(LogFile& victim, const Moving& moving, RowsLeft& l
       const uint32_t record = shape_.record_of(moving.from[done + i]);
       if (relocations[i].done) {
         moved_damaged_records_.fetch_add(1, std::memory_order_relaxed);
-      } else if (victim.is_live(record) && left.count++ == 0) {
+      } else if (victim.rows.is_live(record) && left.count++ == 0) {
         left.first_reason = shape_.name_of(victim, record) + " " + fault;
       }
     }
@@ -268,7 +268,7 @@ void Compaction::move_records(LogFile& victim, const Moving& moving, RowsLeft& l
 void Compaction::remove_emptied_files() {
   std::vector<std::shared_ptr<LogFile>> emptied;
   for (const auto& file : log_.files()) {
-    if (file->sealed && file->live_rows() == 0 && !file->is_held() && !is_set_aside(*file)) {
+    if (file->sealed && file->rows.live() == 0 && !file->rows.has_any() && !is_set_aside(*file)) {
       emptied.push_back(file);
     }
   }
@@ -306,7 +306,7 @@ bool Compaction::is_set_aside(const LogFile& file) const {
   const MutexLock lock(problems_mutex_);
   const auto problem = problems_.find(file.number);
   return problem != problems_.end() && Clock::now() < problem->second.retry_at &&
-         (file.live_rows() > 0 || problem->second.rows_left == 0);
+         (file.rows.live() > 0 || problem->second.rows_left == 0);
 }
 
 bool Compaction::retry_all() {

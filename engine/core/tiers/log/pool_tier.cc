@@ -5,11 +5,10 @@
 #include <utility>
 
 #include "access/phase.h"
-#include "access/safe_point.h"
 #include "errors/error.h"
 #include "platform/prefetch.h"
 #include "row/row_copy.h"
-#include "threads/shared_work.h"
+#include "tiers/log/restore_rows.h"
 
 namespace embstore {
 namespace {
@@ -196,7 +195,7 @@ void PoolTier::erase(std::span<const Place> places) {
   size_t count = 0;
   for (const Place& place : places) {
     ranks_->empty(place.slot);
-    if (references_.remove_live(place.slot)) free[count++] = place.slot;
+    if (references_.free_live(place.slot)) free[count++] = place.slot;
     if (count == kSlotsAtOnce) {
       slots_.give_back(std::span(free, count));
       count = 0;
@@ -208,7 +207,7 @@ void PoolTier::erase(std::span<const Place> places) {
 TierStats PoolTier::stats() const {
   return TierStats{
       .name = "PMEM_POOL",
-      .rows = references_.live_slots(),
+      .rows = references_.live(),
       .row_bytes = layout_.row_bytes(),
       .address = reinterpret_cast<uintptr_t>(rows_->data() + shape_.offset(0)),
       .mapped_bytes = rows_->size_bytes(),
@@ -266,7 +265,7 @@ std::vector<ExtentRows> PoolTier::bring_to_medium(uint64_t number) {
   const MutexLock lock(mutex_);
   references_.settle(number);
   note_pending();
-  return {{.extent = 0, .capacity = slots_.slots(), .rows = references_.bits(number).copy(slots_.slots())}};
+  return {{.extent = 0, .capacity = slots_.slots(), .rows = references_.rows_of(number)}};
 }
 
 void PoolTier::drop_checkpoint(uint64_t number) noexcept {
@@ -280,7 +279,6 @@ void PoolTier::drop_checkpoint(uint64_t number) noexcept {
 
 void PoolTier::read_headers(std::span<const Slot> slots, uint64_t number,
                             std::vector<RowHeader>& headers) const {
-  headers.clear();
   Phase phase(meter());
   phase.count(Access::kLoad, slots.size(), sizeof(log::RecordHeader));
   for (size_t i = 0; i < slots.size(); ++i) {
@@ -295,31 +293,21 @@ void PoolTier::read_headers(std::span<const Slot> slots, uint64_t number,
 }
 
 void PoolTier::restore(uint64_t number, int threads, const Restored& visit) {
-  // A thread's next piece of the bitmap: so much that visitors get long batches.
-  constexpr size_t kWordsAtOnce = 64;
-  const log::RowBits& bits = references_.bits(number);
-  const size_t pieces = (bits.words() + kWordsAtOnce - 1) / kWordsAtOnce;
+  constexpr size_t kRecordsAtOnce = 4096;  // so many that visitors get long batches
+  const log::ExtentSlots pool{.first = 0, .rows = references_.rows_of(number)};
   try {
-    share_work(pieces, threads, [&](const auto& next) {
-      std::vector<Slot> slots;
-      std::vector<RowHeader> headers;
-      for (size_t piece = next(); piece < pieces; piece = next()) {
-        slots.clear();
-        const size_t first = piece * kWordsAtOnce;
-        for (size_t i = first; i < std::min(first + kWordsAtOnce, bits.words()); ++i) {
-          log::for_each_row(bits.word(i), i * 64,
-                            [&](uint64_t slot) { slots.push_back(static_cast<Slot>(slot)); });
-        }
-        if (slots.empty()) continue;
-        read_headers(slots, number, headers);
-        for (size_t i = 0; i < slots.size(); ++i) fill_rank(slots[i], headers[i]);
-        visit(headers, slots);
-        safe_point();
-      }
-    });
+    log::restore_rows(
+        {&pool, 1}, kRecordsAtOnce, threads,
+        [&](size_t, std::span<const Slot> slots, std::vector<RowHeader>& headers) {
+          read_headers(slots, number, headers);
+        },
+        [&](std::span<const RowHeader> headers, std::span<const Slot> slots) {
+          for (size_t i = 0; i < slots.size(); ++i) fill_rank(slots[i], headers[i]);
+          visit(headers, slots);
+        });
   } catch (...) {
-    for (size_t i = 0; i < bits.words(); ++i) {
-      log::for_each_row(bits.word(i), i * 64, [&](uint64_t slot) { ranks_->empty(static_cast<Slot>(slot)); });
+    for (size_t i = 0; i < pool.rows.size(); ++i) {
+      log::for_each_row(pool.rows[i], i * 64, [&](uint64_t slot) { ranks_->empty(static_cast<Slot>(slot)); });
     }
     throw;
   }
@@ -327,8 +315,8 @@ void PoolTier::restore(uint64_t number, int threads, const Restored& visit) {
     const MutexLock arrivals_lock(arrivals_mutex_);
     arrivals_.note_too_many();
   }
-  references_.make_live(number);
-  unverified_.assign(bits.copy(slots_.slots()));
+  references_.make_live(pool.rows);
+  unverified_.assign(0, log::words_for(slots_.slots()), pool.rows);
 }
 
 }  // namespace embstore

@@ -24,8 +24,8 @@
 #include "tiers/log/identity.h"
 #include "tiers/log/pool_file.h"
 #include "tiers/log/record.h"
+#include "tiers/log/record_references.h"
 #include "tiers/log/row_bits.h"
-#include "tiers/log/slot_references.h"
 #include "tiers/memory/ranked_tier.h"
 #include "tiers/memory/slot_allocator.h"
 #include "tiers/memory/slot_arrivals.h"
@@ -135,7 +135,7 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
   std::unique_ptr<SlotRanks> ranks_;
   SlotAllocator slots_;
   std::atomic<uint64_t> set_aside_{0};
-  log::SlotReferences references_;
+  log::RecordReferences references_;
   // Of rows that an earlier process wrote, and that weren't read as a whole yet: what this one writes comes back as it
   // was, and what didn't reach the medium shows only to the next.
   mutable log::RowBits unverified_;

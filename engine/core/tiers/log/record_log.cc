@@ -187,7 +187,7 @@ size_t RecordLog::append(const RowBatch& rows, size_t first, std::span<Slot> slo
     shape_.record.seal(header, rows.row(first + i));
     std::memcpy(at, &header, sizeof header);
     std::memcpy(at + sizeof header, rows.row(first + i), shape_.record.row_bytes);
-    file.set_live(record);
+    file.rows.add_live(record);
     slots[first + i] = shape_.slot_of(file, record);
   }
   file.records.store(first_record + count, std::memory_order_release);
@@ -209,7 +209,7 @@ void RecordLog::erase(std::span<const Place> places) {
     if (index >= seen->files->size()) continue;
     const std::shared_ptr<LogFile>& file = (*seen->files)[index];
     const uint32_t record = shape_.record_of(place.slot);
-    if (file != nullptr && record < file->capacity && file->clear_live(record)) ++erased;
+    if (file != nullptr && record < file->capacity && file->rows.remove_live(record)) ++erased;
   }
   live_rows_.fetch_sub(erased, std::memory_order_relaxed);
 }
@@ -232,7 +232,7 @@ RecordLog::Copies RecordLog::append_copies(std::span<const std::byte> records, s
       header.checksum = header.computed_checksum();
       std::memcpy(at, &header, sizeof header);
     }
-    active_->set_live(first + i);
+    active_->rows.add_live(first + i);
   }
   active_->records.store(first + count, std::memory_order_release);
   buffer.count.store(before + count, std::memory_order_release);
@@ -243,7 +243,7 @@ RecordLog::Copies RecordLog::append_copies(std::span<const std::byte> records, s
 void RecordLog::end_copies(const Copies& copies, std::span<const Relocator::Relocation> relocations) {
   const MutexLock lock(mutex_);
   for (const Relocator::Relocation& row : relocations) {
-    if (!row.done) copies.buffer->file->clear_live(shape_.record_of(row.to));
+    if (!row.done) copies.buffer->file->rows.remove_live(shape_.record_of(row.to));
   }
   --copying_;
   copied_.notify_all();
@@ -256,7 +256,7 @@ void RecordLog::seal(const LogFile& file) {
 
 // -- files ------------------------------------------------------------------------------------------------
 
-std::vector<std::shared_ptr<LogFile>> RecordLog::files() const {
+LogFiles RecordLog::files() const {
   const MutexLock lock(mutex_);
   return {files_.begin(), files_.end()};
 }
@@ -288,7 +288,7 @@ std::vector<RecordLog::Removal> RecordLog::remove(std::span<const std::shared_pt
 void RecordLog::remove_unneeded_files() {
   const MutexLock lock(mutex_);
   for (const auto& file : files_) {
-    if (!file->is_held()) file->file().remove();
+    if (!file->rows.has_any()) file->file().remove();
   }
 }
 
@@ -335,11 +335,10 @@ void RecordLog::begin_checkpoint(uint64_t number) {
     flush_buffer();  // which waits for those that are under way
     begin_another_block();
     for (const auto& file : files_) {
-      if (file->live_rows() > 0) file->hold_live_rows(number);
+      if (file->rows.live() > 0) file->rows.begin(number);
     }
     epoch_ = number + 1;
   } catch (...) {
-    for (const auto& file : files_) file->let_go(number);
     checkpoint_begins_ = false;
     copied_.notify_all();
     throw;
@@ -348,20 +347,16 @@ void RecordLog::begin_checkpoint(uint64_t number) {
   copied_.notify_all();
 }
 
-std::vector<HeldRows> RecordLog::rows_of(uint64_t checkpoint) const {
-  const MutexLock lock(mutex_);
-  std::vector<HeldRows> rows;
-  for (const auto& file : files_) {
-    const auto held = file->held().find(checkpoint);
-    if (held != file->held().end()) rows.push_back({file, held->second});
-  }
-  return rows;
+LogFiles RecordLog::files_of(uint64_t checkpoint) const {
+  LogFiles files = this->files();
+  std::erase_if(files, [checkpoint](const auto& file) { return !file->rows.has(checkpoint); });
+  return files;
 }
 
 // The lock isn't held while the medium is waited for, but where it refused a file.
-void RecordLog::bring_to_medium(std::span<const HeldRows> files) {
-  for (const HeldRows& held : files) {
-    files::File& file = held.file->file();
+void RecordLog::bring_to_medium(const LogFiles& files) {
+  for (const auto& log_file : files) {
+    files::File& file = log_file->file();
     try {
       file.sync_if_written();
       continue;
@@ -369,29 +364,29 @@ void RecordLog::bring_to_medium(std::span<const HeldRows> files) {
       if (!file.in_doubt()) throw;
     }
     const MutexLock lock(mutex_);
-    make_sound(*held.file);  // unless another thread did that meanwhile
+    make_sound(*log_file);  // unless another thread did that meanwhile
   }
 }
 
 void RecordLog::drop_checkpoint(uint64_t number) noexcept {
   const MutexLock lock(mutex_);
-  for (const auto& file : files_) file->let_go(number);
+  for (const auto& file : files_) {
+    if (file->rows.has(number)) file->rows.drop(number, [](std::span<const Slot>) {});
+  }
 }
 
-void RecordLog::make_live(std::span<const HeldRows> rows) {
-  uint64_t live = 0;
-  for (const HeldRows& held : rows) {
-    held.file->make_live(held.rows);
-    live += held.file->live_rows();
+void RecordLog::make_live(uint64_t checkpoint) {
+  for (const auto& file : files_of(checkpoint)) {
+    file->rows.make_live(file->rows.rows_of(checkpoint));
+    live_rows_.fetch_add(file->rows.live(), std::memory_order_relaxed);
   }
-  live_rows_.fetch_add(live, std::memory_order_relaxed);
 }
 
 uint64_t RecordLog::held_bytes() const {
   const std::shared_ptr<const LogView> seen = view();
   uint64_t bytes = 0;
   for (const auto& file : *seen->files) {
-    if (file != nullptr && file->is_held() && file->live_rows() == 0) bytes += file->written_bytes;
+    if (file != nullptr && file->rows.has_any() && file->rows.live() == 0) bytes += file->written_bytes;
   }
   return bytes;
 }
@@ -428,11 +423,9 @@ void RecordLog::copy_rows(const LogFile& from, files::File& to) {
   const size_t stride = shape_.record.stride;
   const medium::AlignedBytes chunk(kRecords * stride);
   RecordScan scan(from, shape_, chunk.size());
-  const auto is_needed = [&from](uint32_t record) {
-    return std::any_of(from.held().begin(), from.held().end(),
-                       [record](const auto& held) { return contains(held.second, record); });
+  const auto is_wanted = [&from](uint32_t record) {
+    return from.rows.is_live(record) || from.rows.any_has(record);
   };
-  const auto is_wanted = [&](uint32_t record) { return from.is_live(record) || is_needed(record); };
   const bool has_buffer = active_.get() == &from && buffer_ != nullptr;
   const uint32_t in_buffer = has_buffer ? buffer_->first_record : from.records.load();
   const uint32_t end = has_buffer ? in_buffer + buffer_written_ : in_buffer;
@@ -442,7 +435,7 @@ void RecordLog::copy_rows(const LogFile& from, files::File& to) {
     std::memset(chunk.data(), 0, chunk.size());
     scan.visit(first, std::min(first + kRecords, in_buffer), is_wanted, [&](const ScannedRecord& record) {
       const std::string fault = fault_of(record, /*all_floats=*/true, shape_.record);
-      if (!fault.empty() && is_needed(record.number)) {
+      if (!fault.empty() && from.rows.any_has(record.number)) {
         throw Error(ErrorKind::kStorage, shape_.name_of(from, record.number) + " " + fault +
                                              ", and a checkpoint needs it: the file stays as it is");
       }

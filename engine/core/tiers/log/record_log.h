@@ -20,18 +20,12 @@
 
 namespace embstore::log {
 
-using LogFiles = std::vector<std::shared_ptr<LogFile>>;  // by index; null where there is none
+using LogFiles = std::vector<std::shared_ptr<LogFile>>;
 
 // What a batch of reads sees. Never changed; the log replaces it.
 struct LogView {
-  std::shared_ptr<const LogFiles> files;
+  std::shared_ptr<const LogFiles> files;       // by index; null where there is none
   std::shared_ptr<const AppendBuffer> buffer;  // null where every record is written out
-};
-
-// The records of a file that a checkpoint needs.
-struct HeldRows {
-  std::shared_ptr<LogFile> file;
-  RowWords rows;
 };
 
 // Thread-safe but for take_up(), make_live(), and what ends it. Throws Error(kStorage) where the operating system
@@ -61,8 +55,8 @@ class RecordLog {
   // Those that aren't done are nobody's.
   void end_copies(const Copies& copies, std::span<const Relocator::Relocation> relocations);
 
-  void seal(const LogFile& file);                       // if it's the active one
-  std::vector<std::shared_ptr<LogFile>> files() const;  // the oldest first
+  void seal(const LogFile& file);  // if it's the active one
+  LogFiles files() const;          // the oldest first
   // REQUIRES: sealed files that nobody needs.
   struct Removal {
     std::shared_ptr<LogFile> file;
@@ -76,12 +70,12 @@ class RecordLog {
   // What is live now is held for checkpoint `number`, and written out: no block that it lies in is written again.
   // Nothing has changed where this throws. REQUIRES: rows neither come nor go meanwhile, but for copies.
   void begin_checkpoint(uint64_t number);
-  std::vector<HeldRows> rows_of(uint64_t checkpoint) const;
+  LogFiles files_of(uint64_t checkpoint) const;  // with rows that belong to it, the oldest first
   // The bytes of these files, not their names. Others may append and read meanwhile.
-  void bring_to_medium(std::span<const HeldRows> files);
+  void bring_to_medium(const LogFiles& files);
   void drop_checkpoint(uint64_t number) noexcept;
-  // REQUIRES: they are held, and nothing is live.
-  void make_live(std::span<const HeldRows> rows);
+  // The rows of the checkpoint. REQUIRES: nothing is live.
+  void make_live(uint64_t checkpoint);
 
   // The ends of a log: removes the files that no checkpoint needs, which may be called again after an error; and lets
   // go of all.

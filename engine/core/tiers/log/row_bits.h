@@ -37,12 +37,11 @@ void for_each_row(uint64_t word, uint64_t first, Visit visit) {
   for (; word != 0; word &= word - 1) visit(first + static_cast<uint64_t>(std::countr_zero(word)));
 }
 
-// A set that several threads change at once.
+// Bits that several threads change at once: one set, or several whose words lie one after another.
 class RowBits {
  public:
   explicit RowBits(uint64_t records) : words_(words_for(records)) {}
 
-  size_t words() const { return words_.size(); }
   uint64_t word(size_t i) const { return words_[i].load(std::memory_order_acquire); }
   void set_word(size_t i, uint64_t bits) { words_[i].store(bits, std::memory_order_release); }
 
@@ -52,19 +51,15 @@ class RowBits {
   bool remove(uint64_t record) {
     return (words_[record / 64].fetch_and(~bit(record), std::memory_order_acq_rel) & bit(record)) != 0;
   }
-  void assign(std::span<const uint64_t> from) {
-    for (size_t i = 0; i < words(); ++i) set_word(i, i < from.size() ? from[i] : 0);
+  // Of `count` words from `first` on: those that `from` has, and zeros; and a copy of them. REQUIRES, for a set of one moment: nobody
+  // changes it meanwhile.
+  void assign(size_t first, size_t count, std::span<const uint64_t> from) {
+    for (size_t i = 0; i < count; ++i) set_word(first + i, i < from.size() ? from[i] : 0);
   }
-  // Of the first so many records. REQUIRES, for a set of one moment: nobody changes it meanwhile.
-  RowWords copy(uint64_t records) const {
-    RowWords copied(words_for(records));
-    for (size_t i = 0; i < copied.size(); ++i) copied[i] = word(i);
+  RowWords copy(size_t first, size_t count) const {
+    RowWords copied(count);
+    for (size_t i = 0; i < count; ++i) copied[i] = word(first + i);
     return copied;
-  }
-  uint64_t count() const {
-    uint64_t rows = 0;
-    for (size_t i = 0; i < words(); ++i) rows += static_cast<uint64_t>(std::popcount(word(i)));
-    return rows;
   }
 
  private:

@@ -193,7 +193,7 @@ void RowReader::copy_mapped(const Batch& batch, Scratch& scratch) const {
     const Slot slot = batch.places[row].slot;
     addresses[row] = nullptr;
     mapped_rows_.fetch_sub(1, std::memory_order_relaxed);
-    if (batch.file_of(slot, shape_)->is_live(shape_.record_of(slot))) {
+    if (batch.file_of(slot, shape_)->rows.is_live(shape_.record_of(slot))) {
       scratch.to_read.push_back(uint64_t{slot} << 32 | row);
     }
   };
@@ -316,7 +316,7 @@ void RowReader::take_row(const Batch& batch, const LogFile& file, const ScannedR
                          size_t row) const {
   if (record.bytes != nullptr && copy_if_whole(batch, record.bytes, row)) return;
   // Live now means live all along.
-  if (!file.is_live(record.number)) return;
+  if (!file.rows.is_live(record.number)) return;
   batch.rows.add_damaged(row, shape_.name_of(file, record.number) + " (key " +
                                   std::to_string(batch.places[row].key) + ") " +
                                   fault_of(record, batch.part == RowPart::kAll, shape_.record));

@@ -9,14 +9,12 @@
 #include <system_error>
 #include <utility>
 
-#include "access/safe_point.h"
 #include "errors/error.h"
-#include "threads/shared_work.h"
 #include "tiers/log/record_scan.h"
+#include "tiers/log/restore_rows.h"
 
 namespace embstore {
 
-using log::HeldRows;
 using log::LogFile;
 using log::LogShape;
 using medium::IoScheme;
@@ -100,15 +98,8 @@ void hold(LogFile& file, const LogShape& shape, uint64_t checkpoint, const Exten
                                    std::to_string(shape.record.offset(records)));
   }
   file.records = std::max(file.records.load(), static_cast<uint32_t>(records));
-  file.hold(checkpoint, extent.rows);
+  file.rows.load(checkpoint, extent.rows);
 }
-
-// Records of one file that are read together.
-struct Piece {
-  const HeldRows* held;
-  uint32_t first;
-  uint32_t last;
-};
 
 }  // namespace
 
@@ -275,8 +266,8 @@ void SsdHashTier::begin_checkpoint(uint64_t number) {
 std::vector<ExtentRows> SsdHashTier::bring_to_medium(uint64_t number) {
   check_keeps_checkpoints();
   check_usable();
-  std::vector<HeldRows> rows = log_.rows_of(number);
-  log_.bring_to_medium(rows);
+  const log::LogFiles files = log_.files_of(number);
+  log_.bring_to_medium(files);
   files::sync_directory(*shape_.calls, shape_.directory);
   if (!directory_is_on_medium_.load(std::memory_order_acquire)) {
     const std::filesystem::path directory = std::filesystem::canonical(shape_.directory);
@@ -284,8 +275,8 @@ std::vector<ExtentRows> SsdHashTier::bring_to_medium(uint64_t number) {
     directory_is_on_medium_.store(true, std::memory_order_release);
   }
   std::vector<ExtentRows> extents;
-  for (HeldRows& held : rows)
-    extents.push_back({held.file->number, held.file->capacity, std::move(held.rows)});
+  for (const auto& file : files)
+    extents.push_back({file->number, file->capacity, file->rows.rows_of(number)});
   return extents;
 }
 
@@ -305,40 +296,28 @@ void SsdHashTier::restore(uint64_t number, int threads, const Restored& visit) {
     throw Error(ErrorKind::kInvalidArgument,
                 shape_.directory + ": rows are live; a checkpoint is restored when all were erased");
   }
-  const std::vector<HeldRows> rows = log_.rows_of(number);
-  const auto records_at_once = static_cast<uint32_t>(std::max<size_t>(1, kScanBytes / shape_.record.stride));
-  std::vector<Piece> pieces;
-  for (const HeldRows& held : rows) {
-    const auto end = static_cast<uint32_t>(log::end_of_rows(held.rows));
-    for (uint32_t first = 0; first < end; first += records_at_once) {
-      pieces.push_back({&held, first, std::min(end, first + records_at_once)});
-    }
+  const log::LogFiles files = log_.files_of(number);
+  std::vector<log::ExtentSlots> extents;
+  for (const auto& file : files) {
+    extents.push_back({.first = shape_.slot_of(*file, 0), .rows = file->rows.rows_of(number)});
   }
-  share_work(pieces.size(), threads, [&](const auto& next) {
-    std::vector<RowHeader> headers;
-    std::vector<Slot> slots;
-    for (size_t i = next(); i < pieces.size(); i = next()) {
-      const Piece& piece = pieces[i];
-      const LogFile& file = *piece.held->file;
-      const auto is_needed = [&](uint32_t record) { return log::contains(piece.held->rows, record); };
-      headers.clear();
-      slots.clear();
-      log::RecordScan scan(file, shape_, kScanBytes);
-      scan.visit(piece.first, piece.last, is_needed, [&](const log::ScannedRecord& record) {
-        const std::string fault = fault_of(record, [&](const log::RecordHeader& header) {
-          return log::fault_of_header(header, record.number, number);
-        });
-        if (!fault.empty()) {
-          throw Error(ErrorKind::kStorage, shape_.name_of(file, record.number) + " " + fault);
-        }
-        headers.push_back(log::header_of(record.bytes).row());
-        slots.push_back(shape_.slot_of(file, record.number));
-      });
-      if (!slots.empty()) visit(headers, slots);
-    }
-    safe_point();
-  });
-  log_.make_live(rows);
+  const auto read = [&](size_t extent, std::span<const Slot> slots, std::vector<RowHeader>& headers) {
+    const LogFile& file = *files[extent];
+    const auto is_needed = [&](uint32_t record) { return log::contains(extents[extent].rows, record); };
+    log::RecordScan scan(file, shape_, kScanBytes);
+    scan.visit(shape_.record_of(slots.front()), shape_.record_of(slots.back()) + 1, is_needed,
+               [&](const log::ScannedRecord& record) {
+                 const std::string fault = fault_of(record, [&](const log::RecordHeader& header) {
+                   return log::fault_of_header(header, record.number, number);
+                 });
+                 if (!fault.empty()) {
+                   throw Error(ErrorKind::kStorage, shape_.name_of(file, record.number) + " " + fault);
+                 }
+                 headers.push_back(log::header_of(record.bytes).row());
+               });
+  };
+  log::restore_rows(extents, kScanBytes / shape_.record.stride, threads, read, visit);
+  log_.make_live(number);
 }
 
 }  // namespace embstore
