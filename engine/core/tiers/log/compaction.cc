@@ -31,13 +31,12 @@ Compaction::Turn::~Turn() {
   compaction_.turn_ended_.notify_all();
 }
 
-Compaction::Compaction(RecordLog& log, const LogShape& shape, CompactionMode mode)
-    : log_(log), shape_(shape), mode_(mode) {}
+Compaction::Compaction(RecordLog& log, const LogShape& shape)
+    : log_(log), shape_(shape), has_thread_(shape.options.compaction == CompactionMode::kOwnThread) {}
 
 void Compaction::start(Relocator& relocator) {
   relocator_.store(&relocator, std::memory_order_release);
-  if (mode_ == CompactionMode::kOwnThread && !thread_.joinable())
-    thread_ = std::thread([this] { run_thread(); });
+  if (has_thread_ && !thread_.joinable()) thread_ = std::thread([this] { run_thread(); });
 }
 
 // -- when -------------------------------------------------------------------------------------------------
@@ -71,7 +70,7 @@ void Compaction::make_room() {
   if (!is_over_soft_bound(more_bytes)) return;
   if (is_over_hard_bound(more_bytes)) {
     run({.more_bytes = more_bytes});
-  } else if (mode_ == CompactionMode::kOwnThread) {
+  } else if (has_thread_) {
     wake_thread();
   } else {
     run({.more_bytes = more_bytes, .max_files = 1, .wait = false});
@@ -80,7 +79,7 @@ void Compaction::make_room() {
 
 void Compaction::compact() {
   if (!is_over_soft_bound(0)) return;
-  if (mode_ == CompactionMode::kOwnThread) {
+  if (has_thread_) {
     wake_thread();
   } else {
     run({.wait = false});

@@ -25,7 +25,6 @@
 
 #include "threads/mutex.h"
 #include "tiers/log/record_log.h"
-#include "tiers/log/ssd_hash_options.h"
 #include "tiers/tier.h"
 
 namespace embstore::log {
@@ -33,7 +32,7 @@ namespace embstore::log {
 // Thread-safe but for start() and stop(), which are the owner's. Nothing but drain() throws.
 class Compaction {
  public:
-  Compaction(RecordLog& log, const LogShape& shape, CompactionMode mode);
+  Compaction(RecordLog& log, const LogShape& shape);
   ~Compaction() { stop(); }
   Compaction(const Compaction&) = delete;
   Compaction& operator=(const Compaction&) = delete;
@@ -125,7 +124,7 @@ class Compaction {
 
   RecordLog& log_;
   const LogShape& shape_;
-  const CompactionMode mode_;
+  const bool has_thread_;
   std::atomic<Relocator*> relocator_{nullptr};
 
   // A flag rather than a held mutex, since relocate() runs meanwhile. Of the locks here none is held while

@@ -9,6 +9,7 @@
 
 #include "errors/error.h"
 #include "files/file.h"
+#include "tiers/log/file_names.h"
 
 namespace embstore::log {
 namespace {
@@ -16,9 +17,6 @@ namespace {
 // What files of earlier versions of the engine begin with, whose rows outlive the process.
 constexpr const char* kEarlierMagics[] = {"ESPMROWS", "ESPMCKPT", "ESSSDHSH", "ESSSDCKP", "ESSSDSEQ"};
 
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  throw Error(ErrorKind::kStorage, path + ": " + why);
-}
 [[noreturn]] void refuse_variable(const std::string& path, const std::string& why) {
   throw Error(ErrorKind::kInvalidArgument, path + ": " + why);
 }
@@ -132,14 +130,13 @@ void check_header(const std::string& path, const FileHeader& header, const char 
   if (header.row_bytes != table.layout.row_bytes()) refuse(path, "is damaged: its header makes no sense");
 }
 
-void check_extent(const std::string& path, const FileHeader& header, const TableIdentity& table,
-                  uint64_t number, size_t stride) {
+FileHeader read_extent_header(files::FileCalls& calls, const std::string& path, const TableIdentity& table,
+                              uint64_t number, size_t stride) {
+  if (!exists(path)) refuse_needed(path, "is missing");
+  const FileHeader header = read_header(calls, path);
   check_header(path, header, kRowsMagic, table);
-  if (header.uuid == table.uuid && header.number == number && header.stride == stride) return;
-  refuse(path,
-         "is another file than the one that the checkpoints beside it are of; put back the one that is, or "
-         "remove "
-         "the files of the variable to start without their rows");
+  if (header.uuid == table.uuid && header.number == number && header.stride == stride) return header;
+  refuse_needed(path, "is another file than the one that the checkpoints beside it are of");
 }
 
 }  // namespace embstore::log

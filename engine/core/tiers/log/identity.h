@@ -70,9 +70,10 @@ HeaderIs kind_of(const FileHeader& header, const char (&magic)[8]);
 void check_header(const std::string& path, const FileHeader& header, const char (&magic)[8],
                   const TableIdentity& table);
 
-// The same for the file of records that a checkpoint's manifest calls extent `number`, with its uuid.
-void check_extent(const std::string& path, const FileHeader& header, const TableIdentity& table,
-                  uint64_t number, size_t stride);
+// The header of the file of records that a checkpoint's manifest calls extent `number`. Throws as read_header() and check_header(), and
+// Error(kStorage) where the file is missing or another one of this table.
+FileHeader read_extent_header(files::FileCalls& calls, const std::string& path, const TableIdentity& table,
+                              uint64_t number, size_t stride);
 
 // "is of an earlier version …", with the way out; for errors that name a file.
 extern const char* const kEarlierVersionRefusal;

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -13,25 +12,15 @@
 
 #include "errors/error.h"
 #include "files/file.h"
+#include "tiers/log/file_names.h"
 
 namespace embstore::log {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "rows-";
-constexpr std::string_view kSuffix = ".ssdhash";
-
-// Nothing where `name` isn't one of a file of records.
-std::optional<uint64_t> number_in(std::string_view name) {
-  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
-  name.remove_prefix(kPrefix.size());
-  name.remove_suffix(kSuffix.size());
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
-  return number;
-}
+constexpr std::string_view kStem = "rows-";
+constexpr std::string_view kEnding = ".ssdhash";
 
 // True of a file with rows of an earlier version that weren't to outlive its process.
 bool is_spill_of_earlier_version(const FileHeader& header) {
@@ -41,18 +30,9 @@ bool is_spill_of_earlier_version(const FileHeader& header) {
   return std::memcmp(header.magic, "ESSSDHSH", sizeof header.magic) == 0 && flags == 0;
 }
 
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  throw Error(ErrorKind::kStorage, path + ": " + why);
-}
-
 }  // namespace
 
-std::string record_file_name(uint64_t number) {
-  // Ten digits at least, so that names sort as numbers do.
-  std::string digits = std::to_string(number);
-  if (digits.size() < 10) digits.insert(0, 10 - digits.size(), '0');
-  return std::string(kPrefix) + digits + std::string(kSuffix);
-}
+std::string record_file_name(uint64_t number) { return numbered_name(kStem, number, kEnding); }
 
 LogDirectory::LogDirectory(std::string path, files::FileCalls& calls)
     : path_(std::move(path)), calls_(calls) {
@@ -103,8 +83,8 @@ LogDirectory::Leftovers LogDirectory::find(const TableIdentity& table, bool keep
   std::error_code code;
   for (fs::directory_iterator at(path_, code), end; !code && at != end; at.increment(code)) {
     const std::string path = at->path().string();
-    if (path.ends_with(std::string(kSuffix) + std::string(kUnfinished))) found.paths.push_back(path);
-    if (path.ends_with(kSuffix)) headers.emplace(path, read_header(calls_, path));
+    if (path.ends_with(std::string(kEnding) + std::string(kUnfinished))) found.paths.push_back(path);
+    if (path.ends_with(kEnding)) headers.emplace(path, read_header(calls_, path));
   }
   if (code) refuse(path_, "can't be listed: " + code.message());
   for (const auto& [path, header] : headers) {
@@ -112,7 +92,7 @@ LogDirectory::Leftovers LogDirectory::find(const TableIdentity& table, bool keep
     if (is_earlier && !is_spill_of_earlier_version(header)) refuse(path, kEarlierVersionRefusal);
   }
   for (const auto& [path, header] : headers) {
-    const std::optional<uint64_t> number = number_in(fs::path(path).filename().string());
+    const std::optional<uint64_t> number = number_in(fs::path(path).filename().string(), kStem, kEnding);
     if (!number) continue;
     check_is_leftover(path, header, table, keeps_checkpoints);
     found.paths.push_back(path);

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "files/file_calls.h"
@@ -12,9 +11,6 @@
 #include "tiers/log/identity.h"
 
 namespace embstore::log {
-
-// Ends the name of a file that is being made, of which nobody knows yet.
-inline constexpr std::string_view kUnfinished = ".new";
 
 std::string record_file_name(uint64_t number);
 

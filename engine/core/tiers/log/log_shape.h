@@ -1,9 +1,10 @@
-// What every part of the tier knows of its files.
+// What every part of the tier knows of its files: the options, and what follows from them.
 #pragma once
 
 #include <fcntl.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "files/file.h"
@@ -12,26 +13,29 @@
 #include "tiers/log/log_directory.h"
 #include "tiers/log/log_file.h"
 #include "tiers/log/record.h"
+#include "tiers/log/ssd_hash_options.h"
 
 namespace embstore::log {
 
 struct LogShape {
+  SsdHashOptions options;
   TableIdentity table;  // its uuid is 0 where the files go with the process
   std::string directory;
   RecordShape record;
   size_t flush_bytes;         // gathered before they go out
   uint32_t records_per_file;  // of slots
-  uint32_t max_files;
-  bool keeps_checkpoints;
-  bool direct;      // past the page cache
-  bool maps_files;  // rows that the page cache has are read from there
-  files::FileCalls* calls;
   TierMeter* meter;
 
+  uint32_t max_files() const { return RowRef::kMaxSlots / records_per_file; }
+  // Rows that the page cache has are read from there. O_DIRECT is there to spare it, and who names a scheme means it.
+  bool maps_files() const { return options.io_scheme == medium::IoScheme::kAuto && !options.direct; }
   std::string path_of(uint64_t number) const { return directory + "/" + record_file_name(number); }
-  int open_flags() const { return O_RDWR | (direct ? O_DIRECT : 0); }
-  files::FileUse file_use() const {
-    return {.pattern = files::AccessPattern::kRandom, .for_the_medium = keeps_checkpoints, .meter = meter};
+  int open_flags() const { return O_RDWR | (options.direct ? O_DIRECT : 0); }
+  std::unique_ptr<files::File> open(const std::string& path, int more_flags = 0) const {
+    return std::make_unique<files::File>(*options.file_calls, path, open_flags() | more_flags,
+                                         files::FileUse{.pattern = files::AccessPattern::kRandom,
+                                                        .for_the_medium = options.keeps_checkpoints,
+                                                        .meter = meter});
   }
   Slot slot_of(const LogFile& file, uint64_t record_number) const {
     return static_cast<Slot>(file.index * records_per_file + record_number);

@@ -3,8 +3,6 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -12,13 +10,12 @@
 
 #include "errors/error.h"
 #include "files/file.h"
+#include "tiers/log/file_names.h"
 
 namespace embstore::log {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr char kUnfinished[] = ".new";
 
 // What follows the header: this; for each tier its number of extents, u64; for each extent ExtentHeader and its words; and
 // the CRC-32C of all that, u32.
@@ -39,10 +36,6 @@ struct ExtentHeader {
   uint64_t capacity;
   uint64_t words;
 };
-
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  throw Error(ErrorKind::kStorage, path + ": " + why);
-}
 
 class Writing {
  public:
@@ -162,43 +155,28 @@ uint64_t Manifest::rows() const {
 }
 
 Manifests::Manifests(std::string prefix, files::FileCalls& calls)
-    : prefix_(std::move(prefix)), calls_(calls) {}
+    : prefix_(std::move(prefix)), directory_(directory_of(prefix_)), calls_(calls) {}
 
-std::string Manifests::directory() const {
-  const fs::path parent = fs::path(prefix_).parent_path();
-  return (parent.empty() ? fs::path(".") : parent).string();
-}
-
-std::string Manifests::path_of(uint64_t number) const {
-  char digits[24];
-  std::snprintf(digits, sizeof digits, "%010llu", static_cast<unsigned long long>(number));
-  return prefix_ + digits;
-}
+std::string Manifests::path_of(uint64_t number) const { return numbered_name(prefix_, number, ""); }
 
 std::map<uint64_t, std::string> Manifests::find(bool unfinished) const {
   std::map<uint64_t, std::string> found;
   const std::string stem = fs::path(prefix_).filename().string();
   std::error_code code;
-  for (fs::directory_iterator at(directory(), code), end; !code && at != end; at.increment(code)) {
-    std::string name = at->path().filename().string();
-    if (!name.starts_with(stem)) continue;
-    name.erase(0, stem.size());
-    if (name.ends_with(kUnfinished) != unfinished) continue;
-    if (unfinished) name.resize(name.size() - std::strlen(kUnfinished));
-    uint64_t number = 0;
-    const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-    if (error != std::errc() || rest != name.data() + name.size() || name.size() < 10) continue;
-    found[number] = at->path().string();
+  for (fs::directory_iterator at(directory_, code), end; !code && at != end; at.increment(code)) {
+    const std::string path = at->path().string();
+    const auto number = number_in(at->path().filename().string(), stem, unfinished ? kUnfinished : "");
+    if (number) found[*number] = path;
   }
   if (code && code != std::errc::no_such_file_or_directory) {
-    refuse(directory(), "can't be listed: " + code.message());
+    refuse(directory_, "can't be listed: " + code.message());
   }
   return found;
 }
 
 std::vector<Manifest> Manifests::load(TableIdentity& table) const {
   // A killed process may have named or removed a manifest and not synced that: what is found, and what isn't, must last.
-  if (fs::exists(directory())) files::sync_directory(calls_, directory());
+  if (fs::exists(directory_)) files::sync_directory(calls_, directory_);
   std::vector<Manifest> manifests;
   for (const auto& [number, path] : find(/*unfinished=*/false)) {
     manifests.push_back(read(path, number, table, manifests.empty(), calls_));
@@ -221,24 +199,25 @@ void Manifests::write(const Manifest& manifest, const TableIdentity& table) cons
   std::memcpy(bytes.data() + kHeaderBytes + body.size(), &checksum, sizeof checksum);
 
   const std::string path = path_of(manifest.number);
-  files::File file(calls_, path + kUnfinished, O_RDWR | O_CREAT | O_TRUNC, {.for_the_medium = true});
+  const std::string unfinished = path + std::string(kUnfinished);
+  files::File file(calls_, unfinished, O_RDWR | O_CREAT | O_TRUNC, {.for_the_medium = true});
   bool is_named = false;
   try {
     file.write_at(bytes.data(), bytes.size(), 0);
     file.sync();
     file.rename_to(path);
     is_named = true;
-    files::sync_directory(calls_, directory());
+    files::sync_directory(calls_, directory_);
   } catch (...) {
     // If a process opens the table next without a power cut in between, the checkpoint isn't there.
-    calls_.unlink((is_named ? path : path + kUnfinished).c_str());
+    calls_.unlink((is_named ? path : unfinished).c_str());
     throw;
   }
 }
 
 void Manifests::remove(uint64_t number) const {
   files::remove_file(calls_, path_of(number));
-  files::sync_directory(calls_, directory());
+  files::sync_directory(calls_, directory_);
 }
 
 }  // namespace embstore::log

@@ -58,10 +58,10 @@ class Manifests {
   std::string path_of(uint64_t number) const;
 
  private:
-  std::string directory() const;
   std::map<uint64_t, std::string> find(bool unfinished) const;  // paths by number
 
   const std::string prefix_;
+  const std::string directory_;  // of the manifests
   files::FileCalls& calls_;
 };
 

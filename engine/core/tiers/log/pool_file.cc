@@ -4,35 +4,21 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <system_error>
 
 #include "errors/error.h"
 #include "files/file.h"
 #include "row/place.h"
+#include "tiers/log/file_names.h"
 
 namespace embstore::log {
 namespace {
 
 namespace fs = std::filesystem;
 
-bool exists(const std::string& path) {
-  std::error_code code;
-  const fs::file_status status = fs::status(path, code);
-  if (code && status.type() != fs::file_type::not_found) {
-    throw Error(ErrorKind::kStorage, path + ": can't be looked at: " + code.message());
-  }
-  return fs::exists(status);
-}
-
-void sync_directory_of(const std::string& path, files::FileCalls& calls) {
-  const fs::path parent = fs::path(path).parent_path();
-  files::sync_directory(calls, (parent.empty() ? fs::path(".") : parent).string());
-}
-
 // An earlier version kept checkpoints in a file beside the rows.
 void refuse_earlier(const std::string& path) {
   const std::string beside = fs::path(path).replace_extension(".checkpoints").string();
-  if (exists(beside)) throw Error(ErrorKind::kStorage, beside + ": " + kEarlierVersionRefusal);
+  if (exists(beside)) refuse(beside, kEarlierVersionRefusal);
 }
 
 // The file gets its name when its header is on the medium: so a file of that name is whole, or somebody else's.
@@ -44,7 +30,7 @@ std::unique_ptr<medium::PmemFile> make(const std::string& path, const TableIdent
     if (kind_of(header, kRowsMagic) != HeaderIs::kOurs) check_header(path, header, kRowsMagic, table);
     files::remove_file(calls, path);
   }
-  const std::string unfinished = path + ".new";
+  const std::string unfinished = path + std::string(kUnfinished);
   if (exists(unfinished)) files::remove_file(calls, unfinished);
   const RecordShape shape = shape_in_pool(table.layout);
   try {
@@ -63,27 +49,20 @@ std::unique_ptr<medium::PmemFile> make(const std::string& path, const TableIdent
     calls.unlink(unfinished.c_str());
     throw;
   }
-  sync_directory_of(path, calls);
+  files::sync_directory(calls, directory_of(path));
   return std::make_unique<medium::PmemFile>(libpmem, path);
 }
 
 std::unique_ptr<medium::PmemFile> take_up(const std::string& path, const TableIdentity& table,
                                           uint64_t size_bytes, uint64_t records, const LibPmem& libpmem,
                                           files::FileCalls& calls) {
-  if (!exists(path)) {
-    throw Error(
-        ErrorKind::kStorage,
-        path + ": is missing, and checkpoints beside it speak of its rows; put it back, or remove them too");
-  }
-  const FileHeader header = read_header(calls, path);
   const RecordShape shape = shape_in_pool(table.layout);
-  check_extent(path, header, table, /*number=*/0, shape.stride);
+  const FileHeader header = read_extent_header(calls, path, table, /*number=*/0, shape.stride);
   const uint64_t file_bytes = fs::file_size(path);
   const uint64_t records_so_far = records_that_fit(table.layout, file_bytes);
   if (records_so_far < header.capacity) {
-    throw Error(ErrorKind::kStorage, path + ": is truncated: it has " + std::to_string(file_bytes) +
-                                         " bytes of " + std::to_string(shape.file_bytes(header.capacity)) +
-                                         "; put it back as it was");
+    refuse_needed(path, "is truncated: it has " + std::to_string(file_bytes) + " bytes of " +
+                            std::to_string(shape.file_bytes(header.capacity)));
   }
   if (records < records_so_far) {
     throw Error(ErrorKind::kInvalidArgument,

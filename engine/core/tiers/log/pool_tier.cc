@@ -8,6 +8,7 @@
 #include "errors/error.h"
 #include "platform/prefetch.h"
 #include "row/row_copy.h"
+#include "tiers/log/file_names.h"
 #include "tiers/log/restore_rows.h"
 
 namespace embstore {
@@ -229,9 +230,8 @@ void PoolTier::take_up(std::span<const TierRows> kept) {
         checkpoint.extents.size() <= 1 &&
         (checkpoint.extents.empty() || log::end_of_rows(checkpoint.extents.front().rows) <= slots_.slots());
     if (!fits) {
-      throw Error(ErrorKind::kStorage, path_ + ": is truncated: checkpoint " +
-                                           std::to_string(checkpoint.checkpoint) +
-                                           " has rows beyond its end; put it back as it was");
+      log::refuse_needed(path_, "is truncated: checkpoint " + std::to_string(checkpoint.checkpoint) +
+                                    " has rows beyond its end");
     }
   }
   const MutexLock lock(mutex_);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "errors/error.h"
+#include "tiers/log/file_names.h"
 #include "tiers/log/record_scan.h"
 
 namespace embstore::log {
@@ -42,10 +43,10 @@ void RecordLog::publish_files() {
 }
 
 uint32_t RecordLog::take_file_index() {
-  if (next_index_ < shape_.max_files && free_indexes_.size() < kIndexesAtRest) return next_index_++;
+  if (next_index_ < shape_.max_files() && free_indexes_.size() < kIndexesAtRest) return next_index_++;
   if (free_indexes_.empty()) {
     throw Error(ErrorKind::kStoreFull,
-                shape_.directory + ": holds " + std::to_string(shape_.max_files) + " files of up to " +
+                shape_.directory + ": holds " + std::to_string(shape_.max_files()) + " files of up to " +
                     std::to_string(shape_.records_per_file) +
                     " records, all that can be addressed; split the variable into more partitions");
   }
@@ -83,16 +84,15 @@ void RecordLog::open_file() {
   const uint32_t index = take_file_index();
   std::shared_ptr<LogFile> file;
   try {
-    auto bytes = std::make_unique<files::File>(*shape_.calls, path, shape_.open_flags() | O_CREAT | O_TRUNC,
-                                               shape_.file_use());
+    auto bytes = shape_.open(path, O_CREAT | O_TRUNC);
     file = std::make_shared<LogFile>(std::move(bytes), next_number_, index, capacity);
     write_header(file->file(), *file);
   } catch (...) {
-    if (file != nullptr) shape_.calls->unlink(path.c_str());
+    if (file != nullptr) shape_.options.file_calls->unlink(path.c_str());
     free_indexes_.push_front(index);
     throw;
   }
-  if (shape_.maps_files) file->map(shape_.record.file_bytes(capacity));
+  if (shape_.maps_files()) file->map(shape_.record.file_bytes(capacity));
   file->written_bytes = kHeaderBytes;
   add_file_bytes(kHeaderBytes);
   ++next_number_;
@@ -400,15 +400,14 @@ void RecordLog::make_sound(LogFile& file) {
 // Its rows go into a new file, which takes its name once the medium has it. They keep their places.
 void RecordLog::write_anew(LogFile& file) {
   const std::string path = file.file().path();
-  auto fresh = std::make_unique<files::File>(*shape_.calls, path + std::string(kUnfinished),
-                                             shape_.open_flags() | O_CREAT | O_TRUNC, shape_.file_use());
+  auto fresh = shape_.open(path + std::string(kUnfinished), O_CREAT | O_TRUNC);
   try {
     write_header(*fresh, file);
     copy_rows(file, *fresh);
     fresh->sync();
     fresh->rename_to(path);
   } catch (...) {
-    shape_.calls->unlink(fresh->path().c_str());
+    shape_.options.file_calls->unlink(fresh->path().c_str());
     throw;
   }
   bytes_written_.fetch_add(file.written_bytes, std::memory_order_relaxed);

@@ -26,6 +26,8 @@ constexpr size_t kStagingBytes = 512 << 10;
 constexpr size_t kRowsFetchedTogether = 8;
 constexpr size_t kPrefetchBytes = 320;
 
+bool is_auto(const LogShape& shape) { return shape.options.io_scheme == medium::IoScheme::kAuto; }
+
 constexpr size_t kMaxIdleScratch = 8;
 constexpr size_t kMaxIdleRows = size_t{1} << 16;  // of the batch that it served
 
@@ -59,12 +61,11 @@ struct RowReader::Scratch {
   std::unique_ptr<medium::BatchReader> pread_reader;
 };
 
-RowReader::RowReader(const LogShape& shape, medium::IoScheme scheme)
+RowReader::RowReader(const LogShape& shape)
     : shape_(shape),
-      may_change_scheme_(scheme == medium::IoScheme::kAuto),
-      scheme_(scheme == medium::IoScheme::kAuto ? medium::resolve_auto_io_scheme().scheme : scheme),
-      scheme_reason_(scheme == medium::IoScheme::kAuto ? medium::resolve_auto_io_scheme().reason : "") {
-  if (scheme == medium::IoScheme::kIoUring) medium::IoUringPool::of_process().borrow();
+      scheme_(is_auto(shape) ? medium::resolve_auto_io_scheme().scheme : shape.options.io_scheme),
+      scheme_reason_(is_auto(shape) ? medium::resolve_auto_io_scheme().reason : "") {
+  if (shape.options.io_scheme == medium::IoScheme::kIoUring) medium::IoUringPool::of_process().borrow();
 }
 
 RowReader::~RowReader() = default;
@@ -225,7 +226,7 @@ void RowReader::read_files(const Batch& batch, Scratch& scratch) const {
     try {
       ring.emplace(medium::IoUringPool::of_process().borrow());
     } catch (const Error&) {
-      if (!may_change_scheme_) throw;
+      if (!is_auto(shape_)) throw;
     }
   }
   if (scratch.pread_reader == nullptr) scratch.pread_reader = medium::make_pread_reader();
@@ -260,7 +261,7 @@ size_t RowReader::make_requests(const Batch& batch, Scratch& scratch, size_t nex
       if (offset > end + kMaxGapBytes || offset + record_bytes > begin + kMaxSpanBytes) break;
       end = offset + record_bytes;
     }
-    if (shape_.direct) {
+    if (shape_.options.direct) {
       begin = medium::round_down_to_block(begin);
       end = medium::round_up_to_block(end);
     }

@@ -23,7 +23,7 @@ namespace embstore::log {
 class RowReader {
  public:
   // Throws Error(kStorage) where the scheme that is asked for can't be had.
-  RowReader(const LogShape& shape, medium::IoScheme scheme);
+  explicit RowReader(const LogShape& shape);
   ~RowReader();
   RowReader(const RowReader&) = delete;
   RowReader& operator=(const RowReader&) = delete;
@@ -62,7 +62,6 @@ class RowReader {
   void take_row(const Batch& batch, const LogFile& file, const ScannedRecord& record, size_t row) const;
 
   const LogShape& shape_;
-  const bool may_change_scheme_;  // since none was asked for
   const medium::IoScheme scheme_;
   const std::string scheme_reason_;
 

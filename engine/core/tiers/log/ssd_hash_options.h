@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "files/file_calls.h"
 #include "tiers/medium/batch_reader.h"
 
 namespace embstore {
@@ -35,7 +36,7 @@ struct SsdHashOptions {
   bool keeps_checkpoints = false;
 
   // Default: the system's. Not owned.
-  files::FileCalls* file_calls = nullptr;
+  files::FileCalls* file_calls = &files::system_file_calls();
 };
 
 }  // namespace embstore

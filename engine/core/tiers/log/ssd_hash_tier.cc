@@ -6,10 +6,10 @@
 #include <map>
 #include <memory>
 #include <set>
-#include <system_error>
 #include <utility>
 
 #include "errors/error.h"
+#include "tiers/log/file_names.h"
 #include "tiers/log/record_scan.h"
 #include "tiers/log/restore_rows.h"
 
@@ -42,46 +42,32 @@ LogShape checked_shape(log::TableIdentity table, std::string directory, const Ss
   const log::RecordShape record(table.layout, /*stride_unit=*/8);
   // Rather now than when the first row leaves memory: throws where a name doesn't fit.
   log::make_header(log::kRowsMagic, table, 0, 0, static_cast<uint32_t>(record.stride));
-  const auto records_per_file = static_cast<uint32_t>(
-      std::clamp<uint64_t>((options.file_bytes - log::kHeaderBytes) / record.stride, 1, RowRef::kMaxSlots));
-  return {.table = std::move(table),
+  return {.options = options,
+          .table = std::move(table),
           .directory = std::move(directory),
           .record = record,
           .flush_bytes = std::max<size_t>(medium::round_up_to_block(options.buffer_bytes / 8),
                                           medium::round_up_to_block(record.stride)),
-          .records_per_file = records_per_file,
-          .max_files = RowRef::kMaxSlots / records_per_file,
-          .keeps_checkpoints = options.keeps_checkpoints,
-          .direct = options.direct,
-          // O_DIRECT is there to spare the page cache, and who names a scheme means it.
-          .maps_files = options.io_scheme == medium::IoScheme::kAuto && !options.direct,
-          .calls = options.file_calls != nullptr ? options.file_calls : &files::system_file_calls(),
+          .records_per_file = static_cast<uint32_t>(std::clamp<uint64_t>(
+              (options.file_bytes - log::kHeaderBytes) / record.stride, 1, RowRef::kMaxSlots)),
           .meter = &meter};
 }
 
 constexpr size_t kScanBytes = 1 << 20;  // of a restore
 
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  throw Error(ErrorKind::kStorage, path + ": " + why +
-                                       ", and a checkpoint needs it; put it back as it was, or remove the "
-                                       "files of the variable to start without their rows");
-}
-
 // A file with records that checkpoints need. It's never written again.
 std::shared_ptr<LogFile> open_extent(const LogShape& shape, const ExtentRows& extent, size_t index) {
   const std::string path = shape.path_of(extent.extent);
-  std::error_code code;
-  if (!std::filesystem::exists(path, code)) refuse(path, "is missing");
-  const log::FileHeader header = log::read_header(*shape.calls, path);
-  log::check_extent(path, header, shape.table, extent.extent, shape.record.stride);
-  if (header.capacity > RowRef::kMaxSlots) refuse(path, "has room for more records than can be addressed");
-  auto file = std::make_shared<LogFile>(
-      std::make_unique<files::File>(*shape.calls, path, shape.open_flags(), shape.file_use()), header.number,
-      static_cast<uint32_t>(index), static_cast<uint32_t>(header.capacity));
+  const log::FileHeader header = log::read_extent_header(*shape.options.file_calls, path, shape.table,
+                                                         extent.extent, shape.record.stride);
+  if (header.capacity > RowRef::kMaxSlots)
+    log::refuse_needed(path, "has room for more records than can be addressed");
+  auto file = std::make_shared<LogFile>(shape.open(path), header.number, static_cast<uint32_t>(index),
+                                        static_cast<uint32_t>(header.capacity));
   const uint64_t size = file->file().size_bytes();
   file->written_bytes = medium::round_up_to_block(size);
   file->sealed = true;
-  if (shape.maps_files) {
+  if (shape.maps_files()) {
     file->map(size);
     file->mapped_bytes = size;
   }
@@ -92,10 +78,10 @@ void hold(LogFile& file, const LogShape& shape, uint64_t checkpoint, const Exten
   const uint64_t records = log::end_of_rows(extent.rows);
   const uint64_t size = file.file().size_bytes();
   if (file.capacity != extent.capacity || size < shape.record.offset(records)) {
-    refuse(file.file().path(), "has room for " + std::to_string(file.capacity) + " records and " +
-                                   std::to_string(size) + " bytes, not for " +
-                                   std::to_string(extent.capacity) + " and " +
-                                   std::to_string(shape.record.offset(records)));
+    log::refuse_needed(file.file().path(), "has room for " + std::to_string(file.capacity) + " records and " +
+                                               std::to_string(size) + " bytes, not for " +
+                                               std::to_string(extent.capacity) + " and " +
+                                               std::to_string(shape.record.offset(records)));
   }
   file.records = std::max(file.records.load(), static_cast<uint32_t>(records));
   file.rows.load(checkpoint, extent.rows);
@@ -105,13 +91,13 @@ void hold(LogFile& file, const LogShape& shape, uint64_t checkpoint, const Exten
 
 SsdHashTier::SsdHashTier(log::TableIdentity table, std::string directory, const SsdHashOptions& options)
     : shape_(checked_shape(std::move(table), std::move(directory), options, meter())),
-      reader_(shape_, options.io_scheme),
-      directory_(shape_.directory, *shape_.calls),
+      reader_(shape_),
+      directory_(shape_.directory, *shape_.options.file_calls),
       log_(shape_),
-      compaction_(log_, shape_, options.compaction) {
-  if (shape_.direct) directory_.check_direct_io(shape_.open_flags());
-  found_ = directory_.find(shape_.table, shape_.keeps_checkpoints);
-  if (shape_.keeps_checkpoints) return;
+      compaction_(log_, shape_) {
+  if (shape_.options.direct) directory_.check_direct_io(shape_.open_flags());
+  found_ = directory_.find(shape_.table, shape_.options.keeps_checkpoints);
+  if (shape_.options.keeps_checkpoints) return;
   directory_.remove(found_.paths);
   found_ = {};
   is_ready_ = true;
@@ -201,7 +187,7 @@ TierStats SsdHashTier::stats() const {
 SsdHashStats SsdHashTier::detailed_stats() const {
   return {.io_scheme = reader_.scheme() == medium::IoScheme::kIoUring ? "io_uring" : "pread",
           .io_scheme_reason = reader_.scheme_reason(),
-          .direct = shape_.direct,
+          .direct = shape_.options.direct,
           .live_rows = log_.live_rows(),
           .record_bytes = shape_.record.stride,
           .files = log_.file_count(),
@@ -221,7 +207,7 @@ SsdHashStats SsdHashTier::detailed_stats() const {
 // -- checkpoints: engine/FORMAT.md, section LOG, has the bytes, and why they survive a power cut -----------
 
 void SsdHashTier::check_keeps_checkpoints() const {
-  if (shape_.keeps_checkpoints) return;
+  if (shape_.options.keeps_checkpoints) return;
   throw Error(ErrorKind::kInvalidArgument, shape_.directory + ": the tier keeps no checkpoints");
 }
 
@@ -241,15 +227,13 @@ void SsdHashTier::take_up(std::span<const TierRows> kept) {
       records_per_file = std::max(records_per_file, file->capacity);
     }
   }
-  const uint32_t max_files = RowRef::kMaxSlots / records_per_file;
-  if (files.size() > max_files) {
+  if (files.size() > RowRef::kMaxSlots / records_per_file) {
     throw Error(ErrorKind::kStoreFull, shape_.directory + ": holds more records than can be addressed");
   }
   std::erase_if(found_.paths, [&](const std::string& path) { return needed.contains(path); });
   // Nothing has changed so far.
   directory_.remove(found_.paths);
   shape_.records_per_file = records_per_file;
-  shape_.max_files = max_files;
   std::deque<std::shared_ptr<LogFile>> oldest_first;
   for (auto& [number, file] : files) oldest_first.push_back(std::move(file));
   log_.take_up(std::move(oldest_first), found_.last_number + 1, kept.empty() ? 0 : kept.back().checkpoint);
@@ -268,10 +252,10 @@ std::vector<ExtentRows> SsdHashTier::bring_to_medium(uint64_t number) {
   check_usable();
   const log::LogFiles files = log_.files_of(number);
   log_.bring_to_medium(files);
-  files::sync_directory(*shape_.calls, shape_.directory);
+  files::sync_directory(*shape_.options.file_calls, shape_.directory);
   if (!directory_is_on_medium_.load(std::memory_order_acquire)) {
     const std::filesystem::path directory = std::filesystem::canonical(shape_.directory);
-    files::sync_directory(*shape_.calls, directory.parent_path().string());
+    files::sync_directory(*shape_.options.file_calls, directory.parent_path().string());
     directory_is_on_medium_.store(true, std::memory_order_release);
   }
   std::vector<ExtentRows> extents;
@@ -310,9 +294,8 @@ void SsdHashTier::restore(uint64_t number, int threads, const Restored& visit) {
                  const std::string fault = fault_of(record, [&](const log::RecordHeader& header) {
                    return log::fault_of_header(header, record.number, number);
                  });
-                 if (!fault.empty()) {
+                 if (!fault.empty())
                    throw Error(ErrorKind::kStorage, shape_.name_of(file, record.number) + " " + fault);
-                 }
                  headers.push_back(log::header_of(record.bytes).row());
                });
   };

@@ -150,7 +150,7 @@ TEST(files_that_are_damaged_or_not_ours_are_refused_by_name) {
           [&] { fs::resize_file(manifest, end - 1); });
   refused(rows, "is truncated: it has 8192 bytes of ",
           [&] { fs::resize_file(rows, 2 * medium::kBlockBytes); });
-  refused(rows, "is missing, and checkpoints beside it speak of its rows", [&] { fs::remove(rows); });
+  refused(rows, "is missing, and a checkpoint needs it", [&] { fs::remove(rows); });
   refused(rows, "is another file than the one that the checkpoints beside it are of", [&] {
     make_pool(directory / "other");
     fs::rename(directory / "other.pool", rows);
