@@ -26,10 +26,6 @@ log::RecordHeader copy_record_header(const std::byte* record) {
   return header;
 }
 
-uint64_t slot_count_of(const medium::PmemFile& file, const RowLayout& layout) {
-  return log::records_that_fit(layout, file.size_bytes());
-}
-
 // Beyond it, all slots are looked at.
 uint64_t most_arrivals(PoolRole role, uint64_t slots) {
   return role == PoolRole::kMiddle ? std::max<uint64_t>(slots / 32, 256) : 0;
@@ -51,9 +47,9 @@ PoolTier::PoolTier(const log::TableIdentity& table, PoolRole role, std::unique_p
       role_(role),
       path_(rows->path()),
       rows_(std::move(rows)),
-      ranks_(std::make_unique<SlotRanks>(slot_count_of(*rows_, layout_), slot_count_of(*rows_, layout_),
-                                         /*accessed=*/false)),
-      slots_(slot_count_of(*rows_, layout_), slot_count_of(*rows_, layout_), /*most_arrivals=*/0),
+      slots_(slots_for(layout_, rows_->size_bytes()), slots_for(layout_, rows_->size_bytes()),
+             /*most_arrivals=*/0),
+      ranks_(std::make_unique<SlotRanks>(slots_.slots(), slots_.slots(), /*accessed=*/false)),
       references_(slots_.slots()),
       unverified_(slots_.slots()),
       arrivals_(slots_.slots(), most_arrivals(role, slots_.slots())) {}

@@ -132,8 +132,8 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
   const PoolRole role_;
   const std::string path_;  // of the rows
   std::unique_ptr<medium::PmemFile> rows_;
-  std::unique_ptr<SlotRanks> ranks_;
   SlotAllocator slots_;
+  std::unique_ptr<SlotRanks> ranks_;
   std::atomic<uint64_t> set_aside_{0};
   log::RecordReferences references_;
   // Of rows that an earlier process wrote, and that weren't read as a whole yet: what this one writes comes back as it
