@@ -30,7 +30,7 @@ GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ndctl daxctl numactl e2fsp
 # Of pyproject.toml.
 EXTRAS := torch lab bench checkpoints cluster keras report dev
 # Of its extra `lab`: pip installs no extra without its project.
-LAB_REQUIREMENTS := "docker>=7" "pyyaml>=6" "rich>=13" "tomli>=2; python_version < '3.11'"
+LAB_REQUIREMENTS := "docker>=7" "pydantic>=2.10" "pyyaml>=6" "rich>=13" "tomli>=2; python_version < '3.11'"
 # Debian and Ubuntu have pip's part of it in a package of its own.
 HAS_VENV := $(shell $(PYTHON) -c 'import ensurepip' 2>/dev/null && echo yes)
 

@@ -9,15 +9,32 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from string import Formatter
+from typing import Annotated, Any, Final
 
 from pmemlab.errors import TopologyError, UnknownFactError
 from pmemlab.guest.fact_names import FACTS, is_fact_name
-from pmemlab.yaml_fields import Fields
+from pmemlab.schema import (
+    YAML_SUFFIXES,
+    AbsolutePath,
+    Count,
+    Document,
+    FieldError,
+    File,
+    Mib,
+    Must,
+    Nodes,
+    Parsed,
+    Size,
+    Text,
+    Texts,
+)
 
 __all__ = [
+    "MISLEADING",
     "PersistentMemory",
     "ProvisionStep",
     "Requirements",
@@ -29,9 +46,31 @@ __all__ = [
 
 _FOLDER = Path(__file__).parent / "topologies"
 
+MISLEADING: Final = {
+    "PMEM_IS_PMEM_FORCE": "makes libpmem take any memory for persistent",
+    "PMEM2_FORCE_GRANULARITY": "makes libpmem2 take any memory for persistent",
+    "PMEM_NO_FLUSH": "turns libpmem's flushes off",
+    "LD_AUDIT": "can put another library in libpmem's place",
+    "LD_LIBRARY_PATH": "can put another library in libpmem's place",
+    "LD_PRELOAD": "can put another library in libpmem's place",
+}
+"""Variables of the environment with which libpmem's answers prove nothing, and why."""
+
+_PROOF_OF_DAX: Final = {
+    "mount.dax": "true",
+    "mount.map_sync": "true",
+    "mount.page_regions": "the regions that its pages lie in, as [region0]",
+}
+_PLAIN_MEMORY: Final = "libpmem.is_pmem"
+"""A proof that demands 0 of it says that a folder is on plain memory, and claims nothing."""
+
+_Version = Annotated[
+    str, Must("a version in quotes", lambda text: re.fullmatch(r"[0-9]+(\.[0-9]+)*", text))
+]
+
 
 @dataclass(frozen=True)
-class PersistentMemory:
+class PersistentMemory(Document, aliases={"size_bytes": "size"}):
     """Where a program in the machine finds persistent memory.
 
     path: folder on a DAX mount, for libpmem. Default: none.
@@ -39,30 +78,36 @@ class PersistentMemory:
     size_bytes: how much a program may use (`size` in the file). Default: 0.
     """
 
-    path: str | None = None
-    nodes: tuple[int, ...] = ()
-    size_bytes: int = 0
+    path: AbsolutePath | None = None
+    nodes: Nodes = ()
+    size_bytes: Size = 0
+
+    def check(self) -> None:
+        if self.path is None and not self.nodes:
+            raise FieldError("must have a path or nodes")
+        if self.size_bytes == 0:
+            raise FieldError("is missing", "size")
 
 
 @dataclass(frozen=True)
-class SolidStateDisk:
+class SolidStateDisk(Document):
     """Where a program in the machine finds a solid-state disk.
 
     path: folder on a file system of that disk.
     """
 
-    path: str
+    path: AbsolutePath
 
 
 @dataclass(frozen=True)
-class Requirements:
+class Requirements(Document):
     """The least versions with which a machine was seen to work. Default: any.
 
     qemu: as `qemu-system-x86_64 --version` says, "10.0". kernel: the guest's, "6.12".
     """
 
-    qemu: str = ""
-    kernel: str = ""
+    qemu: _Version = ""
+    kernel: _Version = ""
 
 
 @dataclass(frozen=True)
@@ -78,8 +123,28 @@ class ProvisionStep:
     formats: bool = False
 
 
+def _provision(steps: object) -> tuple[ProvisionStep, ...]:
+    if not isinstance(steps, list):
+        raise FieldError(f"must be a list, not {steps!r}")
+    return tuple(step for index, item in enumerate(steps) for step in _steps(item, f"[{index}]"))
+
+
+def _steps(item: object, at: str) -> list[ProvisionStep]:
+    """A command, or several below `format`."""
+    if isinstance(item, str):
+        return [ProvisionStep(item)]
+    if not isinstance(item, dict) or [*item] != ["format"]:
+        raise FieldError(f"must be a command, or format: with a list of commands, not {item!r}", at)
+    commands = item["format"]
+    if not (isinstance(commands, list) and commands and all(type(c) is str for c in commands)):
+        raise FieldError(
+            f"must be a list of commands for new media, not {commands!r}", f"{at}.format"
+        )
+    return [ProvisionStep(command, formats=True) for command in commands]
+
+
 @dataclass(frozen=True)
-class Topology:
+class Topology(Document, aliases={"memory_bytes": "memory"}, extra=("like",)):
     """One emulated machine.
 
     name: the file's stem. Required.
@@ -104,22 +169,25 @@ class Topology:
     ssd: where the solid-state disk is. Default: there is none.
     """
 
-    name: str
-    summary: str
-    proof: Mapping[str, object]
-    guide: str = ""
+    name: Text
+    summary: Text
+    proof: Annotated[Mapping[str, Any], Must("a mapping with names as keys", len)]
+    guide: Text = ""
     requires: Requirements = field(default_factory=Requirements)
-    cpus: int = 1
-    memory_bytes: int = 1 << 30
-    backing_files: Mapping[str, int] = field(default_factory=dict)
-    machine_options: str = ""
-    cpu_options: str = ""
-    qemu: tuple[str, ...] = ()
-    kernel_command_line: str = ""
-    provision: tuple[ProvisionStep, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
+    cpus: Count = 1
+    memory_bytes: Mib = 1 << 30
+    backing_files: Mapping[str, Size] = field(default_factory=dict)
+    machine_options: Text = ""
+    cpu_options: Text = ""
+    qemu: Texts = ()
+    kernel_command_line: Text = ""
+    provision: Annotated[tuple[ProvisionStep, ...], Parsed(_provision)] = ()
+    environment: Mapping[str, Annotated[str, Must("text in quotes")]] = field(default_factory=dict)
     pmem: PersistentMemory = field(default_factory=PersistentMemory)
     ssd: SolidStateDisk | None = None
+
+    def check(self) -> None:
+        _check(self)
 
     @property
     def keeps_media(self) -> bool:
@@ -145,155 +213,92 @@ def load_topology(name_or_path: str | Path) -> Topology:
     Raises `TopologyError`, naming the file and the field.
     """
     path = Path(name_or_path)
-    if path.suffix not in (".yaml", ".yml"):
+    if path.suffix not in YAML_SUFFIXES:
         path = _FOLDER / f"{name_or_path}.yaml"
         if not path.is_file():
             raise TopologyError(
                 f"topology: there is no {str(name_or_path)!r}; {_there_are()}, "
                 "or give the path of a .yaml file"
             )
-    return _topology(_fields_of(path))
+    file = _with_what_it_is_like(File.of_yaml(path, TopologyError))
+    topology = file.read(Topology)
+    if topology.name != path.stem:
+        raise file.error("name", f"is {topology.name!r}, but the file is called {path.name}")
+    return topology
 
 
-def _fields_of(path: Path) -> Fields:
-    """Those of a file, and, where it is like another topology, the other's that it leaves out."""
-    own = Fields.of_file(path, TopologyError)
-    name = own.text("like", "")
-    if not name:
-        return own
-    other = _FOLDER / f"{name}.yaml"
-    if not other.is_file():
-        raise own.error("like", f"{name!r} is none of the lab's own; {_there_are()}")
-    base = Fields.of_file(other, TopologyError)
-    if base.text("like", ""):
-        raise own.error("like", f"{name} is like another one itself; name that one")
-    for never_taken_over in ("name", "summary"):
-        base.take(never_taken_over)
-    own.complete(base, merged=("proof",))
-    return own
+def _with_what_it_is_like(file: File) -> File:
+    """The same where the file is like no other topology; else with what the other alone says."""
+    if not isinstance(file.content, dict) or file.content.get("like") is None:
+        return file
+    own = dict(file.content)
+    name = own.pop("like")
+    if name not in topology_names():
+        raise file.error("like", f"{name!r} is none of the lab's own; {_there_are()}")
+    base = File.of_yaml(_FOLDER / f"{name}.yaml", TopologyError).content
+    if "like" in base:
+        raise file.error("like", f"{name} is like another one itself; name that one")
+    taken_over = {key: value for key, value in base.items() if key not in ("name", "summary")}
+    if isinstance(own.get("proof"), dict):
+        own["proof"] = {**base["proof"], **own["proof"]}
+    # What is wrong with fields that are taken over is this file's own doing: it says `like`.
+    lines = {**dict.fromkeys(taken_over, file.lines["like"]), **file.lines}
+    return replace(file, content={**taken_over, **own}, lines=lines)
 
 
 def _there_are() -> str:
     return f"there are {', '.join(topology_names())}"
 
 
-def _topology(top: Fields) -> Topology:
-    name = top.text("name")
-    if name != top.path.stem:
-        raise top.error("name", f"is {name!r}, but the file is called {top.path.name}")
-    topology = Topology(
-        name=name,
-        summary=top.text("summary"),
-        proof=_proof(top),
-        guide=top.text("guide", ""),
-        requires=_requires(top),
-        cpus=top.count("cpus", Topology.cpus),
-        memory_bytes=top.size("memory", Topology.memory_bytes),
-        backing_files={
-            key: top.bytes_of(f"backing_files.{key}", value)
-            for key, value in top.mapping("backing_files").items()
-        },
-        machine_options=top.text("machine_options", ""),
-        cpu_options=top.text("cpu_options", ""),
-        qemu=top.texts("qemu"),
-        kernel_command_line=top.text("kernel_command_line", ""),
-        provision=_provision(top),
-        environment=_environment(top),
-        pmem=_pmem(top),
-        ssd=_ssd(top),
-    )
-    top.finish()
-    _check_qemu(top, topology)
-    return topology
-
-
-def _proof(top: Fields) -> dict[str, object]:
-    proof = top.mapping("proof", required=True)
-    for name, value in proof.items():
-        if not is_fact_name(name):
-            raise top.error("proof", str(UnknownFactError(name, [*FACTS])))
-        if value is None:
-            raise top.error(f"proof.{name}", "is empty: give the value that the fact must have")
-    return proof
-
-
-def _requires(top: Fields) -> Requirements:
-    fields = top.section("requires")
-    versions = {}
-    for name in ("qemu", "kernel"):
-        versions[name] = fields.text(name, "")
-        if not re.fullmatch(r"([0-9]+(\.[0-9]+)*)?", versions[name]):
-            raise fields.error(name, f"must be a version in quotes, not {versions[name]!r}")
-    fields.finish()
-    return Requirements(**versions)
-
-
-def _provision(top: Fields) -> tuple[ProvisionStep, ...]:
-    value = top.take("provision")
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise top.error("provision", f"must be a list, not {value!r}")
-    steps: list[ProvisionStep] = []
-    for index, item in enumerate(value):
-        if isinstance(item, str):
-            steps.append(ProvisionStep(item))
-            continue
-        fields = top.fields_of(f"provision[{index}]", item)
-        commands = fields.texts("format")
-        fields.finish()
-        if not commands:
-            raise fields.error("format", "must be a list of commands for new media")
-        steps += [ProvisionStep(command, formats=True) for command in commands]
-    return tuple(steps)
-
-
-def _environment(top: Fields) -> dict[str, str]:
-    environment = top.mapping("environment")
-    for key, value in environment.items():
-        if not isinstance(value, str):
-            raise top.error(f"environment.{key}", f"must be text in quotes, not {value!r}")
-    return environment
-
-
-def _pmem(top: Fields) -> PersistentMemory:
-    mapping = top.mapping("pmem")
-    if not mapping:
-        return PersistentMemory()
-    fields = top.fields_of("pmem", mapping)
-    path = fields.absolute_path("path")
-    nodes = fields.take("nodes") or []
-    if not isinstance(nodes, list) or not all(type(n) is int and n >= 0 for n in nodes):
-        raise fields.error("nodes", f"must be a list of node numbers, not {nodes!r}")
-    size = fields.take("size")
-    fields.finish()
-    if path is None and not nodes:
-        raise top.error("pmem", "must have a path or nodes")
-    if size is None:
-        raise fields.error("size", "is missing")
-    return PersistentMemory(path, tuple(nodes), fields.bytes_of("size", size))
-
-
-def _ssd(top: Fields) -> SolidStateDisk | None:
-    mapping = top.mapping("ssd")
-    if not mapping:
-        return None
-    fields = top.fields_of("ssd", mapping)
-    path = fields.absolute_path("path")
-    fields.finish()
-    if path is None:
-        raise fields.error("path", "is missing")
-    return SolidStateDisk(path)
-
-
-def _check_qemu(top: Fields, topology: Topology) -> None:
-    names = {name: f"/{name}" for name in topology.backing_files}
+def _check(topology: Topology) -> None:
+    _check_proof(topology)
+    for name in topology.environment.keys() & MISLEADING.keys():
+        raise FieldError(
+            f"{MISLEADING[name]}: nothing would be proved; leave it out", f"environment.{name}"
+        )
+    for name in topology.backing_files:
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+            raise FieldError(
+                "must be a plain name, of letters, digits, - and _: it is a file in the machine's "
+                "own folder",
+                f"backing_files.{name}",
+            )
     for index, argument in enumerate(topology.qemu):
         try:
-            shlex.split(argument.format(**names))
-        except (KeyError, IndexError, ValueError) as error:
-            raise top.error(
-                f"qemu[{index}]",
+            _check_template(argument, topology.backing_files)
+        except ValueError as error:
+            names = ", ".join(topology.backing_files) or "there are none"
+            raise FieldError(
                 f"{argument!r} can't be used ({error}); in braces there may be only the names "
-                f"of backing_files: {', '.join(names) or 'there are none'}",
+                f"of backing_files: {names}",
+                f"qemu[{index}]",
             ) from None
+
+
+def _check_proof(topology: Topology) -> None:
+    proof = topology.proof
+    for name, value in proof.items():
+        if not is_fact_name(name):
+            raise FieldError(str(UnknownFactError(name, [*FACTS])), f"proof.{name}")
+        if value is None:
+            raise FieldError("is empty: give the value that the fact must have", f"proof.{name}")
+    if topology.pmem.path is None or proof.get(_PLAIN_MEMORY) == 0:
+        return
+    missing = [
+        f"{name}: {value}"
+        for name, value in _PROOF_OF_DAX.items()
+        if not (proof.get(name) if name == "mount.page_regions" else proof.get(name) is True)
+    ]
+    if missing:
+        raise FieldError(
+            f"must show that {topology.pmem.path} is on persistent memory; add "
+            f"{'; '.join(missing)}. Where plain memory stands for it, say so: {_PLAIN_MEMORY}: 0",
+            "proof",
+        )
+
+
+def _check_template(argument: str, names: Collection[str]) -> None:
+    for _, name, how, conversion in Formatter().parse(argument):
+        if name is not None and (name not in names or how or conversion):
+            raise ValueError(f"{name + '!' * bool(conversion) + ':' * bool(how)} is no such name")
+    shlex.split(argument)

@@ -200,7 +200,11 @@ def test_a_wrong_set_up_is_refused_by_file_and_field(
     ("section", "value", "problem"),
     [
         ("fitted", {"dram_ps": {4: 1.0}, "pmem_hash": {4: 2.0}}, r"fitted.dram_ps: must have"),
-        ("plain", {"ori_cache": {4: -1}}, r"plain.ori_cache.4: must be numbers above 0"),
+        (
+            "plain",
+            {"ori_cache": {4: -1}},
+            r"plain.ori_cache: must be a mapping of numbers",
+        ),
         ("recovery_s", None, r"recovery_s: is missing"),
         ("epoch_dollars", {"pmem_oe": "20"}, r"epoch_dollars.pmem_oe: must be a number above 0"),
     ],

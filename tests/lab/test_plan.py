@@ -28,7 +28,7 @@ from pmemlab.planning.cpu_work import CpuWork, measure_cpu_work
 from pmemlab.planning.hit_rates import LeastFrequent
 from pmemlab.planning.plan import Plans, Settings, Workload, make_plans
 from pmemlab.planning.presentation import plans_document
-from pmemlab.planning.prices import Holding, MachineShape, Prices, load_prices
+from pmemlab.planning.prices import Holding, MachineShape, Prices, PriceSource, load_prices
 from pmemlab.planning.row_bytes import RowShape
 from pmemlab.planning.tiers import (
     DevicePool,
@@ -40,6 +40,7 @@ from pmemlab.planning.tiers import (
 from pmemlab.planning.zipf import BoundedZipf
 
 GB = 10**9
+SOURCE = PriceSource("a test", "none", "2026-01-01")
 CPU = CpuWork(60.0, 370.0, "given")
 POOL: DevicePool = {"DRAM": (DRAM,), "PMEM": (PMEM,), "SSD": (DISK,)}
 TABLE = Workload(
@@ -53,8 +54,8 @@ TABLE = Workload(
 
 
 def _machine(name: str, usd_per_hour: float, **holds_gb: float) -> MachineShape:
-    holds = tuple(Holding((device,), int(gb * GB), 1) for device, gb in holds_gb.items())
-    return MachineShape(name, 64, usd_per_hour, holds, "a test", "none", "2026-01-01", ())
+    holds = tuple(Holding((device,), capacity_gb=gb) for device, gb in holds_gb.items())
+    return MachineShape(name, 64, usd_per_hour, holds, SOURCE)
 
 
 MEMORY = _machine("memory", 4.0, dram=64)
@@ -148,8 +149,8 @@ def test_the_parts_of_a_machine_do_no_more_than_the_whole() -> None:
     pool = named_devices(["ddr4-2666-x6"])
     rates = {}
     for parts in (1, 8):
-        holds = (Holding(("ddr4-2666-x6",), 10**15, 2 / parts),)
-        machine = MachineShape("a part", 96 // parts, 1, holds, "a test", "", "2026-01-01", ())
+        holds = (Holding(("ddr4-2666-x6",), capacity_gb=10**6, units=2 / parts),)
+        machine = MachineShape("a part", 96 // parts, 1, holds, SOURCE)
         plans = _plans(
             pool=pool,
             prices=replace(PRICES, machines=(machine,)),

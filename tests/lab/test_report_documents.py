@@ -110,7 +110,7 @@ def test_a_document_of_another_kind_is_left_out_and_said_so(tmp_path: Path) -> N
         ({"sections": [3]}, "sections[0]: must be a mapping"),
         ({**PLAN, "workload": []}, "workload: must be a mapping"),
         (changed(PLAN, "plans", storage_type=None), "plans[0].storage_type: is missing"),
-        (changed(PLAN, "plans", tiers=[]), "plans[0].tiers: is missing"),
+        (changed(PLAN, "plans", tiers=[]), "plans[0].tiers: must be a list of one mapping or more"),
         (changed(PLAN, "plans", tiers=[{"device": 3}]), "plans[0].tiers[0].device: must be text"),
         (changed(PLAN, "plans", lookups_per_s="5"), "lookups_per_s: must be a number above 0"),
         (changed(PLAN, "plans", lookups_per_s=0), "lookups_per_s: must be a number above 0"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pmemlab.devices.curves import (
     BandwidthCurve,
@@ -15,7 +15,20 @@ from pmemlab.devices.curves import (
     LoadedLatencyRow,
 )
 from pmemlab.errors import DeviceFileError
-from pmemlab.yaml_fields import Fields, is_number
+from pmemlab.schema import (
+    Count,
+    Document,
+    Few,
+    FieldError,
+    File,
+    From,
+    Many,
+    Must,
+    Parsed,
+    Positive,
+    Text,
+    Texts,
+)
 
 __all__ = [
     "BLOCK_OPERATIONS",
@@ -47,17 +60,61 @@ _MB_PER_S = {"MB/s": 1.0, "GB/s": 1e3}
 _NS = {"ns": 1.0, "us": 1e3}
 
 
+def _among(names: str) -> Parsed:
+    """One of the names that the reader knows for this file."""
+
+    def known(value: object, context: Mapping[str, Any]) -> object:
+        if value not in context[names]:
+            raise FieldError(f"must be one of {', '.join(context[names])}, not {value!r}")
+        return value
+
+    return Parsed(known, with_context=True)
+
+
+def _one_of(known: Sequence[str]) -> Must:
+    return Must(f"one of {', '.join(known)}", lambda value: value in known)
+
+
+def _in(unit: int) -> From:
+    """A number above 0, of which each is so many bytes."""
+    return From(Positive, lambda value: round(value * unit))
+
+
+def _rises(values: Sequence[float]) -> bool:
+    return all(before < after for before, after in pairwise(values))
+
+
+_SourceId = Annotated[str, _among("sources")]
+_MbPerS = Annotated[str, _one_of([*_MB_PER_S])]
+_Ns = Annotated[str, _one_of([*_NS])]
+_Figures = Annotated[tuple[Positive, ...], Must("a list of figures", len, items_too=True)]
+_Counts = Annotated[
+    tuple[Count, ...], Must("whole numbers above 0 in rising order", lambda c: c and _rises(c))
+]
+
+
 @dataclass(frozen=True)
-class Source:
+class Source(Document):
     """Where figures come from. what: which figures, and how they were got.
 
     url: where they were published; or else measured: the date on which one measured them oneself.
     """
 
-    title: str
-    url: str | None
-    measured: str | None
-    what: str
+    title: Text
+    what: Text
+    url: Text | None = None
+    measured: Text | None = None
+
+    def check(self) -> None:
+        if self.url is None and self.measured is None:
+            raise FieldError(
+                "is missing; or give the day on which you measured, as measured", "url"
+            )
+
+
+_Sources = Annotated[
+    Mapping[str, Source], Must("a mapping of one source or more", len, items_too=True)
+]
 
 
 @dataclass(frozen=True)
@@ -78,43 +135,243 @@ class Ceiling:
 
 
 @dataclass(frozen=True)
-class MeasuredSystem:
+class MeasuredSystem(Document, aliases={"last_level_cache_bytes": "last_level_cache_mib"}):
     """What the device was in when it was measured. Its caches and cores are part of the figures.
 
     lines_in_flight: cache lines that one core fetches at once; None where curves say it.
     """
 
-    cpu: str
-    last_level_cache_bytes: int
-    lines_in_flight: int | None
-    source: str
+    cpu: Text
+    last_level_cache_bytes: Annotated[int, _in(1 << 20)]
+    source: _SourceId
+    lines_in_flight: Count | None = None
 
 
 @dataclass(frozen=True)
-class DeviceFile:
+class _Entry(Document):
+    operation: Annotated[str, _among("operations")]
+    pattern: Annotated[str, _one_of(PATTERNS)]
+    source: _SourceId
+
+
+@dataclass(frozen=True)
+class _Idle(_Entry):
+    value: Positive
+    unit: _Ns
+
+    def latency(self) -> IdleLatency:
+        return IdleLatency(self.value * _NS[self.unit], self.source)
+
+
+@dataclass(frozen=True)
+class _Ceiling(_Entry, aliases={"size_bytes": "bytes"}):
+    value: Positive
+    unit: _MbPerS
+    size_bytes: Count
+
+    def ceiling(self) -> Ceiling:
+        return Ceiling(self.size_bytes, self.value * _MB_PER_S[self.unit], self.source)
+
+
+@dataclass(frozen=True)
+class _Point(Document, aliases={"size_bytes": "bytes"}):
+    size_bytes: Count
+    threads: _Counts
+    values: _Figures
+
+    def check(self) -> None:
+        _check_length("values", self.values, len(self.threads))
+
+    def row(self, unit: str) -> BandwidthRow:
+        factor = self.size_bytes / 1e6 if unit == "IOPS" else _MB_PER_S[unit]
+        return BandwidthRow(self.size_bytes, self.threads, tuple(v * factor for v in self.values))
+
+
+@dataclass(frozen=True)
+class _BlockPoint(_Point, aliases={"size_bytes": "bytes", "threads": "in_flight"}):
+    pass
+
+
+@dataclass(frozen=True)
+class _Bandwidth(_Entry):
+    unit: _MbPerS
+    points: Few[_Point]
+
+    def check(self) -> None:
+        _check_above_before("bytes", [point.size_bytes for point in self.points])
+
+    def curve(self) -> BandwidthCurve:
+        return BandwidthCurve(point.row(self.unit) for point in self.points)
+
+
+@dataclass(frozen=True)
+class _BlockBandwidth(_Bandwidth):
+    unit: Annotated[str, _one_of([*_MB_PER_S, "IOPS"])]
+    points: Few[_BlockPoint]
+
+
+@dataclass(frozen=True)
+class _Units(Document):
+    bandwidth: _MbPerS
+    latency: _Ns
+
+
+@dataclass(frozen=True)
+class _LoadedPoint(Document):
+    threads: Count
+    bandwidth: _Figures
+    latency: _Figures
+
+    def check(self) -> None:
+        _check_length("latency", self.latency, len(self.bandwidth))
+        if not _rises(self.bandwidth):
+            raise FieldError(f"must be in rising order, not {[*self.bandwidth]}", "bandwidth")
+        if [*self.latency] != sorted(self.latency):
+            raise FieldError(f"must be in rising order, not {[*self.latency]}", "latency")
+
+
+@dataclass(frozen=True)
+class _Loaded(_Entry):
+    units: _Units
+    points: Few[_LoadedPoint]
+
+    def check(self) -> None:
+        _check_above_before("threads", [point.threads for point in self.points])
+
+    def curve(self) -> LoadedLatencyCurve:
+        to_mb_per_s, to_ns = _MB_PER_S[self.units.bandwidth], _NS[self.units.latency]
+        return LoadedLatencyCurve(
+            LoadedLatencyRow(
+                point.threads,
+                tuple(value * to_mb_per_s for value in point.bandwidth),
+                tuple(value * to_ns for value in point.latency),
+            )
+            for point in self.points
+        )
+
+
+def _by_curve(entry: type[_Entry], turned: Callable[[Any], object]) -> From:
+    """A list in the file: an entry for each curve."""
+
+    def by_curve(entries: Sequence[_Entry]) -> dict[Curve, object]:
+        curves: dict[Curve, object] = {}
+        for number, each in enumerate(entries):
+            curve = each.operation, each.pattern
+            if curve in curves:
+                raise FieldError(_ALREADY.format(*curve), f"[{number}].operation")
+            curves[curve] = turned(each)
+        return curves
+
+    return From(Many[entry], by_curve)  # type: ignore[valid-type]
+
+
+_ALREADY = "there is a {1} {0} already"
+
+
+@dataclass(frozen=True)
+class DeviceFile(
+    Document,
+    aliases={"capacity_bytes": "capacity_gb", "system": "measured_on"},
+    context=("path",),
+):
     """A device as its file states it. notes: what figures leave open; sources: by their id.
 
-    capacity_bytes: of one unit, as it is sold and priced. curve_sources: id by curve.
+    capacity_bytes: of one unit, as it is sold and priced. system: None of a disk.
     """
 
     path: Path
-    name: str
-    title: str
+    name: Text
+    title: Text
     kind: Kind
-    capacity_bytes: int
-    media_line_bytes: int
+    capacity_bytes: Annotated[int, _in(10**9)]
+    media_line_bytes: Count
+    sources: _Sources
     system: MeasuredSystem | None
-    sources: dict[str, Source]
-    notes: tuple[str, ...]
-    idle_latency: dict[Curve, IdleLatency]
-    bandwidth: dict[Curve, BandwidthCurve]
-    loaded_latency: dict[Curve, LoadedLatencyCurve]
-    ceilings: dict[Curve, Ceiling]
-    curve_sources: dict[Curve, str]
+    notes: Texts = ()
+    idle_latency: Annotated[Mapping[Curve, IdleLatency], _by_curve(_Idle, _Idle.latency)] = field(
+        default_factory=dict
+    )
+    bandwidth: Annotated[
+        Mapping[Curve, BandwidthCurve], _by_curve(_Bandwidth, _Bandwidth.curve)
+    ] = field(default_factory=dict)
+    loaded_latency: Annotated[
+        Mapping[Curve, LoadedLatencyCurve], _by_curve(_Loaded, _Loaded.curve)
+    ] = field(default_factory=dict)
+    ceilings: Annotated[Mapping[Curve, Ceiling], _by_curve(_Ceiling, _Ceiling.ceiling)] = field(
+        default_factory=dict
+    )
+
+    def check(self) -> None:
+        curves: set[Curve] = set()
+        for name in ("bandwidth", "loaded_latency", "ceilings"):
+            for curve in getattr(self, name):
+                if curve in curves:
+                    raise FieldError(_ALREADY.format(*curve), name)
+                curves.add(curve)
+        if not curves:
+            raise FieldError("is missing: a device has at least one curve", "bandwidth")
 
 
 @dataclass(frozen=True)
-class CompositionFile:
+class _BlockFile(
+    DeviceFile,
+    aliases={"capacity_bytes": "capacity_gb"},
+    context=("path", "system", "loaded_latency"),
+):
+    """A disk. It has no latency under load: bandwidth by requests in flight says the same."""
+
+    bandwidth: Annotated[
+        Mapping[Curve, BandwidthCurve], _by_curve(_BlockBandwidth, _Bandwidth.curve)
+    ] = field(default_factory=dict)
+
+    def check(self) -> None:
+        super().check()
+        if ("read", "random") not in self.idle_latency:
+            raise FieldError("is missing for random reads", "idle_latency")
+
+
+@dataclass(frozen=True)
+class _MediaAccesses(Document):
+    dram_read: Count = 0
+    dram_write: Count = 0
+    pmem_read: Count = 0
+    pmem_write: Count = 0
+
+    def check(self) -> None:
+        if not any(vars(self).values()):
+            raise FieldError("must be one media access or more")
+
+
+@dataclass(frozen=True)
+class _Outcomes(Document):
+    hit: _MediaAccesses
+    clean_miss: _MediaAccesses
+    dirty_miss: _MediaAccesses
+
+
+@dataclass(frozen=True)
+class _Requests(Document):
+    source: _SourceId
+    read: _Outcomes
+    write: _Outcomes
+
+    def counts(self) -> dict[tuple[str, str], dict[str, int]]:
+        return {
+            (request, outcome): vars(accesses)
+            for request, outcomes in (("read", self.read), ("write", self.write))
+            for outcome, accesses in vars(outcomes).items()
+        }
+
+
+@dataclass(frozen=True)
+class _Cache(Document, aliases={"size_bytes": "size_gb"}):
+    size_bytes: Annotated[int, _in(10**9)]
+    line_bytes: Count
+    source: _SourceId
+
+
+@dataclass(frozen=True)
+class CompositionFile(Document, context=("path",)):
     """Memory mode: DRAM that caches persistent memory.
 
     media_accesses: for ("read" | "write", "hit" | "clean_miss" | "dirty_miss"), how often each of
@@ -122,264 +379,44 @@ class CompositionFile:
     """
 
     path: Path
-    name: str
-    title: str
-    dram: str
-    pmem: str
-    cache_bytes: int
-    cache_line_bytes: int
-    sources: dict[str, Source]
-    notes: tuple[str, ...]
-    media_accesses: dict[tuple[str, str], dict[str, int]]
+    name: Text
+    title: Text
+    kind: Literal["memory-mode"]
+    dram: Text
+    pmem: Text
+    cache: _Cache
+    sources: _Sources
+    media_accesses: Annotated[
+        Mapping[tuple[str, str], Mapping[str, int]], From(_Requests, _Requests.counts)
+    ]
+    notes: Texts = ()
+
+
+@dataclass(frozen=True)
+class _OfAKind(Document, open=True):
+    kind: Annotated[str, _one_of(["memory", "block", "memory-mode"])]
 
 
 def read_device_file(path: Path) -> DeviceFile | CompositionFile:
-    """Raises DeviceFileError, which names file and field."""
-    fields = Fields.of_file(path, DeviceFileError)
-    name = fields.text("name")
-    kind = fields.text("kind")
+    """Raises DeviceFileError, which names file, line and field."""
+    file = File.of_yaml(path, DeviceFileError)
+    kind = file.read(_OfAKind).kind
+    sources = file.content.get("sources")
+    known: dict[str, object] = {"sources": [*sources] if isinstance(sources, dict) else []}
     if kind == "memory-mode":
-        return _read_composition(fields, name)
-    if kind not in ("memory", "block"):
-        raise fields.error("kind", f"must be memory, block or memory-mode, not {kind!r}")
-    return _read_device(fields, name, cast(Kind, kind))
+        return file.read(CompositionFile, known)
+    if kind == "memory":
+        return file.read(DeviceFile, {**known, "operations": MEMORY_OPERATIONS})
+    not_a_disk_s: dict[str, object] = {"system": None, "loaded_latency": []}
+    return file.read(_BlockFile, {**known, **not_a_disk_s, "operations": BLOCK_OPERATIONS})
 
 
-def _read_device(fields: Fields, name: str, kind: Kind) -> DeviceFile:
-    operations = MEMORY_OPERATIONS if kind == "memory" else BLOCK_OPERATIONS
-    title = fields.text("title")
-    capacity_bytes = _whole(fields, "capacity_gb", 10**9)
-    media_line_bytes = _whole(fields, "media_line_bytes")
-    sources = _read_sources(fields)
-    system = _read_system(fields, sources) if kind == "memory" else None
-    curve_sources: dict[Curve, str] = {}
-    idle: dict[Curve, IdleLatency] = {}
-    for entry in fields.sections("idle_latency") or []:
-        curve, source = _curve_of(entry, operations, idle, sources)
-        factor = _unit(entry, _NS)
-        idle[curve] = IdleLatency(_figure(entry, "value") * factor, source)
-        entry.finish()
-    bandwidth: dict[Curve, BandwidthCurve] = {}
-    for entry in fields.sections("bandwidth") or []:
-        curve, source = _curve_of(entry, operations, bandwidth, sources)
-        bandwidth[curve] = _read_bandwidth(entry, kind)
-        curve_sources[curve] = source
-        entry.finish()
-    loaded: dict[Curve, LoadedLatencyCurve] = {}
-    for entry in fields.sections("loaded_latency") or []:
-        if kind == "block":
-            raise fields.error("loaded_latency", "is of memory alone; give bandwidth by in_flight")
-        curve, source = _curve_of(entry, operations, {**loaded, **bandwidth}, sources)
-        loaded[curve] = _read_loaded_latency(entry)
-        curve_sources[curve] = source
-        entry.finish()
-    ceilings: dict[Curve, Ceiling] = {}
-    for entry in fields.sections("ceilings") or []:
-        curve, source = _curve_of(entry, operations, {**ceilings, **loaded, **bandwidth}, sources)
-        factor = _unit(entry, _MB_PER_S)
-        ceilings[curve] = Ceiling(_whole(entry, "bytes"), _figure(entry, "value") * factor, source)
-        entry.finish()
-    notes = fields.texts("notes")
-    fields.finish()
-    if not bandwidth and not loaded and not ceilings:
-        raise fields.error("bandwidth", "is missing: a device has at least one curve")
-    reads = "load" if kind == "memory" else "read"
-    if kind == "block" and (reads, "random") not in idle:
-        raise fields.error("idle_latency", "is missing for random reads")
-    return DeviceFile(
-        path=fields.path,
-        name=name,
-        title=title,
-        kind=kind,
-        capacity_bytes=capacity_bytes,
-        media_line_bytes=media_line_bytes,
-        system=system,
-        sources=sources,
-        notes=notes,
-        idle_latency=idle,
-        bandwidth=bandwidth,
-        loaded_latency=loaded,
-        ceilings=ceilings,
-        curve_sources=curve_sources,
-    )
+def _check_length(name: str, figures: Sequence[float], count: int) -> None:
+    if len(figures) != count:
+        raise FieldError(f"has {len(figures)} figures where there must be {count}", name)
 
 
-def _read_composition(fields: Fields, name: str) -> CompositionFile:
-    sources = _read_sources(fields)
-    cache = fields.section("cache", required=True)
-    accesses = fields.section("media_accesses", required=True)
-    _source_id(accesses, sources)
-    counts: dict[tuple[str, str], dict[str, int]] = {}
-    for request in ("read", "write"):
-        outcomes = accesses.section(request, required=True)
-        for outcome in ("hit", "clean_miss", "dirty_miss"):
-            media = outcomes.section(outcome, required=True)
-            counts[request, outcome] = {
-                medium: media.count(medium, 0)
-                for medium in ("dram_read", "dram_write", "pmem_read", "pmem_write")
-            }
-            media.finish()
-            if not any(counts[request, outcome].values()):
-                raise outcomes.error(outcome, "must be one media access or more")
-        outcomes.finish()
-    accesses.finish()
-    composition = CompositionFile(
-        path=fields.path,
-        name=name,
-        title=fields.text("title"),
-        dram=fields.text("dram"),
-        pmem=fields.text("pmem"),
-        cache_bytes=_whole(cache, "size_gb", 10**9),
-        cache_line_bytes=_whole(cache, "line_bytes"),
-        sources=sources,
-        notes=fields.texts("notes"),
-        media_accesses=counts,
-    )
-    _source_id(cache, sources)
-    cache.finish()
-    fields.finish()
-    return composition
-
-
-def _read_sources(fields: Fields) -> dict[str, Source]:
-    section = fields.section("sources", required=True)
-    sources = {}
-    for source_id in section.names():
-        entry = section.section(source_id, required=True)
-        measured = entry.text("measured", "") or None
-        url = entry.text("url", "" if measured else None) or None
-        sources[source_id] = Source(entry.text("title"), url, measured, entry.text("what"))
-        entry.finish()
-    if not sources:
-        raise fields.error("sources", "must name at least one")
-    return sources
-
-
-def _read_system(fields: Fields, sources: dict[str, Source]) -> MeasuredSystem:
-    entry = fields.section("measured_on", required=True)
-    lines = entry.take("lines_in_flight")
-    if lines is not None and (not isinstance(lines, int) or isinstance(lines, bool) or lines <= 0):
-        raise entry.error("lines_in_flight", f"must be a whole number above 0, not {lines!r}")
-    system = MeasuredSystem(
-        cpu=entry.text("cpu"),
-        last_level_cache_bytes=_whole(entry, "last_level_cache_mib", 1 << 20),
-        lines_in_flight=lines,
-        source=_source_id(entry, sources),
-    )
-    entry.finish()
-    return system
-
-
-def _curve_of(
-    entry: Fields, operations: Sequence[str], known: dict[Curve, Any], sources: dict[str, Source]
-) -> tuple[Curve, str]:
-    operation = _one_of(entry, "operation", operations)
-    pattern = _one_of(entry, "pattern", PATTERNS)
-    if (operation, pattern) in known:
-        raise entry.error("operation", f"there is a {pattern} {operation} already")
-    return (operation, pattern), _source_id(entry, sources)
-
-
-def _read_bandwidth(entry: Fields, kind: Kind) -> BandwidthCurve:
-    units = tuple(_MB_PER_S) if kind == "memory" else (*_MB_PER_S, "IOPS")
-    unit = _one_of(entry, "unit", units)
-    concurrency = "threads" if kind == "memory" else "in_flight"
-    rows: list[BandwidthRow] = []
-    for point in _points(entry):
-        size_bytes = _whole(point, "bytes")
-        if rows and size_bytes <= rows[-1].size_bytes:
-            raise point.error("bytes", f"{size_bytes} must be above {rows[-1].size_bytes} before")
-        threads = _ascending_counts(point, concurrency)
-        values = _figures(point, "values", len(threads))
-        to_mb_per_s = size_bytes / 1e6 if unit == "IOPS" else _MB_PER_S[unit]
-        rows.append(BandwidthRow(size_bytes, threads, tuple(v * to_mb_per_s for v in values)))
-        point.finish()
-    return BandwidthCurve(rows)
-
-
-def _read_loaded_latency(entry: Fields) -> LoadedLatencyCurve:
-    units = entry.section("units", required=True)
-    to_mb_per_s = _unit(units, _MB_PER_S, "bandwidth")
-    to_ns = _unit(units, _NS, "latency")
-    units.finish()
-    rows: list[LoadedLatencyRow] = []
-    for point in _points(entry):
-        threads = _whole(point, "threads")
-        if rows and threads <= rows[-1].threads:
-            raise point.error("threads", f"{threads} must be above {rows[-1].threads} before")
-        bandwidth = _figures(point, "bandwidth")
-        latency = _figures(point, "latency", len(bandwidth))
-        _check_rising(point, "bandwidth", bandwidth, strictly=True)
-        _check_rising(point, "latency", latency, strictly=False)
-        rows.append(
-            LoadedLatencyRow(
-                threads,
-                tuple(value * to_mb_per_s for value in bandwidth),
-                tuple(value * to_ns for value in latency),
-            )
-        )
-        point.finish()
-    return LoadedLatencyCurve(rows)
-
-
-def _points(entry: Fields) -> list[Fields]:
-    points = entry.sections("points")
-    if not points:
-        raise entry.error("points", "is missing: a curve has at least one")
-    return points
-
-
-def _source_id(entry: Fields, sources: dict[str, Source]) -> str:
-    return _one_of(entry, "source", tuple(sources))
-
-
-def _one_of(entry: Fields, name: str, known: Sequence[str]) -> str:
-    value = entry.text(name)
-    if value not in known:
-        raise entry.error(name, f"must be one of {', '.join(known)}, not {value!r}")
-    return value
-
-
-def _unit(entry: Fields, units: dict[str, float], name: str = "unit") -> float:
-    return units[_one_of(entry, name, tuple(units))]
-
-
-def _whole(entry: Fields, name: str, unit: int = 1) -> int:
-    value = entry.take(name, required=True)
-    if not is_number(value) or round(value * unit) <= 0 or (unit == 1 and value != int(value)):
-        what = "a whole number" if unit == 1 else "a number"
-        raise entry.error(name, f"must be {what} above 0, not {value!r}")
-    return round(float(value) * unit)
-
-
-def _figure(entry: Fields, name: str) -> float:
-    return _checked(entry, name, entry.take(name, required=True))
-
-
-def _figures(entry: Fields, name: str, count: int | None = None) -> tuple[float, ...]:
-    value = entry.take(name, required=True)
-    if not isinstance(value, list) or not value:
-        raise entry.error(name, f"must be a list of figures, not {value!r}")
-    if count is not None and len(value) != count:
-        raise entry.error(name, f"has {len(value)} figures where there must be {count}")
-    return tuple(_checked(entry, name, item) for item in value)
-
-
-def _checked(entry: Fields, name: str, value: object) -> float:
-    if not is_number(value) or cast(float, value) <= 0:
-        raise entry.error(name, f"must be above 0, not {value!r}")
-    return float(cast(float, value))
-
-
-def _ascending_counts(entry: Fields, name: str) -> tuple[int, ...]:
-    values = _figures(entry, name)
-    if any(value != int(value) for value in values):
-        raise entry.error(name, f"must be whole numbers, not {list(values)}")
-    _check_rising(entry, name, values, strictly=True)
-    return tuple(int(value) for value in values)
-
-
-def _check_rising(entry: Fields, name: str, values: tuple[float, ...], *, strictly: bool) -> None:
-    for before, after in pairwise(values):
-        if after < before or (strictly and after == before):
-            raise entry.error(name, f"must be in rising order, but {after:g} is after {before:g}")
+def _check_above_before(name: str, values: Sequence[int]) -> None:
+    for number, (before, value) in enumerate(pairwise(values), start=1):
+        if value <= before:
+            raise FieldError(f"{value} must be above {before} before", f"points[{number}].{name}")

@@ -11,6 +11,7 @@ from pmemlab.devices.memory_device import MemoryDevice
 from pmemlab.devices.memory_mode import MemoryModeDevice
 from pmemlab.devices.model import DeviceModel, EngineConcurrency
 from pmemlab.errors import DeviceFileError
+from pmemlab.schema import YAML_SUFFIXES
 
 __all__ = ["device_names", "load_device"]
 
@@ -45,7 +46,7 @@ def load_device(
 
 
 def _path_of(name_or_path: str) -> Path:
-    if "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
+    if "/" in name_or_path or name_or_path.endswith(YAML_SUFFIXES):
         return Path(name_or_path)
     if name_or_path in device_names():
         return _FOLDER / f"{name_or_path}.yaml"
@@ -57,4 +58,4 @@ def _path_of(name_or_path: str) -> Path:
 
 
 def _beside(path: Path, name: str) -> str:
-    return str(path.parent / name) if name.endswith((".yaml", ".yml")) else name
+    return str(path.parent / name) if name.endswith(YAML_SUFFIXES) else name

@@ -60,7 +60,7 @@ class MemoryModeDevice(DeviceModel, CacheOutcomes):
 
     @property
     def cache(self) -> MemoryCache:
-        return MemoryCache(self.file.cache_bytes, self.file.cache_line_bytes, self)
+        return MemoryCache(self.file.cache.size_bytes, self.file.cache.line_bytes, self)
 
     def missing(self, access: Access) -> str | None:
         if access not in _REQUESTS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -44,7 +45,7 @@ class DeviceModel(ABC):
     capacity_bytes: int
     media_line_bytes: int
     notes: tuple[str, ...]
-    sources: dict[str, Source]
+    sources: Mapping[str, Source]
 
     @property
     def is_addressable(self) -> bool:

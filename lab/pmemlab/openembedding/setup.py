@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from pmemlab.errors import LabError
-from pmemlab.yaml_fields import Fields, is_number
+from pmemlab.schema import Count, Document, File, From, Positive, Text
 
 __all__ = ["Servers", "Setup", "Workload", "load_setup"]
 
@@ -15,7 +15,7 @@ _FILE: Final = Path(__file__).with_name("setup.yaml")
 
 
 @dataclass(frozen=True)
-class Workload:
+class Workload(Document, aliases={"miss_rate": "miss_rate_percent"}):
     """What is trained, and what a step of it was seen to do.
 
     step_accesses: rows pulled in a step of `step_gpus` GPUs, which are then pushed. step_ms: that
@@ -23,15 +23,15 @@ class Workload:
     of the engines' cache, with `miss_rate_gpus` GPUs.
     """
 
-    rows: int
-    row_bytes: int
-    dense_bytes: int
-    step_accesses: int
-    step_gpus: int
-    step_ms: float
-    idle_ms: float
-    miss_rate: float
-    miss_rate_gpus: int
+    rows: Count
+    row_bytes: Count
+    dense_bytes: Count
+    step_accesses: Count
+    step_gpus: Count
+    step_ms: Positive
+    idle_ms: Positive
+    miss_rate: Annotated[float, From(Positive, lambda percent: percent / 100)]
+    miss_rate_gpus: Count
 
     @property
     def gpu_accesses(self) -> float:
@@ -40,83 +40,37 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Servers:
+class Servers(Document):
     """The machines that hold the rows. threads: that serve rows, a node."""
 
-    threads: int
-    dram_nodes: int
-    pmem_nodes: int
-    dram_device: str
-    pmem_device: str
-    cache_gb: float
-    line_handover_ns: float
-    ssd_write_gb_per_s: float
-    dram_dollars_per_hour: float
-    pmem_dollars_per_hour: float
+    threads: Count
+    dram_nodes: Count
+    pmem_nodes: Count
+    dram_device: Text
+    pmem_device: Text
+    cache_gb: Positive
+    line_handover_ns: Positive
+    ssd_write_gb_per_s: Positive
+    dram_dollars_per_hour: Positive
+    pmem_dollars_per_hour: Positive
 
 
 @dataclass(frozen=True)
-class Setup:
+class Setup(Document):
     """All that the model is told beside the four times of its fit.
 
     cached_row_bytes: that a row takes of the cache, with all that it brings.
     """
 
-    source: str
+    source: Text
     workload: Workload
     servers: Servers
-    cached_row_bytes: float
+    cached_row_bytes: Positive
 
     def cached_rows(self, cache_gb: float) -> float:
         return cache_gb * 1e9 / self.cached_row_bytes
 
 
 def load_setup(path: Path = _FILE) -> Setup:
-    """Raise LabError, which names file and field."""
-    fields = Fields.of_file(path, LabError)
-    workload = fields.section("workload", required=True)
-    servers = fields.section("servers", required=True)
-    setup = Setup(
-        source=fields.text("source"),
-        workload=Workload(
-            rows=_count(workload, "rows"),
-            row_bytes=_count(workload, "row_bytes"),
-            dense_bytes=_count(workload, "dense_bytes"),
-            step_accesses=_count(workload, "step_accesses"),
-            step_gpus=_count(workload, "step_gpus"),
-            step_ms=_number(workload, "step_ms"),
-            idle_ms=_number(workload, "idle_ms"),
-            miss_rate=_number(workload, "miss_rate_percent") / 100,
-            miss_rate_gpus=_count(workload, "miss_rate_gpus"),
-        ),
-        servers=Servers(
-            threads=_count(servers, "threads"),
-            dram_nodes=_count(servers, "dram_nodes"),
-            pmem_nodes=_count(servers, "pmem_nodes"),
-            dram_device=servers.text("dram_device"),
-            pmem_device=servers.text("pmem_device"),
-            cache_gb=_number(servers, "cache_gb"),
-            line_handover_ns=_number(servers, "line_handover_ns"),
-            ssd_write_gb_per_s=_number(servers, "ssd_write_gb_per_s"),
-            dram_dollars_per_hour=_number(servers, "dram_dollars_per_hour"),
-            pmem_dollars_per_hour=_number(servers, "pmem_dollars_per_hour"),
-        ),
-        cached_row_bytes=_number(fields, "cached_row_bytes"),
-    )
-    for section in (workload, servers, fields):
-        section.finish()
-    return setup
-
-
-def _number(fields: Fields, name: str) -> float:
-    value = fields.take(name, required=True)
-    if not is_number(value) or value <= 0:
-        raise fields.error(name, f"must be a number above 0, not {value!r}")
-    return float(value)
-
-
-def _count(fields: Fields, name: str) -> int:
-    value = fields.take(name, required=True)
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise fields.error(name, f"must be a whole number above 0, not {value!r}")
-    return value
+    """Raise LabError, which names file, line and field."""
+    return File.of_yaml(path, LabError).read(Setup)

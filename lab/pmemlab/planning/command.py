@@ -16,7 +16,7 @@ from pmemlab.planning.presentation import plans_document, plans_table
 from pmemlab.planning.prices import load_prices
 from pmemlab.planning.row_bytes import optimizer_of
 from pmemlab.planning.tiers import named_devices, storage_type_of
-from pmemlab.yaml_fields import parse_size
+from pmemlab.schema import parse_size
 
 __all__ = ["plan"]
 

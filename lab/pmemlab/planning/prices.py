@@ -4,53 +4,110 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from pmemlab.errors import PriceFileError
-from pmemlab.yaml_fields import Fields, is_number
+from pmemlab.schema import (
+    Count,
+    Document,
+    Few,
+    FieldError,
+    File,
+    From,
+    Must,
+    Parsed,
+    Positive,
+    Text,
+    Texts,
+)
 
-__all__ = ["DEFAULT_PRICES", "Holding", "MachineShape", "Prices", "load_prices"]
+__all__ = ["DEFAULT_PRICES", "Holding", "MachineShape", "PriceSource", "Prices", "load_prices"]
 
 DEFAULT_PRICES = Path(__file__).with_name("prices.yaml")
 
 
+def _day(value: object) -> str:
+    if not isinstance(value, datetime.date) or isinstance(value, datetime.datetime):
+        raise FieldError(f"must be a day as 2026-02-09, not {value!r}")
+    return value.isoformat()
+
+
 @dataclass(frozen=True)
-class Holding:
+class Holding(Document):
     """A kind of memory or disk that a machine has.
 
     devices: names of the devices that stand for it. units: of them side by side, as disks are that
         share the load and sockets whose memory a machine has; less than 1 for the share of one
-        that others use too. capacity_bytes: of all units together.
+        that others use too. capacity_gib, capacity_gb: of all units together, in one of the two.
     """
 
-    devices: tuple[str, ...]
-    capacity_bytes: int
-    units: float
+    devices: Annotated[tuple[str, ...], Must("a list of one device or more", len)]
+    capacity_gib: Positive | None = None
+    capacity_gb: Positive | None = None
+    units: Positive = 1.0
+
+    def check(self) -> None:
+        if (self.capacity_gib is None) == (self.capacity_gb is None):
+            raise FieldError("give either it or capacity_gb", "capacity_gib")
+
+    @property
+    def capacity_bytes(self) -> int:
+        return int((self.capacity_gib or 0) * (1 << 30) + (self.capacity_gb or 0) * 10**9)
 
 
 @dataclass(frozen=True)
-class MachineShape:
-    """A machine to rent or own. date: when the price was that (ISO)."""
+class PriceSource(Document):
+    """date: when the price was that (ISO)."""
 
-    name: str
-    cpu_threads: int
-    usd_per_hour: float
-    holds: tuple[Holding, ...]
-    source: str
-    url: str
-    date: str
-    notes: tuple[str, ...]
+    title: Text
+    url: Text
+    date: Annotated[str, Parsed(_day)]
+
+
+@dataclass(frozen=True)
+class MachineShape(Document):
+    """A machine to rent or own. memory_mode: what it holds in that mode, where it has it."""
+
+    name: Text
+    cpu_threads: Count
+    usd_per_hour: Positive
+    holds: Few[Holding]
+    source: PriceSource
+    notes: Texts = ()
+    memory_mode: Holding | None = None
+
+    def check(self) -> None:
+        held: set[str] = set()
+        for index, holding in enumerate(self.holds):
+            for device in holding.devices:
+                if device in held:
+                    raise FieldError(f"{device} is held twice", f"holds[{index}].devices")
+            held.update(holding.devices)
 
     def holding_of(self, device: str) -> Holding | None:
         return next((holding for holding in self.holds if device in holding.devices), None)
 
 
+def _shapes(machines: Collection[MachineShape]) -> tuple[MachineShape, ...]:
+    """The machines; one that has memory mode is followed by itself in that mode."""
+    shapes: dict[str, MachineShape] = {}
+    for index, machine in enumerate(machines):
+        if machine.name in shapes:
+            raise FieldError(f"there is a machine {machine.name} already", f"[{index}].name")
+        shapes[machine.name] = machine
+        if machine.memory_mode is not None:
+            name = f"{machine.name}, memory mode"
+            shapes[name] = replace(machine, name=name, holds=(machine.memory_mode,))
+    return tuple(shapes.values())
+
+
 @dataclass(frozen=True)
-class Prices:
+class Prices(Document, context=("path",)):
     path: Path
-    hours_a_month: float
-    machines: tuple[MachineShape, ...]
+    hours_a_month: Positive
+    machines: Annotated[tuple[MachineShape, ...], From(Few[MachineShape], _shapes)]
 
     def machine(self, name: str) -> MachineShape:
         """Raises PriceFileError where there's none of that name."""
@@ -69,94 +126,5 @@ class Prices:
 
 
 def load_prices(path: Path | None = None) -> Prices:
-    """path: None for the lab's own. Raises PriceFileError, which names file and field."""
-    fields = Fields.of_file(path or DEFAULT_PRICES, PriceFileError)
-    hours = _positive(fields, "hours_a_month")
-    sections = fields.sections("machines")
-    if not sections:
-        raise fields.error("machines", "is missing: a list of one machine or more")
-    machines: list[MachineShape] = []
-    for section in sections:
-        for machine in _machines_of(section):
-            if any(machine.name == other.name for other in machines):
-                raise section.error("name", f"there is a machine {machine.name} already")
-            machines.append(machine)
-    fields.finish()
-    return Prices(fields.path, hours, tuple(machines))
-
-
-def _machines_of(fields: Fields) -> list[MachineShape]:
-    """The machine, and the same in memory mode where it has that."""
-    name = fields.text("name")
-    cpu_threads = _whole(fields, "cpu_threads")
-    usd_per_hour = _positive(fields, "usd_per_hour")
-    source = fields.section("source", required=True)
-    title, url, date = source.text("title"), source.text("url"), _date(source)
-    source.finish()
-    holds = [_holding(each) for each in fields.sections("holds") or []]
-    if not holds:
-        raise fields.error("holds", "is missing: a list of what memory and disks the machine has")
-    memory_mode = fields.take("memory_mode")
-    notes = fields.texts("notes")
-    shapes = [MachineShape(name, cpu_threads, usd_per_hour, tuple(holds), title, url, date, notes)]
-    if memory_mode is not None:
-        cached = _holding(fields.fields_of("memory_mode", memory_mode))
-        shapes.append(
-            MachineShape(
-                f"{name}, memory mode",
-                cpu_threads,
-                usd_per_hour,
-                (cached,),
-                title,
-                url,
-                date,
-                notes,
-            )
-        )
-    fields.finish()
-    for index, holding in enumerate(holds):
-        earlier = {device for other in holds[:index] for device in other.devices}
-        for device in holding.devices:
-            if device in earlier:
-                raise fields.error(f"holds[{index}].devices", f"{device} is held twice")
-    return shapes
-
-
-def _holding(fields: Fields) -> Holding:
-    devices = fields.texts("devices")
-    if not devices:
-        raise fields.error("devices", "is missing: a list of names of devices that stand for it")
-    gib, gb = fields.take("capacity_gib"), fields.take("capacity_gb")
-    if (gib is None) == (gb is None):
-        raise fields.error("capacity_gib", "give either it or capacity_gb")
-    field, value, unit = (
-        ("capacity_gb", gb, 10**9) if gib is None else ("capacity_gib", gib, 1 << 30)
-    )
-    if not is_number(value) or value <= 0:
-        raise fields.error(field, f"must be a number above 0, not {value!r}")
-    units = fields.take("units")
-    if units is not None and (not is_number(units) or units <= 0):
-        raise fields.error("units", f"must be a number above 0, not {units!r}")
-    fields.finish()
-    return Holding(devices, int(value * unit), 1.0 if units is None else float(units))
-
-
-def _positive(fields: Fields, name: str) -> float:
-    value = fields.take(name, required=True)
-    if not is_number(value) or value <= 0:
-        raise fields.error(name, f"must be a number above 0, not {value!r}")
-    return float(value)
-
-
-def _whole(fields: Fields, name: str) -> int:
-    value = fields.take(name, required=True)
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise fields.error(name, f"must be a whole number above 0, not {value!r}")
-    return value
-
-
-def _date(fields: Fields) -> str:
-    value = fields.take("date", required=True)
-    if not isinstance(value, datetime.date) or isinstance(value, datetime.datetime):
-        raise fields.error("date", f"must be a day as 2026-02-09, not {value!r}")
-    return value.isoformat()
+    """path: None for the lab's own. Raises PriceFileError, which names file, line and field."""
+    return File.of_yaml(path or DEFAULT_PRICES, PriceFileError).read(Prices)

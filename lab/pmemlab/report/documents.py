@@ -27,16 +27,15 @@ null or left out; fields that aren't named here are left alone.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Annotated, Any, Final, get_args
 
 from pmemlab.errors import LabError
 from pmemlab.scenarios.metrics import MetricKind, read_results
 from pmemlab.scenarios.rows import ResultRow, RowKey, rows_by_key
-from pmemlab.yaml_fields import Fields, is_number
+from pmemlab.schema import Document, Few, File, From, Many, Must, Number, Positive, Text, Texts
 
 __all__ = [
     "CacheSweep",
@@ -58,18 +57,23 @@ class ResultsError(LabError, ValueError):
     field."""
 
 
+_AtLeast0 = Annotated[float, Must("a number of at least 0", lambda value: value >= 0)]
+_Line = Annotated[str, Must("text")]
+_Kind = Annotated[MetricKind, Must(f"one of {', '.join(get_args(MetricKind))}")]
+
+
 @dataclass(frozen=True)
-class PlannedTier:
+class PlannedTier(Document, open=True):
     """hit_rate: of all lookups, the share that this tier answers."""
 
-    device: str
-    rows: float
-    bytes: float
-    hit_rate: float
+    device: Text
+    rows: _AtLeast0
+    bytes: _AtLeast0
+    hit_rate: _AtLeast0
 
 
 @dataclass(frozen=True)
-class PlanChoice:
+class PlanChoice(Document, context=("rank",), open=True):
     """One way to store the tables. rank: its place in the plan, from 1.
 
     lookups_per_s: of one machine, at most. machine, machines: which, and how many are needed; None,
@@ -77,40 +81,44 @@ class PlanChoice:
     """
 
     rank: int
-    storage_type: str
-    tiers: tuple[PlannedTier, ...]
-    lookups_per_s: float
-    machine: str
-    machines: float | None
-    step_ms: float | None
-    usd_per_month: float | None
-    usd_per_million_lookups: float | None
-    why_unpriced: str
+    storage_type: Text
+    tiers: Few[PlannedTier]
+    lookups_per_s: Positive
+    machine: _Line = ""
+    machines: Number | None = None
+    step_ms: Number | None = None
+    usd_per_month: Number | None = None
+    usd_per_million_lookups: Number | None = None
+    why_unpriced: _Line = ""
 
     @property
     def devices(self) -> tuple[str, ...]:
         return tuple(tier.device for tier in self.tiers)
 
 
+def _ranked(choices: Sequence[PlanChoice]) -> tuple[PlanChoice, ...]:
+    return tuple(replace(choice, rank=rank) for rank, choice in enumerate(choices, start=1))
+
+
 @dataclass(frozen=True)
-class Plan:
+class Plan(Document, aliases={"choices": "plans"}, context=("file",), open=True):
     """workload: what was asked for. choices: the best first."""
 
     file: str
-    workload: Mapping[str, Any]
-    choices: tuple[PlanChoice, ...]
+    choices: Annotated[tuple[PlanChoice, ...], From(Many[PlanChoice], _ranked)]
+    workload: Annotated[Mapping[str, Any], Must("a mapping")] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class FidelityRow:
+class FidelityRow(Document, open=True):
     """A prediction beside the truth. aim_percent: the error that it should stay within."""
 
-    name: str
-    published: float
-    predicted: float
-    unit: str
-    aim_percent: float | None
-    note: str
+    name: Text
+    published: Positive
+    predicted: _AtLeast0
+    unit: _Line = ""
+    aim_percent: Number | None = None
+    note: _Line = ""
 
     @property
     def error_percent(self) -> float:
@@ -126,57 +134,81 @@ class FidelityRow:
 
 
 @dataclass(frozen=True)
-class FidelitySection:
+class FidelitySection(Document, open=True):
     """Rows of one kind. intro: what was compared, and how. remarks: what else there is to know."""
 
-    title: str
-    intro: str
-    rows: tuple[FidelityRow, ...]
-    remarks: tuple[str, ...]
+    title: Text
+    rows: Many[FidelityRow]
+    intro: _Line = ""
+    remarks: Texts = ()
 
 
 @dataclass(frozen=True)
-class CheckpointArm:
+class _Fidelity(Document, open=True):
+    sections: Many[FidelitySection]
+
+
+@dataclass(frozen=True)
+class CheckpointArm(Document, extra=("kind",), context=("kind",), open=True):
     """Rates of one format on one medium, and how long training waits for a save; None where that
-    is unknown. device: it was paced as."""
+    is unknown. device: it was paced as. kind: the document's, where the arm has none."""
 
-    model: str
-    medium: str
-    format: str
-    device: str | None
-    kind: MetricKind
-    save_bytes_per_s: float | None
-    cold_bytes_per_s: float | None
-    warm_bytes_per_s: float | None
-    stall_seconds: float | None
+    model: Text
+    medium: Text
+    format: Text
+    kind: _Kind
+    device: _Line | None = None
+    save_bytes_per_s: Number | None = None
+    cold_bytes_per_s: Number | None = None
+    warm_bytes_per_s: Number | None = None
+    stall_seconds: Number | None = None
 
 
 @dataclass(frozen=True)
-class FirstTier:
+class _Checkpoints(Document, open=True):
+    arms: Many[CheckpointArm]
+    kind: _Kind = "measured"
+
+
+@dataclass(frozen=True)
+class FirstTier(Document, open=True):
     """DRAM of one size before persistent memory. share: of the rows, that it has room for.
     hit_rate: of the ids, that the engine found there, counted. The others are modelled, None where
     that wasn't done. memory_ns: that the devices take an id; ids_per_s: with the work of this
     computer's processor; memory_mode_hit_rate: of the ids, where the DRAM is memory mode's cache.
     """
 
-    share: float
-    bytes: float
-    hit_rate: float
-    app_direct_memory_ns: float | None
-    memory_mode_memory_ns: float | None
-    app_direct_ids_per_s: float | None
-    memory_mode_ids_per_s: float | None
-    memory_mode_hit_rate: float | None
+    share: Positive
+    bytes: Positive
+    hit_rate: _AtLeast0
+    app_direct_memory_ns: Number | None = None
+    memory_mode_memory_ns: Number | None = None
+    app_direct_ids_per_s: Number | None = None
+    memory_mode_ids_per_s: Number | None = None
+    memory_mode_hit_rate: Number | None = None
+
+
+def _ascending(first_tiers: Sequence[FirstTier]) -> tuple[FirstTier, ...]:
+    return tuple(sorted(first_tiers, key=lambda tier: tier.share))
 
 
 @dataclass(frozen=True)
-class CacheSweep:
+class CacheSweep(Document, open=True):
     """One table with DRAM of several sizes, ascending. dram, pmem: the modelled devices."""
 
-    table: str
-    dram: str
-    pmem: str
-    first_tiers: tuple[FirstTier, ...]
+    table: Text
+    dram: Text
+    pmem: Text
+    first_tiers: Annotated[tuple[FirstTier, ...], From(Many[FirstTier], _ascending)]
+
+
+@dataclass(frozen=True)
+class _AnyDocument(Document, open=True):
+    plans: object = None
+    sections: object = None
+    arms: object = None
+    first_tiers: object = None
+    kind: object = None
 
 
 @dataclass(frozen=True)
@@ -220,17 +252,18 @@ def read_folder(folder: Path) -> Results:
     sweeps: dict[tuple[str, str, str], CacheSweep] = {}
     left_out: list[str] = []
     for path in documents:
-        fields = _object(path)
-        if (choices := fields.sections("plans")) is not None:
-            plans.append(Plan(path.name, fields.mapping("workload"), _choices(choices)))
-        elif (sections := fields.sections("sections")) is not None:
-            fidelity |= {section.title: section for section in map(_fidelity, sections)}
-        elif (of_arms := fields.sections("arms")) is not None:
-            kind = _kind(fields, "measured")
-            for arm in (_arm(of_arm, kind) for of_arm in of_arms):
+        file = File.of_json(path, ResultsError)
+        told_apart_by = file.read(_AnyDocument)
+        if told_apart_by.plans is not None:
+            plans.append(file.read(Plan, {"file": path.name, "rank": 0}))
+        elif told_apart_by.sections is not None:
+            fidelity |= {section.title: section for section in file.read(_Fidelity).sections}
+        elif told_apart_by.arms is not None:
+            kind = told_apart_by.kind or _Checkpoints.kind
+            for arm in file.read(_Checkpoints, {"kind": kind}).arms:
                 arms[arm.model, arm.medium, arm.format, arm.device] = arm
-        elif (first_tiers := fields.sections("first_tiers")) is not None:
-            sweep = _sweep(fields, first_tiers)
+        elif told_apart_by.first_tiers is not None:
+            sweep = file.read(CacheSweep)
             sweeps[sweep.table, sweep.dram, sweep.pmem] = sweep
         else:
             left_out.append(path.name)
@@ -246,142 +279,3 @@ def read_folder(folder: Path) -> Results:
 
 
 _MAKES_RESULTS: Final = "`make scenarios` makes results"
-
-
-def _object(path: Path) -> Fields:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ResultsError(f"{path}: can't be read: {error}") from error
-    except json.JSONDecodeError as error:
-        raise ResultsError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
-    return Fields(path, document, ResultsError)
-
-
-def _choices(sections: Sequence[Fields]) -> tuple[PlanChoice, ...]:
-    return tuple(
-        PlanChoice(
-            rank=rank,
-            storage_type=choice.text("storage_type"),
-            tiers=_planned_tiers(choice),
-            lookups_per_s=_above_0(choice, "lookups_per_s"),
-            machine=_text(choice, "machine"),
-            machines=_number(choice, "machines"),
-            step_ms=_number(choice, "step_ms"),
-            usd_per_month=_number(choice, "usd_per_month"),
-            usd_per_million_lookups=_number(choice, "usd_per_million_lookups"),
-            why_unpriced=_text(choice, "why_unpriced"),
-        )
-        for rank, choice in enumerate(sections, start=1)
-    )
-
-
-def _planned_tiers(choice: Fields) -> tuple[PlannedTier, ...]:
-    tiers = choice.sections("tiers")
-    if not tiers:
-        raise choice.error("tiers", "is missing: a list of one tier or more")
-    return tuple(
-        PlannedTier(
-            device=tier.text("device"),
-            rows=_at_least_0(tier, "rows"),
-            bytes=_at_least_0(tier, "bytes"),
-            hit_rate=_at_least_0(tier, "hit_rate"),
-        )
-        for tier in tiers
-    )
-
-
-def _fidelity(section: Fields) -> FidelitySection:
-    rows = section.sections("rows")
-    if rows is None:
-        raise section.error("rows", "is missing")
-    return FidelitySection(
-        title=section.text("title"),
-        intro=_text(section, "intro"),
-        rows=tuple(
-            FidelityRow(
-                name=row.text("name"),
-                published=_above_0(row, "published"),
-                predicted=_at_least_0(row, "predicted"),
-                unit=_text(row, "unit"),
-                aim_percent=_number(row, "aim_percent"),
-                note=_text(row, "note"),
-            )
-            for row in rows
-        ),
-        remarks=section.texts("remarks"),
-    )
-
-
-def _arm(arm: Fields, kind: MetricKind) -> CheckpointArm:
-    return CheckpointArm(
-        model=arm.text("model"),
-        medium=arm.text("medium"),
-        format=arm.text("format"),
-        device=_text(arm, "device") or None,
-        kind=_kind(arm, kind),
-        save_bytes_per_s=_number(arm, "save_bytes_per_s"),
-        cold_bytes_per_s=_number(arm, "cold_bytes_per_s"),
-        warm_bytes_per_s=_number(arm, "warm_bytes_per_s"),
-        stall_seconds=_number(arm, "stall_seconds"),
-    )
-
-
-def _sweep(fields: Fields, first_tiers: Sequence[Fields]) -> CacheSweep:
-    tiers = (
-        FirstTier(
-            share=_above_0(tier, "share"),
-            bytes=_above_0(tier, "bytes"),
-            hit_rate=_at_least_0(tier, "hit_rate"),
-            app_direct_memory_ns=_number(tier, "app_direct_memory_ns"),
-            memory_mode_memory_ns=_number(tier, "memory_mode_memory_ns"),
-            app_direct_ids_per_s=_number(tier, "app_direct_ids_per_s"),
-            memory_mode_ids_per_s=_number(tier, "memory_mode_ids_per_s"),
-            memory_mode_hit_rate=_number(tier, "memory_mode_hit_rate"),
-        )
-        for tier in first_tiers
-    )
-    return CacheSweep(
-        table=fields.text("table"),
-        dram=fields.text("dram"),
-        pmem=fields.text("pmem"),
-        first_tiers=tuple(sorted(tiers, key=lambda tier: tier.share)),
-    )
-
-
-def _kind(fields: Fields, default: MetricKind) -> MetricKind:
-    kind = fields.take("kind")
-    if kind is None:
-        return default
-    for known in get_args(MetricKind):
-        if kind == known:
-            return known  # type: ignore[no-any-return]
-    raise fields.error("kind", f"must be one of {', '.join(get_args(MetricKind))}, not {kind!r}")
-
-
-def _text(fields: Fields, name: str) -> str:
-    value = fields.take(name)
-    if value is not None and not isinstance(value, str):
-        raise fields.error(name, f"must be text, not {value!r}")
-    return value or ""
-
-
-def _number(fields: Fields, name: str) -> float | None:
-    value = fields.take(name)
-    if value is not None and not is_number(value):
-        raise fields.error(name, f"must be a number or null, not {value!r}")
-    return None if value is None else float(value)
-
-
-def _above_0(fields: Fields, name: str) -> float:
-    value = fields.take(name, required=True)
-    if not is_number(value) or value <= 0:
-        raise fields.error(name, f"must be a number above 0, not {value!r}")
-    return float(value)
-
-
-def _at_least_0(fields: Fields, name: str) -> float:
-    value = fields.take(name, required=True)
-    if not is_number(value) or value < 0:
-        raise fields.error(name, f"must be a number of at least 0, not {value!r}")
-    return float(value)

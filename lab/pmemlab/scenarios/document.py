@@ -8,9 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pmemlab.topology import Topology
+from pmemlab.schema import (
+    YAML_SUFFIXES,
+    AbsolutePath,
+    Count,
+    Document,
+    FieldError,
+    Must,
+    Parsed,
+    Positive,
+    Size,
+    Text,
+    parse_size,
+)
+from pmemlab.topology import Topology, load_topology
 
 __all__ = [
     "PMEM",
@@ -32,11 +45,50 @@ SSD: Final = "ssd"
 
 
 class ScenarioError(ValueError):
-    """A scenario's file is malformed; the message names the file and the field."""
+    """A scenario's file is malformed; the message names the file, the line and the field."""
+
+
+def _topology(name: object, context: Mapping[str, Any]) -> Topology:
+    if not isinstance(name, str):
+        raise FieldError(f"must be a topology's name or the path of its file, not {name!r}")
+    # A path is relative to the file that names it.
+    return load_topology(_beside(context["path"], name))
+
+
+def _beside(path: Path, name: str) -> str:
+    """A name, or the path of a file, which is relative to the file `path` that names it."""
+    return str(path.parent / name) if name.endswith(YAML_SUFFIXES) else name
+
+
+def _placements(value: object, context: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    if not isinstance(value, list) or not all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in value
+    ):
+        raise FieldError(f"must be lists of devices, one a tier, not {value!r}")
+    return tuple(tuple(_beside(context["path"], name) for name in names) for names in value)
+
+
+def _sizes(value: object) -> tuple[int, ...]:
+    return tuple(map(parse_size, value if isinstance(value, list) else [value]))
+
+
+def _nodes(value: object) -> object:
+    if value == PMEM:
+        return value
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(type(n) is int and n >= 0 for n in value)
+    ):
+        raise FieldError(f"must be {PMEM} or a list of node numbers, not {value!r}")
+    return tuple(value)
+
+
+_Machine = Annotated[Topology, Parsed(_topology, with_context=True)]
 
 
 @dataclass(frozen=True)
-class Storage:
+class Storage(Document, aliases={"size_bytes": "size"}):
     """What the engine is given for every table.
 
     path: folder for tiers that keep files. Default: the topology's `pmem.path` for a libpmem tier,
@@ -47,12 +99,12 @@ class Storage:
         have floats; else the engine's.
     """
 
-    path: str | None = None
-    size_bytes: tuple[int, ...] = ()
+    path: AbsolutePath | None = None
+    size_bytes: Annotated[tuple[int, ...], Parsed(_sizes)] = ()
 
 
 @dataclass(frozen=True)
-class Workload:
+class Workload(Document):
     """What is run in the machine.
 
     name: a module of `pmemlab.workloads`. Default: wdl.
@@ -62,8 +114,10 @@ class Workload:
     In a scenario's file it may be a name: then both are in workloads/NAME.yaml beside that file.
     """
 
-    name: str = "wdl"
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    name: Text = "wdl"
+    arguments: Annotated[Mapping[str, Any], Must("a mapping of options")] = field(
+        default_factory=dict
+    )
 
     def argv(self) -> list[str]:
         argv = []
@@ -76,7 +130,7 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class SavedOn:
+class SavedOn(Document):
     """Where a run begins that goes on elsewhere.
 
     topology: the machine (in the file as a scenario's own). Required.
@@ -84,13 +138,13 @@ class SavedOn:
     batches: after which they are saved. Required.
     """
 
-    topology: Topology
-    storage_type: str
-    batches: int
+    topology: _Machine
+    storage_type: Text
+    batches: Count
 
 
 @dataclass(frozen=True)
-class PowerCuts:
+class PowerCuts(Document):
     """Power cuts that the run must outlive: after each the machine boots again on its media, and
     the same command, which goes on from what it kept there, is run again.
 
@@ -105,16 +159,29 @@ class PowerCuts:
     seed: of what is drawn. Default: 1.
     """
 
-    count: int
-    kept_on: str
-    after_line: str = ""
-    within_s: tuple[float, float] = (0.0, 0.0)
-    seed: int = 1
-    after_lines: tuple[int, int] = (1, 1)
+    count: Count
+    kept_on: Annotated[str, Must(f"{PMEM} or {SSD}", lambda medium: medium in (PMEM, SSD))]
+    after_line: Text = ""
+    within_s: Annotated[
+        tuple[float, float],
+        Must("the least and the most seconds", lambda s: 0 <= s[0] <= s[1] and s[1] > 0),
+    ] = (0.0, 0.0)
+    seed: Count = 1
+    after_lines: Annotated[
+        tuple[int, int], Must("the least and the most lines", lambda s: 1 <= s[0] <= s[1])
+    ] = (1, 1)
+
+    def check(self) -> None:
+        if self.after_lines != PowerCuts.after_lines and not self.after_line:
+            raise FieldError("of which lines? give after_line", "after_lines")
+        if not self.after_line and self.within_s == PowerCuts.within_s:
+            raise FieldError(
+                "say when the power is cut: after_line, within_s or both", "after_line"
+            )
 
 
 @dataclass(frozen=True)
-class RowPlacement:
+class RowPlacement(Document, aliases={"read_bytes": "read", "written_bytes": "written"}):
     """Where every row of every table must lie; what is None is not asked.
 
     nodes: NUMA nodes that alone may hold pages of rows; "pmem": the topology's `pmem.nodes`.
@@ -125,11 +192,35 @@ class RowPlacement:
         topology's disk during the run (`read` and `written` in the file).
     """
 
-    nodes: tuple[int, ...] | Literal["pmem"] | None = None
-    file_under: str | None = None
-    is_pmem: bool | None = None
-    read_bytes: int | None = None
-    written_bytes: int | None = None
+    nodes: Annotated[tuple[int, ...] | Literal["pmem"] | None, Parsed(_nodes)] = None
+    file_under: (
+        Annotated[
+            str,
+            Must(
+                f"{PMEM}, {SSD} or an absolute path",
+                lambda path: path in (PMEM, SSD) or path.startswith("/"),
+            ),
+        ]
+        | None
+    ) = None
+    is_pmem: Annotated[bool, Must("true or false")] | None = None
+    read_bytes: Size | None = None
+    written_bytes: Size | None = None
+
+    def check(self) -> None:
+        if self.nodes is None and self.file_under is None and self.is_pmem is None:
+            raise FieldError("say where rows must lie: nodes, file_under or is_pmem", "nodes")
+        for name, least in (("read", self.read_bytes), ("written", self.written_bytes)):
+            if self.file_under == SSD and least is None:
+                raise FieldError(
+                    "is missing; say how many bytes of the disk the run must read and write at "
+                    "least: rows that lie in a buffer, or in the page cache, are not on it",
+                    name,
+                )
+            if self.file_under != SSD and least is not None:
+                raise FieldError(
+                    f"is for file_under: {SSD}; there is no disk to ask otherwise", name
+                )
 
     def on(self, topology: Topology) -> RowPlacement:
         """Return the same with the nodes and folders that "pmem" and "ssd" mean on a topology."""
@@ -143,7 +234,7 @@ class RowPlacement:
 
 
 @dataclass(frozen=True)
-class Expectations:
+class Expectations(Document):
     """What must hold after the run.
 
     rows: where the rows lie, for a storage type of one tier. This or `tiers` is required: a
@@ -155,14 +246,16 @@ class Expectations:
     auc_above: what the AUC on held-out rows must exceed. Default: not asked.
     """
 
-    rows: RowPlacement | None
-    identical_to: str = "DRAM"
-    auc_above: float | None = None
-    tiers: tuple[RowPlacement, ...] = ()
+    rows: RowPlacement | None = None
+    identical_to: Text = "DRAM"
+    auc_above: Annotated[float, Must("a number in [0, 1)", lambda auc: 0 <= auc < 1)] | None = None
+    tiers: Annotated[
+        tuple[RowPlacement, ...], Must("a list with one entry a tier", len, items_too=True)
+    ] = ()
 
 
 @dataclass(frozen=True)
-class Scenario:
+class Scenario(Document, context=("path", "name", "memory_here")):
     """One scenario.
 
     name: the file's stem.
@@ -184,14 +277,14 @@ class Scenario:
 
     path: Path
     name: str
-    summary: str
-    topology: Topology
-    storage_types: tuple[str, ...]
+    summary: Text
+    topology: _Machine
+    storage_types: Annotated[tuple[str, ...], Must("a list of storage types", len)]
     expect: Expectations
     storage: Storage = field(default_factory=Storage)
     workload: Workload = field(default_factory=Workload)
     saved_on: SavedOn | None = None
     power_cuts: PowerCuts | None = None
-    predict_on: tuple[tuple[str, ...], ...] = ()
-    timeout_s: float = 600.0
+    predict_on: Annotated[tuple[tuple[str, ...], ...], Parsed(_placements, with_context=True)] = ()
+    timeout_s: Positive = 600.0
     memory_here: Path | None = None

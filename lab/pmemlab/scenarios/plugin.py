@@ -19,6 +19,7 @@ import pytest
 from pmemlab.powercut.fixture import add_power_cut_options, power_cut
 from pmemlab.scenarios.machine_fixture import MARKER, machine, parametrize, pmemlab_machines
 from pmemlab.scenarios.options import add_options, here_of, lengthen
+from pmemlab.schema import YAML_SUFFIXES
 
 if TYPE_CHECKING:
     # Everything else of the lab is imported on use only: pytest loads this module in every run of
@@ -44,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("pmemlab", "scenarios on emulated machines")
     add_options(group)
     add_power_cut_options(group)
-    parser.addini(_INI_FOLDERS, "folders whose .yaml files are scenarios", "paths", default=[])
+    parser.addini(_INI_FOLDERS, "folders of scenarios, *.yaml and *.yml", "paths", default=[])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -66,7 +67,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> ScenarioFile | None:
-    if file_path.suffix == ".yaml" and file_path.parent in parent.config.getini(_INI_FOLDERS):
+    folders = parent.config.getini(_INI_FOLDERS)
+    if file_path.suffix in YAML_SUFFIXES and file_path.parent in folders:
         file: ScenarioFile = ScenarioFile.from_parent(parent, path=file_path)
         return file
     return None

@@ -106,7 +106,11 @@ def sweep(
     """
     sizes = {share: max(1, round(share * shape.rows)) * shape.row_bytes for share in sorted(shares)}
     behind_dram = {
-        share: MemoryModeDevice(replace(device.file, cache_bytes=size), device.dram, device.pmem)
+        share: MemoryModeDevice(
+            replace(device.file, cache=replace(device.file.cache, size_bytes=size)),
+            device.dram,
+            device.pmem,
+        )
         for share, size in sizes.items()
         if size > device.cpu_cache_bytes
     }

@@ -19,7 +19,7 @@ from pmemlab.devices.measuring.target import (
     last_level_cache,
 )
 from pmemlab.errors import MeasuringError
-from pmemlab.yaml_fields import parse_size
+from pmemlab.schema import YAML_SUFFIXES, parse_size
 
 __all__ = ["measure_device"]
 
@@ -31,7 +31,7 @@ _CACHED_BYTES = 1 << 30
 def measure_device(arguments: argparse.Namespace, messages: Console) -> Path:
     """The file that was written. Raises MeasuringError."""
     output: Path = arguments.output
-    if output.suffix not in (".yaml", ".yml"):
+    if output.suffix not in YAML_SUFFIXES:
         raise MeasuringError(f"-o {output}: must end with .yaml, for it to be taken as a file")
     if not output.absolute().parent.is_dir():
         raise MeasuringError(f"-o {output}: there is no folder {output.absolute().parent}")

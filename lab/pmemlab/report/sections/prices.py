@@ -9,7 +9,6 @@ from pmemlab.report.documents import PlanChoice, Results
 from pmemlab.report.drawing.points import Marker, Point, Scale, draw_points
 from pmemlab.report.page import Block, Figure, Fold, Section, Table
 from pmemlab.report.sections.quantities import bytes_text, count_text, rate_text
-from pmemlab.yaml_fields import is_number
 
 __all__ = ["prices"]
 
@@ -50,7 +49,7 @@ def prices(results: Results) -> Section:
 
 
 def _argument(name: str, value: object) -> str:
-    text = f"{value:,.15g}" if is_number(value) else str(value)
+    text = f"{value:,.15g}" if type(value) in (int, float) else str(value)
     return f"{name.replace('_', ' ')} {text}"
 
 

@@ -1,0 +1,390 @@
+"""Documents: YAML and JSON files that are read into frozen dataclasses and checked against them.
+
+A dataclass that derives from `Document` is a file's schema, or that of a mapping in a file. Its
+fields' types say what may stand there, and pydantic checks it, strictly: a text is no number, and
+a field that nobody knows is an error. Every error names file, line and field and says what the
+field must be. Checks that concern several fields raise a `FieldError`.
+
+pydantic and PyYAML are imported by the first file that is read: most programs that import this
+package read none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, ValidationInfo
+    from pydantic_core import CoreSchema
+    from yaml import Node
+
+__all__ = [
+    "YAML_SUFFIXES",
+    "AbsolutePath",
+    "Count",
+    "Document",
+    "Few",
+    "FieldError",
+    "File",
+    "From",
+    "Many",
+    "Mib",
+    "Must",
+    "Nodes",
+    "Number",
+    "Parsed",
+    "Positive",
+    "Size",
+    "Text",
+    "Texts",
+    "parse_size",
+]
+
+YAML_SUFFIXES: Final = (".yaml", ".yml")
+
+T = TypeVar("T")
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class FieldError(ValueError):
+    """What is wrong with a field. field: as "tiers[2].read", below what is being checked."""
+
+    def __init__(self, problem: str, field: str = "") -> None:
+        super().__init__(problem)
+        self.field = field
+
+
+def parse_size(text: object) -> int:
+    """Bytes of "512M", "1G", "4096" or 4096 (binary units). Raises ValueError."""
+    if isinstance(text, int) and not isinstance(text, bool) and text > 0:
+        return text
+    match = re.fullmatch(r"([1-9][0-9]*)([KMGT]?)", text) if isinstance(text, str) else None
+    if match is None:
+        raise FieldError(f"{text!r} is no size: give bytes, or a number with K, M, G or T")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+@dataclass(frozen=True)
+class Must:
+    """What a field must be, for people, and what must hold beyond its type.
+
+    items_too: a list's items have errors of their own; else the error is the list's.
+    """
+
+    what: str
+    holds: Callable[[Any], object] = lambda _: True
+    items_too: bool = False
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        from pydantic_core import ValidationError, core_schema
+
+        inner = handler(source)
+        if inner["type"] == "tuple":
+            inner = {**inner, "strict": False}  # files have lists
+
+        def check(value: Any, validate: Callable[[Any], Any]) -> Any:
+            if inner["type"] == "tuple" and not isinstance(value, list):
+                raise FieldError(f"must be {self.what}, not {value!r}")
+            try:
+                checked = validate(value)
+            except ValidationError:
+                if self.items_too:
+                    raise
+                raise FieldError(f"must be {self.what}, not {value!r}") from None
+            if not self.holds(checked):
+                raise FieldError(f"must be {self.what}, not {value!r}")
+            return checked
+
+        return core_schema.no_info_wrap_validator_function(check, inner)
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A field whose value in the file is turned into another. Its function raises `FieldError`.
+
+    with_context: the function is given what the reader knows beside the file, too; "path" in it is
+        the file's.
+    """
+
+    function: Callable[..., Any]
+    with_context: bool = False
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        if not self.with_context:
+            return core_schema.no_info_plain_validator_function(self.function)
+        return core_schema.with_info_plain_validator_function(
+            lambda value, info: self.function(value, info.context)
+        )
+
+
+@dataclass(frozen=True)
+class From:
+    """A field that stands in the file as a `kind`, and is then turned into something else."""
+
+    kind: Any
+    function: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(
+            self.function, handler.generate_schema(self.kind)
+        )
+
+
+def _one_line(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise FieldError(f"must be text, not {value!r}")
+    return " ".join(value.split())
+
+
+def _checked(document: Document) -> Document:
+    document.check()
+    return document
+
+
+def _whole_mebibytes(value: object) -> int:
+    size = parse_size(value)
+    if size % _UNITS["M"]:
+        raise FieldError(f"{value!r} is no whole number of mebibytes; give one, as 512M")
+    return size
+
+
+Text = Annotated[str, Parsed(_one_line)]
+"""Not empty; on one line."""
+Texts = Annotated[tuple[str, ...], Must("a list of texts")]
+Count = Annotated[int, Must("a whole number above 0", lambda value: value > 0)]
+Number = Annotated[float, Must("a number or null")]
+Positive = Annotated[float, Must("a number above 0", lambda value: value > 0)]
+Size = Annotated[int, Parsed(parse_size)]
+Mib = Annotated[int, Parsed(_whole_mebibytes)]
+"""Bytes, whole mebibytes of them."""
+AbsolutePath = Annotated[
+    str, Must("an absolute path in the machine", lambda value: value.startswith("/"))
+]
+Nodes = Annotated[
+    tuple[int, ...],
+    Must("a list of node numbers", lambda nodes: all(node >= 0 for node in nodes)),
+]
+Many = Annotated[tuple[T, ...], Must("a list of mappings", items_too=True)]
+Few = Annotated[tuple[T, ...], Must("a list of one mapping or more", len, items_too=True)]
+
+
+class Document:
+    """Base of dataclasses that files are read into. A field that is null counts as left out.
+
+    aliases: a field's name in files, where it is another one. extra: fields of files that the
+    dataclass doesn't have, or that beat those of `context`: fields that the reader gives.
+    open: fields that aren't known are left alone.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]]
+    _extra: ClassVar[tuple[str, ...]]
+    _context: ClassVar[tuple[str, ...]]
+    _open: ClassVar[bool]
+
+    def __init_subclass__(
+        cls,
+        aliases: Mapping[str, str] | None = None,
+        extra: tuple[str, ...] = (),
+        context: tuple[str, ...] = (),
+        open: bool = False,
+    ) -> None:
+        names = aliases or {}
+        cls.__pydantic_config__ = {
+            "strict": True,
+            "allow_inf_nan": False,
+            "alias_generator": lambda name: names.get(name, name),
+        }
+        cls._extra, cls._context, cls._open = extra, context, open
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[Any], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        name_of = source.__pydantic_config__["alias_generator"]
+        known = [
+            name_of(field.name)
+            for field in dataclasses.fields(source)
+            if field.name not in source._context
+        ]
+        known = [*source._extra, *known]
+
+        def fields_of(value: Any, info: ValidationInfo[Any]) -> dict[str, Any]:
+            if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+                raise FieldError(f"must be a mapping of fields, not {value!r}")
+            for name in value:
+                if name not in known and not source._open:
+                    raise FieldError(f"is no field here; there are {', '.join(known)}", name)
+            given = {name: value[name] for name in known if value.get(name) is not None}
+            return {name_of(name): info.context[name] for name in source._context} | given
+
+        # A file has mappings where a strict dataclass wants itself. By its reference pydantic finds
+        # a schema that it made before: that is the whole, with both checks.
+        inner: dict[str, Any] = {**handler(source), "strict": False}
+        ref = inner.pop("ref")
+        checked = core_schema.no_info_after_validator_function(_checked, inner)
+        return core_schema.with_info_before_validator_function(fields_of, checked, ref=ref)
+
+    def check(self) -> None:
+        """Raises `FieldError` where fields don't go together."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file's content, and on which lines its fields stand."""
+
+    path: Path
+    content: Any
+    error_type: Callable[[str], Exception]
+    lines: Mapping[str, int]
+
+    @staticmethod
+    def of_yaml(path: Path, error_type: Callable[[str], Exception]) -> File:
+        """Raises `error_type` for what is no YAML, and for a field that is there twice."""
+        import yaml
+
+        text = _text_of(path, error_type)
+        lines: dict[str, int] = {}
+        try:
+            loader = yaml.SafeLoader(text)
+            node = loader.get_single_node()
+            if node is not None:
+                _number_lines(node, "", lines, set())
+            content = None if node is None else loader.construct_document(node)
+        except FieldError as problem:
+            raise error_type(f"{path}:{lines['']}: {problem.field}: {problem}") from None
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line = f":{mark.line + 1}" if mark else ""
+            raise error_type(f"{path}{line}: not YAML: {error.problem}") from error
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise error_type(f"{path}: not YAML: {error}") from error
+        return File(path, content, error_type, lines)
+
+    @staticmethod
+    def of_json(path: Path, error_type: Callable[[str], Exception]) -> File:
+        """Raises `error_type` for what is no JSON, and for a field that is there twice."""
+        text = _text_of(path, error_type)
+        try:
+            content = json.loads(text, object_pairs_hook=_without_twins)
+        except json.JSONDecodeError as error:
+            raise error_type(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+        except (FieldError, RecursionError) as error:
+            raise error_type(f"{path}: not JSON: {error}") from error
+        return File(path, content, error_type, {})
+
+    def error(self, field: str, problem: str) -> Exception:
+        """The error to raise for a field."""
+        at = field
+        while at not in self.lines and at:
+            at = re.sub(r"(\.?[^.\[]*|\[\d+\])$", "", at)
+        line = f":{self.lines[at]}" if at in self.lines else ""
+        return self.error_type(f"{self.path}{line}: {field or 'the file'}: {problem}")
+
+    def read(self, kind: type[T], context: Mapping[str, object] | None = None) -> T:
+        """The content as a `kind`. Raises `error_type`, with a line for each field that is wrong.
+
+        context: what is known beside the file.
+        """
+        from pydantic import ValidationError
+
+        try:
+            value: T = _validator(kind)(  # type: ignore[arg-type]
+                self.content, context={"path": self.path, **(context or {})}
+            )
+        except ValidationError as error:
+            errors = [self.error(*self._problem(each)) for each in error.errors(include_url=False)]
+            raise self.error_type("\n".join(map(str, errors))) from None
+        return value
+
+    def _problem(self, error: Mapping[str, Any]) -> tuple[str, str]:
+        """Field and problem of one of pydantic's errors."""
+        problem = error.get("ctx", {}).get("error")
+        parts = [*error["loc"]]
+        field = _name_of(self.content, parts)
+        if error["type"] == "missing":
+            return field, "is missing"
+        if not isinstance(problem, ValueError):
+            said = error["msg"].replace("Input should be", "must be")
+            return field, f"{said}, not {error['input']!r}"
+        below = problem.field if isinstance(problem, FieldError) else ""
+        dot = "." if field and below and not below.startswith("[") else ""
+        return f"{field}{dot}{below}", str(problem)
+
+
+@cache
+def _validator(kind: Any) -> Callable[..., Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind).validate_python
+
+
+def _name_of(content: Any, parts: list[Any]) -> str:
+    """A place in a document, as "tiers[2].read"."""
+    name = ""
+    for part in parts:
+        if isinstance(content, list):
+            name, content = f"{name}[{part}]", content[part]
+        else:
+            name = f"{name}.{part}" if name else str(part)
+            content = content.get(part) if isinstance(content, dict) else None
+    return name
+
+
+def _number_lines(node: Node, name: str, lines: dict[str, int], seen: set[int]) -> None:
+    """Note on which line each field stands. Raises `FieldError` for one that is there twice."""
+    from yaml import MappingNode, SequenceNode
+
+    lines.setdefault(name, node.start_mark.line + 1)
+    if id(node) in seen:  # an alias: its fields stand where its anchor is
+        return
+    seen.add(id(node))
+    if isinstance(node, SequenceNode):
+        for index, item in enumerate(node.value):
+            _number_lines(item, f"{name}[{index}]", lines, seen)
+    elif isinstance(node, MappingNode):
+        own: dict[Hashable, int] = {}
+        for key, value in node.value:
+            field = f"{name}.{key.value}" if name else str(key.value)
+            line = key.start_mark.line + 1
+            if (key.tag, str(key.value)) in own:
+                first = own[key.tag, str(key.value)]
+                lines[""] = line
+                raise FieldError(f"is there twice, first on line {first}; leave one out", field)
+            own[key.tag, str(key.value)] = line
+            lines[field] = line
+            _number_lines(value, field, lines, seen)
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise FieldError(f"{twice} is there twice; leave one out")
+    return content
+
+
+def _text_of(path: Path, error_type: Callable[[str], Exception]) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise error_type(f"{path}: can't be read: {error}") from error
