@@ -287,7 +287,7 @@ def _check_proof(topology: Topology) -> None:
     missing = [
         f"{name}: {value}"
         for name, value in _PROOF_OF_DAX.items()
-        if not (proof.get(name) if name == "mount.page_regions" else proof.get(name) is True)
+        if not (_names_regions(proof.get(name)) if name.endswith("s") else proof.get(name) is True)
     ]
     if missing:
         raise FieldError(
@@ -295,6 +295,10 @@ def _check_proof(topology: Topology) -> None:
             f"{'; '.join(missing)}. Where plain memory stands for it, say so: {_PLAIN_MEMORY}: 0",
             "proof",
         )
+
+
+def _names_regions(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(name) is str for name in value)
 
 
 def _check_template(argument: str, names: Collection[str]) -> None:

@@ -52,6 +52,16 @@ def test_it_says_what_it_can_t_prove() -> None:
         assert machine.accelerator == "none"
 
 
+def test_no_variable_of_this_computer_s_makes_memory_persistent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PMEM_IS_PMEM_FORCE", "1")
+    with open_machine("fsdax", "process") as machine:
+        unproved = machine.facts()["unproved"]
+    assert isinstance(unproved, list)
+    assert "libpmem.is_pmem" in unproved
+
+
 def test_what_holds_is_not_unproved(machine: ProcessMachine) -> None:
     assert machine.facts()["unproved"] == []
 

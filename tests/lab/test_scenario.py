@@ -297,6 +297,27 @@ def test_a_workload_may_be_said_once_for_many_scenarios(tmp_path: Path) -> None:
         load(tmp_path, SCENARIO + "workload: small\n")
 
 
+def test_a_workload_s_file_may_have_either_of_yaml_s_suffixes(tmp_path: Path) -> None:
+    (tmp_path / "workloads").mkdir()
+    (tmp_path / "workloads" / "small.yml").write_text("arguments: {steps: 3}\n")
+    scenario = load(tmp_path, SCENARIO + "workload: small\n")
+    assert scenario.workload == Workload("wdl", {"steps": 3})
+
+
+@pytest.mark.parametrize("where", ["scenario", "workload", "workload's file"])
+def test_only_a_machine_has_an_environment(tmp_path: Path, where: str) -> None:
+    environment = "environment: {PMEM_IS_PMEM_FORCE: '1'}"
+    (tmp_path / "workloads").mkdir()
+    (tmp_path / "workloads" / "forced.yaml").write_text(f"name: wdl\n{environment}\n")
+    said = {
+        "scenario": f"{environment}\n",
+        "workload": f"workload: {{{environment}}}\n",
+        "workload's file": "workload: forced\n",
+    }[where]
+    with pytest.raises(ScenarioError, match="environment: is no field here"):
+        load(tmp_path, SCENARIO + said)
+
+
 SAVED_ON = "saved_on: {topology: lab-fsdax.yaml, storage_type: PMEM_LIBPMEM, batches: 4}\n"
 TABLES = "workload: {name: tables, arguments: {tables: 3}}\n"
 CUTS = "power_cuts: {count: 2, after_line: saved, kept_on: pmem}\n"

@@ -434,7 +434,16 @@ def test_a_malformed_file_is_named(lab: Lab) -> None:
     (lab.pytester.path / "scenarios/a.yaml").write_text("summary: only\n")
     result = lab.run()
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*a.yaml: topology: is missing"])
+    result.stdout.fnmatch_lines(["*a.yaml:1: topology: is missing"])
+
+
+def test_scenarios_are_collected_by_either_of_yaml_s_suffixes(lab: Lab) -> None:
+    lab.add("a")
+    folder = lab.pytester.path / "scenarios"
+    (folder / "b.yml").write_text((folder / "a.yaml").read_text())
+    result = lab.run("-v")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*a.yaml::DRAM PASSED*", "*b.yml::DRAM PASSED*"])
 
 
 def test_yaml_files_of_other_projects_are_left_alone(lab: Lab, pytester: pytest.Pytester) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pmemlab.guest import shares
-from pmemlab.guest.shares import guest_root, shared_folders
+from pmemlab.guest.shares import Share, guest_root, shared_folders
 
 CLONE = Path(__file__).parents[2]
 
@@ -105,3 +106,21 @@ def test_root_s_home_is_there_and_empty() -> None:
     entries = guest_root(shared_folders())
     assert entries["skeleton/root"] == (stat.S_IFDIR | 0o700, b"")
     assert not [name for name in entries if name.startswith("skeleton/root/")]
+
+
+def test_what_a_guest_only_reads_is_as_it_is_here() -> None:
+    assert Share("share0", Path("/usr")).qemu_options() == "security_model=none,readonly=on"
+
+
+@pytest.mark.parametrize(("keeps", "model"), [(True, "mapped-xattr"), (False, "mapped-file")])
+def test_what_a_guest_writes_gets_no_mode_or_kind_of_its_choice(
+    keeps: bool, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def setxattr(*_: object) -> None:
+        if not keeps:
+            raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(os, "setxattr", setxattr)
+    options = Share("results", tmp_path, writable=True).qemu_options()
+    assert options == f"security_model={model},fmode=0644,dmode=0755"
+    assert not [*tmp_path.iterdir()]

@@ -15,15 +15,29 @@ from pmemlab.guest.kernel import Kernel
 from pmemlab.guest.qemu import command_line
 from pmemlab.proof import probe_command
 from pmemlab.schema import parse_size
-from pmemlab.topology import PersistentMemory, load_topology, topology_names
+from pmemlab.topology import MISLEADING, PersistentMemory, load_topology, topology_names
 
 _GOOD = {"name": "mine", "summary": "a machine", "proof": "{nodes: [0]}"}
+_DAX = {
+    "mount.dax": "true",
+    "mount.map_sync": "true",
+    "mount.page_regions": "[region0]",
+}
 
 
 def _written(folder: Path, **fields: str) -> Path:
     path = folder / "mine.yaml"
     path.write_text("".join(f"{key}: {value}\n" for key, value in (_GOOD | fields).items()))
     return path
+
+
+def _template(text: str) -> dict[str, str]:
+    return {"backing_files": "{d: 1M}", "qemu": f"['-object mem-path={text}']"}
+
+
+def _proved_by(facts: dict[str, str]) -> dict[str, str]:
+    proof = ", ".join(f"{name}: {value}" for name, value in facts.items())
+    return {"pmem": "{path: /mnt/pmem0, size: 1M}", "proof": f"{{nodes: [0], {proof}}}"}
 
 
 def test_the_guide_s_modes_a_yardstick_and_others_are_there() -> None:
@@ -122,12 +136,22 @@ def test_fields_have_their_documented_defaults(tmp_path: Path) -> None:
         ({"proof": "{regions: null}"}, r"proof\.regions: is empty"),
         ({"memory": "lots"}, "memory: 'lots' is no size"),
         ({"memory": "-1"}, "memory: -1 is no size"),
+        ({"memory": "512K"}, "memory: '512K' is no whole number of mebibytes; give one, as 512M"),
         ({"cpus": "0"}, "cpus: must be a whole number above 0"),
         ({"cpus": "true"}, "cpus: must be a whole number above 0"),
         ({"backing_files": "{dimm: 0}"}, r"backing_files\.dimm: 0 is no size"),
+        ({"backing_files": "{/etc/passwd: 1M}"}, r"backing_files\./etc/passwd: must be a plain"),
+        ({"backing_files": "{../disk: 1M}"}, r"backing_files\.\.\./disk: must be a plain name"),
+        ({"backing_files": "{a/disk: 1M}"}, r"backing_files\.a/disk: must be a plain name"),
+        ({"backing_files": "{'': 1M}"}, r"backing_files\.: must be a plain name"),
         ({"qemu": "-device nvdimm"}, "qemu: must be a list of texts"),
         ({"qemu": "['-object mem-path={dimm}']"}, r"qemu\[0\]: .*there are none"),
         ({"qemu": '["-object \'open"]'}, r"qemu\[0\]"),
+        (_template("{d!r}"), r"qemu\[0\]: .*d! is no such name"),
+        (_template("{d!r:>99999999}"), r"qemu\[0\]: .*d!: is no such name.*backing_files: d"),
+        (_template("{d:>99999999}"), r"qemu\[0\]: .*d: is no such name"),
+        (_template("{d.__class__}"), r"qemu\[0\]: .*d.__class__ is no such name"),
+        (_template("{0}"), r"qemu\[0\]: .*0 is no such name"),
         ({"environment": "{NODES: 1}"}, r"environment\.NODES: must be text in quotes, not 1"),
         ({"pmem": "{path: mnt, size: 1G}"}, r"pmem\.path: must be an absolute path"),
         ({"pmem": "{nodes: [one], size: 1G}"}, r"pmem\.nodes: must be a list of node numbers"),
@@ -164,6 +188,71 @@ def test_a_bad_field_is_named_with_its_file(
     with pytest.raises(TopologyError, match=named) as caught:
         load_topology(path)
     assert str(path) in str(caught.value)
+
+
+def test_braces_that_are_doubled_stay_braces(tmp_path: Path) -> None:
+    template = _template("{d},a={{}}")
+    assert load_topology(_written(tmp_path, **template)).qemu == ("-object mem-path={d},a={{}}",)
+
+
+def test_a_folder_on_persistent_memory_needs_a_proof_that_it_is(tmp_path: Path) -> None:
+    assert load_topology(_written(tmp_path, **_proved_by(_DAX))).pmem.path == "/mnt/pmem0"
+    for name in _DAX:
+        rest = {key: value for key, value in _DAX.items() if key != name}
+        path = _written(tmp_path, **_proved_by(rest))
+        with pytest.raises(TopologyError) as caught:
+            load_topology(path)
+        said = str(caught.value)
+        assert said.startswith(f"{path}:3: proof: must show that /mnt/pmem0 is on persistent memo")
+        assert [fact for fact in _DAX if f"{fact}:" in said] == [name]
+
+
+@pytest.mark.parametrize(
+    ("fact", "value"),
+    [
+        ("mount.dax", "false"),
+        ("mount.dax", "1"),
+        ("mount.map_sync", "false"),
+        ("mount.page_regions", "[]"),
+        ("mount.page_regions", "region0"),
+        ("mount.page_regions", "[null]"),
+    ],
+)
+def test_a_proof_of_something_else_is_none_of_persistent_memory(
+    fact: str, value: str, tmp_path: Path
+) -> None:
+    path = _written(tmp_path, **_proved_by({**_DAX, fact: value, "libpmem.is_pmem": "1"}))
+    with pytest.raises(TopologyError, match=f"proof: must show .*; add {fact}: "):
+        load_topology(path)
+
+
+def test_plain_memory_may_stand_for_persistent_memory_where_the_proof_says_so(
+    tmp_path: Path,
+) -> None:
+    topology = load_topology(_written(tmp_path, **_proved_by({"libpmem.is_pmem": "0"})))
+    assert topology.pmem.path == "/mnt/pmem0"
+
+
+@pytest.mark.parametrize("name", [*MISLEADING])
+@pytest.mark.parametrize("value", ["0", "1", ""])
+def test_variables_that_make_libpmem_s_answers_worthless_are_refused(
+    name: str, value: str, tmp_path: Path
+) -> None:
+    path = _written(tmp_path, environment=f"{{OTHER: 'x', {name}: '{value}'}}")
+    with pytest.raises(TopologyError, match=rf"mine\.yaml:4: environment\.{name}: .*leave it out"):
+        load_topology(path)
+
+
+def test_what_libpmem_is_told_by_name_is_known_to_mislead() -> None:
+    assert {"PMEM_IS_PMEM_FORCE", "PMEM_NO_FLUSH", "PMEM2_FORCE_GRANULARITY"} < MISLEADING.keys()
+
+
+def test_what_is_wrong_with_a_field_that_was_taken_over_is_said_of_the_line_with_like(
+    tmp_path: Path,
+) -> None:
+    path = _written(tmp_path, like="fsdax", backing_files="{other: 1M}")
+    with pytest.raises(TopologyError, match=rf"^{path}:4: qemu\[1\]: .*dimm is no such name"):
+        load_topology(path)
 
 
 def test_one_that_is_like_another_says_but_what_differs(tmp_path: Path) -> None:

@@ -109,8 +109,7 @@ def command_line(
     ]
     for share in shares:
         options = f"id={share.tag},path={_qemu_quoted(share.path)}"
-        access = "" if share.writable else "readonly=on,"
-        arguments += ["-fsdev", f"local,{options},security_model=none,{access}multidevs=remap"]
+        arguments += ["-fsdev", f"local,{options},{share.qemu_options()},multidevs=remap"]
         arguments += ["-device", f"virtio-9p-pci,fsdev={share.tag},mount_tag={share.tag}"]
     files = {name: _qemu_quoted(state / f"{name}.img") for name in topology.backing_files}
     for argument in topology.qemu:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,14 @@ from pathlib import Path
 from pmemlab.guest.host_files import package_folders
 from pmemlab.guest.initramfs import Entries
 
-__all__ = ["LIST", "Share", "foreign_site_folders", "guest_root", "is_shareable", "shared_folders"]
+__all__ = [
+    "LIST",
+    "Share",
+    "foreign_site_folders",
+    "guest_root",
+    "is_shareable",
+    "shared_folders",
+]
 
 LIST = "shares"
 """In the initramfs: a line a share, `TAG PATH`, for the script that mounts them."""
@@ -52,6 +60,28 @@ class Share:
     tag: str
     path: Path
     writable: bool = False
+
+    def qemu_options(self) -> str:
+        """QEMU's options for what the guest may do there.
+
+        All that a guest writes are plain files and folders of whoever started it, without special
+        bits: QEMU only notes which owner, mode and kind the guest gave them. Else root's guest
+        could leave programs that run as root, devices, and links to anywhere.
+        """
+        if not self.writable:
+            return "security_model=none,readonly=on"
+        noted_in = "xattr" if _keeps_attributes(self.path) else "file"
+        return f"security_model=mapped-{noted_in},fmode=0644,dmode=0755"
+
+
+def _keeps_attributes(folder: Path) -> bool:
+    """Whether files there can have attributes of users' own; on tmpfs, only since Linux 6.6."""
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        try:
+            os.setxattr(file.fileno(), "user.virtfs", b"")
+        except OSError:
+            return False
+    return True
 
 
 def shared_folders() -> list[Share]:

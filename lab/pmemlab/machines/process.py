@@ -34,7 +34,7 @@ from pmemlab.machines.room import gibibytes
 from pmemlab.machines.state_folder import StateFolder
 from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
 from pmemlab.proof import find_fact, mismatches
-from pmemlab.topology import Topology
+from pmemlab.topology import MISLEADING, Topology
 
 __all__ = ["LOST_BY_POWER_CUT", "ProcessMachine", "open_process_machine", "requirements"]
 
@@ -135,7 +135,14 @@ class ProcessMachine:
         uptime.check()
         # What this process can import, the command can: PYTHONPATH is for programs, not for us.
         path = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))
-        environment = {**os.environ, "PYTHONPATH": path, **self.topology.environment, **(env or {})}
+        # As in a topology's `environment`: with these, libpmem's answers would prove nothing. What
+        # says where libraries lie stays: programs of this computer may need it.
+        own = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in MISLEADING or name.startswith("LD_")
+        }
+        environment = {**own, "PYTHONPATH": path, **self.topology.environment, **(env or {})}
         try:
             process = subprocess.Popen(
                 argv,
