@@ -54,7 +54,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class FieldError(ValueError):
-    """What is wrong with a field. field: as "tiers[2].read", below what is being checked."""
+    """An error in a document. field: its place below the value that is checked: "tiers[2].read"."""
 
     def __init__(self, problem: str, field: str = "") -> None:
         super().__init__(problem)
@@ -73,9 +73,9 @@ def parse_size(text: object) -> int:
 
 @dataclass(frozen=True)
 class Must:
-    """What a field must be, for people, and what must hold beyond its type.
+    """Says what a field must be, for people, and checks what its type leaves open.
 
-    items_too: a list's items have errors of their own; else the error is the list's.
+    items_too: errors in a list's items are told one by one; else one error tells of the list.
     """
 
     what: str
@@ -109,10 +109,9 @@ class Must:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A field whose value in the file is turned into another. Its function raises `FieldError`.
+    """Replaces a field's value by what a function makes of it, which raises `FieldError`.
 
-    with_context: the function is given what the reader knows beside the file, too; "path" in it is
-        the file's.
+    with_context: the function also gets the reader's context; its "path" is the file's.
     """
 
     function: Callable[..., Any]
@@ -132,7 +131,7 @@ class Parsed:
 
 @dataclass(frozen=True)
 class From:
-    """A field that stands in the file as a `kind`, and is then turned into something else."""
+    """Checks a field as a `kind`, and then replaces it by what a function makes of that."""
 
     kind: Any
     function: Callable[[Any], Any]
@@ -186,11 +185,13 @@ Few = Annotated[tuple[T, ...], Must("a list of one mapping or more", len, items_
 
 
 class Document:
-    """Base of dataclasses that files are read into. A field that is null counts as left out.
+    """The base of dataclasses that files are read into. A field that is null counts as left out.
 
-    aliases: a field's name in files, where it is another one. extra: fields of files that the
-    dataclass doesn't have, or that beat those of `context`: fields that the reader gives.
-    open: fields that aren't known are left alone.
+    aliases: the names that fields have in files, where these differ.
+    context: fields that the reader gives, and not the file.
+    extra: further fields of the file: those that something else reads, and those of `context` that
+        the file may override.
+    open: fields of the file that aren't known are left alone; else they are errors.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]]
@@ -249,7 +250,7 @@ class Document:
 
 @dataclass(frozen=True)
 class File:
-    """A file's content, and on which lines its fields stand."""
+    """The content of a file, and the lines of its fields, by names as "tiers[2].read"."""
 
     path: Path
     content: Any
@@ -270,7 +271,7 @@ class File:
                 _number_lines(node, "", lines, set())
             content = None if node is None else loader.construct_document(node)
         except FieldError as problem:
-            raise error_type(f"{path}:{lines['']}: {problem.field}: {problem}") from None
+            raise error_type(f"{path}:{lines[problem.field]}: {problem.field}: {problem}") from None
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = f":{mark.line + 1}" if mark else ""
@@ -294,8 +295,8 @@ class File:
     def error(self, field: str, problem: str) -> Exception:
         """The error to raise for a field."""
         at = field
-        while at not in self.lines and at:
-            at = re.sub(r"(\.?[^.\[]*|\[\d+\])$", "", at)
+        while at not in self.lines and at:  # on the line of the mapping or list that it belongs to
+            at = at[: max(at.rfind("."), at.rfind("["), 0)]
         line = f":{self.lines[at]}" if at in self.lines else ""
         return self.error_type(f"{self.path}{line}: {field or 'the file'}: {problem}")
 
@@ -341,6 +342,8 @@ def _name_of(content: Any, parts: list[Any]) -> str:
     """A place in a document, as "tiers[2].read"."""
     name = ""
     for part in parts:
+        if part == "[key]":  # pydantic's, for a mapping's key that is wrong
+            break
         if isinstance(content, list):
             name, content = f"{name}[{part}]", content[part]
         else:
@@ -366,8 +369,7 @@ def _number_lines(node: Node, name: str, lines: dict[str, int], seen: set[int]) 
             field = f"{name}.{key.value}" if name else str(key.value)
             line = key.start_mark.line + 1
             if (key.tag, str(key.value)) in own:
-                first = own[key.tag, str(key.value)]
-                lines[""] = line
+                first, lines[field] = own[key.tag, str(key.value)], line
                 raise FieldError(f"is there twice, first on line {first}; leave one out", field)
             own[key.tag, str(key.value)] = line
             lines[field] = line

@@ -110,6 +110,7 @@ def test_each_wrong_field_is_named_with_its_line(tmp_path: Path) -> None:
         ),
         ("parts: [{name: a, length: true}]", "mine.yaml:1: parts[0].length: must be a whole"),
         ("parts: [{name: a, length: 1.5}]", "mine.yaml:1: parts[0].length: must be a whole"),
+        ("parts: [{'a[': 1}]", "mine.yaml:1: parts[0].a[: is no field here; there are name, leng"),
         ("parts: [\n", "mine.yaml:2: not YAML: "),
         ("parts: &a [*a]\n", "mine.yaml:1: parts[0]: must be a mapping of fields, not [[...]]"),
         ("parts: !!python/object:x.Y {}\n", "mine.yaml:1: not YAML: could not determine"),

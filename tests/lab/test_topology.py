@@ -143,6 +143,8 @@ def test_fields_have_their_documented_defaults(tmp_path: Path) -> None:
         ({"backing_files": "{/etc/passwd: 1M}"}, r"backing_files\./etc/passwd: must be a plain"),
         ({"backing_files": "{../disk: 1M}"}, r"backing_files\.\.\./disk: must be a plain name"),
         ({"backing_files": "{a/disk: 1M}"}, r"backing_files\.a/disk: must be a plain name"),
+        ({"backing_files": "{1: 1M}"}, r"backing_files\.1: must be a valid string, not 1"),
+        ({"environment": "{1: [x]}"}, r"environment\.1: must be a valid string, not 1"),
         ({"backing_files": "{'': 1M}"}, r"backing_files\.: must be a plain name"),
         ({"qemu": "-device nvdimm"}, "qemu: must be a list of texts"),
         ({"qemu": "['-object mem-path={dimm}']"}, r"qemu\[0\]: .*there are none"),
