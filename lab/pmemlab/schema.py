@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "YAML_SUFFIXES",
     "AbsolutePath",
+    "AtLeast0",
     "Count",
     "Document",
     "Few",
@@ -35,6 +36,7 @@ __all__ = [
     "File",
     "From",
     "Many",
+    "MaybeEmpty",
     "Mib",
     "Must",
     "Nodes",
@@ -166,10 +168,12 @@ def _whole_mebibytes(value: object) -> int:
 
 Text = Annotated[str, Parsed(_one_line)]
 """Not empty; on one line."""
+MaybeEmpty = Annotated[str, Must("text")]
 Texts = Annotated[tuple[str, ...], Must("a list of texts")]
 Count = Annotated[int, Must("a whole number above 0", lambda value: value > 0)]
 Number = Annotated[float, Must("a number or null")]
 Positive = Annotated[float, Must("a number above 0", lambda value: value > 0)]
+AtLeast0 = Annotated[float, Must("a number of at least 0", lambda value: value >= 0)]
 Size = Annotated[int, Parsed(parse_size)]
 Mib = Annotated[int, Parsed(_whole_mebibytes)]
 """Bytes, whole mebibytes of them."""

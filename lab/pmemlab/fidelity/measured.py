@@ -5,15 +5,15 @@ two runs are the same. The page shows what the file has.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pmemlab.errors import LabError
+from pmemlab.schema import AtLeast0, Count, Document, File, Many, MaybeEmpty, Text, Texts
 
 __all__ = ["KEPT", "Comparison", "Kind", "Measured", "keep_measured", "read_measured", "taken_now"]
 
@@ -22,30 +22,36 @@ Kind = Literal["paced", "this-computer"]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Document):
     """truth: what the prediction is held against. repetitions: of which the figures are.
     spread_percent: from the least to the most of what was run, of its median. note: what to know.
     by_curve: what a paced device's curve says by itself.
     """
 
-    name: str
-    truth: float
-    predicted: float
-    unit: str
-    repetitions: int
-    spread_percent: float
-    note: str = ""
-    by_curve: float | None = None
+    name: Text
+    truth: AtLeast0
+    predicted: AtLeast0
+    unit: MaybeEmpty
+    repetitions: Count
+    spread_percent: AtLeast0
+    note: MaybeEmpty = ""
+    by_curve: AtLeast0 | None = None
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Document):
     """comparisons: of one run of the command. left_out: what wasn't run, and why."""
 
-    when: str
-    computer: str
-    comparisons: tuple[Comparison, ...]
-    left_out: tuple[str, ...]
+    when: Text
+    computer: Text
+    comparisons: Many[Comparison]
+    left_out: Texts
+
+
+@dataclass(frozen=True)
+class _Kept(Document, aliases={"this_computer": "this-computer"}):
+    paced: Measured | None = None
+    this_computer: Measured | None = None
 
 
 def taken_now(comparisons: Sequence[Comparison], left_out: Sequence[str]) -> Measured:
@@ -71,29 +77,8 @@ def keep_measured(path: Path, kind: Kind, measured: Measured) -> None:
 
 def read_measured(path: Path) -> dict[Kind, Measured]:
     """Nothing where there's no file. Raises LabError, which names file and field."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, ValueError) as error:
-        raise LabError(f"{path}: can't be read: {error}") from error
-    kinds: tuple[Kind, ...] = ("paced", "this-computer")
-    if not isinstance(document, dict) or not set(document) <= set(kinds):
-        raise LabError(f"{path}: must have {' and '.join(kinds)} alone; delete it and measure anew")
-    return {kind: _read(f"{path}: {kind}", document[kind]) for kind in kinds if kind in document}
-
-
-def _read(where: str, fields: Any) -> Measured:
-    try:
-        measured = Measured(**fields)
-        comparisons = tuple(Comparison(**each) for each in measured.comparisons)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise LabError(f"{where}: {error}; measure it anew") from error
-    for i, each in enumerate(comparisons):
-        figures = {name: getattr(each, name) for name in ("truth", "predicted", "spread_percent")}
-        if each.by_curve is not None:
-            figures["by_curve"] = each.by_curve
-        for name, value in figures.items():
-            if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-                raise LabError(f"{where}.comparisons[{i}].{name}: must be a figure, not {value!r}")
-    return Measured(measured.when, measured.computer, comparisons, tuple(measured.left_out))
+    kept = File.of_json(path, LabError).read(_Kept)
+    kinds: dict[Kind, Measured | None] = {"paced": kept.paced, "this-computer": kept.this_computer}
+    return {kind: measured for kind, measured in kinds.items() if measured is not None}

@@ -35,7 +35,20 @@ from typing import Annotated, Any, Final, get_args
 from pmemlab.errors import LabError
 from pmemlab.scenarios.metrics import MetricKind, read_results
 from pmemlab.scenarios.rows import ResultRow, RowKey, rows_by_key
-from pmemlab.schema import Document, Few, File, From, Many, Must, Number, Positive, Text, Texts
+from pmemlab.schema import (
+    AtLeast0,
+    Document,
+    Few,
+    File,
+    From,
+    Many,
+    MaybeEmpty,
+    Must,
+    Number,
+    Positive,
+    Text,
+    Texts,
+)
 
 __all__ = [
     "CacheSweep",
@@ -57,8 +70,6 @@ class ResultsError(LabError, ValueError):
     field."""
 
 
-_AtLeast0 = Annotated[float, Must("a number of at least 0", lambda value: value >= 0)]
-_Line = Annotated[str, Must("text")]
 _Kind = Annotated[MetricKind, Must(f"one of {', '.join(get_args(MetricKind))}")]
 
 
@@ -67,9 +78,9 @@ class PlannedTier(Document, open=True):
     """hit_rate: of all lookups, the share that this tier answers."""
 
     device: Text
-    rows: _AtLeast0
-    bytes: _AtLeast0
-    hit_rate: _AtLeast0
+    rows: AtLeast0
+    bytes: AtLeast0
+    hit_rate: AtLeast0
 
 
 @dataclass(frozen=True)
@@ -84,12 +95,12 @@ class PlanChoice(Document, context=("rank",), open=True):
     storage_type: Text
     tiers: Few[PlannedTier]
     lookups_per_s: Positive
-    machine: _Line = ""
+    machine: MaybeEmpty = ""
     machines: Number | None = None
     step_ms: Number | None = None
     usd_per_month: Number | None = None
     usd_per_million_lookups: Number | None = None
-    why_unpriced: _Line = ""
+    why_unpriced: MaybeEmpty = ""
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -115,10 +126,10 @@ class FidelityRow(Document, open=True):
 
     name: Text
     published: Positive
-    predicted: _AtLeast0
-    unit: _Line = ""
+    predicted: AtLeast0
+    unit: MaybeEmpty = ""
     aim_percent: Number | None = None
-    note: _Line = ""
+    note: MaybeEmpty = ""
 
     @property
     def error_percent(self) -> float:
@@ -139,7 +150,7 @@ class FidelitySection(Document, open=True):
 
     title: Text
     rows: Many[FidelityRow]
-    intro: _Line = ""
+    intro: MaybeEmpty = ""
     remarks: Texts = ()
 
 
@@ -157,7 +168,7 @@ class CheckpointArm(Document, extra=("kind",), context=("kind",), open=True):
     medium: Text
     format: Text
     kind: _Kind
-    device: _Line | None = None
+    device: MaybeEmpty | None = None
     save_bytes_per_s: Number | None = None
     cold_bytes_per_s: Number | None = None
     warm_bytes_per_s: Number | None = None
@@ -180,7 +191,7 @@ class FirstTier(Document, open=True):
 
     share: Positive
     bytes: Positive
-    hit_rate: _AtLeast0
+    hit_rate: AtLeast0
     app_direct_memory_ns: Number | None = None
     memory_mode_memory_ns: Number | None = None
     app_direct_ids_per_s: Number | None = None
