@@ -25,7 +25,8 @@ predicts, and the error of the prediction. A row without an aim is here to be kn
 def summary(sections: Sequence[Section]) -> str:
     aimed = [row for section in sections for row in section.rows if row.aim_percent is not None]
     missed = [row for section in sections for row in section.missed]
-    return f"{len(aimed) - len(missed)} of {len(aimed)} figures are within their aim."
+    within = f"{len(aimed) - len(missed)} of {len(aimed)} figures are within their aim."
+    return " ".join([within, *(section.headline for section in sections if section.headline)])
 
 
 def markdown(sections: Sequence[Section]) -> str:

@@ -49,13 +49,15 @@ class Row:
 @dataclass(frozen=True)
 class Section:
     """Rows of one kind. intro: what was compared, and how. remarks: why aims weren't reached, and
-    what else the figures don't say by themselves; one a paragraph.
+    what else the figures don't say by themselves; one a paragraph. headline: what the page says
+    first of figures that have no row of their own.
     """
 
     title: str
     intro: str
     rows: tuple[Row, ...]
     remarks: tuple[str, ...] = ()
+    headline: str = ""
 
     @property
     def missed(self) -> tuple[Row, ...]:

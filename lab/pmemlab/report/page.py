@@ -59,7 +59,7 @@ Block = str | Table | Figure | Fold
 @dataclass(frozen=True)
 class Section:
     """anchor: its place in the page's address. lacking: what makes its data, where there is none;
-    it then has no blocks.
+    it then has no blocks, and is only named, at the page's end.
     """
 
     anchor: str
@@ -79,10 +79,9 @@ class Page:
 def html(page: Page) -> str:
     """The whole page: one file, without a script and without anything to be fetched."""
     style = _STYLE.read_text(encoding="utf-8").replace("NARROW_PX", str(NARROW_PX * 2))
+    shown = [section for section in page.sections if section.blocks]
     links = "".join(
-        f'<li><a href="#{section.anchor}">{escape(section.title)}</a>'
-        f"{'' if section.blocks else ' <span class=none>(no data)</span>'}</li>\n"
-        for section in page.sections
+        f'<li><a href="#{section.anchor}">{escape(section.title)}</a></li>\n' for section in shown
     )
     remarks = "".join(f"<p>{_text(remark)}</p>\n" for remark in page.remarks)
     return (
@@ -94,18 +93,30 @@ def html(page: Page) -> str:
         f"<header>\n<h1>{escape(page.title)}</h1>\n"
         + "".join(f"<p>{_text(sentence)}</p>\n" for sentence in page.summary)
         + f'<nav aria-label="Sections"><ul>\n{links}</ul></nav>\n</header>\n<main>\n'
-        + "\n".join(map(_section, page.sections))
+        + "\n".join(map(_section, shown))
+        + _lacking([section for section in page.sections if not section.blocks])
         + f"\n</main>\n<footer>\n{remarks}</footer>\n</body>\n</html>\n"
     )
 
 
 def _section(section: Section) -> str:
     body = "\n".join(map(_block, section.blocks))
-    if not section.blocks:
-        body = f'<p class="lacking">{_text(section.lacking)}</p>'
     return (
         f'<section aria-labelledby="{section.anchor}">\n'
         f'<h2 id="{section.anchor}">{escape(section.title)}</h2>\n{body}\n</section>'
+    )
+
+
+def _lacking(sections: Sequence[Section]) -> str:
+    """One folded list of what the page has no data for."""
+    if not sections:
+        return ""
+    items = "".join(
+        f"<li>{escape(section.title)}: {_text(section.lacking)}</li>\n" for section in sections
+    )
+    return (
+        '\n<details class="lacking">\n<summary>What else this page can show</summary>\n'
+        f"<ul>\n{items}</ul>\n</details>"
     )
 
 
