@@ -1,6 +1,6 @@
 """Where memory really lies: the evidence that a table is in the memory it was asked for.
 
-The functions look at the process that calls them.
+The functions look at the process that calls them, or at another by its number.
 """
 
 from __future__ import annotations
@@ -10,55 +10,78 @@ import mmap
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["backing_file", "device_number", "page_nodes", "unmap_pages_of"]
+__all__ = [
+    "backing_file",
+    "device_number",
+    "nodes_of_pages",
+    "page_nodes",
+    "present_ranges",
+    "unmap_pages_of",
+]
 
 _SYS_MOVE_PAGES = {"x86_64": 279, "aarch64": 239}
 _BATCH_PAGES = 65_536
+# Documentation/admin-guide/mm/pagemap.rst: of the 64 bits of a page, the highest says if it is
+# there.
+_ENTRY_BYTES = 8
+_IS_PRESENT = bytes(value >> 7 for value in range(256))
 
 
-def page_nodes(address: int, length: int) -> dict[int, int]:
+def page_nodes(address: int, length: int, pid: int = 0) -> dict[int, int]:
     """NUMA node -> number of pages of [address, address + length) that lie on it.
 
-    Asked of the kernel by move_pages(2) without a target, which moves nothing. Pages that were
-    never touched lie nowhere and are not counted, nor are those that the kernel does not tell
-    about (pages of a file on a DAX mount have no node of their own: ask `backing_file`).
+    pid: whose memory it is; 0: this process's. Pages that were never touched lie nowhere and are
+    not counted, nor are those that the kernel does not tell about (pages of a file on a DAX mount
+    have no node of their own: ask `backing_file`).
 
     Raises ValueError for an empty range, OSError where the kernel refuses.
     """
-    if address <= 0 or length <= 0:
-        raise ValueError(f"address {address:#x}, length {length}: must both be above 0")
-    pages = _pages_in_memory(address // mmap.PAGESIZE, -(-(address + length) // mmap.PAGESIZE))
     counts: Counter[int] = Counter()
-    while batch := list(islice(pages, _BATCH_PAGES)):
-        counts.update(s for s in _query(batch) if s >= 0)
-    return dict(sorted(counts.items()))
+    for start, end in present_ranges(address, length, pid):
+        for first in range(start, end, _BATCH_PAGES * mmap.PAGESIZE):
+            last = min(first + _BATCH_PAGES * mmap.PAGESIZE, end)
+            counts.update(_query(range(first, last, mmap.PAGESIZE), pid))
+    return {node: count for node, count in sorted(counts.items()) if node >= 0}
 
 
-def _pages_in_memory(first: int, end: int) -> Iterator[int]:
-    """Addresses of those of the pages numbered from `first` to `end` that are there.
+def nodes_of_pages(pages: Sequence[int], pid: int = 0) -> list[int]:
+    """The node of each page, by address; below 0 where the kernel doesn't tell. Raises OSError."""
+    return _query(pages, pid)
+
+
+def present_ranges(address: int, length: int, pid: int = 0) -> Iterator[tuple[int, int]]:
+    """The parts of [address, address + length), from whole page to whole page, that are in memory.
 
     A table reserves gigabytes and touches megabytes, and an emulated machine counts slowly.
+    Raises ValueError for an empty range.
     """
-    # Documentation/admin-guide/mm/pagemap.rst: of the 64 bits of a page, the highest says it.
-    entry_bytes = 8
-    is_there = bytes(value >> 7 for value in range(256))
-    with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
-        for start in range(first, end, _BATCH_PAGES):
-            pagemap.seek(start * entry_bytes)
-            entries = pagemap.read(min(_BATCH_PAGES, end - start) * entry_bytes)
-            flags = entries[entry_bytes - 1 :: entry_bytes].translate(is_there)
-            at = flags.find(1)
-            while at >= 0:
-                yield (start + at) * mmap.PAGESIZE
-                at = flags.find(1, at + 1)
+    if address <= 0 or length <= 0:
+        raise ValueError(f"address {address:#x}, length {length}: must both be above 0")
+    page, end = address // mmap.PAGESIZE, -(-(address + length) // mmap.PAGESIZE)
+    with Path(f"/proc/{pid or 'self'}/pagemap").open("rb", buffering=0) as pagemap:
+        while page < end:
+            pagemap.seek(page * _ENTRY_BYTES)
+            entries = pagemap.read(min(_BATCH_PAGES, end - page) * _ENTRY_BYTES)
+            flags = entries[_ENTRY_BYTES - 1 :: _ENTRY_BYTES].translate(_IS_PRESENT)
+            if not flags:
+                return
+            there = flags.find(1)
+            while there >= 0:
+                gone = flags.find(0, there)
+                gone = len(flags) if gone < 0 else gone
+                yield (page + there) * mmap.PAGESIZE, (page + gone) * mmap.PAGESIZE
+                there = flags.find(1, gone)
+            page += len(flags)
 
 
-def _query(pages: Sequence[int]) -> list[int]:
-    """Each page's node, or minus an errno (-ENOENT: not present)."""
+def _query(pages: Sequence[int], pid: int) -> list[int]:
+    """Each page's node, or minus an errno (-ENOENT: not present).
+
+    Asked by move_pages(2) without a target, which moves nothing.
+    """
     number = _SYS_MOVE_PAGES.get(os.uname().machine)
     if number is None:
         raise OSError(f"move_pages(2) is not known for {os.uname().machine}")
@@ -67,7 +90,13 @@ def _query(pages: Sequence[int]) -> list[int]:
     addresses = (ctypes.c_void_p * count)(*pages)
     status = (ctypes.c_int * count)()
     failed = libc.syscall(
-        ctypes.c_long(number), ctypes.c_long(0), ctypes.c_ulong(count), addresses, None, status, 0
+        ctypes.c_long(number),
+        ctypes.c_long(pid),
+        ctypes.c_ulong(count),
+        addresses,
+        None,
+        status,
+        0,
     )
     if failed:
         error = ctypes.get_errno()
@@ -75,12 +104,12 @@ def _query(pages: Sequence[int]) -> list[int]:
     return list(status)
 
 
-def backing_file(address: int) -> str | None:
+def backing_file(address: int, pid: int = 0) -> str | None:
     """Path of the file that is mapped at address, or None where the memory is anonymous.
 
-    Raises ValueError where nothing is mapped at address.
+    pid: as `page_nodes` has it. Raises ValueError where nothing is mapped at address.
     """
-    for mapping in _mappings():
+    for mapping in _mappings(pid):
         if mapping.low <= address < mapping.high:
             return mapping.path
     raise ValueError(f"address {address:#x}: nothing is mapped there")
@@ -110,8 +139,9 @@ class _Mapping(NamedTuple):
     path: str | None
 
 
-def _mappings() -> Iterator[_Mapping]:
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+def _mappings(pid: int = 0) -> Iterator[_Mapping]:
+    maps = Path(f"/proc/{pid or 'self'}/maps").read_text(encoding="utf-8", errors="replace")
+    for line in maps.splitlines():
         bounds, permissions, _, _, _, *path = line.split(maxsplit=5)
         low, high = (int(bound, 16) for bound in bounds.split("-"))
         file = path[0] if path and path[0].startswith("/") else None

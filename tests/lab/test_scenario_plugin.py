@@ -116,7 +116,7 @@ def document(storage_type: str, **changed: Any) -> Result:
     """What a good workload prints, but for what is changed in its run."""
     tier: dict[str, Any] = {
         **{"name": storage_type, "rows": 1, "nodes": {"1": 1}, "file": None, "is_pmem": None},
-        "devices": {},
+        **{"devices": {}, "bytes": 48, "mapped_bytes": 4096, "sought": 1, "found": 1},
     }
     run = {
         "storage_type": storage_type,
@@ -127,10 +127,13 @@ def document(storage_type: str, **changed: Any) -> Result:
         "samples_per_s": 1234.0,
         "lookups_per_s": 56789.0,
         "tables": [
-            {"name": "deep_C1", "tiers": [tier], "stats": {"hits": 3, "misses": 1, "tiers": []}}
+            {
+                **{"name": "deep_C1", "exported_rows": 1, "tiers": [tier]},
+                "stats": {"hits": 3, "misses": 1, "tiers": []},
+            }
         ],
     }
-    in_dram = {"name": "deep_C1", "tiers": [{**tier, "nodes": {"0": 1}}]}
+    in_dram = {"name": "deep_C1", "exported_rows": 1, "tiers": [{**tier, "nodes": {"0": 1}}]}
     reference = {**run, "storage_type": "DRAM", "tables": [in_dram]}
     whole = {"workload": "wdl", "run": {**run, **changed}, "reference": reference}
     return Result(0, json.dumps(whole), "")

@@ -78,9 +78,13 @@ def table(**changed: Any) -> dict[str, Any]:
         "file": "/mnt/pmem/deep_C1",
         "devices": {"259:0": 4096},
         "is_pmem": True,
+        "bytes": 144,
+        "mapped_bytes": 16384,
+        "sought": 2,
+        "found": 2,
         **changed,
     }
-    return {"name": "deep_C1", "tiers": [tier]}
+    return {"name": "deep_C1", "exported_rows": 3, "tiers": [tier]}
 
 
 def yardstick() -> dict[str, Any]:
@@ -248,14 +252,26 @@ def test_an_auc_that_is_not_above_the_threshold_fails(auc: float | None) -> None
         (ON_DAX, {"is_pmem": False}, "is_pmem is False; it must be True"),
         (ON_DAX, {"is_pmem": None}, "is_pmem is None; it must be True"),
         (ON_DAX, {"rows": 0}, "has no rows"),
+        (ON_DAX, {"bytes": 4097}, "holds 4096 bytes, too few for rows of 4097"),
+        (ON_NODE_1, {"devices": {}, "bytes": 16385}, "holds 16384 bytes, too few"),
+        (ON_DAX, {"found": 1}, "another process found 1 of 2 rows in /mnt/pmem/deep_C1"),
+        (ON_NODE_1, {"file": None, "found": 0}, "another process found 0 of 2 rows in its memory"),
+        (ON_DAX, {"sought": 0, "found": 0}, "none of its rows could be looked for"),
     ],
 )
 def test_rows_that_lie_elsewhere_fail(
     rows: RowPlacement, tier: dict[str, Any], complaint: str
 ) -> None:
-    shown = str(verdict(rows, tables=[table(**tier)]))
+    changed = table(**tier)
+    changed["exported_rows"] = changed["tiers"][0]["rows"]
+    shown = str(verdict(rows, tables=[changed]))
     assert shown.startswith("table deep_C1, tier PMEM_LIBPMEM: ")
     assert complaint in shown
+
+
+def test_an_engine_that_tells_of_fewer_rows_than_it_has_fails() -> None:
+    shown = str(verdict(ON_DAX, tables=[table(rows=1)]))
+    assert "table deep_C1: exported 3 rows, and its tiers say that they have 1" in shown
 
 
 ON_SSD = RowPlacement(file_under="ssd", read_bytes=4096, written_bytes=8192)
@@ -274,8 +290,10 @@ def two_tiers(first_rows: int = 8, lower_rows: int = 3, **stats: Any) -> dict[st
     first = {"name": "DRAM", "rows": first_rows, "capacity_rows": 8}
     lower = {"name": "SSDHASH", "rows": lower_rows, "capacity_rows": None}
     evidence: dict[str, Any] = {"nodes": {}, "file": None, "devices": {}, "is_pmem": None}
+    evidence |= {"bytes": 144, "mapped_bytes": 0, "sought": 4, "found": 4}
     return {
         "name": "deep_C1",
+        "exported_rows": first_rows + lower_rows,
         "tiers": [
             {**first, **evidence, "nodes": {"1": 1}},
             {**lower, **evidence, "file": "/mnt/ssd/deep_C1.ssdhash", "devices": {"259:3": 4096}},
@@ -324,6 +342,14 @@ def test_rows_that_are_not_spread_over_the_tiers_fail(
     table: dict[str, Any], complaint: str
 ) -> None:
     assert complaint in str(verdict_on_two_tiers(table))
+
+
+def test_a_tier_on_a_disk_may_have_some_of_its_rows_in_a_buffer_yet() -> None:
+    table = two_tiers()
+    table["tiers"][1]["found"] = 2
+    assert verdict_on_two_tiers(table) is None
+    table["tiers"][1]["found"] = 1
+    assert "found 1 of 4 rows in /mnt/ssd/deep_C1.ssdhash" in str(verdict_on_two_tiers(table))
 
 
 def test_each_tier_has_a_place_of_its_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ _SHOWN_STACK_LINES = 200
 _TIMED_OUT = (124, 137, -9)
 _TIMEOUT_SAYS = "timeout: sending signal ABRT"
 _SHOWN_TABLES = 5
+_LEAST_WRITTEN = 0.5
 
 
 class ExpectationError(AssertionError):
@@ -297,6 +299,12 @@ def _misplaced_tables(
         yield "the run had no tables"
     several = len(placements) > 1
     problems = [
+        f"table {table['name']}: exported {table['exported_rows']} rows, and its tiers say that "
+        f"they have {told}"
+        for table in tables
+        if table["exported_rows"] != (told := sum(tier["rows"] for tier in table["tiers"]))
+    ]
+    problems += [
         f"table {table['name']}, tier {tier['name']}: {problem}"
         for table in tables
         for placement, device, tier in zip(placements, devices, table["tiers"], strict=True)
@@ -334,6 +342,22 @@ def _misplacements(
             )
     if placement.is_pmem is not None and tier["is_pmem"] is not placement.is_pmem:
         yield f"is_pmem is {tier['is_pmem']}; it must be {placement.is_pmem}"
+    yield from _rows_not_there(tier)
+
+
+def _rows_not_there(tier: Mapping[str, Any]) -> Iterator[str]:
+    """What another process than the engine's didn't find where the engine says that rows are."""
+    where = tier["file"] or "its memory"
+    holds = sum(tier["devices"].values()) or sum(tier["nodes"].values()) * mmap.PAGESIZE
+    if holds < tier["bytes"]:
+        yield f"{where} holds {holds} bytes, too few for rows of {tier['bytes']}"
+    sought, found = tier["sought"], tier["found"]
+    if not sought:
+        yield "none of its rows could be looked for by another process"
+    # A tier that maps nothing writes through buffers.
+    least = sought if tier["mapped_bytes"] else _LEAST_WRITTEN * sought
+    if found < least:
+        yield f"another process found {found} of {sought} rows in {where}"
 
 
 def _tail(text: str, most_lines: int = _SHOWN_OUTPUT_LINES) -> str:

@@ -1,71 +1,194 @@
-"""Where the rows of tables really lie, asked of the kernel by the process that has them mapped."""
+"""What tables hold, and where another process finds it."""
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import itertools
+import json
 import os
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 import embstore as es
-from pmemlab.placement import backing_file, device_number, page_nodes, unmap_pages_of
+from pmemlab.errors import LabError
+from pmemlab.placement import unmap_pages_of
+from pmemlab.workloads.witness import Claim, Seen
 
 __all__ = [
     "TableEvidence",
     "TierEvidence",
     "checkpoint_sha256",
+    "examine_tables",
     "forget_cached_pages",
     "state_sha256",
-    "table_evidence",
 ]
+
+_ROWS_OF_A_RUN: Final = 256
+_FEWEST_ROWS: Final = 2
+_SEED: Final = 17
+_PR_SET_PTRACER: Final = 0x59616D61
+# What happens to lie anywhere: bytes that are much alike, as a row of zeros.
+_FEWEST_DIFFERENT_BYTES: Final = 6
 
 
 @dataclass(frozen=True)
 class TierEvidence:
     """Where the rows of one tier of a table really lay while it was alive.
 
-    bytes: of its rows. mapped_bytes: of all that the tier has mapped, rows and room for more.
-    nodes: NUMA node -> touched pages of that mapping on it, by move_pages(2).
-    file: path of the file mapped at the first row, or the folder of a tier that keeps files.
-    devices: "major:minor", by stat(2), of what that file or the folder's files are on -> bytes
-        that they take there.
-    is_pmem: what libpmem says of the mapping; None where libpmem is not involved.
+    The engine says name, rows, bytes (of its rows), mapped_bytes (rows and room for more), and
+    is_pmem (what libpmem says of the mapping; None where libpmem isn't involved). Another process
+    saw the others: nodes, file and devices, as `Seen` has them. Of the rows that the engine has
+    exported and says are in this tier, it sought some; it found so many in the tier's file or
+    memory, to the last bit; those in memory begin on found_nodes.
     """
 
     name: str
     rows: int
     bytes: int
     mapped_bytes: int
+    is_pmem: bool | None
     nodes: dict[int, int]
     file: str | None
     devices: dict[str, int]
-    is_pmem: bool | None
+    sought: int
+    found: int
+    found_nodes: dict[int, int]
 
 
 @dataclass(frozen=True)
 class TableEvidence:
-    """One table: what the engine counted, and where its rows lay."""
+    """One table: what the engine counted, how many rows it exported, and where they lay."""
 
     name: str
     stats: dict[str, Any]
+    exported_rows: int
     tiers: list[TierEvidence]
 
 
-def table_evidence(variable: es.EmbeddingVariable) -> TableEvidence:
-    """Ask the engine and the kernel about one table. REQUIRES: it is open and drained."""
-    stats = variable.stats()
-    return TableEvidence(
-        name=variable.name,
-        stats=dict(stats),
-        tiers=[_tier_evidence(tier) for tier in stats["tiers"]],
+def examine_tables(
+    variables: Sequence[es.EmbeddingVariable],
+    exports: Iterable[Mapping[str, NDArray[Any]]],
+) -> tuple[str, list[TableEvidence]]:
+    """Return the SHA-256 of all that the tables hold, and where it lies.
+
+    exports: what each variable exports; one is asked for at a time. REQUIRES: they are open and
+    drained. Raises LabError where the other process fails.
+    """
+    digest = hashlib.sha256()
+    random = np.random.default_rng(_SEED)
+    rows_a_table = max(_FEWEST_ROWS, _ROWS_OF_A_RUN // max(1, len(variables)))
+    examined: list[tuple[es.EmbeddingVariable, Any, int, list[Claim]]] = []
+    for variable, export in zip(variables, exports, strict=True):
+        _add_to_digest(digest, variable.name, export)
+        stats = variable.stats()
+        claims = _claims(
+            variable, stats, export, random.permutation(export["keys"].size), rows_a_table
+        )
+        examined.append((variable, stats, export["keys"].size, claims))
+    seen = iter(_ask_witness([claim for *_, claims in examined for claim in claims]))
+    tables = [
+        TableEvidence(
+            variable.name,
+            dict(stats),
+            exported_rows,
+            [
+                _tier_evidence(tier, claim, next(seen))
+                for tier, claim in zip(stats["tiers"], claims, strict=True)
+            ],
+        )
+        for variable, stats, exported_rows, claims in examined
+    ]
+    return digest.hexdigest(), tables
+
+
+def _claims(
+    variable: es.EmbeddingVariable,
+    stats: Any,
+    export: Mapping[str, NDArray[Any]],
+    order: NDArray[np.int64],
+    rows_a_table: int,
+) -> list[Claim]:
+    """Of each tier, what the engine says, with rows that it says are there."""
+    tiers = stats["tiers"]
+    # Partitions have the same tiers, one after the other; which of them has a key isn't known here.
+    kinds = list(dict.fromkeys(tier["name"] for tier in tiers))
+    rows: list[list[tuple[str, ...]]] = [[] for _ in tiers]
+    if len(kinds) == len(tiers):
+        candidates = order[: rows_a_table * 8]
+        where = variable.lookup_tier(export["keys"][candidates])
+        for row, tier in zip(candidates, where, strict=True):
+            if tier >= 0 and len(rows[tier]) < rows_a_table:
+                parts = _parts(export, int(row))
+                different = set(bytes.fromhex("".join(parts)))
+                if len(different) >= _FEWEST_DIFFERENT_BYTES and parts not in rows[tier]:
+                    rows[tier].append(parts)
+    return [
+        Claim(
+            tuple(of_tier),
+            address=tier["address"],
+            length=tier["mapped_bytes"] if tier["address"] else 0,
+            folder=None if tier["address"] else tier["path"],
+        )
+        for tier, of_tier in zip(tiers, rows, strict=True)
+    ]
+
+
+def _parts(export: Mapping[str, NDArray[Any]], row: int) -> tuple[str, ...]:
+    """A row's weights, and what its optimizer keeps beside them, in hex."""
+    rest = [name for name in export if name not in ("keys", "values", "freqs", "versions")]
+    return tuple(export[name][row].tobytes().hex() for name in ("values", *rest))
+
+
+def _ask_witness(claims: Sequence[Claim]) -> list[Seen]:
+    question = {"pid": os.getpid(), "claims": [asdict(claim) for claim in claims]}
+    command = [sys.executable, "-m", "pmemlab.workloads.witness"]
+    witness = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    # Where a process may look into its children alone, unless these say otherwise.
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(witness.pid), 0, 0, 0)
+    answer, problem = witness.communicate(json.dumps(question))
+    if witness.returncode:
+        last = (problem.strip().splitlines() or [f"status {witness.returncode}"])[-1]
+        raise LabError(f"the process that looks for rows failed: {last}")
+    return [
+        Seen(
+            **{
+                **each,
+                "nodes": {int(node): count for node, count in each["nodes"].items()},
+                "found_nodes": {int(node): n for node, n in each["found_nodes"].items()},
+            }
+        )
+        for each in json.loads(answer)
+    ]
+
+
+def _tier_evidence(tier: Any, claim: Claim, seen: Seen) -> TierEvidence:
+    return TierEvidence(
+        name=tier["name"],
+        rows=tier["rows"],
+        bytes=tier["bytes"],
+        mapped_bytes=tier["mapped_bytes"],
+        is_pmem=tier["is_pmem"],
+        nodes=seen.nodes,
+        file=seen.file,
+        devices=seen.devices,
+        sought=len(claim.rows),
+        found=seen.found,
+        found_nodes=seen.found_nodes,
     )
 
 
@@ -92,10 +215,14 @@ def state_sha256(exports: Iterable[tuple[str, Mapping[str, NDArray[Any]]]]) -> s
     """
     digest = hashlib.sha256()
     for name, export in exports:
-        for field, array in sorted(export.items()):
-            digest.update(f"{name} {field} {array.dtype.str} {array.shape}\n".encode())
-            digest.update(np.ascontiguousarray(array).data)
+        _add_to_digest(digest, name, export)
     return digest.hexdigest()
+
+
+def _add_to_digest(digest: Any, name: str, export: Mapping[str, NDArray[Any]]) -> None:
+    for field, array in sorted(export.items()):
+        digest.update(f"{name} {field} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).data)
 
 
 def checkpoint_sha256(
@@ -112,37 +239,5 @@ def checkpoint_sha256(
     return state_sha256(itertools.chain(exports, [("rest", rest)]))
 
 
-def _tier_evidence(tier: Any) -> TierEvidence:
-    address: int = tier["address"]
-    nodes: dict[int, int] = {}
-    file = tier["path"]
-    if address:
-        nodes = page_nodes(address, tier["mapped_bytes"])
-        file = backing_file(address)
-        files = [Path(file)] if file else []
-    else:
-        files = _files_in(Path(file)) if file else []
-    return TierEvidence(
-        name=tier["name"],
-        rows=tier["rows"],
-        bytes=tier["bytes"],
-        mapped_bytes=tier["mapped_bytes"],
-        nodes=nodes,
-        file=file,
-        devices=_devices(files),
-        is_pmem=tier["is_pmem"],
-    )
-
-
 def _files_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def _devices(files: Iterable[Path]) -> dict[str, int]:
-    devices: Counter[str] = Counter()
-    for path in files:
-        # A tier tidies its folder at any time, and a mapped file may be unlinked.
-        with suppress(FileNotFoundError):
-            found = path.stat()
-            devices[device_number(found.st_dev)] += found.st_blocks * 512
-    return dict(devices)

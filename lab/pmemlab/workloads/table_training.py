@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 import embstore as es
 from pmemlab.workloads.evidence import (
     checkpoint_sha256,
+    examine_tables,
     forget_cached_pages,
-    state_sha256,
-    table_evidence,
 )
 from pmemlab.workloads.hashing import splitmix64
 from pmemlab.workloads.keeping import Keeping, Resumed, tell_resumed, tell_trained
@@ -130,9 +129,7 @@ def train(
         exports = [variable.export() for variable in tables]
         if keeping or checksums_every:
             checksums[last] = checkpoint_sha256(last, tables)
-        names = [variable.name for variable in tables]
-        state = state_sha256(zip(names, exports, strict=True))
-        evidence = [table_evidence(variable) for variable in tables]
+        state, evidence = examine_tables(tables, exports)
         learnt = Rows([e["keys"] for e in exports], [e["values"] for e in exports])
         cold = _look_up_cold_rows(tables, options, compared_with or learnt)
         plain = _compare_with_plain_count(exports, batches, last)

@@ -117,6 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
     from embstore.errors import EmbStoreError  # only now: a wrong argument costs no import of it
+    from pmemlab.errors import LabError
 
     try:
         subject = _subject(arguments)
@@ -124,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.reference:
             reference, learnt = _train(storage_option(arguments.reference), arguments)
         run, _ = _train(subject, arguments, learnt, is_subject=True)
-    except EmbStoreError as error:
+    except (EmbStoreError, LabError) as error:
         print(f"tables: {error}", file=sys.stderr)
         return 2
     print_runs(arguments, run, reference, {"workload": "tables"}, _summary)

@@ -18,7 +18,7 @@ import numpy as np
 import embstore as es
 from pmemlab.workloads.auc import roc_auc
 from pmemlab.workloads.batches import Source
-from pmemlab.workloads.evidence import checkpoint_sha256, state_sha256, table_evidence
+from pmemlab.workloads.evidence import checkpoint_sha256, examine_tables
 from pmemlab.workloads.keeping import Resumed, tell_resumed, tell_trained
 from pmemlab.workloads.model_keeping import ModelKeeping
 from pmemlab.workloads.placements import Placement
@@ -109,10 +109,10 @@ def train(
         for variable in tables:
             variable.drain()
         # Before the evaluation, whose lookups count for the cache's ranking.
-        state = state_sha256((variable.name, variable.export()) for variable in tables)
+        variables = list(tables)
+        state, evidence = examine_tables(variables, (each.export() for each in variables))
         if keeping or checksums_every:
             checksums[steps] = checkpoint_sha256(steps, tables, network.state())
-        evidence = [table_evidence(variable) for variable in tables]
         auc, held_out_rows = _evaluate(network, source)
     return Run(
         storage_type=storage.storage_type.name,

@@ -1,0 +1,190 @@
+"""Looks for rows where an engine says they are: another process than the engine's.
+
+    python -m pmemlab.workloads.witness < QUESTION
+
+QUESTION and what is printed are JSON: see `Claim` and `Seen`, of which there are lists. What is
+seen comes from the kernel alone: /proc/PID, move_pages(2), stat(2) and the files themselves. The
+standard library does, since an emulated machine imports anything else for seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from pmemlab.placement import (
+    backing_file,
+    device_number,
+    nodes_of_pages,
+    page_nodes,
+    present_ranges,
+)
+
+__all__ = ["Claim", "Seen", "look"]
+
+_READ_BYTES = 8 << 20
+_PART_ALIGNMENT = 16
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What an engine says of one tier's rows.
+
+    rows: some of them, each as parts, in hex: weights, and what the optimizer keeps beside them. A
+    part begins on a multiple of 16 bytes from the one before it; what is between doesn't matter.
+    address, length: where the tier is mapped; 0 for one that isn't. folder: of a tier that keeps
+    files and maps none.
+    """
+
+    rows: tuple[tuple[str, ...], ...]
+    address: int = 0
+    length: int = 0
+    folder: str | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What there is of it.
+
+    nodes: NUMA node -> touched pages of the mapping on it. file: that is mapped there. devices:
+    "major:minor" of what the file, or the folder's files, are on -> bytes that they take there.
+    found: how many of the rows are there, to the last bit. found_nodes: that those which lie in
+    memory begin on.
+    """
+
+    nodes: dict[int, int] = field(default_factory=dict)
+    file: str | None = None
+    devices: dict[str, int] = field(default_factory=dict)
+    found: int = 0
+    found_nodes: dict[int, int] = field(default_factory=dict)
+
+
+class _Row(NamedTuple):
+    pattern: re.Pattern[bytes]
+    length: int
+
+    @staticmethod
+    def of(parts: Sequence[str]) -> _Row:
+        pattern, length = b"", 0
+        for part in map(bytes.fromhex, parts):
+            gap = -length % _PART_ALIGNMENT
+            pattern += b".{%d}" % gap + re.escape(part)
+            length += gap + len(part)
+        return _Row(re.compile(pattern, re.DOTALL), length)
+
+
+def look(pid: int, claim: Claim) -> Seen:
+    """Look for a claim's rows in a process's memory, or in files. Raises OSError, ValueError."""
+    rows = [_Row.of(parts) for parts in claim.rows]
+    if not claim.address:
+        files = _files_in(Path(claim.folder)) if claim.folder else []
+        return Seen(
+            file=claim.folder,
+            devices=_devices(files),
+            found=_found_in_files(files, rows),
+        )
+    nodes = page_nodes(claim.address, claim.length, pid)
+    file = backing_file(claim.address, pid)
+    if file is not None:
+        # What lies in the file, whoever has it mapped: the engine's own memory isn't asked.
+        files = [Path(file)]
+        return Seen(nodes, file, _devices(files), _found_in_files(files, rows))
+    addresses = _addresses_in_memory(pid, claim, rows)
+    found_nodes = Counter(nodes_of_pages(addresses, pid)) if addresses else {}
+    return Seen(nodes, None, {}, len(addresses), dict(found_nodes))
+
+
+def _addresses_in_memory(pid: int, claim: Claim, rows: Sequence[_Row]) -> list[int]:
+    """Of the pages that those rows which are there begin on."""
+    missing = set(rows)
+    addresses: list[int] = []
+    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        for start, end in present_ranges(claim.address, claim.length, pid):
+            if not missing:
+                break
+            for at, piece in _pieces(memory.fileno(), start, end, _longest(missing)):
+                for row in list(missing):
+                    if found := row.pattern.search(piece):
+                        addresses.append((at + found.start()) // mmap.PAGESIZE * mmap.PAGESIZE)
+                        missing.remove(row)
+    return addresses
+
+
+def _longest(rows: Iterable[_Row]) -> int:
+    return max((row.length for row in rows), default=1)
+
+
+def _found_in_files(files: Iterable[Path], rows: Sequence[_Row]) -> int:
+    missing = set(rows)
+    for path in files:
+        with suppress(FileNotFoundError), path.open("rb") as file:  # a tier tidies its folder
+            for start, end in _data_in(file.fileno()):
+                if not missing:
+                    return len(rows)
+                for _, piece in _pieces(file.fileno(), start, end, _longest(missing)):
+                    missing -= {row for row in missing if row.pattern.search(piece)}
+                    if not missing:
+                        return len(rows)
+    return len(rows) - len(missing)
+
+
+def _data_in(descriptor: int) -> Iterator[tuple[int, int]]:
+    """The parts of a file that aren't holes."""
+    end = 0
+    while True:
+        try:
+            start = os.lseek(descriptor, end, os.SEEK_DATA)
+        except OSError:  # ENXIO: there is no more
+            return
+        end = os.lseek(descriptor, start, os.SEEK_HOLE)
+        yield start, end
+
+
+def _pieces(descriptor: int, start: int, end: int, longest: int) -> Iterator[tuple[int, bytes]]:
+    """Bytes from `start` to `end`, each piece with where it begins.
+
+    Whatever has `longest` bytes at most lies in one of them whole.
+    """
+    while start < end:
+        piece = os.pread(descriptor, min(_READ_BYTES, end - start), start)
+        if not piece:
+            return
+        yield start, piece
+        if start + len(piece) >= end:
+            return
+        start += max(1, len(piece) - longest + 1)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _devices(files: Iterable[Path]) -> dict[str, int]:
+    devices: Counter[str] = Counter()
+    for path in files:
+        # A tier tidies its folder at any time, and a mapped file may be unlinked.
+        with suppress(FileNotFoundError):
+            found = path.stat()
+            devices[device_number(found.st_dev)] += found.st_blocks * 512
+    return dict(devices)
+
+
+def main() -> None:
+    question = json.load(sys.stdin)
+    claims = [
+        Claim(**{**claim, "rows": tuple(map(tuple, claim["rows"]))}) for claim in question["claims"]
+    ]
+    json.dump([asdict(look(question["pid"], claim)) for claim in claims], sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""What another process finds of tables' rows, and which engines that lie it finds out."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import mmap
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import embstore as es
+from pmemlab.scenarios.document import Expectations, RowPlacement, Scenario
+from pmemlab.scenarios.verdict import ExpectationError, judge_placement
+from pmemlab.topology import load_topology
+from pmemlab.workloads.evidence import TableEvidence, examine_tables
+
+KEYS = np.arange(12_000)
+KIB = 1 << 10
+
+Storage = Callable[[Path], es.StorageOption]
+STORAGES: dict[str, Storage] = {
+    "DRAM": lambda _: es.StorageOption(es.StorageType.DRAM),
+    "PMEM_LIBPMEM": lambda path: es.StorageOption(
+        es.StorageType.PMEM_LIBPMEM, path, [KEYS.size * 128]
+    ),
+    "DRAM_PMEM": lambda path: es.StorageOption(
+        es.StorageType.DRAM_PMEM, [None, path], [16 * KIB, KEYS.size * 128]
+    ),
+    "DRAM_SSDHASH": lambda path: es.StorageOption(
+        es.StorageType.DRAM_SSDHASH,
+        [None, path],
+        [16 * KIB],
+        ssdhash_option=es.SSDHashOption(buffer_bytes=128 * KIB),
+    ),
+    "DRAM_LEVELDB": lambda path: es.StorageOption(
+        es.StorageType.DRAM_LEVELDB, [None, path], [16 * KIB]
+    ),
+}
+
+
+@contextlib.contextmanager
+def trained(kind: str, folder: Path, name: str = "table") -> Iterator[es.EmbeddingVariable]:
+    folder.mkdir(exist_ok=True)
+    try:
+        variable = es.get_embedding_variable(
+            name,
+            8,
+            initializer=es.initializers.RandomUniform(seed=4),
+            optimizer=es.optimizers.Adagrad(0.1),
+            ev_option=es.EmbeddingVariableOption(storage_option=STORAGES[kind](folder)),
+        )
+    except es.errors.MissingLibraryError as error:
+        pytest.skip(str(error))
+    with variable:
+        for part in np.array_split(KEYS, 6):
+            variable.apply_gradients(part, np.ones((part.size, 8), np.float32))
+        variable.drain()
+        yield variable
+
+
+def examined(variable: Any) -> TableEvidence:
+    return examine_tables([variable], [variable.export()])[1][0]
+
+
+def complaint(table: TableEvidence, *placements: RowPlacement) -> str | None:
+    """What a scenario says that expects rows in those places; None where it's content."""
+    dram = {"storage_type": "other"}  # no yardstick is judged here
+    scenario = Scenario(
+        path=Path("x.yaml"),
+        name="x",
+        summary="",
+        topology=load_topology("dram"),
+        storage_types=(),
+        expect=Expectations(None, tiers=placements),
+    )
+    document = {"run": {"tables": [dataclasses.asdict(table)]}, "reference": dram}
+    try:
+        judge_placement(scenario, scenario.topology, {}, {}, document)
+    except ExpectationError as error:
+        return str(error)
+    return None
+
+
+class Liar:
+    """An engine that keeps its rows in one place and says that they are in another.
+
+    tiers: what it says of its tiers, over what is true of the first.
+    """
+
+    def __init__(self, variable: es.EmbeddingVariable, tiers: Sequence[dict[str, Any]]) -> None:
+        self._variable = variable
+        self._tiers = tiers
+        self.name = variable.name
+        self.export = variable.export
+
+    def stats(self) -> dict[str, Any]:
+        stats: Any = self._variable.stats()
+        truth = dict(stats["tiers"][0])
+        return {**stats, "tiers": [{**truth, **lie} for lie in self._tiers]}
+
+    def lookup_tier(self, ids: Any) -> Any:
+        return np.full(np.shape(ids), len(self._tiers) - 1)
+
+
+@pytest.mark.parametrize("kind", STORAGES)
+def test_every_row_that_an_honest_engine_tells_of_is_found(kind: str, tmp_path: Path) -> None:
+    with trained(kind, tmp_path) as variable:
+        table = examined(variable)
+    assert table.exported_rows == KEYS.size
+    for tier in table.tiers:
+        assert tier.sought > 20, tier
+        # Up to a buffer's worth of a disk's rows are on their way to it.
+        least = tier.sought if tier.mapped_bytes else 0.75 * tier.sought
+        assert tier.found >= least, tier
+        if tier.file is None:
+            assert sum(tier.found_nodes.values()) == tier.found
+    anywhere = [
+        RowPlacement(file_under=str(tmp_path)) if tier.file else RowPlacement(nodes=(0,))
+        for tier in table.tiers
+    ]
+    assert complaint(table, *anywhere) is None
+
+
+@pytest.mark.parametrize("pages", [1, 1 << 10])
+def test_a_decoy_that_is_shown_in_the_place_of_rows_in_dram_is_found_out(
+    tmp_path: Path, pages: int
+) -> None:
+    decoy = tmp_path / "table.pmem_libpmem"
+    decoy.write_bytes(b"x" * pages * mmap.PAGESIZE)
+    with (
+        trained("DRAM", tmp_path) as variable,
+        decoy.open("r+b") as file,
+        mmap.mmap(file.fileno(), 0) as shown,
+    ):
+        byte = ctypes.c_char.from_buffer(shown)
+        lie = {
+            "name": "PMEM_LIBPMEM",
+            "address": ctypes.addressof(byte),
+            "mapped_bytes": len(shown),
+            "path": str(decoy),
+            "is_pmem": True,
+        }
+        table = examined(Liar(variable, [lie]))
+        del byte
+    shown_text = complaint(table, RowPlacement(file_under=str(tmp_path), is_pmem=True))
+    assert shown_text is not None
+    assert f"another process found 0 of {table.tiers[0].sought} rows in {decoy}" in shown_text
+    assert ("too few for rows of" in shown_text) == (pages == 1)
+
+
+def test_rows_that_stay_in_dram_aren_t_taken_for_a_disk_tiers(tmp_path: Path) -> None:
+    folder = tmp_path / "table.ssdhash"
+    folder.mkdir()
+    (folder / "rows").write_bytes(b"x" * (1 << 20))
+    with trained("DRAM", tmp_path) as variable:
+        lies: list[dict[str, Any]] = [
+            {"rows": 0},
+            {"name": "SSDHASH", "address": 0, "mapped_bytes": 0, "path": str(folder)},
+        ]
+        table = examined(Liar(variable, lies))
+    shown = str(complaint(table, RowPlacement(nodes=(0,)), RowPlacement(file_under=str(tmp_path))))
+    assert f"another process found 0 of {table.tiers[1].sought} rows in {folder}" in shown
+
+
+def test_an_engine_that_keeps_most_rows_from_its_tiers_is_found_out(tmp_path: Path) -> None:
+    with trained("DRAM", tmp_path) as variable:
+        table = examined(Liar(variable, [{"rows": 7}]))
+    shown = str(complaint(table, RowPlacement(nodes=(0,))))
+    assert f"exported {KEYS.size} rows, and its tiers say that they have 7" in shown
+
+
+def test_a_row_that_differs_in_one_bit_is_not_found(tmp_path: Path) -> None:
+    with trained("PMEM_LIBPMEM", tmp_path) as variable:
+        export = variable.export()
+        export["accumulator"].view(np.uint8)[:, -1] ^= 1
+        table = examine_tables([variable], [export])[1][0]
+    assert table.tiers[0].sought > 0
+    assert table.tiers[0].found == 0
