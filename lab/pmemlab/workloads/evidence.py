@@ -31,7 +31,7 @@ __all__ = [
     "state_sha256",
 ]
 
-_ROWS_OF_A_RUN: Final = 256
+_ROWS_OF_A_RUN: Final = 64
 _FEWEST_ROWS: Final = 2
 _SEED: Final = 17
 _PR_SET_PTRACER: Final = 0x59616D61

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -69,17 +68,30 @@ class Seen:
 
 
 class _Row(NamedTuple):
-    pattern: re.Pattern[bytes]
+    """parts: with their offsets from the row's first byte, the longest first: it is the rarest."""
+
+    parts: tuple[tuple[int, bytes], ...]
     length: int
 
     @staticmethod
     def of(parts: Sequence[str]) -> _Row:
-        pattern, length = b"", 0
+        placed, length = [], 0
         for part in map(bytes.fromhex, parts):
-            gap = -length % _PART_ALIGNMENT
-            pattern += b".{%d}" % gap + re.escape(part)
-            length += gap + len(part)
-        return _Row(re.compile(pattern, re.DOTALL), length)
+            length += -length % _PART_ALIGNMENT
+            placed.append((length, part))
+            length += len(part)
+        return _Row(tuple(sorted(placed, key=lambda at: -len(at[1]))), length)
+
+    def find_in(self, data: bytes) -> int:
+        """Where it begins; -1 where it isn't."""
+        (offset, longest), *others = self.parts
+        at = data.find(longest, offset)
+        while at >= 0:
+            start = at - offset
+            if all(data.startswith(part, start + offset) for offset, part in others):
+                return start
+            at = data.find(longest, at + 1)
+        return -1
 
 
 def look(pid: int, claim: Claim) -> Seen:
@@ -113,8 +125,8 @@ def _addresses_in_memory(pid: int, claim: Claim, rows: Sequence[_Row]) -> list[i
                 break
             for at, piece in _pieces(memory.fileno(), start, end, _longest(missing)):
                 for row in list(missing):
-                    if found := row.pattern.search(piece):
-                        addresses.append((at + found.start()) // mmap.PAGESIZE * mmap.PAGESIZE)
+                    if (found := row.find_in(piece)) >= 0:
+                        addresses.append((at + found) // mmap.PAGESIZE * mmap.PAGESIZE)
                         missing.remove(row)
     return addresses
 
@@ -131,7 +143,7 @@ def _found_in_files(files: Iterable[Path], rows: Sequence[_Row]) -> int:
                 if not missing:
                     return len(rows)
                 for _, piece in _pieces(file.fileno(), start, end, _longest(missing)):
-                    missing -= {row for row in missing if row.pattern.search(piece)}
+                    missing -= {row for row in missing if row.find_in(piece) >= 0}
                     if not missing:
                         return len(rows)
     return len(rows) - len(missing)
