@@ -7,7 +7,7 @@
 #include "memory/memory.h"
 #include "store/inclusive_cache.h"
 #include "testing/check.h"
-#include "tiers/log/testing/pool_table.h"
+#include "tiers/log/testing/table.h"
 #include "tiers/medium/testing/pmem_medium.h"
 
 namespace embstore {
@@ -32,7 +32,7 @@ class Tiers {
       first_.put(slot, {.key = slot, .frequency = 1, .version = 0, .served = 0, .stamp = 1}, row.data());
       copies_.came(RowRef(InclusiveCache::kCache, slot));
     }
-    pool_.checkpoints->begin({});
+    pool_.begin();
     copies_.want_changed(1);
     medium_.take_notes();
   }
@@ -52,7 +52,7 @@ class Tiers {
   const TemporaryDirectory directory_;
   const RowLayout layout_{8, 1};
   PmemMedium medium_{/*is_pmem=*/true};
-  log::testing::Pool pool_{directory_ / "rows", layout_, PoolTier::kHeadroomSlots + 4 * kRows,
+  log::testing::PoolTable pool_{directory_ / "rows", layout_, PoolTier::kHeadroomSlots + 4 * kRows,
                            medium_.calls()};
   MemoryTier first_{
       "DRAM", layout_, MemoryRole::kFirst,

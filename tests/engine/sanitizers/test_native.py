@@ -10,8 +10,8 @@ OF_MANY_THREADS = [
     "eviction_pool_test",
     "index_test",
     "leveldb_tier_test",
+    "medium_test",
     "path_lock_test",
-    "pool_test",
     "prepared_updates_test",
     "process_local_test",
     "right_to_move_test",
@@ -21,6 +21,7 @@ OF_MANY_THREADS = [
 # What one thread does from end to end has no race that the thread sanitizer could see.
 OF_ONE_THREAD = [
     "coldest_rows_test",
+    "crc32c_test",
     "key_partition_test",
     "optimizers_test",
     "pacing_test",

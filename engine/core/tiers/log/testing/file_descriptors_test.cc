@@ -7,8 +7,8 @@
 #include <string>
 #include <thread>
 
-#include "file_table.h"
 #include "files/descriptor_cache.h"
+#include "table.h"
 
 namespace embstore::log::testing {
 namespace {
@@ -42,7 +42,7 @@ void hundreds_of_files_run_within_64_descriptors(SsdHashOptions options) {
   const FewDescriptors few(64);
   Versions expected;
   {
-    TestTable table(directory.path(), options);
+    FileTable table(directory.path(), options);
     table.write(0, 40000, 1);
     check(table.tier->detailed_stats().files > 300, "too few files for this test");
     table.check_rows();
@@ -54,7 +54,7 @@ void hundreds_of_files_run_within_64_descriptors(SsdHashOptions options) {
     check(files::DescriptorCache::of_process().open_count() <= 16, "more descriptors are open than agreed");
   }
   if (!options.keeps_checkpoints) return;
-  TestTable table(directory.path(), options);
+  FileTable table(directory.path(), options);
   table.restore(1, 4);
   check(table.versions() == expected, "rows are missing");
   table.check_rows();
@@ -70,7 +70,7 @@ TEST(hundreds_of_files_run_within_64_descriptors) {
 TEST(threads_share_few_descriptors) {
   const TemporaryDirectory directory;
   const FewDescriptors few(64);
-  TestTable table(directory.path(), tiny_files(small_files(), IoScheme::kPread));
+  FileTable table(directory.path(), tiny_files(small_files(), IoScheme::kPread));
   table.write(0, 12000, 1);
   std::vector<std::thread> threads;
   for (int t = 0; t < 8; ++t) {

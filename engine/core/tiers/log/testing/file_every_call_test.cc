@@ -6,7 +6,7 @@
 #include <random>
 #include <string>
 
-#include "file_table.h"
+#include "table.h"
 
 namespace embstore::log::testing {
 namespace {
@@ -80,7 +80,7 @@ int64_t run(SsdHashOptions options, int64_t call, Fault fault) {
   const bool durable = options.keeps_checkpoints;
   const auto retried = [&](const auto& step) { with_one_retry(calls, step); };
   std::map<uint64_t, Versions> had;
-  std::optional<TestTable> table;
+  std::optional<FileTable> table;
   const auto open = [&] { table.emplace(directory.path(), options); };
   const auto close = [&] {
     if (durable) table->checkpoints->drop_pending();

@@ -8,7 +8,7 @@
 #include <random>
 #include <string>
 
-#include "file_table.h"
+#include "table.h"
 
 namespace embstore::log::testing {
 namespace {
@@ -93,7 +93,7 @@ struct Fixture {
 
   TemporaryDirectory directory;
   FaultyCalls calls;
-  TestTable table;
+  FileTable table;
 };
 
 void nothing_is_lost_on(std::atomic<int> FaultyCalls::* fault, int reason, const std::string& text) {
@@ -130,7 +130,7 @@ TEST(a_disk_that_fills_up_at_any_byte_loses_nothing) {
     const SsdHashOptions options = with(calls, small_files_for_checkpoints());
     Versions expected;
     {
-      TestTable table(directory.path(), options);
+      FileTable table(directory.path(), options);
       table.write(0, 700, 1);
       table.checkpoint();
       const Versions first = table.versions();
@@ -154,7 +154,7 @@ TEST(a_disk_that_fills_up_at_any_byte_loses_nothing) {
       expected = table.versions();
       table.checkpoint();
     }
-    TestTable table(directory.path(), options);
+    FileTable table(directory.path(), options);
     table.restore(table.kept().back());
     table.check_rows();
     check(table.versions() == expected, "a row is missing or stale");
@@ -209,33 +209,6 @@ TEST(a_file_that_cannot_be_removed_turns_no_rows_away) {
   f.table.write(0, 1900, 100);
   f.table.check_space();
   f.table.check_rows();
-}
-
-TEST(io_uring_settles_what_it_cannot_read_by_pread) {
-  // A descriptor that the ring can't read: each of its requests fails, and pread tells why.
-  Fixture f;
-  f.table.write(0, 3000, 1);
-  const files::File file(f.calls, files_in(f.directory / "rows").front(), 0);
-  auto reader = make_io_uring_reader();
-  std::vector<std::byte> bytes(8192);
-  std::vector<ReadRequest> requests;
-  for (size_t i = 0; i < 300; ++i) {
-    requests.push_back({.file = &file,
-                        .offset = i % 8 * 1000 + (i == 17 ? file.size_bytes() - 4 : 0),
-                        .data = bytes.data() + i % 8 * 1000,
-                        .bytes = 1000,
-                        .bytes_read = 0,
-                        .failure = {}});
-  }
-  f.calls.interrupts = true;
-  reader->read(requests);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    if (i == 17) {
-      check(requests[i].bytes_read == 0, "bytes beyond the end were read");
-    } else {
-      check(requests[i].bytes_read == 1000, "a read is short");
-    }
-  }
 }
 
 TEST(operations_at_random_under_faults_at_random) {

@@ -1,10 +1,7 @@
 // A medium that doesn't give back what was written, or doesn't take it: syncs that fail, bytes that are
 // damaged, pages that can't be read.
 #include <fcntl.h>
-#include <signal.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,10 +14,9 @@
 #include <set>
 #include <string>
 
-#include "file_table.h"
 #include "keep/checkpoint/reader.h"
 #include "keep/checkpoint/writer.h"
-#include "tiers/medium/guarded_copy.h"
+#include "table.h"
 
 namespace embstore::log::testing {
 namespace {
@@ -73,21 +69,6 @@ class ForgetfulMedium final : public UnwaitingCalls {
   std::vector<int> held_;
 };
 
-TEST(a_file_whose_sync_failed_takes_nothing_more) {
-  const TemporaryDirectory directory;
-  ForgetfulMedium calls;
-  files::File file(calls, directory / "file", O_RDWR | O_CREAT, {.for_the_medium = true});
-  file.write_at("some", 4, 0);
-  calls.syncs_to_fail = 1;
-  check_throws(ErrorKind::kStorage, "can't be brought to its medium", [&] { file.sync(); });
-  check(file.in_doubt(), "the file isn't in doubt");
-  check_throws(ErrorKind::kStorage, "only a new file can take its place", [&] { file.sync(); });
-  check_throws(ErrorKind::kStorage, "only a new file can take its place", [&] { file.write_at("x", 1, 4); });
-  check(calls.syncs == 1, "a sync was tried again");
-  char bytes[4];
-  check(file.read_at(bytes, 4, 0) == 4, "the file can't be read");
-}
-
 // Returns how many syncs there were.
 int rows_go_into_a_new_file(int failing_sync) {
   const TemporaryDirectory directory;
@@ -98,7 +79,7 @@ int rows_go_into_a_new_file(int failing_sync) {
   options.file_calls = &calls;
   std::map<uint64_t, Versions> committed;
   {
-    TestTable table(directory.path(), options);
+    FileTable table(directory.path(), options);
     for (int64_t version = 1; version < 6; ++version) {
       table.write(version * 100, 900, version);
       const uint64_t number = table.begin();
@@ -119,7 +100,7 @@ int rows_go_into_a_new_file(int failing_sync) {
   calls.check_files(directory / "rows");
   calls.check_files(directory / "manifests");
   const int syncs = calls.syncs;
-  TestTable table(directory.path(), options);
+  FileTable table(directory.path(), options);
   for (auto last = committed.rbegin(); last != committed.rend(); ++last) {
     table.restore(last->first);
     table.check_rows();
@@ -138,7 +119,7 @@ TEST(damage_of_what_a_checkpoint_needs_is_not_copied_into_a_new_file) {
   ForgetfulMedium calls;
   SsdHashOptions options = small_files_for_checkpoints();
   options.file_calls = &calls;
-  TestTable table(directory.path(), options);
+  FileTable table(directory.path(), options);
   table.write(0, 50, 1);
   table.checkpoint();
   table.erase_all();
@@ -165,7 +146,7 @@ TEST(a_commit_whose_syncs_go_on_failing_may_be_called_again) {
   SsdHashOptions options = small_files_for_checkpoints();
   options.file_calls = &calls;
   {
-    TestTable table(directory.path(), options);
+    FileTable table(directory.path(), options);
     table.write(0, 3000, 1);
     const uint64_t number = table.begin();
     for (int again = 0; again < 3; ++again) {
@@ -178,7 +159,7 @@ TEST(a_commit_whose_syncs_go_on_failing_may_be_called_again) {
     check(table.tier->detailed_stats().rewritten_files > 0, "no file was written anew");
   }
   calls.check_files(directory / "rows");
-  TestTable table(directory.path(), options);
+  FileTable table(directory.path(), options);
   table.restore(1);
   check(table.index.size() == 3000, "rows are missing");
   table.check_rows();
@@ -237,7 +218,7 @@ TEST(bad_rows_are_told_of_and_all_others_read) {
     SsdHashOptions options = small_files();
     options.file_calls = &calls;
     options.io_scheme = scheme;
-    TestTable table(directory.path(), options);
+    FileTable table(directory.path(), options);
     table.write(0, 3000, 1);
     const std::vector<std::string> paths = files_in(directory / "rows");
     flip(paths[0], kRecord.offset(5) + 70);
@@ -276,7 +257,7 @@ TEST(bad_rows_are_told_of_and_all_others_read) {
 TEST(a_torn_tail_turns_no_other_rows_away) {
   const TemporaryDirectory directory;
   const SsdHashOptions options = small_files();
-  TestTable table(directory.path(), options);
+  FileTable table(directory.path(), options);
   table.write(0, 3000, 1);
   const std::string torn = files_in(directory / "rows").front();
   const uint64_t records = (fs::file_size(torn) - kHeaderBytes) / kRecord.stride;
@@ -317,7 +298,7 @@ TEST(a_torn_tail_turns_no_other_rows_away) {
 
 TEST(pages_that_cannot_be_read_are_errors_of_their_rows) {
   const TemporaryDirectory directory;
-  TestTable table(directory.path());
+  FileTable table(directory.path());
   SsdHashTier& tier = *table.tier;
   table.write(0, 3000, 1);
   std::vector<Place> places;
@@ -344,79 +325,6 @@ TEST(pages_that_cannot_be_read_are_errors_of_their_rows) {
   }
   check(tier.detailed_stats().mapped_rows > mapped, "other files are mapped no more");
 }
-
-#if !defined(__SANITIZE_THREAD__)  // which puts itself in between: a handler that gives up is called for ever
-// Touches a page of a file that was cut off, as somebody else's code might.
-void touch_a_page_that_is_gone(const std::string& path) {
-  std::ofstream(path) << std::string(8192, 'x');
-  const int descriptor = open(path.c_str(), O_RDONLY);
-  const void* page = mmap(nullptr, 8192, PROT_READ, MAP_SHARED, descriptor, 0);
-  check(page != MAP_FAILED && truncate(path.c_str(), 0) == 0, "the page can't be made");
-  *static_cast<const volatile char*>(page);
-}
-
-// How the process ends: its exit code, or minus the signal.
-template <class Child>
-int end_of(const Child& child) {
-  const pid_t process = fork();
-  check(process >= 0, "no process can be started");
-  if (process == 0) {
-    child();
-    _exit(0);
-  }
-  int status = 0;
-  check(waitpid(process, &status, 0) == process, "the process is lost");
-  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
-}
-
-void handle_bus_errors(void (*handler)(int)) {
-  struct sigaction action = {};
-  action.sa_handler = handler;
-  sigaction(SIGBUS, &action, nullptr);
-}
-
-TEST(bus_errors_of_others_are_handed_on) {
-  const TemporaryDirectory directory;
-  const std::string path = directory / "page";
-  const auto end_with_42 = [](int) { _exit(42); };
-  check(end_of([&] {
-          handle_bus_errors(end_with_42);
-          catch_bus_errors();
-          touch_a_page_that_is_gone(path);
-        }) == 42,
-        "an earlier handler isn't called");
-  check(end_of([&] {
-          catch_bus_errors();
-          handle_bus_errors(end_with_42);
-          catch_bus_errors();
-          touch_a_page_that_is_gone(path);
-        }) == 42,
-        "a later handler isn't called");
-  check(end_of([&] {
-          handle_bus_errors(end_with_42);
-          catch_bus_errors();
-          raise(SIGBUS);
-        }) == 42,
-        "a signal that was sent isn't handed on");
-  // As faulthandler: it puts back what was there before it, and raises the signal anew.
-  check(end_of([&] {
-          handle_bus_errors(SIG_DFL);
-          catch_bus_errors();
-          static struct sigaction before;
-          sigaction(SIGBUS, nullptr, &before);
-          struct sigaction action = {};
-          action.sa_flags = SA_NODEFER;
-          action.sa_handler = [](int signal) {
-            sigaction(signal, &before, nullptr);
-            raise(signal);
-          };
-          sigaction(SIGBUS, &action, nullptr);
-          catch_bus_errors();
-          touch_a_page_that_is_gone(path);
-        }) == -SIGBUS,
-        "the process goes on, or in circles");
-}
-#endif
 
 }  // namespace
 }  // namespace embstore::log::testing

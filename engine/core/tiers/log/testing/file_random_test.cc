@@ -4,7 +4,7 @@
 #include <random>
 #include <string>
 
-#include "file_table.h"
+#include "table.h"
 
 namespace embstore::log::testing {
 namespace {
@@ -25,7 +25,7 @@ uint64_t run(uint64_t seed, IoScheme scheme, bool direct, CompactionMode mode) {
   const int64_t key_count = 50 + static_cast<int64_t>(random() % 6000);
   uint64_t compacted = 0;
   {
-    TestTable table(directory.path(), options, table_of(layout));
+    FileTable table(directory.path(), options, table_of(layout));
     for (int step = 0; step < kSteps; ++step) {
       // Long phases of mostly writing and mostly erasing, so that the tier fills and empties.
       const uint64_t erasing = step / 40 % 3 == 2 ? 70 : 25;

@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "pool_workload.h"
 #include "tiers/medium/testing/pmem_medium.h"
+#include "workload.h"
 
 namespace embstore::log::testing {
 namespace {
@@ -16,7 +16,6 @@ using medium::testing::Call;
 using medium::testing::Noted;
 using medium::testing::PmemMedium;
 
-const RowLayout kLayout(6, 1);
 const RecordShape kShape = shape_in_pool(kLayout);
 
 uint64_t count(const std::vector<Noted>& notes, Call call) {
@@ -27,7 +26,7 @@ uint64_t count(const std::vector<Noted>& notes, Call call) {
 TEST(a_batch_is_drained_once_and_in_the_end) {
   const TemporaryDirectory directory;
   PmemMedium medium(/*is_pmem=*/true);
-  Pool pool(directory / "var", kLayout, 6000, medium.calls());
+  PoolTable pool(directory / "var", kLayout, 6000, medium.calls());
   medium.take_notes();
   pool.write(keys_from(0, 100), 1);
   const auto notes = medium.take_notes();
@@ -89,14 +88,14 @@ TEST(a_commit_asks_as_little_as_it_can_of_the_medium) {
   const std::string manifest = "var.pool.checkpoint-000000000";
   PmemMedium medium(/*is_pmem=*/true);
   NotedCalls calls;
-  Pool pool(directory / "var", kLayout, 20000, medium.calls(), calls);
+  PoolTable pool(directory / "var", kLayout, 20000, medium.calls(), calls);
   check(calls.notes == Notes{"sync directory", "sync var.pool.new", "name var.pool", "sync directory"},
         "a pool is made in another order");
   pool.write(keys_from(0, 1000), 1);
-  check(pool.checkpoints->begin({}) == 1, "another number is given");
+  pool.begin();
   calls.notes.clear();
   medium.take_notes();
-  pool.checkpoints->commit(1, id_of(1));
+  pool.commit(1);
   check(medium.take_notes().empty(), "a commit asks something of persistent memory");
   check(calls.notes == Notes{"sync " + manifest + "1.new", "name " + manifest + "1", "sync directory"},
         "a commit asks for something else");
@@ -104,7 +103,7 @@ TEST(a_commit_asks_as_little_as_it_can_of_the_medium) {
   pool.checkpoints->drop(1);
   check(calls.notes == Notes{"remove " + manifest + "1", "sync directory"}, "a drop asks for something else");
   calls.notes.clear();
-  pool.checkpoints->drop(pool.checkpoints->begin({}));
+  pool.checkpoints->drop(pool.begin());
   check(calls.notes.empty(), "a checkpoint that never was asks something of the medium");
 }
 
@@ -124,43 +123,46 @@ class WatchedCalls final : public files::FileCalls {
 TEST(slots_are_free_when_the_drop_is_durable_and_not_before) {
   const TemporaryDirectory directory;
   WatchedCalls calls;
-  Pool pool(directory / "var", kLayout, 1000, libpmem(), calls);
+  PoolTable pool(directory / "var", kLayout, 1000, libpmem(), calls);
   pool.write(keys_from(0, 100), 1);
   pool.checkpoint();
   pool.erase(keys_from(0, 100));
   int looks = 0;
   calls.before = [&] {
     ++looks;
-    pool.expect_taken(100);
+    pool.check_taken(100);
   };
   pool.checkpoints->drop(1);
   calls.before = nullptr;
   check(looks == 2, "a drop asks for something else");
-  pool.expect_taken(0);
+  pool.check_taken(0);
 }
 
 TEST(nothing_of_a_kept_checkpoint_is_ever_written) {
-  const size_t stride = shape_in_pool(PoolWorkload::layout()).stride;
   uint64_t writes = 0;
   for (uint64_t seed = 100; seed < 110; ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     const TemporaryDirectory directory;
     PmemMedium medium(/*is_pmem=*/true);
-    PoolWorkload workload(directory / "var", seed, medium.calls());
+    const Site site{.is_pool = true,
+                    .root = directory.path(),
+                    .slots = PoolTier::kHeadroomSlots + 3000,
+                    .libpmem = &medium.calls()};
+    const std::unique_ptr<Workload> workload = make_workload(site, seed);
     for (int step = 0; step < 500; ++step) {
-      const auto before = workload.kept();
+      const Accounts before = workload->certain();
       medium.take_notes();
-      workload.step();
+      workload->step();
       for (const Noted& note : medium.take_notes()) {
-        if (note.call != Call::kWrite || note.file != directory / "var.pool") continue;
+        if (note.call != Call::kWrite || note.file != site.row_files().front()) continue;
         ++writes;
-        const auto slot = static_cast<Slot>((note.offset - kHeaderBytes) / stride);
-        for (const auto& [number, checkpoint] : before) {
-          check(!workload.kept().contains(number) || !checkpoint.slots.contains(slot),
+        const auto slot = static_cast<Slot>((note.offset - kHeaderBytes) / kShape.stride);
+        for (const auto& [number, account] : before) {
+          check(!workload->certain().contains(number) || !account.slots.contains(slot),
                 "slot " + std::to_string(slot) + " of checkpoint " + std::to_string(number) + " is written");
         }
       }
-      if (step % 100 == 99) workload.restart();
+      if (step % 100 == 99) workload->restart();
     }
   }
   tested_case().clear();
@@ -170,21 +172,21 @@ TEST(nothing_of_a_kept_checkpoint_is_ever_written) {
 TEST(a_sync_that_fails_leaves_the_checkpoint_pending) {
   const TemporaryDirectory directory;
   PmemMedium medium(/*is_pmem=*/false);
-  Pool pool(directory / "var", kLayout, 1000, medium.calls());
+  PoolTable pool(directory / "var", kLayout, 1000, medium.calls());
   pool.write(keys_from(0, 100), 1);
   check(medium.take_notes().size() > 0, "the file that was made wasn't synced");
   pool.write(keys_from(0, 10), 2);
   pool.tier->fence();
   check(medium.take_notes().empty(), "rows ask something of the page cache's medium");
-  check(pool.checkpoints->begin({}) == 1, "another number is given");
+  pool.begin();
   medium.fail_syncs(true);
   check_throws(ErrorKind::kStorage,
                directory / "var.pool: can't be brought to its medium: Input/output error",
-               [&] { pool.checkpoints->commit(1, id_of(1)); });
+               [&] { pool.commit(1); });
   check(pool.checkpoints->has_pending() && pool.checkpoints->kept().empty(),
         "what failed to be durable counts");
   medium.fail_syncs(false);
-  pool.checkpoints->commit(1, id_of(1));
+  pool.commit(1);
   check(!pool.checkpoints->has_pending() && pool.checkpoints->kept().size() == 1, "it can't be tried again");
 }
 
@@ -212,13 +214,13 @@ TEST(a_manifest_that_cant_be_written_leaves_the_checkpoint_pending) {
   for (int call = 0;; ++call) {
     const TemporaryDirectory directory;
     FailingCalls calls;
-    Pool pool(directory / "var", kLayout, 1000, libpmem(), calls);
+    PoolTable pool(directory / "var", kLayout, 1000, libpmem(), calls);
     pool.write(keys_from(0, 100), 1);
-    check(pool.checkpoints->begin({}) == 1, "another number is given");
+    pool.begin();
     calls.left = call;
     bool fails = false;
     try {
-      pool.checkpoints->commit(1, id_of(1));
+      pool.commit(1);
     } catch (const Error& error) {
       check(std::string(error.what()).starts_with(directory.path()), error.what());
       fails = true;
@@ -229,14 +231,14 @@ TEST(a_manifest_that_cant_be_written_leaves_the_checkpoint_pending) {
     check(pool.checkpoints->has_pending(), "what failed isn't pending");
     {
       check(Manifests(directory / "var.pool.checkpoint-", calls)
-                .load(*std::make_unique<TableIdentity>(identity(kLayout)))
+                .load(*std::make_unique<TableIdentity>(table_of()))
                 .empty(),
             "a checkpoint that failed is there");
     }
-    pool.checkpoints->commit(1, id_of(1));
+    pool.commit(1);
     pool.reopen();
     pool.restore(1);
-    pool.check_all();
+    pool.check_rows();
   }
   check(failed == 4, "other calls were made than a write, a sync, a naming and a sync of the directory");
 }
@@ -245,41 +247,40 @@ TEST(a_manifest_that_cant_be_written_leaves_the_checkpoint_pending) {
 TEST(a_checkpoint_whose_commit_failed_keeps_its_slots_until_it_is_certainly_gone) {
   const TemporaryDirectory directory;
   FailingCalls failing;
-  Pool pool(directory / "var", kLayout, 1000, libpmem(), failing);
+  PoolTable pool(directory / "var", kLayout, 1000, libpmem(), failing);
   pool.write(keys_from(0, 100), 1);
-  const uint64_t number = pool.checkpoints->begin({});
+  const uint64_t number = pool.begin();
   failing.left = 3;  // a write, a sync, a naming
   check_throws(ErrorKind::kStorage, "can't be brought to its medium",
-               [&] { pool.checkpoints->commit(number, id_of(number)); });
+               [&] { pool.commit(number); });
   pool.erase(keys_from(0, 100));
-  pool.expect_taken(100);
+  pool.check_taken(100);
   failing.left = 0;  // the sync of the directory
   check_throws(ErrorKind::kStorage, directory.path() + ": can't be brought to its medium",
                [&] { pool.checkpoints->drop(number); });
-  pool.expect_taken(100);
+  pool.check_taken(100);
   check(!pool.checkpoints->has_pending() && pool.checkpoints->kept().size() == 1,
         "what was given up is pending, or what may be there isn't kept");
   failing.left = 0;
   pool.checkpoints->drop_pending();
-  pool.expect_taken(100);
+  pool.check_taken(100);
   failing.left = -1;
   pool.checkpoints->drop(number);
-  pool.expect_taken(0);
+  pool.check_taken(0);
   check(pool.checkpoints->kept().empty(), "it's kept still");
 
   // In the end of a table nobody is told, and nothing is freed either.
   pool.write(keys_from(0, 100), 2);
-  const uint64_t next = pool.checkpoints->begin({});
+  const uint64_t next = pool.begin();
   failing.left = 3;
   check_throws(ErrorKind::kStorage, "can't be brought to its medium",
-               [&] { pool.checkpoints->commit(next, id_of(next)); });
+               [&] { pool.commit(next); });
   pool.erase(keys_from(0, 100));
   failing.left = 0;
   pool.checkpoints->drop_pending();
-  pool.expect_taken(100);
+  pool.check_taken(100);
   failing.left = -1;
 }
 
 }  // namespace
-
 }  // namespace embstore::log::testing

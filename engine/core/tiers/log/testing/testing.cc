@@ -22,11 +22,6 @@ uint64_t served_of(uint64_t bits) { return bits % 1000; }
 
 }  // namespace
 
-std::vector<Test>& tests() {
-  static std::vector<Test> all;
-  return all;
-}
-
 void fill_row(RowBatch& rows, size_t i, int64_t key, int64_t version) {
   const uint64_t bits = bits_of(key, version);
   rows.header(i) = {.key = key,

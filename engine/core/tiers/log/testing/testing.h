@@ -1,5 +1,5 @@
-// What the tests of durable tiers have in common: rows whose content follows from key and version, files that are looked at and
-// damaged, and the list of tests.
+// What the tests of durable tiers have in common: rows whose content follows from key and version, and files that are looked at
+// and damaged.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,12 @@
 #include "errors/error.h"
 #include "files/file_calls.h"
 #include "row/row_batch.h"
-#include "testing/check.h"
+#include "testing/tests.h"
 #include "tiers/log/manifest.h"
 
 namespace embstore::log::testing {
 
 using namespace medium;
-
-// Fails unless `call` throws an Error of `kind` whose message has `part` in it.
-template <class Call>
-void check_throws(ErrorKind kind, const std::string& part, const Call& call) {
-  const std::string message = error_of(kind, call);
-  check(message.find(part) != std::string::npos, "\"" + part + "\" is not in: " + message);
-}
 
 // Every byte of a row follows from its key and version, so that a torn or stale one shows.
 void fill_row(RowBatch& rows, size_t i, int64_t key, int64_t version);
@@ -45,18 +38,5 @@ class UnwaitingCalls : public files::FileCalls {
   int fdatasync(int) override { return 0; }
   int fsync(int) override { return 0; }
 };
-
-struct Test {
-  const char* name;
-  void (*run)();
-};
-std::vector<Test>& tests();  // of all files of the program
-struct Registration {
-  Registration(const char* name, void (*run)()) { tests().push_back({name, run}); }
-};
-#define TEST(name)                                    \
-  void name();                                        \
-  const Registration registered_##name{#name, &name}; \
-  void name()
 
 }  // namespace embstore::log::testing

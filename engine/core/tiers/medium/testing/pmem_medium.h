@@ -39,6 +39,8 @@ class PmemMedium {
   size_t notes_so_far() const;  // since then
   // Syncs fail with EIO from now on, or do not.
   void fail_syncs(bool fail);
+  // Drains do nothing from now on, or do what they should.
+  void leave_out_drains(bool leave_out);
   // Is called before every call, but for its own. REQUIRES: the calls come one at a time.
   void before_each_call(std::function<void()> call);
   // Writes the files of directory `from` that are mapped to directory `to` as a power cut now would leave them: of the words

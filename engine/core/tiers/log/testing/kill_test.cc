@@ -12,7 +12,7 @@
 #include <random>
 #include <string>
 
-#include "file_table.h"
+#include "table.h"
 
 namespace embstore::log::testing {
 namespace {
@@ -32,14 +32,13 @@ struct Shared {
   std::atomic<int64_t> steps;  // of the process that works now
 };
 
-SsdHashOptions options_for(int round) {
-  SsdHashOptions options = small_files_for_checkpoints();
-  options.direct = round % 4 == 3;
-  options.compaction = round % 2 == 0 ? CompactionMode::kWritingThread : CompactionMode::kOwnThread;
-  return options;
+std::unique_ptr<Table> open_in_round(Site site, int round) {
+  site.options.direct = round % 4 == 3;
+  site.options.compaction = round % 2 == 0 ? CompactionMode::kWritingThread : CompactionMode::kOwnThread;
+  return site.open();
 }
 
-void make_checkpoint(TestTable& table, Shared& shared) {
+void make_checkpoint(Table& table, Shared& shared) {
   const uint64_t number = table.begin();
   for (auto& version : shared.versions[number % kNoted]) version = -1;
   for (const auto& [key, version] : table.versions()) shared.versions[number % kNoted][key] = version;
@@ -54,9 +53,11 @@ void make_checkpoint(TestTable& table, Shared& shared) {
 }
 
 // Writes, erases and makes checkpoints until it's killed.
-[[noreturn]] void work(const std::string& root, int round, Shared& shared) {
+[[noreturn]] void work(const Site& site, int round, Shared& shared) {
   std::mt19937_64 random(static_cast<uint64_t>(round));
-  TestTable table(root, options_for(round));
+  const std::unique_ptr<Table> opened = open_in_round(site, round);
+  Table& table = *opened;
+  SsdHashTier* const files = site.is_pool ? nullptr : static_cast<FileTable&>(table).tier.get();
   if (!table.kept().empty()) table.restore(table.kept().back());
   for (;; ++shared.steps) {
     std::vector<int64_t> keys;
@@ -66,18 +67,19 @@ void make_checkpoint(TestTable& table, Shared& shared) {
     const uint64_t what = random() % 8;
     if (what == 0) {
       table.erase(keys);
-      table.tier->compact();
+      if (files != nullptr) files->compact();
     } else if (what < 7) {
       table.write(keys, shared.next_version++);
     } else {
       make_checkpoint(table, shared);
     }
-    shared.compacted = static_cast<int64_t>(table.tier->detailed_stats().compacted_files);
+    if (files != nullptr) shared.compacted = static_cast<int64_t>(files->detailed_stats().compacted_files);
   }
 }
 
-void check_what_is_left(const std::string& root, Shared& shared) {
-  TestTable table(root, options_for(0));
+void check_what_is_left(const Site& site, Shared& shared) {
+  const std::unique_ptr<Table> opened = open_in_round(site, 0);
+  Table& table = *opened;
   const std::vector<uint64_t> kept = table.kept();
   for (uint64_t number = shared.dropping + 1; number <= shared.committed; ++number) {
     check(std::find(kept.begin(), kept.end(), number) != kept.end(), "a committed checkpoint is gone");
@@ -98,20 +100,20 @@ void check_what_is_left(const std::string& root, Shared& shared) {
   shared.dropping = shared.dropped = kept.front() - 1;
 }
 
-TEST(killed_processes_leave_every_checkpoint_whole) {
+void kill_processes(const Site& site) {
   void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   check(memory != MAP_FAILED, "shared memory can't be had");
   Shared& shared = *new (memory) Shared;
   shared.next_version = 1;
-  const TemporaryDirectory directory;
+  const std::string medium = tested_case();
   std::mt19937_64 random(2024);
   int64_t compacted = 0;
   for (int round = 0; round < kKills; ++round) {
-    tested_case() = "round " + std::to_string(round);
+    tested_case() = medium + ", round " + std::to_string(round);
     shared.steps = 0;
     const pid_t child = fork();
     check(child >= 0, "no process can be started");
-    if (child == 0) work(directory.path(), round, shared);
+    if (child == 0) work(site, round, shared);
     // After some work, however slow the machine; then at any moment, its start sometimes included.
     const auto steps = static_cast<int64_t>(random() % 100);
     while (shared.steps < steps && waitpid(child, nullptr, WNOHANG) == 0) usleep(100);
@@ -121,14 +123,17 @@ TEST(killed_processes_leave_every_checkpoint_whole) {
     check(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL,
           "the process ended by itself");
     compacted += shared.compacted.exchange(0);
-    check_what_is_left(directory.path(), shared);
+    check_what_is_left(site, shared);
   }
-  tested_case().clear();
-  check(compacted > kKills / 4, "hardly anything was compacted: " + std::to_string(compacted));
+  tested_case() = medium;
+  check(site.is_pool || compacted > kKills / 4, "hardly anything was compacted: " + std::to_string(compacted));
   check(shared.committed > static_cast<uint64_t>(kKills), "hardly any checkpoint was made");
   std::printf("%d kills, %lld files compacted, %llu checkpoints\n", kKills, static_cast<long long>(compacted),
               static_cast<unsigned long long>(shared.committed.load()));
   munmap(memory, sizeof(Shared));
+}
+TEST(killed_processes_leave_every_checkpoint_whole) {
+  on_both_media(kill_processes);
 }
 
 }  // namespace

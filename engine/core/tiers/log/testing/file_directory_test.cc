@@ -1,4 +1,5 @@
 // What lies in the directory: when it goes, when it stays, and what is refused.
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,8 +10,9 @@
 #include <fstream>
 #include <string>
 
-#include "file_table.h"
+#include "files/file.h"
 #include "platform/crc32c.h"
+#include "table.h"
 
 namespace embstore::log::testing {
 namespace {
@@ -28,7 +30,7 @@ void leave(const std::string& root, const SsdHashOptions& options, const TableId
   const pid_t child = fork();
   check(child >= 0, "no process can be started");
   if (child == 0) {
-    TestTable left(root, options, table);
+    FileTable left(root, options, table);
     left.write(0, 3000, 1);
     kill(getpid(), SIGKILL);
   }
@@ -41,7 +43,7 @@ TEST(files_go_when_the_tier_closes) {
   const TemporaryDirectory directory;
   for (const SsdHashOptions& options : {small_files(), small_files_for_checkpoints()}) {
     {
-      TestTable table(directory.path(), options);
+      FileTable table(directory.path(), options);
       table.write(0, 3000, 1);
       check(!files_in(directory / "rows").empty(), "nothing was written");
       if (options.keeps_checkpoints) table.begin();  // which nobody commits
@@ -56,7 +58,7 @@ TEST(a_directory_that_was_there_stays) {
   put(directory / "rows/notes.txt", "mine");
   put(directory / "rows/notes.ssdhash", "mine too");
   const std::vector<std::string> files = files_in(directory / "rows");
-  TestTable(directory.path()).write(0, 3000, 1);
+  FileTable(directory.path()).write(0, 3000, 1);
   check(files_in(directory / "rows") == files, "another's file went, or ours stayed");
 }
 
@@ -70,20 +72,14 @@ TEST(what_a_killed_process_left_goes_when_it_is_found) {
     // Of an earlier version: magic, version, and no flag that its files are to be kept.
     put(directory / "rows/rows-0000000102.ssdhash", "ESSSDHSH" + std::string(72, '\0'));
     {
-      const TestTable table(directory.path(), next);
+      const FileTable table(directory.path(), next);
       check(files_in(directory / "rows").empty(), "files stayed");
     }
     check(!fs::exists(directory / "rows"), "the directory stayed");
   }
   leave(directory.path(), small_files_for_checkpoints());
-  const TestTable table(directory.path(), small_files_for_checkpoints());
+  const FileTable table(directory.path(), small_files_for_checkpoints());
   check(files_in(directory / "rows").empty(), "files of no checkpoint stayed");
-}
-
-TEST(a_directory_has_one_tier) {
-  const TemporaryDirectory directory;
-  SsdHashTier tier(table_of(), directory / "rows");
-  check_throws(ErrorKind::kInUse, directory / "rows", [&] { SsdHashTier(table_of(), directory / "rows"); });
 }
 
 TEST(files_that_are_not_ours_to_remove_are_refused_by_name) {
@@ -152,12 +148,47 @@ TEST(files_of_an_earlier_version_are_refused_in_the_same_words_in_whatever_order
   } while (std::next_permutation(files.begin(), files.end()));
 }
 
+TEST(files_that_do_not_fit_the_checkpoints_beside_them_are_refused) {
+  const TemporaryDirectory directory;
+  const std::string root = directory / "table";
+  {
+    FileTable table(directory / "whole", small_files_for_checkpoints());
+    table.write(0, 3000, 1);
+    table.checkpoint();
+  }
+  const std::string path = root + "/rows/rows-0000000002.ssdhash";
+  const auto refused = [&](const std::string& why, const auto& damage) {
+    fs::remove_all(root);
+    fs::copy(directory / "whole", root, fs::copy_options::recursive);
+    damage();
+    const std::vector<std::string> files = files_in(root + "/rows");
+    check_throws(ErrorKind::kStorage, path + ": " + why,
+                 [&] { FileTable(root, small_files_for_checkpoints()); });
+    check(files_in(root + "/rows") == files, "files went");
+  };
+  const auto with_header = [&](const auto& change) {
+    files::File file(files::system_file_calls(), path, O_RDWR);
+    FileHeader header{};
+    file.read_at(&header, sizeof header, 0);
+    change(header);
+    header.checksum = crc32c(&header, offsetof(FileHeader, checksum));
+    file.write_at(&header, sizeof header, 0);
+  };
+  refused("has room for 102 records and ", [&] { fs::resize_file(path, fs::file_size(path) - kBlockBytes); });
+  refused("has room for 103 records", [&] { with_header([](FileHeader& header) { ++header.capacity; }); });
+  const std::string another = "is another file than the one that the checkpoints beside it are of";
+  refused(another, [&] { with_header([](FileHeader& header) { header.stride += 16; }); });
+  refused(another, [&] {
+    fs::copy(root + "/rows/rows-0000000001.ssdhash", path, fs::copy_options::overwrite_existing);
+  });
+}
+
 TEST(a_record_that_is_damaged_while_open_is_an_error_that_names_it) {
   for (const IoScheme scheme : {IoScheme::kPread, IoScheme::kAuto}) {
     const TemporaryDirectory directory;
     SsdHashOptions options = small_files();
     options.io_scheme = scheme;
-    TestTable table(directory.path(), options);
+    FileTable table(directory.path(), options);
     table.write(0, 3000, 1);
     const std::string file = files_in(directory / "rows").front();
     RowBatch rows(kLayout);
@@ -175,14 +206,9 @@ TEST(a_record_that_is_damaged_while_open_is_an_error_that_names_it) {
     flip(file, kRecord.offset(5) + 3);    // the key
     flip(file, kRecord.offset(6) + 70);   // a weight
     flip(file, kRecord.offset(7) + 130);  // a slot
-    // As a device that puts a block in another's place.
-    std::string record(kRecord.stride, '\0');
-    std::ifstream(file).seekg(static_cast<std::streamoff>(kRecord.offset(9))).read(record.data(), 160);
-    overwrite(file, kRecord.offset(8), record);
     told(5, "is damaged: its header's checksum is wrong");
     told(6, "is damaged: its weights' checksum is wrong");
     told(7, "is damaged: the checksum of its optimizer's slots is wrong");
-    told(8, "is damaged: it's the record of another place");
     check(read(6, RowPart::kWeights) == read(6) && read(7, RowPart::kWeights).empty(),
           "weights are read with other checks than theirs");
     check(read(4).empty() && checked_version(rows, 0, 4) == 1, "a row beside them isn't as it was");
@@ -197,9 +223,26 @@ TEST(a_record_that_is_damaged_while_open_is_an_error_that_names_it) {
   }
 }
 
+TEST(calls_in_the_wrong_order_are_refused) {
+  const TemporaryDirectory directory;
+  SsdHashTier tier(table_of(), directory / "rows", small_files_for_checkpoints());
+  RowBatch rows(kLayout);
+  rows.resize(1);
+  fill_row(rows, 0, 1, 1);
+  std::vector<Slot> slots(1);
+  const DurableTier::Restored nothing = [](std::span<const RowHeader>, std::span<const Slot>) {};
+  check_throws(ErrorKind::kInvalidArgument, "take_up() comes before", [&] { tier.write(rows, slots); });
+  tier.take_up({});
+  check_throws(ErrorKind::kInvalidArgument, "comes once", [&] { tier.take_up({}); });
+  tier.write(rows, slots);
+  check_throws(ErrorKind::kInvalidArgument, "rows are live", [&] { tier.restore(1, 1, nothing); });
+  SsdHashTier other(table_of(), directory / "other", small_files());
+  check_throws(ErrorKind::kInvalidArgument, "keeps no checkpoints", [&] { other.begin_checkpoint(1); });
+}
+
 TEST(calls_after_close_are_refused) {
   const TemporaryDirectory directory;
-  TestTable table(directory.path());
+  FileTable table(directory.path());
   table.write(0, 10, 1);
   table.tier->close();
   table.tier->close();

@@ -1,15 +1,13 @@
-// PROGRAM --list | NAME... : runs the named tests, or all.
+// PROGRAM [--list | NAME...]: lists the tests, or runs those that are named (default: all).
 #include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
 
-#include "testing.h"
+#include "testing/tests.h"
 
 int main(int argc, char** argv) {
-  using namespace embstore::log::testing;
-  using embstore::check;
-  using embstore::fail;
+  using namespace embstore;
   std::vector<std::string> wanted(argv + 1, argv + argc);
   if (wanted == std::vector<std::string>{"--list"}) {
     for (const Test& test : tests()) std::printf("%s\n", test.name);

@@ -1,46 +1,11 @@
-// Rows come back as they were written: checksums, I/O schemes, batches, sizes.
+// How rows of files are read: I/O schemes, neighbours, the buffer.
 #include <algorithm>
-#include <cstring>
-#include <numeric>
 #include <string>
 
-#include "file_table.h"
-#include "platform/crc32c.h"
+#include "table.h"
 
 namespace embstore::log::testing {
 namespace {
-
-TEST(crc32c_gives_the_published_values) {
-  // RFC 3720, appendix B.4, and the usual check value of the algorithm.
-  std::vector<unsigned char> bytes(32, 0);
-  const auto both = [&](uint32_t expected, const void* data, size_t size, const char* what) {
-    check(crc32c(data, size) == expected, std::string("crc32c of ") + what);
-    check(crc32c_by_table(data, size) == expected, std::string("crc32c_by_table of ") + what);
-  };
-  both(0x8a9136aa, bytes.data(), 32, "zeros");
-  std::fill(bytes.begin(), bytes.end(), 0xff);
-  both(0x62a8ab43, bytes.data(), 32, "ones");
-  std::iota(bytes.begin(), bytes.end(), 0);
-  both(0x46dd794e, bytes.data(), 32, "ascending bytes");
-  for (size_t i = 0; i < 32; ++i) bytes[i] = static_cast<unsigned char>(31 - i);
-  both(0x113fdb5c, bytes.data(), 32, "descending bytes");
-  const unsigned char read_command[48] = {0x01, 0xc0, 0, 0, 0, 0, 0,    0, 0,    0, 0, 0,    0, 0, 0, 0,
-                                          0x14, 0,    0, 0, 0, 0, 0x04, 0, 0,    0, 0, 0x14, 0, 0, 0, 0x18,
-                                          0x28, 0,    0, 0, 0, 0, 0,    0, 0x02, 0, 0, 0,    0, 0, 0, 0};
-  both(0xd9963a56, read_command, 48, "an iSCSI read command");
-  both(0xe3069283, "123456789", 9, "123456789");
-  both(0, "", 0, "nothing");
-}
-
-TEST(both_checksums_agree_on_every_length) {
-  std::vector<unsigned char> bytes(300);
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<unsigned char>(i * i + 7 * i);
-  for (size_t from = 0; from < 9; ++from) {
-    for (size_t size = 0; size + from < bytes.size(); ++size) {
-      check(crc32c(&bytes[from], size) == crc32c_by_table(&bytes[from], size), "the checksums differ");
-    }
-  }
-}
 
 void rows_of_262145_keys_read_back(IoScheme scheme, bool direct) {
   // The first number above 2^18; each row is its key + 3.
@@ -92,35 +57,9 @@ TEST(rows_read_back_by_pread_direct) { rows_of_262145_keys_read_back(IoScheme::k
 TEST(rows_read_back_by_io_uring) { rows_of_262145_keys_read_back(IoScheme::kIoUring, false); }
 TEST(rows_read_back_by_io_uring_direct) { rows_of_262145_keys_read_back(IoScheme::kIoUring, true); }
 
-TEST(rows_of_every_size_read_back) {
-  for (const auto& [dim, slots] : {std::pair{1, 0}, {3, 1}, {16, 1}, {64, 2}, {1000, 0}, {20000, 1}}) {
-    for (const bool direct : {false, true}) {
-      const TemporaryDirectory directory;
-      UnwaitingCalls calls;
-      SsdHashOptions options = small_files_for_checkpoints();
-      options.file_calls = &calls;
-      options.direct = direct;
-      TestTable table(directory.path(), options, table_of(RowLayout(dim, slots)));
-      std::vector<int64_t> keys;
-      for (int64_t key = -20; key < 20; ++key) keys.push_back(key * key * key);
-      for (int64_t version = 0; version < 8; ++version) {
-        for (const int64_t& key : keys) {
-          table.erase({&key, 1});
-          table.write({&key, 1}, version);
-        }
-        table.check_rows();
-        if (version > 5) table.checkpoint();
-      }
-      table.check_space();
-      table.restore(1);
-      table.check_rows();
-    }
-  }
-}
-
 TEST(rows_in_the_buffer_are_readable_at_once) {
   const TemporaryDirectory directory;
-  TestTable table(directory.path());
+  FileTable table(directory.path());
   table.write(std::vector<int64_t>{1, -1, INT64_MIN, INT64_MAX, 0}, 7);
   table.check_rows();
   check(table.tier->detailed_stats().read_requests == 0, "rows in the buffer were read from a file");
@@ -130,7 +69,7 @@ TEST(neighbours_are_read_at_once) {
   const TemporaryDirectory directory;
   SsdHashOptions options;
   options.io_scheme = IoScheme::kPread;
-  TestTable table(directory.path(), options);
+  FileTable table(directory.path(), options);
   table.write(0, 400, 1);
   table.write(1000, 20000, 1);  // so that the first leave the buffer
   std::vector<Place> places;

@@ -1,4 +1,4 @@
-"""The SSDHASH tier alone: native tests, which also kill, starve, race it and cut its power."""
+"""The tiers of the log alone, in pools and files: native tests, which also kill, starve and race them, and cut their power."""
 
 import pytest
 from native_programs import SANITIZERS, build, run
@@ -8,8 +8,8 @@ from native_programs import SANITIZERS, build, run
 TOO_LONG_FOR_SANITIZERS = {
     "nothing_is_lost_whichever_call_fails",
     "no_checkpoint_is_lost_whichever_call_fails",
-    "every_checkpoint_survives_a_power_cut",
-    "every_checkpoint_survives_a_power_cut_where_syncs_fail",
+    "every_checkpoint_in_files_survives_a_power_cut",
+    "every_checkpoint_in_files_survives_a_power_cut_where_syncs_fail",
     "a_sync_that_is_left_out_shows",
 }
 # Longer ones whose every call is one thread's: no race is theirs. Their like with a compaction
@@ -20,8 +20,8 @@ BY_ONE_THREAD = {
     "random_operations_by_pread",
     "random_operations_by_io_uring",
     "random_operations_direct",
-    "random_checkpoints_by_what_is_quickest",
-    "random_checkpoints_by_calls_past_the_page_cache",
+    "random_checkpoints_in_files",
+    "random_checkpoints_in_files_past_the_page_cache",
 }
 LEFT_OUT = {
     "": set[str](),
@@ -35,7 +35,7 @@ LEFT_OUT = {
 def test_what_is_written_is_read_whatever_happens_to_files_threads_and_the_process(
     sanitizer: str,
 ) -> None:
-    program = build("ssd_hash_test", sanitizer)
+    program = build("log_test", sanitizer)
     tests = run(program, "--list", timeout_s=60).split()
     assert set(tests) >= LEFT_OUT[sanitizer]
     wanted = [name for name in tests if name not in LEFT_OUT[sanitizer]]

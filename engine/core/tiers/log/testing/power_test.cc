@@ -1,0 +1,247 @@
+// The power goes at any moment: what is left has every checkpoint that was committed, whole.
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+
+#include "tiers/medium/testing/pmem_medium.h"
+#include "tiers/medium/testing/power_medium.h"
+#include "workload.h"
+
+namespace embstore::log::testing {
+namespace {
+
+using medium::testing::PmemMedium;
+using medium::testing::PowerMedium;
+using medium::testing::Sync;
+
+struct Cuts {
+  uint64_t all = 0;
+  uint64_t in_commits = 0;  // and in drops, which are few calls, and matter most
+  uint64_t faults = 0;
+  std::string first_fault;
+};
+
+enum class Rows { kInPmem, kInPageCache, kInFiles };  // a pool on persistent memory, one of a plain file, or files
+
+// How seldom the power goes at a call; in commits and drops; and between steps.
+struct Odds {
+  uint64_t call;
+  uint64_t commit;
+  uint64_t step;
+};
+
+struct Run {
+  Rows rows;
+  uint64_t seed;
+  Sync left_out = Sync::kNone;
+  bool leaves_out_drains = false;
+  bool fails_syncs = false;  // now and then
+};
+
+// A place on a medium that loses its power. A pool's rows are on one medium, the files on another.
+class Machine {
+ public:
+  Machine(Rows rows, const std::string& root, uint64_t seed) : random_(seed + 1000), files_(root, seed) {
+    if (rows != Rows::kInFiles) pmem_.emplace(rows == Rows::kInPmem);
+    site.is_pool = rows != Rows::kInFiles;
+    site.root = root;
+    site.slots = PoolTier::kHeadroomSlots + 3000;
+    site.options.io_scheme = seed % 2 == 0 ? IoScheme::kPread : IoScheme::kAuto;
+    site.calls = &files_;
+    if (pmem_) site.libpmem = &pmem_->calls();
+    std::filesystem::create_directories(root + "/manifests");
+  }
+  // Writes to `to` what a power cut now leaves, and says how it is opened by another process.
+  Site cut(const std::string& to) {
+    files_.cut(to);
+    // From hardly anything to nearly everything.
+    if (pmem_) pmem_->cut(site.root + "/manifests", to + "/manifests", random_() % 101, random_);
+    Site left = site;
+    left.root = to;
+    left.calls = &files::system_file_calls();
+    left.libpmem = &libpmem();
+    left.options.io_scheme = IoScheme::kPread;
+    return left;
+  }
+  void before_each_call(const std::function<void()>& call) {
+    files_.before_each_call(call);
+    if (pmem_) pmem_->before_each_call(call);
+  }
+  void leave_out(const Run& run) {
+    files_.leave_out(run.left_out);
+    if (pmem_) pmem_->leave_out_drains(run.leaves_out_drains);
+  }
+  PowerMedium& files() { return files_; }
+
+  Site site;
+
+ private:
+  std::mt19937_64 random_;
+  PowerMedium files_;
+  std::optional<PmemMedium> pmem_;
+};
+
+Odds odds_of(Rows rows) {
+  switch (rows) {
+    case Rows::kInPmem: return {.call = 97, .commit = 3, .step = 20};
+    case Rows::kInPageCache: return {.call = 4, .commit = 2, .step = 10};
+    default: return {.call = 9, .commit = 3, .step = 5};
+  }
+}
+
+// One table through several lives, each of which ends by a power cut; and before each call on a file the power goes by
+// chance in a world of its own, of which nobody here knows.
+void run(const Run& of, Cuts& cuts) {
+  constexpr int kLives = 4;
+  constexpr int kSteps = 150;
+  const TemporaryDirectory directory;
+  const TemporaryDirectory other;
+  const Odds odds = odds_of(of.rows);
+  std::mt19937_64 random(of.seed + 1000);
+  std::string root = directory / "0";
+  auto machine = std::make_unique<Machine>(of.rows, root, of.seed);
+  std::unique_ptr<Workload> workload = make_workload(machine->site, of.seed);
+  const auto cut_by_chance = [&](uint64_t one_in) {
+    if (random() % one_in != 0) return;
+    const Site left = machine->cut(other / "left");
+    ++cuts.all;
+    if (workload->changes_manifests()) ++cuts.in_commits;
+    const std::string fault = fault_after_cut(left, workload->certain(), workload->uncertain());
+    if (fault.empty()) return;
+    ++cuts.faults;
+    if (cuts.first_fault.empty()) cuts.first_fault = "seed " + std::to_string(of.seed) + ": " + fault;
+  };
+  const auto listen = [&] {
+    machine->leave_out(of);
+    machine->before_each_call(
+        [&] { cut_by_chance(workload->changes_manifests() ? odds.commit : odds.call); });
+  };
+  listen();
+  for (int life = 1; life <= kLives; ++life) {
+    for (int step = 0; step < kSteps; ++step) {
+      if (of.fails_syncs && random() % 10 == 0) {
+        machine->files().fail_sync_after(static_cast<int>(random() % 8));
+      }
+      try {
+        workload->step();
+      } catch (const Error& error) {
+        // A commit whose sync failed may be tried again.
+        check(of.fails_syncs && std::string(error.what()).find("brought to its medium") != std::string::npos,
+              error.what());
+      }
+      cut_by_chance(odds.step);
+      // What a fault left isn't gone on with.
+      if (cuts.faults > 0) return machine->before_each_call(nullptr);
+    }
+    machine->before_each_call(nullptr);
+    if (life == kLives) break;
+    root = directory / std::to_string(life);
+    machine->cut(root);
+    workload->end();
+    machine.reset();  // of persistent memory there is one at a time
+    machine = std::make_unique<Machine>(of.rows, root, of.seed * 100 + static_cast<uint64_t>(life));
+    workload->restart_at(machine->site);
+    listen();
+  }
+}
+
+void every_checkpoint_survives_a_power_cut(Rows rows, uint64_t seeds, bool fails_syncs) {
+  Cuts cuts;
+  for (uint64_t seed = 0; seed < seeds && cuts.faults == 0; ++seed) {
+    run({.rows = rows, .seed = seed, .fails_syncs = fails_syncs}, cuts);
+  }
+  check(cuts.faults == 0, cuts.first_fault);
+  std::printf("%llu power cuts, %llu of them in commits and drops\n",
+              static_cast<unsigned long long>(cuts.all), static_cast<unsigned long long>(cuts.in_commits));
+  check(cuts.all > 150 * seeds && cuts.in_commits > 20 * seeds, "the power hardly ever went");
+}
+TEST(every_checkpoint_in_persistent_memory_survives_a_power_cut) {
+  every_checkpoint_survives_a_power_cut(Rows::kInPmem, scenes(10), /*fails_syncs=*/false);
+}
+TEST(every_checkpoint_in_a_pool_of_the_page_cache_survives_a_power_cut) {
+  every_checkpoint_survives_a_power_cut(Rows::kInPageCache, scenes(6), /*fails_syncs=*/false);
+}
+TEST(every_checkpoint_in_a_pool_survives_a_power_cut_where_syncs_fail) {
+  every_checkpoint_survives_a_power_cut(Rows::kInPmem, scenes(6), /*fails_syncs=*/true);
+}
+TEST(every_checkpoint_in_files_survives_a_power_cut) {
+  every_checkpoint_survives_a_power_cut(Rows::kInFiles, 8, /*fails_syncs=*/false);
+}
+TEST(every_checkpoint_in_files_survives_a_power_cut_where_syncs_fail) {
+  every_checkpoint_survives_a_power_cut(Rows::kInFiles, 8, /*fails_syncs=*/true);
+}
+
+// A process that is killed may have named or removed a manifest, and not synced the directory. The next process finds
+// the directory as it was left, and relies on it: so it must be on the medium before.
+void what_the_next_process_finds_lasts(Rows rows, Sync left_out, uint64_t commits, uint64_t drops) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    const TemporaryDirectory directory;
+    const TemporaryDirectory other;
+    Machine machine(rows, directory / "0", seed);
+    Accounts certain;
+    {
+      const std::unique_ptr<Table> table = machine.site.open();
+      for (uint64_t number = 1; number <= commits; ++number) {
+        table->write(0, 1000, static_cast<int64_t>(number));
+        if (number == commits && drops == 0) machine.files().leave_out(left_out);
+        table->checkpoint();
+        certain[number].versions = table->versions();
+      }
+      machine.files().leave_out(left_out);
+      for (uint64_t number = 1; number <= drops; ++number) {
+        table->checkpoints->drop(number);
+        certain.erase(number);
+      }
+    }
+    machine.files().leave_out(Sync::kNone);
+    const std::unique_ptr<Table> table = machine.site.open();
+    table->write(0, 1000, 9);  // where nothing is kept, in files of numbers that were given before
+    for (int cut = 0; cut < 20; ++cut) {
+      const std::string fault = fault_after_cut(machine.cut(other / "left"), certain, {});
+      check(fault.empty(), fault);
+    }
+  }
+  tested_case().clear();
+}
+TEST(a_checkpoint_that_the_next_process_finds_survives_a_power_cut) {
+  for (const Rows rows : {Rows::kInPmem, Rows::kInFiles}) {
+    what_the_next_process_finds_lasts(rows, Sync::kManifestNamed, /*commits=*/2, /*drops=*/0);
+  }
+}
+TEST(a_checkpoint_that_the_next_process_does_not_find_stays_away_after_a_power_cut) {
+  for (const Rows rows : {Rows::kInPmem, Rows::kInFiles}) {
+    what_the_next_process_finds_lasts(rows, Sync::kManifestRemoved, /*commits=*/2, /*drops=*/2);
+  }
+}
+
+// Or the tests above would hold whatever the tier does.
+void someone_misses(Run of) {
+  Cuts cuts;
+  for (; of.seed < 20 && cuts.faults == 0; ++of.seed) run(of, cuts);
+  const std::string what = "sync " + std::to_string(static_cast<int>(of.left_out)) + " of rows " +
+                           std::to_string(static_cast<int>(of.rows));
+  check(cuts.faults > 0, "nobody misses " + what);
+  std::printf("%s left out, cut %llu: %s\n", what.c_str(), static_cast<unsigned long long>(cuts.all),
+              cuts.first_fault.c_str());
+}
+TEST(a_sync_that_is_left_out_shows) {
+  for (const Sync left_out :
+       {Sync::kRecords, Sync::kRecordsWrittenAnew, Sync::kDirectory, Sync::kParentDirectory, Sync::kManifest,
+        Sync::kManifestNamed, Sync::kManifestRemoved}) {
+    someone_misses({.rows = Rows::kInFiles,
+                    .seed = 0,
+                    .left_out = left_out,
+                    .fails_syncs = left_out == Sync::kRecordsWrittenAnew});
+  }
+  for (const Sync left_out : {Sync::kManifest, Sync::kManifestNamed, Sync::kManifestRemoved}) {
+    someone_misses({.rows = Rows::kInPmem, .seed = 0, .left_out = left_out});
+  }
+  someone_misses({.rows = Rows::kInPmem, .seed = 0, .leaves_out_drains = true});
+}
+
+}  // namespace
+}  // namespace embstore::log::testing

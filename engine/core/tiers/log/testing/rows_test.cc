@@ -1,0 +1,161 @@
+// Rows come back as they were written; damage is told.
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "table.h"
+
+namespace embstore::log::testing {
+namespace {
+
+void rows_of_a_size_come_back(const Site& site, const RowLayout& layout) {
+  const std::unique_ptr<Table> table = site.open(table_of(layout));
+  std::vector<int64_t> keys = {INT64_MIN, INT64_MAX};
+  for (int64_t key = -20; key < 20; ++key) keys.push_back(key * key * key);
+  for (int64_t version = 0; version < 8; ++version) {
+    for (const int64_t& key : keys) {
+      table->erase({&key, 1});
+      table->write({&key, 1}, version);
+    }
+    table->check_rows();
+    if (version > 5) table->checkpoint();
+  }
+  table->write(500, 500, 8);
+  table->write(900, 300, 9);  // 100 of them again
+  table->check_rows();
+  table->erase(keys);
+  table->erase(600, 100);
+  table->check_rows();
+  check(table->index.size() == 600 && table->rows().stats().row_bytes == layout.row_bytes(),
+        "the tier counts other rows");
+  table->check_space();
+  table->restore(1);
+  table->check_rows();
+  table->checkpoints->drop(1);
+  table->check_space();
+}
+
+TEST(rows_of_every_size_come_back) {
+  for (const auto& [dim, slots] :
+       {std::pair{1, 0}, {3, 1}, {6, 1}, {16, 1}, {64, 2}, {300, 3}, {1000, 0}, {20000, 1}}) {
+    on_both_media([&](const Site& site) {
+      UnwaitingCalls calls;
+      Site of = site;
+      of.calls = &calls;
+      of.slots = 6000;
+      if (dim == 20000) of.slots = 1200;
+      for (const bool direct : {false, true}) {
+        if (direct && site.is_pool) continue;
+        of.options.direct = direct;
+        rows_of_a_size_come_back(of, RowLayout(dim, slots));
+        of.remove_all();
+      }
+    });
+  }
+}
+
+TEST(the_weights_alone_can_be_read) {
+  on_both_media([](const Site& site) {
+    const std::unique_ptr<Table> table = site.open();
+    table->write(0, 3000, 4);
+    RowBatch rows(kLayout);
+    RowBatch expected(kLayout);
+    expected.resize(1);
+    for (const Place& place : table->index.places()) {
+      table->rows().read(std::span(&place, 1), rows, RowPart::kWeights);
+      fill_row(expected, 0, place.key, 4);
+      check(std::equal(rows.row(0), rows.row(0) + kLayout.dim(), expected.row(0)), "other weights were read");
+      check(rows.header(0).frequency == expected.header(0).frequency, "another header was read");
+    }
+  });
+}
+
+TEST(the_number_of_reused_places_tells_of_reuse) {
+  on_both_media([](const Site& site) {
+    Site of = site;
+    of.slots = 6000;
+    const std::unique_ptr<Table> table = of.open();
+    table->write(0, 1500, 1);
+    const uint64_t before = table->rows().reused_places();
+    table->write(1500, 1500, 1);
+    check(table->rows().reused_places() == before, "fresh places count as reused");
+    for (int64_t version = 2; version < (site.is_pool ? 4 : 10); ++version) table->write(0, 1500, version);
+    check(table->rows().reused_places() != before, "a reused place isn't told of");
+  });
+}
+
+// Rows that an earlier process wrote: this one finds them damaged when it reads them.
+TEST(a_damaged_record_is_told_by_its_place_and_the_table_goes_on_without_it) {
+  on_both_media([](const Site& site) {
+    const std::unique_ptr<Table> table = site.open();
+    table->write(0, 3000, 1);
+    table->checkpoint();
+    table->reopen();
+    table->restore(1);
+    const size_t floats = sizeof(RecordHeader);
+    const struct {
+      int64_t key;
+      size_t byte;
+      std::string reason;
+    } damages[] = {{10, 3, "its header's checksum is wrong"},   // the key
+                   {11, 41, "its header's checksum is wrong"},  // the epoch
+                   {12, floats + 2, "its weights' checksum is wrong"},
+                   {13, floats + table->shape.row_bytes - 1, "the checksum of its optimizer's slots is wrong"},
+                   {2500, floats, "its weights' checksum is wrong"}};
+    std::map<int64_t, Table::Record> records;
+    for (const auto& [key, byte, reason] : damages) records.emplace(key, table->record_of(key));
+    for (const auto& [key, byte, reason] : damages) {
+      flip(records.at(key).file, records.at(key).offset + byte);
+    }
+    const std::vector<Place> places = table->index.places();
+    RowBatch rows(kLayout);
+    rows.set_places(places);
+    table->rows().read_rows(rows, RowPart::kAll);
+    std::map<int64_t, std::string> told;  // by key
+    for (const auto& [position, reason] : rows.damaged()) told.emplace(places[position].key, reason);
+    check(told.size() == std::size(damages), std::to_string(told.size()) + " rows are damaged");
+    for (const auto& [key, byte, reason] : damages) {
+      check(told[key] == records.at(key).when_read + " is damaged: " + reason, told[key]);
+    }
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (!told.contains(places[i].key)) check_row(rows, i, places[i].key, 1);
+    }
+    table->rows().read_rows(rows, RowPart::kWeights);
+    check(rows.damaged().size() == std::size(damages) - 1, "weights are read with other checks than theirs");
+    const Place damaged{12, table->index.at(12).slot};
+    check_throws(ErrorKind::kDamagedRows, "the row of key 12",
+                 [&] { table->rows().read(std::span(&damaged, 1), rows); });
+    // Without these rows the table goes on, into the next checkpoint too.
+    for (const auto& [key, reason] : told) table->erase({&key, 1});
+    table->check_rows();
+    table->checkpoint();
+    table->reopen();
+    table->restore(2);
+    check(table->index.size() == 3000 - std::size(damages), "another number of rows came back");
+    table->check_rows();
+  });
+}
+
+// As a device that puts a record in another's place.
+TEST(a_record_of_another_place_is_no_row) {
+  on_both_media([](const Site& site) {
+    const std::unique_ptr<Table> table = site.open();
+    table->write(0, 1500, 1);
+    const Table::Record from = table->record_of(9);
+    const Table::Record to = table->record_of(8);
+    overwrite(to.file, to.offset, bytes_of(from.file).substr(from.offset, table->shape.stride));
+    RowBatch rows(kLayout);
+    const std::vector<Place> places{{8, table->index.at(8).slot}, {9, table->index.at(9).slot}};
+    rows.set_places(places);
+    table->rows().read_rows(rows, RowPart::kAll);
+    const std::string fault = site.is_pool ? "it's that of another row" : "it's the record of another place";
+    check(rows.damaged().size() == 1 && rows.is_damaged(0) &&
+              rows.damaged().at(0) == to.when_read + " is damaged: " + fault,
+          "a record of another place is taken for the row");
+    check_row(rows, 1, 9, 1);
+  });
+}
+
+}  // namespace
+}  // namespace embstore::log::testing

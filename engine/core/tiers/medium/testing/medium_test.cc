@@ -1,0 +1,196 @@
+// The pieces of a medium: bytes of pages that are gone, reads by io_uring, files whose sync failed.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "files/file.h"
+#include "testing/tests.h"
+#include "tiers/medium/batch_reader.h"
+#include "tiers/medium/guarded_copy.h"
+#include "tiers/medium/io_uring_pool.h"
+
+namespace embstore::medium::testing {
+namespace {
+
+TEST(a_copy_of_pages_that_are_gone_says_so) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "pages";
+  std::ofstream(path) << std::string(2 * 4096, 'x');
+  const int descriptor = open(path.c_str(), O_RDONLY);
+  void* const pages = mmap(nullptr, 2 * 4096, PROT_READ, MAP_SHARED, descriptor, 0);
+  check(pages != MAP_FAILED && truncate(path.c_str(), 4096) == 0, "the pages can't be made");
+  catch_bus_errors();
+  struct Copy {
+    const std::byte* from;
+    volatile std::byte last;
+  };
+  const auto reads = [&](size_t page) {
+    Copy copy{static_cast<const std::byte*>(pages) + page * 4096, {}};
+    const bool came_to_its_end = guarded_copy(
+        [](void* argument, GuardedRange& range) {
+          Copy& of = *static_cast<Copy*>(argument);
+          range.begin = of.from;
+          range.end = of.from + 4096;
+          of.last = of.from[4095];
+        },
+        &copy);
+    check(!came_to_its_end || copy.last == std::byte{'x'}, "another byte was copied");
+    return came_to_its_end;
+  };
+  check(reads(0) && !reads(1) && reads(0), "a page that is gone was read, or one that is there wasn't");
+  munmap(pages, 2 * 4096);
+  close(descriptor);
+}
+
+#if !defined(__SANITIZE_THREAD__)  // which puts itself in between: a handler that gives up is called for ever
+// Touches a page of a file that was cut off, as somebody else's code might.
+void touch_a_page_that_is_gone(const std::string& path) {
+  std::ofstream(path) << std::string(8192, 'x');
+  const int descriptor = open(path.c_str(), O_RDONLY);
+  const void* page = mmap(nullptr, 8192, PROT_READ, MAP_SHARED, descriptor, 0);
+  check(page != MAP_FAILED && truncate(path.c_str(), 0) == 0, "the page can't be made");
+  *static_cast<const volatile char*>(page);
+}
+
+// How the process ends: its exit code, or minus the signal.
+template <class Child>
+int end_of(const Child& child) {
+  const pid_t process = fork();
+  check(process >= 0, "no process can be started");
+  if (process == 0) {
+    child();
+    _exit(0);
+  }
+  int status = 0;
+  check(waitpid(process, &status, 0) == process, "the process is lost");
+  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+void handle_bus_errors(void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  sigaction(SIGBUS, &action, nullptr);
+}
+
+TEST(bus_errors_of_others_are_handed_on) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "page";
+  const auto end_with_42 = [](int) { _exit(42); };
+  check(end_of([&] {
+          handle_bus_errors(end_with_42);
+          catch_bus_errors();
+          touch_a_page_that_is_gone(path);
+        }) == 42,
+        "an earlier handler isn't called");
+  check(end_of([&] {
+          catch_bus_errors();
+          handle_bus_errors(end_with_42);
+          catch_bus_errors();
+          touch_a_page_that_is_gone(path);
+        }) == 42,
+        "a later handler isn't called");
+  check(end_of([&] {
+          handle_bus_errors(end_with_42);
+          catch_bus_errors();
+          raise(SIGBUS);
+        }) == 42,
+        "a signal that was sent isn't handed on");
+  // As faulthandler: it puts back what was there before it, and raises the signal anew.
+  check(end_of([&] {
+          handle_bus_errors(SIG_DFL);
+          catch_bus_errors();
+          static struct sigaction before;
+          sigaction(SIGBUS, nullptr, &before);
+          struct sigaction action = {};
+          action.sa_flags = SA_NODEFER;
+          action.sa_handler = [](int signal) {
+            sigaction(signal, &before, nullptr);
+            raise(signal);
+          };
+          sigaction(SIGBUS, &action, nullptr);
+          catch_bus_errors();
+          touch_a_page_that_is_gone(path);
+        }) == -SIGBUS,
+        "the process goes on, or in circles");
+}
+#endif
+
+// Now and then a read is interrupted.
+class Interruptions final : public files::FileCalls {
+ public:
+  ssize_t pread(int descriptor, void* data, size_t bytes, off_t offset) override {
+    if (++reads % 3 != 0) return FileCalls::pread(descriptor, data, bytes, offset);
+    errno = EINTR;
+    return -1;
+  }
+  unsigned reads = 0;
+};
+
+TEST(io_uring_settles_what_it_cannot_read_by_pread) {
+  if (resolve_auto_io_scheme().scheme != IoScheme::kIoUring) return;
+  const TemporaryDirectory directory;
+  const std::string path = directory / "file";
+  std::string content(70000, '\0');
+  for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 31 >> 4);
+  std::ofstream(path) << content;
+  Interruptions calls;
+  // A descriptor that the ring can't read: each of its requests fails, and pread tells why.
+  const files::File file(calls, path, O_RDONLY);
+  constexpr size_t kRequests = 300;
+  std::vector<std::byte> bytes(kRequests * 1000);
+  std::vector<ReadRequest> requests;
+  for (size_t i = 0; i < kRequests; ++i) {
+    requests.push_back({.file = &file,
+                        .offset = i == 17 ? content.size() - 4 : i % 60 * 1000,
+                        .data = bytes.data() + i * 1000,
+                        .bytes = 1000,
+                        .bytes_read = 0,
+                        .failure = {}});
+  }
+  make_io_uring_reader()->read(requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const ReadRequest& request = requests[i];
+    if (i == 17) {
+      check(request.bytes_read == 0 || request.bytes_read == 4, "bytes beyond the end were read");
+      continue;
+    }
+    check(request.bytes_read == 1000, "a read is short");
+    check(content.compare(request.offset, 1000, reinterpret_cast<const char*>(request.data), 1000) == 0,
+          "other bytes were read");
+  }
+}
+
+class OneFailedSync final : public files::FileCalls {
+ public:
+  int fdatasync(int) override {
+    if (++syncs > 1) return 0;
+    errno = EIO;
+    return -1;
+  }
+  int syncs = 0;
+};
+
+TEST(a_file_whose_sync_failed_takes_nothing_more) {
+  const TemporaryDirectory directory;
+  OneFailedSync calls;
+  files::File file(calls, directory / "file", O_RDWR | O_CREAT, {.for_the_medium = true});
+  file.write_at("some", 4, 0);
+  check_throws(ErrorKind::kStorage, "can't be brought to its medium", [&] { file.sync(); });
+  check(file.in_doubt(), "the file isn't in doubt");
+  check_throws(ErrorKind::kStorage, "only a new file can take its place", [&] { file.sync(); });
+  check_throws(ErrorKind::kStorage, "only a new file can take its place", [&] { file.write_at("x", 1, 4); });
+  check(calls.syncs == 1, "a sync was tried again");
+  char bytes[4];
+  check(file.read_at(bytes, 4, 0) == 4, "the file can't be read");
+}
+
+}  // namespace
+}  // namespace embstore::medium::testing
