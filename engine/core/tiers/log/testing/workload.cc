@@ -113,7 +113,7 @@ void Workload::restart_at(const Site& site) {
 
 void Workload::expect() {
   table_->check_rows();
-  table_->check_space();
+  check_space();
   const auto kept = table_->checkpoints->kept();
   check(kept.size() == certain_.size(), "the table has another number of checkpoints");
   auto at = certain_.begin();
@@ -149,8 +149,11 @@ class PoolWorkload final : public Workload {
  public:
   using Workload::Workload;
 
-  void expect() override {
-    Workload::expect();
+ private:
+  PoolTable& pool() { return static_cast<PoolTable&>(table()); }
+  PoolTier& tier() { return *pool().tier; }
+
+  void check_space() override {
     std::set<Slot> taken;
     for (const auto& [key, entry] : table().index.all()) taken.insert(entry.slot);
     for (const auto* accounts : {&certain(), &std::as_const(pending())}) {
@@ -160,10 +163,6 @@ class PoolWorkload final : public Workload {
     }
     pool().check_taken(taken.size() + changed_.size());
   }
-
- private:
-  PoolTable& pool() { return static_cast<PoolTable&>(table()); }
-  PoolTier& tier() { return *pool().tier; }
 
   void work() override {
     switch (below(16)) {

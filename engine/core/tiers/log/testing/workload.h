@@ -35,7 +35,7 @@ class Workload {
   void end() { table_.reset(); }
   void restart_at(const Site& site);
   // Every row is there, the space is accounted for, and the table names the right checkpoints.
-  virtual void expect();
+  void expect();
 
   // Committed. If the power goes now, all of them must be there, and some of those that are being committed or dropped.
   const Accounts& certain() const { return certain_; }
@@ -47,6 +47,7 @@ class Workload {
 
   uint64_t below(uint64_t end) { return random_() % end; }
   std::vector<int64_t> some_keys(uint64_t most);
+  virtual void check_space() { table_->check_space(); }
   // A step that is none of checkpoints.
   virtual void work() = 0;
   // Adds to an account of what is in the tier.

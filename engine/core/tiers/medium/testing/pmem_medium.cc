@@ -1,5 +1,7 @@
 #include "pmem_medium.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -25,6 +27,7 @@ constexpr size_t kWordBytes = 8;
 
 struct Mapping {
   std::string path;
+  ino_t inode;  // a file may be renamed, and another may get its name
   std::byte* address;
   std::string durable;
 };
@@ -41,7 +44,7 @@ struct State {
   bool leaves_out_drains GUARDED_BY(mutex) = false;
   std::vector<Mapping> mappings GUARDED_BY(mutex);
   // What was durable of files that were mapped before: a process that ends doesn't drain what it wrote.
-  std::map<std::string, std::string> unmapped GUARDED_BY(mutex);
+  std::map<ino_t, std::string> unmapped GUARDED_BY(mutex);
   std::vector<Range> undrained GUARDED_BY(mutex);  // written and flushed
   std::vector<Noted> notes GUARDED_BY(mutex);
   std::function<void()> before_call;
@@ -82,6 +85,11 @@ std::unique_ptr<State> state;
 bool is_in(const std::string& directory, const std::string& path) {
   return fs::path(path).parent_path() == fs::path(directory);
 }
+ino_t inode_of(const std::string& path) {
+  struct stat status{};
+  check(stat(path.c_str(), &status) == 0, path + " can't be looked at");
+  return status.st_ino;
+}
 std::string bytes_of(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
@@ -103,9 +111,10 @@ void* map_file(const char* path, size_t length, int flags, mode_t mode, size_t* 
   if (address == nullptr) return nullptr;
   const MutexLock lock(state->mutex);
   *is_pmem = state->is_pmem ? 1 : 0;
-  Mapping mapping{path, static_cast<std::byte*>(address),
+  Mapping mapping{path, inode_of(path), static_cast<std::byte*>(address),
                   std::string(static_cast<const char*>(address), *mapped)};
-  const auto before = state->unmapped.find(path);
+  if ((flags & LibPmem::kFileExcl) != 0) state->unmapped.erase(mapping.inode);  // of a file that was removed
+  const auto before = state->unmapped.find(mapping.inode);
   if (before != state->unmapped.end() && before->second.size() == *mapped) mapping.durable = before->second;
   state->mappings.push_back(std::move(mapping));
   return address;
@@ -117,7 +126,7 @@ int unmap(void* address, size_t length) {
     std::erase_if(state->mappings, [address](Mapping& mapping) {
       if (mapping.address != address) return false;
       state->mutex.assert_held();
-      state->unmapped[mapping.path] = std::move(mapping.durable);
+      state->unmapped[mapping.inode] = std::move(mapping.durable);
       return true;
     });
     std::erase_if(state->undrained, [&](const Range& range) {
@@ -220,11 +229,13 @@ void PmemMedium::cut(const std::string& from, const std::string& to, uint64_t pe
       write_left(mapping.path, mapping.durable, reinterpret_cast<const char*>(mapping.address));
     }
   }
-  for (const auto& [path, durable] : state->unmapped) {
-    if (!is_in(from, path) || are_mapped.contains(path) || !fs::exists(path)) continue;
+  for (const auto& entry : fs::directory_iterator(from)) {
+    const std::string path = entry.path().string();
+    const auto found = state->unmapped.find(inode_of(path));
+    if (found == state->unmapped.end() || are_mapped.contains(path)) continue;
     std::string now = bytes_of(path);
-    now.resize(durable.size());
-    write_left(path, durable, now.data());
+    now.resize(found->second.size());
+    write_left(path, found->second, now.data());
   }
 }
 
