@@ -1,4 +1,4 @@
-"""The tiers of the log alone, in pools and files: native tests, which also kill, starve and race them, and cut their power."""
+"""The tiers of the log, in pools and files: native tests, which also kill, starve and race them."""
 
 import pytest
 from native_programs import SANITIZERS, build, run

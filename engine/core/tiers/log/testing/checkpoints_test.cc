@@ -112,7 +112,8 @@ TEST(a_pending_checkpoint_is_nothing_to_the_next_process) {
       table->checkpoint();
       table->write(500, 1000, 2);
       table->begin();
-      check(table->checkpoints->has_pending() && table->kept() == std::vector<uint64_t>{1}, "it isn't pending");
+      check(table->checkpoints->has_pending() && table->kept() == std::vector<uint64_t>{1},
+            "it isn't pending");
       table->reopen(pending);
       check(table->kept() == std::vector<uint64_t>{1} && !table->checkpoints->has_pending(),
             "it became a checkpoint");

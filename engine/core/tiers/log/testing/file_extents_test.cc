@@ -8,8 +8,8 @@
 #include <string>
 #include <thread>
 
-#include "table.h"
 #include "files/file.h"
+#include "table.h"
 
 namespace embstore::log::testing {
 namespace {

@@ -106,11 +106,11 @@ TEST(files_that_are_damaged_or_not_ours_are_refused_by_name) {
     refused(manifest, "is truncated or damaged: it has " + std::to_string(end - 1) + " bytes",
             [&] { fs::resize_file(manifest, end - 1); });
     refused(rows, "is missing, and ", [&] { fs::remove(rows); });
-    refused(rows, site.is_pool ? "is truncated: it has 8192 bytes of " : "has room for 102 records and 8192 bytes",
+    refused(rows,
+            site.is_pool ? "is truncated: it has 8192 bytes of " : "has room for 102 records and 8192 bytes",
             [&] { fs::resize_file(rows, 2 * medium::kBlockBytes); });
-    refused(rows, "is another file than the one that the checkpoints beside it are of", [&] {
-      fs::copy(one_of(other), rows, fs::copy_options::overwrite_existing);
-    });
+    refused(rows, "is another file than the one that the checkpoints beside it are of",
+            [&] { fs::copy(one_of(other), rows, fs::copy_options::overwrite_existing); });
     refused(site.manifest(2), "is of another table than the checkpoints beside it",
             [&] { fs::copy(other.manifest(2), site.manifest(2)); });
     tested_case() = medium;

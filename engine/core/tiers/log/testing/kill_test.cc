@@ -126,15 +126,14 @@ void kill_processes(const Site& site) {
     check_what_is_left(site, shared);
   }
   tested_case() = medium;
-  check(site.is_pool || compacted > kKills / 4, "hardly anything was compacted: " + std::to_string(compacted));
+  check(site.is_pool || compacted > kKills / 4,
+        "hardly anything was compacted: " + std::to_string(compacted));
   check(shared.committed > static_cast<uint64_t>(kKills), "hardly any checkpoint was made");
   std::printf("%d kills, %lld files compacted, %llu checkpoints\n", kKills, static_cast<long long>(compacted),
               static_cast<unsigned long long>(shared.committed.load()));
   munmap(memory, sizeof(Shared));
 }
-TEST(killed_processes_leave_every_checkpoint_whole) {
-  on_both_media(kill_processes);
-}
+TEST(killed_processes_leave_every_checkpoint_whole) { on_both_media(kill_processes); }
 
 }  // namespace
 }  // namespace embstore::log::testing

@@ -37,7 +37,8 @@ TEST(a_pool_grows_and_keeps_what_it_has) {
                [&] { PoolTable(directory / "var", kLayout, 99000); });
   // What no checkpoint needs is made anew, shorter or not.
   PoolTable(directory / "var", kLayout, 100100).checkpoints->drop_all();
-  check(PoolTable(directory / "var", kLayout, 1000).tier->slot_count() < 5000, "an old pool without rows stays");
+  check(PoolTable(directory / "var", kLayout, 1000).tier->slot_count() < 5000,
+        "an old pool without rows stays");
 }
 
 TEST(a_file_is_as_long_as_was_asked_for) {

@@ -251,8 +251,7 @@ TEST(a_checkpoint_whose_commit_failed_keeps_its_slots_until_it_is_certainly_gone
   pool.write(keys_from(0, 100), 1);
   const uint64_t number = pool.begin();
   failing.left = 3;  // a write, a sync, a naming
-  check_throws(ErrorKind::kStorage, "can't be brought to its medium",
-               [&] { pool.commit(number); });
+  check_throws(ErrorKind::kStorage, "can't be brought to its medium", [&] { pool.commit(number); });
   pool.erase(keys_from(0, 100));
   pool.check_taken(100);
   failing.left = 0;  // the sync of the directory
@@ -273,8 +272,7 @@ TEST(a_checkpoint_whose_commit_failed_keeps_its_slots_until_it_is_certainly_gone
   pool.write(keys_from(0, 100), 2);
   const uint64_t next = pool.begin();
   failing.left = 3;
-  check_throws(ErrorKind::kStorage, "can't be brought to its medium",
-               [&] { pool.commit(next); });
+  check_throws(ErrorKind::kStorage, "can't be brought to its medium", [&] { pool.commit(next); });
   pool.erase(keys_from(0, 100));
   failing.left = 0;
   pool.checkpoints->drop_pending();

@@ -24,7 +24,11 @@ struct Cuts {
   std::string first_fault;
 };
 
-enum class Rows { kInPmem, kInPageCache, kInFiles };  // a pool on persistent memory, one of a plain file, or files
+enum class Rows {
+  kInPmem,
+  kInPageCache,
+  kInFiles
+};  // a pool on persistent memory, one of a plain file, or files
 
 // How seldom the power goes at a call; in commits and drops; and between steps.
 struct Odds {

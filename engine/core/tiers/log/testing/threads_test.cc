@@ -211,7 +211,8 @@ std::optional<Versions> make_checkpoint(Shared& shared, bool gives_up) {
   }
   if (shared.pool != nullptr) {
     const auto wrote = [&](const auto& of) { return of == number; };
-    while (!std::all_of(shared.written_for.begin(), shared.written_for.end(), wrote)) std::this_thread::yield();
+    while (!std::all_of(shared.written_for.begin(), shared.written_for.end(), wrote))
+      std::this_thread::yield();
     for (size_t w = 0; w < kWriters; ++w) {
       for (int64_t i = 0; i < kRowsForACheckpoint; ++i) {
         versions.emplace(key_for_checkpoint(w, i), static_cast<int64_t>(number));
@@ -270,8 +271,9 @@ void run(Site site, uint64_t checkpoints) {
   }
   shared.stop = true;
   threads.clear();
-  check(shared.rows_read > 0 && (shared.files == nullptr || shared.files->detailed_stats().compacted_files > 0),
-        "the threads did nothing");
+  check(
+      shared.rows_read > 0 && (shared.files == nullptr || shared.files->detailed_stats().compacted_files > 0),
+      "the threads did nothing");
   table->check_space();
   const Versions versions = index.versions();
   check(table->rows().stats().rows == versions.size(), "the tier counts other rows");

@@ -19,7 +19,8 @@ void Workload::open() {
   std::vector<uint64_t> numbers;
   for (const auto& [number, account] : certain_) numbers.push_back(number);
   check(table_->kept() == numbers, "other checkpoints are kept than were committed");
-  check(table_->checkpoints->awaits_restore() == !numbers.empty(), "checkpoints are awaited that aren't there");
+  check(table_->checkpoints->awaits_restore() == !numbers.empty(),
+        "checkpoints are awaited that aren't there");
 }
 
 void Workload::step() {
