@@ -24,10 +24,10 @@ void rows_of_a_size_come_back(const Site& site, const RowLayout& layout) {
   table->write(500, 500, 8);
   table->write(900, 300, 9);  // 100 of them again
   table->check_rows();
-  table->erase(keys);
+  table->erase(keys);  // of which 512, 729 and 1000 were written again
   table->erase(600, 100);
   table->check_rows();
-  check(table->index.size() == 600 && table->rows().stats().row_bytes == layout.row_bytes(),
+  check(table->index.size() == 597 && table->rows().stats().row_bytes == layout.row_bytes(),
         "the tier counts other rows");
   table->check_space();
   table->restore(1);
@@ -74,12 +74,14 @@ TEST(the_number_of_reused_places_tells_of_reuse) {
   on_both_media([](const Site& site) {
     Site of = site;
     of.slots = 6000;
+    of.options.file_bytes = 16 << 10;
     const std::unique_ptr<Table> table = of.open();
     table->write(0, 1500, 1);
     const uint64_t before = table->rows().reused_places();
     table->write(1500, 1500, 1);
     check(table->rows().reused_places() == before, "fresh places count as reused");
-    for (int64_t version = 2; version < (site.is_pool ? 4 : 10); ++version) table->write(0, 1500, version);
+    // The places of a file that went are at rest until many have gone.
+    for (int64_t version = 2; version < (site.is_pool ? 4 : 80); ++version) table->write(0, 1500, version);
     check(table->rows().reused_places() != before, "a reused place isn't told of");
   });
 }

@@ -321,14 +321,25 @@ TEST(threads_on_files_with_a_compaction_thread) {
 // Of a slot that two take the last references from at once, one must free it, and only one.
 TEST(every_slot_is_freed_once) {
   const TemporaryDirectory directory;
-  PoolTable pool(directory / "var", kLayout, 2000);
-  for (uint64_t number = 1; number <= 300; ++number) {
+  UnwaitingCalls calls;
+  PoolTable pool(directory / "var", kLayout, 2000, libpmem(), calls);
+  for (uint64_t number = 1; number <= 1000; ++number) {
     pool.write(0, 1000, static_cast<int64_t>(number));
     pool.checkpoint();
+    std::vector<Place> places = pool.index.places();
+    // In the order in which a drop comes by: the last slots first.
+    std::sort(places.begin(), places.end(), [](auto a, auto b) { return a.slot > b.slot; });
+    pool.index.clear();
+    std::atomic<bool> is_dropping{false};
     {
-      const std::jthread dropping([&] { pool.checkpoints->drop(number); });
-      for (int64_t first = 0; first < 1000; first += 10) pool.erase(first, 10);
+      const std::jthread dropping([&] {
+        is_dropping = true;
+        pool.tier->drop_checkpoint(number);
+      });
+      while (!is_dropping) std::this_thread::yield();
+      pool.tier->erase(places);
     }
+    pool.checkpoints->drop(number);
     pool.check_taken(0);
   }
 }
