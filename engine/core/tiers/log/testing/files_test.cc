@@ -105,7 +105,7 @@ TEST(files_that_are_damaged_or_not_ours_are_refused_by_name) {
     }
     refused(manifest, "is truncated or damaged: it has " + std::to_string(end - 1) + " bytes",
             [&] { fs::resize_file(manifest, end - 1); });
-    refused(rows, "is missing, and ", [&] { fs::remove(rows); });
+    refused(rows, "is missing, and a checkpoint needs it", [&] { fs::remove(rows); });
     refused(rows,
             site.is_pool ? "is truncated: it has 8192 bytes of " : "has room for 102 records and 8192 bytes",
             [&] { fs::resize_file(rows, 2 * medium::kBlockBytes); });
