@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from pmemlab.devices import DeviceModel
 
-__all__ = ["AS_HERE", "Placement", "add_placements", "load_placement"]
+__all__ = [
+    "AS_HERE",
+    "Placement",
+    "Placements",
+    "add_placements",
+    "load_placement",
+    "load_placements",
+]
 
 AS_HERE: Final = "here"
 """In the place of a device: the tier is what it is on this computer."""
@@ -41,6 +49,31 @@ def add_placements(parser: argparse.ArgumentParser) -> None:
         "--paced",
         metavar="DEVICE,...",
         help="let the tiers take as long as on these",
+    )
+
+
+@dataclass(frozen=True)
+class Placements:
+    """What `add_placements`' options say. paced: None where tiers are left as they are."""
+
+    predict: tuple[Placement, ...]
+    here: Placement
+    paced: Placement | None
+
+
+def load_placements(arguments: argparse.Namespace) -> Placements:
+    """Of a command line with `add_placements` and `add_storage`.
+
+    Raises LabError, which names the option.
+    """
+
+    def load(option: str, text: str) -> Placement:
+        return load_placement(option, text, arguments.storage_type, arguments.direct_io)
+
+    return Placements(
+        predict=tuple(load("--predict", text) for text in arguments.predict),
+        here=() if arguments.here is None else load("--here", arguments.here),
+        paced=None if arguments.paced is None else load("--paced", arguments.paced),
     )
 
 

@@ -25,6 +25,8 @@ from pmemlab.workloads.evidence import (
 )
 from pmemlab.workloads.hashing import splitmix64
 from pmemlab.workloads.keeping import Keeping, Resumed, tell_resumed, tell_trained
+from pmemlab.workloads.placements import Placement
+from pmemlab.workloads.predicting import Predicting
 from pmemlab.workloads.run import ColdRows, PlainCount, Progress, Run
 from pmemlab.workloads.synthetic import draw_ranks
 
@@ -74,6 +76,8 @@ def train(
     keeping: Keeping | None = None,
     checksums_every: int | None = None,
     compared_with: Rows | None = None,
+    placements: Sequence[Placement] = (),
+    here: Placement = (),
     progress: Progress = lambda _step, _loss: None,
 ) -> tuple[Run, Rows]:
     """Train, and return what happened and what was learnt.
@@ -81,11 +85,13 @@ def train(
     restore: a save to go on from. save: where to save in the end. stop_after: so many batches from
     the very first. keeping: saves on the way, the newest of which it goes on from. checksums_every:
     steps between two that have a checksum, beside the last. compared_with: what the rows must be,
-    by a run of the same batches.
+    by a run of the same batches. placements: devices that the timed steps are predicted on. here:
+    what the tiers are on, where that is known.
 
-    Raises EmbStoreError where the engine refuses.
+    Raises EmbStoreError where the engine refuses, LabError for a device that can't do what the run
+    did, or where rows can't be looked for.
     """
-    with _tables(storage, options) as tables:
+    with _tables(storage, options) as tables, contextlib.ExitStack() as recording:
         first = es.restore(restore, tables) if restore else 0
         if keeping:
             first = keeping.restore(tables)
@@ -95,9 +101,16 @@ def train(
             tell_resumed(Resumed(first, checksums[first]))
         batches = _Batches(options)
         last = min(stop_after or batches.count, batches.count)
+        # The skewed batches are timed, where there are any; the first batch of all warms up.
+        timed_from = max(first + 1, batches.meeting)
+        if timed_from >= last:
+            timed_from = min(first + 1, last - 1)
         losses: list[float] = []
         lookup_seconds = 0.0
         looked_up = 0
+        predicting = (
+            recording.enter_context(Predicting(tables, placements, here)) if placements else None
+        )
         started = time.perf_counter()
         for index in range(first, last):
             total = 0.0
@@ -120,9 +133,17 @@ def train(
                 paused = time.perf_counter()
                 checksums[index + 1] = checkpoint_sha256(index + 1, tables)
                 started += time.perf_counter() - paused
-            if len(losses) == 1:
+            if index + 1 == timed_from:
+                if predicting:
+                    predicting.reset()
                 started = time.perf_counter()
         seconds = max(time.perf_counter() - started, 1e-9)
+        recording.close()
+        ids = options.tables * options.batch_size
+        timed_steps = last - timed_from
+        as_here, *predictions = (
+            predicting.predictions(seconds, timed_steps, ids * timed_steps) if predicting else [{}]
+        )
         for variable in tables:
             variable.drain()
         # Once: it reads every row, those on a disk too.
@@ -135,7 +156,6 @@ def train(
         plain = _compare_with_plain_count(exports, batches, last)
         if save:
             es.save(save, tables, last)
-    ids = options.tables * options.batch_size
     run = Run(
         storage_type=storage.storage_type.name,
         first_step=first,
@@ -146,13 +166,16 @@ def train(
         auc=None,
         held_out_rows=0,
         train_seconds=seconds,
-        samples_per_s=ids * max(last - first - 1, 1) / seconds,
+        samples_per_s=ids * timed_steps / seconds,
         lookups_per_s=looked_up / lookup_seconds if lookup_seconds else 0.0,
         state_sha256=state,
         tables=evidence,
         cold=cold,
         plain=plain,
         checksums=checksums,
+        devices=[device.name if device else None for device in storage.tier_devices()],
+        step_ms=as_here.get("step_ms", {}),
+        predictions=predictions,
     )
     return run, learnt
 
@@ -191,8 +214,8 @@ class _Batches:
 
     def __init__(self, options: TableOptions) -> None:
         self.options = options
-        self._meeting = -(-options.rows // options.batch_size)
-        self.count = self._meeting + options.steps
+        self.meeting = -(-options.rows // options.batch_size)
+        self.count = self.meeting + options.steps
         self._orders = [
             np.random.default_rng((options.seed, table)).permutation(options.rows)
             for table in range(options.tables)
@@ -201,7 +224,7 @@ class _Batches:
     def keys(self, table: int, index: int) -> Keys:
         """int64, of `batch_size` or, in the last batch that meets keys, fewer."""
         options = self.options
-        if index < self._meeting:
+        if index < self.meeting:
             ranks = self._orders[table][
                 index * options.batch_size : (index + 1) * options.batch_size
             ]

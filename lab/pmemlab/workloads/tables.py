@@ -6,6 +6,7 @@ import argparse
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,10 +19,12 @@ from pmemlab.workloads.command_line import (
     print_runs,
     storage_option,
 )
+from pmemlab.workloads.placements import add_placements, load_placements
 from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN
 
 if TYPE_CHECKING:
     import embstore as es
+    from pmemlab.workloads.placements import Placements
     from pmemlab.workloads.run import Run
     from pmemlab.workloads.table_training import Rows
 
@@ -101,6 +104,7 @@ def argument_parser() -> argparse.ArgumentParser:
     saves.add_argument(
         "--stop-after", type=positive, metavar="N", help="batches from the very first"
     )
+    add_placements(parser)
     parser.add_argument(
         "--json", action="store_true", help="print one JSON document instead of a summary"
     )
@@ -121,10 +125,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         subject = _subject(arguments)
+        placements = load_placements(arguments)
+        if placements.paced is not None:
+            subject = replace(subject, devices=placements.paced)
         reference = learnt = None
         if arguments.reference:
             reference, learnt = _train(storage_option(arguments.reference), arguments)
-        run, _ = _train(subject, arguments, learnt, is_subject=True)
+        run, _ = _train(subject, arguments, learnt, placements, is_subject=True)
     except (EmbStoreError, LabError) as error:
         print(f"tables: {error}", file=sys.stderr)
         return 2
@@ -139,8 +146,11 @@ def _subject(arguments: argparse.Namespace) -> es.StorageOption:
     is_known = arguments.storage_type in es.StorageType.__members__
     options: dict[str, Any] = {"cache_strategy": es.CacheStrategy[arguments.cache_strategy]}
     kinds = TIER_KINDS[es.StorageType[arguments.storage_type]] if is_known else ()
-    if arguments.ssdhash_buffer is not None and TierKind.SSDHASH in kinds:
-        options["ssdhash_option"] = es.SSDHashOption(buffer_bytes=arguments.ssdhash_buffer)
+    if TierKind.SSDHASH in kinds:
+        ssdhash = es.SSDHashOption(direct_io=arguments.direct_io)
+        if arguments.ssdhash_buffer is not None:
+            ssdhash = replace(ssdhash, buffer_bytes=arguments.ssdhash_buffer)
+        options["ssdhash_option"] = ssdhash
     return storage_option(
         arguments.storage_type, arguments.storage_path, arguments.storage_size, **options
     )
@@ -150,6 +160,7 @@ def _train(
     storage: es.StorageOption,
     arguments: argparse.Namespace,
     compared_with: Rows | None = None,
+    placements: Placements | None = None,
     *,
     is_subject: bool = False,
 ) -> tuple[Run, Rows]:
@@ -182,6 +193,8 @@ def _train(
             else None,
             checksums_every=checksums_every,
             compared_with=compared_with,
+            placements=placements.predict if placements else (),
+            here=placements.here if placements else (),
             progress=bar.show,
         )
 

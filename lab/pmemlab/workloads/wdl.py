@@ -23,14 +23,14 @@ from pmemlab.workloads.command_line import (
 )
 from pmemlab.workloads.criteo import CriteoSource
 from pmemlab.workloads.criteo_file import write_raw
-from pmemlab.workloads.placements import add_placements, load_placement
+from pmemlab.workloads.placements import add_placements, load_placements
 from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN, SyntheticSource
 from pmemlab.workloads.wide_and_deep import DENSE_LIBRARIES
 
 if TYPE_CHECKING:
     from embstore.options import StorageOption
     from pmemlab.workloads.model_keeping import ModelKeeping
-    from pmemlab.workloads.placements import Placement
+    from pmemlab.workloads.placements import Placements
     from pmemlab.workloads.run import Run
 
 SYNTHETIC: Final = "synthetic"
@@ -165,13 +165,9 @@ def _run(source: Source, arguments: argparse.Namespace) -> int:
             arguments.storage_size,
             ssdhash_option=es.SSDHashOption(direct_io=True) if arguments.direct_io else None,
         )
-        placements = _placements(arguments, "--predict", arguments.predict)
-        here: Placement = ()
-        if arguments.here is not None:
-            (here,) = _placements(arguments, "--here", [arguments.here])
-        if arguments.paced is not None:
-            (devices,) = _placements(arguments, "--paced", [arguments.paced])
-            subject = replace(subject, devices=devices)
+        placements = load_placements(arguments)
+        if placements.paced is not None:
+            subject = replace(subject, devices=placements.paced)
         if keeping:
             subject = keeping.durable(subject)
         reference = storage_option(arguments.reference) if arguments.reference else None
@@ -181,7 +177,7 @@ def _run(source: Source, arguments: argparse.Namespace) -> int:
             if reference
             else None
         )
-        run = _train(subject, source, arguments, keeping, placements=placements, here=here)
+        run = _train(subject, source, arguments, keeping, placements=placements)
     except (DataError, EmbStoreError, KeptModelError, LabError) as error:
         print(f"wdl: {error}", file=sys.stderr)
         return 2
@@ -191,14 +187,6 @@ def _run(source: Source, arguments: argparse.Namespace) -> int:
     facts = {"workload": "wdl", arguments.dense: version(arguments.dense)}
     print_runs(arguments, run, reference_run, facts, _summary)
     return 0
-
-
-def _placements(
-    arguments: argparse.Namespace, option: str, texts: Sequence[str]
-) -> list[Placement]:
-    return [
-        load_placement(option, text, arguments.storage_type, arguments.direct_io) for text in texts
-    ]
 
 
 def _source(arguments: argparse.Namespace, folder: Path) -> Source:
@@ -226,8 +214,7 @@ def _train(
     keeping: ModelKeeping | None = None,
     *,
     checksums_every: int | None = None,
-    placements: Sequence[Placement] = (),
-    here: Placement = (),
+    placements: Placements | None = None,
 ) -> Run:
     from pmemlab.workloads.training import train
     from pmemlab.workloads.wide_and_deep.tables import EmbeddingTables, ModelOptions
@@ -252,8 +239,8 @@ def _train(
             checksums_every=checksums_every,
             fill=fill,
             warm_up_steps=arguments.warm_up_steps,
-            placements=placements,
-            here=here,
+            placements=placements.predict if placements else (),
+            here=placements.here if placements else (),
             progress=bar.show,
         )
 
