@@ -39,6 +39,7 @@ __all__ = [
     "ProvisionStep",
     "Requirements",
     "SolidStateDisk",
+    "StandsFor",
     "Topology",
     "load_topology",
     "topology_names",
@@ -97,6 +98,21 @@ class SolidStateDisk(Document):
     """
 
     path: AbsolutePath
+
+
+@dataclass(frozen=True)
+class StandsFor(Document):
+    """The devices that a machine's emulated media stand for, by the names of `pmemlab devices`.
+
+    The rates of its runs are modelled on these. dram: its DRAM, or that of such a machine without
+    persistent memory. pmem: its persistent memory. ssd: its solid-state disk. memory: what its
+    kernel takes for memory, where that isn't DRAM. Default, of each: there is none.
+    """
+
+    dram: Text = ""
+    pmem: Text = ""
+    ssd: Text = ""
+    memory: Text = ""
 
 
 @dataclass(frozen=True)
@@ -167,6 +183,7 @@ class Topology(Document, aliases={"memory_bytes": "memory"}, extra=("like",)):
     environment: of every command that is run in the machine. Default: none.
     pmem: where the persistent memory is. Default: nowhere.
     ssd: where the solid-state disk is. Default: there is none.
+    stands_for: devices whose rates are modelled. Default: none.
     """
 
     name: Text
@@ -185,6 +202,7 @@ class Topology(Document, aliases={"memory_bytes": "memory"}, extra=("like",)):
     environment: Mapping[str, Annotated[str, Must("text in quotes")]] = field(default_factory=dict)
     pmem: PersistentMemory = field(default_factory=PersistentMemory)
     ssd: SolidStateDisk | None = None
+    stands_for: StandsFor = field(default_factory=StandsFor)
 
     def check(self) -> None:
         _check(self)

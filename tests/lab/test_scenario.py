@@ -198,11 +198,6 @@ def test_the_memory_of_this_computer_is_taken_out_of_predictions(tmp_path: Path)
         ("[here, here, here]", "[here]", r"predict_on\[1\]: .* has 3 tiers"),
         ("[here, here, here]", "here", "predict_on: must be lists of devices"),
         ("[here, here, here]", "[mine.yaml, here, here]", r"predict_on\[1\]: .*mine.yaml"),
-        (
-            "predict_on",
-            "workload: {name: tables}\npredict_on",
-            "predict_on: workload tables doesn't say",
-        ),
         ("predict_on", "workload: {arguments: {predict: x}}\npredict_on", "is set by the runner"),
     ],
 )

@@ -117,6 +117,11 @@ class Prices(Document, context=("path",)):
         known = ", ".join(machine.name for machine in self.machines)
         raise PriceFileError(f"{self.path}: machines: there is no {name}; there are {known}")
 
+    def cheapest_with(self, devices: Collection[str]) -> MachineShape | None:
+        """That holds all of these devices; None where none does."""
+        fit = [machine for machine in self.machines if all(map(machine.holding_of, devices))]
+        return min(fit, key=lambda machine: machine.usd_per_hour, default=None)
+
     def of(self, names: Collection[str] | None) -> Prices:
         """With these machines alone; None: all."""
         if names is None:

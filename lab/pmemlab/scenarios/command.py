@@ -19,6 +19,7 @@ __all__ = [
     "WORKLOADS",
     "cut_command",
     "saving_command",
+    "storage_command",
     "takes_option",
     "workload_command",
 ]
@@ -46,7 +47,7 @@ def workload_command(
     scenario's topology says. restored_folder: in the machine, with a save to go on from.
     kept_folder: in the machine, with what a run that was cut has kept.
     """
-    argv = _command(scenario, storage_type, python, topology)
+    argv = storage_command(scenario, storage_type, python, topology)
     argv += ["--reference", scenario.expect.identical_to, *_predicted_on(scenario, storage_type)]
     if restored_folder is not None:
         argv += ["--restore", restored_folder]
@@ -61,7 +62,7 @@ def cut_command(
     """Return the command of a run that will be cut: as the last, but without the yardstick, which
     nobody would see.
     """
-    argv = _command(scenario, storage_type, python, topology)
+    argv = storage_command(scenario, storage_type, python, topology)
     return [*argv, "--kept-in", kept_folder, *scenario.workload.argv()]
 
 
@@ -79,12 +80,15 @@ def saving_command(scenario: Scenario, python: str, topology: Topology, folder: 
     """
     saved_on = scenario.saved_on
     assert saved_on is not None
-    argv = _command(scenario, saved_on.storage_type, python, topology)
+    argv = storage_command(scenario, saved_on.storage_type, python, topology)
     argv += ["--save", folder, "--stop-after", str(saved_on.batches)]
     return argv + scenario.workload.argv()
 
 
-def _command(scenario: Scenario, storage_type: str, python: str, topology: Topology) -> list[str]:
+def storage_command(
+    scenario: Scenario, storage_type: str, python: str, topology: Topology
+) -> list[str]:
+    """Return the command with what the engine is given, without the workload's arguments."""
     workload = scenario.workload
     argv = [python, "-m", f"pmemlab.workloads.{workload.name}", "--json"]
     argv += ["--storage-type", storage_type]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pmemlab.schema import (
     YAML_SUFFIXES,
@@ -30,6 +30,7 @@ __all__ = [
     "SSD",
     "Expectations",
     "PowerCuts",
+    "Rated",
     "RowPlacement",
     "SavedOn",
     "Scenario",
@@ -103,6 +104,23 @@ class Storage(Document, aliases={"size_bytes": "size"}):
     size_bytes: Annotated[tuple[int, ...], Parsed(_sizes)] = ()
 
 
+_Options: TypeAlias = Annotated[Mapping[str, Any], Must("a mapping of options")]
+
+
+@dataclass(frozen=True)
+class Rated(Document):
+    """How a workload is run where it takes no emulated machine's time.
+
+    Small tables lie in a processor's caches, where no device shows.
+
+    rows_times: how many times as many rows the tables then have, and tiers room for. Required.
+    arguments: options that differ. Required.
+    """
+
+    rows_times: Count
+    arguments: _Options
+
+
 @dataclass(frozen=True)
 class Workload(Document):
     """What is run in the machine.
@@ -110,14 +128,14 @@ class Workload(Document):
     name: a module of `pmemlab.workloads`. Default: wdl.
     arguments: option -> value, as on its command line without the dashes; true for one that takes
         no value. Default: none.
+    rated: how it is run on this computer, so that its rate can be modelled. Default: it isn't.
 
-    In a scenario's file it may be a name: then both are in workloads/NAME.yaml beside that file.
+    In a scenario's file it may be a name: then these are in workloads/NAME.yaml beside that file.
     """
 
     name: Text = "wdl"
-    arguments: Annotated[Mapping[str, Any], Must("a mapping of options")] = field(
-        default_factory=dict
-    )
+    arguments: _Options = field(default_factory=dict)
+    rated: Rated | None = None
 
     def argv(self) -> list[str]:
         argv = []

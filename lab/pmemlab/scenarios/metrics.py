@@ -24,6 +24,7 @@ from pmemlab.machines.protocol import Accelerator, Kind
 
 __all__ = [
     "AUC",
+    "DRAM_RATIO",
     "FIRST_TIER_BYTES",
     "FIRST_TIER_SHARE",
     "HIT_RATE",
@@ -54,6 +55,8 @@ FIRST_TIER_SHARE: Final = "first_tier_share"
 """Of all rows in the end, the share that was in the first tier."""
 STEP_MS: Final = "step_ms."
 """Before the name of a part of a step: `compute`, `tier0`, `tier1`, ... They add up to the step."""
+DRAM_RATIO: Final = "dram_ratio"
+"""Of a rate, to that of the same workload with all rows in DRAM."""
 PREDICTED: Final = "modelled_"
 """Before the name of what a run would have had with its tiers on `devices`. Without it, a number
 whose kind is `modelled` is of a run that was paced: its tiers really took so long."""

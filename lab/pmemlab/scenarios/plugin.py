@@ -253,10 +253,17 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     return session.choices_for_people() if session is not None else []
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    from pmemlab.scenarios.xdist import is_worker
+
     scenarios = session.config.stash.get(_SESSION, None)
     if scenarios is not None:
-        scenarios.close()
+        try:
+            if exitstatus != pytest.ExitCode.INTERRUPTED and not is_worker(session.config):
+                with _ActivityLine(session.config) as line:
+                    scenarios.model_rates(line.show)
+        finally:
+            scenarios.close()
         _tell_controller(session.config, scenarios)
 
 
@@ -301,6 +308,8 @@ def _summarize(
     # A log has no width of its own.
     width = _LOG_WIDTH if not reporter.isatty() else shutil.get_terminal_size().columns
     reporter.write_line(found.tables(width))
+    for why in found.without_rate:
+        reporter.write_line(f"no rate: {why}", yellow=True)
     reporter.write_line("")
     files = found.written_files()
     for path in files:

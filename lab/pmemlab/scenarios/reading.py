@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from embstore.options import TIER_KINDS, StorageType
 from pmemlab.errors import LabError
@@ -86,10 +87,6 @@ def _check(scenario: Scenario) -> None:
         _check_disk("saved_on.storage_type", [saved_as], Storage(), machine)
     if scenario.power_cuts:
         _check_power_cuts(scenario.power_cuts.kept_on, scenario)
-    if scenario.predict_on and not takes_option(workload, "--predict"):
-        raise FieldError(
-            f"workload {workload.name} doesn't say what it did with rows", "predict_on"
-        )
     for number, names in enumerate(scenario.predict_on):
         for storage_type in types:
             try:
@@ -176,13 +173,21 @@ def _check_workload(workload: Workload) -> None:
     if workload.name not in WORKLOADS:
         there = ", ".join(WORKLOADS)
         raise FieldError(f"{workload.name!r} is no workload; there are {there}", "name")
-    for option in workload.arguments:
+    _check_arguments("arguments", workload.name, workload.arguments)
+    if workload.rated is not None:
+        arguments = {**workload.arguments, **workload.rated.arguments}
+        _check_arguments("rated.arguments", workload.name, arguments)
+
+
+def _check_arguments(field: str, name: str, arguments: Mapping[str, Any]) -> None:
+    for option in arguments:
         if f"--{option}" in _RUNNERS_OPTIONS:
-            raise FieldError("is set by the runner; see storage, expect", f"arguments.{option}")
+            raise FieldError("is set by the runner; see storage, expect", f"{field}.{option}")
+    argv = Workload(name, arguments).argv()
     # The workload's own parser judges here rather than minutes later in a machine.
     try:
-        _, unknown = WORKLOADS[workload.name].argument_parser().parse_known_args(workload.argv())
+        _, unknown = WORKLOADS[name].argument_parser().parse_known_args(argv)
     except argparse.ArgumentError as error:
-        raise FieldError(str(error), "arguments") from error
+        raise FieldError(str(error), field) from error
     if unknown:
-        raise FieldError(f"{workload.name} does not take {shlex.join(unknown)}", "arguments")
+        raise FieldError(f"{name} does not take {shlex.join(unknown)}", field)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pmemlab.scenarios.rows import ResultRow
+from pmemlab.scenarios.rows import ResultRow, modelled_beside, rate_cells
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,22 +18,29 @@ def tables(rows: Sequence[ResultRow], width: int) -> str:
     """Return a table of measured and modelled rates and one of runs without, where there are any.
 
     Both are at most `width` columns wide. A rate of emulated media has no digits anywhere: somebody
-    would compare them.
+    would compare them. In its place stands what was modelled on the devices that they stand for.
     """
     from rich.console import Console
 
     text = io.StringIO()
     console = Console(file=text, width=width, color_system=None, highlight=False)
-    rated = [row for row in rows if row.has_rates]
+    works = [row for row in rows if not row.has_rates]
+    modelled = modelled_beside(works, rows)
+    rated = [row for row in rows if row.has_rates and row not in modelled.values()]
     if rated:
         console.print("rates, of real media or modelled devices:\n")
         console.print(_rates(rated))
-    works = [row for row in rows if not row.has_rates]
     if works:
         if rated:
             console.print()
-        console.print("works, on emulated media whose rates would say nothing:\n")
-        console.print(_works(works))
+        if modelled:
+            console.print(
+                "works; samples/s are modelled on the devices that the emulated media stand for, "
+                "USD/h is of the cheapest machine that holds them:\n"
+            )
+        else:
+            console.print("works, on emulated media whose rates would say nothing:\n")
+        console.print(_works(works, modelled))
     return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
 
 
@@ -60,13 +67,25 @@ def _rates(rows: Sequence[ResultRow]) -> Table:
     return grid
 
 
-def _works(rows: Sequence[ResultRow]) -> Table:
+def _works(rows: Sequence[ResultRow], modelled: Mapping[int, ResultRow]) -> Table:
     grid = _grid()
     grid.add_column("machine")
+    if modelled:
+        grid.add_column("devices")
+        for heading in ("samples/s", "of DRAM", "USD/h"):
+            grid.add_column(heading, justify="right", no_wrap=True)
     for heading in ("hits", "AUC"):
         grid.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        grid.add_row(row.scenario, row.storage_type, row.machine_label, *_learnt(row))
+    for number, row in enumerate(rows):
+        rate = modelled.get(number)
+        cells = rate_cells(rate) if rate else ("-", "-", "-", "-")
+        grid.add_row(
+            row.scenario,
+            row.storage_type,
+            row.machine_label,
+            *(cells if modelled else ()),
+            *_learnt(row),
+        )
     return grid
 
 

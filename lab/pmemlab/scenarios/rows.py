@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from pmemlab.machines.protocol import Accelerator, Kind
 from pmemlab.scenarios.metrics import (
     AUC,
+    DRAM_RATIO,
     FIRST_TIER_BYTES,
     FIRST_TIER_SHARE,
     HIT_RATE,
@@ -20,7 +21,14 @@ from pmemlab.scenarios.metrics import (
     MetricKind,
 )
 
-__all__ = ["ResultRow", "RowKey", "result_rows", "rows_by_key"]
+__all__ = [
+    "ResultRow",
+    "RowKey",
+    "modelled_beside",
+    "rate_cells",
+    "result_rows",
+    "rows_by_key",
+]
 
 _COUNTED: Final = (AUC, HIT_RATE, FIRST_TIER_BYTES, FIRST_TIER_SHARE)
 """What doesn't depend on how fast anything was."""
@@ -50,6 +58,7 @@ class ResultRow:
     hit_rate: of the ids looked up, those whose row was in the first tier; None where it is unknown.
     first_tier_bytes, first_tier_share: bytes of its rows in the end, and their share of all rows.
     step_ms: milliseconds of a step by part, as `compute` or `tier0`; empty where that is unknown.
+    dram_ratio: of the samples a second, to those of the same workload with all rows in DRAM.
     """
 
     scenario: str
@@ -71,6 +80,7 @@ class ResultRow:
     devices: tuple[str | None, ...] = ()
     predicted: bool = False
     step_ms: Mapping[str, float] = field(default_factory=dict)
+    dram_ratio: float | None = None
 
     @property
     def machine_label(self) -> str:
@@ -153,6 +163,7 @@ def _row(key: RowKey, metrics: Mapping[str, Metric]) -> ResultRow:
             if name.startswith(STEP_MS) and metric.value is not None
         },
         auc=_value(metrics, AUC),
+        dram_ratio=_value(metrics, DRAM_RATIO),
         hit_rate=_value(metrics, HIT_RATE),
         first_tier_bytes=_value(metrics, FIRST_TIER_BYTES),
         first_tier_share=_value(metrics, FIRST_TIER_SHARE),
@@ -161,3 +172,31 @@ def _row(key: RowKey, metrics: Mapping[str, Metric]) -> ResultRow:
 
 def _value(metrics: Mapping[str, Metric], name: str) -> float | None:
     return metrics[name].value if name in metrics else None
+
+
+def modelled_beside(works: Sequence[ResultRow], rows: Sequence[ResultRow]) -> dict[int, ResultRow]:
+    """By the number of each of `works` that has one: its rate, modelled on the devices that its
+    machine's media stand for.
+    """
+    by_run = {
+        (row.scenario, row.storage_type): row
+        for row in rows
+        if row.predicted and row.dram_ratio is not None
+    }
+    found = {n: by_run.get((row.scenario, row.storage_type)) for n, row in enumerate(works)}
+    return {number: row for number, row in found.items() if row is not None}
+
+
+def rate_cells(row: ResultRow) -> tuple[str, str, str, str]:
+    """Devices, samples a second, their ratio to DRAM, and USD an hour of the cheapest machine that
+    holds the devices; a dash where none of the lab's prices is of one.
+    """
+    from pmemlab.planning.prices import load_prices
+
+    machine = load_prices().cheapest_with([device for device in row.devices if device])
+    return (
+        row.devices_label,
+        f"{row.samples_per_s:,.0f}",
+        "-" if row.dram_ratio is None else f"{row.dram_ratio:.2f}",
+        "-" if machine is None else f"{machine.usd_per_hour:.2f}",
+    )

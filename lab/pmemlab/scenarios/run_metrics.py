@@ -10,6 +10,7 @@ from embstore.options import TIER_KINDS, StorageType
 from pmemlab.scenarios.document import Scenario
 from pmemlab.scenarios.metrics import (
     AUC,
+    DRAM_RATIO,
     FIRST_TIER_BYTES,
     FIRST_TIER_SHARE,
     HIT_RATE,
@@ -21,11 +22,12 @@ from pmemlab.scenarios.metrics import (
     Metric,
     timing_kind,
 )
+from pmemlab.scenarios.modelled_rates import ModelledRate
 from pmemlab.scenarios.runner import Outcome
 
-__all__ = ["run_metrics"]
+__all__ = ["RATES", "rate_metrics", "run_metrics"]
 
-_RATES = {SAMPLES_PER_S: "samples/s", LOOKUPS_PER_S: "lookups/s"}
+RATES = {SAMPLES_PER_S: "samples/s", LOOKUPS_PER_S: "lookups/s"}
 
 
 def run_metrics(
@@ -42,7 +44,7 @@ def run_metrics(
     it knows them, `lookups_per_s` and `step_ms`.
     """
     devices = tuple(run.get("devices") or ())
-    at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    at = _now()
 
     def metric(name: str, value: float | None, unit: str, **told: Any) -> Metric:
         return Metric(
@@ -63,7 +65,7 @@ def run_metrics(
     def timings(timed: Mapping[str, Any], prefix: str = "", **told: Any) -> list[Metric]:
         rates = [
             metric(prefix + name, timed[name], unit, **told)
-            for name, unit in _RATES.items()
+            for name, unit in RATES.items()
             if name in timed
         ]
         parts = timed.get("step_ms") or {}
@@ -95,6 +97,37 @@ def run_metrics(
         on = tuple(prediction["devices"])
         metrics += timings(prediction, PREDICTED, kind="modelled", devices=on)
     return metrics
+
+
+def rate_metrics(
+    scenario: Scenario, storage_type: str, rate: ModelledRate, commit: str
+) -> list[Metric]:
+    """Return the metrics of a rate that was modelled from a run on this computer."""
+    return [
+        Metric(
+            name=PREDICTED + name,
+            value=value,
+            unit=unit,
+            kind="modelled",
+            scenario=scenario.name,
+            storage_type=storage_type,
+            topology=scenario.topology.name,
+            machine="process",
+            accelerator="none",
+            facts={},
+            commit=commit,
+            time=_now(),
+            devices=rate.devices,
+        )
+        for name, value, unit in (
+            (SAMPLES_PER_S, rate.samples_per_s, RATES[SAMPLES_PER_S]),
+            (DRAM_RATIO, rate.dram_ratio, "1"),
+        )
+    ]
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def _hit_rate(tables: Sequence[Mapping[str, Any]]) -> float | None:

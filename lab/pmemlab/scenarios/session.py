@@ -6,14 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pmemlab import machines
+from pmemlab.errors import LabError
 from pmemlab.machines.choice import Choice, KindOrAuto, MachineChooser
 from pmemlab.machines.protocol import Kind
 from pmemlab.machines.room import at_once
 from pmemlab.scenarios.document import Scenario, ScenarioError
 from pmemlab.scenarios.metrics import Metric, ResultsFile, commit_of
+from pmemlab.scenarios.modelled_rates import RateModel
 from pmemlab.scenarios.report import tables
 from pmemlab.scenarios.rows import result_rows
-from pmemlab.scenarios.run_metrics import run_metrics
+from pmemlab.scenarios.run_metrics import RATES, rate_metrics, run_metrics
 from pmemlab.scenarios.runner import Job, Outcome, ScenarioRunner
 from pmemlab.scenarios.verdict import (
     judge,
@@ -67,7 +69,9 @@ class ScenarioSession:
         self._started: set[Job] = set()
         self._commit = commit_of(root)
         self._results = ResultsFile(root / "results")
+        self._unrated: list[tuple[Scenario, str]] = []
         self.metrics: list[Metric] = []
+        self.without_rate: list[str] = []
 
     def choices_for_people(self) -> list[str]:
         """Lines that say which machine each topology gets, and why."""
@@ -111,9 +115,32 @@ class ScenarioSession:
                 scenario, outcome.topology, outcome.facts, outcome.facts_after, document
             )
         metrics = run_metrics(scenario, storage_type, outcome, document["run"], self._commit)
+        self._keep(metrics)
+        if all(metric.kind == "functional-only" for metric in metrics if metric.name in RATES):
+            self._unrated.append((scenario, storage_type))
+        return unproved
+
+    def model_rates(self, on_step: Callable[[Sequence[str]], None]) -> None:
+        """Add rates on the devices that emulated media stand for, of the runs that were good.
+
+        They are measured on this computer, so every machine is stopped first. on_step: told what
+        is done. What fails is told of by `without_rate`.
+        """
+        self._runner.close()
+        model = RateModel(self._unrated)
+        for scenario, storage_type in self._unrated:
+            try:
+                rate = model.rate(scenario, storage_type, lambda step: on_step([step]))
+            except LabError as error:
+                self.without_rate.append(f"{scenario.name} on {storage_type}: {error}")
+                continue
+            if rate is not None:
+                self._keep(rate_metrics(scenario, storage_type, rate, self._commit))
+        self._unrated.clear()
+
+    def _keep(self, metrics: Sequence[Metric]) -> None:
         self._results.append(metrics)
         self.metrics += metrics
-        return unproved
 
     def tables(self, width: int) -> str:
         return tables(result_rows(self.metrics), width)

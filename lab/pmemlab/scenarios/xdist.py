@@ -33,6 +33,8 @@ class Findings:
         self.metrics: list[Metric] = []
         self._files: list[Path] = []
         self.leftovers: list[str] = []
+        # Workers would disturb what each other measures.
+        self.without_rate = ["tests ran at the same time (-n); without -n rates are modelled too"]
 
     def tables(self, width: int) -> str:
         return tables(result_rows(self.metrics), width)

@@ -1,0 +1,143 @@
+"""How fast a scenario would run on the devices that its machine's emulated media stand for.
+
+Its workload is run on this computer, once a storage type, with tables so large that devices show
+(`Workload.rated`), and predicted on the devices from what it did with rows: see
+`pmemlab.prediction`. What it would do with all rows in DRAM is predicted from the same run where
+the storage type has one tier, and else from a run of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from embstore.options import TIER_KINDS, StorageType, TierKind
+from pmemlab.errors import LabError
+from pmemlab.machines import open_machine
+from pmemlab.scenarios.command import PMEM_KINDS, SSD_KINDS, storage_command
+from pmemlab.scenarios.document import Scenario, Storage, Workload
+from pmemlab.topology import StandsFor, Topology
+
+__all__ = ["ModelledRate", "RateModel", "devices_of"]
+
+_TIMEOUT_S = 120.0
+_LEAST_PMEM_BYTES = 1 << 30  # for tables of `rated`; sparse
+
+
+@dataclass(frozen=True)
+class ModelledRate:
+    """devices: of each tier, first tier first. dram_ratio: to the rate of the same workload whose
+    rows are all in the DRAM that the machine stands for.
+    """
+
+    devices: tuple[str, ...]
+    samples_per_s: float
+    dram_ratio: float
+
+
+class _Run(NamedTuple):
+    """What is run here once, whatever devices it is predicted on."""
+
+    workload: str
+    arguments: str
+    storage_type: str
+    sizes: tuple[int, ...]
+
+
+class RateModel:
+    """Runs what it needs for the rates it is asked for, each workload once."""
+
+    def __init__(self, selected: Sequence[tuple[Scenario, str]]) -> None:
+        """selected: all that may be asked for. Runs nothing yet."""
+        self._placements: dict[_Run, list[tuple[str, ...]]] = {}
+        self._scenarios: dict[_Run, Scenario] = {}
+        self._rates: dict[_Run, Mapping[tuple[str, ...], float]] = {}
+        for scenario, storage_type in selected:
+            for run, devices in _runs(scenario, storage_type):
+                self._scenarios.setdefault(run, scenario)
+                known = self._placements.setdefault(run, [])
+                if devices not in known:
+                    known.append(devices)
+
+    def rate(
+        self, scenario: Scenario, storage_type: str, on_step: Callable[[str], object]
+    ) -> ModelledRate | None:
+        """None where the scenario names no devices for all tiers, or its workload isn't rated.
+
+        on_step: told what is run, which takes seconds. Raises LabError where the run fails.
+        """
+        runs = _runs(scenario, storage_type)
+        if not runs:
+            return None
+        (run, devices), (dram_run, dram) = runs
+        rate, dram_rate = (self._rate_of(each, on_step) for each in (run, dram_run))
+        return ModelledRate(devices, rate[devices], rate[devices] / dram_rate[dram])
+
+    def _rate_of(
+        self, run: _Run, on_step: Callable[[str], object]
+    ) -> Mapping[tuple[str, ...], float]:
+        if run not in self._rates:
+            on_step(f"modelling rates: {run.workload} on {run.storage_type}")
+            self._rates[run] = _run_here(run, self._scenarios[run], self._placements[run])
+        return self._rates[run]
+
+
+def devices_of(storage_type: str, stands_for: StandsFor) -> tuple[str, ...] | None:
+    """A device for each tier; None where there isn't one for all."""
+    devices = []
+    for kind in TIER_KINDS[StorageType[storage_type]]:
+        if kind in PMEM_KINDS:
+            devices.append(stands_for.pmem)
+        elif kind in SSD_KINDS:
+            devices.append(stands_for.ssd)
+        else:
+            devices.append(stands_for.memory or stands_for.dram)
+    return tuple(devices) if all(devices) else None
+
+
+def _runs(scenario: Scenario, storage_type: str) -> list[tuple[_Run, tuple[str, ...]]]:
+    """The scenario's run and that of DRAM, each with the devices of its tiers."""
+    stands_for, rated = scenario.topology.stands_for, scenario.workload.rated
+    devices = devices_of(storage_type, stands_for)
+    if devices is None or rated is None or not stands_for.dram:
+        return []
+    name, arguments = scenario.workload.name, {**scenario.workload.arguments, **rated.arguments}
+    told = json.dumps(arguments, sort_keys=True)
+    sizes = tuple(size * rated.rows_times for size in scenario.storage.size_bytes)
+    if len(devices) == 1:
+        run = _Run(name, told, storage_type, ())
+        return [(run, devices), (run, (stands_for.dram,))]
+    return [
+        (_Run(name, told, storage_type, sizes), devices),
+        (_Run(name, told, StorageType.DRAM.name, ()), (stands_for.dram,)),
+    ]
+
+
+def _run_here(
+    run: _Run, scenario: Scenario, placements: Sequence[tuple[str, ...]]
+) -> dict[tuple[str, ...], float]:
+    workload = Workload(run.workload, json.loads(run.arguments))
+    here = replace(scenario, workload=workload, storage=Storage(None, run.sizes))
+    with open_machine(_roomy(scenario.topology), "process") as machine:
+        argv = storage_command(here, run.storage_type, machine.python, machine.topology)
+        argv += ["--predict", *(",".join(devices) for devices in placements)]
+        if TierKind.SSDHASH in TIER_KINDS[StorageType[run.storage_type]]:
+            argv.append("--direct-io")  # what the page cache has would cost the disk nothing
+        done = machine.run([*argv, *workload.argv()], timeout=_TIMEOUT_S)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it wrote nothing"])[-1]
+        raise LabError(f"{run.workload} on {run.storage_type}, on this computer: {last}")
+    document: Mapping[str, Any] = json.loads(done.stdout)
+    return {
+        tuple(prediction["devices"]): prediction["samples_per_s"]
+        for prediction in document["run"]["predictions"]
+    }
+
+
+def _roomy(topology: Topology) -> Topology:
+    pmem = topology.pmem
+    if not pmem.size_bytes:
+        return topology
+    return replace(topology, pmem=replace(pmem, size_bytes=max(pmem.size_bytes, _LEAST_PMEM_BYTES)))

@@ -1,0 +1,184 @@
+"""The rates that are modelled for scenarios on emulated machines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_metrics import METRIC
+
+from pmemlab.devices import device_names
+from pmemlab.errors import LabError
+from pmemlab.scenarios import modelled_rates
+from pmemlab.scenarios.document import Expectations, Rated, Scenario, Storage, Workload
+from pmemlab.scenarios.modelled_rates import ModelledRate, RateModel, devices_of
+from pmemlab.scenarios.reading import load_scenario
+from pmemlab.scenarios.report import tables
+from pmemlab.scenarios.rows import result_rows
+from pmemlab.scenarios.run_metrics import rate_metrics
+from pmemlab.topology import StandsFor, load_topology, topology_names
+
+CLONE = Path(__file__).parents[2]
+RATED = Rated(4, {"rows": 40_000, "steps": 6, "batch-size": 4096, "cold-lookups": 0})
+
+
+def scenario(name: str, topology: str, sizes: tuple[int, ...] = (), **changed: Any) -> Scenario:
+    return Scenario(
+        path=Path(f"{name}.yaml"),
+        name=name,
+        summary="",
+        topology=load_topology(topology),
+        storage_types=(),
+        expect=Expectations(None),
+        storage=Storage(None, sizes),
+        workload=Workload("tables", {"rows": 10_000}, changed.pop("rated", RATED)),
+        **changed,
+    )
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, ...]]]:
+    """What is run on this computer, without running it: a rate of 8 / number of the device."""
+    ran: list[tuple[str, tuple[int, ...]]] = []
+
+    def run_here(run: Any, _scenario: object, placements: Any) -> dict[tuple[str, ...], float]:
+        ran.append((run.storage_type, run.sizes))
+        return {devices: 8.0 / len("".join(devices)) for devices in placements}
+
+    monkeypatch.setattr(modelled_rates, "_run_here", run_here)
+    return ran
+
+
+def unheard(_step: str) -> None:
+    """Nobody waits."""
+
+
+def test_the_lab_s_own_machines_stand_for_devices_that_there_are() -> None:
+    for name in topology_names():
+        stands_for = load_topology(name).stands_for
+        assert stands_for.dram, name
+        told = {stands_for.dram, stands_for.pmem, stands_for.ssd, stands_for.memory} - {""}
+        assert told <= set(device_names()), name
+
+
+def test_every_scenario_of_the_lab_has_devices_for_its_tiers_and_a_rated_workload() -> None:
+    for path in sorted((CLONE / "scenarios").glob("*.yaml")):
+        document = load_scenario(path)
+        for storage_type in document.storage_types:
+            assert devices_of(storage_type, document.topology.stands_for), path
+        assert document.workload.rated is not None, path
+
+
+@pytest.mark.parametrize(
+    ("storage_type", "devices"),
+    [
+        ("DRAM", ("m",)),
+        ("PMEM_MEMKIND", ("p",)),
+        ("DRAM_PMEM_LEVELDB", ("m", "p", "s")),
+        ("DRAM_SSDHASH", ("m", "s")),
+    ],
+)
+def test_each_tier_is_on_the_device_of_its_kind(
+    storage_type: str, devices: tuple[str, ...]
+) -> None:
+    whole = StandsFor(dram="d", pmem="p", ssd="s", memory="m")
+    assert devices_of(storage_type, whole) == devices
+    assert devices_of(storage_type, replace(whole, memory="")) == tuple(
+        "d" if device == "m" else device for device in devices
+    )
+    assert devices_of("DRAM_SSDHASH", replace(whole, ssd="")) is None
+
+
+def test_what_several_scenarios_need_is_run_once(runs: list[Any]) -> None:
+    selected = [
+        (scenario("nvme", "nvme", (1000,)), "DRAM_SSDHASH"),
+        (scenario("sata", "sata", (1000,)), "DRAM_SSDHASH"),
+        (scenario("dram", "dram"), "DRAM"),
+        (scenario("larger", "nvme", (2000,)), "DRAM_SSDHASH"),
+    ]
+    model = RateModel(selected)
+    assert runs == []
+    for each, storage_type in selected:
+        assert model.rate(each, storage_type, unheard) is not None
+    assert runs == [("DRAM_SSDHASH", (4000,)), ("DRAM", ()), ("DRAM_SSDHASH", (8000,))]
+
+
+def test_one_tier_is_beside_dram_by_the_same_run(runs: list[Any]) -> None:
+    each = scenario("fsdax", "fsdax", (1000,))
+    rate = RateModel([(each, "PMEM_LIBPMEM")]).rate(each, "PMEM_LIBPMEM", unheard)
+    assert rate is not None
+    assert rate.devices == ("optane-100-x6",)
+    assert rate.dram_ratio == len("ddr4-2666-x6") / len("optane-100-x6")
+    assert runs == [("PMEM_LIBPMEM", ())]
+
+
+def test_without_devices_or_a_rated_workload_there_is_no_rate(runs: list[Any]) -> None:
+    for each in (
+        scenario("fsdax", "fsdax", rated=None),
+        replace(
+            scenario("fsdax", "fsdax"),
+            topology=replace(load_topology("fsdax"), stands_for=StandsFor()),
+        ),
+    ):
+        assert RateModel([(each, "DRAM_PMEM")]).rate(each, "DRAM_PMEM", unheard) is None
+    assert runs == []
+
+
+@pytest.mark.parametrize("storage_type", ["DRAM", "DRAM_SSDHASH"])
+def test_a_rate_comes_from_a_run_on_this_computer(storage_type: str) -> None:
+    each = scenario("nvme", "nvme", (64 << 10,))
+    steps: list[str] = []
+    rate = RateModel([(each, storage_type)]).rate(each, storage_type, steps.append)
+    assert rate is not None
+    assert rate.samples_per_s > 0
+    assert steps[0] == f"modelling rates: tables on {storage_type}"
+    if storage_type == "DRAM":
+        assert rate.dram_ratio == 1
+    else:
+        assert rate.devices == ("ddr4-2666-x6", "nvme-p4510")
+        assert rate.dram_ratio < 1  # most rows are on a disk
+
+
+def test_a_run_that_fails_says_why() -> None:
+    each = scenario("nvme", "nvme", rated=Rated(1, {"rows": -1}))
+    with pytest.raises(LabError, match=r"tables on DRAM, on this computer: .*-1 is not above 0"):
+        RateModel([(each, "DRAM")]).rate(each, "DRAM", unheard)
+
+
+def test_a_line_says_that_it_works_how_fast_on_what_and_what_that_costs() -> None:
+    each = scenario("fsdax", "fsdax")
+    worked = [
+        replace(METRIC, name="samples_per_s", value=231.0, scenario="fsdax"),
+        replace(METRIC, name="auc", value=0.7, kind="measured", scenario="fsdax"),
+    ]
+
+    def line(storage_type: str, rate: ModelledRate) -> list[str]:
+        told = [replace(metric, storage_type=storage_type) for metric in worked]
+        rows = result_rows([*told, *rate_metrics(each, storage_type, rate, "abc")])
+        text = tables(rows, width=150)
+        assert text.startswith("works; samples/s are modelled")
+        assert "231" not in text
+        (found,) = (line for line in text.splitlines() if line.startswith("fsdax"))
+        return found.split()
+
+    paid = line("PMEM_LIBPMEM", ModelledRate(("optane-100-x6",), 123456.0, 0.856))
+    assert paid[-6:] == ["optane-100-x6", "123,456", "0.86", "3.80", "-", "0.700"]
+    # No price of a machine with CXL memory is known.
+    assert line("PMEM_LIBPMEM", ModelledRate(("cxl-asic",), 10.0, 0.5))[-3] == "-"
+
+
+def test_a_run_without_a_rate_has_dashes_beside_others_that_have_one() -> None:
+    each = scenario("fsdax", "fsdax")
+    other = replace(METRIC, name="samples_per_s", scenario="other")
+    rows = result_rows(
+        [
+            other,
+            replace(other, scenario="fsdax", storage_type="DRAM"),
+            *rate_metrics(each, "DRAM", ModelledRate(("ddr4-2666-x6",), 5.0, 1.0), ""),
+        ]
+    )
+    lines = tables(rows, width=150).splitlines()
+    (without,) = (line for line in lines if line.startswith("other"))
+    assert without.split()[-6:] == ["-"] * 6
