@@ -75,7 +75,7 @@ class EpochModel:
             return step + rows * self._cache_on_path_ns(accesses) / 1e6
         maintenance_ms = rows * self._maintenance_ns(accesses) / 1e6
         uncovered_ms = max(0.0, maintenance_ms - self.setup.workload.idle_ms)
-        return step + rows * accesses.misses * self.pmem.load_ns / 1e6 + uncovered_ms
+        return step + rows * accesses.misses * self._pulled_miss_ns() / 1e6 + uncovered_ms
 
     def relative_time(
         self, engine: Engine, gpus: int, accesses: CacheAccesses | None = None
@@ -92,10 +92,24 @@ class EpochModel:
         media = accesses.misses * self.pmem.load_ns + accesses.demotions * self.pmem.store_ns
         return moves + media
 
-    def _maintenance_ns(self, accesses: CacheAccesses) -> float:
-        """Of PMem-OE, for a row pulled, while GPUs compute: threads that share no list move it,
-        read it where it missed, and write what goes.
+    def _pulled_miss_ns(self) -> float:
+        """Nanoseconds that a missed row adds to PMem-OE's pulls. All threads serve pulls; each
+        copies one row after another, so the idle latency counts, or the memory's bandwidth.
         """
-        moves = self.dram.lookup_ns / self.setup.servers.threads
+        return max(self.pmem.load_ns, self.pmem.lone_load_ns / self.setup.servers.threads)
+
+    def _maintenance_ns(self, accesses: CacheAccesses) -> float:
+        """Nanoseconds of cache maintenance in PMem-OE for each row pulled, until the last thread
+        is done.
+
+        Moves in the lists are spread over all threads. A column's misses are served by one thread,
+        one after another. A promotion looks the row up and reads it from persistent memory; a
+        demotion reads the oldest row and changes its entry in the index. No demotion waits for its
+        store: OpenEmbedding flushes each row, and drains once for a checkpoint.
+        """
+        lookup_ns = self.dram.lookup_ns
+        promotion_ns, demotion_ns = lookup_ns + self.pmem.lone_load_ns, 2 * lookup_ns
+        alone = accesses.promotions * promotion_ns + accesses.demotions * demotion_ns
         media = accesses.promotions * self.pmem.load_ns + accesses.demotions * self.pmem.store_ns
-        return moves + media
+        moves = lookup_ns / self.setup.servers.threads
+        return moves + max(alone * self.setup.workload.largest_column, media)

@@ -15,12 +15,16 @@ _FILE: Final = Path(__file__).with_name("setup.yaml")
 
 
 @dataclass(frozen=True)
-class Workload(Document, aliases={"miss_rate": "miss_rate_percent"}):
+class Workload(
+    Document,
+    aliases={"miss_rate": "miss_rate_percent", "largest_column": "largest_column_percent"},
+):
     """What is trained, and what a step of it was seen to do.
 
     step_accesses: rows pulled in a step of `step_gpus` GPUs, which are then pushed. step_ms: that
     step's time. idle_ms: between its last pull and its first update, while GPUs compute. miss_rate:
-    of the engines' cache, with `miss_rate_gpus` GPUs.
+    of the engines' cache, with `miss_rate_gpus` GPUs. largest_column: the share of the rows, and of
+    the misses, that belong to the column with the most rows.
     """
 
     rows: Count
@@ -32,6 +36,7 @@ class Workload(Document, aliases={"miss_rate": "miss_rate_percent"}):
     idle_ms: Positive
     miss_rate: Annotated[float, From(Positive, lambda percent: percent / 100)]
     miss_rate_gpus: Count
+    largest_column: Annotated[float, From(Positive, lambda percent: percent / 100)]
 
     @property
     def gpu_accesses(self) -> float:

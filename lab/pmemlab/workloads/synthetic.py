@@ -101,16 +101,19 @@ class SyntheticSource:
         return np.random.default_rng((self.seed, 2)).standard_normal(len(DENSE_COLUMNS))
 
 
-def draw_ranks(uniforms: NDArray[np.float64], keys: int) -> NDArray[np.int64]:
+def draw_ranks(
+    uniforms: NDArray[np.float64], keys: int, head_exponent: float = _HEAD_EXPONENT
+) -> NDArray[np.int64]:
     """Turn uniform numbers in [0, 1) into popularity ranks in [0, keys), 0 the most popular.
 
     The chance of a rank below r·keys is the share of accesses that `ACCESS_SKEW` gives to the top r
-    of the keys. The result is int64 of the shape of `uniforms`.
+    of the keys. Within the most popular keys, which the table leaves open, the share grows with r to
+    the power of `head_exponent`. The result is int64 of the shape of `uniforms`.
     """
     first_keys, first_share = ACCESS_SKEW[0]
     # The head's power law, followed down to a share that no draw of 53 bits goes below.
     lowest_share = 2.0**-54
-    lowest_keys = first_keys * (lowest_share / first_share) ** (1 / _HEAD_EXPONENT)
+    lowest_keys = first_keys * (lowest_share / first_share) ** (1 / head_exponent)
     points = np.log(np.array([(lowest_keys, lowest_share), *ACCESS_SKEW]))
     share_of_keys = np.exp(
         np.interp(np.log(np.maximum(uniforms, lowest_share)), points[:, 1], points[:, 0])
