@@ -32,7 +32,9 @@ PMEM = RowTimes(
 )
 SETUP = load_setup()
 MODEL = EpochModel(SETUP, fit_step(PAPER), DRAM, PMEM)
-ACCESSES = CacheAccesses(misses=0.1363, promotions=0.136, demotions=0.136)
+ACCESSES = CacheAccesses(misses=0.1363, promotions=0.136, demotions=0.136, late_updates=0.0)
+NO_MISSES = CacheAccesses(misses=0.0, promotions=0.0, demotions=0.0, late_updates=0.0)
+ALL_MISSES = CacheAccesses(misses=1.0, promotions=1.0, demotions=1.0, late_updates=1.0)
 PUBLISHED_FILE = Path(published_module.__file__).with_name("published.yaml")
 SETUP_FILE = PUBLISHED_FILE.with_name("setup.yaml")
 # Every row is touched once and never again.
@@ -80,16 +82,72 @@ def test_a_cache_on_the_path_is_slower_than_one_beside_it_which_is_slower_than_d
     assert dram < beside < on_path < MODEL.relative_time(Engine.PMEM_HASH, gpus)
 
 
+@pytest.mark.parametrize("gpus", [1, 4, 16])
+def test_a_cache_of_all_rows_costs_nothing_over_dram(gpus: int) -> None:
+    dram = MODEL.step_ms(Engine.DRAM_PS, gpus)
+    assert MODEL.step_ms(Engine.PMEM_OE, gpus, NO_MISSES) == pytest.approx(dram)
+
+
+@pytest.mark.parametrize("gpus", [1, 4, 16])
+def test_a_cache_of_almost_nothing_costs_no_more_than_rows_in_a_hash_table(gpus: int) -> None:
+    pmem_hash = MODEL.step_ms(Engine.PMEM_HASH, gpus)
+    assert MODEL.step_ms(Engine.PMEM_OE, gpus, ALL_MISSES) <= pmem_hash
+
+
+@given(
+    gpus=st.integers(1, 64),
+    lower=st.tuples(*[st.floats(0, 1)] * 4),
+    higher=st.tuples(*[st.floats(0, 1)] * 4),
+)
+def test_fewer_moves_and_misses_are_never_slower(
+    gpus: int, lower: tuple[float, ...], higher: tuple[float, ...]
+) -> None:
+    fewer = CacheAccesses(*map(min, lower, higher))
+    more = CacheAccesses(*map(max, lower, higher))
+    for engine in (Engine.ORI_CACHE, Engine.PMEM_OE):
+        assert MODEL.step_ms(engine, gpus, fewer) <= MODEL.step_ms(engine, gpus, more)
+
+
 def test_work_of_the_pipelined_cache_costs_only_what_the_gpus_dont_cover() -> None:
-    rows = SETUP.workload.gpu_accesses * 16
-    covered = CacheAccesses(misses=0.0, promotions=0.0, demotions=0.0)
-    uncovered = CacheAccesses(misses=0.0, promotions=1.0, demotions=1.0)
-    dram = MODEL.step_ms(Engine.DRAM_PS, 16)
-    assert MODEL.step_ms(Engine.PMEM_OE, 16, covered) == pytest.approx(dram)
-    work_ms = rows * (DRAM.lookup_ns / SETUP.servers.threads + 7 + 30) / 1e6
-    assert MODEL.step_ms(Engine.PMEM_OE, 16, uncovered) == pytest.approx(
-        dram + work_ms - SETUP.workload.idle_ms
+    moved = dataclasses.replace(NO_MISSES, promotions=1.0, demotions=1.0)
+    longer_idle = _with_workload(idle_ms=SETUP.workload.idle_ms + 3)
+    assert MODEL.step_ms(Engine.PMEM_OE, 16, moved) == pytest.approx(
+        longer_idle.step_ms(Engine.PMEM_OE, 16, moved) + 3
     )
+    always_idle = _with_workload(idle_ms=1e6)
+    assert always_idle.step_ms(Engine.PMEM_OE, 16, moved) == pytest.approx(
+        MODEL.step_ms(Engine.DRAM_PS, 16)
+    )
+
+
+def test_pulled_misses_and_late_updates_cost_although_gpus_cover_all_else() -> None:
+    always_idle = _with_workload(idle_ms=1e6)
+    hits = always_idle.step_ms(Engine.PMEM_OE, 16, NO_MISSES)
+    for on_path in ("misses", "late_updates"):
+        accesses = dataclasses.replace(NO_MISSES, **{on_path: 0.1})
+        assert always_idle.step_ms(Engine.PMEM_OE, 16, accesses) > hits
+
+
+def test_one_thread_serves_a_columns_misses_at_most_as_fast_as_memory_allows() -> None:
+    moved = dataclasses.replace(NO_MISSES, promotions=1.0, demotions=1.0)
+    rows = SETUP.workload.gpu_accesses * 16
+
+    def work_ns(largest_column: float) -> float:
+        model = _with_workload(idle_ms=1e-9, largest_column=largest_column)
+        work_ms = model.step_ms(Engine.PMEM_OE, 16, moved) - model.step_ms(Engine.DRAM_PS, 16)
+        return work_ms / rows * 1e6
+
+    moves = DRAM.lookup_ns / SETUP.servers.threads
+    # Of one column, each miss waits for the one before: three dependent reads of DRAM, one of PMem.
+    assert work_ns(1.0) == pytest.approx(moves + 3 * DRAM.lookup_ns + PMEM.lone_load_ns)
+    assert work_ns(0.5) == pytest.approx(moves + (work_ns(1.0) - moves) / 2)
+    # Of many columns, the memory's bandwidth is the limit.
+    assert work_ns(0.001) == pytest.approx(moves + PMEM.load_ns + PMEM.store_ns)
+
+
+def _with_workload(**changed: float) -> EpochModel:
+    workload = dataclasses.replace(SETUP.workload, **changed)  # type: ignore[arg-type]
+    return dataclasses.replace(MODEL, setup=dataclasses.replace(SETUP, workload=workload))
 
 
 def test_an_engine_with_a_cache_asks_for_its_accesses() -> None:
@@ -173,6 +231,15 @@ def test_times_without_checkpoints_are_within_15_percent_of_the_papers() -> None
         for gpus, time in times.items():
             predicted = predictor.plain(Engine(name), Question(int(gpus)))
             assert predicted == pytest.approx(time, rel=0.15), (name, gpus)
+
+
+@pytest.mark.long
+def test_miss_rates_of_other_skews_are_within_15_percent_of_the_papers() -> None:
+    published = load_published()
+    predictor = Predictor(SETUP, published.fitted)
+    for skew, percent in published.miss_rate_percent.items():
+        misses = predictor.cache_accesses(Question(16, skew=skew)).misses
+        assert misses * 100 == pytest.approx(percent, rel=0.15), skew
 
 
 @pytest.mark.parametrize(

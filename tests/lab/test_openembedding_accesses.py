@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import OrderedDict
 
 import numpy as np
@@ -11,11 +12,13 @@ from pmemlab.errors import LabError
 from pmemlab.openembedding import accesses as accesses_module
 from pmemlab.openembedding.accesses import (
     SCALE,
+    CacheAccesses,
     TouchedRows,
     count_cache_accesses,
     count_touched_rows,
 )
 from pmemlab.openembedding.setup import load_setup
+from pmemlab.workloads.synthetic import ACCESS_SKEW
 
 ROWS = 200_000 * SCALE
 CACHE = 1000 * SCALE
@@ -48,6 +51,39 @@ def test_the_engines_misses_are_those_of_a_plain_lru(skew: float) -> None:
     # A row that misses twice in a step comes up once; what comes up pushes as much down.
     assert 0.9 * counted.misses < counted.promotions <= counted.misses
     assert counted.demotions == pytest.approx(counted.promotions, rel=0.01)
+
+
+@pytest.mark.parametrize("cached", [5, 20])
+def test_misses_of_a_cache_smaller_than_a_step_are_those_of_a_plain_lru(cached: int) -> None:
+    counted = count_cache_accesses(ROWS, cached * SCALE, STEP)
+    expected = plain_lru_misses(ROWS // SCALE, cached, STEP // SCALE, 1.0)
+    assert counted.misses == pytest.approx(expected, rel=0.05)
+
+
+def test_only_a_cache_smaller_than_a_step_evicts_rows_before_their_update() -> None:
+    draw = accesses_module._Draw(ROWS // SCALE, 1.0)
+    step = STEP // SCALE
+    distinct = np.mean([len(np.unique(draw(step))) for _ in range(4000)]) / step
+    one_row = count_cache_accesses(ROWS, SCALE, STEP)
+    assert one_row.late_updates == pytest.approx(distinct - 1 / step, rel=0.02)
+    assert count_cache_accesses(ROWS, STEP, STEP).late_updates == 0
+
+
+def test_a_smaller_cache_never_misses_or_moves_less() -> None:
+    counts = [count_cache_accesses(ROWS, cached * SCALE, STEP) for cached in (3, 10, 30, 300, 3000)]
+    for field in dataclasses.fields(CacheAccesses):
+        shares = [getattr(counted, field.name) for counted in counts]
+        assert shares == sorted(shares, reverse=True), field.name
+
+
+def test_within_the_most_popular_rows_the_share_keeps_the_slope_of_the_papers_table() -> None:
+    rows = 2_000_000
+    ranks = accesses_module._Draw(rows, 1.0)(400_000)
+    (keys, share), (more_keys, more_share) = ACCESS_SKEW[:2]
+    of_these = float(np.mean(ranks < keys * rows))
+    fewer = keys * keys / more_keys
+    assert of_these == pytest.approx(share, abs=0.003)
+    assert np.mean(ranks < fewer * rows) == pytest.approx(share**2 / more_share, abs=0.003)
 
 
 def test_counts_are_the_same_each_time() -> None:

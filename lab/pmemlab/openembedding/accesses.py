@@ -1,12 +1,11 @@
 """How often pulled rows miss the cache and move, counted by the engine on a smaller table.
 
 The engine trains a table that has one row for every `SCALE` rows of the paper's table, with the
-paper's skew, and with as many rows in a step and in the cache, for its size. Whether a row is in the
-cache depends on these ratios alone, so the shares are the large table's.
+paper's skew, and with as many rows in a step and in the cache, for its size. Whether a row is in
+the cache depends on these ratios alone, so the shares are the large table's.
 
-A cache holds the rows of one step at least, however small it is set. OpenEmbedding's public source
-never evicts a row that the current step has pulled: it allocates another row of DRAM instead, and
-keeps it.
+A cache that is smaller than the rows of a step evicts some of them before their update, as the
+paper's algorithm 2 does.
 
 Skew says how much steeper popularity falls. At 2, rows are twice as popular in half as many places,
 as in the paper's "more skew" (2A exp(-2x/tau) for A exp(-x/tau)); 0.5 is its "less skew". The total
@@ -46,15 +45,17 @@ _HEAD_EXPONENT: Final = math.log(ACCESS_SKEW[1][1] / ACCESS_SKEW[0][1]) / math.l
 
 @dataclass(frozen=True)
 class CacheAccesses:
-    """An LRU cache in steady state, each for one row pulled.
+    """An LRU cache in steady state; each field is a share of the rows pulled.
 
     misses: rows that weren't in the cache. promotions: rows that came into it. demotions: rows
-    that went out, and are written.
+    that went out, and are written. late_updates: rows that left the cache between their pull and
+    their update, so that the update must read and write them where they went.
     """
 
     misses: float
     promotions: float
     demotions: float
+    late_updates: float
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,7 @@ class TouchedRows:
 def count_cache_accesses(
     rows: int, cached_rows: float, step_rows: float, skew: float = 1.0
 ) -> CacheAccesses:
-    """Counts for a table of `rows` whose cache holds `cached_rows`, and at least the rows of one
-    step. Each step pulls `step_rows`.
+    """Counts for a table of `rows` whose cache holds `cached_rows`. Each step pulls `step_rows`.
 
     Raises LabError if the scaled cache has no row, or as many as the table.
     """
@@ -94,15 +94,18 @@ def count_cache_accesses(
         )
     draw = _Draw(table_rows, skew)
     step = max(1, round(step_rows / SCALE))
-    cache = min(max(cache, _most_distinct_rows(table_rows, step, skew)), table_rows - 1)
     with _cached_table(table_rows, cache) as table:
         for start in range(0, table_rows, 50_000):
             _train(table, np.arange(start, min(start + 50_000, table_rows), dtype=np.int64))
         for _ in range(math.ceil(_WARM_UP_ACCESSES * cache / step)):
             _train(table, draw(step))
         before = table.stats()
+        late_updates = 0
         for _ in range(math.ceil(_COUNTED_ACCESSES / step)):
-            _train(table, draw(step))
+            keys = draw(step)
+            _train(table, keys)
+            # After its pulls, a least-recently-used cache holds no more rows of a step than fit.
+            late_updates += max(0, len(np.unique(keys)) - cache)
         after = table.stats()
     counted = {
         name: after[name] - before[name] for name in ("hits", "misses", "promotions", "demotions")
@@ -112,6 +115,7 @@ def count_cache_accesses(
         misses=counted["misses"] / accesses,
         promotions=counted["promotions"] / accesses,
         demotions=counted["demotions"] / accesses,
+        late_updates=late_updates / accesses,
     )
 
 
@@ -135,11 +139,6 @@ def count_touched_rows(rows: int, most_accesses: float, skew: float = 1.0) -> To
             goal *= 1.5
     accesses, touched = zip(*points, strict=True)
     return TouchedRows(accesses, touched)
-
-
-def _most_distinct_rows(table_rows: int, step: int, skew: float) -> int:
-    draw = _Draw(table_rows, skew)
-    return max(len(np.unique(draw(step))) for _ in range(math.ceil(_COUNTED_ACCESSES / step)))
 
 
 class _Draw:

@@ -100,7 +100,7 @@ def _print_tables(
         )
     console.print(epochs)
     counted = Table(title="The cache, counted by the engine; of rows pulled")
-    for title in ("GPUs", "misses", "promotions", "demotions"):
+    for title in ("GPUs", "misses", "promotions", "demotions", "late updates"):
         counted.add_column(title, justify="right")
     for question in questions:
         accesses = predictor.cache_accesses(question)

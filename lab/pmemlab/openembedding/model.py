@@ -75,7 +75,8 @@ class EpochModel:
             return step + rows * self._cache_on_path_ns(accesses) / 1e6
         maintenance_ms = rows * self._maintenance_ns(accesses) / 1e6
         uncovered_ms = max(0.0, maintenance_ms - self.setup.workload.idle_ms)
-        return step + rows * accesses.misses * self._pulled_miss_ns() / 1e6 + uncovered_ms
+        on_path_ns = self._misses_on_path_ns(accesses)
+        return step + rows * on_path_ns / 1e6 + uncovered_ms
 
     def relative_time(
         self, engine: Engine, gpus: int, accesses: CacheAccesses | None = None
@@ -89,27 +90,42 @@ class EpochModel:
         list's lock, whose line comes from another core; misses are served by all threads.
         """
         moves = 2 * self.setup.servers.line_handover_ns
-        media = accesses.misses * self.pmem.load_ns + accesses.demotions * self.pmem.store_ns
-        return moves + media
+        loads = accesses.misses + accesses.late_updates
+        stores = accesses.demotions + accesses.late_updates
+        return moves + loads * self.pmem.load_ns + stores * self.pmem.store_ns
 
-    def _pulled_miss_ns(self) -> float:
-        """Nanoseconds that a missed row adds to PMem-OE's pulls. All threads serve pulls; each
-        copies one row after another, so the idle latency counts, or the memory's bandwidth.
+    def _misses_on_path_ns(self, accesses: CacheAccesses) -> float:
+        """Nanoseconds that misses add to PMem-OE's pulls and updates for each row pulled.
+
+        All threads serve pulls. Each copies one row after another, so the idle latency counts, or
+        the memory's bandwidth. A column's rows are updated by one thread, which reads and writes a
+        row in persistent memory if it left the cache. Look-ups aren't counted: DRAM-PS does them
+        too.
         """
-        return max(self.pmem.load_ns, self.pmem.lone_load_ns / self.setup.servers.threads)
+        pulled_ns = max(self.pmem.load_ns, self.pmem.lone_load_ns / self.setup.servers.threads)
+        update_ns = self._by_columns_ns(self.pmem.lone_load_ns, 1.0, 1.0)
+        return accesses.misses * pulled_ns + accesses.late_updates * update_ns
 
     def _maintenance_ns(self, accesses: CacheAccesses) -> float:
         """Nanoseconds of cache maintenance in PMem-OE for each row pulled, until the last thread
         is done.
 
-        Moves in the lists are spread over all threads. A column's misses are served by one thread,
-        one after another. A promotion looks the row up and reads it from persistent memory; a
-        demotion reads the oldest row and changes its entry in the index. No demotion waits for its
-        store: OpenEmbedding flushes each row, and drains once for a checkpoint.
+        Moves in the lists are spread over all threads. A promotion looks the row up and reads it
+        from persistent memory; a demotion reads the oldest row and changes its entry in the index.
         """
         lookup_ns = self.dram.lookup_ns
         promotion_ns, demotion_ns = lookup_ns + self.pmem.lone_load_ns, 2 * lookup_ns
         alone = accesses.promotions * promotion_ns + accesses.demotions * demotion_ns
-        media = accesses.promotions * self.pmem.load_ns + accesses.demotions * self.pmem.store_ns
         moves = lookup_ns / self.setup.servers.threads
-        return moves + max(alone * self.setup.workload.largest_column, media)
+        return moves + self._by_columns_ns(alone, accesses.promotions, accesses.demotions)
+
+    def _by_columns_ns(self, alone_ns: float, loads: float, stores: float) -> float:
+        """Nanoseconds until the slowest column is done with work that one thread would do in
+        `alone_ns`: a thread serves a column's misses, one after another. At least as long as the
+        memory's bandwidth needs for the loads and stores of rows.
+
+        No thread waits for a store: OpenEmbedding flushes each row, and drains once for a
+        checkpoint.
+        """
+        media = loads * self.pmem.load_ns + stores * self.pmem.store_ns
+        return max(alone_ns * self.setup.workload.largest_column, media)

@@ -107,8 +107,8 @@ def draw_ranks(
     """Turn uniform numbers in [0, 1) into popularity ranks in [0, keys), 0 the most popular.
 
     The chance of a rank below r·keys is the share of accesses that `ACCESS_SKEW` gives to the top r
-    of the keys. Within the most popular keys, which the table leaves open, the share grows with r to
-    the power of `head_exponent`. The result is int64 of the shape of `uniforms`.
+    of the keys. Within the most popular keys, which the table leaves open, the share grows with r
+    to the power of `head_exponent`. The result is int64 of the shape of `uniforms`.
     """
     first_keys, first_share = ACCESS_SKEW[0]
     # The head's power law, followed down to a share that no draw of 53 bits goes below.
