@@ -254,6 +254,6 @@ def _what_small_caches_hang_on(predictor: Predictor) -> str:
         f"With {setup.workload.largest_column:.1%} of misses in the largest, as in Criteo's "
         f"terabyte, the cache of {_NOTED_CACHE_GB:g} GB takes "
         f"{ratio(setup.workload.largest_column)} of the smallest's time. It would take "
-        f"{ratio(0.5)} if half of the misses were in one column, and {ratio(1 / threads)} if they "
-        f"were spread over all {threads} threads."
+        f"{ratio(0.25)} with a quarter, {ratio(0.5)} with a half, and {ratio(1 / threads)} if the "
+        f"misses were spread over all {threads} threads."
     )
