@@ -432,11 +432,17 @@ def _fresh_guest(topology: Topology, options: GuestOptions | None) -> GuestMachi
     from pmemlab.machines.guest_options import GuestOptions
 
     with _messages.status(f"{topology.name}: starting a guest") as status:
-        return open_guest_machine(
+        guest = open_guest_machine(
             topology,
             on_step=lambda step: status.update(f"{topology.name}: {step}"),
             options=options or GuestOptions(),
         )
+    for mismatch in guest.unproved:
+        _messages.print(
+            f"{topology.name}: not proved, since --qemu-arguments may have changed it: {mismatch}",
+            markup=False,
+        )
+    return guest
 
 
 def _guest_options(arguments: argparse.Namespace) -> GuestOptions | None:

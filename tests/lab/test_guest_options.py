@@ -20,6 +20,7 @@ from pmemlab.guest import kernel_choice
 from pmemlab.guest.kernel import Kernel
 from pmemlab.guest.kernel_choice import kernel_folder
 from pmemlab.machines.guest_options import GuestOptions, parse_qemu_arguments
+from pmemlab.topology import load_topology, topology_names
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +83,48 @@ def test_options_reach_qemu(topology: str, monkeypatch: pytest.MonkeyPatch, tmp_
     line = told.read_text().splitlines()
     assert line[line.index("-smp") + 1] == "2"
     assert line[-2:] == ["-device", "virtio-rng-pci"]
+
+
+def test_a_guest_with_more_cpus_must_prove_that_it_has_them() -> None:
+    for name in {*topology_names()} - {"two-sockets"}:
+        topology = GuestOptions(cpus=3).applied_to(load_topology(name))
+        assert topology.cpus == 3
+        assert topology.proof == {**load_topology(name).proof, "cpus": [0, 1, 2]}
+
+
+def test_cpus_that_a_topology_places_in_sockets_can_t_be_changed() -> None:
+    two_sockets = load_topology("two-sockets")
+    assert GuestOptions(cpus=2).applied_to(two_sockets) == two_sockets
+    with pytest.raises(LabError, match=r"--cpus 3: two-sockets has 2 CPUs.*of your own"):
+        GuestOptions(cpus=3).applied_to(two_sockets)
+
+
+@pytest.fixture
+def wrong_topology(topology: str) -> str:
+    """The file of a topology that demands a disk, which the played guest doesn't have."""
+    path = Path(topology).with_name("wrong.yaml")
+    text = Path(topology).read_text().replace("name: played", "name: wrong")
+    path.write_text(text.replace("proof: {", "proof: {disks: [of another computer], "))
+    return str(path)
+
+
+def test_what_qemu_arguments_changed_is_told_and_left_out_of_the_proof(
+    wrong_topology: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["exec", wrong_topology, "--qemu-arguments", "-device virtio-rng-pci"]
+    assert main([*argv, "--", "echo", "it runs"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "it runs\n"
+    assert "wrong: not proved, since --qemu-arguments may have changed it: disks" in err
+
+
+def test_without_qemu_arguments_a_fact_that_differs_refuses_the_guest(
+    wrong_topology: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["exec", wrong_topology, "--cpus", "1", "--", "echo", "it runs"]) == 125
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "machine wrong is not what it says" in err
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Literal
 from pmemlab.errors import (
     LabError,
     MachineDiedError,
+    Mismatch,
     MissingRequirementError,
     ProvisionError,
 )
@@ -36,7 +37,7 @@ from pmemlab.machines.protocol import Accelerator, Result
 from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_disk, missing_memory
 from pmemlab.machines.state_folder import StateFolder
 from pmemlab.machines.uptime import POWER_CUT, STOPPED
-from pmemlab.proof import Proof, prove
+from pmemlab.proof import Proof, mismatches, prove
 from pmemlab.topology import Topology
 
 __all__ = ["PROGRAM_PATH", "GuestMachine", "agent_command", "open_guest_machine", "requirements"]
@@ -108,6 +109,9 @@ def agent_command(python: str) -> list[str]:
 class GuestMachine:
     """A guest. `open_guest_machine` makes one that is started and proved.
 
+    unproved: the facts that differ from what the topology demands. Only a guest with QEMU arguments
+        of the user's may have some.
+
     `_powered` guards `_boot` and `_stopped`, and tells of a new boot.
     """
 
@@ -130,6 +134,7 @@ class GuestMachine:
         self._boot: Boot | None = None
         self._stopped = False
         self._proof: Proof | None = None
+        self.unproved: list[Mismatch] = []
         self._host_files = HostFiles(package_folders())
 
     @property
@@ -200,7 +205,7 @@ class GuestMachine:
             started = time.monotonic()
             on_step("proving it")
             facts = read_facts(self)
-            proved = prove(self.topology, facts)
+            proved = self._prove(facts)
             seconds["proof"] = time.monotonic() - started
         except BaseException as error:
             if boot is not None:
@@ -302,7 +307,15 @@ class GuestMachine:
 
     def prove(self) -> None:
         facts = read_facts(self)
-        self._proof = replace(self.proof, facts=facts, proved=prove(self.topology, facts))
+        self._proof = replace(self.proof, facts=facts, proved=self._prove(facts))
+
+    def _prove(self, facts: Mapping[str, object]) -> dict[str, object]:
+        if not self._qemu_arguments:
+            return prove(self.topology, facts)
+        self.unproved = mismatches(self.topology, facts)
+        differing = {mismatch.fact for mismatch in self.unproved}
+        proof = {k: v for k, v in self.topology.proof.items() if k not in differing}
+        return prove(replace(self.topology, proof=proof), facts)
 
     def power_cut(self) -> None:
         self._last_boot().end(POWER_CUT)

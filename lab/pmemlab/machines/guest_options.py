@@ -23,7 +23,8 @@ RESULTS_TAG = "results"
 class GuestOptions:
     """cpus: virtual CPUs. Default: the topology's.
 
-    qemu_arguments: added to QEMU's. Default: none.
+    qemu_arguments: added to QEMU's. Default: none. They may change any fact, so a guest that has
+        some is handed out although a fact differs from what its topology demands.
     results: a folder of this computer that the guest has at `RESULTS` and may write. Default: none.
     """
 
@@ -32,7 +33,21 @@ class GuestOptions:
     results: Path | None = None
 
     def applied_to(self, topology: Topology) -> Topology:
-        return topology if self.cpus is None else replace(topology, cpus=self.cpus)
+        """The topology with these options, and with the proof that a guest with them must pass.
+
+        Raises `LabError` if the topology places its CPUs in sockets itself.
+        """
+        if self.cpus is None or self.cpus == topology.cpus:
+            return topology
+        if any(shlex.split(argument)[0] == "-smp" for argument in topology.qemu):
+            raise LabError(
+                f"--cpus {self.cpus}: {topology.name} has {topology.cpus} CPUs, each in its place "
+                "(`-smp` in its topology); write a topology of your own with other CPUs"
+            )
+        proof = dict(topology.proof)
+        if "cpus" in proof:
+            proof["cpus"] = list(range(self.cpus))
+        return replace(topology, cpus=self.cpus, proof=proof)
 
     def results_share(self) -> Share | None:
         """Raises `LabError` where the folder isn't there or can't be written."""
