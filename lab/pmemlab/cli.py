@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from pmemlab.errors import EXEC_LAB_ERROR_STATUS, LabError, MissingRequirementError
+from pmemlab.errors import (
+    EXEC_LAB_ERROR_STATUS,
+    LabError,
+    MachineDiedError,
+    MissingRequirementError,
+)
 from pmemlab.machines import Machine
 from pmemlab.planning.options import add_options as plan_options
 from pmemlab.powercut.command import add_options as powercut_options
@@ -21,6 +26,7 @@ from pmemlab.powercut.command import powercut
 from pmemlab.topology import Topology, load_topology, topology_names
 
 if TYPE_CHECKING:
+    from pmemlab.machines.copying import Spawner
     from pmemlab.machines.guest import GuestMachine
     from pmemlab.machines.guest_options import GuestOptions
 
@@ -33,7 +39,7 @@ Measure a device, and write a file of it, to be given by its path where a device
 What is measured is a NUMA node (node0: DRAM, CXL memory or PMem as system memory), a folder on a
 dax mount or in /dev/shm (memory too), or a folder on a disk.
 """
-_messages = Console(stderr=True, highlight=False, soft_wrap=True)
+_messages = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,6 +104,25 @@ def _parser() -> argparse.ArgumentParser:
     execute.add_argument("--state-dir", type=Path, help="of a running `pmemlab serve`")
     execute.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
     execute.add_argument("--timeout", type=float, metavar="S", help="kill the command after S s")
+    execute.add_argument(
+        "--copy-in",
+        action="append",
+        default=[],
+        metavar="PATH:/PATH",
+        help="file or folder of this computer to copy into the machine before the command",
+    )
+    execute.add_argument(
+        "--copy-out",
+        action="append",
+        default=[],
+        metavar="/PATH:PATH",
+        help="file or folder of the machine to copy to this computer after the command",
+    )
+
+    copy = add("cp", _copy)
+    copy.add_argument("source", metavar="SOURCE", help="a path here, or MACHINE:PATH")
+    copy.add_argument("target", metavar="TARGET", help="a path here, or MACHINE:PATH")
+    copy.add_argument("--state-dir", type=Path, help="of a running `pmemlab serve`; then :PATH")
 
     shell = add("shell", _shell)
     shell.usage = "pmemlab shell (MACHINE | --state-dir DIR) [options] [-- COMMAND [ARGUMENT ...]]"
@@ -251,25 +276,78 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _exec(arguments: argparse.Namespace) -> int:
-    """run a command in a machine, with its output and exit status"""
+    """run a command in a machine as ssh does: input, output, Ctrl-C and exit status are its own"""
     if not arguments.rest and not arguments.dry_run:
         raise LabError("exec: give the command after `--`")
     if (arguments.machine is None) == (arguments.state_dir is None):
         raise LabError("exec: give either a machine or --state-dir")
     env = _environment(arguments.env)
     options = _guest_options(arguments)
-    if arguments.state_dir is not None:
-        from pmemlab.guest.control import run_attached
-
-        return run_attached(arguments.state_dir, arguments.rest, env, arguments.timeout)
+    into = [_copy_in(text) for text in arguments.copy_in]
+    out_of = [_copy_out(text) for text in arguments.copy_out]
     if arguments.dry_run:
         return _print_script(arguments.machine, options)
-    with _running_or_fresh(arguments.machine, options) as machine:
-        result = machine.run(arguments.rest, env, arguments.timeout)
-    for stream, text in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
-        stream.buffer.write(text.encode(errors="surrogateescape"))
-        stream.flush()
-    return result.returncode if result.returncode >= 0 else 128 - result.returncode
+    from pmemlab.guest.streams import run_on_own_streams
+    from pmemlab.machines.copying import copy_in, copy_out
+
+    argv = arguments.rest
+    with _spawner(arguments, options) as machine:
+        for source, target in into:
+            copy_in(machine, source, target)
+        try:
+            return run_on_own_streams(
+                lambda: machine.spawn(argv, env, takes_input=True), argv, arguments.timeout
+            )
+        finally:
+            # Also after a failure or a timeout, whose traces are wanted most.
+            if not isinstance(sys.exc_info()[1], MachineDiedError):
+                for path, folder in out_of:
+                    copy_out(machine, path, folder)
+
+
+def _copy(arguments: argparse.Namespace) -> int:
+    """copy a file or folder into a running machine, or out of it, as `docker cp` does"""
+    from pmemlab.machines.copying import copy_in, copy_out
+
+    source_machine, source = _machine_and_path(arguments.source)
+    target_machine, target = _machine_and_path(arguments.target)
+    if (source_machine is None) == (target_machine is None):
+        raise LabError("cp: one of SOURCE and TARGET must be MACHINE:PATH, the other a path here")
+    name = source_machine or target_machine
+    if bool(name) == (arguments.state_dir is not None):
+        raise LabError("cp: give either MACHINE:PATH, or --state-dir and :PATH")
+    arguments.machine = name or None
+    if name and not _runs_in_the_lab(load_topology(name)):
+        raise LabError(
+            f"cp: {name} does not run in this clone's lab; `make lab-up` starts it, and "
+            "`pmemlab exec MACHINE --copy-in or --copy-out` copies for one command"
+        )
+    with _spawner(arguments, None) as machine:
+        if source_machine is None:
+            copy_in(machine, Path(arguments.source), target)
+        else:
+            copy_out(machine, source, Path(arguments.target))
+    return 0
+
+
+def _machine_and_path(text: str) -> tuple[str | None, str]:
+    """Of MACHINE:PATH, or of :PATH for --state-dir; (None, path) for a path on this computer."""
+    machine, colon, path = text.partition(":")
+    return (machine, path) if colon and "/" not in machine else (None, text)
+
+
+def _copy_in(text: str) -> tuple[Path, str]:
+    source, colon, target = text.rpartition(":")
+    if not (source and colon and target.startswith("/")):
+        raise LabError(f"--copy-in {text}: must be PATH:/PATH/IN/THE/MACHINE")
+    return Path(source), target
+
+
+def _copy_out(text: str) -> tuple[str, Path]:
+    source, colon, target = text.partition(":")
+    if not (source.startswith("/") and colon and target):
+        raise LabError(f"--copy-out {text}: must be /PATH/IN/THE/MACHINE:PATH")
+    return source, Path(target)
 
 
 def _shell(arguments: argparse.Namespace) -> int:
@@ -284,22 +362,8 @@ def _shell(arguments: argparse.Namespace) -> int:
 
     own_size()  # without a terminal, nothing is started
     argv = arguments.rest or ["/bin/bash"]
-    if arguments.state_dir is not None:
-        from pmemlab.guest.control import attach
-
-        with attach(arguments.state_dir) as link:
-            return run_on_own_terminal(lambda size: link.spawn(argv, env, size.as_document()))
-    topology = load_topology(arguments.machine)
-    if options is None and _runs_in_the_lab(topology):
-        from pmemlab.machines.container import open_container_machine
-
-        with (
-            open_container_machine(topology, leased=False) as machine,
-            machine.attach() as link,
-        ):
-            return run_on_own_terminal(lambda size: link.spawn(argv, env, size.as_document()))
-    with _fresh_guest(topology, options) as guest:
-        return run_on_own_terminal(lambda size: guest.spawn(argv, env, size.as_document()))
+    with _spawner(arguments, options) as machine:
+        return run_on_own_terminal(lambda size: machine.spawn(argv, env, size.as_document()))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -402,19 +466,43 @@ def _power(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _running_or_fresh(name: str, options: GuestOptions | None = None) -> Iterator[Machine]:
-    """The running lab's machine of that name, else a guest for this command alone; always the
-    latter where there are options.
+def _spawner(arguments: argparse.Namespace, options: GuestOptions | None) -> Iterator[Spawner]:
+    """Starts commands in the guest of --state-dir; else in the running lab's machine; else in a
+    guest that lives as long as this context. With options it is always a new guest.
     """
-    topology = load_topology(name)
+    if arguments.state_dir is not None:
+        from pmemlab.guest.control import attach
+
+        with attach(arguments.state_dir) as link:
+            yield link
+        return
+    topology = load_topology(arguments.machine)
     if options is None and _runs_in_the_lab(topology):
+        from pmemlab.machines.container import open_container_machine
+
+        # People may look at a machine that a run is on.
+        with (
+            open_container_machine(topology, leased=False) as machine,
+            machine.attach() as link,
+        ):
+            yield link
+        return
+    with _fresh_guest(topology, options) as guest:
+        yield guest
+
+
+@contextmanager
+def _running_or_fresh(name: str) -> Iterator[Machine]:
+    """The running lab's machine of that name, else a guest for this command alone."""
+    topology = load_topology(name)
+    if _runs_in_the_lab(topology):
         from pmemlab.machines.container import open_container_machine
 
         # People may look at a machine that a run is on.
         with open_container_machine(topology, leased=False) as machine:
             yield machine
         return
-    with _fresh_guest(topology, options) as guest:
+    with _fresh_guest(topology, None) as guest:
         yield guest
 
 

@@ -7,14 +7,20 @@ A frame is a header (kind: u8, channel: u32, length: u32, big-endian) and `lengt
 is one command; its number is the host's choice.
 
     host -> guest   SPAWN    JSON {"argv": [...], "env": {...}}; with "terminal": {"rows": ...,
-                             "columns": ...} it runs on one, and all that it writes is STDOUT
-                    INPUT    bytes, typed at the command's terminal
+                             "columns": ...} it runs on one, and all that it writes is STDOUT;
+                             with "input": true it has a standard input, else it reads nothing
+                    INPUT    bytes, typed at the command's terminal or for its standard input
+                    END_INPUT  nothing; its standard input ends after what was sent
+                    SIGNAL   JSON {"number": ...}, for the command and its group
                     RESIZE   JSON {"rows": ..., "columns": ...}, of its terminal
                     KILL     nothing; SIGKILL to the command and its group
                     REFRESH  nothing; forget what is cached of the host's files
                     PING     nothing
     guest -> host   HELLO    JSON {"kernel": ..., "uptime_s": ...}, once
                     STDOUT, STDERR   bytes
+                    TAKEN    JSON {"bytes": ...}; how much of its standard input the command took
+                             since the last such frame. The host sends no more than INPUT_WINDOW
+                             bytes ahead, since they wait in the guest's memory
                     EXIT     JSON {"returncode": ...} or {"error": ...}; the channel's last frame
                     PONG     nothing
 
@@ -40,6 +46,8 @@ if TYPE_CHECKING:
 
 HELLO, SPAWN, KILL, REFRESH, PING, PONG, STDOUT, STDERR, EXIT, INPUT, RESIZE = range(1, 12)
 POWER_CUT, POWER_ON = range(12, 14)
+END_INPUT, SIGNAL, TAKEN = range(14, 17)
+INPUT_WINDOW = 1 << 20
 PORT_NAME = "pmemlab.agent"
 
 _HEADER = struct.Struct("!BII")
@@ -82,7 +90,9 @@ class _Command:
         self.channel = channel
         self.process = process
         self.terminal = terminal
-        self.typed = bytearray()  # what its terminal has not taken yet
+        self.input = terminal if process.stdin is None else process.stdin.fileno()
+        self.typed = bytearray()  # what its input has not taken yet
+        self.input_ends = False
         if terminal is not None:
             self.pipes = {terminal: STDOUT}
         else:
@@ -90,7 +100,13 @@ class _Command:
             assert process.stderr is not None
             self.pipes = {process.stdout.fileno(): STDOUT, process.stderr.fileno(): STDERR}
 
+    def close_input(self) -> None:
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+            self.input = None
+
     def close(self) -> None:
+        self.close_input()
         for stream in (self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
@@ -106,6 +122,7 @@ class Agent:
         self._unpacker = Unpacker()
         self._commands: dict[int, _Command] = {}  # by channel
         self._pipes: dict[int, _Command] = {}  # by file descriptor
+        self._full: dict[int, _Command] = {}  # by that of a standard input that takes no more now
         self._selector = selectors.DefaultSelector()
         self._selector.register(port, selectors.EVENT_READ)
         # A child's end must wake the loop even where a grandchild keeps its pipes open.
@@ -114,6 +131,8 @@ class Agent:
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        # Commands inherit it, and whoever started the agent in the background may ignore it.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         self._selector.register(self._wakeup, selectors.EVENT_READ)
 
     def serve(self) -> None:
@@ -135,6 +154,8 @@ class Agent:
                         self._type(self._pipes[key.fd])
                     if events & selectors.EVENT_READ:
                         self._pump(key.fd)
+                elif key.fd in self._full:
+                    self._type(self._full[key.fd])
             self._reap()
 
     def _handle(self, kind: int, channel: int, payload: bytes) -> None:
@@ -142,14 +163,16 @@ class Agent:
             self._spawn(channel, json.loads(payload))
         elif kind == KILL and channel in self._commands:
             os.killpg(self._commands[channel].process.pid, signal.SIGKILL)
-        elif kind in (INPUT, RESIZE) and channel in self._commands:
+        elif kind == SIGNAL and channel in self._commands:
+            os.killpg(self._commands[channel].process.pid, json.loads(payload)["number"])
+        elif kind in (INPUT, END_INPUT) and channel in self._commands:
             command = self._commands[channel]
-            if command.terminal is None:
-                return
-            if kind == INPUT:
-                command.typed += payload
-                self._type(command)
-            else:
+            command.typed += payload
+            command.input_ends |= kind == END_INPUT
+            self._type(command)
+        elif kind == RESIZE and channel in self._commands:
+            command = self._commands[channel]
+            if command.terminal is not None:
                 _resize(command.terminal, json.loads(payload))
         elif kind == REFRESH:
             with open("/proc/sys/vm/drop_caches", "w") as file:  # noqa: PTH123
@@ -159,6 +182,7 @@ class Agent:
 
     def _spawn(self, channel: int, request: dict[str, Any]) -> None:
         terminal = end = None
+        stdin = subprocess.PIPE if request.get("input") else subprocess.DEVNULL
         if "terminal" in request:
             terminal, end = os.openpty()
             _resize(terminal, request["terminal"])
@@ -166,7 +190,7 @@ class Agent:
             process = subprocess.Popen(
                 request["argv"],
                 env=request["env"],
-                stdin=subprocess.DEVNULL if end is None else end,
+                stdin=stdin if end is None else end,
                 stdout=subprocess.PIPE if end is None else end,
                 stderr=subprocess.PIPE if end is None else end,
                 cwd="/",
@@ -186,6 +210,8 @@ class Agent:
             os.set_blocking(pipe, False)
             self._pipes[pipe] = command
             self._selector.register(pipe, selectors.EVENT_READ)
+        if process.stdin is not None:
+            os.set_blocking(process.stdin.fileno(), False)
 
     def _pump(self, pipe: int) -> bool:
         """Send what a pipe has now. False where it has no more."""
@@ -204,17 +230,36 @@ class Agent:
         return True
 
     def _type(self, command: _Command) -> None:
-        """Give a terminal what was typed, as much as it takes now."""
-        assert command.terminal is not None
+        """Give a command's input what was sent for it, as much as it takes now."""
+        if command.input is None:
+            command.typed.clear()
+            return
+        sent = len(command.typed)
         try:
-            del command.typed[: os.write(command.terminal, command.typed)]
+            del command.typed[: os.write(command.input, command.typed)]
         except BlockingIOError:
             pass
         except OSError:  # nobody has it open any more
             command.typed.clear()
-        if command.terminal in self._pipes:
-            waiting = selectors.EVENT_WRITE if command.typed else 0
-            self._selector.modify(command.terminal, selectors.EVENT_READ | waiting)
+        if command.input == command.terminal:
+            if command.terminal in self._pipes:
+                waiting = selectors.EVENT_WRITE if command.typed else 0
+                self._selector.modify(command.terminal, selectors.EVENT_READ | waiting)
+            return
+        if sent > len(command.typed):
+            self._send(TAKEN, command.channel, {"bytes": sent - len(command.typed)})
+        if command.typed and command.input not in self._full:
+            self._full[command.input] = command
+            self._selector.register(command.input, selectors.EVENT_WRITE)
+        elif not command.typed:
+            self._forget_input(command)
+            if command.input_ends:
+                command.close_input()
+
+    def _forget_input(self, command: _Command) -> None:
+        if command.input is not None and command.input in self._full:
+            del self._full[command.input]
+            self._selector.unregister(command.input)
 
     def _reap(self) -> None:
         """Report the commands that have ended, and bury orphans: nobody else does in a guest."""
@@ -240,6 +285,7 @@ class Agent:
                 pass
             if self._pipes.pop(pipe, None):
                 self._selector.unregister(pipe)
+        self._forget_input(command)
         command.close()
         del self._commands[command.channel]
         self._send(EXIT, command.channel, {"returncode": returncode})

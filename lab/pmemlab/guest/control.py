@@ -1,8 +1,8 @@
 """How other processes run commands in a guest that `pmemlab serve` keeps.
 
 The serving process listens on a socket in the guest's state folder. What passes there are the
-agent's own frames: a client says SPAWN, KILL, INPUT and RESIZE, and hears STDOUT, STDERR and EXIT;
-and it may switch the guest's power, by POWER_CUT and POWER_ON.
+agent's own frames: a client says SPAWN, KILL, SIGNAL, INPUT, END_INPUT and RESIZE, and hears
+STDOUT, STDERR, TAKEN and EXIT; and it may switch the guest's power, by POWER_CUT and POWER_ON.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,11 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from pmemlab.errors import CommandTimeoutError, LabError, MachineDiedError
+from pmemlab.errors import LabError, MachineDiedError
 from pmemlab.guest import agent
 from pmemlab.guest.link import Command, Link
 
-__all__ = ["ControlServer", "attach", "connect", "run_attached"]
+__all__ = ["ControlServer", "attach", "connect", "switch_power"]
 
 _SOCKET = "control.sock"
 
@@ -35,6 +34,7 @@ class ServedGuest(Protocol):
         argv: Sequence[str],
         env: Mapping[str, str],
         terminal: Mapping[str, int] | None = None,
+        takes_input: bool = False,
     ) -> Command: ...
 
     def power_cut(self) -> None: ...
@@ -69,27 +69,6 @@ def connect(state: Path) -> socket.socket:
             f"`pmemlab serve TOPOLOGY --state-dir {state}` starts one"
         ) from error
     return connection
-
-
-def run_attached(
-    state: Path, argv: Sequence[str], env: Mapping[str, str], timeout: float | None = None
-) -> int:
-    """Run a command in a served guest, its output becoming this process's as it comes.
-
-    Returns its exit status as shells give it: 128 + the number of the signal that ended it.
-    Raises `LabError` where the lab breaks, `CommandTimeoutError` past the timeout. Should this
-    process be killed, so is the command.
-    """
-    streams = {agent.STDOUT: sys.stdout.buffer, agent.STDERR: sys.stderr.buffer}
-    with attach(state) as link:
-        command = link.spawn(argv, env)
-        try:
-            for stream, data in command.output(timeout):
-                streams[stream].write(data)
-                streams[stream].flush()
-        except TimeoutError:
-            raise CommandTimeoutError(argv, timeout or 0.0, "", "") from None
-        return command.returncode if command.returncode >= 0 else 128 - command.returncode
 
 
 def switch_power(state: Path, *, on: bool) -> None:
@@ -173,7 +152,7 @@ class _Client:
             request = json.loads(payload)
             try:
                 command = self._guest.spawn(
-                    request["argv"], request["env"], request.get("terminal")
+                    request["argv"], request["env"], request.get("terminal"), request["input"]
                 )
             except LabError as error:
                 self._send_end(channel, {"error": str(error)})
@@ -186,7 +165,7 @@ class _Client:
             switch = self._guest.power_cut if kind == agent.POWER_CUT else self._guest.power_on
             # A boot takes long, and the client's pings want an answer meanwhile.
             threading.Thread(target=self._switch, args=(channel, switch), daemon=True).start()
-        elif kind in (agent.KILL, agent.INPUT, agent.RESIZE):
+        elif kind in (agent.KILL, agent.SIGNAL, agent.INPUT, agent.END_INPUT, agent.RESIZE):
             with self._lock:
                 running = self._commands.get(channel)
             if running is not None:
@@ -202,6 +181,10 @@ class _Client:
             self._send_end(channel, {"returncode": 0})
 
     def _pump(self, channel: int, command: Command) -> None:
+        def taken(count: int) -> None:
+            self._send(agent.TAKEN, channel, json.dumps({"bytes": count}).encode())
+
+        command.on_taken = taken
         try:
             for stream, data in command.output():
                 self._send(stream, channel, data)
@@ -223,8 +206,12 @@ class _Client:
 def _pass_on(command: Command, kind: int, payload: bytes) -> None:
     if kind == agent.KILL:
         command.kill()
+    elif kind == agent.SIGNAL:
+        command.signal(json.loads(payload)["number"])
     elif kind == agent.INPUT:
         command.type(payload)
+    elif kind == agent.END_INPUT:
+        command.end_input()
     else:
         command.resize(json.loads(payload))
 

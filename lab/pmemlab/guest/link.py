@@ -31,7 +31,9 @@ class Link:
     died: makes the error for a guest that is gone; it is told how that showed.
     silence_s: a guest that answers nothing for so long, pings included, is taken for dead.
 
-    Methods may be called from any thread. `_lock` guards `_channels`, `_closed` and sending.
+    Methods may be called from any thread. `_lock` guards `_channels` and `_closed`; `_sending` is
+    held while a frame is sent, which may wait for the other end: the thread that reads never takes
+    it, so the other end is never kept from writing.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Link:
         self._died = died
         self._silence_s = silence_s
         self._lock = threading.Lock()
+        self._sending = threading.Lock()
         self._numbers = itertools.count(1)
         self._channels: dict[int, queue.SimpleQueue[tuple[int, bytes] | None]] = {
             0: queue.SimpleQueue()
@@ -73,12 +76,15 @@ class Link:
         argv: Sequence[str],
         env: Mapping[str, str],
         terminal: Mapping[str, int] | None = None,
+        takes_input: bool = False,
     ) -> Command:
         """Start a command. It is the caller's to read to its end, or to kill.
 
         terminal: "rows" and "columns" of the terminal that it is to run on. Default: on none.
+        takes_input: whether `Command.send_input` gives it a standard input. Default: it has an
+            empty one.
         """
-        request: dict[str, object] = {"argv": list(argv), "env": dict(env)}
+        request: dict[str, object] = {"argv": list(argv), "env": dict(env), "input": takes_input}
         if terminal is not None:
             request["terminal"] = dict(terminal)
         return self._begin(agent.SPAWN, json.dumps(request).encode())
@@ -136,7 +142,7 @@ class Link:
         self._socket.close()
 
     def _send(self, data: bytes) -> None:
-        with self._lock:
+        with self._sending:
             try:
                 self._socket.sendall(data)
             except OSError:
@@ -192,6 +198,8 @@ class Link:
 class Command:
     """A command that runs in the guest. `returncode` is there once `output` has ended.
 
+    on_taken: called by `output` with the number of bytes that the command's standard input took.
+
     `output` is for one thread, all else for any.
     """
 
@@ -204,6 +212,10 @@ class Command:
         self._link = link
         self._channel = channel
         self._frames = frames
+        self._flow = threading.Condition()  # guards the following two, and tells of changes
+        self._sent_ahead = 0
+        self._ended = False
+        self.on_taken: Callable[[int], None] = lambda _: None
         self.returncode = 0
 
     def output(self, timeout: float | None = None) -> Generator[tuple[int, bytes], None, None]:
@@ -224,8 +236,14 @@ class Command:
                         raise LabError(end["error"])
                     self.returncode = end["returncode"]
                     return
-                yield kind, payload
+                if kind == agent.TAKEN:
+                    self._note_taken(json.loads(payload)["bytes"])
+                else:
+                    yield kind, payload
         finally:
+            with self._flow:
+                self._ended = True
+                self._flow.notify_all()
             if not ended and not self._link.wait_closed(0):
                 self._kill_and_wait()
             self._link._forget(self._channel)
@@ -234,9 +252,43 @@ class Command:
         """Kill it and its children. `output` then comes to its end."""
         self._link._send(agent.pack(agent.KILL, self._channel))
 
+    def signal(self, number: int) -> None:
+        """Send a signal to it and its children."""
+        payload = json.dumps({"number": number}).encode()
+        self._link._send(agent.pack(agent.SIGNAL, self._channel, payload))
+
     def type(self, keys: bytes) -> None:
-        """Type at its terminal; without one, nothing happens."""
+        """Type at its terminal, or pass on its standard input; with neither, nothing happens."""
         self._link._send(agent.pack(agent.INPUT, self._channel, keys))
+
+    def send_input(self, data: bytes) -> bool:
+        """Send bytes for its standard input. Returns False once it has ended.
+
+        Waits while it reads too slowly, so another thread must be in `output`.
+        """
+        with self._flow:
+            self._flow.wait_for(lambda: self._ended or self._sent_ahead < agent.INPUT_WINDOW)
+            if self._ended:
+                return False
+            self._sent_ahead += len(data)
+        self.type(data)
+        return True
+
+    @property
+    def unread(self) -> int:
+        """How many bytes were sent for its standard input that it has not taken."""
+        with self._flow:
+            return self._sent_ahead
+
+    def end_input(self) -> None:
+        """End its standard input, after what was sent."""
+        self._link._send(agent.pack(agent.END_INPUT, self._channel))
+
+    def _note_taken(self, count: int) -> None:
+        with self._flow:
+            self._sent_ahead -= count
+            self._flow.notify_all()
+        self.on_taken(count)
 
     def resize(self, terminal: Mapping[str, int]) -> None:
         """Tell its terminal a new size: "rows" and "columns"."""

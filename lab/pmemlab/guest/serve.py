@@ -78,8 +78,9 @@ class _Guest:
         argv: Sequence[str],
         env: Mapping[str, str],
         terminal: Mapping[str, int] | None = None,
+        takes_input: bool = False,
     ) -> Command:
-        return self._machine.spawn(argv, env, terminal)
+        return self._machine.spawn(argv, env, terminal, takes_input)
 
     def power_cut(self) -> None:
         self._machine.power_cut()

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 
 from pmemlab.errors import LabError
 from pmemlab.guest.link import Command
+from pmemlab.guest.streams import shell_status
 
 __all__ = ["TerminalSize", "own_size", "run_on_own_terminal"]
 
@@ -53,7 +54,7 @@ def run_on_own_terminal(spawn: Callable[[TerminalSize], Command]) -> int:
             view = memoryview(data)
             while view:
                 view = view[os.write(sys.stdout.fileno(), view) :]
-    return command.returncode if command.returncode >= 0 else 128 - command.returncode
+    return shell_status(command.returncode)
 
 
 @contextmanager

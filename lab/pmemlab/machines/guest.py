@@ -263,12 +263,14 @@ class GuestMachine:
         argv: Sequence[str],
         env: Mapping[str, str],
         terminal: Mapping[str, int] | None = None,
+        takes_input: bool = False,
     ) -> Command:
         """Start a command, whose output then comes as a stream; else as `run`.
 
-        terminal: "rows" and "columns" of the terminal that it is to run on. Default: on none.
+        terminal, takes_input: as `Link.spawn` has them.
         """
-        return self._refreshed_link(argv).spawn(argv, self._environment(env), terminal)
+        link = self._refreshed_link(argv)
+        return link.spawn(argv, self._environment(env), terminal, takes_input)
 
     def _make_backing_files(self) -> None:
         """Sparse: what the guest never writes takes no room."""

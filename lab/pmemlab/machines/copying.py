@@ -1,0 +1,163 @@
+"""Files and folders copied into a machine and out of it, as tar streams through its commands."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import tarfile
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import IO, Protocol, cast
+
+from pmemlab.errors import LabError, MissingRequirementError
+from pmemlab.guest import agent
+from pmemlab.guest.link import Command
+
+__all__ = ["Spawner", "copy_in", "copy_out"]
+
+
+class Spawner(Protocol):
+    """Starts commands in a machine; see `Link.spawn`."""
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        terminal: Mapping[str, int] | None = None,
+        takes_input: bool = False,
+    ) -> Command: ...
+
+
+def copy_in(machine: Spawner, source: Path, target: str) -> None:
+    """Copy a file or folder of this computer to a path in the machine.
+
+    If target is a folder, the copy lies in it under the source's name; else target is the copy's
+    name, and its folder must exist. The copy belongs to root. Raises `LabError`.
+    """
+    name = source.absolute().name or source.resolve().name
+    if not source.exists():
+        raise LabError(f"{source}: there is no such file or folder to copy")
+    folder = target
+    if _status(machine, ["test", "-d", target]):
+        if target.endswith("/"):
+            raise LabError(f"{target}: there is no such folder in the machine; make it first")
+        folder, name = posixpath.split(target)
+    command = machine.spawn(["tar", "-C", folder or "/", "-xf", "-"], {}, takes_input=True)
+    unread: list[OSError] = []
+
+    def send() -> None:
+        with suppress(LabError):  # whoever reads the output hears of a dead guest
+            try:
+                with tarfile.open(mode="w|", fileobj=cast(IO[bytes], _Sink(command))) as archive:
+                    archive.add(source, name, filter=_owned_by_root)
+            except OSError as error:
+                unread.append(error)
+            command.end_input()
+
+    thread = threading.Thread(target=send, name="copy", daemon=True)
+    thread.start()
+    complaints = bytearray()
+    for _ in _stdout(command, complaints):
+        pass
+    thread.join()
+    if unread or command.returncode:
+        raise LabError(f"{source} can't be copied to {target}: {_told(complaints, *unread)}")
+
+
+def copy_out(machine: Spawner, source: str, target: Path) -> None:
+    """Copy a file or folder of the machine to a path on this computer.
+
+    If target is a folder, the copy lies in it under the source's name; else target is the copy's
+    name, and its folder must exist. Devices, and links that lead out of the copy, are refused; so
+    is a right to run as another user. Raises `LabError`.
+    """
+    if not hasattr(tarfile, "data_filter"):
+        raise MissingRequirementError(
+            "a Python whose tarfile can refuse dangerous members", "Python 3.10.12, 3.11.4 or newer"
+        )
+    parent, name = posixpath.split(source.rstrip("/"))
+    folder, new_name = (
+        (target, name) if target.is_dir() else (target.absolute().parent, target.name)
+    )
+    if not folder.is_dir():
+        raise LabError(f"{target}: there is no folder {folder}; make it first")
+    # A second name of a file is copied as a file of its own: members are renamed below.
+    tar = ["tar", "-C", parent or "/", "--hard-dereference", "-cf", "-", "--", name]
+    command = machine.spawn(tar, {})
+    complaints = bytearray()
+    unwritten: list[Exception] = []
+    with closing(_stdout(command, complaints)) as pieces:
+        try:
+            with tarfile.open(mode="r|", fileobj=io.BufferedReader(_Source(pieces))) as archive:
+                for member in archive:
+                    renamed = member.replace(name=new_name + member.name[len(name) :], deep=False)
+                    archive.extract(renamed, folder, filter="data")
+        except (OSError, tarfile.TarError) as error:
+            unwritten.append(error)
+        for _ in pieces:  # tar ends its stream with more zeros, or with complaints
+            pass
+    if unwritten or command.returncode:
+        raise LabError(f"{source} can't be copied to {target}: {_told(complaints, *unwritten)}")
+
+
+def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = "root"
+    return member
+
+
+def _status(machine: Spawner, argv: Sequence[str]) -> int:
+    command = machine.spawn(argv, {})
+    for _ in command.output():
+        pass
+    return command.returncode
+
+
+def _told(complaints: bytes, *errors: Exception) -> str:
+    """Returns the complaints of tar in the machine, which are the cause if there are some."""
+    return complaints.decode(errors="replace").strip() or "; ".join(map(str, errors))
+
+
+def _stdout(command: Command, complaints: bytearray) -> Generator[bytes, None, None]:
+    """Yields what a command writes to its standard output, and collects the rest in complaints."""
+    with closing(command.output()) as output:
+        for stream, data in output:
+            if stream == agent.STDOUT:
+                yield data
+            else:
+                complaints += data
+
+
+class _Sink:
+    """A command's standard input as a file."""
+
+    def __init__(self, command: Command) -> None:
+        self._command = command
+
+    def write(self, data: bytes) -> int:
+        self._command.send_input(data)  # a command that has ended says why by itself
+        return len(data)
+
+
+class _Source(io.RawIOBase):
+    """Pieces of bytes as a file."""
+
+    def __init__(self, pieces: Generator[bytes, None, None]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while not self._rest:
+            try:
+                self._rest = next(self._pieces)
+            except StopIteration:
+                return 0
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count

@@ -1,0 +1,249 @@
+"""`pmemlab exec` as another process: its streams, signals and copies. QEMU is played."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import played_qemu
+import pytest
+
+from pmemlab.cli import main
+from pmemlab.errors import LabError
+from pmemlab.guest.agent import INPUT_WINDOW
+from pmemlab.guest.control import ControlServer, attach
+from pmemlab.machines.copying import copy_in, copy_out
+from pmemlab.machines.guest import GuestMachine, open_guest_machine
+
+LAB = Path(__file__).parents[2] / "lab"
+LIMIT_S = 30.0
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMachine]:
+    played_qemu.play(monkeypatch, tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with open_guest_machine(played_qemu.TRUE_HERE) as machine, ControlServer(tmp_path, machine):
+        yield machine
+
+
+@pytest.fixture
+def start(machine: GuestMachine, tmp_path: Path) -> Iterator[Start]:
+    """Starts `pmemlab exec` with a shell's script in the machine, which is served."""
+    assert machine.kind == "guest"
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start_one(script: str, *options: str) -> subprocess.Popen[bytes]:
+        started.append(_exec(tmp_path, options, script))
+        return started[-1]
+
+    yield start_one
+    for process in started:
+        with process:  # closes its pipes, and waits
+            process.kill()
+
+
+def _exec(state: Path, options: Sequence[str], script: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pmemlab", "exec", "--state-dir", state, *options, "--",
+         "sh", "-c", script],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": f"{LAB}:{os.environ.get('PYTHONPATH', '')}"},
+        # Ctrl-C is heard, also if whoever began the tests ignores it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+
+
+def test_megabytes_pass_through_a_command_unchanged(start: Start) -> None:
+    sent = os.urandom(5 * INPUT_WINDOW + 7)
+    out, err = start("cat").communicate(sent, LIMIT_S)
+    assert (len(out), out == sent, err) == (len(sent), True, b"")
+
+
+def test_input_and_output_are_passed_on_before_either_ends(start: Start) -> None:
+    process = start("while read line; do echo got $line; done; echo no more; exit 7")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for line in (b"one\n", b"two\n"):
+        process.stdin.write(line)
+        process.stdin.flush()
+        assert process.stdout.readline() == b"got " + line
+    process.stdin.close()
+    assert process.stdout.read() == b"no more\n"
+    assert process.wait(LIMIT_S) == 7
+
+
+def test_a_command_that_leaves_its_input_unread_ends_all_the_same(start: Start) -> None:
+    process = start("head -c 3; exec <&-; echo; echo left")
+    out, _ = process.communicate(b"abc" + bytes(5 * INPUT_WINDOW), LIMIT_S)
+    assert out == b"abc\nleft\n"
+    assert process.returncode == 0
+
+
+@pytest.mark.usefixtures("machine")
+def test_input_that_nobody_reads_waits_here_and_not_in_the_guest(tmp_path: Path) -> None:
+    with attach(tmp_path) as link:
+        command = link.spawn(["sleep", "60"], {}, takes_input=True)
+        sent = 0
+        while command.unread < INPUT_WINDOW:
+            sent += 1 << 16
+            assert command.send_input(bytes(1 << 16))
+        assert sent <= 2 * INPUT_WINDOW
+        command.kill()
+        assert [*command.output(LIMIT_S)] == []
+        assert not command.send_input(b"too late")
+
+
+def test_ctrl_c_reaches_the_command_whose_status_comes_back(start: Start) -> None:
+    process = start("trap 'echo interrupted; exit 3' INT; echo ready; sleep 60 & wait")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.read() == b"interrupted\n"
+    assert process.wait(LIMIT_S) == 3
+
+
+def test_ctrl_c_ends_a_command_that_handles_nothing_with_130(start: Start) -> None:
+    process = start("echo ready; exec sleep 60")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(LIMIT_S) == 130
+
+
+def test_a_second_ctrl_c_kills_a_command_that_ignores_the_first(start: Start) -> None:
+    process = start("trap 'echo no' INT; echo $$; while :; do sleep 0.1; done")
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == b"no\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(LIMIT_S) == 130
+    assert not played_qemu.is_running(pid)
+
+
+def test_a_reader_that_has_enough_ends_the_command(start: Start) -> None:
+    process = start("echo $$ >&2; exec yes")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    pid = int(process.stderr.readline())
+    assert process.stdout.readline() == b"y\n"
+    process.stdout.close()
+    assert process.wait(LIMIT_S) == 128 + signal.SIGPIPE
+    assert process.stderr.read() == b""
+    deadline = time.monotonic() + LIMIT_S
+    while played_qemu.is_running(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_timeout_keeps_what_was_written(start: Start) -> None:
+    process = start("echo begun; sleep 60", "--timeout=1.5")
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert out == b"begun\n"
+    assert err.endswith(b"still running after 1.5 s, killed\n")
+    assert process.returncode == 125
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder with a folder, a program, a link and two megabytes."""
+    source = tmp_path / "source"
+    (source / "folder").mkdir(parents=True)
+    (source / "folder" / "large").write_bytes(os.urandom(2 << 20))
+    (source / "program").write_text("#!/bin/sh\n")
+    (source / "program").chmod(0o755)
+    (source / "link").symlink_to("program")
+    return source
+
+
+def _assert_same(one: Path, other: Path) -> None:
+    assert sorted(p.relative_to(one) for p in one.rglob("*")) == sorted(
+        p.relative_to(other) for p in other.rglob("*")
+    )
+    large = Path("folder", "large")
+    assert (one / large).read_bytes() == (other / large).read_bytes()
+    assert os.access(other / "program", os.X_OK)
+    assert (other / "link").readlink() == Path("program")
+
+
+@pytest.mark.parametrize("copy", [copy_in, copy_out])
+def test_a_folder_is_copied_under_a_new_name_and_into_a_folder(
+    copy: Callable[..., None], machine: GuestMachine, source: Path, tmp_path: Path
+) -> None:
+    # A played guest is this computer, so both directions have paths here.
+    target = tmp_path / "copies"
+    here, there = (Path, str) if copy is copy_in else (str, Path)
+    copy(machine, here(source), there(target))
+    _assert_same(source, target)
+    copy(machine, here(source), there(target))
+    _assert_same(source, target / "source")
+    copy(machine, here(source / "program"), there(target / "renamed"))
+    assert (target / "renamed").read_text() == "#!/bin/sh\n"
+
+
+def test_what_can_t_be_copied_is_told(machine: GuestMachine, source: Path, tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="no such file or folder to copy"):
+        copy_in(machine, tmp_path / "none", "/tmp")
+    with pytest.raises(LabError, match=r"no-such/.*make it first"):
+        copy_in(machine, source, f"{tmp_path}/no-such/")
+    with pytest.raises(LabError, match=r"can't be copied to .*no-such/x: tar: .*no-such"):
+        copy_in(machine, source, f"{tmp_path}/no-such/x")
+    with pytest.raises(LabError, match=r"can't be copied to .*: tar: .*none"):
+        copy_out(machine, f"{tmp_path}/none", tmp_path / "x")
+    with pytest.raises(LabError, match=r"there is no folder .*no-such; make it first"):
+        copy_out(machine, str(source), tmp_path / "no-such" / "x")
+
+
+def test_a_link_out_of_the_copy_is_refused(
+    machine: GuestMachine, source: Path, tmp_path: Path
+) -> None:
+    (source / "escape").symlink_to("/etc")
+    with pytest.raises(LabError, match="escape"):
+        copy_out(machine, str(source), tmp_path / "copy")
+    assert not (tmp_path / "copy" / "escape").exists()
+
+
+@pytest.mark.usefixtures("machine")
+def test_exec_copies_before_the_command_and_after_it_also_if_it_fails(
+    source: Path, tmp_path: Path
+) -> None:
+    argv = ["exec", "--state-dir", str(tmp_path), "--copy-in", f"{source}:{tmp_path}/in"]
+    argv += ["--copy-out", f"{tmp_path}/in/program:{tmp_path}/out"]
+    script = f"echo changed > {tmp_path}/in/program; exit 4"
+    assert main([*argv, "--", "sh", "-c", script]) == 4
+    assert (tmp_path / "out").read_text() == "changed\n"
+    assert (source / "program").read_text() == "#!/bin/sh\n"
+
+
+@pytest.mark.usefixtures("machine")
+def test_cp_copies_to_and_from_a_served_machine(source: Path, tmp_path: Path) -> None:
+    state = ["--state-dir", str(tmp_path)]
+    assert main(["cp", *state, str(source), f":{tmp_path}/in"]) == 0
+    assert main(["cp", *state, f":{tmp_path}/in", str(tmp_path / "back")]) == 0
+    _assert_same(source, tmp_path / "back")
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["cp", "a", "b"], "one of SOURCE and TARGET must be MACHINE:PATH"),
+        (["cp", "dram:/a", "dram:/b"], "one of SOURCE and TARGET must be MACHINE:PATH"),
+        (["cp", "a", ":/b"], "give either MACHINE:PATH, or --state-dir and :PATH"),
+        (["exec", "dram", "--copy-in", "a", "--", "true"], "--copy-in a: must be PATH:/PATH"),
+        (["exec", "dram", "--copy-out", "a:b", "--", "true"], "--copy-out a:b: must be /PATH"),
+    ],
+)
+def test_a_wrong_copy_is_told_in_a_line(
+    argv: list[str], told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) in (2, 125)
+    assert told in capfd.readouterr().err
