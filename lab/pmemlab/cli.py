@@ -193,6 +193,7 @@ def _add_measuring_options(command: argparse.ArgumentParser) -> None:
     command.formatter_class = argparse.RawDescriptionHelpFormatter
     command.add_argument("what", metavar="PATH|NODE", help="a folder, or node0, node1, ...")
     command.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.yaml")
+    command.add_argument("--force", action="store_true", help="overwrite FILE.yaml")
     command.add_argument("--name", help="of the device; default: the file's")
     command.add_argument("--title", help="for people; default: what was measured")
     command.add_argument(

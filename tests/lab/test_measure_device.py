@@ -122,6 +122,8 @@ def refused_without_direct_io(capsys: pytest.CaptureFixture[str], *arguments: st
         (["node0", "-o", "no/where/a.yaml"], "-o no/where/a.yaml: there is no folder"),
         (["node0", "-o", "a.yaml", "--size", "many"], "--size: 'many' is no size"),
         (["node0", "-o", "a.yaml", "--size", "900T"], "node0: has .* MiB free of the"),
+        (["node0", "-o", "a.yaml", "--size", "4K"], r"--size 4K: must be \d+K or more"),
+        ([".", "-o", "a.yaml", "--size", "1M"], r"--size 1M: must be \d+K or more"),
         (["node0", "-o", "a.yaml", "--seconds", "0"], "--seconds 0: must be above 0"),
         (["node0", "-o", "a.yaml", "--page-cache"], "--page-cache: node0 is memory and has none"),
     ],
@@ -136,6 +138,30 @@ def test_what_can_t_be_measured_is_said_before_anything_is(
     monkeypatch.chdir(tmp_path)
     assert re.search(message, refused(capsys, *arguments))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_least_size_that_is_told_is_enough(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("-o", str(tmp_path / "disk.yaml"), "--page-cache", "--seconds", "0.001")
+    if find_target(str(tmp_path)).medium != "block":  # type: ignore[union-attr]
+        pytest.skip("the temporary folder is in memory")
+    told = re.search(
+        r"must be (\d+K) or more", refused(capsys, str(tmp_path), *arguments, "--size", "32M")
+    )
+    assert told
+    measured(capsys, str(tmp_path), *arguments, "--size", told[1])
+
+
+def test_a_file_that_is_there_is_overwritten_only_by_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "mine.yaml"
+    output.write_text("precious")
+    assert "is there already" in refused(capsys, "node0", "-o", str(output), *MEASURE)
+    assert output.read_text() == "precious"
+    measured(capsys, "node0", "-o", str(output), "--force", *MEASURE)
+    assert load_device(output).name == "mine"
 
 
 def nodes(folder: Path, *described: tuple[str, str, str, int]) -> None:

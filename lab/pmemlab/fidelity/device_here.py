@@ -38,6 +38,7 @@ def measure_here(
             media_line=None,
             name=file.stem,
             title=None,
+            force=True,
         ),
         messages,
     )

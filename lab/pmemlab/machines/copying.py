@@ -115,7 +115,7 @@ def _status(machine: Spawner, argv: Sequence[str]) -> int:
     return command.returncode
 
 
-def _told(complaints: bytes, *errors: Exception) -> str:
+def _told(complaints: bytes | bytearray, *errors: Exception) -> str:
     """Returns the complaints of tar in the machine, which are the cause if there are some."""
     return complaints.decode(errors="replace").strip() or "; ".join(map(str, errors))
 

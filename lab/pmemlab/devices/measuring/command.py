@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from rich.console import Console
@@ -35,6 +34,8 @@ def measure_device(arguments: argparse.Namespace, messages: Console) -> Path:
         raise MeasuringError(f"-o {output}: must end with .yaml, for it to be taken as a file")
     if not output.absolute().parent.is_dir():
         raise MeasuringError(f"-o {output}: there is no folder {output.absolute().parent}")
+    if output.exists() and not arguments.force:
+        raise MeasuringError(f"-o {output}: is there already; give another name, or --force")
     if not 0 < arguments.seconds < 3600:
         raise MeasuringError(f"--seconds {arguments.seconds:g}: must be above 0 and below 3600")
     target = find_target(arguments.what)
@@ -42,8 +43,15 @@ def measure_device(arguments: argparse.Namespace, messages: Console) -> Path:
     if arguments.page_cache and is_memory:
         raise MeasuringError(f"--page-cache: {arguments.what} is memory and has none")
     cache_bytes = _size(arguments.last_level_cache, "--last-level-cache") or last_level_cache()
-    size_bytes = _size(arguments.size, "--size") or _default_size(
-        target, is_memory, cache_bytes, arguments.page_cache
+    least_bytes = _least_size(target, is_memory)
+    wanted_bytes = _size(arguments.size, "--size")
+    if wanted_bytes is not None and wanted_bytes < least_bytes:
+        raise MeasuringError(
+            f"--size {arguments.size}: must be {least_bytes >> 10}K or more, for as many of the "
+            "largest accesses as are made at a time"
+        )
+    size_bytes = wanted_bytes or max(
+        least_bytes, _default_size(target, is_memory, cache_bytes, arguments.page_cache)
     )
     if size_bytes > target.free_bytes:
         raise MeasuringError(
@@ -83,13 +91,14 @@ def _measure(
 ) -> Figures:
     # Only here: the commands that measure nothing do without the engine.
     from pmemlab.devices.measuring.files import file_steps, measure_files
-    from pmemlab.devices.measuring.memory import measure_memory, memory_steps, thread_counts
+    from pmemlab.devices.measuring.memory import (
+        cpus_of,
+        measure_memory,
+        memory_steps,
+        thread_counts,
+    )
 
-    if is_memory:
-        cpus = target.cpus if isinstance(target, NodeTarget) else os.sched_getaffinity(0)
-        steps = memory_steps(thread_counts(len(cpus)))
-    else:
-        steps = file_steps()
+    steps = memory_steps(thread_counts(len(cpus_of(target)))) if is_memory else file_steps()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -106,6 +115,13 @@ def _measure(
             return measure_memory(target, size_bytes, arguments.seconds, advance)
         assert isinstance(target, FolderTarget)
         return measure_files(target, size_bytes, arguments.seconds, arguments.page_cache, advance)
+
+
+def _least_size(target: Target, is_memory: bool) -> int:
+    from pmemlab.devices.measuring.files import least_file_bytes
+    from pmemlab.devices.measuring.memory import cpus_of, least_memory_bytes
+
+    return least_memory_bytes(len(cpus_of(target))) if is_memory else least_file_bytes()
 
 
 def _default_size(target: Target, is_memory: bool, cache_bytes: int, page_cache: bool) -> int:

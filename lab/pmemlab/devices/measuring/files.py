@@ -10,7 +10,7 @@ from pmemlab.devices.measuring.figures import Advance, Figures
 from pmemlab.devices.measuring.target import FolderTarget
 from pmemlab.errors import MeasuringError
 
-__all__ = ["BLOCK_BYTES", "file_steps", "measure_files"]
+__all__ = ["BLOCK_BYTES", "file_steps", "least_file_bytes", "measure_files"]
 
 BLOCK_BYTES = 4096
 _SIZES = (4096, 8192, 16384, 65536, 131072, 1 << 20)
@@ -22,6 +22,11 @@ _CURVES = (("read", "random"), ("read", "sequential"), ("write", "sequential"))
 def file_steps() -> int:
     """How often `advance` is called."""
     return 1 + len(_CURVES) * len(_SIZES) * len(_IN_FLIGHT)
+
+
+def least_file_bytes() -> int:
+    """Returns how large a file must be for each of the most requests to have bytes of its own."""
+    return max(_SIZES) * max(_IN_FLIGHT)
 
 
 def measure_files(

@@ -14,7 +14,14 @@ from pmemlab.devices.measuring.figures import Advance, Figures
 from pmemlab.devices.measuring.target import FolderTarget, NodeTarget
 from pmemlab.errors import MeasuringError
 
-__all__ = ["MEMORY_SIZES", "measure_memory", "memory_steps", "thread_counts"]
+__all__ = [
+    "MEMORY_SIZES",
+    "cpus_of",
+    "least_memory_bytes",
+    "measure_memory",
+    "memory_steps",
+    "thread_counts",
+]
 
 MEMORY_SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 65536)
 _SEQUENTIAL_SIZES = (64, 4096, 65536)
@@ -40,11 +47,16 @@ def memory_steps(threads: Sequence[int]) -> int:
     return 2 + len(_OPERATIONS) * len(threads) * (len(MEMORY_SIZES) + len(_SEQUENTIAL_SIZES))
 
 
+def least_memory_bytes(cpus: int) -> int:
+    """Returns how much memory is needed for each CPU's thread to have bytes of its own."""
+    return max(*MEMORY_SIZES, *_SEQUENTIAL_SIZES) * cpus
+
+
 def measure_memory(
     target: NodeTarget | FolderTarget, size_bytes: int, seconds: float, advance: Advance
 ) -> Figures:
     """seconds: a figure. Raises MeasuringError."""
-    with on_cpus(_cpus_of(target)):
+    with on_cpus(cpus_of(target)):
         threads = thread_counts(len(os.sched_getaffinity(0)))
         memory = _yardstick(target, size_bytes)
         figures = Figures(
@@ -106,6 +118,6 @@ def _yardstick(target: NodeTarget | FolderTarget, size_bytes: int) -> MemoryYard
         raise MeasuringError(f"{error}; take less with --size") from error
 
 
-def _cpus_of(target: NodeTarget | FolderTarget) -> frozenset[int]:
-    """A folder's memory is measured from wherever this runs."""
+def cpus_of(target: NodeTarget | FolderTarget) -> frozenset[int]:
+    """Returns the CPUs that measure: a folder's memory is measured from wherever this runs."""
     return target.cpus if isinstance(target, NodeTarget) else frozenset(os.sched_getaffinity(0))
