@@ -84,6 +84,33 @@ def test_a_broken_line_is_named_by_file_and_number(tmp_path: Path) -> None:
         read_folder(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("value", value) for value in (float("nan"), float("inf"), "1", [1], True)],
+        *[("name", value) for value in (7, None, {}, "")],
+        *[("storage_type", 7), ("scenario", []), ("topology", None), ("machine", {})],
+        *[("accelerator", []), ("facts", 7), ("commit", {}), ("time", 2026)],
+        *[("devices", [1]), ("devices", "nvme")],
+    ],
+)
+def test_a_metric_s_wrong_field_is_named_by_file_line_and_field(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    good = RUN.as_json()
+    lines = [json.dumps(good), json.dumps({**good, field: value})]
+    (tmp_path / "run.jsonl").write_text("\n".join(lines))
+    with pytest.raises(ResultsError, match=rf"run\.jsonl:2: {field}(\[0\])?: (must be|is missing)"):
+        read_folder(tmp_path)
+
+
+def test_a_metric_without_a_value_is_read(tmp_path: Path) -> None:
+    line = json.dumps(replace(RUN, name="auc", value=None).as_json())
+    (tmp_path / "run.jsonl").write_text(f"{json.dumps(RUN.as_json())}\n{line}\n")
+    (row,) = read_folder(tmp_path).rows
+    assert row.auc is None
+
+
 def test_lines_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_bytes(b"\xff\xfe\n")
     with pytest.raises(ResultsError, match=r"run\.jsonl:1: not a metric"):

@@ -27,13 +27,14 @@ null or left out; fields that aren't named here are left alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args
 
 from pmemlab.errors import LabError
-from pmemlab.scenarios.metrics import MetricKind, read_results
+from pmemlab.scenarios.metrics import Metric, MetricKind
 from pmemlab.scenarios.rows import ResultRow, RowKey, rows_by_key
 from pmemlab.schema import (
     AtLeast0,
@@ -223,6 +224,28 @@ class _AnyDocument(Document, open=True):
 
 
 @dataclass(frozen=True)
+class _MetricLine(Document, open=True):
+    """What the report needs of a metric; `Metric` checks what goes together."""
+
+    name: Text
+    unit: MaybeEmpty
+    kind: _Kind
+    scenario: Text
+    storage_type: Text
+    topology: Text
+    machine: Text
+    accelerator: Text
+    facts: Annotated[Mapping[str, Any], Must("a mapping")]
+    commit: Text
+    time: Text
+    value: Number | None = None
+    devices: Annotated[
+        tuple[Annotated[str | None, Must("a device's name or null")], ...],
+        Must("a list of devices' names"),
+    ] = ()
+
+
+@dataclass(frozen=True)
 class Results:
     """What a folder holds. rows: the newest of each run. left_out: files that are no results."""
 
@@ -253,10 +276,7 @@ def read_folder(folder: Path) -> Results:
         )
     rows: dict[RowKey, ResultRow] = {}
     for path in lines:
-        try:
-            rows.update(rows_by_key(read_results(path)))
-        except (OSError, ValueError) as error:
-            raise ResultsError(f"{error}") from error
+        rows.update(rows_by_key(_metrics(path)))
     plans: list[Plan] = []
     fidelity: dict[str, FidelitySection] = {}
     arms: dict[tuple[str, str, str, str | None], CheckpointArm] = {}
@@ -287,6 +307,24 @@ def read_folder(folder: Path) -> Results:
         cache_sweeps=list(sweeps.values()),
         left_out=left_out,
     )
+
+
+def _metrics(path: Path) -> Iterator[Metric]:
+    """Yields the metrics of a file. Raises ResultsError, which names the line and the field."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise ResultsError(f"{path}: can't be read: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        at = Path(f"{path}:{number}")
+        try:
+            content = json.loads(line.decode())
+            File(at, content, ResultsError, {}).read(_MetricLine)
+            yield Metric.from_json(content)
+        except ResultsError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise ResultsError(f"{at}: not a metric: {error}") from error
 
 
 _MAKES_RESULTS: Final = "`make scenarios` makes results"
