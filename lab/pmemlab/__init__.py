@@ -1,16 +1,22 @@
 """Emulated machines with persistent memory, proved to have it, and scenarios that run on them."""
 
-from pmemlab.errors import (
-    CommandTimeoutError,
-    LabError,
-    MachineDiedError,
-    MissingRequirementError,
-    ProofError,
-    TopologyError,
-)
-from pmemlab.machines import open_machine
-from pmemlab.machines.protocol import Kind, Machine, Result
-from pmemlab.topology import Topology, load_topology, topology_names
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pmemlab.errors import (
+        CommandTimeoutError,
+        LabError,
+        MachineDiedError,
+        MissingRequirementError,
+        ProofError,
+        TopologyError,
+    )
+    from pmemlab.machines import open_machine
+    from pmemlab.machines.protocol import Kind, Machine, Result
+    from pmemlab.topology import Topology, load_topology, topology_names
 
 __all__ = [
     "CommandTimeoutError",
@@ -27,3 +33,16 @@ __all__ = [
     "open_machine",
     "topology_names",
 ]
+
+_MODULES = ("errors", "topology", "machines.protocol", "machines")
+
+
+def __getattr__(name: str) -> object:
+    """Imports a name when it is first used: the package can be imported without its extras."""
+    if name in __all__:
+        for module in _MODULES:
+            found = vars(import_module(f"{__name__}.{module}"))
+            if name in found.get("__all__", ()):
+                globals()[name] = found[name]
+                return found[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

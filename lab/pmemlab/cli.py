@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ from pmemlab.powercut.command import powercut
 from pmemlab.topology import Topology, load_topology, topology_names
 
 if TYPE_CHECKING:
+    import pytest
+
     from pmemlab.machines.copying import Spawner
     from pmemlab.machines.guest import GuestMachine
     from pmemlab.machines.guest_options import GuestOptions
@@ -74,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pmemlab", description="Emulated machines with persistent memory, proved to have it."
     )
+    parser.add_argument("--version", action="version", version=f"pmemlab {_version()}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
@@ -167,6 +171,13 @@ def _parser() -> argparse.ArgumentParser:
     power.add_argument("switch", choices=("cut", "on"), help="at once; or boot again, and prove")
     power.add_argument("--state-dir", type=Path, required=True, help="of a running `pmemlab serve`")
     return parser
+
+
+def _version() -> str:
+    try:
+        return version("pmemlab")
+    except PackageNotFoundError:  # it is run from its sources
+        return "(not installed)"
 
 
 def _add_guest_options(command: argparse.ArgumentParser) -> None:
@@ -374,9 +385,22 @@ def _run(arguments: argparse.Namespace) -> int:
     from pmemlab.clone import find_clone
 
     root = find_clone().root
-    chosen = [argument for argument in arguments.rest if Path(argument.split("::")[0]).exists()]
-    folders = [] if chosen else [str(root / "scenarios")]
-    return int(pytest.main([f"--rootdir={root}", *folders, *arguments.rest]))
+    settings = [f"--rootdir={root}", "-c", str(root / "pyproject.toml")]
+    return int(pytest.main([*settings, *arguments.rest], [_ScenariosByDefault(root)]))
+
+
+class _ScenariosByDefault:
+    """A plugin of pytest's: without files or folders in its arguments, the scenarios are run.
+
+    Pytest alone can tell these from the values of options, as in `-k lab`.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._scenarios = str(root / "scenarios")
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        if config.args_source is not config.ArgsSource.ARGS:
+            config.args = [self._scenarios]
 
 
 def _plan(arguments: argparse.Namespace) -> int:

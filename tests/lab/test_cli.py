@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +18,8 @@ from pmemlab.cli import main
 from pmemlab.errors import MissingRequirementError
 from pmemlab.guest.control import ControlServer
 from pmemlab.machines.guest import open_guest_machine
+
+LAB = Path(__file__).parents[2] / "lab"
 
 
 @pytest.fixture(autouse=True)
@@ -119,11 +125,91 @@ def test_show_prints_what_the_guide_s_commands_do(
 def test_run_passes_its_arguments_to_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[list[str]] = []
 
-    def pytest_main(argv: list[str]) -> int:
+    def pytest_main(argv: list[str], _plugins: object) -> int:
         given.append(argv)
         return 5
 
     monkeypatch.setattr(pytest, "main", pytest_main)
     assert main(["run", "--pmemlab-topology", "dram", "-x"]) == 5
-    assert given[0][1].endswith("/scenarios")
-    assert given[0][2:] == ["--pmemlab-topology", "dram", "-x"]
+    assert given[0][-3:] == ["--pmemlab-topology", "dram", "-x"]
+
+
+def _pmemlab(*argv: str, cwd: Path, code: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs `pmemlab` in another process, after some code of a test's."""
+    script = f"{code}\nimport runpy, sys\nsys.argv[0] = 'pmemlab'\n"
+    script += "runpy.run_module('pmemlab', run_name='__main__', alter_sys=True)"
+    return subprocess.run(
+        [sys.executable, "-c", script, *argv],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": f"{LAB}:{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True,
+        text=True,
+    )
+
+
+def _collected(*argv: str, cwd: Path) -> set[str]:
+    """The folders whose tests `pmemlab run` would run."""
+    done = _pmemlab("run", "--collect-only", "-q", *argv, cwd=cwd)
+    return {line.split("/")[0] for line in done.stdout.splitlines() if "::" in line}
+
+
+def test_run_takes_the_scenarios_alone_in_every_folder_of_the_clone() -> None:
+    # The value of an option may be the name of a folder.
+    assert _collected("-k", "scenarios", cwd=LAB.parent) == {"scenarios"}
+    assert _collected("-k", "lab", cwd=LAB.parent) <= {"scenarios"}
+    assert _collected("-k", "fsdax", cwd=LAB) == {"scenarios"}
+
+
+def test_run_takes_the_files_that_are_named() -> None:
+    file = "tests/lab/test_agent.py"
+    assert _collected(file, cwd=LAB.parent) == {"tests"}
+
+
+def test_it_tells_its_version(tmp_path: Path) -> None:
+    done = _pmemlab("--version", cwd=tmp_path)
+    assert done.returncode == 0
+    assert re.fullmatch(r"pmemlab ([0-9.]+|\(not installed\))\n", done.stdout)
+
+
+PLANNED = ("--rows=9", "--dim=4", "--skew=1", "--lookups-per-s=9")
+WITHOUT = """
+import sys
+class Without:
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in {without!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Without())
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "argv", "remedy", "status"),
+    [
+        ("rich", ["doctor"], "pip install 'pmemlab[lab]'", 2),
+        ("pydantic", ["show", "dram"], "pip install 'pmemlab[lab]'", 2),
+        ("yaml", ["exec", "dram", "--", "true"], "pip install 'pmemlab[lab]'", 125),
+        ("docker", ["up"], "pip install 'pmemlab[lab]'", 2),
+        ("pytest", ["run"], "pip install 'pmemlab[lab]'", 2),
+        ("matplotlib", ["report", "."], "pip install 'pmemlab[report]'", 2),
+        ("embstore", ["plan", *PLANNED], "make setup", 2),
+    ],
+)
+def test_a_package_that_is_not_installed_is_told_with_the_command_that_gets_it(
+    tmp_path: Path, package: str, argv: list[str], remedy: str, status: int
+) -> None:
+    (tmp_path / "results.json").write_text('{"sections": []}')
+    done = _pmemlab(*argv, cwd=tmp_path, code=WITHOUT.format(without=[package]))
+    assert done.stderr.startswith("pmemlab: ")
+    assert package in done.stderr
+    assert remedy in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.returncode == status
+
+
+def test_pytest_goes_on_without_what_only_the_lab_needs(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text("def test_mine(): pass\n")
+    without = ["rich", "pydantic", "pydantic_core", "yaml", "docker", "testcontainers", "embstore"]
+    code = WITHOUT.format(without=without)
+    code += "import pytest; sys.exit(pytest.main(['-q', '--pmemlab-machine', 'process']))"
+    done = _pmemlab(cwd=tmp_path, code=code)
+    assert "1 passed" in done.stdout
