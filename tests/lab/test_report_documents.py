@@ -87,8 +87,8 @@ def test_a_broken_line_is_named_by_file_and_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *[("value", value) for value in (float("nan"), float("inf"), "1", [1], True)],
-        *[("name", value) for value in (7, None, {}, "")],
+        *[("value", float("nan")), ("value", float("inf")), ("value", "1"), ("value", True)],
+        *[("name", 7), ("name", None), ("name", {}), ("name", "")],
         *[("storage_type", 7), ("scenario", []), ("topology", None), ("machine", {})],
         *[("accelerator", []), ("facts", 7), ("commit", {}), ("time", 2026)],
         *[("devices", [1]), ("devices", "nvme")],

@@ -352,6 +352,19 @@ def test_what_a_machine_cannot_prove_is_skipped_with_the_reason(
     result.stdout.fnmatch_lines(["*numa*process, unproved*", "SKIPPED*can't prove mount.dax;*"])
 
 
+def test_what_a_run_lacked_on_this_computer_is_a_skip_with_the_reason(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(*_: object) -> None:
+        raise MissingRequirementError("a disk", "set TMPDIR")
+
+    monkeypatch.setattr(ScenarioSession, "judge", judge)
+    lab.add("numa")
+    result = lab.run("-rs", machine="process")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*a disk; to get it: set TMPDIR"])
+
+
 def test_what_an_unproved_machine_can_show_is_judged_all_the_same(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,6 +422,41 @@ def test_options_select_by_topology_and_storage_type(lab: Lab) -> None:
     lab.run("--pmemlab-topology", "one", "--pmemlab-storage-type", "DRAM").assert_outcomes(
         passed=1, deselected=2
     )
+
+
+MACHINE_TEST = """
+import pytest
+
+@pytest.mark.pmemlab("nvme", "sata")
+def test_a_disk(machine): pass
+
+def test_of_no_machine(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "outcomes"),
+    [
+        # Of five: a scenario on two storage types, a test on two machines, a test on none.
+        (["--pmemlab-storage-type", "DRAM"], {"passed": 1, "deselected": 4}),
+        (["--pmemlab-topology", "one"], {"passed": 2, "deselected": 3}),
+        (["--pmemlab-topology", "nvme"], {"passed": 1, "deselected": 4}),
+        ([], {"passed": 5}),
+    ],
+)
+def test_options_select_among_the_tests_that_lie_beside_scenarios_too(
+    lab: Lab, options: list[str], outcomes: dict[str, int]
+) -> None:
+    lab.add("a", topology="one", storage_types="[DRAM, PMEM_MEMKIND]")
+    (lab.pytester.path / "scenarios" / "below").mkdir()
+    (lab.pytester.path / "scenarios/below/test_machines.py").write_text(MACHINE_TEST)
+    lab.run(*options).assert_outcomes(**outcomes)
+
+
+def test_options_leave_the_tests_elsewhere_alone(lab: Lab) -> None:
+    lab.add("a", storage_types="[DRAM, PMEM_MEMKIND]")
+    lab.pytester.makepyfile(test_mine="def test_mine(): pass")
+    lab.run(".", "--pmemlab-storage-type", "DRAM").assert_outcomes(passed=2, deselected=1)
 
 
 def test_a_selection_that_no_scenario_has_is_a_usage_error(lab: Lab) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pmemlab.errors import MissingRequirementError
 from pmemlab.machines.protocol import Result
 from pmemlab.scenarios.document import (
     Expectations,
@@ -303,7 +304,10 @@ def two_tiers(first_rows: int = 8, lower_rows: int = 3, **stats: Any) -> dict[st
 
 
 def verdict_on_two_tiers(
-    *tables: dict[str, Any], facts_after: dict[str, Any] = FACTS_AFTER, **changed: Any
+    *tables: dict[str, Any],
+    facts: dict[str, Any] = FACTS,
+    facts_after: dict[str, Any] = FACTS_AFTER,
+    **changed: Any,
 ) -> str | None:
     good = {
         "tables": list(tables),
@@ -316,10 +320,16 @@ def verdict_on_two_tiers(
     }
     try:
         judge(TWO_TIERS, "DRAM_SSDHASH", document)
-        judge_placement(TWO_TIERS, TOPOLOGY, FACTS, facts_after, document)
+        judge_placement(TWO_TIERS, TOPOLOGY, facts, facts_after, document)
     except ExpectationError as error:
         return str(error)
     return None
+
+
+def test_a_folder_on_no_disk_is_told_with_what_to_do() -> None:
+    in_memory = {**FACTS, "ssd": {"device": "tmpfs", "device_number": "259:3"}}
+    with pytest.raises(MissingRequirementError, match=r"is on tmpfs.*set TMPDIR to a folder on"):
+        verdict_on_two_tiers(two_tiers(), facts=in_memory, facts_after=in_memory)
 
 
 def test_tables_whose_rows_lie_in_their_tiers_pass() -> None:

@@ -22,14 +22,16 @@ def add_options(group: pytest.OptionGroup) -> None:
         action="append",
         dest="pmemlab_storage_types",
         metavar="TYPE",
-        help="run scenarios on this storage type only; may be given more than once",
+        help="run scenarios on this storage type only, and no other test that lies beside "
+        "scenarios; may be given more than once",
     )
     group.addoption(
         "--pmemlab-topology",
         action="append",
         dest="pmemlab_topologies",
         metavar="NAME",
-        help="run scenarios of this topology only; may be given more than once",
+        help="run scenarios, and tests that lie beside them, on machines of this topology only; "
+        "may be given more than once",
     )
     group.addoption(
         "--pmemlab-machine",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,10 +120,15 @@ class ScenarioItem(pytest.Item):
             raise pytest.fail.Exception(message, pytrace=False) from None
 
     def runtest(self) -> None:
+        from pmemlab.errors import MissingRequirementError
+
         assert self._outcome is not None, "setup gives an outcome, raises or skips"
         session = self.config.stash[_SESSION]
         known = len(session.metrics)
-        unproved = session.judge(self.scenario, self.storage_type, self._outcome)
+        try:
+            unproved = session.judge(self.scenario, self.storage_type, self._outcome)
+        except MissingRequirementError as error:
+            pytest.skip(str(error))
         self._tell_report_writers(session.metrics[known:])
         if unproved:
             pytest.skip(
@@ -185,29 +190,38 @@ class _ActivityLine:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    scenarios = _scenario_items(items)
-    if not scenarios:
+    if not _scenario_items(items):
         return
+    folders = config.getini(_INI_FOLDERS)
+    beside = [item for item in items if any(folder in item.path.parents for folder in folders)]
     wanted = _wanted(
-        scenarios, config.getoption("pmemlab_topologies"), "--pmemlab-topology", _topology_name
+        beside, config.getoption("pmemlab_topologies"), "--pmemlab-topology", _topology_name
     )
     wanted &= _wanted(
-        scenarios,
+        beside,
         config.getoption("pmemlab_storage_types"),
         "--pmemlab-storage-type",
         _storage_type,
     )
-    deselected = [item for item in scenarios if item not in wanted]
+    deselected = [item for item in beside if item not in wanted]
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in set(deselected)]
 
 
 def _wanted(
-    items: Sequence[ScenarioItem], names: Sequence[str] | None, option: str, name_of: Any
-) -> set[ScenarioItem]:
-    """Return the items that an option asks for. Raises `pytest.UsageError` for a name of none."""
-    there_are = {name_of(item) for item in items}
+    items: Sequence[pytest.Item],
+    names: Sequence[str] | None,
+    option: str,
+    name_of: Callable[[pytest.Item], str | None],
+) -> set[pytest.Item]:
+    """Returns the items that an option asks for. Raises `pytest.UsageError` for a name of none.
+
+    items: the scenarios, and the tests that lie beside them.
+    name_of: what the option's names are compared with; None for an item that has no such name,
+        which is then asked for only if there are no names.
+    """
+    there_are = {name for item in items if (name := name_of(item)) is not None}
     for name in names or ():
         if name not in there_are:
             raise pytest.UsageError(
@@ -216,12 +230,17 @@ def _wanted(
     return {item for item in items if not names or name_of(item) in names}
 
 
-def _topology_name(item: ScenarioItem) -> str:
-    return item.scenario.topology.name
+def _topology_name(item: pytest.Item) -> str | None:
+    """Of a scenario, or of the machine that a test's fixture `machine` gives it."""
+    if isinstance(item, ScenarioItem):
+        return item.scenario.topology.name
+    parameters = getattr(item, "callspec", None)
+    name = parameters.params.get(pmemlab_machines.__name__) if parameters else None
+    return Path(name).stem if name else None
 
 
-def _storage_type(item: ScenarioItem) -> str:
-    return item.storage_type
+def _storage_type(item: pytest.Item) -> str | None:
+    return item.storage_type if isinstance(item, ScenarioItem) else None
 
 
 def _scenario_items(items: Sequence[pytest.Item]) -> list[ScenarioItem]:

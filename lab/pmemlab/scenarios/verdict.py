@@ -7,6 +7,7 @@ import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pmemlab.errors import MissingRequirementError
 from pmemlab.machines.protocol import Result
 from pmemlab.scenarios.document import PMEM, SSD, PowerCuts, RowPlacement, Scenario
 from pmemlab.scenarios.power_cuts import PowerCut
@@ -97,7 +98,8 @@ def judge_placement(
     facts_after: Mapping[str, Any],
     document: Mapping[str, Any],
 ) -> None:
-    """Raise `ExpectationError` where rows lie elsewhere than they must.
+    """Raise `ExpectationError` where rows lie elsewhere than they must, and
+    `MissingRequirementError` where rows must lie on a disk and this computer gave the machine none.
 
     facts, facts_after: the machine's, before and after the run.
     REQUIRES: the machine was proved to be of this topology.
@@ -271,12 +273,23 @@ def _missing_traffic(
         ):
             if least is None:
                 continue
-            moved = facts_after["ssd"][name] - facts["ssd"][name]
+            moved = _traffic(facts_after, name) - _traffic(facts, name)
             if moved < least:
                 yield (
                     f"{moved} bytes were {verb} {facts['ssd']['device']} during the run; rows "
                     f"that lie there need {least} at least"
                 )
+
+
+def _traffic(facts: Mapping[str, Any], name: str) -> int:
+    """Returns a counter of the topology's disk. Raises `MissingRequirementError` if it is none."""
+    if name not in facts["ssd"]:
+        raise MissingRequirementError(
+            f"a disk for the topology's `ssd`: the folder is on {facts['ssd']['device']}, of which "
+            f"the kernel doesn't tell the {name}",
+            "set TMPDIR to a folder on a disk",
+        )
+    return int(facts["ssd"][name])
 
 
 def _misplaced_yardstick(
