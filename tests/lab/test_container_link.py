@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from docker.models.containers import Container
 
 from pmemlab.container_engine.container_link import container_link
 from pmemlab.errors import LabError, MachineDiedError, MissingRequirementError
+from pmemlab.guest.agent import INPUT_WINDOW
 from pmemlab.guest.control import ControlServer
 from pmemlab.machines.guest import GuestMachine, open_guest_machine
 
@@ -91,6 +93,36 @@ def test_a_command_has_a_terminal_and_its_exit_status_comes_back() -> None:
         for _ in output:
             pass
     assert command.returncode == 7
+
+
+@pytest.mark.usefixtures("machine")
+def test_input_and_output_pass_whole_in_both_directions_at_once() -> None:
+    sent = os.urandom(3 * INPUT_WINDOW + 7)
+    with container_link(CONTAINER) as link:
+        command = link.spawn(["cat"], {}, takes_input=True)
+
+        def send() -> None:
+            for start in range(0, len(sent), 1 << 16):
+                assert command.send_input(sent[start : start + (1 << 16)])
+            command.end_input()
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        received = b"".join(data for _, data in command.output(LIMIT_S))
+        thread.join()
+    assert (len(received), received == sent) == (len(sent), True)
+    assert command.returncode == 0
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_signal_reaches_the_command() -> None:
+    with container_link(CONTAINER) as link:
+        command = link.spawn(["sh", "-c", "echo ready; exec sleep 60"], {})
+        output = command.output(LIMIT_S)
+        assert next(output)[1] == b"ready\n"
+        command.signal(signal.SIGINT)
+        assert [*output] == []
+    assert command.returncode == -signal.SIGINT
 
 
 @pytest.mark.usefixtures("machine")
