@@ -20,7 +20,6 @@ _PIP_INSTALL: Final = {
     "ray": "cluster",
     "rich": "lab",
     "safetensors": "checkpoints",
-    "testcontainers": "lab",
     "torch": "torch",
     "yaml": "lab",
 }

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import docker
 import pytest
 import yaml
+from docker.errors import DockerException
+from docker.models.containers import Container, _create_container_args
 
 from pmemlab.clone import Clone
 from pmemlab.compose import standing_machines
 from pmemlab.container_engine import labels
 from pmemlab.container_engine.health import STATE_FOLDER
-from pmemlab.container_engine.throwaway import create_options
+from pmemlab.container_engine.throwaway import create_options, start_throwaway
 from pmemlab.errors import LabError
 from pmemlab.topology import Requirements, load_topology, topology_names
 
@@ -96,6 +101,60 @@ def test_a_throwaway_container_is_made_as_its_service_is() -> None:
     assert options["tmpfs"] == {STATE_FOLDER: "mode=0700"}
     assert options["healthcheck"]["interval"] % 10**9 == 0
     assert options["healthcheck"]["interval"] > 0
+
+
+@dataclass
+class _Engine:
+    """A Docker engine that notes what it is asked for, and may refuse to start a container."""
+
+    refusal: str | None = None
+    created: dict[str, Any] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def containers(self) -> _Engine:
+        return self
+
+    def create(self, image: str, command: list[str], **options: Any) -> _Engine:
+        arguments = {"image": image, "command": command, "version": "1.44", **options}
+        self.created = _create_container_args(arguments)  # refuses what the SDK doesn't know
+        self.log.append("create")
+        return self
+
+    def start(self) -> None:
+        self.log.append("start")
+        if self.refusal:
+            raise DockerException(self.refusal)
+
+    def remove(self, **_options: object) -> None:
+        self.log.append("remove")
+
+
+def _start_throwaway(engine: _Engine) -> Container:
+    client = cast(docker.DockerClient, engine)
+    return start_throwaway(client, Clone(_CLONE), "fsdax", "pmemlab:x", kvm=True)
+
+
+def test_a_throwaway_container_is_started_in_the_user_s_environment_as_it_was() -> None:
+    before = dict(os.environ)
+    engine = _Engine()
+    assert cast(Any, _start_throwaway(engine)) is engine
+    assert os.environ == before
+    assert engine.log == ["create", "start"]
+    assert engine.created["command"] == SERVICES["fsdax"]["command"]
+    assert engine.created["labels"][labels.MACHINE] == "fsdax"
+    host = engine.created["host_config"]
+    assert host["CapDrop"] == ["ALL"]
+    assert host["Tmpfs"] == {STATE_FOLDER: "mode=0700"}
+    assert host["NetworkMode"] == "none"
+    assert [device["PathOnHost"] for device in host["Devices"]] == ["/dev/kvm"]
+
+
+def test_a_throwaway_container_that_is_refused_is_removed() -> None:
+    engine = _Engine("no space left")
+    with pytest.raises(LabError, match="for machine fsdax: no space left"):
+        _start_throwaway(engine)
+    assert engine.log == ["create", "start", "remove"]
 
 
 def test_a_field_that_throwaway_containers_would_lose_is_refused() -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import docker
 import yaml
 from docker.errors import DockerException
 from docker.models.containers import Container
 
 from pmemlab.clone import Clone
 from pmemlab.container_engine import labels
-from pmemlab.container_engine.inventory import owner_label
+from pmemlab.container_engine.inventory import owner_label, remove
 from pmemlab.container_engine.kvm import KVM_DEVICE
 from pmemlab.errors import LabError
 
@@ -23,19 +22,15 @@ __all__ = ["create_options", "start_throwaway"]
 _NANOSECONDS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9}
 
 
-def start_throwaway(clone: Clone, topology: str, image: str, kvm: bool) -> Container:
+def start_throwaway(
+    client: docker.DockerClient, clone: Clone, topology: str, image: str, kvm: bool
+) -> Container:
     """Start a container as compose.yaml describes the topology's service.
 
     kvm: whether to give it KVM. Raises `LabError` where the engine refuses.
 
     It is the caller's to remove. If the caller dies first, the next one who looks removes it.
     """
-    # testcontainers reads this once, when it is imported: its reaper needs an image of its own,
-    # which is not to be had everywhere. Our labels do its work.
-    os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"
-    logging.getLogger("testcontainers").setLevel(logging.WARNING)
-    from testcontainers.core.container import DockerContainer
-
     service = _service(clone, topology)
     options = create_options(service)
     if kvm:
@@ -45,14 +40,17 @@ def start_throwaway(clone: Clone, topology: str, image: str, kvm: bool) -> Conta
         labels.MACHINE: topology,
         labels.OWNER: owner_label(),
     }
+    container = None
     try:
-        machine = DockerContainer(image).with_command(list(service["command"]))
-        for folder, mount_options in options.pop("tmpfs").items():
-            machine.with_tmpfs_mount(folder, mount_options)
-        machine.with_kwargs(labels=own_labels, **options).start()
+        container = client.containers.create(
+            image, list(service["command"]), labels=own_labels, **options
+        )
+        container.start()
     except DockerException as error:
+        if container is not None:
+            remove(container)
         raise LabError(f"no container can be started for machine {topology}: {error}") from error
-    return machine.get_wrapped_container()
+    return container
 
 
 def create_options(service: Mapping[str, Any]) -> dict[str, Any]:

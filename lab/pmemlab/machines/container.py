@@ -132,7 +132,7 @@ def open_container_machine(topology: Topology, *, leased: bool = True) -> Contai
     container = find_machines(client, clone).get(topology.name)
     if container is None:
         kvm = kvm_works(client, image)
-        container = start_throwaway(clone, topology.name, image, kvm)
+        container = start_throwaway(client, clone, topology.name, image, kvm)
         return _started(client, topology, container, owned=True)
     if not _is_of(container, client, image):
         raise LabError(
