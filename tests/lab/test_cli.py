@@ -206,10 +206,13 @@ def test_a_package_that_is_not_installed_is_told_with_the_command_that_gets_it(
     assert done.returncode == status
 
 
-def test_pytest_goes_on_without_what_only_the_lab_needs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+def test_pytest_goes_on_without_what_only_the_lab_needs(
+    tmp_path: Path, workers: tuple[str, ...]
+) -> None:
     (tmp_path / "test_mine.py").write_text("def test_mine(): pass\n")
     without = ["rich", "pydantic", "pydantic_core", "yaml", "docker", "embstore"]
     code = WITHOUT.format(without=without)
-    code += "import pytest; sys.exit(pytest.main(['-q', '--pmemlab-machine', 'process']))"
-    done = _pmemlab(cwd=tmp_path, code=code)
+    code += "import pytest; sys.exit(pytest.main())"
+    done = _pmemlab("--pmemlab-machine", "process", *workers, cwd=tmp_path, code=code)
     assert "1 passed" in done.stdout

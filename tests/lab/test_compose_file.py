@@ -11,7 +11,8 @@ import docker
 import pytest
 import yaml
 from docker.errors import DockerException
-from docker.models.containers import Container, _create_container_args
+from docker.models import containers as sdk
+from docker.models.containers import Container
 
 from pmemlab.clone import Clone
 from pmemlab.compose import standing_machines
@@ -117,7 +118,8 @@ class _Engine:
 
     def create(self, image: str, command: list[str], **options: Any) -> _Engine:
         arguments = {"image": image, "command": command, "version": "1.44", **options}
-        self.created = _create_container_args(arguments)  # refuses what the SDK doesn't know
+        # It refuses what the SDK doesn't know, and isn't in the SDK's type stubs.
+        self.created = vars(sdk)["_create_container_args"](arguments)
         self.log.append("create")
         return self
 

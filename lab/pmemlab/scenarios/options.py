@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["add_options", "here_of", "lengthen"]
+__all__ = ["WORKER_OUTPUT", "add_options", "here_of", "lengthen"]
+
+WORKER_OUTPUT = "pmemlab"
+"""The key of what a worker of pytest-xdist tells its controller of scenarios."""
 
 _MACHINES = ("auto", "process", "guest", "container")
 _SHORT = ("--storage-type", "--topology", "--machine")

@@ -18,7 +18,7 @@ import pytest
 
 from pmemlab.powercut.fixture import add_power_cut_options, power_cut
 from pmemlab.scenarios.machine_fixture import MARKER, machine, parametrize, pmemlab_machines
-from pmemlab.scenarios.options import add_options, here_of, lengthen
+from pmemlab.scenarios.options import WORKER_OUTPUT, add_options, here_of, lengthen
 from pmemlab.schema import YAML_SUFFIXES
 
 if TYPE_CHECKING:
@@ -273,10 +273,10 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    from pmemlab.scenarios.xdist import is_worker
-
     scenarios = session.config.stash.get(_SESSION, None)
     if scenarios is not None:
+        from pmemlab.scenarios.xdist import is_worker
+
         try:
             if exitstatus != pytest.ExitCode.INTERRUPTED and not is_worker(session.config):
                 with _ActivityLine(session.config) as line:
@@ -297,10 +297,12 @@ def _tell_controller(config: pytest.Config, scenarios: ScenarioSession) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Of pytest-xdist, in its controller."""
+    output = getattr(node, "workeroutput", {})
+    if WORKER_OUTPUT not in output:  # no scenarios, or it crashed
+        return
     from pmemlab.scenarios.xdist import Findings
 
-    findings = node.config.stash.setdefault(_FINDINGS, Findings())
-    findings.add(getattr(node, "workeroutput", {}))  # a worker that crashed tells nothing
+    node.config.stash.setdefault(_FINDINGS, Findings()).add(output)
 
 
 def pytest_terminal_summary(

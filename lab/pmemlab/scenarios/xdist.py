@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from pmemlab.scenarios.metrics import Metric
+from pmemlab.scenarios.options import WORKER_OUTPUT
 from pmemlab.scenarios.report import tables
 from pmemlab.scenarios.rows import result_rows
 
 __all__ = ["Findings", "is_worker"]
-
-_KEY = "pmemlab"
 
 
 def is_worker(config: pytest.Config) -> bool:
@@ -47,7 +46,7 @@ class Findings:
         config: Any, metrics: Sequence[Metric], files: Sequence[Path], leftovers: Sequence[str]
     ) -> None:
         """Of a worker, to the controller. config: the worker's."""
-        config.workeroutput[_KEY] = {
+        config.workeroutput[WORKER_OUTPUT] = {
             "metrics": json.dumps([metric.as_json() for metric in metrics]),
             "files": [str(path) for path in files],
             "leftovers": list(leftovers),
@@ -55,7 +54,7 @@ class Findings:
 
     def add(self, workeroutput: Mapping[str, Any]) -> None:
         """Take in what a worker told."""
-        told = workeroutput.get(_KEY)
+        told = workeroutput.get(WORKER_OUTPUT)
         if told is not None:
             self.metrics += map(Metric.from_json, json.loads(told["metrics"]))
             self._files += [Path(path) for path in told["files"]]
