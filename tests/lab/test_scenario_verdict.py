@@ -355,11 +355,12 @@ def test_rows_that_are_not_spread_over_the_tiers_fail(
 
 
 def test_a_tier_on_a_disk_may_have_some_of_its_rows_in_a_buffer_yet() -> None:
-    table = two_tiers()
-    table["tiers"][1]["found"] = 2
-    assert verdict_on_two_tiers(table) is None
-    table["tiers"][1]["found"] = 1
-    assert "found 1 of 4 rows in /mnt/ssd/deep_C1.ssdhash" in str(verdict_on_two_tiers(table))
+    table, other = two_tiers(), two_tiers()
+    table["tiers"][1] |= {"found": 0, "mapped_bytes": 4096}  # which some of its schemes read by
+    assert verdict_on_two_tiers(table, other) is None
+    other["tiers"][1]["found"] = 3
+    shown = str(verdict_on_two_tiers(table, other))
+    assert "tier SSDHASH: another process found 3 of 8 rows in /mnt/ssd/deep_C1.ssdhash" in shown
 
 
 def test_each_tier_has_a_place_of_its_own() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pmemlab.errors import MissingRequirementError
 from pmemlab.machines.protocol import Result
+from pmemlab.scenarios.command import SSD_KINDS
 from pmemlab.scenarios.document import PMEM, SSD, PowerCuts, RowPlacement, Scenario
 from pmemlab.scenarios.power_cuts import PowerCut
 from pmemlab.topology import Topology
@@ -324,6 +325,7 @@ def _misplaced_tables(
         if tier["rows"] or not several  # a small table leaves lower tiers empty
         for problem in _misplacements(placement, device, tier)
     ]
+    yield from _rows_never_written(tables)
     yield from problems[:_SHOWN_TABLES]
     if len(problems) > _SHOWN_TABLES:
         yield f"... and {len(problems) - _SHOWN_TABLES} more of that kind"
@@ -367,10 +369,24 @@ def _rows_not_there(tier: Mapping[str, Any]) -> Iterator[str]:
     sought, found = tier["sought"], tier["found"]
     if not sought:
         yield "none of its rows could be looked for by another process"
-    # A tier that maps nothing writes through buffers.
-    least = sought if tier["mapped_bytes"] else _LEAST_WRITTEN * sought
-    if found < least:
+    if found < sought and not _writes_through_buffers(tier):
         yield f"another process found {found} of {sought} rows in {where}"
+
+
+def _rows_never_written(tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Of tiers on disks: some rows of each table may be in a buffer, but not most of all."""
+    tiers = [tier for table in tables for tier in table["tiers"] if _writes_through_buffers(tier)]
+    for name in dict.fromkeys(tier["name"] for tier in tiers):
+        of_name = [tier for tier in tiers if tier["name"] == name]
+        sought = sum(tier["sought"] for tier in of_name)
+        found = sum(tier["found"] for tier in of_name)
+        if found < _LEAST_WRITTEN * sought:
+            folders = ", ".join(sorted({str(tier["file"]) for tier in of_name})[:_SHOWN_TABLES])
+            yield f"tier {name}: another process found {found} of {sought} rows in {folders}"
+
+
+def _writes_through_buffers(tier: Mapping[str, Any]) -> bool:
+    return tier["name"] in {kind.value for kind in SSD_KINDS}
 
 
 def _tail(text: str, most_lines: int = _SHOWN_OUTPUT_LINES) -> str:
