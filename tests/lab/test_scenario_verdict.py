@@ -257,7 +257,6 @@ def test_an_auc_that_is_not_above_the_threshold_fails(auc: float | None) -> None
         (ON_NODE_1, {"devices": {}, "bytes": 16385}, "holds 16384 bytes, too few"),
         (ON_DAX, {"found": 1}, "another process found 1 of 2 rows in /mnt/pmem/deep_C1"),
         (ON_NODE_1, {"file": None, "found": 0}, "another process found 0 of 2 rows in its memory"),
-        (ON_DAX, {"sought": 0, "found": 0}, "none of its rows could be looked for"),
     ],
 )
 def test_rows_that_lie_elsewhere_fail(
@@ -268,6 +267,13 @@ def test_rows_that_lie_elsewhere_fail(
     shown = str(verdict(rows, tables=[changed]))
     assert shown.startswith("table deep_C1, tier PMEM_LIBPMEM: ")
     assert complaint in shown
+
+
+def test_a_tier_none_of_whose_rows_was_looked_for_fails() -> None:
+    unseen = table(sought=0, found=0)
+    shown = str(verdict(ON_DAX, tables=[unseen]))
+    assert "tier PMEM_LIBPMEM: none of its rows could be looked for" in shown
+    assert verdict(ON_DAX, tables=[unseen, table()]) is None
 
 
 def test_an_engine_that_tells_of_fewer_rows_than_it_has_fails() -> None:

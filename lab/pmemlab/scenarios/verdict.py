@@ -325,7 +325,7 @@ def _misplaced_tables(
         if tier["rows"] or not several  # a small table leaves lower tiers empty
         for problem in _misplacements(placement, device, tier)
     ]
-    yield from _rows_never_written(tables)
+    yield from _rows_not_anywhere(tables)
     yield from problems[:_SHOWN_TABLES]
     if len(problems) > _SHOWN_TABLES:
         yield f"... and {len(problems) - _SHOWN_TABLES} more of that kind"
@@ -367,20 +367,20 @@ def _rows_not_there(tier: Mapping[str, Any]) -> Iterator[str]:
     if holds < tier["bytes"]:
         yield f"{where} holds {holds} bytes, too few for rows of {tier['bytes']}"
     sought, found = tier["sought"], tier["found"]
-    if not sought:
-        yield "none of its rows could be looked for by another process"
     if found < sought and not _writes_through_buffers(tier):
         yield f"another process found {found} of {sought} rows in {where}"
 
 
-def _rows_never_written(tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Of tiers on disks: some rows of each table may be in a buffer, but not most of all."""
-    tiers = [tier for table in tables for tier in table["tiers"] if _writes_through_buffers(tier)]
+def _rows_not_anywhere(tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What shows of all tables: of one, no row may have been drawn, or its few lie in a buffer."""
+    tiers = [tier for table in tables for tier in table["tiers"] if tier["rows"]]
     for name in dict.fromkeys(tier["name"] for tier in tiers):
         of_name = [tier for tier in tiers if tier["name"] == name]
         sought = sum(tier["sought"] for tier in of_name)
         found = sum(tier["found"] for tier in of_name)
-        if found < _LEAST_WRITTEN * sought:
+        if not sought:
+            yield f"tier {name}: none of its rows could be looked for by another process"
+        elif _writes_through_buffers(of_name[0]) and found < _LEAST_WRITTEN * sought:
             folders = ", ".join(sorted({str(tier["file"]) for tier in of_name})[:_SHOWN_TABLES])
             yield f"tier {name}: another process found {found} of {sought} rows in {folders}"
 

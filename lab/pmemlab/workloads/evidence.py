@@ -33,6 +33,7 @@ __all__ = [
 
 _ROWS_OF_A_RUN: Final = 64
 _FEWEST_ROWS: Final = 2
+_MOST_CANDIDATES: Final = 10_000
 _SEED: Final = 17
 _PR_SET_PTRACER: Final = 0x59616D61
 # What happens to lie anywhere: bytes that are much alike, as a row of zeros.
@@ -122,7 +123,7 @@ def _claims(
     kinds = list(dict.fromkeys(tier["name"] for tier in tiers))
     rows: list[list[tuple[str, ...]]] = [[] for _ in tiers]
     if len(kinds) == len(tiers):
-        candidates = order[: rows_a_table * 8]
+        candidates = order[:_MOST_CANDIDATES]
         where = variable.lookup_tier(export["keys"][candidates])
         for row, tier in zip(candidates, where, strict=True):
             if tier >= 0 and len(rows[tier]) < rows_a_table:
