@@ -53,7 +53,7 @@ class Tiers {
   const RowLayout layout_{8, 1};
   PmemMedium medium_{/*is_pmem=*/true};
   log::testing::PoolTable pool_{directory_ / "rows", layout_, PoolTier::kHeadroomSlots + 4 * kRows,
-                           medium_.calls()};
+                                medium_.calls()};
   MemoryTier first_{
       "DRAM", layout_, MemoryRole::kFirst,
       kRows,  kRows,   allocate_heap_memory(MemoryTier::bytes_for(layout_, MemoryRole::kFirst, kRows))};
