@@ -65,7 +65,7 @@ class Reading {
   }
   void take(void* to, size_t bytes) {
     if (rest_.size() < bytes) refuse(path_, "is damaged: it ends too early");
-    std::memcpy(to, rest_.data(), bytes);
+    std::copy_n(rest_.data(), bytes, static_cast<std::byte*>(to));  // which may be nothing, to nowhere
     rest_ = rest_.subspan(bytes);
   }
   size_t left() const { return rest_.size(); }
