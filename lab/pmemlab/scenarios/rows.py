@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pmemlab.machines.protocol import Accelerator, Kind
 from pmemlab.scenarios.metrics import (
@@ -20,6 +21,9 @@ from pmemlab.scenarios.metrics import (
     Metric,
     MetricKind,
 )
+
+if TYPE_CHECKING:
+    from pmemlab.planning.prices import Prices
 
 __all__ = [
     "ResultRow",
@@ -191,12 +195,18 @@ def rate_cells(row: ResultRow) -> tuple[str, str, str, str]:
     """Devices, samples a second, their ratio to DRAM, and USD an hour of the cheapest machine that
     holds the devices; a dash where none of the lab's prices is of one.
     """
-    from pmemlab.planning.prices import load_prices
-
-    machine = load_prices().cheapest_with([device for device in row.devices if device])
+    machine = _prices().cheapest_with([device for device in row.devices if device])
     return (
         row.devices_label,
         f"{row.samples_per_s:,.0f}",
         "-" if row.dram_ratio is None else f"{row.dram_ratio:.2f}",
         "-" if machine is None else f"{machine.usd_per_hour:.2f}",
     )
+
+
+@functools.cache
+def _prices() -> Prices:
+    """The lab's own, read once for all rows."""
+    from pmemlab.planning.prices import load_prices
+
+    return load_prices()

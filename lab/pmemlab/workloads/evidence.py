@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import embstore as es
 from pmemlab.errors import LabError
 from pmemlab.placement import unmap_pages_of
-from pmemlab.workloads.witness import Claim, Seen
+from pmemlab.workloads.witness import Claim, Seen, files_in
 
 __all__ = [
     "TableEvidence",
@@ -203,7 +203,7 @@ def forget_cached_pages(variables: Iterable[es.EmbeddingVariable]) -> None:
             if tier["address"] or tier["path"] is None:
                 continue
             unmap_pages_of(Path(tier["path"]))  # mapped ones aren't dropped
-            for path in _files_in(Path(tier["path"])):
+            for path in files_in(Path(tier["path"])):
                 with path.open("rb") as file:
                     os.fsync(file.fileno())  # nor are those that were not written yet
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -238,7 +238,3 @@ def checkpoint_sha256(
     rest = {"steps": np.array(steps, np.int64), **(dense or {})}
     exports = ((variable.name, variable.export()) for variable in variables)
     return state_sha256(itertools.chain(exports, [("rest", rest)]))
-
-
-def _files_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())

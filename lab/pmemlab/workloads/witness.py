@@ -28,7 +28,7 @@ from pmemlab.placement import (
     present_ranges,
 )
 
-__all__ = ["Claim", "Seen", "look"]
+__all__ = ["Claim", "Seen", "files_in", "look"]
 
 _READ_BYTES = 8 << 20
 _PART_ALIGNMENT = 16
@@ -98,7 +98,7 @@ def look(pid: int, claim: Claim) -> Seen:
     """Look for a claim's rows in a process's memory, or in files. Raises OSError, ValueError."""
     rows = [_Row.of(parts) for parts in claim.rows]
     if not claim.address:
-        files = _files_in(Path(claim.folder)) if claim.folder else []
+        files = files_in(Path(claim.folder)) if claim.folder else []
         return Seen(
             file=claim.folder,
             devices=_devices(files),
@@ -176,7 +176,7 @@ def _pieces(descriptor: int, start: int, end: int, longest: int) -> Iterator[tup
         start += max(1, len(piece) - longest + 1)
 
 
-def _files_in(folder: Path) -> list[Path]:
+def files_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
