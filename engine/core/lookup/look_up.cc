@@ -153,7 +153,14 @@ void LookUp::read_found(float* out, BatchInFlight& lower, RowPart part, Damage& 
       damage.keys.push_back(found.key);
     }
   }
-  if (moved.empty()) return;
+  if (!moved.empty()) [[unlikely]]
+    read_again(out, lower, moved, damage);
+}
+
+// Out of line, so that read_first_tier() is compiled for its other callers.
+[[gnu::noinline, gnu::cold]] void LookUp::read_again(float* out, const BatchInFlight& lower,
+                                                     std::span<const size_t> moved, Damage& damage) const {
+  const auto dim = static_cast<size_t>(store_.layout().dim());
   // They are found anew, wherever they are now.
   std::vector<int64_t> keys(moved.size());
   std::vector<float> rows(moved.size() * dim);

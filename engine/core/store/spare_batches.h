@@ -36,8 +36,8 @@ class SpareBatches {
   }
 
  private:
-  static constexpr size_t kMost = 4;
-  static constexpr size_t kMostBytes = size_t{16} << 20;
+  static constexpr size_t kMost = 8;
+  static constexpr size_t kMostBytes = size_t{64} << 20;
 
   void give_back(std::unique_ptr<BatchInFlight> batch) {
     batch->clear();

@@ -38,8 +38,9 @@ bool ResidentUpdate::prepare(uint64_t& new_rows) {
     MutexLock lock(shard.mutex);
     AdmissionFilter* const filter = parts_.filters.shard(s);
     // As if every key were new, too, where there is room for that: nothing may grow for keys that are known.
-    const bool has_room = shard.has_room(keys) && (filter == nullptr || filter->has_room(keys));
-    const NewKeys coming = has_room ? NewKeys{keys, keys} : count_new(shard, s);
+    const uint64_t room = shard.room();
+    const bool has_room = keys <= room && (filter == nullptr || filter->has_room(keys));
+    const NewKeys coming = has_room ? NewKeys{keys, keys} : count_new(shard, s, room);
     rooms_[static_cast<size_t>(s)] = shard.reserve_room(coming.rows);
     if (filter != nullptr) filter->make_room(coming.unheard);
     image_room_.reserve(shard, s, keys);
@@ -47,12 +48,14 @@ bool ResidentUpdate::prepare(uint64_t& new_rows) {
   return true;
 }
 
-ResidentUpdate::NewKeys ResidentUpdate::count_new(const IndexShard& shard, int number) const {
+ResidentUpdate::NewKeys ResidentUpdate::count_new(const IndexShard& shard, int number,
+                                                  uint64_t enough) const {
   constexpr size_t kKeysFetchedAhead = 16;
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const AdmissionFilter* const filter = parts_.filters.shard(number);
   const BucketArray& buckets = shard.buckets();
   NewKeys coming;
+  size_t known = 0;
   for (size_t i = 0; i < keys.size() + kKeysFetchedAhead; ++i) {
     if (i < keys.size()) {
       prefetch_line(buckets.data() + home_bucket(keys[i].hash, buckets.count()));
@@ -60,7 +63,11 @@ ResidentUpdate::NewKeys ResidentUpdate::count_new(const IndexShard& shard, int n
     }
     if (i < kKeysFetchedAhead) continue;
     const KeyGradient& key = keys[i - kKeysFetchedAhead];
-    if (shard.entry(key.hash, key.key)) continue;
+    if (shard.entry(key.hash, key.key)) {
+      const size_t rest = keys.size() - ++known;
+      if (filter == nullptr && rest <= enough) return {rest, 0};
+      continue;
+    }
     const uint64_t count = filter == nullptr ? 0 : filter->count(key.key, key.hash);
     coming.rows += filter == nullptr || count + key.occurrences >= filter->threshold();
     coming.unheard += count == 0;
@@ -74,7 +81,7 @@ uint64_t ResidentUpdate::count_new_rows() const {
     if (batch_.shard(s).empty()) continue;
     IndexShard& shard = parts_.store.shard(s);
     MutexLock lock(shard.mutex);
-    count += count_new(shard, s).rows;
+    count += count_new(shard, s, 0).rows;
   }
   return count;
 }

@@ -25,7 +25,8 @@ class ResidentUpdate final : public BatchUpdate {
     uint64_t rows = 0;     // get a row: they have none, and the filter doesn't keep them waiting
     uint64_t unheard = 0;  // have no row, and the filter doesn't know them yet
   };
-  NewKeys count_new(const IndexShard& shard, int number) const REQUIRES(shard.mutex);
+  // Stops where no more than `enough` rows can be new, of a shard without a filter: they may be fewer then.
+  NewKeys count_new(const IndexShard& shard, int number, uint64_t enough) const REQUIRES(shard.mutex);
   uint64_t count_new_rows() const;
   void update_shard(IndexShard& shard, int number, const UpdateTime& time, Phase& phase)
       REQUIRES(shard.mutex);

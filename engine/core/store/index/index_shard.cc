@@ -52,8 +52,9 @@ IndexEntry IndexShard::entry(KeyHash hash, int64_t key) const {
   return {};
 }
 
-bool IndexShard::has_room(uint64_t count) const {
-  return entries_ + reserved_ + count <= capacity(array_->count());
+uint64_t IndexShard::room() const {
+  const uint64_t most = capacity(array_->count());
+  return most - std::min(most, entries_ + reserved_);
 }
 
 void IndexShard::reserve(uint64_t count) {

@@ -56,8 +56,8 @@ class alignas(64) IndexShard {
   // --- Writers.
   IndexEntry entry(KeyHash hash, int64_t key) const REQUIRES(mutex);
 
-  // Whether the array has room for `count` more inserts beside those that are reserved.
-  bool has_room(uint64_t count) const REQUIRES(mutex);
+  // How many more inserts the array has room for, beside those that are reserved.
+  uint64_t room() const REQUIRES(mutex);
   // Makes room for the next `count` inserts, which then can't fail as long as the mutex is held on. Gives
   // memory back where most entries went. Throws Error(kStorage) or std::bad_alloc, and has changed nothing.
   void reserve(uint64_t count) REQUIRES(mutex);
