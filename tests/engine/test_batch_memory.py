@@ -19,7 +19,7 @@ IDS = 1_000_000
 MIB = 1 << 20
 # For its next batch, and in its arena of malloc, which keeps up to twice the largest array that
 # NumPy let go of there. (It was 130 MiB and more when batches stayed with their threads.)
-MOST_KEPT_BY_THREAD = 40 * MIB
+MOST_KEPT_BY_THREAD = 56 * MIB
 # Buffers of look-ups, and room in the index, until it is closed.
 MOST_KEPT_BY_PARTITION = 80 * MIB
 MOST_KEPT_BESIDE = 24 * MIB  # by libraries, the eviction threads and the interpreter

@@ -50,7 +50,7 @@ class GradientBatch {
                    const float* gradients, int dim, std::span<const uint32_t> stand_for);
   size_t size_bytes() const;
 
-  static constexpr size_t kMostSpareBytes = size_t{64} << 20;
+  static constexpr size_t kMostSpareBytes = size_t{32} << 20;
 
   PageVector<KeyHash> hashes_;
   PageVector<Occurrence> occurrences_;  // by shard, in the batch's order within one
