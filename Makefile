@@ -4,12 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# The commands of `pmemlab` that train nothing: neither the engine nor PyTorch is needed.
+# `pmemlab` alone: its commands that train nothing need neither the engine nor PyTorch.
 LAB_TOOLS := $(VENV)/.lab-tools
-LAB := PYTHONPATH=lab $(BIN)/python -m pmemlab
+LAB := $(BIN)/pmemlab
 # TensorFlow takes 1.6 GB, and no other test needs it: it has an environment of its own, beside which the other's packages are found.
 TENSORFLOW := $(VENV)/tensorflow
-GET_TORCH := $(BIN)/python -I lab/pmemlab/torch_wheel.py constraints.txt
+GET_TORCH := $(BIN)/python -I lab/tools/torch_wheel.py constraints.txt
 
 # What the engine's memories and disk tiers need, and what compiles its core.
 ENGINE_LIBRARIES := libleveldb1d libpmem1
@@ -27,10 +27,9 @@ CHECK_PACKAGES := clang
 # What an emulated machine needs of the computer that it runs on.
 GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ndctl daxctl numactl e2fsprogs dmsetup
 
-# Of pyproject.toml.
-EXTRAS := torch lab bench checkpoints cluster keras report dev
-# Of its extra `lab`: pip installs no extra without its project.
-LAB_REQUIREMENTS := "docker>=7" "pydantic>=2.10" "pyyaml>=6" "rich>=13" "tomli>=2; python_version < '3.11'"
+# What is installed, with which extras; the last is the tools that check this repository.
+PROJECTS := 'engine[torch,bench,cluster,keras]' 'lab[report,benchmarks]' '.[dev]'
+PYPROJECTS := engine/pyproject.toml lab/pyproject.toml pyproject.toml
 # Debian and Ubuntu have pip's part of it in a package of its own.
 HAS_VENV := $(shell $(PYTHON) -c 'import ensurepip' 2>/dev/null && echo yes)
 
@@ -80,7 +79,7 @@ scenarios: setup guest-packages ## train in every storage mode on emulated machi
 .PHONY: throughput
 throughput: setup checkpoints cache-sizes ## time Wide & Deep with 10 M rows on this computer, and predict it on devices
 	@mkdir -p $(dir $(MEMORY_HERE))
-	[ -e $(MEMORY_HERE) ] || $(BIN)/python -m pmemlab measure-device node0 -o $(MEMORY_HERE)
+	[ -e $(MEMORY_HERE) ] || $(LAB) model measure node0 -o $(MEMORY_HERE)
 	$(BIN)/python -m pytest scenarios/throughput --pmemlab-machine process --pmemlab-here $(MEMORY_HERE) $(ARGS)
 
 # The media of `make checkpoints` beside this computer's own.
@@ -89,13 +88,13 @@ CHECKPOINT_DEVICES := sata-s4510 nvme-p4510 optane-100-x6
 .PHONY: checkpoints
 checkpoints: setup ## save and load checkpoints on this computer, and paced as on SATA, NVMe and PMem
 	mkdir -p results
-	$(BIN)/python -m pmemlab.workloads.checkpoint_io --medium here=$${TMPDIR:-/tmp} \
+	PYTHONPATH=lab $(BIN)/python -m benchmarks.checkpoint_io --medium here=$${TMPDIR:-/tmp} \
 	  $(CHECKPOINT_DEVICES:%=--device %) --models vgg16 --repeats 3 --json results/checkpoints.json
 
 .PHONY: cache-sizes
 cache-sizes: setup ## count what DRAM before persistent memory answers, by its size, and predict both modes
 	mkdir -p results
-	$(BIN)/python -m pmemlab.workloads.cache_sizes --json results/cache-sizes.json
+	PYTHONPATH=lab $(BIN)/python -m benchmarks.cache_sizes --json results/cache-sizes.json
 
 .PHONY: docker
 docker: ## install and start a Docker engine, where none answers (Debian and Ubuntu)
@@ -107,23 +106,23 @@ docker-stop: ## end the Docker engine that `make docker` started
 
 .PHONY: lab-up
 lab-up: docker-answers lab-tools ## build and start every machine as a container, and wait until each is proved
-	$(LAB) up $(ARGS)
+	$(LAB) lab up $(ARGS)
 
 .PHONY: servers-up
 servers-up: docker-answers lab-tools ## start parameter servers with PMem as containers, on a network of their own
-	$(LAB) servers
+	$(LAB) lab servers
 
 .PHONY: lab-down
 lab-down: lab-tools ## stop machines and servers, and remove whatever they left
-	$(LAB) down $(ARGS)
+	$(LAB) lab down $(ARGS)
 
 .PHONY: show
 show: lab-tools guest-packages ## print a machine's persistent memory: make show ARGS=fsdax
-	$(LAB) show $(ARGS)
+	$(LAB) machine show $(ARGS)
 
 .PHONY: backports
 backports: ## unpack Debian 12's newer QEMU and kernel, which the CXL machines want
-	lab/backports.sh $(BACKPORTS)
+	lab/tools/backports.sh $(BACKPORTS)
 
 .PHONY: bench
 bench: setup ## measure the engine against PyTorch and a hand-written loop
@@ -133,26 +132,26 @@ bench: setup ## measure the engine against PyTorch and a hand-written loop
 check: setup check-packages tensorflow ## lint, check types and locks, test the core under sanitizers, and cut its power 500 times
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	find engine/core engine/pacing engine/bench lab/pmemlab/powercut -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
+	find engine/core engine/pacing engine/bench lab/powercut/library -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/engine -m sanitizer -n 2 $(ARGS)
 	$(BIN)/python -m pytest tests -m long -n 2 --dist loadfile --deselect tests/cluster/test_killed_jobs.py
-	$(BIN)/python -m pytest tests/power_cuts/test_durable_table.py -k 'at_any_moment and not every_tier' --pmemlab-power-cuts 500
-	$(BIN)/python -m pytest tests/power_cuts/test_durable_table.py -k every_tier --pmemlab-power-cuts 150 -n 2
+	$(BIN)/python -m pytest tests/power_cuts/test_durable_table.py -k 'at_any_moment and not every_tier' --power-cuts 500
+	$(BIN)/python -m pytest tests/power_cuts/test_durable_table.py -k every_tier --power-cuts 150 -n 2
 	$(BIN)/python -m pytest tests/cluster/test_killed_jobs.py -m long --kills 10
 
 .PHONY: fidelity
 fidelity: setup ## set predictions beside what was published, and keep them in lab/FIDELITY.md
-	$(BIN)/python -m pmemlab fidelity --write lab/FIDELITY.md $(ARGS)
+	$(LAB) model fidelity --write lab/FIDELITY.md $(ARGS)
 
 .PHONY: doctor
 doctor: lab-tools ## say which machines run on this computer, and what the others need
-	$(LAB) doctor
+	$(LAB) machine doctor
 
 .PHONY: wheels
 wheels: build-packages $(BIN)/pip ## build this clone's wheel into wheels/, with all that it needs beside it
 	$(GET_TORCH) wheel -q -w wheels
-	$(BIN)/python -m pip wheel -q -w wheels -f wheels -c constraints.txt '.[torch,lab,cluster,keras,report]'
+	$(BIN)/python -m pip wheel -q -w wheels -f wheels -c constraints.txt './engine[torch,cluster,keras]' './lab[report]'
 
 .PHONY: clean
 clean: ## remove what was built, installed and downloaded into this folder; `make clean-cache`: kernels too
@@ -165,7 +164,7 @@ clean: ## remove what was built, installed and downloaded into this folder; `mak
 .PHONY: clean-cache
 clean-cache:
 	cache="$${PMEMLAB_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/pmemlab}"; [ ! -d "$$cache" ] || { \
-	  cd "$$cache" && rm -rf kernel-* initramfs-* powercut-* scratch-* chosen by-hand accelerator.json containers-kvm.json lock && \
+	  cd "$$cache" && rm -rf kernel-* initramfs-* scratch-* chosen by-hand accelerator.json containers-kvm.json lock && \
 	  cd / && rmdir --ignore-fail-on-non-empty "$$cache"; }
 
 # --- What the targets above need.
@@ -176,17 +175,18 @@ setup: $(INSTALLED)
 # The core is compiled against the build tools in the environment, so a changed source costs seconds; and while the
 # other packages are fetched and unpacked, which a second processor has time for.
 # With WHEELS=FOLDER, what `make wheels` left there is installed instead; nothing is compiled or fetched.
-$(INSTALLED): pyproject.toml constraints.txt $(if $(WHEELS),$(wildcard $(WHEELS)/pmemlab-*.whl),$(CORE_SOURCES)) | $(BIN)/pip
+$(INSTALLED): $(PYPROJECTS) constraints.txt $(if $(WHEELS),$(wildcard $(WHEELS)/embstore-*.whl),$(CORE_SOURCES)) | $(BIN)/pip
 ifdef WHEELS
 	$(call install_packages,$(ENGINE_LIBRARIES))
 	-@$(MAKE) --no-print-directory optional-packages
-	$(BIN)/python -m pip install -q --no-index --find-links $(WHEELS) 'pmemlab[torch,lab,cluster,keras,report]'
+	$(BIN)/python -m pip install -q --no-index --find-links $(WHEELS) 'embstore[torch,cluster,keras]' 'pmemlab[report]'
 else
 	$(call install_packages,$(ENGINE_PACKAGES))
 	-@$(MAKE) --no-print-directory optional-packages
-	$(BIN)/python -m pip install -q -c constraints.txt "scikit-build-core>=0.11" "nanobind>=2.7" cmake ninja
-	$(BIN)/python -I lab/pmemlab/extras.py pyproject.toml $(EXTRAS) > $(VENV)/requirements.txt
-	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e . & core=$$!; \
+	$(BIN)/python -I lab/tools/extras.py --build engine lab > $(VENV)/build-requirements.txt
+	$(BIN)/python -I lab/tools/extras.py $(PROJECTS) > $(VENV)/requirements.txt
+	$(BIN)/python -m pip install -q -c constraints.txt -r $(VENV)/build-requirements.txt
+	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e engine -e lab & core=$$!; \
 	  { $(GET_TORCH) install -q && $(BIN)/python -m pip install -q -c constraints.txt -r $(VENV)/requirements.txt; } \
 	    || { kill $$core; exit 1; }; \
 	  wait $$core
@@ -196,8 +196,8 @@ endif
 .PHONY: lab-tools
 lab-tools: $(LAB_TOOLS)
 
-$(LAB_TOOLS): pyproject.toml | $(BIN)/pip
-	$(BIN)/python -m pip install -q $(LAB_REQUIREMENTS)
+$(LAB_TOOLS): lab/pyproject.toml constraints.txt | $(BIN)/pip
+	$(BIN)/python -m pip install -q -c constraints.txt -e lab
 	touch $@
 
 $(BIN)/pip:

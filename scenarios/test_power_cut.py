@@ -63,7 +63,7 @@ def test_a_file_outlives_a_power_cut_if_it_was_synced(machine: Machine) -> None:
 
 @pytest.mark.pmemlab("fsdax", "fsdax-eadr")
 def test_a_store_into_persistent_memory_outlives_a_power_cut(machine: Machine) -> None:
-    """Flushed or not: QEMU has no CPU caches to lose it from; `pmemlab powercut` is for that."""
+    """Flushed or not: QEMU has no CPU caches to lose it from; `powercut` is for that."""
     _skip_a_process(machine)
     path = f"{machine.topology.pmem.path}/stored"
     _run_until_power_cut(machine, [machine.python, "-c", _STORE, path])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         ProofError,
         TopologyError,
     )
-    from pmemlab.machines import open_machine
+    from pmemlab.machines.opening import open_machine
     from pmemlab.machines.protocol import Kind, Machine, Result
     from pmemlab.topology import Topology, load_topology, topology_names
 
@@ -34,7 +34,7 @@ __all__ = [
     "topology_names",
 ]
 
-_MODULES = ("errors", "topology", "machines.protocol", "machines")
+_MODULES = ("errors", "topology", "machines.protocol", "machines.opening")
 
 
 def __getattr__(name: str) -> object:

@@ -10,20 +10,20 @@ from pmemlab.errors import EXEC_LAB_ERROR_STATUS, MissingRequirementError
 __all__ = ["main"]
 
 _LAB_ERROR_STATUS = 2
-_PIP_INSTALL: Final = {
-    "docker": "lab",
-    "keras": "keras",
-    "matplotlib": "report",
-    "pydantic": "lab",
-    "pydantic_core": "lab",
-    "pytest": "lab",
-    "ray": "cluster",
-    "rich": "lab",
-    "safetensors": "checkpoints",
-    "torch": "torch",
-    "yaml": "lab",
+_INSTALLED_BY: Final = {
+    "docker": "pmemlab",
+    "keras": "embstore[keras]",
+    "matplotlib": "pmemlab[report]",
+    "numpy": "embstore",
+    "pydantic": "pmemlab",
+    "pydantic_core": "pmemlab",
+    "pytest": "pmemlab",
+    "ray": "embstore[cluster]",
+    "rich": "pmemlab",
+    "torch": "embstore[torch]",
+    "yaml": "pmemlab",
 }
-"""By the name of a module, the extra of this package that brings it."""
+"""By the name of a module, what brings it, as pip calls that."""
 
 
 def main() -> int:
@@ -36,14 +36,14 @@ def main() -> int:
         module = (error.name or "").partition(".")[0]
         if module == "embstore":
             missing = MissingRequirementError("the engine, embstore", "make setup")
-        elif module in _PIP_INSTALL:
+        elif module in _INSTALLED_BY:
             missing = MissingRequirementError(
-                f"the Python package {module}", f"pip install 'pmemlab[{_PIP_INSTALL[module]}]'"
+                f"the Python package {module}", f"pip install '{_INSTALLED_BY[module]}'"
             )
         else:
             raise
         print(f"pmemlab: {missing}", file=sys.stderr)
-        return EXEC_LAB_ERROR_STATUS if sys.argv[1:2] == ["exec"] else _LAB_ERROR_STATUS
+        return EXEC_LAB_ERROR_STATUS if sys.argv[1:3] == ["machine", "exec"] else _LAB_ERROR_STATUS
 
 
 if __name__ == "__main__":

@@ -12,12 +12,13 @@ from pathlib import Path
 from rich.table import Table
 
 from pmemlab.errors import LabError, MissingRequirementError
-from pmemlab.guest.accelerator import choose_accelerator
-from pmemlab.guest.kernel import cached_kernel, kernel_release, kernel_source
-from pmemlab.guest.qemu import find_qemu
-from pmemlab.guest.requirements import unmet_requirements
-from pmemlab.guest.sandbox import sandbox_arguments
-from pmemlab.machines import guest, process
+from pmemlab.machines import process
+from pmemlab.machines.guest import machine as guest
+from pmemlab.machines.guest.accelerator import choose_accelerator
+from pmemlab.machines.guest.kernel import cached_kernel, kernel_release, kernel_source
+from pmemlab.machines.guest.qemu import find_qemu
+from pmemlab.machines.guest.requirements import unmet_requirements
+from pmemlab.machines.guest.sandbox import sandbox_arguments
 from pmemlab.machines.protocol import Kind
 from pmemlab.machines.room import (
     EMULATOR_BYTES,
@@ -118,9 +119,9 @@ def _guest() -> Diagnosis:
 
 def _container() -> Diagnosis:
     try:
-        from pmemlab.container_engine.compose_command import compose_command
-        from pmemlab.container_engine.connection import connect
-        from pmemlab.machines import container
+        from pmemlab.machines.container import machine as container
+        from pmemlab.machines.container.compose_command import compose_command
+        from pmemlab.machines.container.connection import connect
     except ImportError as error:
         lacking = MissingRequirementError(f"the Python package {error.name}", "make lab-up")
         return Diagnosis("container", (lacking,))
@@ -139,7 +140,7 @@ def _container() -> Diagnosis:
         return Diagnosis("container", (wrong,), (), (memory,))
     lacking_compose: list[MissingRequirementError] = []
     try:
-        from pmemlab.clone import find_clone
+        from pmemlab.machines.container.clone import find_clone
 
         find_clone()
         compose_command()

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 EXEC_LAB_ERROR_STATUS = 125
-"""What `pmemlab exec` ends with where the lab broke, as `docker run` does."""
+"""What `pmemlab machine exec` ends with where the lab broke, as `docker run` does."""
 
 
 class LabError(Exception):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pmemlab.errors import LabError, Mismatch, MissingFactError, ProofError, UnknownFactError
-from pmemlab.guest.fact_names import FACTS, is_fact_name
+from pmemlab.machines.guest.fact_names import FACTS, is_fact_name
 from pmemlab.machines.protocol import Accelerator
 from pmemlab.topology import Topology
 
@@ -48,7 +48,7 @@ class Proof:
 def probe_command(topology: Topology, python: str) -> list[str]:
     """The command that reads the facts, in a machine of this topology."""
     # -S: the probe needs nothing from site-packages, and a guest takes long to look there
-    command = [python, "-S", "-m", "pmemlab.guest.probe"]
+    command = [python, "-S", "-m", "pmemlab.machines.guest.probe"]
     if topology.pmem.path is not None:
         command += ["--path", topology.pmem.path]
     if topology.pmem.nodes:

@@ -16,7 +16,7 @@ from string import Formatter
 from typing import Annotated, Any, Final
 
 from pmemlab.errors import TopologyError, UnknownFactError
-from pmemlab.guest.fact_names import FACTS, is_fact_name
+from pmemlab.machines.guest.fact_names import FACTS, is_fact_name
 from pmemlab.schema import (
     YAML_SUFFIXES,
     AbsolutePath,
@@ -102,7 +102,7 @@ class SolidStateDisk(Document):
 
 @dataclass(frozen=True)
 class StandsFor(Document):
-    """The devices that a machine's emulated media stand for, by the names of `pmemlab devices`.
+    """The devices that a machine's emulated media stand for: names of `pmemlab model devices`.
 
     The rates of its runs are modelled on these. dram: its DRAM, or that of such a machine without
     persistent memory. pmem: its persistent memory. ssd: its solid-state disk. memory: what its
@@ -165,7 +165,7 @@ class Topology(Document, aliases={"memory_bytes": "memory"}, extra=("like",)):
 
     name: the file's stem. Required.
     summary: one line for people. Required.
-    proof: what must hold, fact -> value, by the names of `pmemlab.guest.fact_names`, with dots
+    proof: what must hold, fact -> value, by the names of `machines.guest.fact_names`, with dots
         between levels ("mount.dax: true") and a star for every item of a list
         ("regions.*.modes: [[fsdax]]"). Required: a machine that proves nothing is refused.
     guide: the mode's name in DeepRec's guide "Embedding on PMEM". Default: "".

@@ -19,12 +19,18 @@ import pytest
 from docker.models.containers import Container
 from evidence import Shard
 
-from pmemlab.clone import find_clone
-from pmemlab.container_engine.connection import connect
-from pmemlab.container_engine.container_command import ContainerCommand
-from pmemlab.container_engine.image import current_image
 from pmemlab.errors import MissingRequirementError
-from pmemlab.servers import HEAD, HEAD_ADDRESS, servers_down, servers_up, wait_until_ready
+from pmemlab.machines.container.clone import find_clone
+from pmemlab.machines.container.connection import connect
+from pmemlab.machines.container.container_command import ContainerCommand
+from pmemlab.machines.container.image import current_image
+from pmemlab.machines.container.servers import (
+    HEAD,
+    HEAD_ADDRESS,
+    servers_down,
+    servers_up,
+    wait_until_ready,
+)
 
 PMEM = Path("/mnt/pmem0")
 

@@ -5,7 +5,7 @@ and how fast one server trains its rows.
 
 Rates are modelled: each tier takes as long as on the device that is named, or as here where this
 computer is slower. Rows, and what they are trained by, are the same everywhere, to the bit.
-Machines and prices: lab/pmemlab/planning/prices.yaml.
+Machines and prices: lab/pmemlab/model/planning/prices.yaml.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from rich.table import Table
 from servers import free_port, server, sessions_folder
 
 import embstore as es
-from pmemlab.devices import load_device
-from pmemlab.planning.prices import Prices, load_prices
+from pmemlab.model.devices import load_device
+from pmemlab.model.planning.prices import Prices, load_prices
 
 _DIM = 16
 _ROW_BYTES = 2 * 4 * _DIM  # weights and Adagrad's slot

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import embstore as es
+from benchmarks.criteo_deepctr.epochs import FileEpochs, GeneratedEpochs
+from benchmarks.criteo_deepctr.options import ModelOptions, TableOptions, TrainingOptions
 from pmemlab.workloads.criteo import CriteoSource
-from pmemlab.workloads.criteo_deepctr.epochs import FileEpochs, GeneratedEpochs
-from pmemlab.workloads.criteo_deepctr.options import ModelOptions, TableOptions, TrainingOptions
 from pmemlab.workloads.criteo_file import write_raw
 from pmemlab.workloads.synthetic import SyntheticSource
 
@@ -24,7 +24,7 @@ MODEL = ModelOptions(embedding_dim=4, hidden_units=(16,))
 
 
 def losses(shards: int | None, **options: Any) -> tuple[str, float | None, int]:
-    from pmemlab.workloads.criteo_deepctr.training import train
+    from benchmarks.criteo_deepctr.training import train
 
     tables = TableOptions(es.StorageOption(), shards)
     result = train(ROWS, MODEL, tables, TrainingOptions(batch_size=64, **options))
@@ -41,8 +41,8 @@ def test_tables_on_servers_give_the_losses_of_tables_here(ray: Any, shards: int)
 @pytest.mark.long
 def test_two_workers_train_as_one_of_batches_twice_as_large(ray: Any, tmp_path: Path) -> None:
     """But for rounding: a mean of two means isn't summed as the mean of all."""
-    from pmemlab.workloads.criteo_deepctr.together import train_together
-    from pmemlab.workloads.criteo_deepctr.training import train
+    from benchmarks.criteo_deepctr.together import train_together
+    from benchmarks.criteo_deepctr.training import train
 
     assert ray.is_initialized()
     write_raw(tmp_path / "rows", SyntheticSource(3, 2000), 700)
@@ -60,7 +60,7 @@ def test_two_workers_train_as_one_of_batches_twice_as_large(ray: Any, tmp_path: 
 
 @pytest.mark.long
 def test_workers_go_on_from_their_checkpoint(ray: Any, tmp_path: Path) -> None:
-    from pmemlab.workloads.criteo_deepctr.together import train_together
+    from benchmarks.criteo_deepctr.together import train_together
 
     assert ray.is_initialized()
     tables = TableOptions(es.StorageOption(), 2)

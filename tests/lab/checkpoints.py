@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.checkpoint_io.checkpoint import Checkpoint
+from benchmarks.checkpoint_io.formats import FORMATS, Format
 from pmemlab.errors import MissingRequirementError
-from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint
-from pmemlab.workloads.checkpoint_io.formats import FORMATS, Format
 
 every_format = pytest.mark.parametrize("name", FORMATS)
 
@@ -25,7 +25,7 @@ def make_format(name: str, folder: Path) -> Format:
 
 
 def need_libpmem() -> None:
-    from pmemlab.workloads.checkpoint_io import libpmem
+    from benchmarks.checkpoint_io import libpmem
 
     try:
         libpmem._library()

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from checkpoints import make_format, step_of, uniform_checkpoint
 
-from pmemlab.workloads.checkpoint_io.formats import FORMATS
-from pmemlab.workloads.checkpoint_io.libpmem import PersistentMapping
-from pmemlab.workloads.checkpoint_io.mapped_file.slots import SlotFile
-from pmemlab.workloads.checkpoint_io.phases import PhaseClock
-from pmemlab.workloads.checkpoint_io.publishing import ClockedFile
+from benchmarks.checkpoint_io.formats import FORMATS
+from benchmarks.checkpoint_io.libpmem import PersistentMapping
+from benchmarks.checkpoint_io.mapped_file.slots import SlotFile
+from benchmarks.checkpoint_io.phases import PhaseClock
+from benchmarks.checkpoint_io.publishing import ClockedFile
 
 _SLOW_S = 0.0005
 _SLOWED_BYTES = 4096

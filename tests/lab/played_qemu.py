@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pmemlab.guest.kernel import Kernel
+from pmemlab.machines.guest.kernel import Kernel
 from pmemlab.topology import Topology
 
 CONSOLE = "[    0.000000] a kernel's last words"
@@ -23,7 +23,7 @@ _PROGRAM = f"""#!/bin/sh
 ' '''
 import re, sys
 sys.path.insert(0, {str(_LAB)!r})
-from pmemlab.guest.agent import Agent
+from pmemlab.machines.guest.agent import Agent
 
 line = " ".join(sys.argv)
 console_path = re.search("file,id=console,path=(.+?) -serial ", line)[1].replace(",,", ",")
@@ -49,9 +49,11 @@ def play(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str = _PROGRAM)
     qemu.chmod(0o755)
     monkeypatch.setenv("PATH", f"{qemu.parent}{os.pathsep}{os.environ['PATH']}")
     kernel = Kernel("6.1.0-played", folder / "vmlinux", folder)
-    monkeypatch.setattr("pmemlab.machines.guest.get_kernel", lambda: kernel)
-    monkeypatch.setattr("pmemlab.machines.guest.get_initramfs", lambda *_: folder / "initramfs")
-    monkeypatch.setattr("pmemlab.machines.guest.choose_accelerator", lambda *_: "tcg")
+    monkeypatch.setattr("pmemlab.machines.guest.machine.get_kernel", lambda: kernel)
+    monkeypatch.setattr(
+        "pmemlab.machines.guest.machine.get_initramfs", lambda *_: folder / "initramfs"
+    )
+    monkeypatch.setattr("pmemlab.machines.guest.machine.choose_accelerator", lambda *_: "tcg")
 
 
 def is_running(pid: int) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pmemlab.errors import ProofError
-from pmemlab.machines.guest import open_guest_machine
+from pmemlab.machines.guest.machine import open_guest_machine
 from pmemlab.topology import load_topology, topology_names
 
 __all__ = ["recorded_facts", "recorded_names"]

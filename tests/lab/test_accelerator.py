@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pmemlab.guest import accelerator
-from pmemlab.guest.accelerator import choose_accelerator
-from pmemlab.guest.kernel import Kernel
+from pmemlab.machines.guest import accelerator
+from pmemlab.machines.guest.accelerator import choose_accelerator
+from pmemlab.machines.guest.kernel import Kernel
 
 
 @pytest.fixture

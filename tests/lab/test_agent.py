@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pmemlab.guest.agent import Unpacker, pack
+from pmemlab.machines.guest.agent import Unpacker, pack
 
 _FRAMES = st.lists(
     st.tuples(st.integers(0, 255), st.integers(0, (1 << 32) - 1), st.binary(max_size=300))

@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pmemlab.errors import LabError, MissingRequirementError
-from pmemlab.guest import kernel as kernel_module
-from pmemlab.guest.cache import build_once, cache_folder
-from pmemlab.guest.initramfs import get_initramfs, write_cpio
-from pmemlab.guest.kernel import cached_kernel, get_kernel, kernel_release, kernel_source
+from pmemlab.machines.guest import kernel as kernel_module
+from pmemlab.machines.guest.cache import build_once, cache_folder
+from pmemlab.machines.guest.initramfs import get_initramfs, write_cpio
+from pmemlab.machines.guest.kernel import cached_kernel, get_kernel, kernel_release, kernel_source
 
 _RELEASE = "6.1.0-9-amd64"
 _KERNEL = b"\x7fELF" + b"a kernel" * 1000

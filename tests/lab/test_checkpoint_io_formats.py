@@ -14,18 +14,18 @@ import torch
 from checkpoints import every_format, flip_bit, make_format, step_of, uniform_checkpoint
 from checkpoints import varied_checkpoint as varied
 
-from embstore.errors import EmbStoreError
-from pmemlab.errors import MissingRequirementError
-from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint, demand_same_bits
-from pmemlab.workloads.checkpoint_io.errors import (
+from benchmarks.checkpoint_io.checkpoint import Checkpoint, demand_same_bits
+from benchmarks.checkpoint_io.errors import (
     CheckpointInUseError,
     DamagedCheckpointError,
     DifferentBytesError,
     NoCheckpointError,
 )
-from pmemlab.workloads.checkpoint_io.formats import Format, safetensors_file
-from pmemlab.workloads.checkpoint_io.phases import PhaseClock
-from pmemlab.workloads.checkpoint_io.publishing import replacing, unfinished_file
+from benchmarks.checkpoint_io.formats import Format, safetensors_file
+from benchmarks.checkpoint_io.phases import PhaseClock
+from benchmarks.checkpoint_io.publishing import replacing, unfinished_file
+from embstore.errors import EmbStoreError
+from pmemlab.errors import MissingRequirementError
 
 
 def saved(chosen: Format, checkpoint: Checkpoint) -> Checkpoint:

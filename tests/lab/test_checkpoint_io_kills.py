@@ -11,11 +11,11 @@ import pytest
 from checkpoints import every_format, need_libpmem
 from killed_checkpoint_saves import kill_saves
 
-from pmemlab.workloads.checkpoint_io import publishing
-from pmemlab.workloads.checkpoint_io.errors import DamagedCheckpointError, NoCheckpointError
-from pmemlab.workloads.checkpoint_io.libpmem import PersistentMapping
-from pmemlab.workloads.checkpoint_io.mapped_file.layout import word_of_generation
-from pmemlab.workloads.checkpoint_io.mapped_file.slots import SlotFile
+from benchmarks.checkpoint_io import publishing
+from benchmarks.checkpoint_io.errors import DamagedCheckpointError, NoCheckpointError
+from benchmarks.checkpoint_io.libpmem import PersistentMapping
+from benchmarks.checkpoint_io.mapped_file.layout import word_of_generation
+from benchmarks.checkpoint_io.mapped_file.slots import SlotFile
 
 KILLS = int(os.environ.get("PMEMLAB_KILLS", "20"))
 ENOUGH = 300  # kills, of which one must find out a program that loses saves
@@ -68,7 +68,7 @@ def test_a_mapped_writer_that_publishes_first_would_be_found_out(tmp_path: Path)
     need_libpmem()
 
     def publish_first() -> None:
-        from pmemlab.workloads.checkpoint_io.mapped_file import writer
+        from benchmarks.checkpoint_io.mapped_file import writer
 
         fill = writer._fill
 

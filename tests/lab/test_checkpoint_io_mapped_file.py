@@ -14,12 +14,12 @@ import pytest
 import torch
 from checkpoints import flip_bit, need_libpmem, step_of, uniform_checkpoint
 
-from pmemlab.workloads.checkpoint_io import mapped_file
-from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint, demand_same_bits
-from pmemlab.workloads.checkpoint_io.errors import CheckpointInUseError, DamagedCheckpointError
-from pmemlab.workloads.checkpoint_io.libpmem import PersistentMapping
-from pmemlab.workloads.checkpoint_io.mapped_file.slots import SlotFile
-from pmemlab.workloads.checkpoint_io.phases import PhaseClock
+from benchmarks.checkpoint_io import mapped_file
+from benchmarks.checkpoint_io.checkpoint import Checkpoint, demand_same_bits
+from benchmarks.checkpoint_io.errors import CheckpointInUseError, DamagedCheckpointError
+from benchmarks.checkpoint_io.libpmem import PersistentMapping
+from benchmarks.checkpoint_io.mapped_file.slots import SlotFile
+from benchmarks.checkpoint_io.phases import PhaseClock
 
 HEADER, WORD_AT, DATA_AT = 4096, 512, 4096
 
@@ -259,7 +259,7 @@ def test_a_lie_about_persistent_memory_is_found_out(path: Path) -> None:
     path.write_bytes(bytes(8192))
     program = (
         "import sys\nfrom pathlib import Path\n"
-        "from pmemlab.workloads.checkpoint_io.libpmem import mapped_file\n"
+        "from benchmarks.checkpoint_io.libpmem import mapped_file\n"
         "with mapped_file(Path(sys.argv[1])): pass"
     )
     answer = subprocess.run(

@@ -14,16 +14,16 @@ import pytest
 import torch
 from checkpoints import every_format, make_format, need_libpmem, uniform_checkpoint
 
-from pmemlab.workloads.checkpoint_io import command, formats
-from pmemlab.workloads.checkpoint_io.background import BackgroundSaver
-from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint, touch
-from pmemlab.workloads.checkpoint_io.errors import DifferentBytesError
-from pmemlab.workloads.checkpoint_io.formats.torch_file import TorchFile
-from pmemlab.workloads.checkpoint_io.measure import ArmResult, LoadTiming, measure_arms
-from pmemlab.workloads.checkpoint_io.medium import MediumKind, parse_medium
-from pmemlab.workloads.checkpoint_io.phases import PhaseClock
-from pmemlab.workloads.checkpoint_io.report import Report, chart_svg, tables
-from pmemlab.workloads.checkpoint_io.yardstick import Yardstick
+from benchmarks.checkpoint_io import command, formats
+from benchmarks.checkpoint_io.background import BackgroundSaver
+from benchmarks.checkpoint_io.checkpoint import Checkpoint, touch
+from benchmarks.checkpoint_io.errors import DifferentBytesError
+from benchmarks.checkpoint_io.formats.torch_file import TorchFile
+from benchmarks.checkpoint_io.measure import ArmResult, LoadTiming, measure_arms
+from benchmarks.checkpoint_io.medium import MediumKind, parse_medium
+from benchmarks.checkpoint_io.phases import PhaseClock
+from benchmarks.checkpoint_io.report import Report, chart_svg, tables
+from benchmarks.checkpoint_io.yardstick import Yardstick
 
 
 def measured(

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from checkpoints import need_libpmem
 
-from pmemlab.workloads.checkpoint_io import medium as media
-from pmemlab.workloads.checkpoint_io import surroundings, yardstick
-from pmemlab.workloads.checkpoint_io.errors import MediumError
-from pmemlab.workloads.checkpoint_io.medium import parse_medium
-from pmemlab.workloads.checkpoint_io.page_cache import FilePart, evict, resident_fraction
-from pmemlab.workloads.checkpoint_io.yardstick import YardstickError, measure_yardstick, parse_fio
+from benchmarks.checkpoint_io import medium as media
+from benchmarks.checkpoint_io import surroundings, yardstick
+from benchmarks.checkpoint_io.errors import MediumError
+from benchmarks.checkpoint_io.medium import parse_medium
+from benchmarks.checkpoint_io.page_cache import FilePart, evict, resident_fraction
+from benchmarks.checkpoint_io.yardstick import YardstickError, measure_yardstick, parse_fio
 
 MEMORY = Path("/dev/shm")
 

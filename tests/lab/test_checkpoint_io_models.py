@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.checkpoint_io.images import cifar_images, generated_images
+from benchmarks.checkpoint_io.models import MODELS, make_model
 from pmemlab.workloads.batches import DataError
-from pmemlab.workloads.checkpoint_io.images import cifar_images, generated_images
-from pmemlab.workloads.checkpoint_io.models import MODELS, make_model
 
 PARAMETERS = {  # of pytorch-cifar's models of these names; the README says them too
     "vgg16": 14_728_266,

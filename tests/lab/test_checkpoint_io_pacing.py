@@ -13,16 +13,16 @@ from types import SimpleNamespace
 import pytest
 from checkpoints import make_format, uniform_checkpoint
 
-from pmemlab.devices import load_device
+from benchmarks.checkpoint_io import command
+from benchmarks.checkpoint_io.errors import MediumError
+from benchmarks.checkpoint_io.formats import FILE_FORMATS, FORMATS
+from benchmarks.checkpoint_io.measure import ArmResult, formats_on, measure_arms
+from benchmarks.checkpoint_io.medium import Medium, paced_medium, parse_medium
+from benchmarks.checkpoint_io.pacing import PacedDevice
+from benchmarks.checkpoint_io.report import Report, chart_svg, tables
+from benchmarks.checkpoint_io.yardstick import measure_yardstick
 from pmemlab.errors import NotPublishedError
-from pmemlab.workloads.checkpoint_io import command
-from pmemlab.workloads.checkpoint_io.errors import MediumError
-from pmemlab.workloads.checkpoint_io.formats import FILE_FORMATS, FORMATS
-from pmemlab.workloads.checkpoint_io.measure import ArmResult, formats_on, measure_arms
-from pmemlab.workloads.checkpoint_io.medium import Medium, paced_medium, parse_medium
-from pmemlab.workloads.checkpoint_io.pacing import PacedDevice
-from pmemlab.workloads.checkpoint_io.report import Report, chart_svg, tables
-from pmemlab.workloads.checkpoint_io.yardstick import measure_yardstick
+from pmemlab.model.devices import load_device
 
 SATA, PMEM = "sata-s4510", "optane-100-x6"
 TINY_BYTES = 175_000  # of the model tiny's checkpoint, about

@@ -8,12 +8,12 @@ import pytest
 import torch
 from checkpoints import make_format
 
-from pmemlab.workloads.checkpoint_io.checkpoint import Checkpoint, demand_same_bits
-from pmemlab.workloads.checkpoint_io.errors import DifferentBytesError, ResumeError
-from pmemlab.workloads.checkpoint_io.formats import FORMATS
-from pmemlab.workloads.checkpoint_io.images import generated_images
-from pmemlab.workloads.checkpoint_io.phases import PhaseClock
-from pmemlab.workloads.checkpoint_io.training import Trainer
+from benchmarks.checkpoint_io.checkpoint import Checkpoint, demand_same_bits
+from benchmarks.checkpoint_io.errors import DifferentBytesError, ResumeError
+from benchmarks.checkpoint_io.formats import FORMATS
+from benchmarks.checkpoint_io.images import generated_images
+from benchmarks.checkpoint_io.phases import PhaseClock
+from benchmarks.checkpoint_io.training import Trainer
 
 IMAGES = generated_images(64, seed=1)
 

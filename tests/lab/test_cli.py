@@ -16,8 +16,8 @@ import pytest
 
 from pmemlab.cli import main
 from pmemlab.errors import MissingRequirementError
-from pmemlab.guest.control import ControlServer
-from pmemlab.machines.guest import open_guest_machine
+from pmemlab.machines.guest.control import ControlServer
+from pmemlab.machines.guest.machine import open_guest_machine
 
 LAB = Path(__file__).parents[2] / "lab"
 
@@ -42,44 +42,60 @@ def test_exec_gives_streams_and_status(
     served: str, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     script = "printf 'o\\377'; printf e >&2; exit 9"
-    assert main(["exec", "--state-dir", served, "--", "sh", "-c", script]) == 9
+    assert main(["machine", "exec", "--state-dir", served, "--", "sh", "-c", script]) == 9
     assert capfdbinary.readouterr() == (b"o\xff", b"e")
 
 
 def test_exec_passes_the_environment(served: str, capfd: pytest.CaptureFixture[str]) -> None:
-    argv = ["exec", "--state-dir", served, "--env=ONE=a=b", "--", "sh", "-c", "echo $ONE"]
+    argv = [
+        "machine",
+        "exec",
+        "--state-dir",
+        served,
+        "--env=ONE=a=b",
+        "--",
+        "sh",
+        "-c",
+        "echo $ONE",
+    ]
     assert main(argv) == 0
     assert capfd.readouterr().out == "a=b\n"
 
 
 def test_exec_gives_a_signal_as_shells_do(served: str) -> None:
-    assert main(["exec", "--state-dir", served, "--", "sh", "-c", "kill -15 $$"]) == 143
+    assert main(["machine", "exec", "--state-dir", served, "--", "sh", "-c", "kill -15 $$"]) == 143
 
 
 def test_exec_tells_a_lab_error_from_a_command_s_failure(
     served: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["exec", "--state-dir", served, "--", "no-such-program"]) == 125
+    assert main(["machine", "exec", "--state-dir", served, "--", "no-such-program"]) == 125
     assert capfd.readouterr().err.startswith("pmemlab: ")
-    assert main(["exec", "--state-dir", served, "--timeout=0.3", "--", "sleep", "60"]) == 125
+    assert (
+        main(["machine", "exec", "--state-dir", served, "--timeout=0.3", "--", "sleep", "60"])
+        == 125
+    )
 
 
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["exec", "dram"], "give the command after `--`"),
-        (["exec", "--", "true"], "give either a machine or --state-dir"),
-        (["exec", "dram", "--env", "ONE", "--", "true"], "must be NAME=VALUE"),
-        (["exec", "--state-dir", "/no/such", "--", "true"], "/no/such: no machine is served there"),
-        (["show", "dramm"], "there is no 'dramm'"),
-        (["up", "dramm"], "there is no 'dramm'"),
-        (["serve", "dramm", "--state-dir", "/tmp"], "there is no 'dramm'"),
+        (["machine", "exec", "dram"], "give the command after `--`"),
+        (["machine", "exec", "--", "true"], "give either a machine or --state-dir"),
+        (["machine", "exec", "dram", "--env", "ONE", "--", "true"], "must be NAME=VALUE"),
+        (
+            ["machine", "exec", "--state-dir", "/no/such", "--", "true"],
+            "/no/such: no machine is served there",
+        ),
+        (["machine", "show", "dramm"], "there is no 'dramm'"),
+        (["lab", "up", "dramm"], "there is no 'dramm'"),
+        (["machine", "serve", "dramm", "--state-dir", "/tmp"], "there is no 'dramm'"),
     ],
 )
 def test_a_wrong_use_is_told_in_a_line(
     argv: list[str], told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(argv) == (125 if argv[0] == "exec" else 2)
+    assert main(argv) == (125 if argv[1] == "exec" else 2)
     assert told in capfd.readouterr().err
 
 
@@ -87,7 +103,7 @@ def test_up_without_docker_says_where_it_was_looked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-docker.sock")
-    assert main(["up"]) == 2
+    assert main(["lab", "up"]) == 2
     told = capfd.readouterr().err
     assert told.startswith(f"pmemlab: no Docker engine answers at DOCKER_HOST, unix://{tmp_path}")
     assert told.count("\n") == 1
@@ -105,17 +121,19 @@ def test_show_prints_what_the_guide_s_commands_do(
     for name, script in programs.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "bin" / name).chmod(0o755)
-    monkeypatch.setattr("pmemlab.machines.guest.PROGRAM_PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    monkeypatch.setattr(
+        "pmemlab.machines.guest.machine.PROGRAM_PATH", f"{tmp_path}/bin:/usr/bin:/bin"
+    )
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def no_docker() -> frozenset[str]:
         raise MissingRequirementError("no Docker engine answers", "make docker")
 
-    monkeypatch.setattr("pmemlab.machines.container.running_machines", no_docker)
+    monkeypatch.setattr("pmemlab.machines.container.machine.running_machines", no_docker)
     topology = tmp_path / "played.yaml"
     kernel = played_qemu.TRUE_HERE.proof["kernel"]
     topology.write_text(f"name: played\nsummary: this computer\nproof: {{kernel: '{kernel}'}}\n")
-    assert main(["show", str(topology)]) == 0
+    assert main(["machine", "show", str(topology)]) == 0
     out = capfd.readouterr().out
     assert region in out
     assert "numactl with -H" in out
@@ -130,7 +148,7 @@ def test_run_passes_its_arguments_to_pytest(monkeypatch: pytest.MonkeyPatch) -> 
         return 5
 
     monkeypatch.setattr(pytest, "main", pytest_main)
-    assert main(["run", "--pmemlab-topology", "dram", "-x"]) == 5
+    assert main(["test", "--pmemlab-topology", "dram", "-x"]) == 5
     assert given[0][-3:] == ["--pmemlab-topology", "dram", "-x"]
 
 
@@ -148,8 +166,8 @@ def _pmemlab(*argv: str, cwd: Path, code: str = "") -> subprocess.CompletedProce
 
 
 def _collected(*argv: str, cwd: Path) -> set[str]:
-    """The folders whose tests `pmemlab run` would run."""
-    done = _pmemlab("run", "--collect-only", "-q", *argv, cwd=cwd)
+    """The folders whose tests `pmemlab test` would run."""
+    done = _pmemlab("test", "--collect-only", "-q", *argv, cwd=cwd)
     return {line.split("/")[0] for line in done.stdout.splitlines() if "::" in line}
 
 
@@ -185,13 +203,13 @@ sys.meta_path.insert(0, Without())
 @pytest.mark.parametrize(
     ("package", "argv", "remedy", "status"),
     [
-        ("rich", ["doctor"], "pip install 'pmemlab[lab]'", 2),
-        ("pydantic", ["show", "dram"], "pip install 'pmemlab[lab]'", 2),
-        ("yaml", ["exec", "dram", "--", "true"], "pip install 'pmemlab[lab]'", 125),
-        ("docker", ["up"], "pip install 'pmemlab[lab]'", 2),
-        ("pytest", ["run"], "pip install 'pmemlab[lab]'", 2),
+        ("rich", ["doctor"], "pip install 'pmemlab'", 2),
+        ("pydantic", ["machine", "show", "dram"], "pip install 'pmemlab'", 2),
+        ("yaml", ["machine", "exec", "dram", "--", "true"], "pip install 'pmemlab'", 125),
+        ("docker", ["lab", "up"], "pip install 'pmemlab'", 2),
+        ("pytest", ["test"], "pip install 'pmemlab'", 2),
         ("matplotlib", ["report", "."], "pip install 'pmemlab[report]'", 2),
-        ("embstore", ["plan", *PLANNED], "make setup", 2),
+        ("embstore", ["model", "plan", *PLANNED], "make setup", 2),
     ],
 )
 def test_a_package_that_is_not_installed_is_told_with_the_command_that_gets_it(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pmemlab.clone import Clone, find_clone
-from pmemlab.container_engine.compose_command import Compose, find_compose
 from pmemlab.errors import LabError, MissingRequirementError
+from pmemlab.machines.container.clone import Clone, find_clone
+from pmemlab.machines.container.compose_command import Compose, find_compose
 
 CLONE = Clone(Path(__file__).parents[2])
 
@@ -137,10 +137,11 @@ def test_outside_of_a_clone_the_error_says_so(tmp_path: Path) -> None:
 def _make_clone(root: Path) -> Clone:
     for name in (
         *("engine/bench", "engine/core", "engine/embstore", "engine/pacing"),
-        *("lab/pmemlab", "docker/extra-ca"),
+        *("lab/benchmarks", "lab/pmemlab", "lab/powercut", "docker/extra-ca"),
     ):
         (root / name).mkdir(parents=True)
-    for name in (".dockerignore", "constraints.txt", "docker/Dockerfile", "pyproject.toml"):
+    files = ("docker/Dockerfile", "engine/pyproject.toml", "lab/pyproject.toml")
+    for name in (".dockerignore", "constraints.txt", *files):
         (root / name).write_text(name)
     (root / "engine/CMakeLists.txt").touch()
     return Clone(root)

@@ -14,12 +14,12 @@ from docker.errors import DockerException
 from docker.models import containers as sdk
 from docker.models.containers import Container
 
-from pmemlab.clone import Clone
-from pmemlab.compose import standing_machines
-from pmemlab.container_engine import labels
-from pmemlab.container_engine.health import STATE_FOLDER
-from pmemlab.container_engine.throwaway import create_options, start_throwaway
 from pmemlab.errors import LabError
+from pmemlab.machines.container import labels
+from pmemlab.machines.container.clone import Clone
+from pmemlab.machines.container.health import STATE_FOLDER
+from pmemlab.machines.container.lab import standing_machines
+from pmemlab.machines.container.throwaway import create_options, start_throwaway
 from pmemlab.topology import Requirements, load_topology, topology_names
 
 _MIB = 1 << 20
@@ -48,7 +48,7 @@ def test_there_is_one_service_a_topology_that_the_image_is_new_enough_for() -> N
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_service_serves_the_topology_of_its_name(name: str) -> None:
     service = SERVICES[name]
-    assert service["command"] == ["serve", name, "--state-dir", STATE_FOLDER]
+    assert service["command"] == ["machine", "serve", name, "--state-dir", STATE_FOLDER]
     assert service["labels"][labels.MACHINE] == name
 
 

@@ -21,13 +21,13 @@ import docker
 import pytest
 from docker.errors import APIError, DockerException
 
-from pmemlab.clone import Clone
-from pmemlab.compose import lab_down
-from pmemlab.container_engine import connection
-from pmemlab.container_engine.connection import connect
-from pmemlab.container_engine.context import context_in_use
-from pmemlab.container_engine.inventory import remove_images
 from pmemlab.errors import LabError, MissingRequirementError
+from pmemlab.machines.container import connection
+from pmemlab.machines.container.clone import Clone
+from pmemlab.machines.container.connection import connect
+from pmemlab.machines.container.context import context_in_use
+from pmemlab.machines.container.inventory import remove_images
+from pmemlab.machines.container.lab import lab_down
 
 CLONE = Path(__file__).parents[2]
 

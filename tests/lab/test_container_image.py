@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pmemlab.clone import Clone
-from pmemlab.container_engine import wheels
-from pmemlab.container_engine.long_command import Report, run_long_command
-from pmemlab.container_engine.wheels import prepare_wheels
 from pmemlab.errors import LabError
+from pmemlab.machines.container import wheels
+from pmemlab.machines.container.clone import Clone
+from pmemlab.machines.container.long_command import Report, run_long_command
+from pmemlab.machines.container.wheels import prepare_wheels
 
 CLONE = Path(__file__).parents[2]
 
@@ -32,16 +32,20 @@ class Pip:
     def __call__(
         self,
         command: Sequence[str],
-        _report: Report,
-        folder: Path,
+        report: Report,
+        _folder: Path,
         _environment: Mapping[str, str] | None = None,
     ) -> None:
         if self.fails:
             raise LabError("python failed (exit status 1):\nno matching distribution for torch")
-        if not self.has_cpu_build and command[-1].endswith("+cpu"):
-            raise LabError(f"No matching distribution found for {command[-1]}")
         self.calls.append(list(command))
-        (folder / f"call-{len(self.calls)}.whl").touch()
+        target = Path(command[command.index("--dest") + 1])
+        if "lab/tools/torch_wheel.py" not in command:
+            (target / f"call-{len(self.calls)}.whl").touch()
+        elif self.has_cpu_build:
+            (target / "torch-9+cpu-cp311.whl").touch()
+        else:
+            report("the plain build has 2.5 GB of CUDA libraries")
 
 
 @pytest.fixture
@@ -53,8 +57,10 @@ def pip(monkeypatch: pytest.MonkeyPatch) -> Pip:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Clone:
-    for name in ("pyproject.toml", "constraints.txt"):
-        shutil.copy(CLONE / name, tmp_path)
+    for name in ("engine/pyproject.toml", "lab/pyproject.toml", "constraints.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(CLONE / name, tmp_path / name)
+    (tmp_path / "lab/tools").symlink_to(CLONE / "lab/tools")
     return Clone(tmp_path)
 
 
@@ -62,20 +68,20 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_machines_packages_are_those_of_pyproject(pip: Pip, clone: Clone) -> None:
+def test_the_machines_packages_are_those_of_both_projects(pip: Pip, clone: Clone) -> None:
     prepare_wheels(clone, _ignore, _ignore)
     requirements = (clone.root / "docker/wheels/run/requirements.txt").read_text()
     assert "numpy" in requirements
     assert "torch" in requirements
-    assert any("torch" in argument for argument in pip.calls[0])
+    assert "docker" in requirements
+    assert any(argument.endswith("/requirements.txt") for argument in pip.calls[1])
 
 
 def test_pytorch_s_cpu_build_is_fetched_first_and_then_found_there(pip: Pip, clone: Clone) -> None:
     told: list[str] = []
     prepare_wheels(clone, told.append, _ignore)
     alone, rest = pip.calls[:2]
-    assert alone[-2] == "--no-deps"
-    assert alone[-1].endswith("+cpu")
+    assert "lab/tools/torch_wheel.py" in alone
     assert rest[rest.index("--find-links") + 1] == alone[alone.index("--dest") + 1]
     assert told == []
 
@@ -86,23 +92,29 @@ def test_without_a_cpu_build_the_plain_one_is_fetched_and_its_cost_is_told(
     pip.has_cpu_build = False
     told: list[str] = []
     prepare_wheels(clone, told.append, _ignore)
-    assert any(argument.startswith("torch") for argument in pip.calls[0])
-    assert len(told) == 1
-    assert "2.5 GB of CUDA" in told[0]
+    assert told == ["the plain build has 2.5 GB of CUDA libraries"]
 
 
-def test_the_builds_tools_are_those_of_pyproject(pip: Pip, clone: Clone) -> None:
+def test_projects_that_can_t_be_read_are_a_lab_error(pip: Pip, clone: Clone) -> None:
+    (clone.root / "lab/pyproject.toml").write_text("[project")
+    with pytest.raises(LabError, match=r"(?s)packages can't be listed.*lab/pyproject.toml"):
+        prepare_wheels(clone, _ignore, _ignore)
+    assert pip.calls == []
+
+
+@pytest.mark.usefixtures("pip")
+def test_the_builds_tools_are_those_of_both_projects(clone: Clone) -> None:
     prepare_wheels(clone, _ignore, _ignore)
     requirements = (clone.root / "docker/wheels/build/requirements.txt").read_text()
     assert "scikit-build-core" in requirements
+    assert "hatchling" in requirements
     assert "cmake" in requirements
-    assert any("cmake" in argument for argument in pip.calls[-1])
 
 
 def test_wheels_are_constrained_and_never_built(pip: Pip, clone: Clone) -> None:
     prepare_wheels(clone, _ignore, _ignore)
     for call in pip.calls:
-        if "--no-deps" not in call:  # that one names its version itself
+        if "lab/tools/torch_wheel.py" not in call:  # that one names its version itself
             assert call[call.index("--constraint") + 1] == str(clone.root / "constraints.txt")
         assert call[call.index("--only-binary") + 1] == ":all:"
 
@@ -122,9 +134,9 @@ def test_a_changed_constraint_fetches_anew_and_leaves_nothing_old(clone: Clone) 
     (clone.root / "constraints.txt").write_text("torch==9\n")
     prepare_wheels(clone, _ignore, _ignore)
     assert _names(clone.root / "docker/wheels/run") == [
-        "call-4.whl",
         "call-5.whl",
         "requirements.txt",
+        "torch-9+cpu-cp311.whl",
     ]
 
 

@@ -18,11 +18,11 @@ import played_qemu
 import pytest
 from docker.models.containers import Container
 
-from pmemlab.container_engine.container_link import container_link
 from pmemlab.errors import LabError, MachineDiedError, MissingRequirementError
-from pmemlab.guest.agent import INPUT_WINDOW
-from pmemlab.guest.control import ControlServer
-from pmemlab.machines.guest import GuestMachine, open_guest_machine
+from pmemlab.machines.container.container_link import container_link
+from pmemlab.machines.guest.agent import INPUT_WINDOW
+from pmemlab.machines.guest.control import ControlServer
+from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
 
 LAB = Path(__file__).parents[2] / "lab"
 SIZE = {"rows": 31, "columns": 97}
@@ -32,18 +32,19 @@ CONTAINER = cast(
     Container, SimpleNamespace(name="lab_played_1", logs=lambda **_: b"the container's log")
 )
 
-# `docker exec --interactive NAME python -m pmemlab.guest.relay FOLDER`, on this computer.
+# `docker exec --interactive NAME python -m pmemlab.machines.guest.relay FOLDER`, on this computer.
 PLAYED_DOCKER = f"""#!/bin/sh
-[ "$*" = "exec --interactive lab_played_1 python -m pmemlab.guest.relay /run/pmemlab" ] || exit 64
+relay="python -m pmemlab.machines.guest.relay /run/pmemlab"
+[ "$*" = "exec --interactive lab_played_1 $relay" ] || exit 64
 echo $$ > "$PLAYED_STATE/docker.pid"
-exec "{sys.executable}" -m pmemlab.guest.relay "$PLAYED_STATE"
+exec "{sys.executable}" -m pmemlab.machines.guest.relay "$PLAYED_STATE"
 """
 
 # A user of the link: says the pid of what it started there, and waits.
 USER = """
 import signal
 from types import SimpleNamespace
-from pmemlab.container_engine.container_link import container_link
+from pmemlab.machines.container.container_link import container_link
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that nohup began have it ignored
 with container_link(SimpleNamespace(name="lab_played_1", logs=lambda **_: b"")) as link:

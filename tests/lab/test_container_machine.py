@@ -19,12 +19,12 @@ from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from recorded_facts import recorded_facts
 
-from pmemlab.clone import Clone
-from pmemlab.container_engine import labels
-from pmemlab.container_engine.health import has_its_power_cut, is_proved, wait_until_proved
-from pmemlab.container_engine.inventory import owner_label, sweep_abandoned
 from pmemlab.errors import CommandTimeoutError, LabError, MachineDiedError, ProofError
-from pmemlab.machines.container import ContainerMachine, open_container_machine
+from pmemlab.machines.container import labels
+from pmemlab.machines.container.clone import Clone
+from pmemlab.machines.container.health import has_its_power_cut, is_proved, wait_until_proved
+from pmemlab.machines.container.inventory import owner_label, sweep_abandoned
+from pmemlab.machines.container.machine import ContainerMachine, open_container_machine
 from pmemlab.machines.lease import Lease
 from pmemlab.proof import Proof
 from pmemlab.topology import load_topology
@@ -76,7 +76,7 @@ class Engine:
         assert stdin, "or a command would not notice that its user is gone"
         if self.status != "running":
             raise APIError("is not running")
-        if argv[-5:-3] == ["pmemlab", "power"]:
+        if argv[-6:-3] == ["pmemlab", "machine", "power"]:
             self.switches.append(argv[-3])
             self.has_power = argv[-3] == "on" and not self.power_status
             return {"Id": "power"}
@@ -159,7 +159,7 @@ def test_its_facts_are_read_again_when_it_is_proved_again(engine: Engine) -> Non
     machine.prove()
     assert machine.facts()["kernel"] == "6.1.0-later"
     (argv,) = engine.commands
-    assert "pmemlab.guest.probe" in argv
+    assert "pmemlab.machines.guest.probe" in argv
 
 
 def test_a_machine_that_is_another_by_now_is_the_lab_s_fault(engine: Engine) -> None:
@@ -183,8 +183,8 @@ def test_a_command_goes_through_the_machines_own_door(engine: Engine) -> None:
     engine.end_command(0)
     machine_of(engine).run(["numactl", "-H"], env={"A": "b c"})
     (argv,) = engine.commands
-    door = ["pmemlab", "exec", "--state-dir", "/run/pmemlab", "--env=A=b c", "--"]
-    assert argv[-8:] == [*door, "numactl", "-H"]
+    door = ["pmemlab", "machine", "exec", "--state-dir", "/run/pmemlab", "--env=A=b c", "--"]
+    assert argv[-9:] == [*door, "numactl", "-H"]
 
 
 def test_a_command_that_a_signal_ended_has_its_negative_number(engine: Engine) -> None:

@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from embstore.devices import Access
-from pmemlab.devices import load_device
-from pmemlab.devices.curves import LoadedLatencyRow
-from pmemlab.devices.device_file import DeviceFile, read_device_file
-from pmemlab.devices.loading import _FOLDER
 from pmemlab.errors import DeviceFileError
+from pmemlab.model.devices import load_device
+from pmemlab.model.devices.curves import LoadedLatencyRow
+from pmemlab.model.devices.device_file import DeviceFile, read_device_file
+from pmemlab.model.devices.loading import _FOLDER
 
 _BESIDE = [parent / "shared" / "data" / "devices" for parent in Path(__file__).resolve().parents]
 PUBLISHED = next((folder for folder in _BESIDE if folder.is_dir()), _BESIDE[0])

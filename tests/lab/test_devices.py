@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embstore.devices import Access
-from pmemlab.devices import DeviceModel, EngineConcurrency, device_names, load_device
-from pmemlab.devices.memory_mode import MemoryModeDevice
 from pmemlab.errors import DeviceFileError, LabError, NotPublishedError
+from pmemlab.model.devices import DeviceModel, EngineConcurrency, device_names, load_device
+from pmemlab.model.devices.memory_mode import MemoryModeDevice
 
 DEVICES = {name: load_device(name) for name in device_names()}
 MEMORIES = [name for name, device in DEVICES.items() if device.kind == "memory"]

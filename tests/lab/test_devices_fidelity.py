@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pmemlab.devices import device_names
-from pmemlab.devices.curves import BandwidthCurve, BandwidthRow
-from pmemlab.devices.device_file import DeviceFile, read_device_file
-from pmemlab.devices.loading import _FOLDER
-from pmemlab.fidelity.bandwidth import CurveError, Foretold, curve_errors, foretell_left_out
+from pmemlab.model.devices import device_names
+from pmemlab.model.devices.curves import BandwidthCurve, BandwidthRow
+from pmemlab.model.devices.device_file import DeviceFile, read_device_file
+from pmemlab.model.devices.loading import _FOLDER
+from pmemlab.model.fidelity.bandwidth import CurveError, Foretold, curve_errors, foretell_left_out
 
 FILES = {
     file.name: file

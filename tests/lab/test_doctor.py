@@ -12,7 +12,8 @@ from rich.console import Console
 from pmemlab import doctor
 from pmemlab.doctor import Diagnosis, diagnose, diagnosis_table
 from pmemlab.errors import MissingRequirementError
-from pmemlab.machines import guest, process, room
+from pmemlab.machines import process, room
+from pmemlab.machines.guest import machine as guest
 from pmemlab.topology import load_topology
 
 GIB = 1 << 30
@@ -25,8 +26,8 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PMEMLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-docker.sock")
     monkeypatch.setattr(guest, "PROGRAM_PATH", str(tmp_path))
-    monkeypatch.setattr("pmemlab.guest.initramfs._SYSTEM_PATH", str(tmp_path))
-    monkeypatch.setattr("pmemlab.guest.kernel._ROOT", tmp_path)
+    monkeypatch.setattr("pmemlab.machines.guest.initramfs._SYSTEM_PATH", str(tmp_path))
+    monkeypatch.setattr("pmemlab.machines.guest.kernel._ROOT", tmp_path)
 
 
 @pytest.mark.usefixtures("bare")

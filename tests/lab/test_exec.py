@@ -1,4 +1,4 @@
-"""`pmemlab exec` as another process: its streams, signals and copies. QEMU is played."""
+"""`pmemlab machine exec` as another process: its streams, signals and copies. QEMU is played."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 
 from pmemlab.cli import main
 from pmemlab.errors import LabError
-from pmemlab.guest.agent import INPUT_WINDOW
-from pmemlab.guest.control import ControlServer, attach
 from pmemlab.machines.copying import copy_in, copy_out
-from pmemlab.machines.guest import GuestMachine, open_guest_machine
+from pmemlab.machines.guest.agent import INPUT_WINDOW
+from pmemlab.machines.guest.control import ControlServer, attach
+from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
 
 LAB = Path(__file__).parents[2] / "lab"
 LIMIT_S = 30.0
@@ -37,7 +37,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMa
 
 @pytest.fixture
 def start(machine: GuestMachine, tmp_path: Path) -> Iterator[Start]:
-    """Starts `pmemlab exec` with a shell's script in the machine, which is served."""
+    """Starts `pmemlab machine exec` with a shell's script in the machine, which is served."""
     assert machine.kind == "guest"
     started: list[subprocess.Popen[bytes]] = []
 
@@ -53,7 +53,7 @@ def start(machine: GuestMachine, tmp_path: Path) -> Iterator[Start]:
 
 def _exec(state: Path, options: Sequence[str], script: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "pmemlab", "exec", "--state-dir", state, *options, "--",
+        [sys.executable, "-m", "pmemlab", "machine", "exec", "--state-dir", state, *options, "--",
          "sh", "-c", script],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": f"{LAB}:{os.environ.get('PYTHONPATH', '')}"},
@@ -216,7 +216,7 @@ def test_a_link_out_of_the_copy_is_refused(
 def test_exec_copies_before_the_command_and_after_it_also_if_it_fails(
     source: Path, tmp_path: Path
 ) -> None:
-    argv = ["exec", "--state-dir", str(tmp_path), "--copy-in", f"{source}:{tmp_path}/in"]
+    argv = ["machine", "exec", "--state-dir", str(tmp_path), "--copy-in", f"{source}:{tmp_path}/in"]
     argv += ["--copy-out", f"{tmp_path}/in/program:{tmp_path}/out"]
     script = f"echo changed > {tmp_path}/in/program; exit 4"
     assert main([*argv, "--", "sh", "-c", script]) == 4
@@ -227,19 +227,25 @@ def test_exec_copies_before_the_command_and_after_it_also_if_it_fails(
 @pytest.mark.usefixtures("machine")
 def test_cp_copies_to_and_from_a_served_machine(source: Path, tmp_path: Path) -> None:
     state = ["--state-dir", str(tmp_path)]
-    assert main(["cp", *state, str(source), f":{tmp_path}/in"]) == 0
-    assert main(["cp", *state, f":{tmp_path}/in", str(tmp_path / "back")]) == 0
+    assert main(["machine", "cp", *state, str(source), f":{tmp_path}/in"]) == 0
+    assert main(["machine", "cp", *state, f":{tmp_path}/in", str(tmp_path / "back")]) == 0
     _assert_same(source, tmp_path / "back")
 
 
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["cp", "a", "b"], "one of SOURCE and TARGET must be MACHINE:PATH"),
-        (["cp", "dram:/a", "dram:/b"], "one of SOURCE and TARGET must be MACHINE:PATH"),
-        (["cp", "a", ":/b"], "give either MACHINE:PATH, or --state-dir and :PATH"),
-        (["exec", "dram", "--copy-in", "a", "--", "true"], "--copy-in a: must be PATH:/PATH"),
-        (["exec", "dram", "--copy-out", "a:b", "--", "true"], "--copy-out a:b: must be /PATH"),
+        (["machine", "cp", "a", "b"], "one of SOURCE and TARGET must be MACHINE:PATH"),
+        (["machine", "cp", "dram:/a", "dram:/b"], "one of SOURCE and TARGET must be MACHINE:PATH"),
+        (["machine", "cp", "a", ":/b"], "give either MACHINE:PATH, or --state-dir and :PATH"),
+        (
+            ["machine", "exec", "dram", "--copy-in", "a", "--", "true"],
+            "--copy-in a: must be PATH:/PATH",
+        ),
+        (
+            ["machine", "exec", "dram", "--copy-out", "a:b", "--", "true"],
+            "--copy-out a:b: must be /PATH",
+        ),
     ],
 )
 def test_a_wrong_copy_is_told_in_a_line(

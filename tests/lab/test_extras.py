@@ -1,4 +1,4 @@
-"""What is installed beside the project, which the Makefile asks for before there is anything."""
+"""What is installed beside the projects, which the Makefile asks for before there is anything."""
 
 from __future__ import annotations
 
@@ -8,34 +8,56 @@ from pathlib import Path
 
 import pytest
 
-from pmemlab import extras
+EXTRAS = Path(__file__).parents[2] / "lab/tools/extras.py"
 
-_PROJECT = {
-    "project": {
-        "dependencies": ["numpy>=1.26"],
-        "optional-dependencies": {"lab": ["docker>=7", "rich>=13"], "other": ["torch"]},
+
+@pytest.fixture
+def projects(tmp_path: Path) -> Path:
+    """Two folders and the top folder, each with a pyproject.toml."""
+    texts = {
+        "engine": """
+            [build-system]
+            requires = ["builder>=2"]
+            [project]
+            dependencies = ["numpy>=1.26"]
+            optional-dependencies = {torch = ["torch"], keras = ["keras; python_version<'4'"]}
+            [tool.scikit-build]
+            cmake.version = ">=3.25"
+        """,
+        "lab": """
+            [build-system]
+            requires = ["hatcher"]
+            [project]
+            dependencies = ["rich"]
+        """,
+        ".": """
+            [dependency-groups]
+            dev = ["ruff"]
+        """,
     }
-}
+    for folder, text in texts.items():
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "pyproject.toml").write_text(text)
+    return tmp_path
 
 
-def test_an_extra_comes_with_what_the_project_itself_needs() -> None:
-    assert extras.requirements(_PROJECT, ["lab"]) == ["numpy>=1.26", "docker>=7", "rich>=13"]
+def _extras(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", str(EXTRAS), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_an_extra_that_isnt_there_is_an_error() -> None:
-    with pytest.raises(KeyError, match="labb"):
-        extras.requirements(_PROJECT, ["labb"])
+def test_extras_and_groups_come_with_what_each_project_itself_needs(projects: Path) -> None:
+    done = _extras(projects, "engine[torch,keras]", "lab", ".[dev]")
+    assert done.stdout == "numpy>=1.26\ntorch\nkeras; python_version<'4'\nrich\nruff\n"
 
 
-def test_run_by_its_path_it_prints_them_for_pip(tmp_path: Path) -> None:
-    file = tmp_path / "pyproject.toml"
-    file.write_text(
-        '[project]\ndependencies = ["a>=1"]\noptional-dependencies = {b = ["c; d<\'2\'"]}\n'
-    )
-    done = subprocess.run(
-        [sys.executable, "-I", str(extras.__file__), str(file), "b"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "a>=1\nc; d<'2'\n"
+def test_a_build_needs_the_build_systems_and_what_those_would_fetch(projects: Path) -> None:
+    done = _extras(projects, "--build", "engine", "lab")
+    assert done.stdout == "builder>=2\ncmake>=3.25\nninja\nhatcher\n"
+
+
+def test_what_is_not_there_is_an_error_that_names_it(projects: Path) -> None:
+    for argument, told in [("engine[labb]", "labb"), ("none", "none"), ("engine[torch", "must be")]:
+        done = _extras(projects, argument)
+        assert done.returncode != 0
+        assert told in done.stderr

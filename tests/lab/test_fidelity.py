@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pmemlab.cli import main
-from pmemlab.devices import device_names, load_device
-from pmemlab.devices.memory_device import MemoryDevice
 from pmemlab.errors import LabError
-from pmemlab.fidelity import Row, Section, command, sections
-from pmemlab.fidelity.bandwidth import foretell_left_out
-from pmemlab.fidelity.bandwidth_section import bandwidth_section
-from pmemlab.fidelity.page import markdown, summary
+from pmemlab.model.devices import device_names, load_device
+from pmemlab.model.devices.memory_device import MemoryDevice
+from pmemlab.model.fidelity import Row, Section, command, sections
+from pmemlab.model.fidelity.bandwidth import foretell_left_out
+from pmemlab.model.fidelity.bandwidth_section import bandwidth_section
+from pmemlab.model.fidelity.page import markdown, summary
 from pmemlab.report.documents import read_folder
 
 CLONE = Path(__file__).parents[2]
@@ -83,7 +83,7 @@ def test_the_command_prints_the_sections_and_keeps_the_page(
 ) -> None:
     monkeypatch.setattr(command, "make_sections", lambda **_: (SECTION,))
     page = tmp_path / "page.md"
-    assert main(["fidelity", "--write", str(page)]) == 0
+    assert main(["model", "fidelity", "--write", str(page)]) == 0
     assert page.read_text() == markdown([SECTION])
     printed = capsys.readouterr().out
     assert "a|b" in printed
@@ -95,7 +95,7 @@ def test_a_page_in_no_folder_is_refused_before_anything_is_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "make_sections", lambda **_: pytest.fail("was predicted"))
-    assert main(["fidelity", "--write", str(tmp_path / "none" / "page.md")]) == 2
+    assert main(["model", "fidelity", "--write", str(tmp_path / "none" / "page.md")]) == 2
     assert "there is no folder" in capsys.readouterr().err
 
 
@@ -103,7 +103,7 @@ def test_the_report_reads_what_the_command_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "make_sections", lambda **_: (SECTION,))
-    assert main(["fidelity", "--json", str(tmp_path / "fidelity.json")]) == 0
+    assert main(["model", "fidelity", "--json", str(tmp_path / "fidelity.json")]) == 0
     (read,) = read_folder(tmp_path).fidelity
     assert read.title == SECTION.title
     assert [(row.name, row.published, row.predicted) for row in read.rows] == [

@@ -25,8 +25,8 @@ from pmemlab.errors import (
     ProofError,
     ProvisionError,
 )
-from pmemlab.guest.control import ControlServer, attach
-from pmemlab.machines.guest import GuestMachine, open_guest_machine
+from pmemlab.machines.guest.control import ControlServer, attach
+from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
 from pmemlab.topology import ProvisionStep
 
 TOPOLOGY = played_qemu.TRUE_HERE
@@ -171,7 +171,9 @@ def test_ram_that_is_declared_persistent_is_new_after_a_power_cut(tmp_path: Path
 
 def test_it_is_proved_again(machine: GuestMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.power_cut()
-    monkeypatch.setattr("pmemlab.machines.guest.read_facts", lambda _: {"kernel": "another"})
+    monkeypatch.setattr(
+        "pmemlab.machines.guest.machine.read_facts", lambda _: {"kernel": "another"}
+    )
     with pytest.raises(ProofError, match="kernel: expected"):
         machine.power_on()
     assert not played_qemu.is_running(machine.pid)
@@ -317,7 +319,7 @@ def _wait_until(condition: object, seconds: float = 20) -> None:
 
 def test_a_guest_dies_with_its_owner(tmp_path: Path) -> None:
     program = """
-from pmemlab.machines.guest import open_guest_machine
+from pmemlab.machines.guest.machine import open_guest_machine
 print(open_guest_machine(played_qemu.TRUE_HERE).pid, flush=True)
 import time; time.sleep(60)
 """
@@ -330,7 +332,7 @@ import time; time.sleep(60)
 
 
 _SERVE = """
-from pmemlab.guest.serve import serve
+from pmemlab.machines.guest.serve import serve
 from pmemlab.errors import LabError
 try:
     serve(played_qemu.TRUE_HERE, Path(sys.argv[1]))
@@ -371,17 +373,17 @@ def test_a_served_guest_s_power_is_switched_by_command(tmp_path: Path) -> None:
         _wait_until(proof.exists)
         with attach(state) as link:
             running = link.spawn(["sleep", "60"], {})
-            assert main(["power", "cut", "--state-dir", str(state)]) == 0
+            assert main(["machine", "power", "cut", "--state-dir", str(state)]) == 0
             with pytest.raises(LabError, match="has had its power cut"):
                 list(running.output(timeout=20))
             assert (proof.exists(), (state / "power-cut").exists()) == (False, True)
             with pytest.raises(LabError, match="has had its power cut"):
                 link.run(["true"], {})
-            assert main(["power", "on", "--state-dir", str(state)]) == 0
+            assert main(["machine", "power", "on", "--state-dir", str(state)]) == 0
             assert (proof.exists(), (state / "power-cut").exists()) == (True, False)
             assert link.run(["echo", "up"], {}).stdout == "up\n"
-        assert main(["power", "on", "--state-dir", str(state)]) == 2  # it has power
-        assert main(["power", "cut", "--state-dir", str(state)]) == 0
+        assert main(["machine", "power", "on", "--state-dir", str(state)]) == 2  # it has power
+        assert main(["machine", "power", "cut", "--state-dir", str(state)]) == 0
         server.send_signal(signal.SIGTERM)
         _, stderr = server.communicate(timeout=10)
     assert (server.returncode, stderr) == (0, "")
@@ -412,5 +414,5 @@ def test_a_client_that_hangs_up_takes_its_commands_along(
 
 
 def test_attaching_where_nothing_is_served_names_the_command(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="pmemlab serve TOPOLOGY"), attach(tmp_path):
+    with pytest.raises(LabError, match="pmemlab machine serve TOPOLOGY"), attach(tmp_path):
         pass

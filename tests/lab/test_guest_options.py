@@ -16,10 +16,10 @@ import pytest
 
 from pmemlab.cli import main
 from pmemlab.errors import LabError
-from pmemlab.guest import kernel_choice
-from pmemlab.guest.kernel import Kernel
-from pmemlab.guest.kernel_choice import kernel_folder
-from pmemlab.machines.guest_options import GuestOptions, parse_qemu_arguments
+from pmemlab.machines.guest import kernel_choice
+from pmemlab.machines.guest.kernel import Kernel
+from pmemlab.machines.guest.kernel_choice import kernel_folder
+from pmemlab.machines.guest.options import GuestOptions, parse_qemu_arguments
 from pmemlab.topology import load_topology, topology_names
 
 
@@ -37,9 +37,9 @@ def topology(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """The file of a topology whose guests are played."""
     played_qemu.play(monkeypatch, tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("pmemlab.guest.by_hand.choose_accelerator", lambda *_: "tcg")
+    monkeypatch.setattr("pmemlab.machines.guest.by_hand.choose_accelerator", lambda *_: "tcg")
     for name in ("get_kernel", "get_initramfs"):
-        monkeypatch.setattr(f"pmemlab.guest.by_hand.{name}", _played(name, tmp_path))
+        monkeypatch.setattr(f"pmemlab.machines.guest.by_hand.{name}", _played(name, tmp_path))
     path = tmp_path / "played.yaml"
     path.write_text(
         "name: played\nsummary: this computer\nbacking_files: {dimm: 1M}\n"
@@ -59,7 +59,7 @@ def test_a_dry_run_prints_commands_that_a_shell_takes(
 ) -> None:
     results = tmp_path / "my results, all"
     results.mkdir()
-    argv = ["exec", topology, "--dry-run", "--cpus", "3", "--share", str(results)]
+    argv = ["machine", "exec", topology, "--dry-run", "--cpus", "3", "--share", str(results)]
     assert main([*argv, "--qemu-arguments", "-device 'a b'"]) == 0
     script = capfd.readouterr().out
     subprocess.run(["sh", "-n"], input=script, text=True, check=True)
@@ -78,7 +78,15 @@ def test_options_reach_qemu(topology: str, monkeypatch: pytest.MonkeyPatch, tmp_
     told = tmp_path / "told"
     program = played_qemu.program_that_tells(told)
     played_qemu.play(monkeypatch, tmp_path, program)
-    argv = ["exec", topology, "--cpus", "2", "--qemu-arguments", "-device virtio-rng-pci"]
+    argv = [
+        "machine",
+        "exec",
+        topology,
+        "--cpus",
+        "2",
+        "--qemu-arguments",
+        "-device virtio-rng-pci",
+    ]
     assert main([*argv, "--", "true"]) == 0
     line = told.read_text().splitlines()
     assert line[line.index("-smp") + 1] == "2"
@@ -111,7 +119,7 @@ def wrong_topology(topology: str) -> str:
 def test_what_qemu_arguments_changed_is_told_and_left_out_of_the_proof(
     wrong_topology: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    argv = ["exec", wrong_topology, "--qemu-arguments", "-device virtio-rng-pci"]
+    argv = ["machine", "exec", wrong_topology, "--qemu-arguments", "-device virtio-rng-pci"]
     assert main([*argv, "--", "echo", "it runs"]) == 0
     out, err = capfd.readouterr()
     assert out == "it runs\n"
@@ -121,7 +129,7 @@ def test_what_qemu_arguments_changed_is_told_and_left_out_of_the_proof(
 def test_without_qemu_arguments_a_fact_that_differs_refuses_the_guest(
     wrong_topology: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["exec", wrong_topology, "--cpus", "1", "--", "echo", "it runs"]) == 125
+    assert main(["machine", "exec", wrong_topology, "--cpus", "1", "--", "echo", "it runs"]) == 125
     out, err = capfd.readouterr()
     assert out == ""
     assert "machine wrong is not what it says" in err
@@ -142,14 +150,14 @@ def test_without_qemu_arguments_a_fact_that_differs_refuses_the_guest(
 def test_a_wrong_option_is_told_before_anything_starts(
     topology: str, options: list[str], told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["exec", topology, *options, "--", "true"]) == 125
+    assert main(["machine", "exec", topology, *options, "--", "true"]) == 125
     assert told in capfd.readouterr().err
 
 
 def test_a_guest_that_runs_already_can_t_be_changed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    argv = ["exec", "--state-dir", str(tmp_path), "--cpus", "2", "--", "true"]
+    argv = ["machine", "exec", "--state-dir", str(tmp_path), "--cpus", "2", "--", "true"]
     assert main(argv) == 125
     assert "its guest runs already" in capfd.readouterr().err
 
@@ -163,7 +171,7 @@ def test_a_folder_that_can_t_be_written_is_refused() -> None:
 def test_a_shell_without_a_terminal_starts_nothing(
     topology: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert main(["shell", topology]) == 2
+    assert main(["machine", "shell", topology]) == 2
     assert "shell: needs a terminal" in capfd.readouterr().err
     assert not list(tmp_path.glob("pmemlab-machine-*"))
 

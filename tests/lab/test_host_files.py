@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pmemlab.guest.host_files import HostFiles, package_folders
+from pmemlab.machines.guest.host_files import HostFiles, package_folders
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from recorded_facts import recorded_facts, recorded_names
 
-from pmemlab.guest.fact_names import FACTS, is_fact_name
+from pmemlab.machines.guest.fact_names import FACTS, is_fact_name
 from pmemlab.proof import find_fact, mismatches
 from pmemlab.topology import load_topology, topology_names
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from test_scenario_plugin import FakeMachine, Lab
 
-import pmemlab.machines
+import pmemlab.machines.opening
 from pmemlab.errors import LabError, MachineDiedError, MissingRequirementError
 from pmemlab.machines.protocol import Kind, Result
 from pmemlab.topology import Topology
@@ -52,7 +52,7 @@ def machines(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         lab.log.append(f"start {topology.name} as {kind}")
         return Machine(topology, kind, lab.workload, lab.log)
 
-    monkeypatch.setattr(pmemlab.machines, "open_machine", open_machine)
+    monkeypatch.setattr(pmemlab.machines.opening, "open_machine", open_machine)
     return lab.log
 
 
@@ -136,7 +136,7 @@ def test_a_machine_that_can_t_be_proved_is_an_error_and_no_failure(
     def broken(topology: Topology, kind: Kind) -> FakeMachine:
         raise LabError(f"{kind} {topology.name}: no room")
 
-    monkeypatch.setattr(pmemlab.machines, "open_machine", broken)
+    monkeypatch.setattr(pmemlab.machines.opening, "open_machine", broken)
     test = '@pytest.mark.pmemlab("fsdax")\ndef test_mine(machine): pass'
     result = run(test, "--pmemlab-machine=guest")
     result.assert_outcomes(errors=1)
@@ -148,8 +148,8 @@ def test_this_computer_takes_no_machine_s_place_unless_asked(
     run: Callable[..., pytest.RunResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lacking = [MissingRequirementError("no QEMU", "apt-get install qemu-system-x86")]
-    monkeypatch.setattr("pmemlab.machines.container.requirements", lambda *_: lacking)
-    monkeypatch.setattr("pmemlab.machines.guest.requirements", lambda _: lacking)
+    monkeypatch.setattr("pmemlab.machines.container.machine.requirements", lambda *_: lacking)
+    monkeypatch.setattr("pmemlab.machines.guest.machine.requirements", lambda _: lacking)
     test = '@pytest.mark.pmemlab("fsdax")\ndef test_mine(machine): pass'
     result = run(test, "-rs")
     result.assert_outcomes(skipped=1)
@@ -226,7 +226,7 @@ def test_under_xdist_each_worker_runs_its_own_and_one_table_has_all(
     # Workers are processes of their own: what they start must be said there.
     pytester.makeconftest("""
         import os
-        import pmemlab.machines
+        import pmemlab.machines.opening
         from test_scenario_plugin import FakeMachine, document
 
         class Log:
@@ -239,7 +239,7 @@ def test_under_xdist_each_worker_runs_its_own_and_one_table_has_all(
             log.append(f"start {topology.name}")
             return FakeMachine(topology, kind, document, log)
 
-        pmemlab.machines.open_machine = open_machine
+        pmemlab.machines.opening.open_machine = open_machine
     """)
     log = pytester.path / "log"
     with pytest.MonkeyPatch.context() as patch:

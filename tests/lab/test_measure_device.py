@@ -1,4 +1,4 @@
-"""`pmemlab measure-device` and `pmemlab devices`: files that load, and figures that make sense."""
+"""`pmemlab model measure` and `devices`: files that load, and figures that make sense."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from embstore.bench._yardsticks import FileYardstick, MemoryOperation, MemoryYar
 from embstore.devices import Access
 from embstore.errors import EmbStoreError, MissingDeviceError
 from pmemlab.cli import main
-from pmemlab.devices import load_device
-from pmemlab.devices.measuring import files
-from pmemlab.devices.measuring import target as targets
-from pmemlab.devices.measuring.memory import thread_counts
-from pmemlab.devices.measuring.target import FolderTarget, NodeTarget, find_target
 from pmemlab.errors import MeasuringError
+from pmemlab.model.devices import load_device
+from pmemlab.model.devices.measuring import files
+from pmemlab.model.devices.measuring import target as targets
+from pmemlab.model.devices.measuring.memory import thread_counts
+from pmemlab.model.devices.measuring.target import FolderTarget, NodeTarget, find_target
 
 SHM = Path("/dev/shm")
 MEASURE = ("--size", "32M", "--seconds", "0.004", "--last-level-cache", "32M")
@@ -26,12 +26,12 @@ DISK = ("--size", "80M", "--seconds", "0.002")
 
 
 def measured(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["measure-device", *arguments]) == 0
+    assert main(["model", "measure", *arguments]) == 0
     return capsys.readouterr().out
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["measure-device", *arguments]) == 2
+    assert main(["model", "measure", *arguments]) == 2
     return " ".join(capsys.readouterr().err.split())
 
 
@@ -102,7 +102,7 @@ def test_a_folder_s_disk_is_measured_by_reads_and_appends(
 
 def refused_without_direct_io(capsys: pytest.CaptureFixture[str], *arguments: str) -> str | None:
     """What it says where the temporary folder's file system has no direct I/O."""
-    status = main(["measure-device", *arguments])
+    status = main(["model", "measure", *arguments])
     error = capsys.readouterr().err
     if status == 2 and "direct I/O" in error:
         return error
@@ -294,7 +294,7 @@ def test_many_threads_on_few_cpus_don_t_add_up_to_more_than_memory_has(tmp_path:
 
 
 def test_all_devices_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["devices"]) == 0
+    assert main(["model", "devices"]) == 0
     printed = capsys.readouterr().out
     for name in ("optane-100-x6", "cxl-asic", "nvme-p4510", "optane-100-x6-memory-mode"):
         assert name in printed
@@ -313,14 +313,14 @@ def test_all_devices_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_device_is_shown_with_its_curves_and_sources(
     name: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["devices", name]) == 0
+    assert main(["model", "devices", name]) == 0
     printed = capsys.readouterr().out
     for word in words:
         assert word in printed
 
 
 def test_an_unknown_device_is_an_error_of_the_lab(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["devices", "tape"]) == 2
+    assert main(["model", "devices", "tape"]) == 2
     assert "tape: no device of this name; there are cxl-asic" in capsys.readouterr().err
 
 

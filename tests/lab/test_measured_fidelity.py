@@ -10,22 +10,22 @@ import pytest
 from test_prediction import Slow
 
 from embstore.devices import Access
-from pmemlab import devices
 from pmemlab.cli import main
-from pmemlab.devices import load_device
 from pmemlab.errors import LabError, MeasuringError
-from pmemlab.fidelity import command, this_computer
-from pmemlab.fidelity.measured import (
+from pmemlab.model import devices
+from pmemlab.model.devices import load_device
+from pmemlab.model.fidelity import command, this_computer
+from pmemlab.model.fidelity.measured import (
     Comparison,
     Measured,
     keep_measured,
     read_measured,
     taken_now,
 )
-from pmemlab.fidelity.measured_sections import measured_sections
-from pmemlab.fidelity.numa_nodes import NodeTraining, compare_nodes
-from pmemlab.fidelity.paced_bandwidth import Effort, Point, SlowMotion, compare_paced, lacking
-from pmemlab.fidelity.this_computer import Training, compare_disk, compare_this_computer
+from pmemlab.model.fidelity.measured_sections import measured_sections
+from pmemlab.model.fidelity.numa_nodes import NodeTraining, compare_nodes
+from pmemlab.model.fidelity.paced_bandwidth import Effort, Point, SlowMotion, compare_paced, lacking
+from pmemlab.model.fidelity.this_computer import Training, compare_disk, compare_this_computer
 
 NEAR = Comparison("near", 100.0, 105.0, "MB/s", 5, 3.0, "7 times as slow")
 FAR = replace(NEAR, name="far", predicted=150.0)
@@ -194,9 +194,9 @@ def test_the_command_keeps_what_it_ran_and_shows_it(
         this_computer, "compare_this_computer", lambda folder, *_: ([FAR], [str(folder)])
     )
     monkeypatch.setattr(command, "make_sections", lambda measured, **_: measured_sections(measured))
-    arguments = ["fidelity", "--paced", "--this-computer", str(tmp_path)]
+    arguments = ["model", "fidelity", "--paced", "--this-computer", str(tmp_path)]
     assert main([*arguments, "--measured", str(kept), "--write", str(page)]) == 0
     assert set(read_measured(kept)) == {"paced", "this-computer"}
     assert "| near | 100 | 105 |" in page.read_text()
     assert "| far | 100 | 150 |" in page.read_text()
-    assert main(["fidelity", "--measured", str(tmp_path / "none" / "x.json")]) == 2
+    assert main(["model", "fidelity", "--measured", str(tmp_path / "none" / "x.json")]) == 2

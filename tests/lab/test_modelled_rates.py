@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from test_metrics import METRIC
 
-from pmemlab.devices import device_names
 from pmemlab.errors import LabError
+from pmemlab.model.devices import device_names
 from pmemlab.scenarios import modelled_rates
 from pmemlab.scenarios.document import Expectations, Rated, Scenario, Storage, Workload
 from pmemlab.scenarios.modelled_rates import ModelledRate, RateModel, devices_of

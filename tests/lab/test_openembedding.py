@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pmemlab.errors import LabError
-from pmemlab.fidelity.openembedding import openembedding_sections
-from pmemlab.openembedding import prediction
-from pmemlab.openembedding import published as published_module
-from pmemlab.openembedding.accesses import CacheAccesses, TouchedRows
-from pmemlab.openembedding.checkpoints import Checkpoints, recovery_s
-from pmemlab.openembedding.fit import FitInputs, fit_step
-from pmemlab.openembedding.memory_times import RowTimes
-from pmemlab.openembedding.model import Engine, EpochModel
-from pmemlab.openembedding.prediction import Predictor, Question
-from pmemlab.openembedding.published import load_published
-from pmemlab.openembedding.setup import load_setup
+from pmemlab.model.fidelity.openembedding import openembedding_sections
+from pmemlab.model.openembedding import prediction
+from pmemlab.model.openembedding import published as published_module
+from pmemlab.model.openembedding.accesses import CacheAccesses, TouchedRows
+from pmemlab.model.openembedding.checkpoints import Checkpoints, recovery_s
+from pmemlab.model.openembedding.fit import FitInputs, fit_step
+from pmemlab.model.openembedding.memory_times import RowTimes
+from pmemlab.model.openembedding.model import Engine, EpochModel
+from pmemlab.model.openembedding.prediction import Predictor, Question
+from pmemlab.model.openembedding.published import load_published
+from pmemlab.model.openembedding.setup import load_setup
 
 PAPER = FitInputs(dram_4=1.0, dram_8=0.60, dram_16=0.35, hash_4=2.16)
 DRAM = RowTimes(

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from pmemlab.errors import LabError
-from pmemlab.openembedding import accesses as accesses_module
-from pmemlab.openembedding.accesses import (
+from pmemlab.model.openembedding import accesses as accesses_module
+from pmemlab.model.openembedding.accesses import (
     SCALE,
     CacheAccesses,
     TouchedRows,
     count_cache_accesses,
     count_touched_rows,
 )
-from pmemlab.openembedding.setup import load_setup
+from pmemlab.model.openembedding.setup import load_setup
 from pmemlab.workloads.synthetic import ACCESS_SKEW
 
 ROWS = 200_000 * SCALE

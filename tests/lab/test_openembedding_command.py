@@ -1,4 +1,4 @@
-"""`pmemlab openembedding`."""
+"""`pmemlab model predict`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_it_answers_for_the_gpus_cache_skew_and_interval_that_are_asked_for(
 def test_it_prints_a_table_of_epochs_and_one_of_the_cache(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["openembedding", "--gpus", "4"]) == 0
+    assert main(["model", "predict", "--gpus", "4"]) == 0
     printed = capsys.readouterr().out
     for text in ("DRAM-PS", "PMem-Hash", "Ori-Cache", "PMem-OE", "misses", "5.75"):
         assert text in printed
@@ -48,11 +48,11 @@ def test_wrong_arguments_are_refused_by_name(
     argv: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["openembedding", *argv])
+        main(["model", "predict", *argv])
     assert ended.value.code == 2
     assert problem in capsys.readouterr().err
 
 
 def test_a_cache_as_large_as_the_table_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["openembedding", "--cache-gb", "5000"]) == 2
+    assert main(["model", "predict", "--cache-gb", "5000"]) == 2
     assert "cache_gb" in capsys.readouterr().err

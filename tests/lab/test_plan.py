@@ -23,21 +23,21 @@ from embstore.devices import Access
 from embstore.options import StorageType
 from pmemlab.cli import main
 from pmemlab.errors import NotPublishedError, PlanError
-from pmemlab.planning.accesses import SSDHASH_WRITE_AMPLIFICATION, step_accesses
-from pmemlab.planning.cpu_work import CpuWork, measure_cpu_work
-from pmemlab.planning.hit_rates import LeastFrequent
-from pmemlab.planning.plan import Plans, Settings, Workload, make_plans
-from pmemlab.planning.presentation import plans_document
-from pmemlab.planning.prices import Holding, MachineShape, Prices, PriceSource, load_prices
-from pmemlab.planning.row_bytes import RowShape
-from pmemlab.planning.tiers import (
+from pmemlab.model.planning.accesses import SSDHASH_WRITE_AMPLIFICATION, step_accesses
+from pmemlab.model.planning.cpu_work import CpuWork, measure_cpu_work
+from pmemlab.model.planning.hit_rates import LeastFrequent
+from pmemlab.model.planning.plan import Plans, Settings, Workload, make_plans
+from pmemlab.model.planning.presentation import plans_document
+from pmemlab.model.planning.prices import Holding, MachineShape, Prices, PriceSource, load_prices
+from pmemlab.model.planning.row_bytes import RowShape
+from pmemlab.model.planning.tiers import (
     DevicePool,
     Placed,
     named_devices,
     role_of,
     storage_type_of,
 )
-from pmemlab.planning.zipf import BoundedZipf
+from pmemlab.model.planning.zipf import BoundedZipf
 
 GB = 10**9
 SOURCE = PriceSource("a test", "none", "2026-01-01")
@@ -424,7 +424,7 @@ def test_the_cpu_s_work_is_measured_on_a_table_that_it_caches() -> None:
     assert "measured here: look-up and Adagrad" in training.source
 
 
-COMMAND = ["plan", "--rows=2e8", "--dim=64", "--skew=1.05", "--lookups-per-s=5e6"]
+COMMAND = ["model", "plan", "--rows=2e8", "--dim=64", "--skew=1.05", "--lookups-per-s=5e6"]
 COMMAND += ["--cpu-ns-per-lookup=60"]
 DEVICES = ["--devices", "ddr4-2666-x6", "optane-100-x6", "nvme-p4510"]
 

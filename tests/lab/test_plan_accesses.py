@@ -10,11 +10,11 @@ from planned_devices import DISK, DRAM, PMEM, Device
 
 import embstore as es
 from embstore.devices import Access
-from pmemlab.planning.accesses import StepAccesses, step_accesses
-from pmemlab.planning.hit_rates import LeastFrequent
-from pmemlab.planning.row_bytes import RowShape
-from pmemlab.planning.tiers import Placed
-from pmemlab.planning.zipf import BoundedZipf, Floats
+from pmemlab.model.planning.accesses import StepAccesses, step_accesses
+from pmemlab.model.planning.hit_rates import LeastFrequent
+from pmemlab.model.planning.row_bytes import RowShape
+from pmemlab.model.planning.tiers import Placed
+from pmemlab.model.planning.zipf import BoundedZipf, Floats
 
 ROWS, FIRST_ROWS, SKEW = 20_000, 2_000, 1.05
 SHAPE = RowShape(dim=16, slots=1)
@@ -108,7 +108,7 @@ def test_above_a_disk_a_plan_counts_what_the_engine_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a buffer so small that it holds hardly any of the rows, as of a table worth planning."""
-    monkeypatch.setattr("pmemlab.planning.accesses.SSDHASH_WRITE_BYTES", BUFFER_BYTES // 8)
+    monkeypatch.setattr("pmemlab.model.planning.accesses.SSDHASH_WRITE_BYTES", BUFFER_BYTES // 8)
     storage = es.StorageOption(
         es.StorageType.DRAM_SSDHASH,
         tmp_path,

@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from planned_devices import DISK, DRAM
 
 import embstore as es
-from pmemlab.planning.accesses import step_accesses
-from pmemlab.planning.hit_rates import (
+from pmemlab.model.planning.accesses import step_accesses
+from pmemlab.model.planning.hit_rates import (
     CpuCache,
     LeastFrequent,
     LeastRecent,
     characteristic_time,
 )
-from pmemlab.planning.memory_mode import direct_mapped_misses
-from pmemlab.planning.row_bytes import RowShape
-from pmemlab.planning.tiers import Placed
-from pmemlab.planning.zipf import BoundedZipf
+from pmemlab.model.planning.memory_mode import direct_mapped_misses
+from pmemlab.model.planning.row_bytes import RowShape
+from pmemlab.model.planning.tiers import Placed
+from pmemlab.model.planning.zipf import BoundedZipf
 
 SKEWS = st.floats(0, 2, allow_nan=False)
 SMALL = st.integers(1, 60_000)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from pmemlab.devices import device_names, load_device
 from pmemlab.errors import PriceFileError
-from pmemlab.planning.prices import Prices, load_prices
+from pmemlab.model.devices import device_names, load_device
+from pmemlab.model.planning.prices import Prices, load_prices
 
 MACHINE: dict[str, Any] = {
     "name": "m",

@@ -11,7 +11,7 @@ import embstore as es
 from embstore.bench import memory_process
 from embstore.options import TIER_KINDS, TierKind
 from pmemlab.errors import PlanError
-from pmemlab.planning.row_bytes import RowShape, bytes_a_row, optimizer_of
+from pmemlab.model.planning.row_bytes import RowShape, bytes_a_row, optimizer_of
 
 
 @pytest.mark.parametrize("dim", [1, 4, 7, 16, 33, 64])

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from planned_devices import Device, Dram
 
 from embstore.devices import Access
-from pmemlab.planning.accesses import DeviceAccess
-from pmemlab.planning.step_time import lookup_time
+from pmemlab.model.planning.accesses import DeviceAccess
+from pmemlab.model.planning.step_time import lookup_time
 
 BATCH = 1000
 

@@ -13,7 +13,7 @@ import pytest
 
 import embstore as es
 from pmemlab.errors import LabError
-from pmemlab.prediction import RanIn, caches_before, predict_run
+from pmemlab.model.prediction import RanIn, caches_before, predict_run
 
 DIM = 16
 

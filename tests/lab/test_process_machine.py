@@ -19,7 +19,7 @@ from pmemlab.errors import (
     MachineDiedError,
     MissingRequirementError,
 )
-from pmemlab.machines import open_machine
+from pmemlab.machines.opening import open_machine
 from pmemlab.machines.process import (
     LOST_BY_POWER_CUT,
     ProcessMachine,

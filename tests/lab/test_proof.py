@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pmemlab.errors import LabError, Mismatch, MissingFactError, ProofError, UnknownFactError
-from pmemlab.guest import pmem_facts, storage_facts
-from pmemlab.guest.probe import read_facts
+from pmemlab.machines.guest import pmem_facts, storage_facts
+from pmemlab.machines.guest.probe import read_facts
 from pmemlab.proof import Proof, find_fact, mismatches, prove
 from pmemlab.topology import Topology
 
@@ -166,7 +166,7 @@ def test_a_program_that_fails_is_told_with_its_words(
 ) -> None:
     (tmp_path / "ndctl").write_text("#!/bin/sh\necho no access to the bus >&2; exit 3\n")
     (tmp_path / "ndctl").chmod(0o755)
-    monkeypatch.setattr("pmemlab.guest.pmem_facts._ND", tmp_path)
+    monkeypatch.setattr("pmemlab.machines.guest.pmem_facts._ND", tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     facts = read_facts(None, memkind=False)
     assert not {"regions", "dimms"} & set(facts)
@@ -179,7 +179,7 @@ def test_a_program_that_fails_is_told_with_its_words(
 def test_a_program_that_is_not_there_is_the_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("pmemlab.guest.pmem_facts._ND", tmp_path)
+    monkeypatch.setattr("pmemlab.machines.guest.pmem_facts._ND", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "No such file or directory: 'ndctl'" in _unreadable(read_facts(None, False))["regions"]
 
@@ -190,7 +190,7 @@ def test_addresses_that_only_root_may_see_are_no_zeros(
     (tmp_path / "iomem").write_text(
         "00000000-00000000 : Reserved\n  00000000-00000000 : System RAM\n"
     )
-    monkeypatch.setattr("pmemlab.guest.memory_facts._IOMEM", tmp_path / "iomem")
+    monkeypatch.setattr("pmemlab.machines.guest.memory_facts._IOMEM", tmp_path / "iomem")
     facts = read_facts(None, memkind=False)
     assert "ram_bytes" not in facts
     assert "to root alone" in _unreadable(facts)["persistent_bytes"]

@@ -9,10 +9,10 @@ from pathlib import Path
 import played_qemu
 import pytest
 
-from pmemlab.guest.kernel import Kernel
-from pmemlab.guest.qemu import command_line
-from pmemlab.guest.sandbox import sandbox_arguments
-from pmemlab.guest.shares import Share
+from pmemlab.machines.guest.kernel import Kernel
+from pmemlab.machines.guest.qemu import command_line
+from pmemlab.machines.guest.sandbox import sandbox_arguments
+from pmemlab.machines.guest.shares import Share
 from pmemlab.topology import Topology
 
 TOPOLOGY = replace(

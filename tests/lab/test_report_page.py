@@ -20,13 +20,13 @@ from pmemlab.scenarios.metrics import Metric, ResultsFile
 pytest.importorskip("matplotlib", reason="what draws the figures; pip install 'pmemlab[report]'")
 
 MAKERS = {
-    "rates": "pmemlab run scenarios/throughput",
-    "step-times": "pmemlab run scenarios/throughput",
+    "rates": "pmemlab test scenarios/throughput",
+    "step-times": "pmemlab test scenarios/throughput",
     "hit-rates": "make cache-sizes",
     "memory-mode": "make cache-sizes",
-    "prices": "pmemlab plan",
+    "prices": "pmemlab model plan",
     "checkpoints": "make checkpoints",
-    "fidelity": "pmemlab fidelity",
+    "fidelity": "pmemlab model fidelity",
     "works": "make scenarios",
     "proofs": "make scenarios",
 }

@@ -9,9 +9,9 @@ import played_qemu
 import pytest
 
 from pmemlab.errors import LabError, MissingRequirementError
-from pmemlab.guest.requirements import qemu_version, unmet_requirements
 from pmemlab.machines.choice import MachineChooser
-from pmemlab.machines.guest import open_guest_machine
+from pmemlab.machines.guest.machine import open_guest_machine
+from pmemlab.machines.guest.requirements import qemu_version, unmet_requirements
 from pmemlab.topology import Requirements, load_topology
 
 _PICKY = replace(played_qemu.TRUE_HERE, requires=Requirements(qemu="8.2", kernel="6.5"))
@@ -72,11 +72,11 @@ def test_a_guest_whose_requirements_are_unmet_is_not_started(
 def play_computer(monkeypatch: pytest.MonkeyPatch, qemu: str) -> None:
     """One that has all but the newest, with this QEMU."""
     for check in ("find_setpriv", "find_busybox", "kernel_source"):
-        monkeypatch.setattr(f"pmemlab.machines.guest.{check}", lambda: "there")
-    monkeypatch.setattr("pmemlab.machines.guest._PROGRAMS", {})
-    monkeypatch.setattr("pmemlab.machines.guest.missing_memory", lambda *_: [])
-    monkeypatch.setattr("pmemlab.machines.guest.find_qemu", lambda: qemu)
-    monkeypatch.setattr("pmemlab.machines.guest.kernel_release", lambda: "6.12.95")
+        monkeypatch.setattr(f"pmemlab.machines.guest.machine.{check}", lambda: "there")
+    monkeypatch.setattr("pmemlab.machines.guest.machine._PROGRAMS", {})
+    monkeypatch.setattr("pmemlab.machines.guest.machine.missing_memory", lambda *_: [])
+    monkeypatch.setattr("pmemlab.machines.guest.machine.find_qemu", lambda: qemu)
+    monkeypatch.setattr("pmemlab.machines.guest.machine.kernel_release", lambda: "6.12.95")
 
 
 def test_a_machine_that_is_too_new_for_this_computer_s_guests_is_played_by_a_process(

@@ -8,8 +8,8 @@ from typing import NoReturn
 
 import pytest
 
-import pmemlab.machines.container
-import pmemlab.machines.guest
+import pmemlab.machines.container.machine
+import pmemlab.machines.guest.machine
 from pmemlab.errors import MissingRequirementError
 from pmemlab.machines.choice import Choice, MachineChooser
 from pmemlab.topology import Topology, load_topology
@@ -42,13 +42,13 @@ def computer(monkeypatch: pytest.MonkeyPatch) -> Computer:
             raise MissingRequirementError("there is no image", "make lab-up")
         return "image"
 
-    monkeypatch.setattr(pmemlab.machines.container, "connect", connect)
-    monkeypatch.setattr(pmemlab.machines.container, "require_image", require_image)
+    monkeypatch.setattr(pmemlab.machines.container.machine, "connect", connect)
+    monkeypatch.setattr(pmemlab.machines.container.machine, "require_image", require_image)
     monkeypatch.setattr(
-        pmemlab.machines.container, "running_machines", lambda _clone: computer.running
+        pmemlab.machines.container.machine, "running_machines", lambda _clone: computer.running
     )
     monkeypatch.setattr(
-        pmemlab.machines.guest, "requirements", lambda _topology: computer.missing_for_guest
+        pmemlab.machines.guest.machine, "requirements", lambda _topology: computer.missing_for_guest
     )
     return computer
 
@@ -101,7 +101,7 @@ def test_what_is_asked_for_is_taken_without_looking_around(
     def look(*_: object) -> NoReturn:
         raise AssertionError("nobody asked")
 
-    monkeypatch.setattr(pmemlab.machines.container, "connect", look)
+    monkeypatch.setattr(pmemlab.machines.container.machine, "connect", look)
     chooser = MachineChooser("process", Path("/"))
     assert chooser.choose(load_topology("dram")).kind == "process"
 

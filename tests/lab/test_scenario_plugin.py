@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-import pmemlab.machines
+import pmemlab.machines.opening
 from pmemlab.errors import (
     LabError,
     MachineDiedError,
@@ -174,7 +174,7 @@ def lab(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Lab:
         pmemlab_scenarios = ["scenarios"]
     """)
     lab = Lab(pytester)
-    monkeypatch.setattr(pmemlab.machines, "open_machine", lab.open_machine)
+    monkeypatch.setattr(pmemlab.machines.opening, "open_machine", lab.open_machine)
     # The plugin by its module, installed or not; and no other, which would only take time.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("COLUMNS", "100")
@@ -314,7 +314,7 @@ def test_a_machine_that_does_not_start_is_an_error_of_the_lab(
     def refuse(topology: Topology, kind: Kind) -> FakeMachine:
         raise LabError(f"no {kind} for {topology.name}")
 
-    monkeypatch.setattr(pmemlab.machines, "open_machine", refuse)
+    monkeypatch.setattr(pmemlab.machines.opening, "open_machine", refuse)
     result = lab.run()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["LabError, the lab's fault: no guest for pmem-node"])
@@ -391,7 +391,7 @@ def test_what_this_computer_lacks_is_skipped_only_where_nothing_else_can_be_had(
     def refuse(*_: object) -> FakeMachine:
         raise MissingRequirementError("memkind", "apt-get install libmemkind0")
 
-    monkeypatch.setattr(pmemlab.machines, "open_machine", refuse)
+    monkeypatch.setattr(pmemlab.machines.opening, "open_machine", refuse)
     lab.add("numa")
     result = lab.run("-rsE", machine=kind)
     result.assert_outcomes(**{outcome: 1})
@@ -405,7 +405,7 @@ def test_a_machine_that_wants_a_newer_qemu_than_there_is_is_skipped_with_the_rea
     def refuse(*_: object) -> FakeMachine:
         raise MissingRequirementError("QEMU 10.0", "PMEMLAB_QEMU")
 
-    monkeypatch.setattr(pmemlab.machines, "open_machine", refuse)
+    monkeypatch.setattr(pmemlab.machines.opening, "open_machine", refuse)
     lab.add("cxl")
     path = lab.pytester.path / "topologies/pmem-node.yaml"
     path.write_text(path.read_text() + 'requires: {qemu: "10.0"}\n')
@@ -536,7 +536,7 @@ def test_an_interrupted_run_stops_the_machines_at_once(
         raise KeyboardInterrupt
 
     lab.workload = hang_until_stopped
-    monkeypatch.setattr(pmemlab.machines, "open_machine", open_machine)
+    monkeypatch.setattr(pmemlab.machines.opening, "open_machine", open_machine)
     monkeypatch.setattr(ScenarioSession, "wait_for", interrupt)
     started = time.monotonic()
     result = lab.run()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pmemlab.errors import MachineDiedError
-from pmemlab.machines import open_machine
+from pmemlab.machines.opening import open_machine
 from pmemlab.machines.process import LOST_BY_POWER_CUT, ProcessMachine
 from pmemlab.scenarios import runner
 from pmemlab.scenarios.document import (

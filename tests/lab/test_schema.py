@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pmemlab.devices.device_file import read_device_file
 from pmemlab.errors import DeviceFileError, LabError, PriceFileError, TopologyError
-from pmemlab.openembedding.published import load_published
-from pmemlab.openembedding.setup import load_setup
-from pmemlab.planning.prices import load_prices
+from pmemlab.model.devices.device_file import read_device_file
+from pmemlab.model.openembedding.published import load_published
+from pmemlab.model.openembedding.setup import load_setup
+from pmemlab.model.planning.prices import load_prices
 from pmemlab.report.documents import ResultsError, read_folder
 from pmemlab.scenarios.document import ScenarioError
 from pmemlab.scenarios.reading import load_scenario

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from pmemlab.clone import Clone
-from pmemlab.container_engine import labels
-from pmemlab.servers import HEAD
+from pmemlab.machines.container import labels
+from pmemlab.machines.container.clone import Clone
+from pmemlab.machines.container.servers import HEAD
 
 _CLONE = Clone(Path(__file__).parents[2])
 _FILE: dict[str, Any] = yaml.safe_load(_CLONE.servers_file.read_text())

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pmemlab.guest import shares
-from pmemlab.guest.shares import Share, guest_root, shared_folders
+from pmemlab.machines.guest import shares
+from pmemlab.machines.guest.shares import Share, guest_root, shared_folders
 
 CLONE = Path(__file__).parents[2]
 

@@ -20,9 +20,9 @@ from pathlib import Path
 import played_qemu
 import pytest
 
-from pmemlab.guest.control import ControlServer, attach
-from pmemlab.guest.link import Command
-from pmemlab.machines.guest import GuestMachine, open_guest_machine
+from pmemlab.machines.guest.control import ControlServer, attach
+from pmemlab.machines.guest.link import Command
+from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
 
 LAB = Path(__file__).parents[2] / "lab"
 SIZE = {"rows": 31, "columns": 97}
@@ -41,7 +41,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMa
 
 @pytest.fixture(params=["owner", "client"])
 def spawn(request: pytest.FixtureRequest, machine: GuestMachine, tmp_path: Path) -> Iterator[Spawn]:
-    """Starts a command on a terminal, by the guest's owner or through `pmemlab serve`."""
+    """Starts a command on a terminal, by the guest's owner or through `pmemlab machine serve`."""
     if request.param == "owner":
         yield lambda argv: machine.spawn(argv, {}, SIZE)
         return
@@ -125,7 +125,7 @@ def test_a_shell_that_is_left_hangs_up_on_what_it_started(spawn: Spawn) -> None:
 
 
 class _Terminal:
-    """`pmemlab shell` on a terminal of its own, and who sits before it."""
+    """`pmemlab machine shell` on a terminal of its own, and who sits before it."""
 
     def __init__(self, state: Path, command: str) -> None:
         self.ours, theirs = pty.openpty()
@@ -133,8 +133,8 @@ class _Terminal:
         self.before = termios.tcgetattr(theirs)
         self.end = theirs
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pmemlab", "shell", "--state-dir", state, "--", "sh", "-c",
-             command],
+            [sys.executable, "-m", "pmemlab", "machine", "shell", "--state-dir", state, "--",
+             "sh", "-c", command],
             stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
             env={**os.environ, "PYTHONPATH": f"{LAB}:{os.environ.get('PYTHONPATH', '')}"},
             preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),

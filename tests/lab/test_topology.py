@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pmemlab.errors import TopologyError
-from pmemlab.guest.kernel import Kernel
-from pmemlab.guest.qemu import command_line
+from pmemlab.machines.guest.kernel import Kernel
+from pmemlab.machines.guest.qemu import command_line
 from pmemlab.proof import probe_command
 from pmemlab.schema import parse_size
 from pmemlab.topology import MISLEADING, PersistentMemory, load_topology, topology_names
@@ -96,7 +96,7 @@ def test_a_machine_proves_which_disk_it_has(name: str) -> None:
 def test_qemu_s_memory_is_the_machine_s(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pmemlab.guest.qemu.find_qemu", lambda: "qemu")
+    monkeypatch.setattr("pmemlab.machines.guest.qemu.find_qemu", lambda: "qemu")
     topology = load_topology(name)
     kernel = Kernel("6.1", tmp_path, tmp_path)
     argv = command_line(topology, kernel, tmp_path, "tcg", tmp_path, ["python", "a file"], "fd=3")
@@ -109,7 +109,7 @@ def test_qemu_s_memory_is_the_machine_s(
 def test_a_topology_s_own_cpu_options_are_qemu_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pmemlab.guest.qemu.find_qemu", lambda: "qemu")
+    monkeypatch.setattr("pmemlab.machines.guest.qemu.find_qemu", lambda: "qemu")
     topology = load_topology("cxl-ram")
     kernel = Kernel("6.12", tmp_path, tmp_path)
     argv = command_line(topology, kernel, tmp_path, "kvm", tmp_path, ["python"], "fd=3")

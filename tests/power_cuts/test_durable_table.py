@@ -6,9 +6,9 @@ import pytest
 from trained_table import check, check_newest, train_and_persist
 from trained_table_above_ssd import check_above_ssdhash, train_above_ssdhash
 
-from pmemlab.powercut.fixture import PowerCut
+from powercut.plugin import PowerCut
 
-TRIES = 15  # `make check` has 500; by hand, more: --pmemlab-power-cuts N
+TRIES = 15  # `make check` has 500; by hand, more: --power-cuts N
 SERIES, ROUNDS = 2, 20
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kept_table import check_kept, train_and_close
 
-from pmemlab.powercut.fixture import PowerCut
+from powercut.plugin import PowerCut
 
 
 @pytest.mark.long

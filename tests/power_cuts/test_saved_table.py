@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from saved_table import check_saves, train_and_save
 
-from pmemlab.powercut.fixture import PowerCut
+from powercut.plugin import PowerCut
 
 
 @pytest.mark.long

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import embstore as es
-from pmemlab.workloads.criteo_deepctr.epochs import GeneratedEpochs
-from pmemlab.workloads.criteo_deepctr.options import ModelOptions, TableOptions, TrainingOptions
+from benchmarks.criteo_deepctr.epochs import GeneratedEpochs
+from benchmarks.criteo_deepctr.options import ModelOptions, TableOptions, TrainingOptions
 from pmemlab.workloads.synthetic import SyntheticSource
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -21,7 +21,7 @@ if keras.backend.backend() == "torch":
 
     torch.set_num_threads(1)  # more would wait for each other where tests run in parallel
 
-from pmemlab.workloads.criteo_deepctr.training import Result, State, train  # noqa: E402
+from benchmarks.criteo_deepctr.training import Result, State, train  # noqa: E402
 
 SHARED_DATA = Path(__file__).parents[3] / "shared" / "data"
 

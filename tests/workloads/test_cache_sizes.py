@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-import pmemlab.devices
+import pmemlab.model.devices
+from benchmarks import cache_sizes
 from pmemlab.report.documents import read_folder
-from pmemlab.workloads import cache_sizes
 
-DEVICES = Path(pmemlab.devices.__file__).parent
+DEVICES = Path(pmemlab.model.devices.__file__).parent
 SMALL = [
     *("--rows", "40000", "--embedding-dim", "64", "--batch-size", "8000"),
     *("--steps", "8", "--warm-up-steps", "4"),

@@ -1,4 +1,4 @@
-"""`python -m pmemlab.workloads.criteo_deepctr`, from its flags to its table."""
+"""`python -m benchmarks.criteo_deepctr`, from its flags to its table."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from deepctr_runs import SHARED_DATA
 from rich.console import Console
 
-from pmemlab.workloads.criteo_deepctr.command import main
-from pmemlab.workloads.criteo_deepctr.progress import TrainingProgress
-from pmemlab.workloads.criteo_deepctr.training import State
+from benchmarks.criteo_deepctr.command import main
+from benchmarks.criteo_deepctr.progress import TrainingProgress
+from benchmarks.criteo_deepctr.training import State
 from pmemlab.workloads.criteo_file import write_raw
 from pmemlab.workloads.synthetic import SyntheticSource
 

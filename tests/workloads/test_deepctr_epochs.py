@@ -13,9 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pmemlab.workloads.batches import Batch, DataError
-from pmemlab.workloads.criteo import CriteoSource
-from pmemlab.workloads.criteo_deepctr.epochs import (
+from benchmarks.criteo_deepctr.epochs import (
     Epochs,
     FileEpochs,
     GeneratedEpochs,
@@ -23,7 +21,9 @@ from pmemlab.workloads.criteo_deepctr.epochs import (
     Worker,
     own_part,
 )
-from pmemlab.workloads.criteo_deepctr.feature_keys import feature_keys
+from benchmarks.criteo_deepctr.feature_keys import feature_keys
+from pmemlab.workloads.batches import Batch, DataError
+from pmemlab.workloads.criteo import CriteoSource
 from pmemlab.workloads.criteo_file import write_raw
 from pmemlab.workloads.synthetic import SyntheticSource
 

@@ -11,9 +11,9 @@ import pytest
 from deepctr_runs import HERE, SMALL, keras
 from numpy.typing import NDArray
 
-from pmemlab.workloads.criteo_deepctr.interactions import CompressedInteraction, PairwiseInteraction
-from pmemlab.workloads.criteo_deepctr.models import make_model
-from pmemlab.workloads.criteo_deepctr.options import HIDDEN_UNITS, ModelOptions
+from benchmarks.criteo_deepctr.interactions import CompressedInteraction, PairwiseInteraction
+from benchmarks.criteo_deepctr.models import make_model
+from benchmarks.criteo_deepctr.options import HIDDEN_UNITS, ModelOptions
 
 Floats = NDArray[np.float64]
 

@@ -12,13 +12,13 @@ from deepctr_runs import SMALL, generated, keras, short_run
 from numpy.typing import NDArray
 
 import embstore as es
+from benchmarks.criteo_deepctr import training
+from benchmarks.criteo_deepctr.feature_keys import feature_keys
+from benchmarks.criteo_deepctr.models import make_model
+from benchmarks.criteo_deepctr.options import HIDDEN_UNITS
+from benchmarks.criteo_deepctr.training import State
 from pmemlab.workloads.auc import roc_auc
 from pmemlab.workloads.batches import DataError
-from pmemlab.workloads.criteo_deepctr import training
-from pmemlab.workloads.criteo_deepctr.feature_keys import feature_keys
-from pmemlab.workloads.criteo_deepctr.models import make_model
-from pmemlab.workloads.criteo_deepctr.options import HIDDEN_UNITS
-from pmemlab.workloads.criteo_deepctr.training import State
 
 
 @pytest.mark.parametrize("name", HIDDEN_UNITS)

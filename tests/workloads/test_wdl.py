@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import pmemlab.devices
+import pmemlab.model.devices
 from pmemlab.workloads import wdl
 from pmemlab.workloads.criteo import COLUMNS
 from pmemlab.workloads.wide_and_deep import DENSE_LIBRARIES
@@ -214,7 +214,7 @@ def test_what_this_computers_memory_took_is_not_taken_twice(
 ) -> None:
     slow = ("--steps", "6", "--predict", "optane-100-x1")
     here = tmp_path / "here.yaml"
-    shutil.copy(Path(pmemlab.devices.__file__).with_name("optane-100-x1.yaml"), here)
+    shutil.copy(Path(pmemlab.model.devices.__file__).with_name("optane-100-x1.yaml"), here)
     done = run(capsys, *slow, "--here", str(here))["run"]
     (as_here,) = done["predictions"]
     # The same memory: what it takes out it puts in.

@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from pmemlab.clone import find_clone
 from pmemlab.errors import LabError
-from pmemlab.machines import guest
+from pmemlab.machines.container.clone import find_clone
+from pmemlab.machines.guest import machine as guest
 from pmemlab.machines.protocol import Kind
 from pmemlab.topology import Topology, load_topology, topology_names
 
@@ -55,7 +55,7 @@ class MachineChooser:
         if not _is_the_labs_own(topology):
             return f"{topology.name} is no topology of the lab's own, which containers run"
         try:
-            from pmemlab.machines import container
+            from pmemlab.machines.container import machine as container
 
             missing = container.requirements(topology, self._root)
         except (LabError, ImportError) as error:
@@ -64,7 +64,7 @@ class MachineChooser:
 
     @cached_property
     def _running(self) -> frozenset[str]:
-        from pmemlab.machines import container
+        from pmemlab.machines.container import machine as container
 
         return container.running_machines(find_clone(self._root))
 

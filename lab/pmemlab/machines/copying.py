@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO, Protocol, cast
 
 from pmemlab.errors import LabError, MissingRequirementError
-from pmemlab.guest import agent
-from pmemlab.guest.link import Command
+from pmemlab.machines.guest import agent
+from pmemlab.machines.guest.link import Command
 
 __all__ = ["Spawner", "copy_in", "copy_out"]
 

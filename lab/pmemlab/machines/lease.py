@@ -7,8 +7,8 @@ import os
 import time
 from pathlib import Path
 
-from pmemlab.clone import Clone
 from pmemlab.errors import LabError
+from pmemlab.machines.container.clone import Clone
 
 __all__ = ["Lease"]
 

@@ -6,19 +6,20 @@ writes them.
 `*.json`: one object, told apart by the field that it alone has. Numbers that aren't known may be
 null or left out; fields that aren't named here are left alone.
 
-- `plans`, by `pmemlab plan --json`: a list of objects, the best first: `storage_type`; `tiers`, a
-  list of objects with `device`, `rows`, `bytes` and `hit_rate` (of all lookups); `lookups_per_s`,
-  of one machine at most; and where they are known `machine` (a name), `machines` (how many),
+- `plans`, by `pmemlab model plan --json`: a list of objects, the best first: `storage_type`;
+  `tiers`, a list of objects with `device`, `rows`, `bytes` and `hit_rate` (of all lookups);
+  `lookups_per_s`, of one machine at most; and where they are known `machine` (a name), `machines`
+  (how many),
   `step_ms`, `usd_per_month`, `usd_per_million_lookups` and `why_unpriced`. Beside it `workload`, an
   object: what was asked for.
-- `sections`, by `pmemlab fidelity --json`: a list of objects: `title`, `intro`, `remarks` (a list
-  of texts) and `rows`, a list of objects: `name`; `published` and `predicted`, in `unit`; and where
-  there is one `aim_percent`, the error to stay within, and `note`.
-- `arms`, by `python -m pmemlab.workloads.checkpoint_io --json`: a list of objects: `model`,
+- `sections`, by `pmemlab model fidelity --json`: a list of objects: `title`, `intro`, `remarks`
+  (a list of texts) and `rows`, a list of objects: `name`; `published` and `predicted`, in `unit`;
+  and where there is one `aim_percent`, the error to stay within, and `note`.
+- `arms`, by `python -m benchmarks.checkpoint_io --json`: a list of objects: `model`,
   `medium`, `format`, `save_bytes_per_s`, `cold_bytes_per_s`, `warm_bytes_per_s`, `stall_seconds`,
   and, of a paced medium, `device` and `kind`. Beside it `kind`, of the others' rates, as a
   metric's.
-- `first_tiers`, by `python -m pmemlab.workloads.cache_sizes --json`: a list of objects, one a size
+- `first_tiers`, by `python -m benchmarks.cache_sizes --json`: a list of objects, one a size
   of the DRAM before persistent memory: `share` of the rows that it has room for, `bytes`,
   `hit_rate`, of the ids, counted; and, where they were modelled, `app_direct_memory_ns` and
   `memory_mode_memory_ns` an id, `app_direct_ids_per_s`, `memory_mode_ids_per_s` and

@@ -59,8 +59,8 @@ class _Lender:
         self._machine: Machine | None = None
 
     def lend(self) -> Machine:
-        from pmemlab import machines
         from pmemlab.errors import LabError
+        from pmemlab.machines import opening
 
         if self._machine is not None:
             try:
@@ -68,7 +68,7 @@ class _Lender:
             except LabError:
                 self.stop()
         if self._machine is None:
-            self._machine = machines.open_machine(self._topology, self._kind)
+            self._machine = opening.open_machine(self._topology, self._kind)
         return self._machine
 
     def stop(self) -> None:

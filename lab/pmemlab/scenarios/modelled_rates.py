@@ -2,8 +2,8 @@
 
 Its workload is run on this computer, once a storage type, with tables so large that devices show
 (`Workload.rated`), and predicted on the devices from what it did with rows: see
-`pmemlab.prediction`. What it would do with all rows in DRAM is predicted from the same run where
-the storage type has one tier, and else from a run of its own.
+`pmemlab.model.prediction`. What it would do with all rows in DRAM is predicted from the same run
+where the storage type has one tier, and else from a run of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from embstore.options import TIER_KINDS, StorageType, TierKind
 from pmemlab.errors import LabError
-from pmemlab.machines import open_machine
+from pmemlab.machines.opening import open_machine
 from pmemlab.scenarios.command import PMEM_KINDS, SSD_KINDS, storage_command
 from pmemlab.scenarios.document import Scenario, Storage, Workload
 from pmemlab.topology import StandsFor, Topology

@@ -50,7 +50,7 @@ def add_options(group: pytest.OptionGroup) -> None:
         type=Path,
         metavar="FILE",
         dest="pmemlab_here",
-        help="device file of this computer's memory, by `pmemlab measure-device`: rates that are "
+        help="device file of this computer's memory, by `pmemlab model measure`: rates that are "
         "predicted on other memories are then rid of its time; for --pmemlab-machine process",
     )
 
@@ -68,7 +68,7 @@ def here_of(config: pytest.Config) -> Path | None:
     if not here.is_file():
         raise pytest.UsageError(
             f"--pmemlab-here {here}: there is no such file; write it by "
-            f"`pmemlab measure-device node0 -o {here}`"
+            f"`pmemlab model measure node0 -o {here}`"
         )
     return here.absolute()
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pmemlab.powercut.fixture import add_power_cut_options, power_cut
 from pmemlab.scenarios.machine_fixture import MARKER, machine, parametrize, pmemlab_machines
 from pmemlab.scenarios.options import WORKER_OUTPUT, add_options, here_of, lengthen
 from pmemlab.schema import YAML_SUFFIXES
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from pmemlab.scenarios.xdist import Findings
 
 # Pytest finds fixtures among a plugin's names.
-__all__ = ["machine", "pmemlab_machines", "power_cut"]
+__all__ = ["machine", "pmemlab_machines"]
 
 _INI_FOLDERS = "pmemlab_scenarios"
 _LOG_WIDTH = 120
@@ -44,7 +43,6 @@ _FINDINGS: pytest.StashKey[Findings] = pytest.StashKey()
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("pmemlab", "scenarios on emulated machines")
     add_options(group)
-    add_power_cut_options(group)
     parser.addini(_INI_FOLDERS, "folders of scenarios, *.yaml and *.yml", "paths", default=[])
 
 

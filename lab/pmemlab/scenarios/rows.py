@@ -23,7 +23,7 @@ from pmemlab.scenarios.metrics import (
 )
 
 if TYPE_CHECKING:
-    from pmemlab.planning.prices import Prices
+    from pmemlab.model.planning.prices import Prices
 
 __all__ = [
     "ResultRow",
@@ -207,6 +207,6 @@ def rate_cells(row: ResultRow) -> tuple[str, str, str, str]:
 @functools.cache
 def _prices() -> Prices:
     """The lab's own, read once for all rows."""
-    from pmemlab.planning.prices import load_prices
+    from pmemlab.model.planning.prices import load_prices
 
     return load_prices()

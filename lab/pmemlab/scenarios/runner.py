@@ -30,7 +30,7 @@ _MACHINE_GRACE_S = 120.0
 _ENVIRONMENT = {"PYTHONFAULTHANDLER": "1"}
 
 OpenMachine = Callable[[Topology, Kind], Machine]
-"""Gives a started and proved machine, or raises LabError: see `pmemlab.machines.open_machine`."""
+"""Gives a started and proved machine, or raises LabError: see `open_machine`."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pmemlab import machines
 from pmemlab.errors import LabError
+from pmemlab.machines import opening
 from pmemlab.machines.choice import Choice, KindOrAuto, MachineChooser
 from pmemlab.machines.protocol import Kind
 from pmemlab.machines.room import at_once
@@ -64,7 +64,7 @@ class ScenarioSession:
             )
             for scenario, storage_type in selected
         }
-        self._runner = ScenarioRunner(machines.open_machine, at_once())
+        self._runner = ScenarioRunner(opening.open_machine, at_once())
         self._ahead = ahead
         self._started: set[Job] = set()
         self._commit = commit_of(root)

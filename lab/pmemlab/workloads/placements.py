@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from pmemlab.devices import DeviceModel
+    from pmemlab.model.devices import DeviceModel
 
 __all__ = [
     "AS_HERE",
@@ -25,7 +25,7 @@ Placement: TypeAlias = "tuple[DeviceModel | None, ...]"
 
 
 def add_placements(parser: argparse.ArgumentParser) -> None:
-    devices = parser.add_argument_group("devices, of `pmemlab devices` or by file")
+    devices = parser.add_argument_group("devices, of `pmemlab model devices` or by file")
     devices.add_argument(
         "--predict",
         nargs="+",
@@ -37,7 +37,7 @@ def add_placements(parser: argparse.ArgumentParser) -> None:
     devices.add_argument(
         "--here",
         metavar="DEVICE,...",
-        help="with --predict: what the tiers are on now, by files of `pmemlab measure-device`, so "
+        help="with --predict: what the tiers are on now, by files of `pmemlab model measure`, so "
         f"that the time of this computer's memory isn't counted as work. {AS_HERE}: nobody knows",
     )
     devices.add_argument(
@@ -80,8 +80,8 @@ def load_placements(arguments: argparse.Namespace) -> Placements:
 def load_placement(option: str, text: str, storage_type: str, direct_io: bool) -> Placement:
     """The devices of `text`, a tier each. Raises LabError, which names the option."""
     from embstore.options import TIER_KINDS, StorageType, TierKind
-    from pmemlab.devices import EngineConcurrency, load_device
     from pmemlab.errors import LabError
+    from pmemlab.model.devices import EngineConcurrency, load_device
 
     kinds = TIER_KINDS[StorageType[storage_type]]
     names = text.split(",")

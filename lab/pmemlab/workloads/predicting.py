@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 import embstore as es
-from pmemlab.prediction import RanIn, caches_before, predict_run
+from pmemlab.model.prediction import RanIn, caches_before, predict_run
 from pmemlab.workloads.placements import Placement
 
 __all__ = ["Predicting"]

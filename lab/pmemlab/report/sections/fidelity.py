@@ -20,7 +20,7 @@ def fidelity(results: Results) -> Section:
     rows = [row for section in results.fidelity for row in section.rows]
     if not rows:
         lacking = (
-            "No prediction was held against the truth here; `pmemlab fidelity --json "
+            "No prediction was held against the truth here; `pmemlab model fidelity --json "
             "results/fidelity.json` does it."
         )
         return Section("fidelity", _TITLE, lacking=lacking)

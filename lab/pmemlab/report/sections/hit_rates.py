@@ -42,7 +42,7 @@ def hit_rates(results: Results) -> Section:
     if not tiers:
         lacking = (
             "No run here has rows in more than one tier; `make cache-sizes` tries several sizes, "
-            "and `pmemlab plan --json` predicts others."
+            "and `pmemlab model plan --json` predicts others."
         )
         return Section("hit-rates", _TITLE, lacking=lacking)
     text = (

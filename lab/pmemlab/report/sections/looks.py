@@ -26,7 +26,7 @@ PREDICTED: Final = Look("modelled: predicted", "#ffffff", "///", _BLUE)
 
 ALL: Final = (MEASURED, PACED, PREDICTED)
 
-THROUGHPUT_COMMAND: Final = "pmemlab run scenarios/throughput"
+THROUGHPUT_COMMAND: Final = "pmemlab test scenarios/throughput"
 
 
 def look_of(kind: MetricKind, predicted: bool) -> Look:

@@ -27,8 +27,8 @@ def prices(results: Results) -> Section:
     plans = [plan for plan in results.plans if plan.choices]
     if not plans:
         lacking = (
-            "No plan is here; `pmemlab plan --rows 2e9 --dim 64 --skew 1.05 --lookups-per-s 5e6 "
-            "--json results/plan.json` makes one."
+            "No plan is here; `pmemlab model plan --rows 2e9 --dim 64 --skew 1.05 "
+            "--lookups-per-s 5e6 --json results/plan.json` makes one."
         )
         return Section("prices", _TITLE, lacking=lacking)
     blocks: list[Block] = [

@@ -1,0 +1,1 @@
+"""Programs that measure: they stand outside the installed packages."""

@@ -1,0 +1,186 @@
+"""The command that tries sizes of DRAM before persistent memory:
+`python -m benchmarks.cache_sizes`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pmemlab.workloads.command_line import not_negative, parse, positive
+from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN
+
+if TYPE_CHECKING:
+    from benchmarks.cache_sweep import CacheSize, Progress, TableShape
+    from pmemlab.model.devices.memory_mode import MemoryModeDevice
+
+_SHARES: Final = (0.1, 0.5, 2.0, 5.0, 12.5, 30.0)
+
+
+def argument_parser() -> argparse.ArgumentParser:
+    """The command line; importing it needs no engine."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cache_sizes",
+        description="Count how many ids a first tier of DRAM answers, by its size, and predict "
+        "how fast it is, against as much DRAM as memory mode's cache.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        exit_on_error=False,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--percent",
+        type=_percent,
+        nargs="+",
+        default=list(_SHARES),
+        metavar="P",
+        help="of the rows, that the DRAM has room for",
+    )
+    parser.add_argument(
+        "--device",
+        default="optane-100-x6-memory-mode",
+        metavar="NAME|FILE",
+        help="memory mode, whose DRAM and persistent memory are meant",
+    )
+    parser.add_argument(
+        "--path",
+        type=Path,
+        default=Path("/dev/shm"),
+        metavar="PATH",
+        help="folder for the rows below the first tier: in memory",
+    )
+    table = parser.add_argument_group("the table and its training")
+    table.add_argument("--rows", type=_rows, default=2_000_000, metavar="N")
+    table.add_argument("--embedding-dim", type=positive, default=64, metavar="D")
+    table.add_argument("--batch-size", type=positive, default=50_000, metavar="IDS")
+    table.add_argument("--steps", type=positive, default=20, metavar="N")
+    table.add_argument("--warm-up-steps", type=not_negative, default=10, metavar="N")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the figures, for the report")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status: 2 for bad arguments or what the engine refuses."""
+    arguments = parse(argument_parser(), argv)
+    if arguments is None:
+        return 2
+
+    # Only now: a wrong argument should not cost an import of the engine.
+    from embstore.errors import EmbStoreError
+    from pmemlab.errors import LabError
+
+    try:
+        _run(arguments)
+    except (EmbStoreError, LabError, OSError) as error:
+        print(f"cache_sizes: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    from benchmarks.cache_sweep import TableShape, sweep
+    from pmemlab.errors import LabError
+
+    for option, folder in (("--path", arguments.path), ("--json", arguments.json)):
+        needed = folder.parent if option == "--json" and folder else folder
+        if needed is not None and not needed.is_dir():
+            raise LabError(f"{option} {folder}: there is no folder {needed}")
+    device = _memory_mode(arguments.device)
+    shape = TableShape(
+        rows=arguments.rows,
+        dim=arguments.embedding_dim,
+        batch_size=arguments.batch_size,
+        steps=arguments.steps,
+        warm_up_steps=arguments.warm_up_steps,
+    )
+    shares = sorted({percent / 100 for percent in arguments.percent})
+    with _progress(len(shares) + 1) as progress:
+        sizes = sweep(shape, shares, device, arguments.path, progress)
+    if arguments.json:
+        part = arguments.json.with_name(f"{arguments.json.name}.part")
+        part.write_text(f"{json.dumps(_document(shape, device, sizes))}\n", encoding="utf-8")
+        part.replace(arguments.json)
+    print(_summary(sizes, device))
+
+
+def _memory_mode(name: str) -> MemoryModeDevice:
+    from pmemlab.errors import LabError
+    from pmemlab.model.devices import load_device
+    from pmemlab.model.devices.memory_mode import MemoryModeDevice
+
+    device = load_device(name)
+    if not isinstance(device, MemoryModeDevice):
+        raise LabError(f"--device {name}: has no DRAM before it; give a device of memory mode")
+    return device
+
+
+def _document(
+    shape: TableShape, device: MemoryModeDevice, sizes: Sequence[CacheSize]
+) -> dict[str, Any]:
+    """As `pmemlab report` reads it."""
+    return {
+        "workload": "cache_sizes",
+        "table": f"{shape.rows:,} rows of dim {shape.dim} with Adagrad's sums",
+        "dram": device.dram.name,
+        "pmem": device.pmem.name,
+        "first_tiers": [asdict(size) for size in sizes],
+    }
+
+
+def _summary(sizes: Sequence[CacheSize], device: MemoryModeDevice) -> str:
+    lines = [
+        f"{device.dram.name} before {device.pmem.name}; modelled: ns of memory an id, M ids/s",
+        f"{'':>30} {'app direct':>15} {'memory mode':>15}",
+        f"{'rows in DRAM':>13} {'MB':>8} {'hits':>7} {'ns':>8} {'M/s':>6} {'ns':>8} {'M/s':>6}",
+    ]
+    for size in sizes:
+        modes = (
+            (size.app_direct_memory_ns, size.app_direct_ids_per_s),
+            (size.memory_mode_memory_ns, size.memory_mode_ids_per_s),
+        )
+        cells = " ".join(f"{_known(ns, 1):>8} {_known(rate, 1e6):>6}" for ns, rate in modes)
+        lines.append(f"{size.share:>13.2%} {size.bytes / 1e6:>8,.1f} {size.hit_rate:>7.1%} {cells}")
+    return "\n".join(lines)
+
+
+def _known(value: float | None, unit: float) -> str:
+    return "-" if value is None else f"{value / unit:.2f}"
+
+
+def _percent(text: str) -> float:
+    percent = float(text)
+    if not 0 < percent < 100:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 100")
+    return percent
+
+
+def _rows(text: str) -> int:
+    rows = positive(text)
+    if rows < MIN_KEYS_PER_COLUMN:
+        raise argparse.ArgumentTypeError(
+            f"{text} is below {MIN_KEYS_PER_COLUMN}, of which the most popular 0.05 % is one"
+        )
+    return rows
+
+
+@contextmanager
+def _progress(runs: int) -> Iterator[Progress]:
+    """A bar on stderr where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _what: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "{task.description}")
+    with Progress(*columns, console=Console(stderr=True)) as shown:
+        task = shown.add_task("", total=runs, completed=-1)
+        yield lambda what: shown.update(task, description=what, advance=1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

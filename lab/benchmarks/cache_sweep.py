@@ -1,0 +1,232 @@
+"""One table, with more and less DRAM before its persistent memory, in both ways to use that.
+
+*App direct*: the engine has the most frequent rows in a first tier of DRAM. How many ids it finds
+there is counted, for each size of that tier. *Memory mode*: all rows lie in one memory, which has
+as much DRAM as a cache of lines, whatever is in them. How fast both are is predicted from what the
+engine did with rows, which is recorded (see `pmemlab.model.prediction`).
+
+Ids have the paper's skew (see `synthetic`). Rows of the table in one memory come in any order,
+so that frequent ones lie among others, as they do where keys come as they are met; in
+tiers they come by frequency, which is what training makes of it in time.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+import embstore as es
+from pmemlab.model.devices.memory_mode import MemoryModeDevice
+from pmemlab.model.prediction import RanIn, caches_before, predict_run
+from pmemlab.workloads.placements import Placement
+from pmemlab.workloads.synthetic import draw_ranks
+
+__all__ = ["CacheSize", "TableShape", "sweep"]
+
+_FILLED_AT_ONCE: Final = 50_000
+_SEED: Final = 2021
+_MOST_PHASES: Final = 1 << 21
+_FLOAT_BYTES: Final = 4
+_ACCUMULATORS: Final = 2  # a row's weights, and as many sums of Adagrad's
+
+Keys = NDArray[np.int64]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class TableShape:
+    """rows: of the table, of `dim` floats and as many of the optimizer's. batch_size: ids. steps:
+    that count; warm_up_steps: that come before them."""
+
+    rows: int
+    dim: int
+    batch_size: int
+    steps: int
+    warm_up_steps: int
+
+    @property
+    def row_bytes(self) -> int:
+        return self.dim * _FLOAT_BYTES * _ACCUMULATORS
+
+    @property
+    def ids(self) -> int:
+        return self.batch_size * self.steps
+
+
+@dataclass(frozen=True)
+class CacheSize:
+    """share: of the rows, that the DRAM has room for. bytes: of it. hit_rate: of the ids, that the
+    engine found in its first tier. The others are modelled, None where there is no more DRAM than
+    the CPU itself caches. memory_ns: an id's part of the time that all accesses take on the
+    devices, without the work that isn't the memory's. ids_per_s: with that work as it was here, one
+    thread's. memory_mode_hit_rate: of the ids, those that needed no persistent memory."""
+
+    share: float
+    bytes: int
+    hit_rate: float
+    app_direct_memory_ns: float | None = None
+    memory_mode_memory_ns: float | None = None
+    app_direct_ids_per_s: float | None = None
+    memory_mode_ids_per_s: float | None = None
+    memory_mode_hit_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """What was done with rows in the steps that count. hit_rate: of the ids, in the first tier."""
+
+    phases: NDArray[np.void]
+    caches: Sequence[es.recording.Caches]
+    ran: RanIn
+    hit_rate: float
+
+
+def sweep(
+    shape: TableShape,
+    shares: Sequence[float],
+    device: MemoryModeDevice,
+    folder: Path,
+    progress: Progress = lambda _what: None,
+) -> list[CacheSize]:
+    """Train a table with DRAM for each share of its rows, ascending, and predict both modes.
+
+    device: whose DRAM and persistent memory they are on; in memory mode its cache has the sizes
+    of the shares. folder: where the persistent memory of this run lies.
+
+    Raises EmbStoreError where the engine refuses, LabError where a device can't do what was done.
+    """
+    sizes = {share: max(1, round(share * shape.rows)) * shape.row_bytes for share in sorted(shares)}
+    behind_dram = {
+        share: MemoryModeDevice(
+            replace(device.file, cache=replace(device.file.cache, size_bytes=size)),
+            device.dram,
+            device.pmem,
+        )
+        for share, size in sizes.items()
+        if size > device.cpu_cache_bytes
+    }
+    app_direct: Placement = (device.dram, device.pmem)
+    # In all runs the same: to simulate them takes some time of its own.
+    caches = caches_before([app_direct, *((cached,) for cached in behind_dram.values())])
+    in_one_memory: _Recorded | None = None
+    if behind_dram:
+        progress("all rows in one memory")
+        in_one_memory = _run(shape, None, folder, caches)
+    found: list[CacheSize] = []
+    for share, size in sizes.items():
+        progress(f"DRAM for {share:.2%} of the rows")
+        tiered = _run(shape, size, folder, caches)
+        result = CacheSize(share, size, tiered.hit_rate)
+        if in_one_memory is not None and share in behind_dram:
+            cached = behind_dram[share]
+            result = replace(
+                result,
+                app_direct_memory_ns=_memory_ns(shape, tiered, app_direct),
+                memory_mode_memory_ns=_memory_ns(shape, in_one_memory, (cached,)),
+                app_direct_ids_per_s=_ids_per_s(shape, tiered, app_direct),
+                memory_mode_ids_per_s=_ids_per_s(shape, in_one_memory, (cached,)),
+                memory_mode_hit_rate=_hit_rate(shape, in_one_memory, cached),
+            )
+        found.append(result)
+    return found
+
+
+def _run(
+    shape: TableShape,
+    first_tier_bytes: int | None,
+    folder: Path,
+    caches: Sequence[es.recording.Caches],
+) -> _Recorded:
+    """Fill a table and train it. first_tier_bytes: None for one memory."""
+    random = np.random.default_rng(_SEED)
+    gradients = np.full((shape.batch_size, shape.dim), 1e-3, np.float32)
+    keys = np.arange(shape.rows - 1, -1, -1, dtype=np.int64)  # by frequency, the greatest last
+    if first_tier_bytes is None:
+        keys = random.permutation(keys)
+
+    def step() -> None:
+        drawn = draw_ranks(random.random(shape.batch_size), shape.rows)
+        table.lookup(drawn, train=True)
+        table.apply_gradients(drawn, gradients)
+
+    with _table(shape, first_tier_bytes, folder) as table:
+        entered_ns = time.monotonic_ns()
+        # From the first row on, so that the caches aren't empty when it counts.
+        with es.record_accesses(table, caches=caches, most_phases=_MOST_PHASES) as recording:
+            for start in range(0, shape.rows, _FILLED_AT_ONCE):
+                part = keys[start : start + _FILLED_AT_ONCE]
+                table.apply_gradients(part, np.zeros((part.size, shape.dim), np.float32))
+            table.drain()
+            for _ in range(shape.warm_up_steps):
+                step()
+            before = table.stats()
+            from_ns = time.monotonic_ns()
+            for _ in range(shape.steps):
+                step()
+            seconds = (time.monotonic_ns() - from_ns) / 1e9
+        after = table.stats()
+    hits, misses = (after[name] - before[name] for name in ("hits", "misses"))
+    phases = recording.phases
+    return _Recorded(
+        phases[phases["start_ns"] >= from_ns - entered_ns],
+        caches,
+        RanIn(seconds, threading.get_native_id()),
+        hits / (hits + misses),
+    )
+
+
+@contextmanager
+def _table(
+    shape: TableShape, first_tier_bytes: int | None, folder: Path
+) -> Iterator[es.EmbeddingVariable]:
+    with tempfile.TemporaryDirectory(dir=folder, prefix="pmemlab-cache-sizes-") as path:
+        if first_tier_bytes is None:
+            storage = es.StorageOption(es.StorageType.DRAM)
+        else:
+            # All rows fit below, and an eighth more, as the engine keeps some room.
+            below_bytes = shape.rows * (shape.row_bytes + 64) * 9 // 8 + (1 << 20)
+            storage = es.StorageOption(
+                es.StorageType.DRAM_PMEM, path, [first_tier_bytes, below_bytes]
+            )
+        with es.get_embedding_variable(
+            "table",
+            shape.dim,
+            optimizer=es.optimizers.Adagrad(0.01),
+            ev_option=es.EmbeddingVariableOption(storage_option=storage),
+        ) as table:
+            yield table
+
+
+def _ids_per_s(shape: TableShape, recorded: _Recorded, placement: Placement) -> float:
+    run = predict_run(recorded.phases, recorded.caches, placement, recorded.ran)
+    return shape.ids / run.seconds
+
+
+def _memory_ns(shape: TableShape, recorded: _Recorded, placement: Placement) -> float:
+    """An id's part of what all threads' accesses take, those that move rows too."""
+    total_ns = 0.0
+    for tier, device in enumerate(placement):
+        assert device is not None
+        phases = recorded.phases[recorded.phases["tier"] == tier]
+        cache = recorded.caches.index(es.recording.Caches.of(device))
+        total_ns += float(es.phase_times_ns(device, phases, cache=cache).sum())
+    return total_ns / shape.ids
+
+
+def _hit_rate(shape: TableShape, recorded: _Recorded, device: MemoryModeDevice) -> float:
+    """Of all ids, those that found their row in a cache, the CPU's or that of DRAM. An id of which
+    a batch has two is looked for once, and found the second time."""
+    cache = recorded.caches.index(es.recording.Caches.of(device))
+    misses = sum(
+        float(recorded.phases[name][:, cache].sum()) for name in ("clean_misses", "dirty_misses")
+    )
+    return 1 - misses / shape.ids

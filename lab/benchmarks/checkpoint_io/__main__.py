@@ -1,0 +1,11 @@
+"""`python -m benchmarks.checkpoint_io`."""
+
+import signal
+import sys
+
+from benchmarks.checkpoint_io.command import main
+
+if __name__ == "__main__":
+    # As an interrupt from the keyboard: what lies on the media is removed first.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    sys.exit(main())

@@ -1,0 +1,382 @@
+"""The command line: `python -m benchmarks.checkpoint_io`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pmemlab.workloads.command_line import positive
+
+if TYPE_CHECKING:
+    from benchmarks.checkpoint_io.checkpoint import Checkpoint
+    from benchmarks.checkpoint_io.images import Images
+    from benchmarks.checkpoint_io.measure import ArmResult
+    from benchmarks.checkpoint_io.medium import Medium
+    from benchmarks.checkpoint_io.report import Report
+    from benchmarks.checkpoint_io.training import Trainer
+
+_MODELS: Final = ("vgg16", "dpn92", "simpledla")
+_GENERATED_IMAGES: Final = 1024
+
+Progress = Callable[[str], None]
+
+
+def argument_parser() -> argparse.ArgumentParser:
+    """The command line; importing it doesn't need PyTorch."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.checkpoint_io",
+        description="Save and load checkpoints of image models on several media and in several "
+        "formats, and say how fast, with the same bytes everywhere.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--medium",
+        action="append",
+        default=[],
+        metavar="NAME=PATH[:KIND]",
+        help="a folder on a medium; may be repeated. KIND is file (through the file system), dax "
+        "(a dax mount through the file system) or mapped (by stores into mapped memory)",
+    )
+    parser.add_argument(
+        "--device",
+        action="append",
+        default=[],
+        metavar="NAME|FILE",
+        help="a medium that takes as long as on this device (of `pmemlab model devices`, or its "
+        "file); may be repeated. A disk has the formats of files, a memory all of them, as a dax "
+        "mount",
+    )
+    parser.add_argument(
+        "--paced-in",
+        type=Path,
+        default=Path("/dev/shm"),
+        metavar="PATH",
+        help="where the files of --device lie: a folder in this computer's memory",
+    )
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        default=_MODELS,
+        metavar="MODEL",
+        help="vgg16, vgg19, dpn92, simpledla; tiny for a try",
+    )
+    parser.add_argument(
+        "--formats",
+        nargs="+",
+        metavar="FORMAT",
+        help="torch, torch-mmap, safetensors, embstore, mapped; without it, all that make sense on "
+        "a medium of its kind",
+    )
+    training = parser.add_argument_group("training")
+    training.add_argument("--steps", type=positive, default=2, metavar="N")
+    training.add_argument("--batch-size", type=positive, default=16, metavar="IMAGES")
+    training.add_argument("--seed", type=int, default=2021, metavar="N")
+    training.add_argument(
+        "--cifar",
+        type=Path,
+        metavar="PATH",
+        help="folder of CIFAR-10's Python files, or one of them, instead of generated images",
+    )
+    training.add_argument(
+        "--keep",
+        action="store_true",
+        help="leave a checkpoint for --resume on the first medium, in its first format that isn't "
+        "embstore",
+    )
+    training.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on from the checkpoint that --keep left there, to the same bits as without a stop",
+    )
+    fairness = parser.add_argument_group("measuring")
+    fairness.add_argument("--repeats", type=positive, default=5, metavar="N")
+    fairness.add_argument(
+        "--drop-caches",
+        choices=("posix_fadvise", "drop_caches"),
+        help="how files leave the page cache before cold loads; without it, drop_caches as root in "
+        "one of the lab's guests, and posix_fadvise everywhere else",
+    )
+    fairness.add_argument(
+        "--background",
+        action="store_true",
+        help="save from a thread, off a copy, so that training waits for the copy only",
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--json",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="print one JSON document; with a FILE, it goes there beside the tables",
+    )
+    output.add_argument("--picture", type=Path, metavar="FILE", help="draw the rates as SVG")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status: 2 for bad arguments or data, 1 for a bad run."""
+    arguments = argument_parser().parse_args(argv)
+
+    # Only now: a wrong argument should not cost an import of PyTorch.
+    from benchmarks.checkpoint_io.errors import (
+        CheckpointIOError,
+        MediumError,
+        NoCheckpointError,
+        ResumeError,
+    )
+    from embstore.errors import EmbStoreError
+    from pmemlab.errors import LabError
+    from pmemlab.workloads.batches import DataError
+    from pmemlab.workloads.run import DivergedError
+
+    # The lab's own: a device that can't do it, a library that is missing.
+    bad_input = (DataError, LabError, MediumError, NoCheckpointError, ResumeError)
+    try:
+        _run(arguments)
+    except (*bad_input, CheckpointIOError, DivergedError, EmbStoreError, OSError) as error:
+        print(f"checkpoint_io: {error}", file=sys.stderr)
+        return 2 if isinstance(error, bad_input) else 1
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    from benchmarks.checkpoint_io import report as reports
+    from benchmarks.checkpoint_io.measure import measure_arms
+    from benchmarks.checkpoint_io.surroundings import (
+        default_eviction,
+        in_lab_guest,
+        rates_kind,
+    )
+    from benchmarks.checkpoint_io.yardstick import measure_yardstick
+
+    media = _media(arguments)
+    _check_outputs(arguments)
+    arms = _arms(media, arguments.formats)
+    kept_in = _kept_in(arms) if arguments.keep or arguments.resume else arms[0]
+    _check_models(arguments.models)
+    images = _images(arguments)
+    guest = in_lab_guest()
+    eviction = arguments.drop_caches or default_eviction(guest)
+    results: list[ArmResult] = []
+    models: list[dict[str, Any]] = []
+    largest = 0
+    with _progress() as progress:
+        for model in arguments.models:
+            trainer = _trained(arguments, model, images, kept_in, progress)
+            checkpoint = trainer.checkpoint()
+            largest = max(largest, checkpoint.tensor_bytes)
+            models.append(_model_document(trainer, checkpoint))
+            _check_room(arms, checkpoint)
+            if arguments.keep:
+                from benchmarks.checkpoint_io.kept_checkpoint import keep
+
+                keep(*kept_in, model, checkpoint)
+            results += measure_arms(
+                model,
+                checkpoint,
+                arms,
+                repeats=arguments.repeats,
+                eviction=eviction,
+                background=arguments.background,
+                progress=progress,
+            )
+        yardsticks = []
+        for medium in media:
+            progress(f"yardstick of {medium.name}")
+            yardsticks.append(measure_yardstick(medium, largest, arguments.repeats))
+    report = reports.Report(rates_kind(guest), media, yardsticks, results)
+    if arguments.picture:
+        arguments.picture.write_text(reports.chart_svg(report), encoding="utf-8")
+    if arguments.json is not None:
+        text = json.dumps(_document(arguments, report, models, eviction, guest))
+        if not arguments.json:
+            print(text)
+            return
+        # Whole or not at all: a folder of results has no half ones.
+        part = Path(f"{arguments.json}.part")
+        part.write_text(f"{text}\n", encoding="utf-8")
+        part.replace(arguments.json)
+    print(reports.tables(report, max(shutil.get_terminal_size((120, 24)).columns, 100)))
+
+
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    """Before minutes of measuring. Raises DataError."""
+    from pmemlab.workloads.batches import DataError
+
+    for option, file in (("--json", arguments.json), ("--picture", arguments.picture)):
+        if file and not Path(file).parent.is_dir():
+            raise DataError(f"{option} {file}: there is no folder {Path(file).parent}")
+
+
+def _media(arguments: argparse.Namespace) -> list[Medium]:
+    """Those of --medium, then those of --device."""
+    from benchmarks.checkpoint_io.errors import MediumError
+    from benchmarks.checkpoint_io.medium import paced_medium, parse_medium
+    from pmemlab.model.devices import load_device
+
+    media = [parse_medium(text) for text in arguments.medium]
+    media += [paced_medium(load_device(name), arguments.paced_in) for name in arguments.device]
+    if not media:
+        raise MediumError("--medium, --device: where to? give one at least")
+    names = [medium.name for medium in media]
+    for name in names:
+        if names.count(name) > 1:
+            raise MediumError(f"--medium, --device: two of them are named {name}")
+    return media
+
+
+def _arms(media: Sequence[Medium], formats: Sequence[str] | None) -> list[tuple[Medium, str]]:
+    from benchmarks.checkpoint_io.formats import FORMATS
+    from benchmarks.checkpoint_io.measure import formats_on
+    from pmemlab.workloads.batches import DataError
+
+    for name in formats or ():
+        if name not in FORMATS:
+            raise DataError(f"--formats: {name!r} is unknown; there are {', '.join(FORMATS)}")
+    arms = []
+    for medium in media:
+        chosen = [name for name in formats_on(medium) if not formats or name in formats]
+        if not chosen:
+            raise DataError(
+                f"--formats: none of {', '.join(formats or ())} is for medium {medium.name}, of "
+                f"kind {medium.kind}; there are {', '.join(formats_on(medium))}"
+            )
+        arms += [(medium, name) for name in chosen]
+    return arms
+
+
+def _check_room(arms: Sequence[tuple[Medium, str]], checkpoint: Checkpoint) -> None:
+    """Whether this computer's memory has it, before minutes of saving. Raises MediumError."""
+    from benchmarks.checkpoint_io.errors import MediumError
+    from benchmarks.checkpoint_io.formats import MAPPED_FORMATS
+
+    paced = [(medium, name) for medium, name in arms if medium.paced_as is not None]
+    if not paced:
+        return
+    # One each, of which one at a time is being replaced; a mapped file has room for two.
+    copies = len(paced) + 1 + sum(name in MAPPED_FORMATS for _, name in paced)
+    needed_mb = copies * checkpoint.tensor_bytes / 1e6
+    folder = paced[0][0].path
+    room_mb = shutil.disk_usage(folder).free / 1e6
+    if needed_mb > room_mb:
+        raise MediumError(
+            f"--paced-in: {folder} has room for {room_mb:,.0f} MB, and {len(paced)} arms need "
+            f"{needed_mb:,.0f}; give another folder in memory, or fewer of --device and --formats"
+        )
+
+
+def _kept_in(arms: Sequence[tuple[Medium, str]]) -> tuple[Medium, str]:
+    """Where --keep and --resume have their checkpoints."""
+    from pmemlab.workloads.batches import DataError
+
+    for medium, name in arms:
+        if name != "embstore":
+            return medium, name
+    raise DataError("--keep and --resume: embstore saves a table, not training; add a format")
+
+
+def _check_models(names: Sequence[str]) -> None:
+    from benchmarks.checkpoint_io.models import MODELS
+    from pmemlab.workloads.batches import DataError
+
+    for name in names:
+        if name not in MODELS:
+            raise DataError(f"--models: {name!r} is unknown; there are {', '.join(MODELS)}")
+
+
+def _images(arguments: argparse.Namespace) -> Images:
+    from benchmarks.checkpoint_io.images import cifar_images, generated_images
+
+    if arguments.cifar:
+        return cifar_images(arguments.cifar)
+    return generated_images(_GENERATED_IMAGES, arguments.seed)
+
+
+def _trained(
+    arguments: argparse.Namespace,
+    model: str,
+    images: Images,
+    kept_in: tuple[Medium, str],
+    progress: Progress,
+) -> Trainer:
+    from benchmarks.checkpoint_io.training import Trainer
+
+    trainer = Trainer(model, images, batch_size=arguments.batch_size, seed=arguments.seed)
+    if arguments.resume:
+        from benchmarks.checkpoint_io.kept_checkpoint import kept
+
+        trainer.resume(kept(*kept_in, model))
+    for step in range(1, arguments.steps + 1):
+        progress(f"{model}: training, step {step} of {arguments.steps}")
+        trainer.step()
+    return trainer
+
+
+def _model_document(trainer: Trainer, checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "name": trainer.model_name,
+        "parameters": trainer.parameter_count,
+        "tensor_bytes": checkpoint.tensor_bytes,
+        "steps": len(trainer.losses),
+        "losses": [loss.hex() for loss in trainer.losses],
+    }
+
+
+def _document(
+    arguments: argparse.Namespace,
+    report: Report,
+    models: list[dict[str, Any]],
+    eviction: str,
+    guest: bool,
+) -> dict[str, Any]:
+    import torch
+
+    from pmemlab.scenarios.metrics import commit_of
+
+    return {
+        "workload": "checkpoint_io",
+        "kind": report.kind,
+        "in_lab_guest": guest,
+        "kernel": os.uname().release,
+        "commit": commit_of(Path(__file__).parent),
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "torch": torch.__version__,
+        "arguments": {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in vars(arguments).items()
+        },
+        "caches_dropped_by": eviction,
+        "media": [medium.as_json() for medium in report.media],
+        "yardsticks": [asdict(yardstick) for yardstick in report.yardsticks],
+        "models": models,
+        "arms": report.as_json(),
+    }
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A line of progress on stderr where that is a terminal.
+
+    Elsewhere it shows nothing and imports nothing: rich takes seconds in an emulated machine.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _what: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TimeElapsedColumn
+
+    with Progress(
+        BarColumn(), TimeElapsedColumn(), "{task.description}", console=Console(stderr=True)
+    ) as shown:
+        task = shown.add_task("", total=None)
+        yield lambda what: shown.update(task, description=what)

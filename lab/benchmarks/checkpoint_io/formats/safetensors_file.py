@@ -1,0 +1,75 @@
+"""Hugging Face's safetensors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.checkpoint_io.checkpoint import Checkpoint
+from benchmarks.checkpoint_io.errors import DamagedCheckpointError
+from benchmarks.checkpoint_io.page_cache import FilePart
+from benchmarks.checkpoint_io.phases import PhaseClock
+from benchmarks.checkpoint_io.publishing import demand_readable, replacing
+from pmemlab.errors import MissingRequirementError
+
+__all__ = ["SafetensorsFile"]
+
+
+class SafetensorsFile:
+    """Serialised in memory and then written, so that the two can be told apart."""
+
+    notices_flipped_bits = False
+    saves_what_it_is_given = True
+    tells_sync_apart = True
+    reads_of_a_byte = 1
+
+    def __init__(self, folder: Path) -> None:
+        self._library, self._torch_part = _library()
+        self._path = folder / "checkpoint.safetensors"
+
+    def content_of(self, checkpoint: Checkpoint) -> Checkpoint:
+        return checkpoint
+
+    def save(self, content: Checkpoint, clock: PhaseClock) -> None:
+        with clock("serialise"):
+            raw = self._torch_part.save(
+                {name: tensor.contiguous() for name, tensor in content.tensors.items()},
+                metadata={
+                    "scalars": json.dumps(content.scalars),
+                    # The file has its tensors by size; training wants them as they were.
+                    "order": json.dumps(list(content.tensors)),
+                },
+            )
+        with replacing(self._path, clock) as file:
+            file.write(raw)
+
+    def load(self, clock: PhaseClock) -> Checkpoint:
+        demand_readable(self._path)
+        try:
+            with clock("read"), self._library.safe_open(self._path, framework="pt") as file:
+                metadata = file.metadata()
+                tensors = {name: file.get_tensor(name) for name in json.loads(metadata["order"])}
+                return Checkpoint(tensors, json.loads(metadata["scalars"]))
+        except Exception as error:  # whatever its parts make of the wrong bytes
+            raise DamagedCheckpointError(self._path, f"safetensors: {error!r}") from error
+
+    def parts(self) -> list[FilePart]:
+        return [FilePart.whole(self._path)]
+
+    def notes(self) -> dict[str, object]:
+        return {}
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+def _library() -> tuple[Any, Any]:
+    try:
+        import safetensors
+        import safetensors.torch
+    except ImportError as error:
+        raise MissingRequirementError(
+            "the Python package safetensors is missing", "pip install 'pmemlab[checkpoints]'"
+        ) from error
+    return safetensors, safetensors.torch

@@ -1,0 +1,37 @@
+"""The checkpoint that a run leaves for `--resume`, one a model and medium."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.checkpoint_io.checkpoint import Checkpoint
+from benchmarks.checkpoint_io.formats import FORMATS
+from benchmarks.checkpoint_io.medium import Medium
+from benchmarks.checkpoint_io.phases import PhaseClock
+
+__all__ = ["keep", "kept"]
+
+
+def keep(medium: Medium, format_name: str, model: str, checkpoint: Checkpoint) -> Path:
+    """Save `checkpoint` where `kept` finds it. Returns its folder."""
+    folder = _folder(medium, model)
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = FORMATS[format_name](folder)
+    try:
+        chosen.save(chosen.content_of(checkpoint), PhaseClock())
+    finally:
+        chosen.close()
+    return folder
+
+
+def kept(medium: Medium, format_name: str, model: str) -> Checkpoint:
+    """Raises NoCheckpointError and DamagedCheckpointError, which name the file."""
+    chosen = FORMATS[format_name](_folder(medium, model))
+    try:
+        return chosen.load(PhaseClock())
+    finally:
+        chosen.close()
+
+
+def _folder(medium: Medium, model: str) -> Path:
+    return medium.path / "pmemlab-kept" / model

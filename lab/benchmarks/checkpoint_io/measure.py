@@ -1,0 +1,263 @@
+"""Saves and loads one checkpoint in every arm: medium by format, in turns."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.checkpoint_io.background import BackgroundSaver
+from benchmarks.checkpoint_io.checkpoint import Checkpoint, demand_same_bits, touch
+from benchmarks.checkpoint_io.errors import DifferentBytesError
+from benchmarks.checkpoint_io.formats import FILE_FORMATS, FORMATS, MAPPED_FORMATS, Format
+from benchmarks.checkpoint_io.medium import Medium
+from benchmarks.checkpoint_io.pacing import Effort
+from benchmarks.checkpoint_io.page_cache import (
+    Eviction,
+    FilePart,
+    evict,
+    resident_fraction,
+)
+from benchmarks.checkpoint_io.phases import Phase, PhaseClock
+
+__all__ = ["ArmResult", "LoadTiming", "SaveTiming", "formats_on", "measure_arms"]
+
+Progress = Callable[[str], None]
+"""Called before each save and load with what it is."""
+
+
+@dataclass(frozen=True)
+class SaveTiming:
+    """seconds: from the call until the medium has everything. stall_seconds: that training waits.
+    phases: parts of `seconds`; a format that can't tell some apart has them in one.
+    paced_seconds: of `seconds`, what was waited because the medium's device would take longer."""
+
+    seconds: float
+    stall_seconds: float
+    phases: dict[Phase, float]
+    paced_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class LoadTiming:
+    """seconds: until every byte was touched, the sum of `phases`. resident_before: part of the
+    files' pages that was in the page cache when it began; of a paced medium, that would have been.
+    paced_seconds: as a save's."""
+
+    seconds: float
+    phases: dict[Phase, float]
+    resident_before: float
+    paced_seconds: float = 0.0
+
+
+@dataclass
+class ArmResult:
+    """tensor_bytes: what is saved, and what rates are of. file_bytes: what lies on the medium.
+    device: that the medium was paced as; None: it wasn't."""
+
+    model: str
+    medium: str
+    format: str
+    tensor_bytes: int
+    device: str | None = None
+    file_bytes: int = 0
+    notices_flipped_bits: bool = False
+    notes: dict[str, object] = field(default_factory=dict)
+    saves: list[SaveTiming] = field(default_factory=list)
+    evicted_loads: list[LoadTiming] = field(default_factory=list)
+    cached_loads: list[LoadTiming] = field(default_factory=list)
+
+    @property
+    def save_bytes_per_s(self) -> float:
+        return self.tensor_bytes / statistics.median(save.seconds for save in self.saves)
+
+    @property
+    def cold_bytes_per_s(self) -> float | None:
+        """None where a page stayed in the page cache: then no load was cold."""
+        if any(load.resident_before > 0 for load in self.evicted_loads):
+            return None
+        return self.tensor_bytes / statistics.median(load.seconds for load in self.evicted_loads)
+
+    @property
+    def warm_bytes_per_s(self) -> float:
+        """Of the loads that follow a load; and where caches can't be dropped, of all."""
+        loads = list(self.cached_loads)
+        if self.cold_bytes_per_s is None:
+            loads += self.evicted_loads
+        return self.tensor_bytes / statistics.median(load.seconds for load in loads)
+
+    @property
+    def stall_seconds(self) -> float:
+        return statistics.median(save.stall_seconds for save in self.saves)
+
+    def phase_seconds(self, phase: Phase) -> float | None:
+        """Median over saves or loads; None where the format doesn't have this phase, or can't tell
+        it apart."""
+        of_saves = [save.phases for save in self.saves]
+        of_loads = [load.phases for load in (*self.evicted_loads, *self.cached_loads)]
+        found = [phases[phase] for phases in (*of_saves, *of_loads) if phase in phases]
+        return statistics.median(found) if found else None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "save_bytes_per_s": self.save_bytes_per_s,
+            "stall_seconds": self.stall_seconds,
+            "cold_bytes_per_s": self.cold_bytes_per_s,
+            "warm_bytes_per_s": self.warm_bytes_per_s,
+        }
+
+
+def formats_on(medium: Medium) -> list[str]:
+    """Names of the formats that make sense on a medium of this kind."""
+    if medium.paced_as is not None and medium.kind == "dax":
+        return list(FORMATS)  # its mount is no real one, so that it needn't be said how it is used
+    return list(MAPPED_FORMATS if medium.kind == "mapped" else FILE_FORMATS)
+
+
+def measure_arms(
+    model: str,
+    checkpoint: Checkpoint,
+    arms: Sequence[tuple[Medium, str]],
+    *,
+    repeats: int,
+    eviction: Eviction,
+    background: bool = False,
+    progress: Progress = lambda _what: None,
+) -> list[ArmResult]:
+    """Save and load `checkpoint` in every arm, `repeats` times in turns, so that a disturbance of
+    the computer doesn't hit one arm alone.
+
+    Each turn saves, loads with the files' caches dropped, and loads again; what was loaded is then
+    compared. On a paced medium, whose files stay in memory, the first load waits instead as if
+    they had been dropped. Everything lies in a folder of its own on each medium, which is removed.
+
+    Raises DifferentBytesError, which names the arm, where an arm doesn't give back what was saved.
+    """
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(_arm(model, checkpoint, medium, name, eviction, background))
+            for medium, name in arms
+        ]
+        for number in range(1, repeats + 1):
+            for arm in running:
+                arm.turn(f"{number} of {repeats}", progress)
+        return [arm.result for arm in running]
+
+
+@contextmanager
+def _arm(
+    model: str,
+    checkpoint: Checkpoint,
+    medium: Medium,
+    format_name: str,
+    eviction: Eviction,
+    background: bool,
+) -> Iterator[_Arm]:
+    folder = Path(tempfile.mkdtemp(dir=medium.path, prefix="pmemlab-checkpoint-"))
+    try:
+        chosen = FORMATS[format_name](folder)
+        try:
+            content = chosen.content_of(checkpoint)
+            device = medium.paced_as.name if medium.paced_as else None
+            result = ArmResult(model, medium.name, format_name, _payload(content), device)
+            yield _Arm(chosen, medium, content, result, eviction, background)
+        finally:
+            chosen.close()
+    finally:
+        shutil.rmtree(folder)
+
+
+def _payload(content: Checkpoint) -> int:
+    """Bytes of tensors; a table's keys are the format's, not the user's."""
+    return sum(t.nbytes for name, t in content.tensors.items() if name != "keys")
+
+
+class _Arm:
+    def __init__(
+        self,
+        chosen: Format,
+        medium: Medium,
+        content: Checkpoint,
+        result: ArmResult,
+        eviction: Eviction,
+        background: bool,
+    ) -> None:
+        self.result = result
+        self._format = chosen
+        self._paced_as = medium.paced_as
+        self._paced_s = 0.0
+        self._content = content
+        self._eviction = eviction
+        self._clock = PhaseClock()
+        in_background = background and chosen.saves_what_it_is_given
+        self._saver = BackgroundSaver(self._save_now) if in_background else None
+
+    def turn(self, which: str, progress: Progress) -> None:
+        result = self.result
+        name = f"{result.model}, {result.format} on {result.medium}"
+        progress(f"{name}: save {which}")
+        result.saves.append(self._save())
+        parts = self._format.parts()  # asked once: to find them may read some of them
+        result.file_bytes = sum(part.length for part in parts)
+        result.notes = self._format.notes()
+        result.notices_flipped_bits = self._format.notices_flipped_bits
+        progress(f"{name}: cold load {which}")
+        if self._paced_as is None:
+            evict(parts, self._eviction)
+        result.evicted_loads.append(self._load(name, parts, cached=False))
+        progress(f"{name}: warm load {which}")
+        result.cached_loads.append(self._load(name, parts, cached=True))
+
+    def _save(self) -> SaveTiming:
+        self._clock = PhaseClock()
+        started = time.perf_counter()
+        if self._saver is None:
+            self._save_now(self._content)
+            stalled = ended = time.perf_counter()
+        else:
+            self._saver.save(self._content)
+            stalled = time.perf_counter()
+            self._saver.wait()
+            ended = time.perf_counter()
+        return SaveTiming(ended - started, stalled - started, self._clock.seconds, self._paced_s)
+
+    def _save_now(self, content: Checkpoint) -> None:
+        began = Effort.now()
+        self._format.save(content, self._clock)
+        if self._paced_as is not None:
+            self._paced_s = self._paced_as.wait_for_save(
+                sum(part.length for part in self._format.parts()),
+                began,
+                self._clock,
+                told_apart=self._format.tells_sync_apart,
+            )
+
+    def _load(self, arm: str, parts: Sequence[FilePart], *, cached: bool) -> LoadTiming:
+        clock = PhaseClock()
+        paced_as = self._paced_as
+        resident = resident_fraction(parts)
+        if paced_as is not None:
+            resident = 1.0 if cached and paced_as.has_page_cache else 0.0
+        loaded = self._format.load(clock)
+        with clock("touch"):
+            touch(loaded)
+        paced_s = 0.0
+        if paced_as is not None and resident == 0:
+            # What is read once more comes from the page cache, where there is one.
+            reads = 1 if paced_as.has_page_cache else self._format.reads_of_a_byte
+            paced_s = paced_as.wait_for_load(reads * sum(part.length for part in parts), clock)
+        try:
+            demand_same_bits(loaded, self._content)
+        except DifferentBytesError as error:
+            raise DifferentBytesError(f"{arm}: {error}") from error
+        del loaded
+        gc.collect()  # a mapping that lived on would keep pages in the cache, and a slot in use
+        return LoadTiming(sum(clock.seconds.values()), clock.seconds, resident, paced_s)

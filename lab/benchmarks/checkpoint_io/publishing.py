@@ -1,0 +1,127 @@
+"""A file that is there whole or not at all: written beside its place, synced, then renamed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from benchmarks.checkpoint_io.errors import CheckpointInUseError, NoCheckpointError
+from benchmarks.checkpoint_io.phases import PhaseClock
+
+__all__ = [
+    "ClockedFile",
+    "demand_readable",
+    "publish",
+    "replacing",
+    "sync_folder",
+    "unfinished_file",
+]
+
+UNFINISHED = ".unfinished"
+
+
+class ClockedFile:
+    """What `torch.save` writes to: every write(2) counts as the phase `write`.
+
+    error: what the first write that failed raised.
+    """
+
+    def __init__(self, descriptor: int, clock: PhaseClock) -> None:
+        self._descriptor = descriptor
+        self._clock = clock
+        self.error: OSError | None = None
+
+    def write(self, data: bytes | memoryview) -> int:
+        rest = memoryview(data).cast("B")
+        count = len(rest)
+        try:
+            with self._clock("write"):
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            self.error = self.error or error
+            raise
+        return count
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+@contextmanager
+def replacing(path: Path, clock: PhaseClock) -> Iterator[ClockedFile]:
+    """Yields a file that takes the place of `path` in the end, when it and its folder are synced.
+
+    An error in between leaves `path` as it was and nothing beside it; a kill may leave a file named
+    `*.unfinished`, which the next save overwrites. Raises CheckpointInUseError where another save
+    is going on, OSError where the file can't be written.
+    """
+    with unfinished_file(path) as (descriptor, unfinished):
+        file = ClockedFile(descriptor, clock)
+        try:
+            yield file
+        except Exception as error:
+            if file.error is not None:  # torch.save makes a RuntimeError of it
+                raise file.error from error
+            raise
+        with clock("sync"):
+            os.fsync(descriptor)
+            publish(unfinished, path)
+
+
+def publish(unfinished: Path, path: Path) -> None:
+    """Put a synced file in its place, for good."""
+    unfinished.rename(path)
+    sync_folder(path.parent)
+
+
+def demand_readable(path: Path) -> None:
+    """Raises NoCheckpointError where there is no file, OSError where it can't be opened."""
+    try:
+        path.open("rb").close()
+    except FileNotFoundError as error:
+        raise NoCheckpointError(path) from error
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def unfinished_file(path: Path) -> Iterator[tuple[int, Path]]:
+    """Yields an empty file beside `path`, locked against other saves, as descriptor and path.
+
+    It is removed where an error ends the block; an OSError that names no file then names this one.
+    """
+    unfinished = path.with_name(path.name + UNFINISHED)
+    descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        _lock(descriptor, unfinished)
+        try:
+            os.ftruncate(descriptor, 0)
+            yield descriptor, unfinished
+        except BaseException as error:
+            with suppress(FileNotFoundError):
+                unfinished.unlink()
+            if isinstance(error, OSError) and error.errno and error.filename is None:
+                raise OSError(error.errno, error.strerror, str(unfinished)) from error
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    """Also make sure that the file wasn't published by another save meanwhile."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), path.stat()):
+            return
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    raise CheckpointInUseError(f"{path}: another save is writing this checkpoint")

@@ -1,0 +1,195 @@
+"""What a medium gives without checkpoints: by fio where it is installed, else by a loop of our own.
+
+Both write a file of random bytes in blocks, past the page cache where the file system can, several
+at a time, sync it, and read it back. On a mapped medium the loop of our own copies into the mapping
+and, with the page cache dropped, from it. Of a paced medium its device's file says it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.checkpoint_io.errors import CheckpointIOError
+from benchmarks.checkpoint_io.libpmem import mapped_file
+from benchmarks.checkpoint_io.medium import Medium
+from benchmarks.checkpoint_io.pacing import PacedDevice
+from benchmarks.checkpoint_io.page_cache import FilePart, evict
+
+__all__ = ["Yardstick", "YardstickError", "measure_yardstick"]
+
+BLOCK_BYTES: Final = 1 << 20
+_AT_ONCE: Final = 8
+
+
+class YardstickError(CheckpointIOError):
+    """fio failed, or said something that isn't understood."""
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """by: what measured, and how. Rates are medians, in bytes a second, syncs included."""
+
+    medium: str
+    by: str
+    bytes: int
+    write_bytes_per_s: float
+    read_bytes_per_s: float
+
+
+def measure_yardstick(medium: Medium, size: int, repeats: int) -> Yardstick:
+    """Measure with a file of at least `size` bytes in the medium's folder, which is removed again.
+
+    Raises YardstickError, OSError.
+    """
+    if medium.paced_as is not None:
+        return _published(medium.name, medium.paced_as, size)
+    size = max(-(-size // BLOCK_BYTES), _AT_ONCE) * BLOCK_BYTES
+    with _file_of(medium.path, size) as file:
+        by, once = _tool(medium, file, size)
+        rates = [once() for _ in range(repeats)]
+    writes, reads = zip(*rates, strict=True)
+    return Yardstick(medium.name, by, size, statistics.median(writes), statistics.median(reads))
+
+
+def _published(name: str, device: PacedDevice, size: int) -> Yardstick:
+    how = "its file, in sequence" if device.has_page_cache else "its file, one thread streams"
+    return Yardstick(name, how, size, device.file_write_mb_per_s * 1e6, device.read_mb_per_s * 1e6)
+
+
+def _tool(medium: Medium, file: Path, size: int) -> tuple[str, Callable[[], tuple[float, float]]]:
+    """What measures, in words, and what does it once: a rate of writing and one of reading."""
+    if medium.kind == "mapped":
+        return "own loop, libpmem copies into a mapping", lambda: _mapped(file, size)
+    direct = _allows_direct_io(file)
+    how = f"{'direct I/O' if direct else 'through the page cache'}, 1 MiB blocks"
+    fio = shutil.which("fio")
+    if fio is None:
+        return f"own loop, {how}, 8 threads", lambda: _own_loop(file, size, direct)
+    depth = _AT_ONCE if direct else 1
+    return f"fio, {how}, depth {depth}", lambda: _fio(fio, file, size, direct)
+
+
+@contextmanager
+def _file_of(folder: Path, size: int) -> Iterator[Path]:
+    """A file that has its blocks already, as the disk's rate is wanted and not the allocator's."""
+    file = folder / f".pmemlab-yardstick-{os.getpid()}"
+    try:
+        with file.open("wb") as opened:
+            for _ in range(size // BLOCK_BYTES):
+                opened.write(os.urandom(BLOCK_BYTES))
+            opened.flush()
+            os.fsync(opened.fileno())
+        yield file
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _allows_direct_io(file: Path) -> bool:
+    try:
+        os.close(os.open(file, os.O_RDWR | os.O_DIRECT))
+    except OSError:
+        return False
+    return True
+
+
+def _fio(fio: str, file: Path, size: int, direct: bool) -> tuple[float, float]:
+    return _fio_job(fio, file, size, direct, "write"), _fio_job(fio, file, size, direct, "read")
+
+
+def _fio_job(fio: str, file: Path, size: int, direct: bool, operation: str) -> float:
+    arguments = {
+        "name": "yardstick",
+        "filename": str(file).replace(":", "\\:"),
+        "rw": operation,
+        "bs": BLOCK_BYTES,
+        "size": size,
+        "direct": int(direct),
+        "ioengine": "libaio" if direct else "psync",
+        "iodepth": _AT_ONCE if direct else 1,
+        "end_fsync": int(operation == "write"),
+        "output-format": "json",
+    }
+    argv = [fio, *(f"--{name}={value}" for name, value in arguments.items())]
+    answer = subprocess.run(argv, capture_output=True, text=True)
+    if answer.returncode:
+        raise YardstickError(f"{' '.join(argv)} failed: {answer.stderr.strip()}")
+    return parse_fio(answer.stdout, operation)
+
+
+def parse_fio(text: str, operation: str) -> float:
+    """Bytes a second of fio's JSON, which it may precede with notes. Raises YardstickError."""
+    try:
+        document: Any = json.loads(text[text.index("{") :])
+        (job,) = document["jobs"]
+        # The whole job's time, as the operation's own leaves the sync at its end out.
+        rate = job[operation]["io_bytes"] / (job["job_runtime"] / 1000)
+    except (KeyError, ValueError, TypeError, ZeroDivisionError) as error:
+        raise YardstickError(f"fio's output isn't understood: {error!r}: {text[:200]}") from error
+    return float(rate)
+
+
+def _own_loop(file: Path, size: int, direct: bool) -> tuple[float, float]:
+    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
+    descriptor = os.open(file, flags)
+    # Mappings are aligned, as direct I/O wants its memory.
+    buffers = [mmap.mmap(-1, BLOCK_BYTES) for _ in range(_AT_ONCE)]
+    for buffer in buffers:
+        buffer.write(os.urandom(BLOCK_BYTES))
+
+    def through_all(call: Callable[[mmap.mmap, int], int]) -> None:
+        def one_thread(number: int) -> None:
+            for offset in range(number * BLOCK_BYTES, size, _AT_ONCE * BLOCK_BYTES):
+                if call(buffers[number], offset) != BLOCK_BYTES:
+                    raise YardstickError(f"{file}: a block was cut short")
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for done in [pool.submit(one_thread, number) for number in range(_AT_ONCE)]:
+                done.result()
+
+    try:
+        started = time.perf_counter()
+        through_all(lambda buffer, offset: os.pwritev(descriptor, [buffer], offset))
+        os.fsync(descriptor)
+        written = time.perf_counter()
+        through_all(lambda buffer, offset: os.preadv(descriptor, [buffer], offset))
+        return size / (written - started), size / (time.perf_counter() - written)
+    finally:
+        os.close(descriptor)
+
+
+def _mapped(file: Path, size: int) -> tuple[float, float]:
+    block = os.urandom(BLOCK_BYTES)
+    with mapped_file(file) as mapping:
+        started = time.perf_counter()
+        for offset in range(0, size, BLOCK_BYTES):
+            mapping.copy_bytes(offset, block)
+        mapping.drain(0, size)
+        written = time.perf_counter() - started
+    evict([FilePart.whole(file)], "posix_fadvise")
+    into = ctypes.create_string_buffer(BLOCK_BYTES)
+    address = ctypes.addressof(into)
+    with (
+        file.open("rb") as opened,
+        mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY) as mapped,
+    ):
+        first = ctypes.c_char.from_buffer(mapped)
+        start = ctypes.addressof(first)
+        started = time.perf_counter()
+        for offset in range(0, size, BLOCK_BYTES):
+            ctypes.memmove(address, start + offset, BLOCK_BYTES)
+        read = time.perf_counter() - started
+        del first
+    return size / written, size / read

@@ -1,0 +1,130 @@
+"""Checkpoints of a model: its tables as embstore saves them, and all else in a file beside them.
+
+Of one worker by itself the file is written before the tables' save is listed, and that of the save
+before goes after it: a run that is cut at any moment leaves a checkpoint that can be gone on from.
+Workers that train together have `embstore.cluster` see to that.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from keras import ops
+
+import embstore as es
+import embstore.keras
+from benchmarks.criteo_deepctr.options import ModelOptions
+from pmemlab.workloads.batches import DataError
+from pmemlab.workloads.model_keeping import write_durably
+
+if TYPE_CHECKING:
+    from embstore.cluster import Worker
+
+__all__ = [
+    "Progressed",
+    "load_checkpoint",
+    "load_newest_together",
+    "save_checkpoint",
+    "save_together",
+]
+
+_TABLES: Final = "tables"
+_DENSE: Final = "dense.npz"
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """How far training had come."""
+
+    epochs: int
+    steps: int
+
+
+def save_checkpoint(folder: Path, model: Any, options: ModelOptions, done: Progressed) -> None:
+    """Keep rows, dense parameters and both optimizers' state in `folder`, made if it isn't there.
+
+    Raises StorageError or OSError, which name the file; an earlier checkpoint there stays then.
+    """
+    folder.mkdir(exist_ok=True)
+    path = _dense_path(folder, done.steps)
+    write_durably(path, _dense_part(model, options, done))
+    es.save(folder / _TABLES, es.keras.variables(model), done.steps)
+    for other in folder.glob("dense-*.npz"):
+        if other != path:
+            other.unlink()
+
+
+def load_checkpoint(folder: Path, model: Any, options: ModelOptions) -> Progressed:
+    """Have the model, compiled and built, as it was saved.
+
+    Raises DataError for a folder without a checkpoint, or with one of another model; and what
+    `embstore.restore` does.
+    """
+    if not (folder / _TABLES).is_dir():
+        raise DataError(f"{folder} has no checkpoint; one is written by --checkpoint {folder}")
+    for path in folder.glob("dense-*.npz"):
+        _check_model(path, options)
+    steps = es.restore(folder / _TABLES, es.keras.variables(model))
+    return _take_dense_part(_dense_path(folder, steps), model, options)
+
+
+def save_together(worker: Worker, model: Any, options: ModelOptions, done: Progressed) -> None:
+    """As `save_checkpoint`, in the folder of the worker's job; every worker calls it."""
+    with worker.checkpoint(done.steps, es.keras.variables(model)) as folder:
+        if folder is not None:
+            write_durably(folder / _DENSE, _dense_part(model, options, done))
+
+
+def load_newest_together(worker: Worker, model: Any, options: ModelOptions) -> Progressed | None:
+    """As `load_checkpoint`, of the newest of the worker's job; None where it has none yet."""
+    found = worker.restore(es.keras.variables(model))
+    return None if found is None else _take_dense_part(found.path / _DENSE, model, options)
+
+
+def _dense_part(model: Any, options: ModelOptions, done: Progressed) -> dict[str, Any]:
+    arrays = {name: ops.convert_to_numpy(each) for name, each in _dense_variables(model)}
+    arrays["model"] = np.array(str(options))
+    arrays["epochs"] = np.array(done.epochs)
+    arrays["steps"] = np.array(done.steps)
+    return arrays
+
+
+def _take_dense_part(path: Path, model: Any, options: ModelOptions) -> Progressed:
+    _check_model(path, options)
+    with _opened(path) as file:
+        for name, variable in _dense_variables(model):
+            if name not in file or file[name].shape != tuple(variable.shape):
+                raise DataError(f"{path} lacks {name}; was it saved with another optimizer?")
+            variable.assign(file[name])
+        return Progressed(int(file["epochs"]), int(file["steps"]))
+
+
+def _check_model(path: Path, options: ModelOptions) -> None:
+    with _opened(path) as file:
+        if (kept := str(file["model"])) != str(options):
+            raise DataError(f"{path.parent} is of {kept}, and this is {options}")
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} can't be read back: {error}") from error
+
+
+def _dense_path(folder: Path, steps: int) -> Path:
+    return folder / f"dense-{steps:012}.npz"
+
+
+def _dense_variables(model: Any) -> Iterator[tuple[str, Any]]:
+    """All but rows, by a name that another model of the same options has for them too."""
+    for number, variable in enumerate(model.weights):
+        if not getattr(variable, "overwrite_with_gradient", False):
+            yield f"weight_{number}", variable
+    for number, variable in enumerate(model.optimizer.variables):
+        yield f"optimizer_{number}", variable

@@ -1,0 +1,352 @@
+"""The command line: `python -m benchmarks.criteo_deepctr`."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.criteo_deepctr.epochs import Epochs, FileEpochs, GeneratedEpochs
+from benchmarks.criteo_deepctr.options import (
+    CIN_MAPS,
+    HIDDEN_UNITS,
+    OPTIMIZERS,
+    ModelOptions,
+    TableOptions,
+    TrainingOptions,
+)
+from pmemlab.workloads.batches import DataError
+from pmemlab.workloads.command_line import NO_PATH, not_negative, parse, positive, storage_option
+from pmemlab.workloads.criteo import CriteoSource
+from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN, SyntheticSource
+
+if TYPE_CHECKING:
+    from benchmarks.criteo_deepctr.training import Result
+
+__all__ = ["argument_parser", "main"]
+
+ALL_DIMS: Final = (9, 64)
+
+
+class _UsageError(Exception):
+    """Arguments that don't go together; the message names the flag."""
+
+
+def argument_parser() -> argparse.ArgumentParser:
+    """The command line; importing it needs neither Keras nor the engine."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.criteo_deepctr",
+        description="Train WDL, DeepFM or xDeepFM on Criteo rows, in Keras over embstore's tables. "
+        "Keras runs on PyTorch unless KERAS_BACKEND says otherwise.",
+        exit_on_error=False,
+        allow_abbrev=False,
+    )
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help="rows as Criteo publishes them, or label-encoded; the last of every ten is held out",
+    )
+    data.add_argument(
+        "--generated",
+        type=positive,
+        metavar="ROWS",
+        help="train on so many generated rows instead, whose ids are as skewed as a real "
+        "recommender's, and whose labels follow from their ids",
+    )
+    data.add_argument(
+        "--keys_per_column",
+        type=positive,
+        default=100_000,
+        metavar="N",
+        help=f"different ids of a generated feature, {MIN_KEYS_PER_COLUMN} or more "
+        "(default: %(default)s)",
+    )
+    data.add_argument(
+        "--held_out_rows",
+        type=positive,
+        default=10_000,
+        metavar="N",
+        help="to judge by; of a file the first so many that are held out (default: %(default)s)",
+    )
+    model = parser.add_argument_group("model")
+    model.add_argument("--model", choices=list(HIDDEN_UNITS), help="(default: DeepFM)")
+    model.add_argument("--embedding_dim", type=positive, metavar="D", help="(default: 9)")
+    model.add_argument(
+        "--hidden_units",
+        type=positive,
+        nargs="+",
+        default=[],
+        metavar="UNITS",
+        help="of the deep part's layers (default: 512 256 128 32 for WDL, else 400 400 400)",
+    )
+    model.add_argument(
+        "--cin_maps",
+        type=positive,
+        nargs="+",
+        default=CIN_MAPS,
+        metavar="MAPS",
+        help="of the layers of xDeepFM's CIN (default: 128 128)",
+    )
+    model.add_argument(
+        "--all",
+        action="store_true",
+        help=f"each model with dims {' and '.join(map(str, ALL_DIMS))}, one after the other",
+    )
+    training = parser.add_argument_group("training")
+    training.add_argument(
+        "--batch_size", type=positive, default=4096, metavar="ROWS", help="(default: %(default)s)"
+    )
+    training.add_argument(
+        "--epochs", type=positive, default=1, metavar="N", help="in all (default: %(default)s)"
+    )
+    training.add_argument(
+        "--optimizer",
+        choices=list(OPTIMIZERS),
+        default="Adagrad",
+        help="of rows and of dense parameters (default: %(default)s)",
+    )
+    training.add_argument(
+        "--learning_rate",
+        type=_rate,
+        metavar="RATE",
+        help=f"(default: {', '.join(f'{r} of {o}' for o, r in OPTIMIZERS.items())})",
+    )
+    training.add_argument("--seed", type=not_negative, default=0, metavar="N")
+    training.add_argument(
+        "--judge_every",
+        type=positive,
+        default=200,
+        metavar="STEPS",
+        help="between two looks at the held-out rows (default: %(default)s)",
+    )
+    tables = parser.add_argument_group("tables")
+    tables.add_argument(
+        "--server", action="store_true", help="have the tables in other processes, by Ray"
+    )
+    tables.add_argument(
+        "--shards", type=positive, metavar="N", help="processes of each table (default: 1)"
+    )
+    tables.add_argument(
+        "--master_endpoint",
+        metavar="IP:PORT",
+        help="of the Ray cluster; without it the one that RAY_ADDRESS names, or one of this "
+        "computer alone",
+    )
+    tables.add_argument(
+        "--storage_type", default="DRAM", help="of embstore.StorageType (default: %(default)s)"
+    )
+    tables.add_argument(
+        "--storage_path",
+        nargs="+",
+        metavar="PATH",
+        help="for tiers that keep files: one for all, or one for each tier, first tier first, and "
+        f"{NO_PATH} for those that keep none",
+    )
+    tables.add_argument(
+        "--storage_size",
+        type=positive,
+        nargs="+",
+        metavar="BYTES",
+        help="for each tier of every table (there are two), first tier first",
+    )
+    tables.add_argument(
+        "--workers",
+        type=positive,
+        nargs="+",
+        metavar="N",
+        help="processes that train together, with tables that they share; with --checkpoint they "
+        "go on by themselves when one of them dies, or a table's; several numbers with --all, one "
+        "after the other (default: 1)",
+    )
+    kept = parser.add_argument_group("what is kept")
+    kept.add_argument(
+        "--checkpoint", type=Path, metavar="FOLDER", help="kept up to date after each epoch"
+    )
+    kept.add_argument("--load", type=Path, metavar="FOLDER", help="of --checkpoint, to go on from")
+    kept.add_argument(
+        "--save", type=Path, metavar="FILE", help="the trained model, rows too; ends with .keras"
+    )
+    kept.add_argument("--json", type=Path, metavar="FILE", help="results, as JSON")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status: 2 for bad arguments or data, 1 for a bad run."""
+    arguments = parse(argument_parser(), argv)
+    if arguments is None:
+        return 2
+    try:
+        _check(arguments)
+        epochs = _epochs(arguments)
+    except (_UsageError, DataError) as error:
+        return _complain(error)
+    return _run(arguments, epochs)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    given = {name for name, value in vars(arguments).items() if value not in (None, False)}
+
+    def refuse_without(needed: str, *names: str) -> None:
+        for name in names:
+            if name in given and needed not in given:
+                raise _UsageError(f"--{name} is of use with --{needed} only")
+
+    if arguments.data is None and arguments.generated is None:
+        raise _UsageError("--data is missing: give a file of Criteo's rows, or --generated ROWS")
+    if arguments.data is not None and arguments.generated is not None:
+        raise _UsageError("--data and --generated: give one of them")
+    refuse_without("server", "shards", "master_endpoint", "workers")
+    _check_kept_together(arguments)
+    if arguments.all:
+        for name in ("model", "embedding_dim", "checkpoint", "load", "save"):
+            if getattr(arguments, name):
+                raise _UsageError(f"--{name} is of one model, and --all trains several")
+    if arguments.save is not None and arguments.save.suffix != ".keras":
+        raise _UsageError(f"--save {arguments.save}: the name must end with .keras")
+    for name in ("checkpoint", "save", "json"):
+        path = getattr(arguments, name)
+        if path is not None and not path.absolute().parent.is_dir():
+            raise _UsageError(f"--{name} {path}: there is no folder {path.absolute().parent}")
+
+
+def _check_kept_together(arguments: argparse.Namespace) -> None:
+    """Workers go on from their own checkpoints: one of another run would be taken for one."""
+    if arguments.workers in (None, [1]):
+        return
+    if len(arguments.workers) > 1 and not arguments.all:
+        raise _UsageError("--workers: several numbers are for --all only")
+    kept, load = arguments.checkpoint, arguments.load
+    if load is not None and load != kept:
+        raise _UsageError(f"--load {load}: with --workers give --checkpoint {load} too")
+    if load is None and kept is not None and kept.is_dir() and any(kept.iterdir()):
+        raise _UsageError(
+            f"--checkpoint {kept} has something already; give --load {kept} to go on from it, or "
+            "another folder"
+        )
+
+
+def _epochs(arguments: argparse.Namespace) -> Epochs:
+    if arguments.data is not None:
+        try:
+            return FileEpochs(CriteoSource(arguments.data), arguments.held_out_rows)
+        except DataError as error:
+            raise DataError(f"--data: {error}") from None
+    source = SyntheticSource(
+        seed=arguments.seed,
+        keys_per_column=arguments.keys_per_column,
+        held_out_rows=arguments.held_out_rows,
+    )
+    return GeneratedEpochs(source, arguments.generated)
+
+
+def _run(arguments: argparse.Namespace, epochs: Epochs) -> int:
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    from embstore.errors import EmbStoreError
+    from pmemlab.workloads.run import DivergedError
+
+    try:
+        from benchmarks.criteo_deepctr.table import as_table
+
+        tables = _tables(arguments)
+        results: list[Result] = []
+        for (name, dim), workers in itertools.product(_models(arguments), arguments.workers or [1]):
+            results.append(_train(arguments, epochs, tables, name, dim, workers))
+            _free_model()
+            if arguments.json:
+                _write_json(arguments, results)
+        print(as_table(results))
+    except (_UsageError, DataError, EmbStoreError, OSError) as error:
+        return _complain(error)
+    except DivergedError as error:
+        _complain(error)
+        return 1
+    return 0
+
+
+def _models(arguments: argparse.Namespace) -> list[tuple[str, int]]:
+    if arguments.all:
+        return list(itertools.product(HIDDEN_UNITS, ALL_DIMS))
+    return [(arguments.model or "DeepFM", arguments.embedding_dim or 9)]
+
+
+def _tables(arguments: argparse.Namespace) -> TableOptions:
+    storage = storage_option(arguments.storage_type, arguments.storage_path, arguments.storage_size)
+    if not arguments.server:
+        return TableOptions(storage)
+    if arguments.master_endpoint:
+        from embstore.cluster.head_probe import check_answers
+
+        check_answers("--master_endpoint", arguments.master_endpoint)
+        os.environ["RAY_ADDRESS"] = arguments.master_endpoint  # which embstore.cluster heeds
+    return TableOptions(storage, arguments.shards or 1)
+
+
+def _train(
+    arguments: argparse.Namespace,
+    epochs: Epochs,
+    tables: TableOptions,
+    name: str,
+    dim: int,
+    workers: int,
+) -> Result:
+    from benchmarks.criteo_deepctr.progress import TrainingProgress
+    from benchmarks.criteo_deepctr.together import train_together
+    from benchmarks.criteo_deepctr.training import train
+
+    model = ModelOptions(
+        name, dim, tuple(arguments.hidden_units), tuple(arguments.cin_maps), arguments.seed
+    )
+    options = TrainingOptions(
+        batch_size=arguments.batch_size,
+        epochs=arguments.epochs,
+        optimizer=arguments.optimizer,
+        learning_rate=arguments.learning_rate,
+        seed=arguments.seed,
+        judge_every=arguments.judge_every,
+        checkpoint=arguments.checkpoint,
+        load=arguments.load,
+        save=arguments.save,
+    )
+    with TrainingProgress(f"{name}, dim {dim}", epochs.rows_to_train()) as progress:
+        if workers > 1:
+            return train_together(epochs, model, tables, options, workers, progress.show)
+        return train(epochs, model, tables, options, told=progress.show)
+
+
+def _free_model() -> None:
+    """Before the next is made, or nanobind tells of its tables at the program's end."""
+    for _ in range(2):  # one leaves what PyTorch's objects refer to
+        gc.collect()
+
+
+def _write_json(arguments: argparse.Namespace, results: Sequence[Result]) -> None:
+    import keras
+
+    document: dict[str, Any] = {
+        "workload": "criteo_deepctr",
+        "keras": keras.__version__,
+        "backend": keras.backend.backend(),
+        "arguments": {name: str(value) for name, value in vars(arguments).items()},
+        "results": [result.as_json() for result in results],
+    }
+    arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _complain(error: Exception) -> int:
+    print(f"criteo_deepctr: {error}", file=sys.stderr)
+    return 2
+
+
+def _rate(text: str) -> float:
+    rate = float(text)
+    if not 0 < rate < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return rate

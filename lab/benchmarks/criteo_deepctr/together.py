@@ -1,0 +1,108 @@
+"""Workers on a Ray cluster that train one model together, with tables that they share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from benchmarks.criteo_deepctr.epochs import Epochs, Worker
+from benchmarks.criteo_deepctr.options import ModelOptions, TableOptions, TrainingOptions
+
+if TYPE_CHECKING:
+    import embstore as es
+    from benchmarks.criteo_deepctr.training import Result, State
+
+__all__ = ["train_together"]
+
+_TOLD_EVERY_S = 0.5
+_LOOPBACK = "127.0.0.1"
+
+
+def train_together(
+    epochs: Epochs,
+    model: ModelOptions,
+    tables: TableOptions,
+    options: TrainingOptions,
+    workers: int,
+    told: Callable[[State], None] = lambda _state: None,
+) -> Result:
+    """As `training.train`, by so many processes; what the first of them came to.
+
+    With options.checkpoint they go on by themselves from the newest there when one of them dies, or
+    a table's; and where it has one already.
+    """
+    import embstore as es
+
+    results: list[Result] = es.cluster.run(
+        _train_as_one_of_them,
+        epochs,
+        model,
+        tables,
+        replace(options, checkpoint=None, load=None),
+        workers=workers,
+        checkpoints=options.checkpoint,
+        told=lambda rank, state: told(state) if rank == 0 else None,
+    )
+    return results[0]
+
+
+def _train_as_one_of_them(
+    member: es.cluster.Worker,
+    epochs: Epochs,
+    model: ModelOptions,
+    tables: TableOptions,
+    options: TrainingOptions,
+) -> Result:
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    from benchmarks.criteo_deepctr.training import train
+
+    worker = Worker(member.rank, member.workers)
+    with _all_reducing(member):
+        said = _Telling(member) if member.rank == 0 else None
+        return train(
+            epochs, model, tables, options, worker=worker, member=member, told=said or _unsaid
+        )
+
+
+class _Telling:
+    """Tells of training, but not of each step."""
+
+    def __init__(self, member: es.cluster.Worker) -> None:
+        self._member = member
+        self._last_s = 0.0
+
+    def __call__(self, state: State) -> None:
+        now_s = time.monotonic()
+        if now_s - self._last_s > _TOLD_EVERY_S:
+            self._last_s = now_s
+            self._member.tell(state)
+
+
+def _unsaid(state: State) -> None:
+    """Of the other workers, who come on as the first does."""
+
+
+@contextlib.contextmanager
+def _all_reducing(member: es.cluster.Worker) -> Iterator[None]:
+    """In it the workers' dense gradients can be averaged."""
+    import ray
+    from torch import distributed
+
+    host = ray.util.get_node_ip_address()
+    with socket.create_server((host, 0)) as listener:
+        port = listener.getsockname()[1]
+    first, *_ = member.meet(f"tcp://{host}:{port}")
+    if host == _LOOPBACK:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo takes the host name's address
+    distributed.init_process_group(
+        "gloo", init_method=first, rank=member.rank, world_size=member.workers
+    )
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()

@@ -1,0 +1,80 @@
+"""`pmemlab`: one module a group of commands, one function a command."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from pmemlab.cli import lab, machine, model
+from pmemlab.cli.group import Command, Group
+from pmemlab.cli.messages import messages
+from pmemlab.cli.scenarios import test
+from pmemlab.errors import LabError
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """A command's exit status: 2 where the lab broke, but 125 for `machine exec`."""
+    own, command = _split(sys.argv[1:] if argv is None else argv)
+    arguments, rest = _parser().parse_known_args(own)
+    run: Command = arguments.run
+    if rest and run is not test:
+        _parser().error(f"unrecognized arguments: {' '.join(rest)}")
+    arguments.rest = [*rest, *command]
+    # As an exception, so that machines are stopped on the way out.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        return run(arguments)
+    except LabError as error:
+        messages.print(f"pmemlab: {error}", markup=False)
+        return int(arguments.lab_error_status)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Our own arguments, and what comes after the first `--`."""
+    own = list(argv)
+    if "--" not in own:
+        return own, []
+    at = own.index("--")
+    return own[:at], own[at + 1 :]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pmemlab", description="Emulated machines with persistent memory, proved to have it."
+    )
+    parser.add_argument("--version", action="version", version=f"pmemlab {_version()}")
+    commands = Group(parser.add_subparsers(required=True, metavar="COMMAND"))
+    machine.add_commands(commands.add_group("machine", "look at machines, and work inside them"))
+    lab.add_commands(commands.add_group("lab", "start and stop machines and servers in containers"))
+    commands.add("test", test).usage = "pmemlab test [pytest's arguments]"
+    model.add_commands(
+        commands.add_group("model", "models of devices: list, measure, plan, predict, compare")
+    )
+    page = commands.add("report", _report)
+    page.add_argument("folder", type=Path, metavar="RESULTS", help="a folder of results")
+    page.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="without it, report.html in the folder"
+    )
+    return parser
+
+
+def _version() -> str:
+    try:
+        return version("pmemlab")
+    except PackageNotFoundError:  # it is run from its sources
+        return "(not installed)"
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    """write a page of all that a folder of results says: figures, tables, machines' proofs"""
+    from pmemlab.report.command import report
+
+    return report(arguments)

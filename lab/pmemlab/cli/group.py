@@ -1,0 +1,28 @@
+"""A group of commands, as `pmemlab machine`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["LAB_ERROR_STATUS", "Command", "Group"]
+
+LAB_ERROR_STATUS: Final = 2
+
+Command = Callable[[argparse.Namespace], int]
+"""Runs a command and returns its exit status. Its docstring is its help."""
+
+
+class Group:
+    def __init__(self, commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+        self._commands = commands
+
+    def add(self, name: str, run: Command) -> argparse.ArgumentParser:
+        command = self._commands.add_parser(name, help=run.__doc__, description=run.__doc__)
+        command.set_defaults(run=run, lab_error_status=LAB_ERROR_STATUS)
+        return command
+
+    def add_group(self, name: str, what: str) -> Group:
+        group = self._commands.add_parser(name, help=what, description=what)
+        return Group(group.add_subparsers(required=True, metavar="COMMAND"))

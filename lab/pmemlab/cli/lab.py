@@ -1,0 +1,60 @@
+"""`pmemlab lab`: the clone's machines and servers in containers."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+
+from pmemlab.cli.group import Group
+from pmemlab.topology import load_topology, topology_names
+
+__all__ = ["add_commands"]
+
+
+def add_commands(group: Group) -> None:
+    up = group.add("up", _up)
+    up.add_argument(
+        "machines",
+        nargs="*",
+        metavar="MACHINE",
+        help=f"of {', '.join(topology_names())}; default: all that stand",
+    )
+    down = group.add("down", _down)
+    down.add_argument("--images", action="store_true", help="the clone's images too")
+    group.add("servers", _servers)
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    """start the lab: machines in containers, proved; those on demand only where they are named"""
+    from pmemlab.machines.container.lab import lab_up
+
+    for name in arguments.machines:
+        load_topology(name)  # a wrong name is told before anything is built
+    lab_up(arguments.machines)
+    return 0
+
+
+def _down(arguments: argparse.Namespace) -> int:
+    """stop the lab, and remove whatever it left"""
+    from pmemlab.machines.container.lab import lab_down
+
+    lab_down(images=arguments.images)
+    return 0
+
+
+def _servers(_arguments: argparse.Namespace) -> int:
+    """start parameter servers in containers, on a network of their own; `down` removes them"""
+    from pmemlab.machines.container.servers import HEAD, HEAD_ADDRESS, servers_up
+
+    head = servers_up()[HEAD]
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"train on them:    docker exec -t {head.name} python -m benchmarks.criteo_deepctr "
+        f"--generated 40000 --server --shards 2 --master_endpoint {HEAD_ADDRESS} "
+        "--storage_type DRAM_PMEM --storage_path node:pmem --storage_size 4194304 16777216",
+        f"see how they are: docker exec -t {head.name} python -m embstore.server status "
+        f"--master_endpoint {HEAD_ADDRESS}",
+        sep="\n",
+    )
+    return 0

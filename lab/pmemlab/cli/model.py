@@ -1,0 +1,109 @@
+"""`pmemlab model`: devices that few have, what they make of a table, and how true that is."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from pmemlab.cli.group import Group
+from pmemlab.cli.messages import messages
+from pmemlab.errors import MissingRequirementError
+from pmemlab.model.fidelity.command import add_options as add_fidelity_options
+from pmemlab.model.openembedding.options import add_options as add_prediction_options
+from pmemlab.model.planning.options import add_options as add_plan_options
+
+__all__ = ["add_commands"]
+
+_MEASURING = """\
+Measure a device, and write a file of it, to be given by its path where a device is wanted.
+
+What is measured is a NUMA node (node0: DRAM, CXL memory or PMem as system memory), a folder on a
+dax mount or in /dev/shm (memory too), or a folder on a disk.
+"""
+
+
+def add_commands(group: Group) -> None:
+    devices = group.add("devices", _devices)
+    devices.add_argument("name", nargs="?", metavar="NAME", help="one of them, or a file")
+    _add_measuring_options(group.add("measure", _measure))
+    add_plan_options(group.add("plan", _plan))
+    add_prediction_options(group.add("predict", _predict))
+    add_fidelity_options(group.add("fidelity", _fidelity))
+
+
+def _add_measuring_options(command: argparse.ArgumentParser) -> None:
+    command.description = _MEASURING
+    command.formatter_class = argparse.RawDescriptionHelpFormatter
+    command.add_argument("what", metavar="PATH|NODE", help="a folder, or node0, node1, ...")
+    command.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.yaml")
+    command.add_argument("--force", action="store_true", help="overwrite FILE.yaml")
+    command.add_argument("--name", help="of the device; default: the file's")
+    command.add_argument("--title", help="for people; default: what was measured")
+    command.add_argument(
+        "--size",
+        metavar="BYTES",
+        help="to measure, as 4G; default: eight times the last-level cache, or 4G of a disk",
+    )
+    command.add_argument(
+        "--seconds", type=float, default=0.15, metavar="S", help="a figure; default: 0.15"
+    )
+    command.add_argument(
+        "--page-cache", action="store_true", help="of a disk: through the page cache, not past it"
+    )
+    command.add_argument(
+        "--media-line",
+        metavar="BYTES",
+        help="what the medium moves at least, if you know: 256 for Optane; default: 64, or 4K",
+    )
+    command.add_argument("--last-level-cache", metavar="BYTES", help="where the system doesn't say")
+
+
+def _devices(arguments: argparse.Namespace) -> int:
+    """list the devices that tables can be predicted on, or show one with its sources"""
+    from pmemlab.model.devices.command import print_device, print_devices
+
+    console = Console(highlight=False)
+    if arguments.name is None:
+        print_devices(console)
+    else:
+        print_device(console, arguments.name)
+    return 0
+
+
+def _measure(arguments: argparse.Namespace) -> int:
+    """measure a NUMA node, a dax mount or a disk, and write a device file of it"""
+    from pmemlab.model.devices.command import print_device
+    from pmemlab.model.devices.measuring.command import measure_device
+
+    output = measure_device(arguments, messages)
+    console = Console(highlight=False)
+    print_device(console, str(output))
+    console.print(f"\nwritten: {output}", markup=False)
+    return 0
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    """rank storage modes and devices for a table: bytes, hit rates, speed, machines and price"""
+    try:
+        import embstore  # noqa: F401
+    except ImportError as error:
+        raise MissingRequirementError(f"plan: the engine ({error})", "make setup") from error
+    from pmemlab.model.planning.command import plan
+
+    return plan(arguments)
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    """predict times and costs of PMem-based OpenEmbedding (ICDE 2023), on its own machines"""
+    from pmemlab.model.openembedding.command import openembedding
+
+    return openembedding(arguments)
+
+
+def _fidelity(arguments: argparse.Namespace) -> int:
+    """print predictions beside what was published, with the error of each"""
+    from pmemlab.model.fidelity.command import fidelity
+
+    return fidelity(arguments)

@@ -1,0 +1,164 @@
+"""How a command reaches the machine that its user named."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pmemlab.cli.messages import messages
+from pmemlab.errors import LabError, MissingRequirementError
+from pmemlab.machines.protocol import Machine
+from pmemlab.topology import Topology, load_topology
+
+if TYPE_CHECKING:
+    from pmemlab.machines.copying import Spawner
+    from pmemlab.machines.guest.machine import GuestMachine
+    from pmemlab.machines.guest.options import GuestOptions
+
+__all__ = [
+    "add_guest_options",
+    "environment",
+    "guest_options",
+    "print_script",
+    "running_names",
+    "running_or_fresh",
+    "runs_in_the_lab",
+    "spawner",
+]
+
+
+def add_guest_options(command: argparse.ArgumentParser) -> None:
+    guest = command.add_argument_group(
+        "guest", "each starts a guest for this command, also where the lab runs that machine"
+    )
+    guest.add_argument(
+        "--kernel",
+        metavar="VERSION|PATH",
+        help="a version in /boot, a FOLDER/boot/vmlinuz-VERSION, or a FOLDER with boot and lib",
+    )
+    guest.add_argument("--cpus", type=int, metavar="N", help="virtual CPUs")
+    guest.add_argument("--qemu-arguments", metavar="TEXT", help="added to QEMU's, in one text")
+    guest.add_argument(
+        "--share", type=Path, metavar="FOLDER", help="the guest may write it, at /mnt/results"
+    )
+    guest.add_argument(
+        "--dry-run", action="store_true", help="print the commands that would start the guest"
+    )
+
+
+@contextmanager
+def spawner(arguments: argparse.Namespace, options: GuestOptions | None) -> Iterator[Spawner]:
+    """Starts commands in the guest of --state-dir; else in the running lab's machine; else in a
+    guest that lives as long as this context. With options it is always a new guest.
+    """
+    if arguments.state_dir is not None:
+        from pmemlab.machines.guest.control import attach
+
+        with attach(arguments.state_dir) as link:
+            yield link
+        return
+    topology = load_topology(arguments.machine)
+    if options is None and runs_in_the_lab(topology):
+        from pmemlab.machines.container.machine import open_container_machine
+
+        # People may look at a machine that a run is on.
+        with (
+            open_container_machine(topology, leased=False) as machine,
+            machine.attach() as link,
+        ):
+            yield link
+        return
+    with _fresh_guest(topology, options) as guest:
+        yield guest
+
+
+@contextmanager
+def running_or_fresh(name: str) -> Iterator[Machine]:
+    """The running lab's machine of that name, else a guest for this command alone."""
+    topology = load_topology(name)
+    if runs_in_the_lab(topology):
+        from pmemlab.machines.container.machine import open_container_machine
+
+        # People may look at a machine that a run is on.
+        with open_container_machine(topology, leased=False) as machine:
+            yield machine
+        return
+    with _fresh_guest(topology, None) as guest:
+        yield guest
+
+
+def running_names() -> frozenset[str]:
+    """Machines that run in the clone's lab."""
+    try:
+        from pmemlab.machines.container.machine import running_machines
+
+        return running_machines()
+    except MissingRequirementError:
+        return frozenset()
+
+
+def runs_in_the_lab(topology: Topology) -> bool:
+    return topology.name in running_names()
+
+
+def _fresh_guest(topology: Topology, options: GuestOptions | None) -> GuestMachine:
+    from pmemlab.machines.guest.machine import open_guest_machine
+    from pmemlab.machines.guest.options import GuestOptions
+
+    with messages.status(f"{topology.name}: starting a guest") as status:
+        guest = open_guest_machine(
+            topology,
+            on_step=lambda step: status.update(f"{topology.name}: {step}"),
+            options=options or GuestOptions(),
+        )
+    for mismatch in guest.unproved:
+        messages.print(
+            f"{topology.name}: not proved, since --qemu-arguments may have changed it: {mismatch}",
+            markup=False,
+        )
+    return guest
+
+
+def guest_options(arguments: argparse.Namespace) -> GuestOptions | None:
+    """What the user wants of a guest; None for nothing. $PMEMLAB_KERNEL is set as they want it."""
+    from pmemlab.machines.guest.options import GuestOptions, parse_qemu_arguments
+
+    wanted = [arguments.kernel, arguments.cpus, arguments.qemu_arguments, arguments.share]
+    if all(option is None for option in wanted) and not arguments.dry_run:
+        return None
+    if arguments.state_dir is not None:
+        raise LabError("--state-dir: its guest runs already; options for guests can't change it")
+    if arguments.cpus is not None and arguments.cpus < 1:
+        raise LabError(f"--cpus {arguments.cpus}: must be 1 or more")
+    if arguments.kernel is not None:
+        from pmemlab.machines.guest.kernel_choice import kernel_folder
+
+        os.environ["PMEMLAB_KERNEL"] = str(kernel_folder(arguments.kernel))
+    return GuestOptions(
+        cpus=arguments.cpus,
+        qemu_arguments=parse_qemu_arguments(arguments.qemu_arguments or ""),
+        results=arguments.share,
+    )
+
+
+def print_script(name: str, options: GuestOptions | None) -> int:
+    from pmemlab.machines.guest.by_hand import script
+    from pmemlab.machines.guest.options import GuestOptions
+
+    sys.stdout.write(script(load_topology(name), options or GuestOptions()))
+    return 0
+
+
+def environment(settings: Sequence[str]) -> dict[str, str]:
+    environment = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not name or not equals:
+            raise LabError(f"--env {setting}: must be NAME=VALUE")
+        environment[name] = value
+    return environment

@@ -1,0 +1,96 @@
+"""The clone that a lab belongs to: its sources, and the names that keep its lab to itself."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pmemlab.errors import MissingRequirementError
+
+__all__ = ["Clone", "find_clone"]
+
+# What the image of a machine is made of. Keep in step with .dockerignore.
+_IMAGE_SOURCES = (
+    ".dockerignore",
+    "constraints.txt",
+    "docker/Dockerfile",
+    "docker/extra-ca",
+    "engine/CMakeLists.txt",
+    "engine/bench",
+    "engine/core",
+    "engine/embstore",
+    "engine/pacing",
+    "engine/pyproject.toml",
+    "lab/benchmarks",
+    "lab/pmemlab",
+    "lab/powercut",
+    "lab/pyproject.toml",
+)
+_BUILD_PRODUCTS = (".pyc", ".so")
+
+
+@dataclass(frozen=True)
+class Clone:
+    """A clone of the repository. root: its top folder, resolved."""
+
+    root: Path
+
+    @property
+    def project(self) -> str:
+        """Name of the clone's Compose project: no two clones on a computer share one."""
+        return f"pmemlab-{hashlib.sha256(str(self.root).encode()).hexdigest()[:8]}"
+
+    @property
+    def compose_file(self) -> Path:
+        return self.root / "compose.yaml"
+
+    @property
+    def servers_file(self) -> Path:
+        """Compose file of the parameter servers."""
+        return self.root / "compose.servers.yaml"
+
+    @property
+    def servers_project(self) -> str:
+        """Of the parameter servers: Compose takes what it finds of a project for its file's."""
+        return f"{self.project}-servers"
+
+    @property
+    def kvm_override(self) -> Path:
+        """Compose file that gives the machines KVM."""
+        return self.root / "docker/compose.kvm.yaml"
+
+    def sources_digest(self) -> str:
+        """SHA-256 over what an image is made of, so that a stale image is recognised."""
+        digest = hashlib.sha256()
+        for path in self._image_files():
+            content = path.read_bytes()
+            name = path.relative_to(self.root).as_posix()
+            digest.update(f"{name}\0{len(content)}\0".encode() + content)
+        return digest.hexdigest()
+
+    def _image_files(self) -> Iterator[Path]:
+        for name in _IMAGE_SOURCES:
+            source = self.root / name
+            files = sorted(source.rglob("*")) if source.is_dir() else [source]
+            yield from (
+                path for path in files if path.is_file() and path.suffix not in _BUILD_PRODUCTS
+            )
+
+
+def find_clone(start: Path | None = None) -> Clone:
+    """The clone that holds start (the working folder, if None).
+
+    Raises `MissingRequirementError` where there is none: Compose, the image and the scenarios need
+    its files. Guests and processes don't.
+    """
+    start = (start or Path.cwd()).resolve()
+    for folder in (start, *start.parents):
+        if (folder / "compose.yaml").is_file() and (folder / "lab/pmemlab").is_dir():
+            return Clone(folder)
+    raise MissingRequirementError(
+        f"{start} is not inside a clone of pmemlab, which containers and the project's own "
+        "scenarios are made of; guests and processes need none",
+        "cd to a clone",
+    )

@@ -1,0 +1,63 @@
+"""A link to the guest that a container serves."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from docker.models.containers import Container
+
+from pmemlab.errors import LabError, MachineDiedError, MissingRequirementError
+from pmemlab.machines.container.health import STATE_FOLDER, last_log_lines
+from pmemlab.machines.guest.link import Link
+
+__all__ = ["container_link"]
+
+_RELAY = ("python", "-m", "pmemlab.machines.guest.relay", STATE_FOLDER)
+_END_S = 10.0
+
+
+@contextmanager
+def container_link(container: Container) -> Iterator[Link]:
+    """Commands that run through it may have a terminal, and end when this process does, however
+    that comes; what a `docker exec --tty` has started runs on when its user is gone.
+
+    Raises `MissingRequirementError` where there is no `docker` command. The link raises
+    `MachineDiedError` with the end of the container's log.
+    """
+    docker = shutil.which("docker")
+    if docker is None:
+        raise MissingRequirementError("the command `docker`, for a terminal", "make docker")
+    ours, theirs = socket.socketpair()
+    with tempfile.TemporaryFile() as complaints:
+
+        def died(how: str) -> LabError:
+            complaints.seek(0)
+            said = complaints.read().decode(errors="replace").strip()
+            return MachineDiedError(
+                f"the machine of container {container.name} {how}" + (f" ({said})" if said else ""),
+                last_log_lines(container),
+            )
+
+        with theirs:
+            relay = subprocess.Popen(
+                [docker, "exec", "--interactive", str(container.name), *_RELAY],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=complaints,
+                start_new_session=True,  # the terminal's signals are the guest's
+            )
+        link = Link(ours, died)
+        try:
+            yield link
+        finally:
+            link.close()
+            try:
+                relay.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                relay.kill()
+                relay.wait()

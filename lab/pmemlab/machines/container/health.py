@@ -1,0 +1,87 @@
+"""How the machine in a container is: starting, proved, or dead."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from docker.errors import DockerException, NotFound
+from docker.models.containers import Container
+from requests import RequestException
+
+from pmemlab.errors import LabError, MachineDiedError
+from pmemlab.machines.guest.state_files import POWER_CUT_FILE, PROOF_FILE
+from pmemlab.proof import Proof
+
+__all__ = [
+    "STATE_FOLDER",
+    "has_ended",
+    "has_its_power_cut",
+    "is_proved",
+    "last_log_lines",
+    "read_proof",
+    "wait_until_proved",
+]
+
+STATE_FOLDER = "/run/pmemlab"
+"""In a container: where `pmemlab machine serve` keeps its proof, as compose.yaml says."""
+
+_POLL_S = 0.25
+_LOG_LINES = 40
+
+
+def has_ended(container: Container) -> bool:
+    """Whether it ran once and runs no more, or is gone altogether."""
+    try:
+        container.reload()
+    except NotFound:
+        return True
+    return container.status not in ("created", "running")
+
+
+def has_its_power_cut(container: Container) -> bool:
+    """Whether it runs, but its machine is without power."""
+    if container.status != "running":
+        return False
+    found = container.exec_run(["test", "-e", f"{STATE_FOLDER}/{POWER_CUT_FILE}"])
+    return bool(found.exit_code == 0)
+
+
+def is_proved(container: Container) -> bool:
+    """Whether its proof has passed; False while it is still starting.
+
+    Raises `MachineDiedError` with the end of its log where the machine has ended, or has had its
+    time.
+    """
+    if has_ended(container):
+        raise MachineDiedError(f"container {container.name} has ended", last_log_lines(container))
+    health = container.attrs["State"].get("Health", {}).get("Status")
+    if health == "unhealthy":
+        raise MachineDiedError(
+            f"container {container.name} was not proved in time", last_log_lines(container)
+        )
+    return bool(health == "healthy")
+
+
+def wait_until_proved(container: Container) -> None:
+    """Raises as `is_proved` does; the container's health check sets the time limit."""
+    while not is_proved(container):
+        time.sleep(_POLL_S)
+
+
+def read_proof(container: Container) -> Proof:
+    """The proof as `pmemlab machine serve` wrote it."""
+    path = f"{STATE_FOLDER}/{PROOF_FILE}"
+    output = container.exec_run(["cat", path]).output
+    assert isinstance(output, bytes)  # as it is not asked to stream
+    try:
+        return Proof(**json.loads(output))
+    except (ValueError, TypeError):
+        raise LabError(f"container {container.name}: {path} can't be read: {output!r}") from None
+
+
+def last_log_lines(container: Container) -> str:
+    try:
+        return container.logs(tail=_LOG_LINES).decode(errors="replace").rstrip()
+    except (DockerException, RequestException):  # gone, and its log with it
+        return ""

@@ -1,0 +1,110 @@
+"""The image of a machine: built from the clone's sources when they changed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+import docker
+from docker.errors import ImageNotFound
+
+from pmemlab.machines.container import labels
+from pmemlab.machines.container.clone import Clone
+from pmemlab.machines.container.long_command import Report, run_long_command
+from pmemlab.machines.container.wheels import prepare_wheels
+
+__all__ = ["current_image", "ensure_image", "image_name"]
+
+_SUITE = "bookworm"
+_PULLED_BASE = f"debian:{_SUITE}-slim"
+_MADE_BASE = f"pmemlab-base:{_SUITE}"
+_PULL_TIMEOUT_S = 180
+# "Step 3/20 : RUN …" of the classic builder, "#7 [build 3/9] RUN …" of BuildKit.
+_BUILD_STEP = re.compile(r"^(?:Step (\d+/\d+) : |#\d+ (\[\S+ +\d+/\d+\]) )(.*)")
+
+
+def image_name(clone: Clone) -> str:
+    return f"{clone.project}:latest"
+
+
+def current_image(client: docker.DockerClient, clone: Clone) -> str | None:
+    """Name of the clone's image, or None where there is none of its present sources."""
+    name = image_name(clone)
+    found = _image_labels(client, name)
+    if found is None or found.get(labels.SOURCES) != clone.sources_digest():
+        return None
+    return name
+
+
+def ensure_image(
+    client: docker.DockerClient, clone: Clone, announce: Report, report: Report
+) -> str:
+    """Name of an image of the clone's present sources; builds it where there is none.
+
+    announce: for what anyone should know. report: for what is going on right now.
+    Raises `LabError` with the last lines of whatever failed.
+    """
+    name = current_image(client, clone)
+    if name is not None:
+        return name
+    base = _ensure_base(client, clone, announce, report)
+    prepare_wheels(clone, announce, report)
+    _build(clone, base, report)
+    # What the name stood for before, if nothing runs of it.
+    client.images.prune(filters={"dangling": True, "label": [f"{labels.CLONE}={clone.project}"]})
+    return image_name(clone)
+
+
+def _image_labels(client: docker.DockerClient, name: str) -> dict[str, str] | None:
+    try:
+        return dict(client.images.get(name).labels)
+    except ImageNotFound:
+        return None
+
+
+def _ensure_base(
+    client: docker.DockerClient, clone: Clone, announce: Report, report: Report
+) -> str:
+    """Debian's own image, or where that can't be pulled one that debootstrap makes."""
+    for name in (_PULLED_BASE, _MADE_BASE):
+        if _image_labels(client, name) is not None:
+            return name
+    report(f"pulling {_PULLED_BASE}")
+    if _pull(_PULLED_BASE):
+        return _PULLED_BASE
+    announce(f"{_PULLED_BASE} can't be pulled: making the base by debootstrap instead")
+    run_long_command(["docker/base.sh", _SUITE, _MADE_BASE], report, clone.root)
+    return _MADE_BASE
+
+
+def _pull(name: str) -> bool:
+    try:
+        done = subprocess.run(
+            ["docker", "pull", "--quiet", name],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PULL_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def _build(clone: Clone, base: str, report: Report) -> None:
+    def report_step(line: str) -> None:
+        step = _BUILD_STEP.match(line)
+        if step:
+            report(f"step {step[1] or step[2]}: {step[3]}")
+
+    command = ["docker", "build", "--force-rm", "--file", "docker/Dockerfile"]
+    command += ["--build-arg", f"BASE={base}", "--tag", image_name(clone)]
+    command += ["--build-arg", f"PROJECT={clone.project}"]
+    command += ["--label", f"{labels.CLONE}={clone.project}"]
+    command += ["--label", f"{labels.SOURCES}={clone.sources_digest()}"]
+    # Docker declares the arguments of these names by itself.
+    for proxy in ("http_proxy", "https_proxy", "no_proxy"):
+        if proxy in os.environ:
+            command += ["--build-arg", proxy]
+    run_long_command([*command, "."], report_step, clone.root, {"BUILDKIT_PROGRESS": "plain"})

@@ -1,0 +1,146 @@
+"""The lab as a whole: its standing machines up and proved, or all of it gone."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import yaml
+from docker.models.containers import Container
+from rich.console import Console
+from rich.table import Table
+
+from pmemlab.errors import LabError, MissingRequirementError
+from pmemlab.machines.container import labels
+from pmemlab.machines.container.clone import Clone, find_clone
+from pmemlab.machines.container.compose_command import find_compose
+from pmemlab.machines.container.connection import connect
+from pmemlab.machines.container.health import is_proved, read_proof
+from pmemlab.machines.container.image import ensure_image
+from pmemlab.machines.container.inventory import (
+    find_machines,
+    remove_images,
+    sweep,
+    sweep_abandoned,
+)
+from pmemlab.machines.container.kvm import kvm_works
+from pmemlab.machines.container.stages import Stage, Stages
+
+__all__ = ["lab_down", "lab_up", "standing_machines"]
+
+_POLL_S = 0.25
+_STOP_S = 10
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """How a machine came up. seconds: 0 if it was up before; error: None if it is proved."""
+
+    name: str
+    container: Container
+    seconds: float
+    error: LabError | None = None
+
+
+def lab_up(topologies: Sequence[str] = (), console: Console | None = None) -> None:
+    """Build the image if need be, start the machines, and wait until each is proved.
+
+    topologies: names of the machines; if empty, those of compose.yaml that aren't on demand.
+    console: where progress and the table of what was proved go. Default: stdout.
+
+    Raises `LabError` where a machine's proof fails, with the end of its log, once the others are
+    up; `MissingRequirementError` where no Docker engine answers.
+    """
+    console = console or Console()
+    clone = find_clone()
+    client = connect()
+    with Stages(console) as stages:
+        sweep_abandoned(client, clone)
+        building = stages.begin("image")
+        image = ensure_image(client, clone, stages.announce, building.report)
+        building.end("ready")
+        overrides = [clone.kvm_override] if kvm_works(client, image) else []
+        compose = find_compose(
+            clone,
+            clone.compose_file,
+            *overrides,
+            project=clone.project,
+            environment={"PMEMLAB_IMAGE": image},
+        )
+        names = topologies or standing_machines(clone)
+        compose.run("up", "--no-start", "--remove-orphans", *names)
+        machines = find_machines(client, clone)
+        wanted = {name: machines[name] for name in names}
+        # More at a time than there are processors, and each takes longer to be ready.
+        outcomes = list(_start(wanted, client.info()["NCPU"], stages))
+    console.print(_table(outcome for outcome in outcomes if not outcome.error))
+    failures = [f"{outcome.name}: {outcome.error}" for outcome in outcomes if outcome.error]
+    if failures:
+        raise LabError("\n\n".join(failures))
+
+
+def standing_machines(clone: Clone) -> list[str]:
+    """The services of compose.yaml that aren't on demand."""
+    services = yaml.safe_load(clone.compose_file.read_text(encoding="utf-8"))["services"]
+    return [name for name, service in services.items() if labels.ON_DEMAND not in service["labels"]]
+
+
+def lab_down(console: Console | None = None, *, images: bool = False) -> None:
+    """Remove all that the clone's lab has in the Docker engine, its image only if asked to."""
+    console = console or Console()
+    try:
+        client = connect()
+    except MissingRequirementError as error:
+        console.print(f"{error.what}: nothing of the lab runs there")
+        return
+    clone = find_clone()
+    console.print(f"{sweep(client, clone)} machines removed")
+    if images:
+        console.print(f"{remove_images(client, clone)} images removed")
+
+
+def _start(machines: Mapping[str, Container], at_a_time: int, stages: Stages) -> Iterable[_Outcome]:
+    waiting = deque(machines.items())
+    starting: dict[str, tuple[Container, Stage]] = {}
+    while waiting or starting:
+        while waiting and len(starting) < at_a_time:
+            name, container = waiting.popleft()
+            if _is_up(container):
+                yield _Outcome(name, container, 0)
+                continue
+            # Stops what was found half alive; one that is just created has nothing to stop.
+            container.restart(timeout=_STOP_S)
+            starting[name] = container, stages.begin(name)
+        for name, (container, stage) in [*starting.items()]:
+            try:
+                if not is_proved(container):
+                    continue
+            except LabError as error:
+                yield _Outcome(name, container, stage.end("failed"), error)
+            else:
+                yield _Outcome(name, container, stage.end("proved"))
+            del starting[name]
+        time.sleep(_POLL_S)
+
+
+def _is_up(container: Container) -> bool:
+    try:
+        return is_proved(container)
+    except LabError:
+        return False
+
+
+def _table(outcomes: Iterable[_Outcome]) -> Table:
+    table = Table("machine", "accelerator", "proved", "seconds")
+    table.columns[-1].justify = "right"
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.name):
+        proof = read_proof(outcome.container)
+        table.add_row(
+            outcome.name,
+            proof.accelerator,
+            "\n".join(f"{fact} = {value}" for fact, value in proof.proved.items()),
+            f"{outcome.seconds:.1f}" if outcome.seconds else "was up",
+        )
+    return table

@@ -1,0 +1,343 @@
+"""The `container` machine: a Compose service, or a throwaway container, that runs a guest."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+import docker
+from docker.errors import ImageNotFound
+from docker.models.containers import Container
+
+from pmemlab.errors import (
+    EXEC_LAB_ERROR_STATUS,
+    CommandTimeoutError,
+    LabError,
+    MissingRequirementError,
+)
+from pmemlab.machines.container.clone import Clone, find_clone
+from pmemlab.machines.container.connection import connect
+from pmemlab.machines.container.container_command import ContainerCommand
+from pmemlab.machines.container.container_link import container_link
+from pmemlab.machines.container.health import (
+    STATE_FOLDER,
+    has_ended,
+    has_its_power_cut,
+    read_proof,
+    wait_until_proved,
+)
+from pmemlab.machines.container.image import current_image
+from pmemlab.machines.container.inventory import find_machines, remove, sweep_abandoned
+from pmemlab.machines.container.kvm import kvm_works
+from pmemlab.machines.container.throwaway import start_throwaway
+from pmemlab.machines.facts import read_facts
+from pmemlab.machines.guest.link import Link
+from pmemlab.machines.lease import Lease
+from pmemlab.machines.lines import OnLine
+from pmemlab.machines.protocol import Accelerator, Result
+from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_memory
+from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
+from pmemlab.proof import prove
+from pmemlab.topology import Requirements, Topology, load_topology
+
+__all__ = [
+    "ContainerMachine",
+    "open_container_machine",
+    "require_image",
+    "requirements",
+    "running_machines",
+]
+
+# Where the image has the virtual environment with both packages.
+_PYTHON = "/opt/pmemlab/bin/python"
+# What tells an error of `pmemlab machine exec` from a command that ends with the same status.
+_EXEC_ERROR_PREFIX = "pmemlab: "
+
+
+def running_machines(clone: Clone | None = None) -> frozenset[str]:
+    """Names of the topologies whose machine runs in the clone's lab.
+
+    Raises `MissingRequirementError` where no Docker engine answers.
+    """
+    machines = find_machines(connect(), clone or find_clone())
+    return frozenset(name for name, container in machines.items() if container.status == "running")
+
+
+def requirements(topology: Topology, start: Path | None = None) -> list[MissingRequirementError]:
+    """What this computer lacks for a machine of this topology in a container.
+
+    start: a folder of the clone. Default: the working folder.
+    """
+    try:
+        _check_versions(topology)
+        clone = find_clone(start)
+        client = connect()
+        require_image(client, clone)
+    except MissingRequirementError as error:
+        return [error]
+    if topology.name in running_machines(clone):
+        return []
+    wanted = topology.memory_bytes + media_bytes(topology) + EMULATOR_BYTES
+    return list(missing_memory(wanted, topology.name))
+
+
+def _check_versions(topology: Topology) -> None:
+    """Raise `MissingRequirementError` where the image's QEMU and kernel may be too old."""
+    if topology.requires != Requirements():
+        raise MissingRequirementError(
+            f"machine {topology.name} wants a newer QEMU or kernel than the image's, which are its "
+            "distribution's own",
+            "take --pmemlab-machine guest, with a QEMU and a kernel that are new enough",
+        )
+
+
+def require_image(client: docker.DockerClient, clone: Clone) -> str:
+    """Name of the image of the clone's present sources.
+
+    Raises `MissingRequirementError` where there is none: then no machine can be started.
+    """
+    image = current_image(client, clone)
+    if image is None:
+        raise MissingRequirementError(
+            "there is no image of this clone's present sources", "make lab-up"
+        )
+    return image
+
+
+def open_container_machine(topology: Topology, *, leased: bool = True) -> ContainerMachine:
+    """Attach to the machine of the clone's running lab, or start a throwaway container.
+
+    leased: wait until no other process has a lease of the lab's machine, and hold it until the
+        machine is stopped. A throwaway container is nobody else's anyway.
+
+    Raises `MissingRequirementError` where there is no engine or no image, `LabError` where the
+    machine can't be proved.
+    """
+    _check_versions(topology)
+    if topology != load_topology(topology.name):
+        raise LabError(
+            f"topology {topology.name}: containers run the lab's own topologies; "
+            "use --machine guest for others"
+        )
+    clone = find_clone()
+    client = connect()
+    sweep_abandoned(client, clone)
+    image = require_image(client, clone)
+    container = find_machines(client, clone).get(topology.name)
+    if container is None:
+        kvm = kvm_works(client, image)
+        container = start_throwaway(client, clone, topology.name, image, kvm)
+        return _started(client, topology, container, owned=True)
+    if not _is_of(container, client, image):
+        raise LabError(
+            f"container {container.name} runs older sources than this clone's: run `make lab-up`"
+        )
+    lease = Lease.of_lab_machine(clone, topology.name) if leased else None
+    try:
+        if has_ended(container):  # a death that was reported already
+            container.start()
+        elif has_its_power_cut(container):  # by somebody who was killed before it was on again
+            container.restart(timeout=0)
+        return _started(client, topology, container, owned=False, lease=lease)
+    except BaseException:
+        if lease is not None:
+            lease.end()
+        raise
+
+
+def _started(
+    client: docker.DockerClient,
+    topology: Topology,
+    container: Container,
+    owned: bool,
+    lease: Lease | None = None,
+) -> ContainerMachine:
+    try:
+        wait_until_proved(container)
+        return ContainerMachine(client, topology, container, owned, lease)
+    except BaseException:
+        if owned:
+            remove(container)
+        raise
+
+
+def _is_of(container: Container, client: docker.DockerClient, image: str) -> bool:
+    try:
+        return bool(container.attrs["Image"] == client.images.get(image).id)
+    except ImageNotFound:
+        return False
+
+
+class ContainerMachine:
+    """A machine in a container whose proof has passed.
+
+    owned: whether the container goes with the machine. One that belongs to a running lab stays.
+
+    `_lock` guards `_commands` and `_uptime`.
+    """
+
+    kind: Literal["container"] = "container"
+    python = _PYTHON
+
+    def __init__(
+        self,
+        client: docker.DockerClient,
+        topology: Topology,
+        container: Container,
+        owned: bool,
+        lease: Lease | None = None,
+    ) -> None:
+        self.topology = topology
+        self._client = client
+        self._container = container
+        self._owned = owned
+        self._lease = lease
+        self._proof = read_proof(container)
+        self.accelerator: Accelerator = self._proof.accelerator
+        self._lock = threading.Lock()
+        self._commands: set[ContainerCommand] = set()
+        self._uptime = self._new_uptime()
+
+    def run(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        on_line: OnLine | None = None,
+    ) -> Result:
+        uptime, command = self._begin(argv, env or {})
+        try:
+            status = command.wait(timeout, on_line)
+        except TimeoutError:
+            command.kill()
+            raise CommandTimeoutError(
+                argv, timeout or 0.0, _text(command.stdout), _text(command.stderr)
+            ) from None
+        except BaseException:
+            command.kill()
+            uptime.check()
+            raise
+        finally:
+            with self._lock:
+                self._commands.discard(command)
+        uptime.check()
+        stderr = _text(command.stderr)
+        if status == EXEC_LAB_ERROR_STATUS and _EXEC_ERROR_PREFIX in stderr:
+            raise LabError(f"container {self._container.name}: {stderr.strip()}")
+        return Result(_returncode(status), _text(command.stdout), stderr)
+
+    @contextmanager
+    def attach(self) -> Iterator[Link]:
+        """A link to its guest, for commands that want a terminal; they end with the link.
+
+        Raises `MissingRequirementError` where there is no `docker` command.
+        """
+        with container_link(self._container) as link:
+            yield link
+
+    def facts(self) -> Mapping[str, object]:
+        return self._proof.facts
+
+    def prove(self) -> None:
+        facts = read_facts(self)
+        self._proof = replace(self._proof, facts=facts, proved=prove(self.topology, facts))
+
+    def power_cut(self) -> None:
+        uptime = self._current_uptime()
+        uptime.end(POWER_CUT)
+        if uptime.how_it_ended == POWER_CUT and not has_ended(self._container):
+            self._switch_power("cut")
+
+    def power_on(self) -> None:
+        with self._lock:
+            how_it_ended = self._uptime.how_it_ended
+            if how_it_ended == STOPPED:
+                self._uptime.check()
+            if not how_it_ended:
+                raise LabError(f"container {self._container.name} has power; cut it first")
+            self._uptime = uptime = self._new_uptime()
+        try:
+            self._switch_power("on")
+            self._proof = read_proof(self._container)
+        except BaseException as error:
+            uptime.end(f"did not come up: {error}")
+            raise
+
+    def _switch_power(self, to: Literal["cut", "on"]) -> None:
+        """By whoever serves the guest in the container, whose media are that one's."""
+        command = ContainerCommand(
+            self._client,
+            self._container,
+            ["pmemlab", "machine", "power", to, "--state-dir", STATE_FOLDER],
+        )
+        if command.wait():
+            raise LabError(f"container {self._container.name}: {_text(command.stderr).strip()}")
+
+    def stop(self) -> None:
+        uptime = self._current_uptime()
+        uptime.end(STOPPED)
+        for command in self._running():
+            command.kill()
+        if self._owned:
+            remove(self._container)
+        elif uptime.how_it_ended != STOPPED:  # it was without power already
+            # The lab is as it was found, on new media, a moment from now.
+            self._container.restart(timeout=0)
+        with self._lock:
+            self._uptime = self._new_uptime()
+            self._uptime.end(STOPPED)
+        if self._lease is not None:
+            self._lease.end()
+        self._client.close()
+
+    def __enter__(self) -> ContainerMachine:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _begin(
+        self, argv: Sequence[str], env: Mapping[str, str]
+    ) -> tuple[Uptime, ContainerCommand]:
+        settings = [f"--env={name}={value}" for name, value in env.items()]
+        with self._lock:
+            self._uptime.check()
+            command = ContainerCommand(
+                self._client,
+                self._container,
+                ["pmemlab", "machine", "exec", "--state-dir", STATE_FOLDER, *settings, "--", *argv],
+            )
+            self._commands.add(command)
+            return self._uptime, command
+
+    def _running(self) -> list[ContainerCommand]:
+        with self._lock:
+            return list(self._commands)
+
+    def _new_uptime(self) -> Uptime:
+        return Uptime(f"container {self._container.name}")
+
+    def _current_uptime(self) -> Uptime:
+        with self._lock:
+            return self._uptime
+
+
+def _returncode(status: int) -> int:
+    """Of a status as shells and `pmemlab machine exec` give it."""
+    signal_number = status - 128
+    return -signal_number if 0 < signal_number <= signal.NSIG else status
+
+
+def _text(output: bytearray) -> str:
+    return output.decode(errors="surrogateescape")

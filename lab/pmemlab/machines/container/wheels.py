@@ -1,0 +1,99 @@
+"""Python packages for the image, fetched outside of it.
+
+They are fetched here because a container has neither this user's pip configuration (an index of
+their own, a folder of wheels, a proxy's certificate) nor, often, a way to the network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from pmemlab.errors import LabError
+from pmemlab.machines.container.clone import Clone
+from pmemlab.machines.container.long_command import Report, run_long_command
+
+__all__ = ["prepare_wheels"]
+
+# The Python of the image's Debian, and the newest C library that its wheels may need.
+_PYTHON = "3.11"
+_GLIBC_MINOR = 36
+_FOLDERS: Final = {
+    "run": ("engine[torch,cluster,keras]", "lab"),
+    "build": ("--build", "engine", "lab"),
+}
+"""Folder in docker/wheels -> the arguments of lab/tools/extras.py that print what belongs there."""
+
+
+def prepare_wheels(clone: Clone, announce: Report, report: Report) -> None:
+    """Fill docker/wheels/run (the machine's packages) and docker/wheels/build (the build's).
+
+    Does nothing where they are as the projects and constraints.txt ask. The user's own pip
+    configuration decides where wheels come from; PyTorch is its build for the CPU where it can be
+    had, and else announce is told what that costs. Raises `LabError` with pip's last lines.
+    """
+    constraints = (clone.root / "constraints.txt").read_bytes()
+    folder = clone.root / "docker/wheels"
+    for name, projects in _FOLDERS.items():
+        target = folder / name
+        wanted = _requirements(clone, projects)
+        stamp = hashlib.sha256(f"{_PYTHON}\n{wanted}\n".encode() + constraints).hexdigest()
+        stamp_file = folder / f"{name}.stamp"
+        if stamp_file.is_file() and stamp_file.read_text() == stamp and target.is_dir():
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=folder) as scratch:
+            fetched = Path(scratch) / name
+            fetched.mkdir()
+            (fetched / "requirements.txt").write_text(wanted, encoding="utf-8")
+            _fetch(clone, fetched, announce, report)
+            stamp_file.unlink(missing_ok=True)
+            shutil.rmtree(target, ignore_errors=True)
+            fetched.rename(target)
+        stamp_file.write_text(stamp)
+
+
+def _requirements(clone: Clone, projects: Sequence[str]) -> str:
+    """A line each."""
+    command = [sys.executable, "-I", "lab/tools/extras.py", *projects]
+    done = subprocess.run(command, cwd=clone.root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LabError(f"the image's Python packages can't be listed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _fetch(clone: Clone, target: Path, announce: Report, report: Report) -> None:
+    """What the requirements.txt in target says, into target."""
+    wanted, constraints = target / "requirements.txt", clone.root / "constraints.txt"
+    if "\ntorch" in wanted.read_text(encoding="utf-8"):
+        told: list[str] = []
+        torch = ["lab/tools/torch_wheel.py", "constraints.txt"]
+        _download(clone, torch, ["--dest", str(target)], told.append)
+        if not any(target.glob("torch-*+cpu-*")):
+            announce(told[-1])  # what to do about it
+    # Of what lies there already, pip takes the CPU build, as the higher of two equal versions.
+    beside = ["--find-links", str(target), "--constraint", str(constraints)]
+    arguments = ["--dest", str(target), *beside, "--requirement", str(wanted)]
+    _download(clone, ["-m", "pip"], arguments, report)
+
+
+def _download(clone: Clone, pip: Sequence[str], arguments: Sequence[str], report: Report) -> None:
+    """pip: what Python runs as pip."""
+    platforms = ["manylinux2014_x86_64"]
+    platforms += [f"manylinux_2_{minor}_x86_64" for minor in range(17, _GLIBC_MINOR + 1)]
+    command = [
+        *(sys.executable, *pip, "download", "--no-input", "--progress-bar", "off"),
+        *("--python-version", _PYTHON, "--only-binary", ":all:"),
+        *(argument for platform in platforms for argument in ("--platform", platform)),
+        *arguments,
+    ]
+    try:
+        run_long_command(command, report, clone.root)
+    except LabError as error:
+        raise LabError(f"the image's Python packages can't be fetched: {error}") from None

@@ -1,0 +1,341 @@
+"""The guest's first process: runs commands for the host, and speaks with it in frames.
+
+It is started by path, before anything of this package is importable in the guest, so it imports
+the standard library alone. The host imports the frame format from here: one place states it.
+
+A frame is a header (kind: u8, channel: u32, length: u32, big-endian) and `length` bytes. A channel
+is one command; its number is the host's choice.
+
+    host -> guest   SPAWN    JSON {"argv": [...], "env": {...}}; with "terminal": {"rows": ...,
+                             "columns": ...} it runs on one, and all that it writes is STDOUT;
+                             with "input": true it has a standard input, else it reads nothing
+                    INPUT    bytes, typed at the command's terminal or for its standard input
+                    END_INPUT  nothing; its standard input ends after what was sent
+                    SIGNAL   JSON {"number": ...}, for the command and its group
+                    RESIZE   JSON {"rows": ..., "columns": ...}, of its terminal
+                    KILL     nothing; SIGKILL to the command and its group
+                    REFRESH  nothing; forget what is cached of the host's files
+                    PING     nothing
+    guest -> host   HELLO    JSON {"kernel": ..., "uptime_s": ...}, once
+                    STDOUT, STDERR   bytes
+                    TAKEN    JSON {"bytes": ...}; how much of its standard input the command took
+                             since the last such frame. The host sends no more than INPUT_WINDOW
+                             bytes ahead, since they wait in the guest's memory
+                    EXIT     JSON {"returncode": ...} or {"error": ...}; the channel's last frame
+                    PONG     nothing
+
+Whoever attaches to `pmemlab machine serve` may also say to it, and hears EXIT when it is done:
+
+    client -> serve POWER_CUT   nothing; end the guest at once
+                    POWER_ON    nothing; boot it again on the same media, and prove it
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import struct
+import subprocess
+import sys
+
+TYPE_CHECKING = False  # typing's own costs a guest time
+if TYPE_CHECKING:
+    from typing import Any
+
+HELLO, SPAWN, KILL, REFRESH, PING, PONG, STDOUT, STDERR, EXIT, INPUT, RESIZE = range(1, 12)
+POWER_CUT, POWER_ON = range(12, 14)
+END_INPUT, SIGNAL, TAKEN = range(14, 17)
+INPUT_WINDOW = 1 << 20
+PORT_NAME = "pmemlab.agent"
+
+_HEADER = struct.Struct("!BII")
+_READ_BYTES = 1 << 18
+
+
+def pack(kind: int, channel: int = 0, payload: bytes = b"") -> bytes:
+    """One frame."""
+    return _HEADER.pack(kind, channel, len(payload)) + payload
+
+
+class Unpacker:
+    """Cuts a stream of bytes into frames, however it is split."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
+        """Frames (kind, channel, payload) that are whole now."""
+        self._buffer += data
+        frames = []
+        start = 0
+        while len(self._buffer) - start >= _HEADER.size:
+            kind, channel, length = _HEADER.unpack_from(self._buffer, start)
+            end = start + _HEADER.size + length
+            if len(self._buffer) < end:
+                break
+            frames.append((kind, channel, bytes(self._buffer[start + _HEADER.size : end])))
+            start = end
+        del self._buffer[:start]
+        return frames
+
+
+class _Command:
+    """terminal: our end of the one that it runs on, if it runs on one."""
+
+    def __init__(
+        self, channel: int, process: subprocess.Popen[bytes], terminal: int | None
+    ) -> None:
+        self.channel = channel
+        self.process = process
+        self.terminal = terminal
+        self.input = terminal if process.stdin is None else process.stdin.fileno()
+        self.typed = bytearray()  # what its input has not taken yet
+        self.input_ends = False
+        if terminal is not None:
+            self.pipes = {terminal: STDOUT}
+        else:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            self.pipes = {process.stdout.fileno(): STDOUT, process.stderr.fileno(): STDERR}
+
+    def close_input(self) -> None:
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+            self.input = None
+
+    def close(self) -> None:
+        self.close_input()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+        if self.terminal is not None:
+            os.close(self.terminal)
+
+
+class Agent:
+    """Serves one host over one port, in one thread, for as long as the guest lives."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._unpacker = Unpacker()
+        self._commands: dict[int, _Command] = {}  # by channel
+        self._pipes: dict[int, _Command] = {}  # by file descriptor
+        self._full: dict[int, _Command] = {}  # by that of a standard input that takes no more now
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(port, selectors.EVENT_READ)
+        # A child's end must wake the loop even where a grandchild keeps its pipes open.
+        self._wakeup, write_end = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        # Commands inherit it, and whoever started the agent in the background may ignore it.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+
+    def serve(self) -> None:
+        with open("/proc/uptime") as file:  # noqa: PTH123 - pathlib's import costs a guest time
+            uptime_s = float(file.read().split()[0])
+        self._send(HELLO, 0, {"kernel": os.uname().release, "uptime_s": uptime_s})
+        while True:
+            for key, events in self._selector.select():
+                if key.fd == self._port:
+                    data = os.read(self._port, _READ_BYTES)
+                    if not data:
+                        return
+                    for kind, channel, payload in self._unpacker.feed(data):
+                        self._handle(kind, channel, payload)
+                elif key.fd == self._wakeup:
+                    os.read(self._wakeup, 4096)
+                elif key.fd in self._pipes:
+                    if events & selectors.EVENT_WRITE:
+                        self._type(self._pipes[key.fd])
+                    if events & selectors.EVENT_READ:
+                        self._pump(key.fd)
+                elif key.fd in self._full:
+                    self._type(self._full[key.fd])
+            self._reap()
+
+    def _handle(self, kind: int, channel: int, payload: bytes) -> None:
+        if kind == SPAWN:
+            self._spawn(channel, json.loads(payload))
+        elif kind == KILL and channel in self._commands:
+            os.killpg(self._commands[channel].process.pid, signal.SIGKILL)
+        elif kind == SIGNAL and channel in self._commands:
+            os.killpg(self._commands[channel].process.pid, json.loads(payload)["number"])
+        elif kind in (INPUT, END_INPUT) and channel in self._commands:
+            command = self._commands[channel]
+            command.typed += payload
+            command.input_ends |= kind == END_INPUT
+            self._type(command)
+        elif kind == RESIZE and channel in self._commands:
+            command = self._commands[channel]
+            if command.terminal is not None:
+                _resize(command.terminal, json.loads(payload))
+        elif kind == REFRESH:
+            with open("/proc/sys/vm/drop_caches", "w") as file:  # noqa: PTH123
+                file.write("3")
+        elif kind == PING:
+            self._send(PONG, channel)
+
+    def _spawn(self, channel: int, request: dict[str, Any]) -> None:
+        terminal = end = None
+        stdin = subprocess.PIPE if request.get("input") else subprocess.DEVNULL
+        if "terminal" in request:
+            terminal, end = os.openpty()
+            _resize(terminal, request["terminal"])
+        try:
+            process = subprocess.Popen(
+                request["argv"],
+                env=request["env"],
+                stdin=stdin if end is None else end,
+                stdout=subprocess.PIPE if end is None else end,
+                stderr=subprocess.PIPE if end is None else end,
+                cwd="/",
+                start_new_session=True,
+                preexec_fn=None if end is None else _take_terminal,
+            )
+        except (OSError, ValueError) as error:
+            if terminal is not None:
+                os.close(terminal)
+            self._send(EXIT, channel, {"error": f"{request['argv'][:1]} can't be run: {error}"})
+            return
+        finally:
+            if end is not None:
+                os.close(end)
+        command = self._commands[channel] = _Command(channel, process, terminal)
+        for pipe in command.pipes:
+            os.set_blocking(pipe, False)
+            self._pipes[pipe] = command
+            self._selector.register(pipe, selectors.EVENT_READ)
+        if process.stdin is not None:
+            os.set_blocking(process.stdin.fileno(), False)
+
+    def _pump(self, pipe: int) -> bool:
+        """Send what a pipe has now. False where it has no more."""
+        command = self._pipes[pipe]
+        try:
+            data = os.read(pipe, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:  # EIO: nobody has the terminal open any more
+            data = b""
+        if not data:
+            self._selector.unregister(pipe)
+            del self._pipes[pipe]
+            return False
+        self._write(pack(command.pipes[pipe], command.channel, data))
+        return True
+
+    def _type(self, command: _Command) -> None:
+        """Give a command's input what was sent for it, as much as it takes now."""
+        if command.input is None:
+            command.typed.clear()
+            return
+        sent = len(command.typed)
+        try:
+            del command.typed[: os.write(command.input, command.typed)]
+        except BlockingIOError:
+            pass
+        except OSError:  # nobody has it open any more
+            command.typed.clear()
+        if command.input == command.terminal:
+            if command.terminal in self._pipes:
+                waiting = selectors.EVENT_WRITE if command.typed else 0
+                self._selector.modify(command.terminal, selectors.EVENT_READ | waiting)
+            return
+        if sent > len(command.typed):
+            self._send(TAKEN, command.channel, {"bytes": sent - len(command.typed)})
+        if command.typed and command.input not in self._full:
+            self._full[command.input] = command
+            self._selector.register(command.input, selectors.EVENT_WRITE)
+        elif not command.typed:
+            self._forget_input(command)
+            if command.input_ends:
+                command.close_input()
+
+    def _forget_input(self, command: _Command) -> None:
+        if command.input is not None and command.input in self._full:
+            del self._full[command.input]
+            self._selector.unregister(command.input)
+
+    def _reap(self) -> None:
+        """Report the commands that have ended, and bury orphans: nobody else does in a guest."""
+        while True:
+            try:
+                # WNOWAIT: a command's status is its Popen's to collect
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            for command in self._commands.values():
+                if command.process.pid == ended.si_pid:
+                    self._finish(command)
+                    break
+            else:
+                os.waitpid(ended.si_pid, 0)
+
+    def _finish(self, command: _Command) -> None:
+        returncode = command.process.wait()
+        for pipe in command.pipes:  # all that it wrote is in the pipes by now
+            while pipe in self._pipes and self._pump(pipe):
+                pass
+            if self._pipes.pop(pipe, None):
+                self._selector.unregister(pipe)
+        self._forget_input(command)
+        command.close()
+        del self._commands[command.channel]
+        self._send(EXIT, command.channel, {"returncode": returncode})
+
+    def _send(self, kind: int, channel: int, document: object = None) -> None:
+        payload = b"" if document is None else json.dumps(document).encode()
+        self._write(pack(kind, channel, payload))
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._port, view) :]
+
+
+def _take_terminal() -> None:
+    """In the child: its terminal is the one that its session's signals come from."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    # Whoever started the agent in the background may ignore what its keys send.
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _resize(terminal: int, size: dict[str, int]) -> None:
+    import fcntl  # few guests ever have a terminal
+    import termios
+
+    lines = struct.pack("HHHH", size["rows"], size["columns"], 0, 0)
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, lines)
+
+
+def _open_port() -> int:
+    """The virtio-serial port that the host gave our name (there is no udev to link it)."""
+    folder = "/sys/class/virtio-ports"
+    for port in os.listdir(folder):  # noqa: PTH208
+        with open(f"{folder}/{port}/name") as file:  # noqa: PTH123
+            if file.read().strip() == PORT_NAME:
+                return os.open(f"/dev/{port}", os.O_RDWR | os.O_CLOEXEC)
+    sys.exit(f"no virtio-serial port is called {PORT_NAME}")
+
+
+def _main() -> None:
+    print("pmemlab: the agent is up", flush=True)  # on the console
+    # The boot was quiet, since a console costs time; from now on the kernel's notices count.
+    with open("/proc/sys/kernel/printk", "w") as file:  # noqa: PTH123
+        file.write("6")
+    Agent(_open_port()).serve()
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,226 @@
+"""How other processes run commands in a guest that `pmemlab machine serve` keeps.
+
+The serving process listens on a socket in the guest's state folder. What passes there are the
+agent's own frames: a client says SPAWN, KILL, SIGNAL, INPUT, END_INPUT and RESIZE, and hears
+STDOUT, STDERR, TAKEN and EXIT; and it may switch the guest's power, by POWER_CUT and POWER_ON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from pmemlab.errors import LabError, MachineDiedError
+from pmemlab.machines.guest import agent
+from pmemlab.machines.guest.link import Command, Link
+
+__all__ = ["ControlServer", "attach", "connect", "switch_power"]
+
+_SOCKET = "control.sock"
+
+
+class ServedGuest(Protocol):
+    """Whatever starts commands in a guest, and switches its power."""
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        terminal: Mapping[str, int] | None = None,
+        takes_input: bool = False,
+    ) -> Command: ...
+
+    def power_cut(self) -> None: ...
+
+    def power_on(self) -> None: ...
+
+
+@contextmanager
+def attach(state: Path) -> Iterator[Link]:
+    """A link to the guest that is served with this state folder. Raises `LabError`."""
+
+    def died(how: str) -> LabError:
+        return MachineDiedError(f"the machine of {state} {how}")
+
+    link = Link(connect(state), died)
+    try:
+        yield link
+    finally:
+        link.close()
+
+
+def connect(state: Path) -> socket.socket:
+    """The socket of the guest that is served with this state folder. Raises `LabError`."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        with _short_path(state) as path:
+            connection.connect(path)
+    except OSError as error:
+        connection.close()
+        raise LabError(
+            f"state folder {state}: no machine is served there ({error.strerror}); "
+            f"`pmemlab machine serve TOPOLOGY --state-dir {state}` starts one"
+        ) from error
+    return connection
+
+
+def switch_power(state: Path, *, on: bool) -> None:
+    """Cut the power of the guest that is served with this state folder, or boot it again.
+
+    Raises `LabError` where that fails.
+    """
+    with attach(state) as link:
+        link.switch_power(agent.POWER_ON if on else agent.POWER_CUT)
+
+
+class ControlServer:
+    """Serves clients from threads of its own while it is entered."""
+
+    def __init__(self, state: Path, guest: ServedGuest) -> None:
+        self._state = state
+        self._guest = guest
+        self._listener = socket.socket(socket.AF_UNIX)
+
+    def __enter__(self) -> ControlServer:
+        with _short_path(self._state) as path:
+            Path(path).unlink(missing_ok=True)  # of one that was killed; the folder is ours now
+            self._listener.bind(path)
+        self._listener.listen(64)
+        threading.Thread(target=self._accept, name="control", daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listener.close()
+        (self._state / _SOCKET).unlink(missing_ok=True)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            client = _Client(connection, self._guest)
+            threading.Thread(target=client.serve, name="control client", daemon=True).start()
+
+
+class _Client:
+    """One connection. `_lock` guards sending and `_commands`."""
+
+    def __init__(self, connection: socket.socket, guest: ServedGuest) -> None:
+        self._socket = connection
+        self._guest = guest
+        self._lock = threading.Lock()
+        self._commands: dict[int, Command] = {}  # by the client's channel
+
+    def serve(self) -> None:
+        """Until the client hangs up; then what it started is killed."""
+        unpacker = agent.Unpacker()
+        with self._socket:
+            while True:
+                try:
+                    data = self._socket.recv(1 << 16)
+                except OSError:
+                    data = b""
+                if not data:
+                    break
+                for kind, channel, payload in unpacker.feed(data):
+                    self._handle(kind, channel, payload)
+            with self._lock:
+                commands = list(self._commands.values())
+            for command in commands:
+                with suppress(LabError):
+                    command.kill()
+
+    def _handle(self, kind: int, channel: int, payload: bytes) -> None:
+        if kind == agent.PING:
+            self._send(agent.PONG, channel)
+        elif kind == agent.SPAWN:
+            request = json.loads(payload)
+            try:
+                command = self._guest.spawn(
+                    request["argv"], request["env"], request.get("terminal"), request["input"]
+                )
+            except LabError as error:
+                self._send_end(channel, {"error": str(error)})
+                return
+            with self._lock:
+                self._commands[channel] = command
+            pump = threading.Thread(target=self._pump, args=(channel, command), daemon=True)
+            pump.start()
+        elif kind in (agent.POWER_CUT, agent.POWER_ON):
+            switch = self._guest.power_cut if kind == agent.POWER_CUT else self._guest.power_on
+            # A boot takes long, and the client's pings want an answer meanwhile.
+            threading.Thread(target=self._switch, args=(channel, switch), daemon=True).start()
+        elif kind in (agent.KILL, agent.SIGNAL, agent.INPUT, agent.END_INPUT, agent.RESIZE):
+            with self._lock:
+                running = self._commands.get(channel)
+            if running is not None:
+                with suppress(LabError):
+                    _pass_on(running, kind, payload)
+
+    def _switch(self, channel: int, switch: Callable[[], None]) -> None:
+        try:
+            switch()
+        except LabError as error:
+            self._send_end(channel, {"error": str(error)})
+        else:
+            self._send_end(channel, {"returncode": 0})
+
+    def _pump(self, channel: int, command: Command) -> None:
+        def taken(count: int) -> None:
+            self._send(agent.TAKEN, channel, json.dumps({"bytes": count}).encode())
+
+        command.on_taken = taken
+        try:
+            for stream, data in command.output():
+                self._send(stream, channel, data)
+        except LabError as error:
+            self._send_end(channel, {"error": str(error)})
+        else:
+            self._send_end(channel, {"returncode": command.returncode})
+        with self._lock:
+            del self._commands[channel]
+
+    def _send_end(self, channel: int, document: Mapping[str, object]) -> None:
+        self._send(agent.EXIT, channel, json.dumps(document).encode())
+
+    def _send(self, kind: int, channel: int, payload: bytes = b"") -> None:
+        with self._lock, suppress(OSError):  # a client that has gone needs nothing any more
+            self._socket.sendall(agent.pack(kind, channel, payload))
+
+
+def _pass_on(command: Command, kind: int, payload: bytes) -> None:
+    if kind == agent.KILL:
+        command.kill()
+    elif kind == agent.SIGNAL:
+        command.signal(json.loads(payload)["number"])
+    elif kind == agent.INPUT:
+        command.type(payload)
+    elif kind == agent.END_INPUT:
+        command.end_input()
+    else:
+        command.resize(json.loads(payload))
+
+
+@contextmanager
+def _short_path(state: Path) -> Iterator[str]:
+    """The socket's path, short enough for any folder: a socket's may have 107 bytes."""
+    folder = os.open(state, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{_SOCKET}"
+    finally:
+        os.close(folder)

@@ -1,0 +1,46 @@
+"""What the cxl program lists: memory devices behind CXL, and regions made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pmemlab.machines.guest.reading import attempt, document_of, text_of
+
+__all__ = ["read_cxl_memdevs", "read_cxl_regions"]
+
+_DEVICES = Path("/sys/bus/cxl/devices")
+
+
+def read_cxl_memdevs() -> list[dict[str, object]]:
+    """By name; empty where the kernel knows of none, and no program is asked then."""
+    if not any(_DEVICES.glob("mem*")):
+        return []
+    listed: list[dict[str, Any]] = document_of(["cxl", "list", "--memdevs"])
+    return [
+        {
+            "name": memdev["memdev"],
+            "ram_bytes": memdev.get("ram_size", 0),
+            "pmem_bytes": memdev.get("pmem_size", 0),
+        }
+        for memdev in sorted(listed, key=lambda memdev: str(memdev["memdev"]))
+    ]
+
+
+def read_cxl_regions() -> list[dict[str, object]]:
+    """By name; empty where there are none."""
+    if not any(_DEVICES.glob("region*")):
+        return []
+    listed: list[dict[str, Any]] = document_of(["cxl", "list", "--regions", "--targets"])
+    return [_region(region) for region in sorted(listed, key=lambda one: str(one["region"]))]
+
+
+def _region(region: dict[str, Any]) -> dict[str, object]:
+    folder = _DEVICES / region["region"]
+    return {
+        "name": region["region"],
+        "mode": attempt(lambda: text_of(folder / "mode")),
+        "bytes": region["size"],
+        "decode_state": region["decode_state"],
+        "memdevs": sorted(target["memdev"] for target in region.get("mappings", [])),
+    }

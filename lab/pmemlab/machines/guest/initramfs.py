@@ -1,0 +1,108 @@
+"""The guests' initramfs: busybox, the kernel's modules and one script."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+
+from pmemlab.errors import MissingRequirementError
+from pmemlab.machines.guest.cache import build_once, cache_folder
+from pmemlab.machines.guest.kernel import Kernel
+
+__all__ = ["Entries", "find_busybox", "get_initramfs", "write_cpio"]
+
+Entries = dict[str, tuple[int, bytes]]
+"""Name -> (mode with its file type, content), folders before what is in them."""
+
+_SYSTEM_PATH = "/usr/bin:/bin"
+_FOLDERS = ("bin", "dev", "proc", "sys", "lower", "overlay", "root")
+_UNUSED_FOR_S = 7 * 24 * 3600.0
+
+
+def get_initramfs(
+    kernel: Kernel,
+    added: Entries | None = None,
+    init: bytes | None = None,
+    label: str = "guest",
+) -> Path:
+    """An initramfs for this kernel, from the cache or built now.
+
+    added: further files for it.
+    init: the script that is run first. Default: the one that starts a guest's agent.
+    Raises `MissingRequirementError` where there is no static busybox.
+    """
+    busybox = find_busybox().read_bytes()
+    script = init or (Path(__file__).parent / "init").read_bytes()
+    made_of = script + busybox + str(kernel.folder).encode() + repr(added).encode()
+    path = cache_folder() / f"initramfs-{label}-{sha256(made_of).hexdigest()[:16]}.cpio"
+    if path.is_file():
+        _note_use(path)
+        return path
+    entries = dict.fromkeys(_FOLDERS, (stat.S_IFDIR | 0o755, b""))
+    entries["bin/busybox"] = (stat.S_IFREG | 0o755, busybox)
+    entries["init"] = (stat.S_IFREG | 0o755, script)
+    tree = kernel.folder / "lib"
+    for file in sorted([tree, *tree.rglob("*")]):
+        name = file.relative_to(kernel.folder).as_posix()
+        entries[name] = (
+            (stat.S_IFDIR | 0o755, b"")
+            if file.is_dir()
+            else (stat.S_IFREG | 0o644, file.read_bytes())
+        )
+    order = "".join(f"/{module.relative_to(kernel.folder)}\n" for module in kernel.modules)
+    entries["load-order"] = (stat.S_IFREG | 0o644, order.encode())
+    entries |= added or {}
+    with build_once() as scratch:
+        _remove_unused()
+        write_cpio(scratch / "initramfs", entries)
+        (scratch / "initramfs").rename(path)
+    return path
+
+
+def _note_use(path: Path) -> None:
+    os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+
+
+def _remove_unused() -> None:
+    """A computer's upgrades make new ones; the old would stay for good."""
+    for path in cache_folder().glob("initramfs-*.cpio"):
+        if time.time() - path.stat().st_atime > _UNUSED_FOR_S:
+            path.unlink(missing_ok=True)
+
+
+def write_cpio(path: Path, entries: Mapping[str, tuple[int, bytes]]) -> None:
+    """Write a cpio archive in the "newc" format (linux: driver-api/early-userspace).
+
+    entries: see `Entries`; the content of a symbolic link is its target.
+    Not compressed: unpacking takes a guest longer than reading.
+    """
+    with path.open("wb") as archive:
+        for inode, (name, (mode, content)) in enumerate(
+            [*entries.items(), ("TRAILER!!!", (0, b""))]
+        ):
+            encoded = name.encode() + b"\0"
+            links = 2 if stat.S_ISDIR(mode) else 1
+            fields = (inode, mode, 0, 0, links, 0, len(content), 0, 0, 0, 0, len(encoded), 0)
+            archive.write(b"070701" + b"".join(b"%08X" % field for field in fields))
+            for block, offset in ((encoded, 110), (content, 0)):
+                archive.write(block)
+                archive.write(b"\0" * (-(offset + len(block)) % 4))
+
+
+def find_busybox() -> Path:
+    """A static busybox. Raises `MissingRequirementError`."""
+    remedy = "apt-get install busybox-static"
+    found = shutil.which("busybox", path=f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}")
+    if found is None:
+        raise MissingRequirementError("busybox, for the guests' initramfs", remedy)
+    with Path(found).open("rb") as file:
+        # A static ELF file has no interpreter (program header type PT_INTERP).
+        header = file.read(4096)
+    if b"/ld-" in header:
+        raise MissingRequirementError(f"a static busybox; {found} is dynamic", remedy)
+    return Path(found)

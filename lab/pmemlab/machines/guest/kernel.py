@@ -1,0 +1,395 @@
+"""The guests' kernel: found in /boot or fetched from the distribution, never installed.
+
+Only what the guests need is kept: the uncompressed kernel (a guest without KVM takes seconds to
+unpack one) and the closure of the modules it loads.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from pmemlab.errors import LabError, MissingRequirementError
+from pmemlab.machines.guest.cache import build_once, cache_folder
+
+__all__ = ["Kernel", "cached_kernel", "get_kernel", "kernel_release", "kernel_source"]
+
+# Every guest loads these, in the order in which they are wanted; their dependencies come before
+# them.
+_MODULES = [
+    *("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"),
+    *("libnvdimm", "nd_e820", "nfit", "nd_pmem", "dax_pmem", "device_dax", "kmem"),
+    "ext4",
+    "nvme",
+]
+# Kept for the topologies that load them by modprobe, as far as a kernel has them. Each costs time,
+# so no other guest loads them.
+_MORE_MODULES = [
+    *("ahci", "sd_mod", "dm_mod"),
+    *("cxl_acpi", "cxl_port", "cxl_pci", "cxl_mem", "cxl_pmem", "dax_cxl"),
+]
+# The crypto API asks for an algorithm by name, and in an initramfs nobody answers. Modules that do
+# so say what they want first (softdep); these are the ones that have it, any one will do.
+_ALGORITHMS = {"crc32c": ("crc32c_generic", "crc32c_cryptoapi")}
+# Faster ones of the same, in the kernels that have them as modules (up to 6.13).
+_OPTIONAL_MODULES = ["crc32c_intel"]
+_METAPACKAGES = ("linux-image-amd64", "linux-image-generic")
+_ROOT = Path("/")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """release: as `uname -r` says. image: ELF, uncompressed. modules: files in loading order."""
+
+    release: str
+    image: Path
+    folder: Path
+
+    @property
+    def modules(self) -> list[Path]:
+        names = (self.folder / "load-order").read_text().split()
+        return [self.folder / "lib/modules" / self.release / name for name in names]
+
+
+def cached_kernel() -> Kernel | None:
+    """The kernel that is in the cache already."""
+    prefix = _cache_prefix()
+    entries = sorted(cache_folder().glob(f"{prefix}*"), key=lambda entry: entry.stat().st_mtime)
+    if not entries:
+        return None
+    folder = entries[-1]
+    return Kernel(folder.name.removeprefix(prefix), folder / "vmlinux", folder)
+
+
+def _cache_prefix() -> str:
+    """Of the entries' names. A kernel is as good as its modules: another list, another entry."""
+    modules = [*_MODULES, *_MORE_MODULES, *_OPTIONAL_MODULES]
+    folder = _own_folder()
+    if folder:
+        modules.append(str(folder.absolute()))
+    return f"kernel-{sha256(' '.join(modules).encode()).hexdigest()[:8]}-"
+
+
+def _own_folder() -> Path | None:
+    """The folder that the user wants kernels to be taken from."""
+    name = os.environ.get("PMEMLAB_KERNEL")
+    return Path(name) if name else None
+
+
+def kernel_source() -> str:
+    """Where `get_kernel` would take the kernel from, in words. Raises as it does."""
+    kernel = cached_kernel()
+    if kernel:
+        return f"kernel {kernel.release} from {cache_folder()}"
+    release, why = _find_release(_own_folder() or _ROOT)
+    if release:
+        return f"kernel {release} from {_images(_own_folder() or _ROOT)[release].parent}"
+    if _own_folder():
+        raise _no_own_kernel(why)
+    return f"kernel from the package {_package_names(why)[0]}, fetched at the first start"
+
+
+def kernel_release() -> str:
+    """Release of the kernel that `get_kernel` would get, without getting it. Raises as it does."""
+    kernel = cached_kernel()
+    if kernel:
+        return kernel.release
+    release, why = _find_release(_own_folder() or _ROOT)
+    if release:
+        return release
+    if _own_folder():
+        raise _no_own_kernel(why)
+    return re.sub(r"^[^0-9]*", "", _package_names(why)[0])
+
+
+def get_kernel() -> Kernel:
+    """The guests' kernel: from the cache, else /boot, else the distribution's package; where
+    $PMEMLAB_KERNEL is set, from the cache, else that folder.
+
+    Raises `MissingRequirementError` where there is none to be had, and names the modules that
+    those that were found lack.
+    """
+    kernel = cached_kernel()
+    if kernel:
+        return kernel
+    with build_once() as scratch:
+        kernel = cached_kernel()  # whoever held the lock before may have built it
+        if kernel:
+            return kernel
+        root = _own_folder() or _ROOT
+        release, why = _find_release(root)
+        if release:
+            return _publish(root, release, scratch)
+        if _own_folder():
+            raise _no_own_kernel(why)
+        names = _package_names(why)
+        root = _fetch_packages(names, scratch)
+        release, why = _find_release(root)
+        if release:
+            return _publish(root, release, scratch)
+    raise LabError(f"no guest can start on the kernel of {' '.join(names)}: {'; '.join(why)}")
+
+
+def _no_own_kernel(why: list[str]) -> MissingRequirementError:
+    return MissingRequirementError(
+        f"a Linux kernel for the guests in PMEMLAB_KERNEL={_own_folder()} "
+        f"({'; '.join(why) or 'it has neither boot/vmlinuz-* nor usr/lib/modules/*/vmlinuz'})",
+        "unpack a kernel's packages there (dpkg -x FILE.deb FOLDER), or unset PMEMLAB_KERNEL",
+    )
+
+
+def _find_release(root: Path) -> tuple[str | None, list[str]]:
+    """The newest release whose image is readable and whose modules are all there, and why none of
+    the newer ones is it.
+    """
+    why = []
+    images = _images(root)
+    for release in sorted(images, key=_numbers, reverse=True):
+        image, tree = images[release], _module_tree(root, release)
+        if not os.access(image, os.R_OK):
+            why.append(f"{image} may not be read")
+        elif not (tree / "modules.builtin").is_file():
+            why.append(f"{release} has no modules in {tree}")
+        else:
+            try:
+                _load_order(tree)
+            except _ModuleMissingError as error:
+                why.append(f"{release} lacks the module {error}")
+            else:
+                return release, why
+    return None, why
+
+
+def _images(root: Path) -> dict[str, Path]:
+    """Kernels by their release: in /boot, or beside their modules as newer packages have them."""
+    beside = {path.parent.name: path for path in root.glob("usr/lib/modules/*/vmlinuz")}
+    in_boot = {
+        path.name.removeprefix("vmlinuz-"): path for path in (root / "boot").glob("vmlinuz-*")
+    }
+    return beside | in_boot
+
+
+def _module_tree(root: Path, release: str) -> Path:
+    """Packages that are only unpacked lack the link from /lib to /usr/lib."""
+    trees = [root / folder / "lib/modules" / release for folder in (".", "usr")]
+    return trees[0] if trees[0].is_dir() else trees[1]
+
+
+def _numbers(name: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", name)]
+
+
+def _module_files(tree: Path) -> dict[str, Path]:
+    files = (path for path in tree.rglob("*.ko*") if path.suffix in _READERS)
+    return {path.name.split(".")[0].replace("-", "_"): path for path in files}
+
+
+def _unpack_zstd(packed: bytes) -> bytes:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+
+        try:
+            return zstd.decompress(packed)
+        except zstd.ZstdError as error:
+            raise OSError(str(error)) from error
+    program = shutil.which("zstd")
+    if program is None:
+        raise MissingRequirementError(
+            "zstd, to unpack the kernel's modules (*.ko.zst)", "apt-get install zstd"
+        )
+    return subprocess.run([program, "-dc"], input=packed, check=True, capture_output=True).stdout
+
+
+_READERS: dict[str, Callable[[bytes], bytes]] = {
+    ".ko": bytes,
+    ".gz": gzip.decompress,
+    ".xz": lzma.decompress,
+    ".zst": _unpack_zstd,
+}
+
+
+def _read_module(path: Path) -> bytes:
+    try:
+        return _READERS[path.suffix](path.read_bytes())
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, subprocess.CalledProcessError) as error:
+        raise LabError(f"the kernel module {path} can't be unpacked: {error}") from error
+
+
+class _ModuleMissingError(LookupError):
+    """Its text is the module's name, with who wants it."""
+
+
+@dataclass(frozen=True)
+class _LoadOrder:
+    """Modules by name, dependencies first. at_boot: those that every guest loads."""
+
+    files: dict[str, Path]
+    at_boot: list[str]
+
+
+def _load_order(tree: Path) -> _LoadOrder:
+    """Raises `_ModuleMissingError`."""
+    builtin = {
+        line.rsplit("/", 1)[-1].strip().removesuffix(".ko").replace("-", "_")
+        for line in (tree / "modules.builtin").read_text().splitlines()
+    }
+    files = _module_files(tree)
+    order: dict[str, Path] = {}
+
+    def add(name: str, wanted_by: str = "") -> None:
+        if name in order or name in builtin:
+            return
+        if name not in files:
+            raise _ModuleMissingError(f"{name}, which {wanted_by} needs" if wanted_by else name)
+        module = _read_module(files[name])
+        # modinfo's own "depends=", which is what depmod would compute
+        for dependency in _modinfo(module, b"depends").replace(",", " ").split():
+            add(dependency.replace("-", "_"), name)
+        for algorithm in _modinfo(module, b"softdep").split():
+            # "pre: crc32c" of old kernels, "pre: crypto-crc32c" of newer ones
+            having = _ALGORITHMS.get(algorithm.removeprefix("crypto-"))
+            if having:
+                known = [one for one in having if one in files or one in builtin]
+                add((known or having)[0], name)
+        order[name] = files[name]
+
+    def add_those_there_are(modules: Sequence[str]) -> None:
+        for module in modules:
+            if module in files:
+                add(module)
+
+    add_those_there_are(_OPTIONAL_MODULES)
+    for module in _MODULES:
+        add(module)
+    at_boot = [*order]
+    add_those_there_are(_MORE_MODULES)
+    return _LoadOrder(order, at_boot)
+
+
+def _modinfo(module: bytes, key: bytes) -> str:
+    """All values of a key, with blanks between them."""
+    values = re.findall(rb"(?<=\x00)" + key + rb"=([^\x00]*)", module)
+    return b" ".join(values).decode()
+
+
+def _uncompressed(image: bytes) -> bytes | None:
+    """The ELF kernel within a bzImage; None where nothing here unpacks it.
+
+    The image's header says where the packed kernel is (linux: arch/x86/boot.rst).
+    """
+    if image[0x202:0x206] != b"HdrS" or len(image) < 0x250:
+        return None
+    start = (image[0x1F1] + 1) * 512 + int.from_bytes(image[0x248:0x24C], "little")
+    packed = image[start : start + int.from_bytes(image[0x24C:0x250], "little")]
+    try:
+        if packed.startswith(b"\xfd7zXZ\x00"):
+            kernel = lzma.LZMADecompressor(lzma.FORMAT_XZ).decompress(packed)
+        elif packed.startswith(b"\x28\xb5\x2f\xfd"):
+            kernel = _unpack_zstd(packed[:-4])  # what follows is its size
+        else:
+            return None
+    except (lzma.LZMAError, OSError, subprocess.CalledProcessError, MissingRequirementError):
+        return None
+    return kernel if kernel.startswith(b"\x7fELF") else None
+
+
+def _publish(root: Path, release: str, scratch: Path) -> Kernel:
+    """Make a cache entry of a kernel and the modules it needs."""
+    tree = _module_tree(root, release)
+    entry = scratch / "entry"
+    target = entry / "lib/modules" / release
+    target.mkdir(parents=True)
+    order = _load_order(tree)
+    (target / "kernel").mkdir()
+    for name, path in order.files.items():
+        (target / "kernel" / f"{name}.ko").write_bytes(_read_module(path))
+    names = [f"kernel/{name}.ko" for name in order.files]
+    for path in tree.glob("modules.builtin*"):
+        if not path.name.endswith(".bin"):
+            shutil.copy(path, target)
+    (target / "modules.order").write_text("".join(f"{name}\n" for name in names))
+    _depmod(entry, release, scratch)
+    bzimage = _images(root)[release].read_bytes()
+    # QEMU boots either; unpacking here spares every guest the seconds.
+    (entry / "vmlinux").write_bytes(_uncompressed(bzimage) or bzimage)
+    (entry / "load-order").write_text("\n".join(f"kernel/{name}.ko" for name in order.at_boot))
+    entry.rename(cache_folder() / f"{_cache_prefix()}{release}")
+    kernel = cached_kernel()
+    assert kernel is not None
+    return kernel
+
+
+def _depmod(entry: Path, release: str, scratch: Path) -> None:
+    """Index the modules: daxctl looks up its driver by libkmod's index."""
+    command = shutil.which("depmod", path=os.environ.get("PATH", "") + ":/sbin:/usr/sbin")
+    argv = [command] if command else None
+    if argv is None:
+        root = _fetch_packages(["kmod"], scratch)
+        (scratch / "depmod").symlink_to(next(root.glob("**/bin/kmod")))
+        argv = [str(scratch / "depmod")]
+    done = subprocess.run(
+        [*argv, "-b", str(entry), release], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise LabError(f"depmod failed for kernel {release}: {done.stderr.strip()}")
+
+
+def _package_names(why: list[str]) -> list[str]:
+    """The packages that hold the distribution's kernel and its modules.
+
+    why: what is wrong with the kernels in /boot.
+    """
+    if not shutil.which("apt-cache") or not shutil.which("apt-get"):
+        found = f"/boot has none to use ({'; '.join(why)})" if why else "/boot has none"
+        raise MissingRequirementError(
+            f"a Linux kernel for the guests: {found}, and no apt is here to fetch one",
+            "run on Debian or Ubuntu, or install a kernel with its modules in /boot",
+        )
+    listing = subprocess.run(
+        ["apt-cache", "depends", "--recurse", "--no-recommends", "--no-suggests",
+         "--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances", "--no-pre-depends",
+         "--important", *_METAPACKAGES],
+        capture_output=True, text=True, check=False,
+    ).stdout  # fmt: skip
+    pattern = r"^(linux-(?:image|base|binary|modules|modules-extra)-\d[^\s<>]*)$"
+    names = sorted(set(re.findall(pattern, listing, re.MULTILINE)))
+    if not names:
+        raise MissingRequirementError(
+            f"a Linux kernel for the guests: apt knows no {' or '.join(_METAPACKAGES)}",
+            "apt-get update",
+        )
+    return names
+
+
+def _fetch_packages(names: list[str], scratch: Path) -> Path:
+    """Download packages and unpack them in a folder of their own; nothing is installed."""
+    folder = scratch / "packages"
+    root = folder / "root"
+    root.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", *names],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise MissingRequirementError(
+            f"the packages {' '.join(names)} can't be fetched ({done.stderr.strip()[-300:]})",
+            "apt-get update, with the network up; or install a kernel in /boot",
+        )
+    for package in folder.glob("*.deb"):
+        subprocess.run(["dpkg", "-x", package, root], check=True)
+        package.unlink()
+    return root
+
+
+if __name__ == "__main__":  # fills the cache ahead of the first guest: `python -m …guest.kernel`
+    print(get_kernel().image, file=sys.stdout)

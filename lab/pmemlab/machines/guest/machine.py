@@ -1,0 +1,354 @@
+"""The `guest` machine: a QEMU guest with a real Linux kernel and this computer's programs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from pmemlab.errors import (
+    LabError,
+    MachineDiedError,
+    Mismatch,
+    MissingRequirementError,
+    ProvisionError,
+)
+from pmemlab.machines.facts import read_facts
+from pmemlab.machines.guest.accelerator import choose_accelerator
+from pmemlab.machines.guest.boot import Boot
+from pmemlab.machines.guest.host_files import HostFiles, package_folders
+from pmemlab.machines.guest.initramfs import find_busybox, get_initramfs
+from pmemlab.machines.guest.kernel import get_kernel, kernel_release, kernel_source
+from pmemlab.machines.guest.link import Command, Link
+from pmemlab.machines.guest.options import RESULTS, RESULTS_TAG, GuestOptions
+from pmemlab.machines.guest.qemu import command_line, find_qemu, find_setpriv
+from pmemlab.machines.guest.requirements import unmet_requirements
+from pmemlab.machines.guest.sandbox import sandbox_arguments
+from pmemlab.machines.guest.shares import foreign_site_folders, guest_root, shared_folders
+from pmemlab.machines.lines import OnLine
+from pmemlab.machines.protocol import Accelerator, Result
+from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_disk, missing_memory
+from pmemlab.machines.state_folder import StateFolder
+from pmemlab.machines.uptime import POWER_CUT, STOPPED
+from pmemlab.proof import Proof, mismatches, prove
+from pmemlab.topology import Topology
+
+__all__ = ["PROGRAM_PATH", "GuestMachine", "agent_command", "open_guest_machine", "requirements"]
+
+# Generous: seven guests that start at once without KVM share the host's cores.
+_BOOT_LIMIT_S = 180.0
+_PROVISION_LIMIT_S = 180.0
+_AGENT = Path(__file__).with_name("agent.py")
+# Programs of the topologies' provisioning and of `pmemlab machine show`, with their packages. A
+# guest's programs are this computer's, so they must be here.
+_PROGRAMS = {
+    "ndctl": "ndctl",
+    "daxctl": "daxctl",
+    "numactl": "numactl",
+    "mkfs.ext4": "e2fsprogs",
+    "dmsetup": "dmsetup",
+}
+PROGRAM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def requirements(topology: Topology) -> list[MissingRequirementError]:
+    """What this computer lacks for a guest of this topology. Downloads and starts nothing."""
+    missing = []
+    for check in (find_qemu, find_setpriv, find_busybox, kernel_source):
+        try:
+            check()
+        except MissingRequirementError as error:
+            missing.append(error)
+    for program, package in _PROGRAMS.items():
+        if not shutil.which(program, path=PROGRAM_PATH):
+            missing.append(MissingRequirementError(program, f"apt-get install {package}"))
+    if not missing:  # else neither is there to be too old
+        missing += unmet_requirements(topology, find_qemu(), kernel_release())
+    missing += missing_memory(topology.memory_bytes + EMULATOR_BYTES, topology.name)
+    missing += missing_disk(media_bytes(topology), f"the media of {topology.name}")
+    return missing
+
+
+def open_guest_machine(
+    topology: Topology,
+    state: Path | None = None,
+    on_step: Callable[[str], None] = lambda _: None,
+    options: GuestOptions = GuestOptions(),  # noqa: B008 - it is frozen
+) -> GuestMachine:
+    """Boot a guest, provision it and prove it.
+
+    state: an existing folder for its backing files and its console's log; what is put there is
+        removed by `stop`. Default: a temporary folder of its own.
+    on_step: told what is being done, for progress displays.
+    options: what the user wants otherwise than the topology has it.
+
+    Raises `MissingRequirementError`, `MachineDiedError`, `ProvisionError` or `ProofError`.
+    """
+    machine = GuestMachine(topology, state, options)
+    try:
+        machine.start(on_step)
+    except BaseException:
+        machine.stop()
+        raise
+    return machine
+
+
+def agent_command(python: str) -> list[str]:
+    """The guest's first process."""
+    # -S -E: nothing of site-packages, nothing of the environment
+    return [python, "-S", "-E", str(_AGENT)]
+
+
+class GuestMachine:
+    """A guest. `open_guest_machine` makes one that is started and proved.
+
+    unproved: the facts that differ from what the topology demands. Only a guest with QEMU arguments
+        of the user's may have some.
+
+    `_powered` guards `_boot` and `_stopped`, and tells of a new boot.
+    """
+
+    kind: Literal["guest"] = "guest"
+
+    def __init__(
+        self,
+        topology: Topology,
+        state: Path | None = None,
+        options: GuestOptions = GuestOptions(),  # noqa: B008 - it is frozen
+    ) -> None:
+        self._results = options.results_share()
+        self._qemu_arguments = options.qemu_arguments
+        self.topology = topology = options.applied_to(topology)
+        self.accelerator: Accelerator = "tcg"
+        self.python = sys.executable
+        self._state = StateFolder(state, False) if state else StateFolder.temporary()
+        self._qemu_argv: Callable[[str], Sequence[str]] | None = None
+        self._powered = threading.Condition()
+        self._boot: Boot | None = None
+        self._stopped = False
+        self._proof: Proof | None = None
+        self.unproved: list[Mismatch] = []
+        self._host_files = HostFiles(package_folders())
+
+    @property
+    def proof(self) -> Proof:
+        assert self._proof is not None, "the machine is not started"
+        return self._proof
+
+    @property
+    def pid(self) -> int:
+        """QEMU's process id; of its last boot."""
+        return self._last_boot().pid
+
+    @property
+    def link(self) -> Link:
+        """The way to its agent. Raises `MachineDiedError` where it was stopped or cut."""
+        return self._last_boot().link
+
+    def start(self, on_step: Callable[[str], None]) -> None:
+        """Boot on new media, provision, prove."""
+        qemu = find_qemu()
+        on_step("looking for a kernel")
+        kernel = get_kernel()
+        for missing in unmet_requirements(self.topology, qemu, kernel.release):
+            raise missing
+        shares = shared_folders()
+        initramfs = get_initramfs(kernel, guest_root(shares))
+        on_step("choosing KVM or TCG")
+        self.accelerator = choose_accelerator(kernel, qemu)
+        further = [*sandbox_arguments(qemu), *self._qemu_arguments]
+
+        def qemu_argv(port: str) -> Sequence[str]:
+            return command_line(
+                self.topology,
+                kernel,
+                initramfs,
+                self.accelerator,
+                self._state.path,
+                agent_command(self.python),
+                port,
+                shares=[*shares, *([self._results] if self._results else [])],
+                further=further,
+            )
+
+        self._qemu_argv = qemu_argv
+        self._make_backing_files()
+        self._power_on(on_step, new_media=True)
+
+    def power_on(self, on_step: Callable[[str], None] = lambda _: None) -> None:
+        """See `Machine.power_on`. on_step: as `open_guest_machine` has it."""
+        if not self._last_boot().uptime.how_it_ended:
+            raise LabError(f"guest {self.topology.name} has power; cut it first")
+        self._power_on(on_step, new_media=not self.topology.keeps_media)
+
+    def _power_on(self, on_step: Callable[[str], None], *, new_media: bool) -> None:
+        boot = None
+        try:
+            seconds: dict[str, float] = {}
+            started = time.monotonic()
+            on_step(f"booting on {self.accelerator.upper()}")
+            boot = self._new_boot()
+            boot.link.wait_hello(_BOOT_LIMIT_S)
+            seconds["boot"] = time.monotonic() - started
+
+            started = time.monotonic()
+            self._provision(on_step, new_media=new_media)
+            seconds["provision"] = time.monotonic() - started
+
+            started = time.monotonic()
+            on_step("proving it")
+            facts = read_facts(self)
+            proved = self._prove(facts)
+            seconds["proof"] = time.monotonic() - started
+        except BaseException as error:
+            if boot is not None:
+                boot.end(f"did not come up: {error}")
+            raise
+        rounded = {step: round(value, 2) for step, value in seconds.items()}
+        self._proof = Proof(self.topology.name, self.accelerator, facts, proved, rounded)
+
+    def _new_boot(self) -> Boot:
+        assert self._qemu_argv is not None, "the machine is not started"
+        with self._powered:
+            if self._stopped:
+                raise MachineDiedError(f"guest {self.topology.name} {STOPPED}")
+            self._boot = Boot(self.topology.name, self._qemu_argv, self._state.path)
+            self._powered.notify_all()
+            return self._boot
+
+    def _last_boot(self) -> Boot:
+        with self._powered:
+            assert self._boot is not None, "the machine is not started"
+            return self._boot
+
+    def _provision(self, on_step: Callable[[str], None], *, new_media: bool) -> None:
+        if self._results:
+            self._mount_results()
+        for command in self.topology.provision_commands(new_media=new_media):
+            on_step(command)
+            done = self.run(["/bin/sh", "-ec", command], timeout=_PROVISION_LIMIT_S)
+            if done.returncode:
+                output = f"{done.stdout}\n{done.stderr}".strip()
+                raise ProvisionError(
+                    f"guest {self.topology.name}: {command!r} ended with status "
+                    f"{done.returncode}: {output}"
+                )
+
+    def _mount_results(self) -> None:
+        options = "trans=virtio,version=9p2000.L,cache=mmap,msize=512000"
+        mount = f"mkdir -p {RESULTS} && mount -t 9p -o {options} {RESULTS_TAG} {RESULTS}"
+        done = self.run(["/bin/sh", "-ec", mount], timeout=_PROVISION_LIMIT_S)
+        if done.returncode:
+            raise LabError(f"guest {self.topology.name}: {RESULTS} can't be mounted: {done.stderr}")
+
+    def run(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        on_line: OnLine | None = None,
+    ) -> Result:
+        link = self._refreshed_link(argv)
+        return link.run(argv, self._environment(env or {}), timeout, on_line)
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        terminal: Mapping[str, int] | None = None,
+        takes_input: bool = False,
+    ) -> Command:
+        """Start a command, whose output then comes as a stream; else as `run`.
+
+        terminal, takes_input: as `Link.spawn` has them.
+        """
+        link = self._refreshed_link(argv)
+        return link.spawn(argv, self._environment(env), terminal, takes_input)
+
+    def _make_backing_files(self) -> None:
+        """Sparse: what the guest never writes takes no room."""
+        sizes = self.topology.backing_files
+        free = shutil.disk_usage(self._state.path).free
+        if free < sum(sizes.values()):
+            raise LabError(
+                f"{self._state.path}: {free >> 20} MiB are free, but the media of "
+                f"{self.topology.name} may take {sum(sizes.values()) >> 20} MiB; "
+                "make room, or set TMPDIR or give --state-dir elsewhere"
+            )
+        for name, size in sizes.items():
+            with (self._state.path / f"{name}.img").open("wb") as file:
+                file.truncate(size)
+
+    def _refreshed_link(self, argv: Sequence[str]) -> Link:
+        """The way to a guest that sees what was edited here since its last command."""
+        link = self.link
+        if self._host_files.changed(argv):
+            link.refresh()
+        return link
+
+    def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        python_path = [folder.parent for folder in package_folders()] + foreign_site_folders()
+        return {
+            "PATH": PROGRAM_PATH,
+            "HOME": "/root",
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": os.pathsep.join(dict.fromkeys(map(str, python_path))),
+            **self.topology.environment,
+            **env,
+        }
+
+    def facts(self) -> Mapping[str, object]:
+        return self.proof.facts
+
+    def prove(self) -> None:
+        facts = read_facts(self)
+        self._proof = replace(self.proof, facts=facts, proved=self._prove(facts))
+
+    def _prove(self, facts: Mapping[str, object]) -> dict[str, object]:
+        if not self._qemu_arguments:
+            return prove(self.topology, facts)
+        self.unproved = mismatches(self.topology, facts)
+        differing = {mismatch.fact for mismatch in self.unproved}
+        proof = {k: v for k, v in self.topology.proof.items() if k not in differing}
+        return prove(replace(self.topology, proof=proof), facts)
+
+    def power_cut(self) -> None:
+        self._last_boot().end(POWER_CUT)
+
+    def wait_ended(self) -> LabError:
+        """Wait until the guest ends otherwise than by a power cut, and return how it did."""
+        while True:
+            boot = self._last_boot()
+            boot.wait_ended()
+            if boot.uptime.how_it_ended != POWER_CUT:
+                return boot.died("ended by itself")
+            with self._powered:
+                while self._boot is boot:
+                    self._powered.wait()
+
+    def stop(self) -> None:
+        with self._powered:
+            self._stopped = True
+            boot = self._boot
+        if boot is not None:
+            boot.end(STOPPED)
+        images = (f"{name}.img" for name in self.topology.backing_files)
+        self._state.release(*images, "console.log", "qemu.log")
+
+    def __enter__(self) -> GuestMachine:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()

@@ -1,0 +1,130 @@
+"""What the kernel says of CPUs and memory: nodes, distances, tiers, caches, address ranges."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from pmemlab.machines.guest.reading import attempt, text_of
+
+__all__ = ["cpus_of", "read_memory_facts"]
+
+_NODES = Path("/sys/devices/system/node")
+_CPUS = Path("/sys/devices/system/cpu")
+_TIERS = Path("/sys/devices/virtual/memory_tiering")
+_IOMEM = Path("/proc/iomem")
+_ACPI_TABLES = Path("/sys/firmware/acpi/tables")
+_INDEXING = {0: "direct-mapped", 1: "complex"}  # Documentation/admin-guide/mm/numaperf.rst
+_WRITE_POLICY = {0: "write-back", 1: "write-through"}
+
+
+def read_memory_facts() -> dict[str, object]:
+    """Facts by the names of `pmemlab.machines.guest.fact_names`; some may be `Unreadable`."""
+    nodes = _numbers(_NODES / "online")
+    with_cpus = _numbers(_NODES / "has_cpu")
+    return {
+        "cpus": attempt(lambda: _numbers(_CPUS / "online")),
+        "socket_cpus": attempt(_socket_cpus),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "nodes": nodes,
+        "nodes_with_cpus": with_cpus,
+        "nodes_without_cpus": sorted(set(nodes) - set(with_cpus)),
+        "node_sources": attempt(_node_sources),
+        "node_bytes": {str(node): attempt(partial(_node_bytes, node)) for node in nodes},
+        "distances": {str(node): attempt(partial(_distances, node, nodes)) for node in nodes},
+        "slow_nodes": attempt(lambda: _slow_nodes(with_cpus)),
+        "memory_side_caches": attempt(_memory_side_caches),
+        "ram_bytes": attempt(lambda: _physical_bytes("System RAM")),
+        "kmem_bytes": attempt(lambda: _physical_bytes("System RAM (kmem)")),
+        "persistent_bytes": attempt(lambda: _physical_bytes("Persistent Memory")),
+        "declared_persistent_bytes": attempt(
+            lambda: _physical_bytes("Persistent Memory (legacy)")  # memmap= makes these
+        ),
+    }
+
+
+def _numbers(path: Path) -> list[int]:
+    """A sysfs list such as "0-1,3". Without NUMA support in the kernel there is one node."""
+    if not path.exists():
+        return [0]
+    ranges = (part.split("-") for part in text_of(path).split(",") if part)
+    return [n for low, *high in ranges for n in range(int(low), int(high[0] if high else low) + 1)]
+
+
+def cpus_of(node: int) -> set[int]:
+    """Those of a node's CPUs that this process may run on."""
+    own = set(_numbers(_NODES / f"node{node}" / "cpulist")) if _NODES.exists() else {0}
+    return own & os.sched_getaffinity(0)
+
+
+def _socket_cpus() -> dict[str, list[int]]:
+    sockets: dict[str, list[int]] = {}
+    for cpu in _numbers(_CPUS / "online"):
+        socket = text_of(_CPUS / f"cpu{cpu}" / "topology" / "physical_package_id")
+        sockets.setdefault(socket, []).append(cpu)
+    return sockets
+
+
+def _node_sources() -> list[str]:
+    """Who says that there are nodes: the firmware's table, the kernel's command line, or nobody."""
+    asked = [
+        word for word in text_of(Path("/proc/cmdline")).split() if word.startswith("numa=fake")
+    ]
+    firmware = ["SRAT"] if (_ACPI_TABLES / "SRAT").exists() else []
+    return firmware + (["numa=fake"] if asked else [])
+
+
+def _node_bytes(node: int) -> int:
+    path = _NODES / f"node{node}" / "meminfo"
+    for line in text_of(path).splitlines():
+        if "MemTotal:" in line:
+            return int(line.split()[-2]) << 10
+    raise ValueError(f"{path} has no MemTotal")
+
+
+def _distances(node: int, nodes: list[int]) -> dict[str, int]:
+    path = _NODES / f"node{node}" / "distance"
+    values = text_of(path).split() if path.exists() else ["10"]
+    return {str(other): int(value) for other, value in zip(nodes, values, strict=True)}
+
+
+def _slow_nodes(with_cpus: list[int]) -> list[int]:
+    """Nodes in a lower memory tier than every node with CPUs."""
+    tiers = {
+        int(folder.name.removeprefix("memory_tier")): _numbers(folder / "nodelist")
+        for folder in _TIERS.glob("memory_tier[0-9]*")
+    }
+    fast = [rank for rank, nodes in tiers.items() if set(nodes) & set(with_cpus)]
+    return sorted(n for rank, nodes in tiers.items() if fast and rank > max(fast) for n in nodes)
+
+
+def _memory_side_caches() -> list[dict[str, object]]:
+    """By node and level; empty where there are none."""
+    return [
+        {
+            "node": int(folder.parents[1].name.removeprefix("node")),
+            "level": int(folder.name.removeprefix("index")),
+            "bytes": int(text_of(folder / "size")),
+            "line_bytes": int(text_of(folder / "line_size")),
+            "indexing": _INDEXING.get(int(text_of(folder / "indexing")), "other"),
+            "write_policy": _WRITE_POLICY.get(int(text_of(folder / "write_policy")), "other"),
+        }
+        for folder in sorted(_NODES.glob("node*/memory_side_cache/index*"))
+    ]
+
+
+def _physical_bytes(name: str) -> int:
+    """Size of the physical address ranges of this name. Raises PermissionError."""
+    ranges = list(_physical_ranges())
+    if not any(high for _, high, _ in ranges):
+        raise PermissionError(f"{_IOMEM} shows its addresses to root alone")
+    return sum(high - low + 1 for low, high, found in ranges if found == name)
+
+
+def _physical_ranges() -> Iterator[tuple[int, int, str]]:
+    for line in _IOMEM.read_text().splitlines():
+        bounds, _, name = line.strip().partition(" : ")
+        low, high = (int(bound, 16) for bound in bounds.split("-"))
+        yield low, high, name

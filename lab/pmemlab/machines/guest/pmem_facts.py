@@ -1,0 +1,188 @@
+"""What the kernel and the libraries that programs use say of persistent memory."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import mmap
+import os
+import struct
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pmemlab.machines.guest.memory_facts import cpus_of
+from pmemlab.machines.guest.reading import attempt, document_of, text_of
+from pmemlab.placement import page_nodes
+
+__all__ = ["is_pmem", "map_sync", "memkind_nodes", "page_regions", "read_nvdimm_buses"]
+
+_ND = Path("/sys/bus/nd")
+_MAP_SHARED_VALIDATE, _MAP_SYNC = 0x03, 0x80000  # asm-generic/mman-common.h
+_PMEM_FILE_CREATE = 1  # libpmem.h
+_TOUCHED_BYTES = 1 << 20
+_SPREAD_BYTES = 8 << 20  # over several chunks of what is interleaved
+
+
+def read_nvdimm_buses() -> dict[str, object]:
+    """The DIMMs and the regions of persistent memory that ndctl lists, by name.
+
+    Both are empty where the kernel knows no such bus.
+    """
+    if not _ND.exists():
+        return {"dimms": [], "regions": []}
+    buses = document_of(["ndctl", "list", "--buses", "--dimms", "--regions", "--namespaces"])
+    dimms = [
+        {"name": dimm["dev"], "provider": bus["provider"]}
+        for bus in buses
+        for dimm in bus.get("dimms", [])
+    ]
+    regions = [_region(region, bus) for bus in buses for region in bus.get("regions", [])]
+    return {"dimms": sorted(dimms, key=_by_name), "regions": sorted(regions, key=_by_name)}
+
+
+def _by_name(fact: dict[str, Any]) -> tuple[int, str]:
+    """As people count: region2 before region10."""
+    name: str = fact["name"]
+    return len(name), name
+
+
+def _region(region: dict[str, Any], bus: dict[str, Any]) -> dict[str, object]:
+    folder = _ND / "devices" / region["dev"]
+    return {
+        "name": region["dev"],
+        "provider": bus["provider"],
+        "bytes": region["size"],
+        "node": attempt(lambda: int(text_of(folder / "numa_node"))),
+        "dimms": attempt(lambda: int(text_of(folder / "mappings"))),
+        "persistence_domain": attempt(lambda: _persistence_domain(folder)),
+        "modes": [namespace.get("mode") for namespace in region.get("namespaces", [])],
+    }
+
+
+def _persistence_domain(folder: Path) -> str:
+    """The kernel shows the file only where the bus has said what the domain is."""
+    path = folder / "persistence_domain"
+    return text_of(path) if path.exists() else "unknown"
+
+
+def map_sync(path: str) -> bool:
+    """Whether a file in this folder can be mapped with MAP_SYNC: only one on real DAX can."""
+    with tempfile.TemporaryFile(dir=path) as file:
+        file.truncate(mmap.PAGESIZE)
+        try:
+            mapping = mmap.mmap(
+                file.fileno(), mmap.PAGESIZE, flags=_MAP_SHARED_VALIDATE | _MAP_SYNC
+            )
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            return False
+        mapping[0] = 1
+        mapping.close()
+        return True
+
+
+def page_regions(path: str) -> list[str]:
+    """The regions of persistent memory in which the pages of a mapped file in this folder lie.
+
+    "none" stands for pages elsewhere. Raises PermissionError where only root may ask.
+    """
+    regions = {
+        folder.name: (int(text_of(folder / "resource"), 0), int(text_of(folder / "size")))
+        for folder in (_ND / "devices").glob("region*")
+    }
+    with tempfile.TemporaryFile(dir=path) as file:
+        os.posix_fallocate(file.fileno(), 0, _SPREAD_BYTES)
+        with mmap.mmap(file.fileno(), _SPREAD_BYTES) as mapping:
+            for offset in range(0, _SPREAD_BYTES, mmap.PAGESIZE):
+                mapping[offset] = 1
+            addresses = _physical_addresses(mapping)
+    found = {
+        next((name for name, (at, size) in regions.items() if at <= a < at + size), "none")
+        for a in addresses
+    }
+    return sorted(found)
+
+
+def _physical_addresses(mapping: mmap.mmap) -> list[int]:
+    """Of every page, all of which must have been touched (linux: admin-guide/mm/pagemap.rst)."""
+    pages = len(mapping) // mmap.PAGESIZE
+    start = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+    with Path("/proc/self/pagemap").open("rb") as pagemap:
+        pagemap.seek(start // mmap.PAGESIZE * 8)
+        entries = struct.unpack(f"={pages}Q", pagemap.read(pages * 8))
+    frames = [entry & ((1 << 55) - 1) for entry in entries]
+    if not all(frames):
+        raise PermissionError("/proc/self/pagemap shows physical addresses to root alone")
+    return [frame * mmap.PAGESIZE for frame in frames]
+
+
+def is_pmem(path: str) -> int:
+    """libpmem's own answer for a file in this folder: 1 where stores need no msync."""
+    library = ctypes.CDLL("libpmem.so.1", use_errno=True)
+    library.pmem_map_file.restype = ctypes.c_void_p
+    library.pmem_map_file.argtypes = [
+        *(ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint),
+        *(ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_int)),
+    ]
+    library.pmem_unmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    mapped, answer = ctypes.c_size_t(), ctypes.c_int()
+    file = Path(path) / ".pmemlab-probe"
+    try:
+        address = library.pmem_map_file(
+            os.fsencode(file), mmap.PAGESIZE, _PMEM_FILE_CREATE, 0o600, mapped, answer
+        )
+        if not address:
+            raise OSError(ctypes.get_errno(), f"pmem_map_file: {file}")
+        library.pmem_unmap(address, mapped)
+    finally:
+        file.unlink(missing_ok=True)
+    return answer.value
+
+
+def memkind_nodes(node: int) -> list[int]:
+    """The nodes on which memory of memkind's KMEM DAX kind lies where a CPU of `node` asks for it.
+
+    memkind chooses the node that is nearest to the CPU, once a process; so it is asked in one of
+    its own. Raises OSError with that one's words.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        answer = "it died"
+        try:
+            os.sched_setaffinity(0, cpus_of(node))
+            answer = json.dumps(_memkind_nodes())
+        except (OSError, ValueError, AttributeError) as error:
+            answer = str(error)
+        finally:
+            os.write(writer, answer.encode())
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answers:
+        answer = answers.read()
+    os.waitpid(child, 0)
+    if not answer.startswith("["):
+        raise OSError(answer or "the process that asked memkind died")
+    nodes: list[int] = json.loads(answer)
+    return nodes
+
+
+def _memkind_nodes() -> list[int]:
+    library = ctypes.CDLL("libmemkind.so.0")
+    library.memkind_malloc.restype = ctypes.c_void_p
+    library.memkind_malloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    library.memkind_free.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    kind = ctypes.c_void_p.in_dll(library, "MEMKIND_DAX_KMEM")
+    address = library.memkind_malloc(kind, _TOUCHED_BYTES)
+    if not address:
+        raise OSError(
+            "memkind_malloc(MEMKIND_DAX_KMEM): no memory; MEMKIND_DAX_KMEM_NODES is "
+            + os.environ.get("MEMKIND_DAX_KMEM_NODES", "not set")
+        )
+    ctypes.memset(address, 1, _TOUCHED_BYTES)
+    nodes = page_nodes(address, _TOUCHED_BYTES)
+    library.memkind_free(kind, address)
+    return list(nodes)

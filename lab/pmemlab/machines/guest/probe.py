@@ -1,0 +1,93 @@
+"""Reads a machine's facts, in the machine:
+`python -m pmemlab.machines.guest.probe [--path P] [--memkind] [--ssd P]`.
+
+Everything is asked of the kernel or of the libraries that programs use, nothing is taken from the
+topology. The facts are one JSON document on stdout. What can't be read is not among them, but has
+its reason under "unreadable".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from functools import partial
+
+from pmemlab.machines.guest.cxl_facts import read_cxl_memdevs, read_cxl_regions
+from pmemlab.machines.guest.fact_names import FACTS
+from pmemlab.machines.guest.memory_facts import cpus_of, read_memory_facts
+from pmemlab.machines.guest.pmem_facts import (
+    is_pmem,
+    map_sync,
+    memkind_nodes,
+    page_regions,
+    read_nvdimm_buses,
+)
+from pmemlab.machines.guest.reading import attempt, separate
+from pmemlab.machines.guest.storage_facts import read_disks, read_mount, read_ssd
+
+__all__ = ["read_facts"]
+
+
+def read_facts(path: str | None, memkind: bool, ssd: str | None = None) -> dict[str, object]:
+    """This machine's facts, by the names of `fact_names`, and "unreadable": dotted name -> why.
+
+    path: folder that is said to be on persistent memory; its mount and libpmem are asked about.
+    memkind: whether to allocate from memkind's KMEM DAX kind and see where the page lies.
+    ssd: folder that is said to be on a solid-state disk; its mount and disk are asked about.
+    """
+    memory = read_memory_facts()
+    buses = attempt(read_nvdimm_buses)
+    disks = attempt(read_disks)
+    found: dict[str, object] = {
+        "kernel": os.uname().release,
+        **memory,
+        "dimms": buses["dimms"] if isinstance(buses, dict) else buses,
+        "regions": buses["regions"] if isinstance(buses, dict) else buses,
+        "cxl_memdevs": attempt(read_cxl_memdevs),
+        "cxl_regions": attempt(read_cxl_regions),
+        "disks": disks,
+    }
+    if path is not None:
+        mount = attempt(lambda: read_mount(path))
+        if isinstance(mount, dict):
+            mount["map_sync"] = attempt(lambda: map_sync(path))
+            mount["page_regions"] = attempt(lambda: page_regions(path))
+        found["mount"] = mount
+        found["libpmem"] = {"is_pmem": attempt(lambda: is_pmem(path))}
+    if memkind:
+        found["memkind"] = _read_memkind(memory["nodes_with_cpus"])
+    if ssd is not None:
+        found["ssd"] = attempt(lambda: read_ssd(ssd, disks))
+    facts, unreadable = separate(found)
+    return {**facts, "unreadable": unreadable}
+
+
+def _read_memkind(nodes_with_cpus: object) -> dict[str, object]:
+    assert isinstance(nodes_with_cpus, list)
+    askers = [node for node in nodes_with_cpus if cpus_of(node)]
+    answers = {str(node): attempt(partial(memkind_nodes, node)) for node in askers}
+    unreadable = [answer for answer in answers.values() if not isinstance(answer, list)]
+    together = {node for nodes in answers.values() if isinstance(nodes, list) for node in nodes}
+    return {
+        "page_nodes": unreadable[0] if unreadable else sorted(together),
+        "page_nodes_from": answers,
+    }
+
+
+def _main() -> None:
+    names = "".join(f"\n  {name:34}{meaning}" for name, meaning in FACTS.items())
+    parser = argparse.ArgumentParser(
+        description="Print this machine's facts as JSON.",
+        epilog=f"facts:{names}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--path", help="folder that is said to be on persistent memory")
+    parser.add_argument("--memkind", action="store_true", help="allocate by memkind's KMEM DAX")
+    parser.add_argument("--ssd", help="folder that is said to be on a solid-state disk")
+    arguments = parser.parse_args()
+    print(json.dumps(read_facts(arguments.path, arguments.memkind, arguments.ssd)))
+
+
+if __name__ == "__main__":
+    _main()

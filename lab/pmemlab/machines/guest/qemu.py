@@ -1,0 +1,185 @@
+"""One QEMU process: its command line, its death, its console."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pmemlab.errors import LabError, MachineDiedError, MissingRequirementError
+from pmemlab.machines.guest import agent
+from pmemlab.machines.guest.kernel import Kernel
+from pmemlab.machines.guest.shares import Share
+from pmemlab.machines.protocol import Accelerator
+from pmemlab.topology import Topology
+
+__all__ = ["Qemu", "command_line", "find_qemu", "find_setpriv"]
+
+_CONSOLE_TAIL_BYTES = 2_000
+_STOP_S = 10.0
+# TCG's cache of translated code: large enough for PyTorch, small enough for seven guests.
+_TCG_CACHE_MB = 256
+# TCG of QEMU 7.2 loses AVX registers when the guest's kernel switches threads: numpy's argsort in
+# two threads of one process crashes. Without AVX, programs take their SSE code.
+_TCG_CPU = "max,-avx,-avx2,-f16c,-fma,-vaes,-vpclmulqdq"
+
+# The kernel kills a child when the *thread* that started it ends, so one thread that lives as
+# long as this process starts them all.
+_starter = ThreadPoolExecutor(1, thread_name_prefix="qemu starter")
+
+
+def find_qemu() -> str:
+    """QEMU's path: $PMEMLAB_QEMU, or the one of PATH. Raises `MissingRequirementError`."""
+    own = os.environ.get("PMEMLAB_QEMU")
+    found = shutil.which(own or "qemu-system-x86_64")
+    if found is None and own:
+        raise MissingRequirementError(
+            f"PMEMLAB_QEMU={own} is no program that can be run", "unset PMEMLAB_QEMU, or correct it"
+        )
+    if found is None:
+        raise MissingRequirementError(
+            "QEMU (qemu-system-x86_64)", "apt-get install qemu-system-x86"
+        )
+    return found
+
+
+def find_setpriv() -> str:
+    """util-linux's setpriv, which ties a child's life to its parent's."""
+    found = shutil.which("setpriv")
+    if found is None:
+        raise MissingRequirementError("setpriv", "apt-get install util-linux")
+    return found
+
+
+def command_line(
+    topology: Topology,
+    kernel: Kernel,
+    initramfs: Path,
+    accelerator: Accelerator,
+    state: Path,
+    agent_command: Sequence[str],
+    port: str,
+    *,
+    shares: Sequence[Share] = (),
+    further: Sequence[str] = (),
+) -> list[str]:
+    """QEMU's arguments for a topology; backing files and the console lie in `state`.
+
+    port: options of the socket to the agent.
+    shares: the folders of this computer that the guest can read or write.
+    further: arguments that come last.
+    """
+    machine = ",".join(filter(None, ["q35", topology.machine_options]))
+    cpu = "host" if accelerator == "kvm" else _TCG_CPU
+    # Guests are throwaway and run our own code: mitigations would cost time and protect nobody.
+    # NUMA balancing would move pages away from where a scenario wants to find them.
+    kernel_command_line = [
+        f"console=ttyS0 quiet hostname={topology.name} rdinit=/init panic=-1 oops=panic",
+        "mitigations=off nowatchdog tsc=reliable numa_balancing=disable",
+        # Newer kernels may be built to put memory online by themselves; daxctl refuses to then.
+        "memhp_default_state=offline",
+        # Emulated on a busy host, the kernel may mistake the TSC's frequency by many times, and
+        # every rate with it; the HPET's is given. KVM has a clock of its own.
+        "clocksource=hpet" if accelerator == "tcg" else "",
+        topology.kernel_command_line,
+        "--",
+        *(_kernel_quoted(argument) for argument in agent_command),
+    ]
+    arguments = [
+        find_qemu(),
+        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-name", f"pmemlab-{topology.name}"),
+        *("-machine", machine),
+        *("-accel", "kvm" if accelerator == "kvm" else f"tcg,tb-size={_TCG_CACHE_MB}"),
+        *("-cpu", ",".join(filter(None, [cpu, topology.cpu_options]))),
+        *("-smp", str(topology.cpus)),
+        *("-m", f"{topology.memory_bytes >> 20}M"),
+        *("-kernel", str(kernel.image), "-initrd", str(initramfs)),
+        *("-append", " ".join(filter(None, kernel_command_line))),
+        *("-chardev", f"file,id=console,path={_qemu_quoted(state / 'console.log')}"),
+        *("-serial", "chardev:console"),
+        *("-chardev", f"socket,id=agent,{port}"),
+        *("-device", "virtio-serial-pci"),
+        *("-device", f"virtserialport,chardev=agent,name={agent.PORT_NAME}"),
+    ]
+    for share in shares:
+        options = f"id={share.tag},path={_qemu_quoted(share.path)}"
+        arguments += ["-fsdev", f"local,{options},{share.qemu_options()},multidevs=remap"]
+        arguments += ["-device", f"virtio-9p-pci,fsdev={share.tag},mount_tag={share.tag}"]
+    files = {name: _qemu_quoted(state / f"{name}.img") for name in topology.backing_files}
+    for argument in topology.qemu:
+        # Split first: the paths may have spaces in them.
+        arguments += [word.format(**files) for word in shlex.split(argument)]
+    return [*arguments, *further]
+
+
+def _kernel_quoted(argument: str) -> str:
+    """An argument of the first process, as the kernel's command line wants it."""
+    if '"' in argument or "\n" in argument:
+        raise LabError(f"{argument!r}: a quote in this path can't be passed to a guest")
+    return f'"{argument}"' if " " in argument else argument
+
+
+def _qemu_quoted(path: Path) -> str:
+    """A path as a value in one of QEMU's key=value lists."""
+    return str(path).replace(",", ",,")
+
+
+class Qemu:
+    """A started QEMU. It dies when this process does, however that ends."""
+
+    def __init__(self, name: str, argv: Sequence[str], state: Path, port: socket.socket) -> None:
+        """Start it. `port` is passed on to it and closed here."""
+        setpriv = find_setpriv()
+        self._name = name
+        self._console = state / "console.log"
+        self._log = state / "qemu.log"
+
+        def start() -> subprocess.Popen[bytes]:
+            with self._log.open("wb") as log:
+                return subprocess.Popen(
+                    [setpriv, "--pdeathsig", "KILL", "--", *argv],
+                    pass_fds=[port.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,  # a terminal's Ctrl-C is ours to handle
+                )
+
+        with port:
+            self._process = _starter.submit(start).result()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def died(self, how: str) -> MachineDiedError:
+        """The error that says how the guest was found dead, with its last words."""
+        try:
+            status = self._process.wait(timeout=1.0)
+            how += f" (QEMU ended with status {status})"
+        except subprocess.TimeoutExpired:
+            pass
+        words = [_tail(path) for path in (self._console, self._log)]
+        return MachineDiedError(f"guest {self._name} {how}", "\n".join(filter(None, words)))
+
+    def kill(self) -> None:
+        """End it at once, as a power cut would."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait(timeout=_STOP_S)
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _CONSOLE_TAIL_BYTES))
+            return file.read().decode(errors="replace").strip()
+    except OSError:
+        return ""

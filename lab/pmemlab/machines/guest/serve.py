@@ -1,0 +1,101 @@
+"""`pmemlab machine serve`: one guest, for other processes to use."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+from pmemlab.errors import LabError
+from pmemlab.machines.guest.control import ControlServer
+from pmemlab.machines.guest.link import Command
+from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
+from pmemlab.machines.guest.state_files import POWER_CUT_FILE, PROOF_FILE
+from pmemlab.proof import Proof
+from pmemlab.topology import Topology
+
+__all__ = ["serve"]
+
+
+def serve(
+    topology: Topology,
+    state: Path,
+    on_step: Callable[[str], None] = lambda _: None,
+    on_ready: Callable[[Proof], None] = lambda _: None,
+) -> None:
+    """Keep a proved guest until SIGTERM or SIGINT, then leave nothing of it.
+
+    state: folder for its files; made if need be. Once the guest is proved, the proof is there as
+        proof.json, and `control.attach` reaches the guest, whose power may be cut and switched on
+        again.
+
+    Raises as `open_guest_machine` does, and `MachineDiedError` where the guest ends by itself.
+    To be called from the main thread.
+    """
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LabError(f"state folder {state}: {error.strerror}") from error
+    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGINT, _end)
+    try:
+        with open_guest_machine(topology, state, on_step) as machine:
+            guest = _Guest(machine, state)
+            guest.tell(None)  # of one that was killed; the folder is ours now
+            try:
+                with ControlServer(state, guest):
+                    guest.tell(machine.proof)
+                    on_ready(machine.proof)
+                    raise machine.wait_ended()
+            finally:
+                guest.tell(None)
+    except _EndRequest:
+        return
+
+
+class _Guest:
+    """The guest, whose state folder says whether it has power."""
+
+    def __init__(self, machine: GuestMachine, state: Path) -> None:
+        self._machine = machine
+        self._proof = state / PROOF_FILE
+        self._power_cut = state / POWER_CUT_FILE
+
+    def tell(self, proof: Proof | None, *, power_cut: bool = False) -> None:
+        """What the folder says from now on."""
+        if power_cut:
+            self._power_cut.touch()
+        else:
+            self._power_cut.unlink(missing_ok=True)
+        if proof is None:
+            self._proof.unlink(missing_ok=True)
+        else:
+            proof.write(self._proof)
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        terminal: Mapping[str, int] | None = None,
+        takes_input: bool = False,
+    ) -> Command:
+        return self._machine.spawn(argv, env, terminal, takes_input)
+
+    def power_cut(self) -> None:
+        self._machine.power_cut()
+        self.tell(None, power_cut=True)
+
+    def power_on(self) -> None:
+        self._machine.power_on()
+        self.tell(self._machine.proof)
+
+
+class _EndRequest(BaseException):
+    """Not an error, so nothing on the way must take it for one."""
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever is impatient must not stop the clean-up
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise _EndRequest

@@ -1,0 +1,168 @@
+"""What the kernel says of disks, and of the mount that a folder is on."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from pmemlab.machines.guest.reading import Unreadable, attempt, document_of, output_of, text_of
+from pmemlab.placement import device_number
+
+__all__ = ["read_disks", "read_mount", "read_ssd"]
+
+_BLOCK_DEVICES = Path("/sys/class/block")
+_SECTOR_BYTES = 512
+
+
+def read_disks() -> list[dict[str, object]]:
+    """Every disk that is a device of its own, by name: no RAM disk, no mapping, no part of a disk,
+    and no persistent memory, which is told with its region.
+    """
+    names = sorted(path.name for path in Path("/sys/block").iterdir() if _is_disk(path))
+    if not names:
+        return []
+    columns = "NAME,MAJ:MIN,TRAN,ROTA,SIZE"
+    listing = document_of(
+        [
+            "lsblk",
+            "--json",
+            "--bytes",
+            "--nodeps",
+            "--output",
+            columns,
+            *(f"/dev/{n}" for n in names),
+        ]
+    )
+    return [
+        {
+            "name": disk["name"],
+            "device_number": disk["maj:min"].strip(),
+            "transport": disk["tran"] or Unreadable(f"lsblk names no transport of {disk['name']}"),
+            "rotates": disk["rota"],
+            "bytes": int(disk["size"]),
+        }
+        for disk in listing["blockdevices"]
+    ]
+
+
+def _is_disk(path: Path) -> bool:
+    place = str(path.resolve())
+    return not place.startswith("/sys/devices/virtual/") and "/ndbus" not in place
+
+
+def read_mount(path: str) -> dict[str, object]:
+    """The mount that `path` is on. Raises OSError where there is no such folder."""
+    device, point, filesystem, options = _mounted_over(path)
+    space = os.statvfs(path)
+    return {
+        "device": device,
+        "device_number": device_number(Path(path).stat().st_dev),
+        "block_devices": attempt(lambda: _block_devices(device)),
+        "mapping": attempt(lambda: _mapping(device)),
+        "point": point,
+        "filesystem": filesystem,
+        "dax": bool({"dax", "dax=always"} & set(options.split(","))),
+        "bytes": space.f_blocks * space.f_frsize,
+        "free_bytes": space.f_bavail * space.f_frsize,
+    }
+
+
+def read_ssd(path: str, disks: object) -> dict[str, object]:
+    """The mount that `path` is on, with the disk that is beneath it.
+
+    disks: as `read_disks` gave them.
+    """
+    mount = read_mount(path)
+    kept = (
+        "device",
+        "device_number",
+        "block_devices",
+        "point",
+        "filesystem",
+        "bytes",
+        "free_bytes",
+    )
+    facts = {name: mount[name] for name in kept}
+    beneath = mount["block_devices"]
+    disk: object = Unreadable(f"{mount['device']} is on no disk of its own")
+    if isinstance(disks, Unreadable):
+        disk = disks
+    elif isinstance(disks, list) and isinstance(beneath, list):
+        found = [one for one in disks if [one["name"]] == beneath]
+        disk = found[0] if found else disk
+    for name in ("transport", "rotates"):
+        facts[name] = disk[name] if isinstance(disk, dict) else disk
+    traffic = attempt(lambda: _traffic(str(mount["device_number"])))
+    for name in ("read_bytes", "written_bytes"):
+        facts[name] = traffic[name] if isinstance(traffic, dict) else traffic
+    return facts
+
+
+def _traffic(number: str) -> dict[str, int]:
+    """What was read from and written to a device since the machine started. Raises OSError."""
+    # Documentation/block/stat.rst: the third and the seventh are sectors of 512 bytes.
+    fields = text_of(Path("/sys/dev/block") / number / "stat").split()
+    return {"read_bytes": int(fields[2]) * 512, "written_bytes": int(fields[6]) * 512}
+
+
+def _mounted_over(path: str) -> tuple[str, str, str, str]:
+    """Device, mount point, file system and options of the mount that `path` is on."""
+    real = os.path.realpath(path)
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    named = [(*(_unescaped(word) for word in words[:3]), words[3]) for words in mounts]
+    # The last of the longest: later mounts hide earlier ones.
+    over = [mount for mount in named if os.path.commonpath([real, mount[1]]) == mount[1]]
+    device, point, filesystem, options = max(
+        enumerate(over), key=lambda item: (len(item[1][1]), item[0])
+    )[1]
+    return device, point, filesystem, options
+
+
+def _unescaped(word: str) -> str:
+    """Blanks and backslashes are octal there."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), word)
+
+
+def _block_devices(device: str) -> list[str]:
+    """The devices beneath a block device, mappings followed down; its own name if it is none.
+
+    Raises OSError where `device` is no block device (a tmpfs has none).
+    """
+    return sorted(_beneath(_block_device_folder(device).name))
+
+
+def _block_device_folder(device: str) -> Path:
+    if not Path(device).is_block_device():
+        raise OSError(f"{device} is no block device")
+    number = device_number(Path(device).stat().st_rdev)
+    return Path(f"/sys/dev/block/{number}").resolve()
+
+
+def _mapping(device: str) -> list[dict[str, object]]:
+    """The targets of a device-mapper device; empty where `device` is none.
+
+    Raises OSError with dmsetup's words where it may not be asked.
+    """
+    if not _block_device_folder(device).joinpath("dm").exists():
+        return []
+    table = output_of(["dmsetup", "table", device])
+    return [_target(line.split()) for line in table.splitlines()]
+
+
+def _target(words: list[str]) -> dict[str, object]:
+    """Of "start length type ..."; a stripe's goes on with "count chunk device offset ..."."""
+    target: dict[str, object] = {"target": words[2]}
+    if words[2] == "striped":
+        target |= {"stripes": int(words[3]), "chunk_bytes": int(words[4]) * _SECTOR_BYTES}
+    return target
+
+
+def _beneath(name: str) -> set[str]:
+    folder = _BLOCK_DEVICES / name
+    slaves = [path.name for path in (folder / "slaves").glob("*")]
+    if slaves:
+        return set().union(*map(_beneath, slaves))
+    if (folder / "partition").exists():
+        return {folder.resolve().parent.name}
+    return {name}

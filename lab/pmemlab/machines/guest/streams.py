@@ -1,0 +1,123 @@
+"""This process's standard streams, for a command in a guest."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+
+from pmemlab.errors import CommandTimeoutError, LabError
+from pmemlab.machines.guest import agent
+from pmemlab.machines.guest.link import Command
+
+__all__ = ["run_on_own_streams", "shell_status"]
+
+_STDIN = 0
+_DESCRIPTORS = {agent.STDOUT: 1, agent.STDERR: 2}
+_READ_BYTES = 1 << 16
+_BROKEN_PIPE_STATUS = 128 + signal.SIGPIPE
+
+
+def run_on_own_streams(
+    spawn: Callable[[], Command], argv: Sequence[str], timeout: float | None = None
+) -> int:
+    """Run a command that takes input, with this process's standard input, output and error as its
+    own. Bytes pass as they come. Returns its exit status as shells give it.
+
+    The first Ctrl-C (SIGINT) goes to the command; the second kills it and raises KeyboardInterrupt.
+    If nobody reads this process's output any more, the command is killed.
+
+    argv: what the command is called in errors.
+
+    Raises `CommandTimeoutError` past the timeout, after the command was killed, and `LabError` if
+    the lab breaks.
+    """
+    command = spawn()
+    try:
+        with (
+            _input_passed_to(command),
+            _interrupt_passed_to(command),
+            closing(command.output(timeout)) as output,
+        ):
+            for stream, data in output:
+                _write(_DESCRIPTORS[stream], data)
+    except TimeoutError:
+        raise CommandTimeoutError(argv, timeout or 0.0, "", "") from None
+    except BrokenPipeError:
+        return _BROKEN_PIPE_STATUS
+    return shell_status(command.returncode)
+
+
+def shell_status(returncode: int) -> int:
+    """A command's exit status as shells give it: 128 + the number of the signal that ended it."""
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+@contextmanager
+def _input_passed_to(command: Command) -> Iterator[None]:
+    """Pass on standard input, from a thread of its own, until the command or the input ends."""
+    ended, end = os.pipe()
+
+    def send() -> None:
+        with suppress(LabError):  # whoever reads the output hears of a dead guest
+            while sys.stdin is not None:  # it is None if descriptor 0 was closed at the start
+                ready, _, _ = select.select([_STDIN, ended], [], [])
+                if ended in ready:
+                    return
+                try:
+                    data = os.read(_STDIN, _READ_BYTES)
+                except OSError:  # a folder, or a terminal that is another job's
+                    data = b""
+                if not data:
+                    break
+                if not command.send_input(data):
+                    return
+            command.end_input()
+
+    thread = threading.Thread(target=send, name="input", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.close(end)
+        thread.join()
+        os.close(ended)
+
+
+@contextmanager
+def _interrupt_passed_to(command: Command) -> Iterator[None]:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as for a job in the background
+        yield
+        return
+    # A signal's handler may interrupt whoever holds the link's lock, so it only wakes a thread.
+    woken, wake = os.pipe()
+
+    def send() -> None:
+        with suppress(LabError):
+            if os.read(woken, 1):
+                command.signal(signal.SIGINT)
+
+    def interrupted(_number: int, _frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.write(wake, b"i")
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    thread = threading.Thread(target=send, name="interrupt", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        os.close(wake)
+        thread.join()
+        os.close(woken)

@@ -1,0 +1,34 @@
+"""Starts a machine of any kind."""
+
+from __future__ import annotations
+
+from pmemlab.machines.protocol import Kind, Machine
+from pmemlab.topology import Topology, load_topology
+
+__all__ = ["KINDS", "open_machine"]
+
+KINDS: tuple[Kind, ...] = ("process", "guest", "container")
+
+
+def open_machine(topology: Topology | str, kind: Kind) -> Machine:
+    """Start a machine and prove it.
+
+    topology: one, or the name of one of the lab's own, or the path of a file.
+    Raises `LabError` where it can't be started or isn't what its topology says.
+    """
+    if isinstance(topology, str):
+        topology = load_topology(topology)
+    # A kind's own requirements (QEMU, Docker) are imported only where that kind is asked for.
+    if kind == "process":
+        from pmemlab.machines.process import open_process_machine
+
+        return open_process_machine(topology)
+    if kind == "guest":
+        from pmemlab.machines.guest.machine import open_guest_machine
+
+        return open_guest_machine(topology)
+    if kind == "container":
+        from pmemlab.machines.container.machine import open_container_machine
+
+        return open_container_machine(topology)
+    raise ValueError(f"kind: {kind!r} is none of {', '.join(KINDS)}")

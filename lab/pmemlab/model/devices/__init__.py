@@ -1,0 +1,22 @@
+"""Devices that tables can lie on: what was published of them, and how long they take.
+
+    device = load_device("optane-100-x6")
+    device.time_ns(Access.LOAD, size_bytes=256, threads=4)  # of one row, while four threads read
+
+A device is one YAML file, each figure with its source.
+"""
+
+from __future__ import annotations
+
+from pmemlab.model.devices.device_file import Source
+from pmemlab.model.devices.loading import device_names, load_device
+from pmemlab.model.devices.model import DeviceModel, EngineConcurrency, MemoryCache
+
+__all__ = [
+    "DeviceModel",
+    "EngineConcurrency",
+    "MemoryCache",
+    "Source",
+    "device_names",
+    "load_device",
+]

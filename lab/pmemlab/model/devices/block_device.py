@@ -1,0 +1,117 @@
+"""Disks: read and written in blocks, by requests of which some are in flight.
+
+The bandwidth of n requests in flight is the lesser of
+
+- n x size / time of one alone: its idle latency, which is told of one block, and the transfer of
+  what it has beyond that (Little's law);
+- what the published curve has at that size: where it gives one number of requests in flight, its
+  ceiling; where it gives several, what lies between them.
+
+An access alone takes what the curve says of one request in flight, where it does, else the idle
+latency as above.
+
+Makers publish random reads of 4 KiB and sequential ones of 128 KiB or so. A disk without moving
+parts reads as much at random as in sequence once requests are that large, so random reads lie
+between.
+"""
+
+from __future__ import annotations
+
+from embstore.devices import Access
+from pmemlab.errors import LabError, NotPublishedError
+from pmemlab.model.devices.curves import BandwidthCurve
+from pmemlab.model.devices.device_file import Curve
+from pmemlab.model.devices.filed_device import FiledDevice
+
+__all__ = ["BlockDevice"]
+
+# What stands for an access; the first that the file has.
+_CURVES: dict[Access, tuple[Curve, ...]] = {
+    Access.FILE_READ: (("read", "random"),),
+    Access.FILE_WRITE: (("write", "sequential"), ("write", "random")),
+}
+
+
+class BlockDevice(FiledDevice):
+    @property
+    def cpu_cache_bytes(self) -> int:
+        return 0
+
+    def missing(self, access: Access) -> str | None:
+        if access not in _CURVES:
+            return (
+                f"{self.name}: is a disk, which is read and written as files, not by {access.name}"
+            )
+        if not any(curve in self.file.bandwidth for curve in _CURVES[access]):
+            operation, pattern = _CURVES[access][0]
+            return f"{self.name}: no {pattern} {operation} in {self.file.path}"
+        return None
+
+    def _time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
+        operation, pattern = self._curve_of(access)
+        of_thread = self._concurrency.file_reads
+        if access == Access.FILE_WRITE:
+            of_thread = self._concurrency.file_writes
+        blocks_bytes = self._whole_blocks(size_bytes)
+        in_flight = of_thread * threads
+        mb_per_s = self.bandwidth_mb_per_s(operation, pattern, blocks_bytes, in_flight)
+        return blocks_bytes * threads * 1e3 / mb_per_s
+
+    def _alone_ns(self, access: Access, size_bytes: int) -> float:
+        operation, pattern = self._curve_of(access)
+        blocks_bytes = self._whole_blocks(size_bytes)
+        curve = self._curve(operation, pattern)
+        idle_ns = self._idle_ns(operation, pattern, blocks_bytes)
+        of_few = any(row.covers(1) for row in curve.rows)
+        if curve.covers(blocks_bytes, 1) or (of_few and idle_ns is None):
+            return blocks_bytes * 1e3 / curve.at(blocks_bytes, 1)
+        if idle_ns is None:
+            raise NotPublishedError(
+                f"{self.name}: neither the idle latency of a {pattern} {operation} nor its "
+                f"bandwidth with one in flight is in {self.file.path}"
+            )
+        return idle_ns
+
+    def _curve_of(self, access: Access) -> Curve:
+        problem = self.missing(access)
+        if problem is not None:
+            raise (NotPublishedError if access in _CURVES else LabError)(problem)
+        return next(curve for curve in _CURVES[access] if curve in self.file.bandwidth)
+
+    def _whole_blocks(self, size_bytes: int) -> int:
+        return -(-size_bytes // self.media_line_bytes) * self.media_line_bytes
+
+    def bandwidth_mb_per_s(
+        self, operation: str, pattern: str, size_bytes: int, threads: int
+    ) -> float:
+        """threads: requests in flight."""
+        curve = self._curve(operation, pattern)
+        fewest = max(row.threads[0] for row in curve.rows)
+        idle_ns = self._idle_ns(operation, pattern, size_bytes)
+        if fewest == 1 or idle_ns is None:
+            return curve.at(size_bytes, threads)
+        # A ceiling: less than the smallest of a sequence's requests goes through no faster,
+        # but it is the latency, not the size, that is then in the way.
+        smallest = curve.rows[0].size_bytes
+        ceiling = curve.at(max(size_bytes, smallest), max(threads, fewest))
+        return min(ceiling, threads * size_bytes * 1e3 / idle_ns)
+
+    def _curve(self, operation: str, pattern: str) -> BandwidthCurve:
+        own = self.file.bandwidth.get((operation, pattern))
+        if own is None:
+            raise NotPublishedError(f"{self.name}: no {pattern} {operation} in {self.file.path}")
+        sequential = self.file.bandwidth.get((operation, "sequential"))
+        if pattern == "sequential" or sequential is None:
+            return own
+        largest = own.rows[-1].size_bytes
+        return BandwidthCurve(
+            [*own.rows, *(row for row in sequential.rows if row.size_bytes > largest)]
+        )
+
+    def _idle_ns(self, operation: str, pattern: str, size_bytes: int) -> float | None:
+        idle = self.file.idle_latency.get((operation, pattern))
+        if idle is None:
+            return None
+        curve = self._curve(operation, pattern)
+        beyond_bytes = max(0, size_bytes - self.media_line_bytes)
+        return idle.ns + beyond_bytes * 1e3 / max(row.mb_per_s[-1] for row in curve.rows)

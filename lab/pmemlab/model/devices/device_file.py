@@ -1,0 +1,422 @@
+"""What a device's file says, checked: every figure has a unit and a source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pmemlab.errors import DeviceFileError
+from pmemlab.model.devices.curves import (
+    BandwidthCurve,
+    BandwidthRow,
+    LoadedLatencyCurve,
+    LoadedLatencyRow,
+)
+from pmemlab.schema import (
+    Count,
+    Document,
+    Few,
+    FieldError,
+    File,
+    From,
+    Many,
+    Must,
+    Parsed,
+    Positive,
+    Text,
+    Texts,
+)
+
+__all__ = [
+    "BLOCK_OPERATIONS",
+    "MEMORY_OPERATIONS",
+    "PATTERNS",
+    "Ceiling",
+    "CompositionFile",
+    "Curve",
+    "DeviceFile",
+    "IdleLatency",
+    "Kind",
+    "MeasuredSystem",
+    "Source",
+    "read_device_file",
+]
+
+Kind = Literal["memory", "block"]
+Curve = tuple[str, str]
+"""Operation and pattern."""
+
+MEMORY_OPERATIONS = ("load", "store", "store-clwb", "ntstore", "read:write 1:1")
+"""store: left to the caches. store-clwb: each line written back at once. ntstore: streamed past the
+caches. read:write 1:1: as many lines read as written, both counted, which is what stores that are
+left to the caches make of a memory."""
+BLOCK_OPERATIONS = ("read", "write")
+PATTERNS = ("random", "sequential")
+
+_MB_PER_S = {"MB/s": 1.0, "GB/s": 1e3}
+_NS = {"ns": 1.0, "us": 1e3}
+
+
+def _among(names: str) -> Parsed:
+    """One of the names that the reader knows for this file."""
+
+    def known(value: object, context: Mapping[str, Any]) -> object:
+        if value not in context[names]:
+            raise FieldError(f"must be one of {', '.join(context[names])}, not {value!r}")
+        return value
+
+    return Parsed(known, with_context=True)
+
+
+def _one_of(known: Sequence[str]) -> Must:
+    return Must(f"one of {', '.join(known)}", lambda value: value in known)
+
+
+def _in(unit: int) -> From:
+    """A number above 0, of which each is so many bytes."""
+    return From(Positive, lambda value: round(value * unit))
+
+
+def _rises(values: Sequence[float]) -> bool:
+    return all(before < after for before, after in pairwise(values))
+
+
+_SourceId = Annotated[str, _among("sources")]
+_MbPerS = Annotated[str, _one_of([*_MB_PER_S])]
+_Ns = Annotated[str, _one_of([*_NS])]
+_Figures = Annotated[tuple[Positive, ...], Must("a list of figures", len, items_too=True)]
+_Counts = Annotated[
+    tuple[Count, ...], Must("whole numbers above 0 in rising order", lambda c: c and _rises(c))
+]
+
+
+@dataclass(frozen=True)
+class Source(Document):
+    """Where figures come from. what: which figures, and how they were got.
+
+    url: where they were published; or else measured: the date on which one measured them oneself.
+    """
+
+    title: Text
+    what: Text
+    url: Text | None = None
+    measured: Text | None = None
+
+    def check(self) -> None:
+        if self.url is None and self.measured is None:
+            raise FieldError(
+                "is missing; or give the day on which you measured, as measured", "url"
+            )
+
+
+_Sources = Annotated[
+    Mapping[str, Source], Must("a mapping of one source or more", len, items_too=True)
+]
+
+
+@dataclass(frozen=True)
+class IdleLatency:
+    """One access while nothing else is at the device."""
+
+    ns: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """What all threads together get at most, where no more is known."""
+
+    size_bytes: int
+    mb_per_s: float
+    source: str
+
+
+@dataclass(frozen=True)
+class MeasuredSystem(Document, aliases={"last_level_cache_bytes": "last_level_cache_mib"}):
+    """What the device was in when it was measured. Its caches and cores are part of the figures.
+
+    lines_in_flight: cache lines that one core fetches at once; None where curves say it.
+    """
+
+    cpu: Text
+    last_level_cache_bytes: Annotated[int, _in(1 << 20)]
+    source: _SourceId
+    lines_in_flight: Count | None = None
+
+
+@dataclass(frozen=True)
+class _Entry(Document):
+    operation: Annotated[str, _among("operations")]
+    pattern: Annotated[str, _one_of(PATTERNS)]
+    source: _SourceId
+
+
+@dataclass(frozen=True)
+class _Idle(_Entry):
+    value: Positive
+    unit: _Ns
+
+    def latency(self) -> IdleLatency:
+        return IdleLatency(self.value * _NS[self.unit], self.source)
+
+
+@dataclass(frozen=True)
+class _Ceiling(_Entry, aliases={"size_bytes": "bytes"}):
+    value: Positive
+    unit: _MbPerS
+    size_bytes: Count
+
+    def ceiling(self) -> Ceiling:
+        return Ceiling(self.size_bytes, self.value * _MB_PER_S[self.unit], self.source)
+
+
+@dataclass(frozen=True)
+class _Point(Document, aliases={"size_bytes": "bytes"}):
+    size_bytes: Count
+    threads: _Counts
+    values: _Figures
+
+    def check(self) -> None:
+        _check_length("values", self.values, len(self.threads))
+
+    def row(self, unit: str) -> BandwidthRow:
+        factor = self.size_bytes / 1e6 if unit == "IOPS" else _MB_PER_S[unit]
+        return BandwidthRow(self.size_bytes, self.threads, tuple(v * factor for v in self.values))
+
+
+@dataclass(frozen=True)
+class _BlockPoint(_Point, aliases={"size_bytes": "bytes", "threads": "in_flight"}):
+    pass
+
+
+@dataclass(frozen=True)
+class _Bandwidth(_Entry):
+    unit: _MbPerS
+    points: Few[_Point]
+
+    def check(self) -> None:
+        _check_above_before("bytes", [point.size_bytes for point in self.points])
+
+    def curve(self) -> BandwidthCurve:
+        return BandwidthCurve(point.row(self.unit) for point in self.points)
+
+
+@dataclass(frozen=True)
+class _BlockBandwidth(_Bandwidth):
+    unit: Annotated[str, _one_of([*_MB_PER_S, "IOPS"])]
+    points: Few[_BlockPoint]
+
+
+@dataclass(frozen=True)
+class _Units(Document):
+    bandwidth: _MbPerS
+    latency: _Ns
+
+
+@dataclass(frozen=True)
+class _LoadedPoint(Document):
+    threads: Count
+    bandwidth: _Figures
+    latency: _Figures
+
+    def check(self) -> None:
+        _check_length("latency", self.latency, len(self.bandwidth))
+        if not _rises(self.bandwidth):
+            raise FieldError(f"must be in rising order, not {[*self.bandwidth]}", "bandwidth")
+        if [*self.latency] != sorted(self.latency):
+            raise FieldError(f"must be in rising order, not {[*self.latency]}", "latency")
+
+
+@dataclass(frozen=True)
+class _Loaded(_Entry):
+    units: _Units
+    points: Few[_LoadedPoint]
+
+    def check(self) -> None:
+        _check_above_before("threads", [point.threads for point in self.points])
+
+    def curve(self) -> LoadedLatencyCurve:
+        to_mb_per_s, to_ns = _MB_PER_S[self.units.bandwidth], _NS[self.units.latency]
+        return LoadedLatencyCurve(
+            LoadedLatencyRow(
+                point.threads,
+                tuple(value * to_mb_per_s for value in point.bandwidth),
+                tuple(value * to_ns for value in point.latency),
+            )
+            for point in self.points
+        )
+
+
+def _by_curve(entry: type[_Entry], turned: Callable[[Any], object]) -> From:
+    """A list in the file: an entry for each curve."""
+
+    def by_curve(entries: Sequence[_Entry]) -> dict[Curve, object]:
+        curves: dict[Curve, object] = {}
+        for number, each in enumerate(entries):
+            curve = each.operation, each.pattern
+            if curve in curves:
+                raise FieldError(_ALREADY.format(*curve), f"[{number}].operation")
+            curves[curve] = turned(each)
+        return curves
+
+    return From(Many[entry], by_curve)  # type: ignore[valid-type]
+
+
+_ALREADY = "there is a {1} {0} already"
+
+
+@dataclass(frozen=True)
+class DeviceFile(
+    Document,
+    aliases={"capacity_bytes": "capacity_gb", "system": "measured_on"},
+    context=("path",),
+):
+    """A device as its file states it. notes: what figures leave open; sources: by their id.
+
+    capacity_bytes: of one unit, as it is sold and priced. system: None of a disk.
+    """
+
+    path: Path
+    name: Text
+    title: Text
+    kind: Kind
+    capacity_bytes: Annotated[int, _in(10**9)]
+    media_line_bytes: Count
+    sources: _Sources
+    system: MeasuredSystem | None
+    notes: Texts = ()
+    idle_latency: Annotated[Mapping[Curve, IdleLatency], _by_curve(_Idle, _Idle.latency)] = field(
+        default_factory=dict
+    )
+    bandwidth: Annotated[
+        Mapping[Curve, BandwidthCurve], _by_curve(_Bandwidth, _Bandwidth.curve)
+    ] = field(default_factory=dict)
+    loaded_latency: Annotated[
+        Mapping[Curve, LoadedLatencyCurve], _by_curve(_Loaded, _Loaded.curve)
+    ] = field(default_factory=dict)
+    ceilings: Annotated[Mapping[Curve, Ceiling], _by_curve(_Ceiling, _Ceiling.ceiling)] = field(
+        default_factory=dict
+    )
+
+    def check(self) -> None:
+        curves: set[Curve] = set()
+        for name in ("bandwidth", "loaded_latency", "ceilings"):
+            for curve in getattr(self, name):
+                if curve in curves:
+                    raise FieldError(_ALREADY.format(*curve), name)
+                curves.add(curve)
+        if not curves:
+            raise FieldError("is missing: a device has at least one curve", "bandwidth")
+
+
+@dataclass(frozen=True)
+class _BlockFile(
+    DeviceFile,
+    aliases={"capacity_bytes": "capacity_gb"},
+    context=("path", "system", "loaded_latency"),
+):
+    """A disk. It has no latency under load: bandwidth by requests in flight says the same."""
+
+    bandwidth: Annotated[
+        Mapping[Curve, BandwidthCurve], _by_curve(_BlockBandwidth, _Bandwidth.curve)
+    ] = field(default_factory=dict)
+
+    def check(self) -> None:
+        super().check()
+        if ("read", "random") not in self.idle_latency:
+            raise FieldError("is missing for random reads", "idle_latency")
+
+
+@dataclass(frozen=True)
+class _MediaAccesses(Document):
+    dram_read: Count = 0
+    dram_write: Count = 0
+    pmem_read: Count = 0
+    pmem_write: Count = 0
+
+    def check(self) -> None:
+        if not any(vars(self).values()):
+            raise FieldError("must be one media access or more")
+
+
+@dataclass(frozen=True)
+class _Outcomes(Document):
+    hit: _MediaAccesses
+    clean_miss: _MediaAccesses
+    dirty_miss: _MediaAccesses
+
+
+@dataclass(frozen=True)
+class _Requests(Document):
+    source: _SourceId
+    read: _Outcomes
+    write: _Outcomes
+
+    def counts(self) -> dict[tuple[str, str], dict[str, int]]:
+        return {
+            (request, outcome): vars(accesses)
+            for request, outcomes in (("read", self.read), ("write", self.write))
+            for outcome, accesses in vars(outcomes).items()
+        }
+
+
+@dataclass(frozen=True)
+class _Cache(Document, aliases={"size_bytes": "size_gb"}):
+    size_bytes: Annotated[int, _in(10**9)]
+    line_bytes: Count
+    source: _SourceId
+
+
+@dataclass(frozen=True)
+class CompositionFile(Document, context=("path",)):
+    """Memory mode: DRAM that caches persistent memory.
+
+    media_accesses: for ("read" | "write", "hit" | "clean_miss" | "dirty_miss"), how often each of
+        dram_read, dram_write, pmem_read, pmem_write happens for one line.
+    """
+
+    path: Path
+    name: Text
+    title: Text
+    kind: Literal["memory-mode"]
+    dram: Text
+    pmem: Text
+    cache: _Cache
+    sources: _Sources
+    media_accesses: Annotated[
+        Mapping[tuple[str, str], Mapping[str, int]], From(_Requests, _Requests.counts)
+    ]
+    notes: Texts = ()
+
+
+@dataclass(frozen=True)
+class _OfAKind(Document, open=True):
+    kind: Annotated[str, _one_of(["memory", "block", "memory-mode"])]
+
+
+def read_device_file(path: Path) -> DeviceFile | CompositionFile:
+    """Raises DeviceFileError, which names file, line and field."""
+    file = File.of_yaml(path, DeviceFileError)
+    kind = file.read(_OfAKind).kind
+    sources = file.content.get("sources")
+    known: dict[str, object] = {"sources": [*sources] if isinstance(sources, dict) else []}
+    if kind == "memory-mode":
+        return file.read(CompositionFile, known)
+    if kind == "memory":
+        return file.read(DeviceFile, {**known, "operations": MEMORY_OPERATIONS})
+    not_a_disk_s: dict[str, object] = {"system": None, "loaded_latency": []}
+    return file.read(_BlockFile, {**known, **not_a_disk_s, "operations": BLOCK_OPERATIONS})
+
+
+def _check_length(name: str, figures: Sequence[float], count: int) -> None:
+    if len(figures) != count:
+        raise FieldError(f"has {len(figures)} figures where there must be {count}", name)
+
+
+def _check_above_before(name: str, values: Sequence[int]) -> None:
+    for number, (before, value) in enumerate(pairwise(values), start=1):
+        if value <= before:
+            raise FieldError(f"{value} must be above {before} before", f"points[{number}].{name}")

@@ -1,0 +1,31 @@
+"""What memories and disks have in common: a file of their own figures."""
+
+from __future__ import annotations
+
+from pmemlab.errors import NotPublishedError
+from pmemlab.model.devices.device_file import DeviceFile
+from pmemlab.model.devices.model import DeviceModel, EngineConcurrency
+
+__all__ = ["FiledDevice"]
+
+
+class FiledDevice(DeviceModel):
+    """A device that one file has all figures of; `file` is that."""
+
+    def __init__(self, file: DeviceFile, concurrency: EngineConcurrency) -> None:
+        self.name = file.name
+        self.title = file.title
+        self.kind = file.kind
+        self.capacity_bytes = file.capacity_bytes
+        self.media_line_bytes = file.media_line_bytes
+        self.notes = file.notes
+        self.sources = file.sources
+        self.file = file
+        self._concurrency = concurrency
+
+    def latency_ns(self, operation: str, pattern: str) -> float:
+        if (operation, pattern) in self.file.idle_latency:
+            return self.file.idle_latency[operation, pattern].ns
+        raise NotPublishedError(
+            f"{self.name}: no idle latency of a {pattern} {operation} in {self.file.path}"
+        )

@@ -1,0 +1,61 @@
+"""Devices by name, or by the path of a file of one's own."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from pmemlab.errors import DeviceFileError
+from pmemlab.model.devices.block_device import BlockDevice
+from pmemlab.model.devices.device_file import CompositionFile, read_device_file
+from pmemlab.model.devices.memory_device import MemoryDevice
+from pmemlab.model.devices.memory_mode import MemoryModeDevice
+from pmemlab.model.devices.model import DeviceModel, EngineConcurrency
+from pmemlab.schema import YAML_SUFFIXES
+
+__all__ = ["device_names", "load_device"]
+
+_FOLDER = Path(__file__).parent
+
+
+def device_names() -> tuple[str, ...]:
+    """Of the devices that come with the lab."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+
+
+def load_device(
+    name_or_path: str | Path, concurrency: EngineConcurrency | None = None
+) -> DeviceModel:
+    """A device of `device_names()`, or of a file; a path has a slash or ends with .yaml.
+
+    concurrency: what each thread has in flight; default: what the engine keeps.
+
+    Raises DeviceFileError, which names file and field.
+    """
+    concurrency = EngineConcurrency() if concurrency is None else concurrency
+    file = read_device_file(_path_of(str(name_or_path)))
+    if isinstance(file, CompositionFile):
+        # Names in a file of one's own may be paths beside it.
+        dram, pmem = (
+            load_device(_beside(file.path, part), concurrency) for part in (file.dram, file.pmem)
+        )
+        return MemoryModeDevice(file, dram, pmem)
+    if file.kind == "block":
+        return BlockDevice(file, concurrency)
+    return MemoryDevice(file, concurrency)
+
+
+def _path_of(name_or_path: str) -> Path:
+    if "/" in name_or_path or name_or_path.endswith(YAML_SUFFIXES):
+        return Path(name_or_path)
+    if name_or_path in device_names():
+        return _FOLDER / f"{name_or_path}.yaml"
+    near = difflib.get_close_matches(name_or_path, device_names(), n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(device_names())}."
+    raise DeviceFileError(
+        f"{name_or_path}: no device of this name; {hint} A file of your own is given by its path"
+    )
+
+
+def _beside(path: Path, name: str) -> str:
+    return str(path.parent / name) if name.endswith(YAML_SUFFIXES) else name

@@ -1,0 +1,148 @@
+"""`pmemlab model measure`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from pmemlab.errors import MeasuringError
+from pmemlab.model.devices.measuring.figures import Figures, write_device_file
+from pmemlab.model.devices.measuring.target import (
+    FolderTarget,
+    NodeTarget,
+    Target,
+    cpu_name,
+    find_target,
+    last_level_cache,
+)
+from pmemlab.schema import YAML_SUFFIXES, parse_size
+
+__all__ = ["measure_device"]
+
+_CACHES_BESIDE = 8  # memory that is measured for each byte of the last-level cache
+_DISK_BYTES = 4 << 30
+_CACHED_BYTES = 1 << 30
+
+
+def measure_device(arguments: argparse.Namespace, messages: Console) -> Path:
+    """The file that was written. Raises MeasuringError."""
+    output: Path = arguments.output
+    if output.suffix not in YAML_SUFFIXES:
+        raise MeasuringError(f"-o {output}: must end with .yaml, for it to be taken as a file")
+    if not output.absolute().parent.is_dir():
+        raise MeasuringError(f"-o {output}: there is no folder {output.absolute().parent}")
+    if output.exists() and not arguments.force:
+        raise MeasuringError(f"-o {output}: is there already; give another name, or --force")
+    if not 0 < arguments.seconds < 3600:
+        raise MeasuringError(f"--seconds {arguments.seconds:g}: must be above 0 and below 3600")
+    target = find_target(arguments.what)
+    is_memory = isinstance(target, NodeTarget) or target.medium == "memory"
+    if arguments.page_cache and is_memory:
+        raise MeasuringError(f"--page-cache: {arguments.what} is memory and has none")
+    cache_bytes = _size(arguments.last_level_cache, "--last-level-cache") or last_level_cache()
+    least_bytes = _least_size(target, is_memory)
+    wanted_bytes = _size(arguments.size, "--size")
+    if wanted_bytes is not None and wanted_bytes < least_bytes:
+        raise MeasuringError(
+            f"--size {arguments.size}: must be {least_bytes >> 10}K or more, for as many of the "
+            "largest accesses as are made at a time"
+        )
+    size_bytes = wanted_bytes or max(
+        least_bytes, _default_size(target, is_memory, cache_bytes, arguments.page_cache)
+    )
+    if size_bytes > target.free_bytes:
+        raise MeasuringError(
+            f"{arguments.what}: has {target.free_bytes >> 20} MiB free of the {size_bytes >> 20} "
+            "that are to be measured; free some, or take less with --size"
+        )
+    figures = _measure(target, is_memory, size_bytes, arguments, messages)
+    if is_memory and size_bytes < _CACHES_BESIDE * cache_bytes:
+        figures.notes.append(
+            f"Only {size_bytes >> 20} MiB were measured, of which the last-level cache "
+            f"({cache_bytes >> 20} MiB) holds up to {min(1, cache_bytes / size_bytes):.0%}: what "
+            "is larger than the cache is slower than these figures."
+        )
+    try:
+        write_device_file(
+            output,
+            figures,
+            name=arguments.name or output.stem,
+            title=arguments.title or _title(target),
+            cpu=cpu_name(),
+            capacity_bytes=target.total_bytes,
+            media_line_bytes=_size(arguments.media_line, "--media-line")
+            or (64 if is_memory else 4096),
+            last_level_cache_bytes=cache_bytes,
+        )
+    except OSError as error:
+        raise MeasuringError(f"-o {output}: can't be written: {error.strerror}") from error
+    return output
+
+
+def _measure(
+    target: Target,
+    is_memory: bool,
+    size_bytes: int,
+    arguments: argparse.Namespace,
+    messages: Console,
+) -> Figures:
+    # Only here: the commands that measure nothing do without the engine.
+    from pmemlab.model.devices.measuring.files import file_steps, measure_files
+    from pmemlab.model.devices.measuring.memory import (
+        cpus_of,
+        measure_memory,
+        memory_steps,
+        thread_counts,
+    )
+
+    steps = memory_steps(thread_counts(len(cpus_of(target)))) if is_memory else file_steps()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=messages) as progress:
+        task = progress.add_task(f"getting {size_bytes >> 20} MiB ready", total=steps)
+
+        def advance(what: str) -> None:
+            progress.update(task, advance=1, description=what)
+
+        if is_memory:
+            return measure_memory(target, size_bytes, arguments.seconds, advance)
+        assert isinstance(target, FolderTarget)
+        return measure_files(target, size_bytes, arguments.seconds, arguments.page_cache, advance)
+
+
+def _least_size(target: Target, is_memory: bool) -> int:
+    from pmemlab.model.devices.measuring.files import least_file_bytes
+    from pmemlab.model.devices.measuring.memory import cpus_of, least_memory_bytes
+
+    return least_memory_bytes(len(cpus_of(target))) if is_memory else least_file_bytes()
+
+
+def _default_size(target: Target, is_memory: bool, cache_bytes: int, page_cache: bool) -> int:
+    if is_memory:
+        wanted = _CACHES_BESIDE * cache_bytes
+    else:
+        wanted = _CACHED_BYTES if page_cache else _DISK_BYTES
+    # Half of what is free: others need some too.
+    return max(2 << 20, min(wanted, target.free_bytes // 2))
+
+
+def _size(text: str | None, option: str) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_size(int(text) if text.isdigit() else text)
+    except ValueError as error:
+        raise MeasuringError(f"{option}: {error}") from None
+
+
+def _title(target: Target) -> str:
+    if isinstance(target, NodeTarget):
+        return f"NUMA node {target.node} of {cpu_name()}"
+    return f"{target.folder} ({target.file_system})"

@@ -1,0 +1,111 @@
+"""What a measurement comes to, and the device file that states it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pmemlab.model.devices.device_file import Curve, Kind
+
+__all__ = ["Advance", "Figures", "significant", "write_device_file"]
+
+Advance = Callable[[str], None]
+"""Told before each figure that is measured, with what it is of."""
+
+
+@dataclass
+class Figures:
+    """bandwidth: MB/s by (size in bytes, threads or requests in flight). how: in what way it was
+    measured. notes: what to know of it."""
+
+    kind: Kind
+    how: str
+    bandwidth: dict[Curve, dict[tuple[int, int], float]] = field(default_factory=dict)
+    idle_latency_ns: dict[Curve, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def write_device_file(
+    path: Path,
+    figures: Figures,
+    *,
+    name: str,
+    title: str,
+    cpu: str,
+    capacity_bytes: int,
+    media_line_bytes: int,
+    last_level_cache_bytes: int,
+) -> None:
+    """Raises OSError."""
+    system = os.uname()
+    document: dict[str, Any] = {
+        "name": name,
+        "title": title,
+        "kind": figures.kind,
+        "capacity_gb": significant(capacity_bytes / 1e9),
+        "media_line_bytes": media_line_bytes,
+    }
+    if figures.kind == "memory":
+        document["measured_on"] = {
+            "cpu": cpu,
+            "last_level_cache_mib": last_level_cache_bytes / (1 << 20),
+            "source": "here",
+        }
+    if figures.notes:
+        document["notes"] = figures.notes
+    document["sources"] = {
+        "here": {
+            "title": "measured here",
+            "measured": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+            "what": f"by pmemlab model measure on {cpu}, {os.cpu_count()} CPUs, "
+            f"{system.sysname} {system.release}; {figures.how}",
+        }
+    }
+    document["idle_latency"] = [
+        {
+            "operation": operation,
+            "pattern": pattern,
+            "value": significant(ns),
+            "unit": "ns",
+            "source": "here",
+        }
+        for (operation, pattern), ns in figures.idle_latency_ns.items()
+    ]
+    document["bandwidth"] = [
+        {
+            "operation": operation,
+            "pattern": pattern,
+            "unit": "MB/s",
+            "source": "here",
+            "points": _points(figures.kind, values),
+        }
+        for (operation, pattern), values in figures.bandwidth.items()
+    ]
+    text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=100)
+    path.write_text(text, encoding="utf-8")
+
+
+def _points(kind: Kind, values: dict[tuple[int, int], float]) -> list[dict[str, Any]]:
+    concurrency = "threads" if kind == "memory" else "in_flight"
+    points = []
+    for size_bytes in sorted({size for size, _ in values}):
+        counts = sorted(count for size, count in values if size == size_bytes)
+        points.append(
+            {
+                "bytes": size_bytes,
+                concurrency: counts,
+                "values": [significant(values[size_bytes, count]) for count in counts],
+            }
+        )
+    return points
+
+
+def significant(value: float) -> float:
+    """Four digits: what is measured has no more."""
+    return float(f"{value:.4g}")

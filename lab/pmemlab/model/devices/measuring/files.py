@@ -1,0 +1,70 @@
+"""Reads and appends of a disk, by size and requests in flight: own direct I/O."""
+
+from __future__ import annotations
+
+import statistics
+
+from embstore.bench._yardsticks import FileYardstick
+from embstore.errors import EmbStoreError
+from pmemlab.errors import MeasuringError
+from pmemlab.model.devices.measuring.figures import Advance, Figures
+from pmemlab.model.devices.measuring.target import FolderTarget
+
+__all__ = ["BLOCK_BYTES", "file_steps", "least_file_bytes", "measure_files"]
+
+BLOCK_BYTES = 4096
+_SIZES = (4096, 8192, 16384, 65536, 131072, 1 << 20)
+_IN_FLIGHT = (1, 2, 4, 8, 16, 32, 64)
+_ROUNDS = 3
+_CURVES = (("read", "random"), ("read", "sequential"), ("write", "sequential"))
+
+
+def file_steps() -> int:
+    """How often `advance` is called."""
+    return 1 + len(_CURVES) * len(_SIZES) * len(_IN_FLIGHT)
+
+
+def least_file_bytes() -> int:
+    """Returns how large a file must be for each of the most requests to have bytes of its own."""
+    return max(_SIZES) * max(_IN_FLIGHT)
+
+
+def measure_files(
+    target: FolderTarget, size_bytes: int, seconds: float, page_cache: bool, advance: Advance
+) -> Figures:
+    """page_cache: through it, as LevelDB reads and writes. Raises MeasuringError."""
+    advance(f"writing a file of {size_bytes >> 20} MiB")
+    try:
+        disk = FileYardstick(size_bytes, str(target.folder), direct=not page_cache)
+    except EmbStoreError as error:
+        advice = "take less with --size, or --page-cache where it has no direct I/O"
+        raise MeasuringError(f"{error}; {advice}") from error
+    how = "through the page cache, which holds it" if page_cache else "direct I/O"
+    figures = Figures(
+        "block",
+        f"{how}, a file of {size_bytes >> 20} MiB on {target.file_system}, medians of {_ROUNDS} "
+        f"rounds of {seconds / _ROUNDS:g} s a figure, a thread for each request in flight",
+    )
+    for operation, pattern in _CURVES:
+        curve = figures.bandwidth.setdefault((operation, pattern), {})
+        for size in _SIZES:
+            for in_flight in _IN_FLIGHT:
+                advance(f"{pattern} {operation} of {size:,} bytes, {in_flight} in flight")
+                try:
+                    rounds = [
+                        disk.mb_per_s(
+                            operation == "write",
+                            pattern == "random",
+                            size,
+                            in_flight,
+                            seconds / _ROUNDS,
+                        )
+                        for _ in range(_ROUNDS)
+                    ]
+                except EmbStoreError as error:
+                    raise MeasuringError(str(error)) from error
+                curve[size, in_flight] = statistics.median(rounds)
+        if (operation, pattern) != ("read", "sequential"):
+            alone_ns = BLOCK_BYTES * 1e3 / curve[BLOCK_BYTES, 1]
+            figures.idle_latency_ns[operation, pattern] = alone_ns
+    return figures

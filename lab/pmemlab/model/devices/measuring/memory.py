@@ -1,0 +1,123 @@
+"""Loads, stores, flushes and streamed stores of a memory, by size and threads."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Iterator, Sequence
+
+from embstore.bench._yardsticks import MemoryOperation, MemoryYardstick
+from embstore.errors import EmbStoreError, MissingDeviceError
+from pmemlab.errors import MeasuringError
+from pmemlab.model.devices.device_file import Curve
+from pmemlab.model.devices.measuring.affinity import on_cpus
+from pmemlab.model.devices.measuring.figures import Advance, Figures
+from pmemlab.model.devices.measuring.target import FolderTarget, NodeTarget
+
+__all__ = [
+    "MEMORY_SIZES",
+    "cpus_of",
+    "least_memory_bytes",
+    "measure_memory",
+    "memory_steps",
+    "thread_counts",
+]
+
+MEMORY_SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 65536)
+_SEQUENTIAL_SIZES = (64, 4096, 65536)
+_OPERATIONS = {
+    "load": MemoryOperation.LOAD,
+    "store": MemoryOperation.STORE,
+    "store-clwb": MemoryOperation.STORE_FLUSHED,
+    "ntstore": MemoryOperation.STORE_STREAMED,
+}
+_ROUNDS = 3
+
+
+def thread_counts(cpus: int) -> tuple[int, ...]:
+    """Powers of two up to the number of CPUs, and that number: each thread has a CPU."""
+    counts = [1]
+    while counts[-1] * 2 < cpus:
+        counts.append(counts[-1] * 2)
+    return tuple(counts) if cpus == counts[-1] else (*counts, cpus)
+
+
+def memory_steps(threads: Sequence[int]) -> int:
+    """How often `advance` is called."""
+    return 2 + len(_OPERATIONS) * len(threads) * (len(MEMORY_SIZES) + len(_SEQUENTIAL_SIZES))
+
+
+def least_memory_bytes(cpus: int) -> int:
+    """Returns how much memory is needed for each CPU's thread to have bytes of its own."""
+    return max(*MEMORY_SIZES, *_SEQUENTIAL_SIZES) * cpus
+
+
+def measure_memory(
+    target: NodeTarget | FolderTarget, size_bytes: int, seconds: float, advance: Advance
+) -> Figures:
+    """seconds: a figure. Raises MeasuringError."""
+    with on_cpus(cpus_of(target)):
+        threads = thread_counts(len(os.sched_getaffinity(0)))
+        memory = _yardstick(target, size_bytes)
+        figures = Figures(
+            "memory",
+            f"over {size_bytes >> 20} MiB, medians of {_ROUNDS} rounds of {seconds / _ROUNDS:g} s "
+            "a figure, by what a thread does while it runs",
+        )
+        for pattern in ("random", "sequential"):
+            advance(f"idle latency, {pattern}")
+            figures.idle_latency_ns["load", pattern] = memory.latency_ns(
+                pattern == "random", seconds
+            )
+        for curve, size, count in _figures_wanted(threads):
+            operation, pattern = curve
+            advance(f"{pattern} {operation} of {size:,} bytes, {count} threads")
+            try:
+                rounds = [
+                    memory.mb_per_s(
+                        _OPERATIONS[operation], pattern == "random", size, count, seconds / _ROUNDS
+                    )
+                    for _ in range(_ROUNDS)
+                ]
+            except MissingDeviceError:  # an old CPU has no clwb: its file has no such curve
+                note = "This CPU has no clwb, so stores that are flushed couldn't be measured."
+                if note not in figures.notes:
+                    figures.notes.append(note)
+                continue
+            curves = figures.bandwidth.setdefault(curve, {})
+            curves[size, count] = statistics.median(rounds)
+    if isinstance(target, FolderTarget) and not memory.is_synced:
+        figures.notes.append(
+            f"{target.folder} is no dax mount with MAP_SYNC, so these are the figures of "
+            f"{target.file_system} in plain memory."
+        )
+    return figures
+
+
+def _figures_wanted(threads: Sequence[int]) -> Iterator[tuple[Curve, int, int]]:
+    for operation in _OPERATIONS:
+        for pattern, sizes in (("random", MEMORY_SIZES), ("sequential", _SEQUENTIAL_SIZES)):
+            for size in sizes:
+                for count in threads:
+                    yield (operation, pattern), size, count
+
+
+def _yardstick(target: NodeTarget | FolderTarget, size_bytes: int) -> MemoryYardstick:
+    try:
+        if isinstance(target, FolderTarget):
+            return MemoryYardstick(size_bytes, directory=str(target.folder))
+        return MemoryYardstick(size_bytes, node=target.node if target.bound else -1)
+    except MissingDeviceError as error:
+        assert isinstance(target, NodeTarget)
+        raise MeasuringError(
+            f"node{target.node}: {error}; where a container forbids it, run it outside of the "
+            f"container, or measure the node's memory through a folder: mount -t tmpfs -o "
+            f"mpol=bind:{target.node} tmpfs FOLDER"
+        ) from error
+    except EmbStoreError as error:
+        raise MeasuringError(f"{error}; take less with --size") from error
+
+
+def cpus_of(target: NodeTarget | FolderTarget) -> frozenset[int]:
+    """Returns the CPUs that measure: a folder's memory is measured from wherever this runs."""
+    return target.cpus if isinstance(target, NodeTarget) else frozenset(os.sched_getaffinity(0))

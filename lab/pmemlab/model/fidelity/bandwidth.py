@@ -1,0 +1,124 @@
+"""A device's model against the figures that it is made of, each foretold without itself.
+
+A figure that is left out is foretold from the rest of its curve. Figures at the ends of a curve
+have nothing beyond them to be foretold from, so they aren't.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pmemlab.model.devices.curves import BandwidthCurve, LoadedLatencyCurve
+from pmemlab.model.devices.device_file import Curve, DeviceFile
+
+__all__ = ["CurveError", "Foretold", "LeftOut", "curve_errors", "foretell_left_out"]
+
+LeftOut = Literal["figure", "size", "threads"]
+"""What is left out at once: one figure; all of its access size; all of its number of threads."""
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """A published figure, and what the model says without it.
+
+    unit: MB/s, or ns for latency under load. size_bytes: None where the figure isn't of a size.
+    """
+
+    device: str
+    operation: str
+    pattern: str
+    left_out: LeftOut
+    size_bytes: int | None
+    threads: int
+    published: float
+    predicted: float
+    unit: str
+
+    @property
+    def error(self) -> float:
+        """Relative; above 0 where the model says more."""
+        return self.predicted / self.published - 1
+
+
+@dataclass(frozen=True)
+class CurveError:
+    """Of all figures of a curve that were left out in one way. Both errors are without sign."""
+
+    device: str
+    operation: str
+    pattern: str
+    left_out: LeftOut
+    figures: int
+    median: float
+    worst: Foretold
+
+    @property
+    def within_a_tenth(self) -> bool:
+        return self.median <= 0.1
+
+
+def foretell_left_out(file: DeviceFile) -> Iterator[Foretold]:
+    """Every figure of the file's curves that lies between others."""
+    for curve, bandwidth in file.bandwidth.items():
+        for left_out in ("figure", "size", "threads"):
+            yield from _of_bandwidth(file, curve, bandwidth, left_out)
+    for curve, loaded in file.loaded_latency.items():
+        yield from _of_loaded_latency(file, curve, loaded)
+
+
+def curve_errors(foretold: Iterable[Foretold]) -> list[CurveError]:
+    """Median and worst of each curve, in the order in which they come."""
+    curves: dict[tuple[str, str, str, LeftOut], list[Foretold]] = {}
+    for figure in foretold:
+        key = (figure.device, figure.operation, figure.pattern, figure.left_out)
+        curves.setdefault(key, []).append(figure)
+    return [
+        CurveError(
+            *key,
+            figures=len(figures),
+            median=statistics.median(abs(figure.error) for figure in figures),
+            worst=max(figures, key=lambda figure: abs(figure.error)),
+        )
+        for key, figures in curves.items()
+    ]
+
+
+def _of_bandwidth(
+    file: DeviceFile, curve: Curve, bandwidth: BandwidthCurve, left_out: LeftOut
+) -> Iterator[Foretold]:
+    points = [
+        (row.size_bytes, threads, mb_per_s)
+        for row in bandwidth.rows
+        for threads, mb_per_s in zip(row.threads, row.mb_per_s, strict=True)
+    ]
+    for size_bytes, threads, published in points:
+        gone = [
+            (size, count)
+            for size, count, _ in points
+            if (left_out == "threads" or size == size_bytes)
+            and (left_out == "size" or count == threads)
+        ]
+        rest = bandwidth.without(gone)
+        if rest is None or not rest.covers(size_bytes, threads):
+            continue
+        predicted = rest.at(size_bytes, threads)
+        yield Foretold(
+            file.name, *curve, left_out, size_bytes, threads, published, predicted, "MB/s"
+        )
+
+
+def _of_loaded_latency(
+    file: DeviceFile, curve: Curve, loaded: LoadedLatencyCurve
+) -> Iterator[Foretold]:
+    """All figures of a number of threads, from those of fewer and of more."""
+    for i in range(1, len(loaded.rows) - 1):
+        row = loaded.rows[i]
+        rest = LoadedLatencyCurve([*loaded.rows[:i], *loaded.rows[i + 1 :]])
+        for mb_per_s, published in zip(row.mb_per_s, row.latency_ns, strict=True):
+            predicted = rest.latency_ns(mb_per_s, row.threads)
+            yield Foretold(
+                file.name, *curve, "threads", None, row.threads, published, predicted, "ns"
+            )

@@ -1,0 +1,96 @@
+"""`pmemlab model fidelity`: its options, and what it prints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from pmemlab.errors import LabError
+from pmemlab.model.fidelity.measured import KEPT, Comparison, keep_measured, taken_now
+from pmemlab.model.fidelity.page import markdown, print_sections
+from pmemlab.model.fidelity.rows import Section
+from pmemlab.model.fidelity.sections import make_sections
+
+__all__ = ["add_options", "fidelity"]
+
+_LOG_WIDTH = 140  # a log has no width of its own
+_messages = Console(stderr=True, highlight=False)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--paced", action="store_true", help="run tiers that are paced by published devices, first"
+    )
+    parser.add_argument(
+        "--this-computer",
+        type=Path,
+        metavar="FOLDER",
+        help="measure the folder's disk and train on it, first; takes some minutes",
+    )
+    parser.add_argument(
+        "--measured",
+        type=Path,
+        default=KEPT,
+        metavar="FILE",
+        help="what was run is kept there, and shown from there (%(default)s)",
+    )
+    parser.add_argument("--write", type=Path, metavar="FILE", help="keep the page in a file, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the figures, for the report")
+
+
+def fidelity(arguments: argparse.Namespace) -> int:
+    """Ends with 0 whether aims were reached or not: the page is there to say so."""
+    for option in ("measured", "write", "json"):
+        target: Path | None = getattr(arguments, option)
+        if target is not None and not target.parent.is_dir():
+            raise LabError(f"--{option} {target}: there is no folder {target.parent}")
+    if arguments.paced:
+        keep_measured(arguments.measured, "paced", taken_now(*_run_paced()))
+    if arguments.this_computer is not None:
+        from pmemlab.model.fidelity.this_computer import Training, compare_this_computer
+
+        compared = compare_this_computer(arguments.this_computer, Training(), _messages)
+        keep_measured(arguments.measured, "this-computer", taken_now(*compared))
+    with _messages.status("predicting") as status:
+        sections = make_sections(on_step=status.update, measured=arguments.measured)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_LOG_WIDTH)
+    print_sections(console, sections)
+    if arguments.write is not None:
+        _write("--write", arguments.write, markdown(sections))
+    if arguments.json is not None:
+        _write("--json", arguments.json, _document(sections))
+    return 0
+
+
+def _run_paced() -> tuple[list[Comparison], list[str]]:
+    from pmemlab.model.fidelity.paced_bandwidth import POINTS, Effort, compare_paced
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=_messages) as progress:
+        task = progress.add_task("pacing", total=len(POINTS))
+        return compare_paced(
+            POINTS,
+            Effort(),
+            on_point=lambda what: progress.update(task, advance=1, description=what),
+        )
+
+
+def _document(sections: Sequence[Section]) -> str:
+    """As `pmemlab report` reads it."""
+    return json.dumps({"sections": [asdict(section) for section in sections]}, indent=1) + "\n"
+
+
+def _write(option: str, target: Path, text: str) -> None:
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise LabError(f"{option} {target}: {error}") from error
+    _messages.print(f"written: {target}", markup=False)

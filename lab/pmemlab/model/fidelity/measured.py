@@ -1,0 +1,84 @@
+"""What was really run to hold predictions against: kept in a file, since it takes wall time and no
+two runs are the same. The page shows what the file has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Literal
+
+from pmemlab.errors import LabError
+from pmemlab.schema import AtLeast0, Count, Document, File, Many, MaybeEmpty, Text, Texts
+
+__all__ = ["KEPT", "Comparison", "Kind", "Measured", "keep_measured", "read_measured", "taken_now"]
+
+KEPT = Path(__file__).parents[3] / "FIDELITY-measured.json"
+Kind = Literal["paced", "this-computer"]
+
+
+@dataclass(frozen=True)
+class Comparison(Document):
+    """truth: what the prediction is held against. repetitions: of which the figures are.
+    spread_percent: from the least to the most of what was run, of its median. note: what to know.
+    by_curve: what a paced device's curve says by itself.
+    """
+
+    name: Text
+    truth: AtLeast0
+    predicted: AtLeast0
+    unit: MaybeEmpty
+    repetitions: Count
+    spread_percent: AtLeast0
+    note: MaybeEmpty = ""
+    by_curve: AtLeast0 | None = None
+
+
+@dataclass(frozen=True)
+class Measured(Document):
+    """comparisons: of one run of the command. left_out: what wasn't run, and why."""
+
+    when: Text
+    computer: Text
+    comparisons: Many[Comparison]
+    left_out: Texts
+
+
+@dataclass(frozen=True)
+class _Kept(Document, aliases={"this_computer": "this-computer"}):
+    paced: Measured | None = None
+    this_computer: Measured | None = None
+
+
+def taken_now(comparisons: Sequence[Comparison], left_out: Sequence[str]) -> Measured:
+    """With the date, and what this computer is."""
+    # Only here: the command's options do without the engine.
+    from pmemlab.model.devices.measuring.target import cpu_name
+
+    system = os.uname()
+    computer = f"{cpu_name()}, {os.cpu_count()} CPUs, {system.sysname} {system.release}"
+    when = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    return Measured(when, computer, tuple(comparisons), tuple(left_out))
+
+
+def keep_measured(path: Path, kind: Kind, measured: Measured) -> None:
+    """In the place of what the file had of this kind. Raises LabError."""
+    document = {kind: asdict(known) for kind, known in read_measured(path).items()}
+    document[kind] = asdict(measured)
+    try:
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise LabError(f"{path}: can't be written: {error.strerror}") from error
+
+
+def read_measured(path: Path) -> dict[Kind, Measured]:
+    """Nothing where there's no file. Raises LabError, which names file and field."""
+    if not path.exists():
+        return {}
+    kept = File.of_json(path, LabError).read(_Kept)
+    kinds: dict[Kind, Measured | None] = {"paced": kept.paced, "this-computer": kept.this_computer}
+    return {kind: measured for kind, measured in kinds.items() if measured is not None}

@@ -1,0 +1,28 @@
+"""Which sections the page has, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pmemlab.model.fidelity.rows import Section
+
+__all__ = ["OnStep", "make_sections"]
+
+OnStep = Callable[[str], object]
+
+
+def make_sections(
+    on_step: OnStep = lambda _: None, measured: Path | None = None
+) -> tuple[Section, ...]:
+    """All of them, which takes a minute. on_step: told what is done next. measured: file of what
+    was really run; default: that which is kept beside the page. Raises LabError.
+    """
+    from pmemlab.model.fidelity.bandwidth_section import bandwidth_section
+    from pmemlab.model.fidelity.measured import KEPT
+    from pmemlab.model.fidelity.measured_sections import measured_sections
+    from pmemlab.model.fidelity.openembedding import openembedding_sections
+
+    of_runs = measured_sections(measured or KEPT)
+    on_step("bandwidth: foretelling published figures")
+    return (bandwidth_section(), *of_runs, *openembedding_sections(on_step))

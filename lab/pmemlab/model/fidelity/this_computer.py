@@ -1,0 +1,206 @@
+"""A run on this computer's disk, predicted from one whose files lay in memory.
+
+The disk is measured as `pmemlab model measure` does. A DRAM_SSDHASH table with its files in memory
+(/dev/shm) is trained and recorded, which says what the same would take with its files on the disk
+as measured; then the same is trained with its files there. Both take turns, so that what else this
+computer does meanwhile is the same for both. The least of each is compared: others only add.
+Two NUMA nodes are compared too, where this computer has them (`numa_nodes`).
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+import embstore as es
+from pmemlab.errors import LabError, MeasuringError
+from pmemlab.model.devices import DeviceModel, load_device
+from pmemlab.model.devices.measuring.affinity import on_cpus
+from pmemlab.model.devices.measuring.target import FolderTarget, NodeTarget, find_target
+from pmemlab.model.fidelity.device_here import measure_here
+from pmemlab.model.fidelity.measured import Comparison
+from pmemlab.model.fidelity.numa_nodes import (
+    NodeTraining,
+    compare_nodes,
+    nodes_to_compare,
+)
+from pmemlab.model.prediction import RanIn, caches_before, predict_run
+
+__all__ = ["Training", "compare_disk", "compare_this_computer"]
+
+_MEMORY = Path("/dev/shm")
+_ROW_BYTES = 128  # 16 weights and as many of Adagrad's
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is run. rows: in all, of which a tenth fit into the first tier. seconds: that a figure
+    of the disk is measured. measured_bytes: of the file that it is measured with, as `--size` has
+    it; None: what measure-device takes.
+    """
+
+    rows: int = 400_000
+    batch: int = 2048
+    steps: int = 40
+    repetitions: int = 7
+    seconds: float = 0.3
+    measured_bytes: int | None = None
+
+
+def compare_this_computer(
+    folder: Path, training: Training, messages: Console
+) -> tuple[list[Comparison], list[str]]:
+    """Comparisons, and what was left out and why. messages: where progress is shown. Raises
+    LabError where the folder is on no disk, or memory can't stand for one.
+    """
+    target = find_target(str(folder))
+    if not isinstance(target, FolderTarget) or target.medium == "memory":
+        raise MeasuringError(f"{folder}: is memory; give a folder on a disk")
+    comparisons = []
+    with tempfile.TemporaryDirectory(prefix="pmemlab-fidelity-") as made:
+        for page_cache in (False, True):
+            device = load_device(_measured(Path(made), folder, page_cache, training, messages))
+            with messages.status("training in turns in memory and on the disk") as status:
+                comparisons.append(
+                    compare_disk(folder, device, page_cache, training, on_turn=status.update)
+                )
+        nodes = nodes_to_compare()
+        if nodes is None:
+            return comparisons, ["Two NUMA nodes: this computer has memory on one alone."]
+        near = find_target(nodes[0])
+        assert isinstance(near, NodeTarget)
+        with on_cpus(near.cpus):
+            files = [
+                measure_here(
+                    name,
+                    Path(made) / f"{name}.yaml",
+                    training.seconds,
+                    training.measured_bytes,
+                    messages,
+                )
+                for name in nodes
+            ]
+            with messages.status("training in turns on both nodes") as status:
+                try:
+                    compared = compare_nodes(*nodes, files, NodeTraining(), on_turn=status.update)
+                except LabError as error:  # no memkind, say
+                    return comparisons, [f"Two NUMA nodes: {error}."]
+    return [*comparisons, *compared], []
+
+
+def compare_disk(
+    folder: Path,
+    device: DeviceModel | es.devices.Device,
+    page_cache: bool,
+    training: Training,
+    on_turn: Callable[[str], object] = lambda _: None,
+) -> Comparison:
+    """One run of each kind a turn. device: the folder's disk, through the page cache or past it."""
+    predicted, took = [], []
+    reads = 0
+    for turn in range(training.repetitions):
+        on_turn(f"{device.name}: turn {turn + 1} of {training.repetitions}")
+        seconds, read = _predict(device, page_cache, training)
+        predicted.append(seconds)
+        reads = max(reads, read)
+        took.append(_train(folder, page_cache, training))
+    way = "through the page cache" if page_cache else "direct I/O"
+    return Comparison(
+        f"DRAM_SSDHASH, {way}, {training.steps} batches of {training.batch:,}",
+        min(took) * 1e3,
+        min(predicted) * 1e3,
+        "ms",
+        training.repetitions,
+        (max(took) - min(took)) / statistics.median(took) * 100,
+        f"{reads:,} reads of files",
+    )
+
+
+def _measured(
+    made: Path, folder: Path, page_cache: bool, training: Training, messages: Console
+) -> Path:
+    file = made / ("page-cache-here.yaml" if page_cache else "disk-here.yaml")
+    return measure_here(
+        str(folder),
+        file,
+        training.seconds,
+        training.measured_bytes,
+        messages,
+        page_cache=page_cache,
+    )
+
+
+def _predict(
+    device: DeviceModel | es.devices.Device, page_cache: bool, training: Training
+) -> tuple[float, int]:
+    """Seconds on the device, from a run in memory, and how many reads of files it had."""
+    placement = (None, device)
+    caches = caches_before([placement])
+    with (
+        tempfile.TemporaryDirectory(prefix="pmemlab-fidelity-", dir=_MEMORY) as made,
+        _table(Path(made), page_cache, training) as variable,
+    ):
+        _fill(variable, training)
+        with es.record_accesses(variable, caches=caches) as recorded:
+            seconds = _steps(variable, training)
+        ran = RanIn(seconds, threading.get_native_id())
+        phases = recorded.phases
+    predicted = predict_run(phases, caches, placement, ran)
+    read = phases["accesses"][phases["access"] == es.Access.FILE_READ].sum()
+    return predicted.seconds, int(read)
+
+
+def _train(folder: Path, page_cache: bool, training: Training) -> float:
+    with (
+        tempfile.TemporaryDirectory(prefix="pmemlab-fidelity-", dir=folder) as made,
+        _table(Path(made), page_cache, training) as variable,
+    ):
+        _fill(variable, training)
+        return _steps(variable, training)
+
+
+def _table(folder: Path, page_cache: bool, training: Training) -> es.EmbeddingVariable:
+    storage = es.StorageOption(
+        es.StorageType.DRAM_SSDHASH,
+        [None, folder],
+        [training.rows // 10 * _ROW_BYTES],
+        ssdhash_option=es.SSDHashOption(direct_io=not page_cache),
+    )
+    try:
+        return es.get_embedding_variable(
+            "fidelity",
+            16,
+            optimizer=es.optimizers.Adagrad(0.1),
+            ev_option=es.EmbeddingVariableOption(storage_option=storage),
+        )
+    except es.errors.EmbStoreError as error:
+        raise LabError(f"{folder}: no table can be there: {error}") from error
+
+
+def _fill(variable: es.EmbeddingVariable, training: Training) -> None:
+    """All rows once, at random, and most of them go down."""
+    random = np.random.default_rng(0)
+    for ids in np.array_split(random.permutation(training.rows), max(1, training.rows // 20000)):
+        variable.apply_gradients(ids, np.ones((ids.size, 16), np.float32))
+    variable.drain()
+
+
+def _steps(variable: es.EmbeddingVariable, training: Training) -> float:
+    """Seconds; what is to be moved by then is moved."""
+    random = np.random.default_rng(1)
+    batches = [random.integers(0, training.rows, training.batch) for _ in range(training.steps)]
+    gradients = np.ones((training.batch, 16), np.float32)
+    began = time.perf_counter()
+    for ids in batches:
+        variable.lookup(ids, train=True)
+        variable.apply_gradients(ids, gradients)
+    variable.drain()
+    return time.perf_counter() - began

@@ -1,0 +1,94 @@
+"""What checkpoints and recovery take.
+
+Training stops for a checkpoint. Dense weights are written to an SSD. For an incremental checkpoint,
+one thread of each node copies each row that was touched since the last one to persistent memory: it
+looks the row up, reads it, and writes it durably before the next. PMem-OE's own checkpoint needs no
+copy: rows reach persistent memory as the cache changes, and what a checkpoint adds is hidden with
+the rest of the cache's work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pmemlab.model.openembedding.accesses import CacheAccesses, TouchedRows
+from pmemlab.model.openembedding.model import Engine, EpochModel
+
+__all__ = ["Checkpoints", "most_pulled_rows", "recovery_s"]
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """One every `minutes` of training. touched: what so much training touches."""
+
+    model: EpochModel
+    minutes: float
+    touched: TouchedRows
+
+    def relative_time(
+        self,
+        engine: Engine,
+        gpus: int,
+        accesses: CacheAccesses | None = None,
+        *,
+        incremental: bool | None = None,
+    ) -> float:
+        """An epoch's time with checkpoints, of that of DRAM-PS on 4 GPUs without."""
+        plain = self.model.relative_time(engine, gpus, accesses)
+        return plain * self.slowdown(engine, gpus, accesses, incremental=incremental)
+
+    def slowdown(
+        self,
+        engine: Engine,
+        gpus: int,
+        accesses: CacheAccesses | None = None,
+        *,
+        incremental: bool | None = None,
+    ) -> float:
+        """Of the time without checkpoints. incremental: default: but for PMem-OE."""
+        if incremental is None:
+            incremental = engine is not Engine.PMEM_OE
+        seconds = self._dense_s()
+        if incremental:
+            seconds += self._touched_rows(engine, gpus, accesses) * self._copy_ns(engine) / 1e9
+        return 1 + seconds / (self.minutes * 60)
+
+    def _dense_s(self) -> float:
+        setup = self.model.setup
+        return setup.workload.dense_bytes / (setup.servers.ssd_write_gb_per_s * 1e9)
+
+    def _touched_rows(self, engine: Engine, gpus: int, accesses: CacheAccesses | None) -> float:
+        """On one node, since the last checkpoint."""
+        workload = self.model.setup.workload
+        steps = self.minutes * 60e3 / self.model.step_ms(engine, gpus, accesses)
+        pulled = steps * workload.gpu_accesses * gpus
+        rows = self.touched.after(pulled / workload.rows) * workload.rows
+        return rows / self._nodes(engine)
+
+    def _copy_ns(self, engine: Engine) -> float:
+        model = self.model
+        rows = model.dram if engine is Engine.DRAM_PS else model.pmem
+        return model.dram.lookup_ns + rows.lone_load_ns + model.pmem.lone_store_ns
+
+    def _nodes(self, engine: Engine) -> int:
+        servers = self.model.setup.servers
+        return servers.dram_nodes if engine is Engine.DRAM_PS else servers.pmem_nodes
+
+
+def most_pulled_rows(model: EpochModel, gpus: int, minutes: float) -> float:
+    """That any engine pulls in `minutes`: DRAM-PS, as the fastest."""
+    steps = minutes * 60e3 / model.step_ms(Engine.DRAM_PS, gpus)
+    return steps * model.setup.workload.gpu_accesses * gpus
+
+
+def recovery_s(model: EpochModel, engine: Engine) -> float:
+    """From persistent memory, by one thread of each node, that scans all rows and puts each into
+    an index in DRAM; DRAM-PS also stores the row there. Of PMem-OE and DRAM-PS alone.
+    """
+    servers, rows = model.setup.servers, model.setup.workload.rows
+    row_ns = model.pmem.scan_ns + model.dram.lookup_ns
+    if engine is Engine.PMEM_OE:
+        return rows * row_ns / servers.pmem_nodes / 1e9
+    if engine is Engine.DRAM_PS:
+        return rows * (row_ns + model.dram.lone_store_ns) / servers.dram_nodes / 1e9
+    raise ValueError(f"{engine.title}: nothing is known of its recovery")

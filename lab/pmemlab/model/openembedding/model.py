@@ -1,0 +1,131 @@
+"""How long an epoch takes on each engine. README.md says where each term comes from."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from pmemlab.model.openembedding.accesses import CacheAccesses
+from pmemlab.model.openembedding.fit import FitInputs, StepFit, fit_step
+from pmemlab.model.openembedding.memory_times import RowTimes
+from pmemlab.model.openembedding.setup import Setup
+
+__all__ = ["Engine", "EpochModel"]
+
+_REFERENCE_GPUS = 4
+
+
+class Engine(enum.Enum):
+    """What holds the rows. The values are the names in published.yaml."""
+
+    DRAM_PS = "dram_ps"
+    PMEM_HASH = "pmem_hash"
+    ORI_CACHE = "ori_cache"
+    PMEM_OE = "pmem_oe"
+
+    @property
+    def title(self) -> str:
+        return {"dram_ps": "DRAM-PS", "pmem_hash": "PMem-Hash", "ori_cache": "Ori-Cache"}.get(
+            self.value, "PMem-OE"
+        )
+
+    @property
+    def has_cache(self) -> bool:
+        return self in (Engine.ORI_CACHE, Engine.PMEM_OE)
+
+
+@dataclass(frozen=True)
+class EpochModel:
+    """Steps and epochs, without checkpoints.
+
+    fit: in steps of DRAM-PS on 4 GPUs. dram, pmem: of the servers' memories.
+    """
+
+    setup: Setup
+    fit: StepFit
+    dram: RowTimes
+    pmem: RowTimes
+
+    @staticmethod
+    def of(setup: Setup, inputs: FitInputs) -> EpochModel:
+        """With the servers' devices as their files say. Raises LabError."""
+        from pmemlab.model.devices import load_device
+        from pmemlab.model.openembedding.memory_times import row_times
+
+        servers, row_bytes = setup.servers, setup.workload.row_bytes
+        return EpochModel(
+            setup,
+            fit_step(inputs),
+            dram=row_times(load_device(servers.dram_device), row_bytes, servers.threads),
+            pmem=row_times(load_device(servers.pmem_device), row_bytes, servers.threads),
+        )
+
+    def step_ms(self, engine: Engine, gpus: int, accesses: CacheAccesses | None = None) -> float:
+        """Milliseconds of one step. accesses: of the cache, for the engines that have one."""
+        unit_ms = self.setup.workload.step_ms / self.fit.dram_step(self.setup.workload.step_gpus)
+        step = unit_ms * self.fit.dram_step(gpus)
+        if engine is Engine.DRAM_PS:
+            return step
+        if engine is Engine.PMEM_HASH:
+            return step + unit_ms * self.fit.hash_gpu * gpus
+        if accesses is None:
+            raise ValueError(f"{engine.title} has a cache: give its accesses")
+        rows = self.setup.workload.gpu_accesses * gpus
+        if engine is Engine.ORI_CACHE:
+            return step + rows * self._cache_on_path_ns(accesses) / 1e6
+        maintenance_ms = rows * self._maintenance_ns(accesses) / 1e6
+        uncovered_ms = max(0.0, maintenance_ms - self.setup.workload.idle_ms)
+        on_path_ns = self._misses_on_path_ns(accesses)
+        return step + rows * on_path_ns / 1e6 + uncovered_ms
+
+    def relative_time(
+        self, engine: Engine, gpus: int, accesses: CacheAccesses | None = None
+    ) -> float:
+        """An epoch's time, of that of DRAM-PS on 4 GPUs: it has 4/k of the steps on k GPUs."""
+        reference = self.step_ms(Engine.DRAM_PS, _REFERENCE_GPUS)
+        return self.step_ms(engine, gpus, accesses) / reference * _REFERENCE_GPUS / gpus
+
+    def _cache_on_path_ns(self, accesses: CacheAccesses) -> float:
+        """Of Ori-Cache, for a row pulled and updated: each moves it to the list's head under the
+        list's lock, whose line comes from another core; misses are served by all threads.
+        """
+        moves = 2 * self.setup.servers.line_handover_ns
+        loads = accesses.misses + accesses.late_updates
+        stores = accesses.demotions + accesses.late_updates
+        return moves + loads * self.pmem.load_ns + stores * self.pmem.store_ns
+
+    def _misses_on_path_ns(self, accesses: CacheAccesses) -> float:
+        """Nanoseconds that misses add to PMem-OE's pulls and updates for each row pulled.
+
+        All threads serve pulls. Each copies one row after another, so the idle latency counts, or
+        the memory's bandwidth. A column's rows are updated by one thread, which reads and writes a
+        row in persistent memory if it left the cache. Look-ups aren't counted: DRAM-PS does them
+        too.
+        """
+        pulled_ns = max(self.pmem.load_ns, self.pmem.lone_load_ns / self.setup.servers.threads)
+        update_ns = self._by_columns_ns(self.pmem.lone_load_ns, 1.0, 1.0)
+        return accesses.misses * pulled_ns + accesses.late_updates * update_ns
+
+    def _maintenance_ns(self, accesses: CacheAccesses) -> float:
+        """Nanoseconds of cache maintenance in PMem-OE for each row pulled, until the last thread
+        is done.
+
+        Moves in the lists are spread over all threads. A promotion looks the row up and reads it
+        from persistent memory; a demotion reads the oldest row and changes its entry in the index.
+        """
+        lookup_ns = self.dram.lookup_ns
+        promotion_ns, demotion_ns = lookup_ns + self.pmem.lone_load_ns, 2 * lookup_ns
+        alone = accesses.promotions * promotion_ns + accesses.demotions * demotion_ns
+        moves = lookup_ns / self.setup.servers.threads
+        return moves + self._by_columns_ns(alone, accesses.promotions, accesses.demotions)
+
+    def _by_columns_ns(self, alone_ns: float, loads: float, stores: float) -> float:
+        """Nanoseconds until the slowest column is done with work that one thread would do in
+        `alone_ns`: a thread serves a column's misses, one after another. At least as long as the
+        memory's bandwidth needs for the loads and stores of rows.
+
+        No thread waits for a store: OpenEmbedding flushes each row, and drains once for a
+        checkpoint.
+        """
+        media = loads * self.pmem.load_ns + stores * self.pmem.store_ns
+        return max(alone_ns * self.setup.workload.largest_column, media)

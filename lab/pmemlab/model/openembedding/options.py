@@ -1,0 +1,63 @@
+"""The options of `pmemlab model predict`."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Final
+
+__all__ = ["DEFAULT_MINUTES", "add_options"]
+
+DEFAULT_MINUTES: Final = 20.0
+_MOST_GPUS = 1024
+_MOST_MINUTES = 600.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--gpus", type=_gpus, nargs="+", default=[4, 8, 16], metavar="N", help="default: 4 8 16"
+    )
+    parser.add_argument(
+        "--cache-gb", type=_positive, metavar="GB", help="DRAM of the cache; default: the paper's 2"
+    )
+    parser.add_argument(
+        "--skew",
+        type=_positive,
+        default=1.0,
+        metavar="X",
+        help="how much steeper popularity falls: the paper's 1 (default), 2 more, 0.5 less skewed",
+    )
+    parser.add_argument(
+        "--checkpoint-minutes",
+        type=_minutes,
+        default=DEFAULT_MINUTES,
+        metavar="M",
+        help="of training between checkpoints; default: 20",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document, for programs")
+    parser.add_argument(
+        "--find-row-bytes",
+        action="store_true",
+        help="print what a cached row must take for the paper's miss rate, and end",
+    )
+
+
+def _gpus(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= _MOST_GPUS:
+        raise argparse.ArgumentTypeError(f"{value}: must be between 1 and {_MOST_GPUS}")
+    return value
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not (value > 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
+    return value
+
+
+def _minutes(text: str) -> float:
+    value = _positive(text)
+    if value > _MOST_MINUTES:
+        raise argparse.ArgumentTypeError(f"{text}: must be {_MOST_MINUTES:g} or less")
+    return value

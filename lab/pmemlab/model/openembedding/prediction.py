@@ -1,0 +1,109 @@
+"""Predicted times and costs, and the counted accesses that they need, each counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pmemlab.model.openembedding.accesses import (
+    CacheAccesses,
+    TouchedRows,
+    count_cache_accesses,
+    count_touched_rows,
+)
+from pmemlab.model.openembedding.checkpoints import Checkpoints, most_pulled_rows
+from pmemlab.model.openembedding.fit import FitInputs
+from pmemlab.model.openembedding.model import Engine, EpochModel
+from pmemlab.model.openembedding.options import DEFAULT_MINUTES
+from pmemlab.model.openembedding.setup import Setup
+
+__all__ = ["Predictor", "Question"]
+
+_REFERENCE_GPUS: Final = 4
+_COUNTED_MINUTES: Final = 40.0
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked for. cache_gb of None: the set-up's."""
+
+    gpus: int
+    cache_gb: float | None = None
+    skew: float = 1.0
+    minutes: float = DEFAULT_MINUTES
+
+
+class Predictor:
+    """Knows the set-up and the four fitted times, and nothing else that was published."""
+
+    def __init__(
+        self, setup: Setup, inputs: FitInputs, on_count: Callable[[str], object] = lambda _: None
+    ) -> None:
+        """on_count: told what is counted next, which takes seconds."""
+        self.setup = setup
+        self.model = EpochModel.of(setup, inputs)
+        self._on_count = on_count
+        self._accesses: dict[tuple[int, float, float], CacheAccesses] = {}
+        self._touched: dict[float, tuple[float, TouchedRows]] = {}
+
+    def cache_accesses(self, asked: Question) -> CacheAccesses:
+        """Raises LabError for a cache that can't be counted."""
+        cache_gb = self.setup.servers.cache_gb if asked.cache_gb is None else asked.cache_gb
+        key = asked.gpus, cache_gb, asked.skew
+        if key not in self._accesses:
+            self._on_count(f"a cache of {cache_gb:g} GB, {asked.gpus} GPUs, skew {asked.skew:g}")
+            workload = self.setup.workload
+            self._accesses[key] = count_cache_accesses(
+                workload.rows,
+                self.setup.cached_rows(cache_gb),
+                workload.gpu_accesses * asked.gpus,
+                asked.skew,
+            )
+        return self._accesses[key]
+
+    def plain(self, engine: Engine, asked: Question) -> float:
+        """An epoch's time without checkpoints, of that of DRAM-PS on 4 GPUs without."""
+        return self.model.relative_time(engine, asked.gpus, self._of(engine, asked))
+
+    def slowdown(
+        self, engine: Engine, asked: Question, *, incremental: bool | None = None
+    ) -> float:
+        """By checkpoints; see `Checkpoints.slowdown`."""
+        checkpoints = Checkpoints(self.model, asked.minutes, self._touched_rows(asked))
+        accesses = self._of(engine, asked)
+        return checkpoints.slowdown(engine, asked.gpus, accesses, incremental=incremental)
+
+    def with_checkpoints(self, engine: Engine, asked: Question) -> float:
+        """An epoch's time with them, of that of DRAM-PS on 4 GPUs with one every 20 minutes."""
+        reference = Question(_REFERENCE_GPUS)
+        return (
+            self.plain(engine, asked)
+            * self.slowdown(engine, asked)
+            / self.plain(Engine.DRAM_PS, reference)
+            / self.slowdown(Engine.DRAM_PS, reference)
+        )
+
+    def epoch_dollars(self, engine: Engine, asked: Question, reference_hours: float) -> float:
+        """Of the servers, with checkpoints. reference_hours: of DRAM-PS on 4 GPUs with one every
+        20 minutes.
+        """
+        servers = self.setup.servers
+        dollars_per_hour = (
+            servers.dram_dollars_per_hour
+            if engine is Engine.DRAM_PS
+            else servers.pmem_dollars_per_hour
+        )
+        return self.with_checkpoints(engine, asked) * reference_hours * dollars_per_hour
+
+    def _of(self, engine: Engine, asked: Question) -> CacheAccesses | None:
+        return self.cache_accesses(asked) if engine.has_cache else None
+
+    def _touched_rows(self, asked: Question) -> TouchedRows:
+        most = most_pulled_rows(self.model, asked.gpus, max(asked.minutes, _COUNTED_MINUTES))
+        counted = self._touched.get(asked.skew)
+        if counted is None or counted[0] < most:
+            self._on_count(f"rows touched between checkpoints, skew {asked.skew:g}")
+            touched = count_touched_rows(self.setup.workload.rows, most, asked.skew)
+            counted = self._touched[asked.skew] = most, touched
+        return counted[1]

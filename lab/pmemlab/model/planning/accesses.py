@@ -1,0 +1,261 @@
+"""How often a step touches which device, and how, for each id that it looks up.
+
+The steps of the engine, as engine/core/README.md has them: a look-up reads the index and the row's
+weights, duplicates too; an apply updates each different row once; a row that was found below the
+first tier is read whole, put there, and another goes down a tier in its place. In steady state
+tiers are full, so as many rows go down as come up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from embstore.devices import Access
+from embstore.options import TierKind
+from pmemlab.model.planning.hit_rates import CpuCache, Placement
+from pmemlab.model.planning.memory_mode import direct_mapped_misses
+from pmemlab.model.planning.row_bytes import ON_SSD, RowShape, bytes_a_row
+from pmemlab.model.planning.tiers import Placed
+from pmemlab.model.planning.zipf import BoundedZipf, Floats
+
+__all__ = ["INDEX_LINE_BYTES", "DeviceAccess", "StepAccesses", "step_accesses"]
+
+INDEX_LINE_BYTES = (
+    64  # a bucket of the index fills a cache line (engine/PERFORMANCE.md, "Look-ups", 1)
+)
+DISK_BLOCK_BYTES = 4096
+# SSDHASH gathers up to an eighth of its buffer of 4 MiB before it writes (embstore.SSDHashOption),
+# and compacts the files with the fewest live rows, a little less than half of their rows: each row
+# that it writes costs the copy of 0.9 more (counted; tests/lab/test_plan_accesses.py).
+SSDHASH_WRITE_BYTES = (4 << 20) // 8
+SSDHASH_WRITE_AMPLIFICATION = 1.9
+# LevelDB: what each byte costs in writes until it's in its last level, as measured with 100 GB (Lu
+# et al.: WiscKey, FAST'16, figure 2); all of that but the first is read before. By the buffer of
+# its environment (util/env_posix.cc).
+LEVELDB_WRITE_AMPLIFICATION = 14.0
+LEVELDB_WRITE_BYTES = 64 << 10
+# It keeps 990 tables open (its max_open_files of 1000 less 10). Of any other it reads the index and
+# the filter first: for each block a key, 8 bytes and a handle; for each row 10 bits.
+LEVELDB_TABLE_BYTES = 16 << 20  # tiers/leveldb/leveldb_open_options.h, and so the bits
+LEVELDB_OPEN_TABLES = 990
+_LEVELDB_INDEX_ENTRY_BYTES = 40
+_LEVELDB_FILTER_BYTES_A_ROW = 10 / 8
+
+
+@dataclass(frozen=True)
+class DeviceAccess:
+    """rate: accesses for each id looked up. memory_miss: in memory mode, the part of them that the
+    DRAM in front doesn't have; else 0.
+    """
+
+    tier: int | None  # None: the index
+    device: str
+    access: Access
+    size_bytes: int
+    rate: float
+    memory_miss: float = 0.0
+
+
+@dataclass(frozen=True)
+class StepAccesses:
+    """hit_rates: of each tier. moved_rows: that come up, for each id looked up; as many go down."""
+
+    hit_rates: tuple[float, ...]
+    distinct_rows: float
+    moved_rows: float
+    accesses: tuple[DeviceAccess, ...]
+
+
+def step_accesses(
+    placed: Placed,
+    placement: Placement,
+    shape: RowShape,
+    *,
+    batch_ids: int,
+    threads: int,
+    training: bool,
+    machines: int,
+    sockets: float = 1.0,
+) -> StepAccesses:
+    """Averages over machines that each have their part of all rows, by keys' hashes.
+
+    sockets: whose caches a machine has; less than 1 where others use the rest of one.
+
+    batch_ids: of each of a machine's threads. In the whole table as many batches are under way at a
+    time as there are threads in all machines, and there are as many caches as machines.
+    """
+    kinds, whole_batch = placed.kinds, batch_ids * machines
+    first = placed.devices[0]
+    cpu_cache_bytes = int(first.cpu_cache_bytes * sockets)  # of a machine
+    touched = shape.row_bytes + INDEX_LINE_BYTES
+    cpu = CpuCache(placement.zipf, cpu_cache_bytes * machines, touched)
+
+    def distinct(p: Floats) -> Floats:
+        """For each id: how many different rows a batch has."""
+        return np.asarray(-np.expm1(whole_batch * _log_of_others(p)) / whole_batch)
+
+    def in_tier(tier: int, of: Callable[[Floats], Floats]) -> float:
+        return placement.total(tier, of)
+
+    # What all threads' batches touch between a look-up and its apply.
+    between = whole_batch * threads
+    different_between = placement.zipf.total(
+        lambda p: np.asarray(-np.expm1(between * _log_of_others(p)))
+    )
+    again_cached = different_between * touched <= cpu_cache_bytes * machines
+
+    tiers = range(len(kinds))
+    different = [in_tier(tier, distinct) for tier in tiers]
+    comes_up = sum(different[1:])
+    below = _MovingRows(different)
+    found: list[DeviceAccess] = []
+
+    def count(tier: int | None, access: Access, size_bytes: int, rate: float) -> None:
+        device = placed.index_device if tier is None else placed.devices[tier]
+        if rate > 0:
+            found.append(DeviceAccess(tier, device.name, access, size_bytes, rate))
+
+    uncached = in_tier(0, lambda p: p * cpu.missing(p))
+    count(None, Access.LOAD, INDEX_LINE_BYTES, uncached + comes_up)
+    count(0, Access.LOAD, shape.weights_bytes, uncached)
+    each_row = [bytes_a_row(shape, kinds, tier) for tier in tiers]
+
+    def count_rows(tier: int, access: Access, rate: float) -> None:
+        count(tier, access, each_row[tier].record, rate)
+        if each_row[tier].header:
+            count(tier, access, each_row[tier].header, rate)
+
+    if training:
+        # Rows that came up are in the CPU's cache, where the apply just put them, unless they are
+        # more than it holds: all of a batch's come before any is updated.
+        came_cached = comes_up * batch_ids * shape.row_bytes <= cpu_cache_bytes
+        updated = in_tier(0, lambda p: distinct(p) * cpu.missing(p))
+        count_rows(0, Access.UPDATE, updated + (0 if came_cached else comes_up))
+    if len(kinds) > 1:
+        count_rows(0, Access.STORE, comes_up)
+        count_rows(0, Access.LOAD, below.arriving(1))
+    for tier in tiers[1:]:
+        if kinds[tier] in ON_SSD:
+            for access, size, rate in _disk_accesses(
+                kinds[tier],
+                each_row[tier].record,
+                different[tier],
+                below.arriving(tier),
+                placement.tier_rows[tier] / machines,
+            ):
+                count(tier, access, size, rate)
+            continue
+        # The look-up reads a row, and the apply, which brings it up, reads it where it lies again.
+        reads = 2 if training and not again_cached else 1
+        count_rows(tier, Access.LOAD, reads * different[tier] + below.arriving(tier + 1))
+        count_rows(tier, Access.STORE, below.arriving(tier))
+    return StepAccesses(
+        hit_rates=placement.hit_rates(),
+        distinct_rows=sum(different),
+        moved_rows=comes_up,
+        accesses=_with_memory_mode(found, placed, placement, shape, machines * sockets),
+    )
+
+
+def _log_of_others(p: Floats) -> Floats:
+    """Of the probability that a look-up isn't of a row."""
+    with np.errstate(divide="ignore"):  # a table of one row
+        return np.asarray(np.log1p(-p))
+
+
+class _MovingRows:
+    """Rows that go down, for each id: into a tier come as many as leave it and those below it."""
+
+    def __init__(self, different: Sequence[float]) -> None:
+        self._different = different
+
+    def arriving(self, tier: int) -> float:
+        return float(sum(self._different[tier:]))
+
+
+def _disk_accesses(
+    kind: TierKind, record_bytes: int, read: float, written: float, rows: float
+) -> list[tuple[Access, int, float]]:
+    """A disk is read in whole blocks, and written in large pieces. Nothing is in the page cache:
+    tables that are planned are larger than memory.
+    """
+    accesses = []
+    # A record begins anywhere in a block, so it lies in one block more by chance.
+    blocks, crossing = divmod(record_bytes - 1, DISK_BLOCK_BYTES)
+    part = crossing / DISK_BLOCK_BYTES
+    if kind is TierKind.LEVELDB:
+        # Its blocks end after the record with which they reach 4 KiB, and begin anywhere.
+        blocks, part = max(1, -(-record_bytes // DISK_BLOCK_BYTES)), 1.0
+        accesses += [
+            (Access.FILE_READ, (blocks + 1) * DISK_BLOCK_BYTES, read),
+            (
+                Access.FILE_READ,
+                _table_head_bytes(record_bytes),
+                read * _in_closed_table(rows, record_bytes),
+            ),
+        ]
+        piece, amplification = LEVELDB_WRITE_BYTES, LEVELDB_WRITE_AMPLIFICATION
+        compacted = amplification - 1
+    else:
+        accesses += [
+            (Access.FILE_READ, (blocks + 1) * DISK_BLOCK_BYTES, read * (1 - part)),
+            (Access.FILE_READ, (blocks + 2) * DISK_BLOCK_BYTES, read * part),
+        ]
+        piece, amplification = SSDHASH_WRITE_BYTES, SSDHASH_WRITE_AMPLIFICATION
+        compacted = amplification  # files are read whole, dead rows too
+    pieces = written * record_bytes / piece
+    accesses += [
+        (Access.FILE_WRITE, piece, pieces * amplification),
+        (Access.FILE_READ, piece, pieces * compacted),
+    ]
+    return accesses
+
+
+def _table_head_bytes(record_bytes: int) -> int:
+    """Index and filter of one of LevelDB's tables."""
+    blocks = LEVELDB_TABLE_BYTES / max(DISK_BLOCK_BYTES, record_bytes)
+    rows = LEVELDB_TABLE_BYTES / record_bytes
+    return round(blocks * _LEVELDB_INDEX_ENTRY_BYTES + rows * _LEVELDB_FILTER_BYTES_A_ROW)
+
+
+def _in_closed_table(rows: float, record_bytes: int) -> float:
+    """Of a machine's rows, the part in tables that LevelDB must open to read them."""
+    tables = rows * record_bytes / LEVELDB_TABLE_BYTES
+    return max(0.0, 1.0 - LEVELDB_OPEN_TABLES / tables) if tables > 0 else 0.0
+
+
+def _with_memory_mode(
+    found: list[DeviceAccess],
+    placed: Placed,
+    placement: Placement,
+    shape: RowShape,
+    sockets: float,  # of all machines
+) -> tuple[DeviceAccess, ...]:
+    """How many of the accesses to a memory with DRAM before it go past that."""
+    cached = placed.index_device
+    cache = cached.cache
+    if cache is None:
+        return tuple(found)
+    # The rows that lie in this memory compete for its places: of a first tier, those of its ranks.
+    zipf = BoundedZipf(max(1, placement.tier_rows[0]), placement.zipf.skew)
+    touched = shape.row_bytes + INDEX_LINE_BYTES
+    misses = placement.hit_rates()[0] * direct_mapped_misses(
+        zipf, touched, int(cache.size_bytes * sockets), int(cached.cpu_cache_bytes * sockets)
+    )
+    uncached = sum(each.rate for each in found if each.tier == 0 and each.access is Access.LOAD)
+    miss = min(1.0, misses / uncached) if uncached > 0 else 0.0
+    slots = 1 - shape.weights_bytes / shape.row_bytes
+
+    def missed(each: DeviceAccess) -> float:
+        if each.device != cached.name:
+            return 0.0
+        # The look-up brought the weights into the CPU's cache, and their lines before it.
+        return miss * slots if each.access is Access.UPDATE else miss
+
+    return tuple(
+        DeviceAccess(each.tier, each.device, each.access, each.size_bytes, each.rate, missed(each))
+        for each in found
+    )

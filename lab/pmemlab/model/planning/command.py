@@ -1,0 +1,85 @@
+"""`pmemlab model plan`: what it does, and prints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from rich.console import Console
+
+from embstore.options import CacheStrategy
+from pmemlab.errors import PlanError
+from pmemlab.model.devices import device_names
+from pmemlab.model.planning.cpu_work import NS_PER_MOVED_ROW, CpuWork, measure_cpu_work
+from pmemlab.model.planning.plan import Settings, Workload, make_plans
+from pmemlab.model.planning.presentation import plans_document, plans_table
+from pmemlab.model.planning.prices import load_prices
+from pmemlab.model.planning.row_bytes import optimizer_of
+from pmemlab.model.planning.tiers import named_devices, storage_type_of
+from pmemlab.schema import parse_size
+
+__all__ = ["plan"]
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    workload = Workload(
+        rows=_rows(arguments.rows),
+        dim=arguments.dim,
+        optimizer=optimizer_of(arguments.optimizer),
+        skew=arguments.skew,
+        lookups_per_s=arguments.lookups_per_s,
+        batch_ids=arguments.batch_size,
+        training=not arguments.serving,
+        cache_strategy=CacheStrategy[arguments.cache_strategy],
+    )
+    settings = Settings(
+        threads=arguments.threads,
+        first_tier_fractions=tuple(dict.fromkeys(arguments.first_tier_fraction)),
+        middle_tier_fraction=arguments.middle_tier_fraction,
+        dram_bytes=_size(arguments.dram_per_machine),
+        usable_fraction=arguments.usable_fraction,
+        max_machines=arguments.max_machines,
+    )
+    types = arguments.storage_types
+    storage_types = None if types is None else [storage_type_of(name) for name in types]
+    if arguments.top < 1:
+        raise PlanError(f"--top {arguments.top}: must be 1 or more")
+    prices = load_prices(arguments.prices).of(arguments.machines)
+    pool = named_devices(arguments.devices or device_names())
+    messages = Console(stderr=True, highlight=False)
+    with messages.status("measuring the CPU's work on a look-up") as status:
+        cpu = _cpu_work(arguments.cpu_ns_per_lookup, workload)
+        plans = make_plans(workload, pool, prices, cpu, settings, storage_types, status.update)
+    if arguments.json is not None:
+        text = json.dumps(plans_document(plans, prices), indent=1)
+        try:
+            arguments.json.write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise PlanError(f"--json {arguments.json}: can't be written: {error}") from error
+    Console(highlight=False).print(plans_table(plans, arguments.top))
+    return 0
+
+
+def _rows(value: float) -> int:
+    if not value.is_integer():
+        raise PlanError(f"--rows {value}: must be a whole number")
+    return int(value)
+
+
+def _size(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise PlanError(f"--dram-per-machine: {error}") from None
+
+
+def _cpu_work(given: float | None, workload: Workload) -> CpuWork:
+    if given is None:
+        return measure_cpu_work(
+            workload.dim, workload.optimizer, workload.skew, training=workload.training
+        )
+    if not given > 0:
+        raise PlanError(f"--cpu-ns-per-lookup {given}: must be above 0")
+    return CpuWork(given, NS_PER_MOVED_ROW, "given")

@@ -1,0 +1,60 @@
+"""What a look-up costs the CPU where no memory is waited for, measured on this computer."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+import embstore as es
+from embstore.optimizers import Optimizer
+from pmemlab.model.planning.zipf import BoundedZipf
+
+__all__ = ["NS_PER_MOVED_ROW", "CpuWork", "measure_cpu_work"]
+
+NS_PER_MOVED_ROW = 370.0
+"""A row that comes up and another that goes down: engine/PERFORMANCE.md, "What is left" of "Tables
+larger than their first tier". Measured with dim 16 on SSDHASH in the page cache, so it has some of
+memory's time in it."""
+
+_CACHED_BYTES = 512 << 10  # of a core's own cache
+_BATCH_IDS = 4096
+_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class CpuWork:
+    """ns_per_lookup: of one id, looked up and, in training, applied. source: for people."""
+
+    ns_per_lookup: float
+    ns_per_moved_row: float
+    source: str
+
+
+def measure_cpu_work(dim: int, optimizer: Optimizer, skew: float, *, training: bool) -> CpuWork:
+    """One thread on a table that fits this core's cache, half a second; the best batch counts."""
+    row_bytes = (1 + len(optimizer.slots)) * (-(-4 * dim // 16) * 16)
+    rows = max(64, _CACHED_BYTES // row_bytes)
+    random = np.random.default_rng(1)
+    p = BoundedZipf(rows, skew).probabilities(1, rows)
+    ids = random.choice(rows, _BATCH_IDS, p=p / p.sum()).astype(np.int64)
+    gradients = np.full((_BATCH_IDS, dim), 1e-3, np.float32)
+    best_ns = float("inf")
+    with es.get_embedding_variable(
+        "cpu-work", embedding_dim=dim, initializer=es.initializers.Ones(), optimizer=optimizer
+    ) as variable:
+        variable.apply_gradients(np.arange(rows), np.zeros((rows, dim), np.float32))
+        end = time.perf_counter() + _SECONDS
+        while time.perf_counter() < end:
+            begin = time.perf_counter_ns()
+            variable.lookup(ids, train=training)
+            if training:
+                variable.apply_gradients(ids, gradients)
+            best_ns = min(best_ns, float(time.perf_counter_ns() - begin))
+    what = f"look-up and {optimizer.name}" if training else "look-up"
+    return CpuWork(
+        best_ns / _BATCH_IDS,
+        NS_PER_MOVED_ROW,
+        f"measured here: {what} of {rows} rows of dim {dim} in this core's cache, one thread",
+    )

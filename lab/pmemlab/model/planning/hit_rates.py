@@ -1,0 +1,109 @@
+"""In which tier look-ups find their rows, once the tiers are as full of them as they get.
+
+A row is in one tier only, so the tiers together rank all rows, and a tier has those of its ranks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from pmemlab.model.planning.zipf import BoundedZipf, Floats
+
+__all__ = ["CpuCache", "LeastFrequent", "LeastRecent", "Placement", "characteristic_time"]
+
+
+class Placement(Protocol):
+    """Which rows lie in which tier."""
+
+    zipf: BoundedZipf
+    tier_rows: tuple[int, ...]
+
+    def total(self, tier: int, of: Callable[[Floats], Floats]) -> float:
+        """The sum of `of(probability)` over rows, each as far as it's found in that tier."""
+        ...
+
+    def hit_rates(self) -> tuple[float, ...]:
+        """Of all look-ups, those that find their row in each tier; together 1."""
+        ...
+
+
+class _Placement:
+    def __init__(self, zipf: BoundedZipf, upper_rows: Sequence[int]) -> None:
+        """upper_rows: of each tier but the last, fastest first; the last one has the others."""
+        self.zipf = zipf
+        ends = [0, *(min(int(end), zipf.rows) for end in np.cumsum(upper_rows)), zipf.rows]
+        self._ends = ends
+        self.tier_rows = tuple(end - begin for begin, end in itertools.pairwise(ends))
+
+    def total(self, tier: int, of: Callable[[Floats], Floats]) -> float:
+        raise NotImplementedError
+
+    def hit_rates(self) -> tuple[float, ...]:
+        upper = [self.total(tier, lambda p: p) for tier in range(len(self.tier_rows) - 1)]
+        return (*upper, max(0.0, 1.0 - sum(upper)))
+
+
+class LeastFrequent(_Placement):
+    """The most frequent rows in the first tier, the next in the second (LFU, with counts that have
+    told all rows apart).
+    """
+
+    def total(self, tier: int, of: Callable[[Floats], Floats]) -> float:
+        first, last = self._ends[tier] + 1, self._ends[tier + 1]
+        return self.zipf.total(of, first, last) if last >= first else 0.0
+
+
+class LeastRecent(_Placement):
+    """The most recent rows in the first tier, the next in the second (LRU).
+
+    By Che's approximation (Che, Tung, Wang: Hierarchical Web Caching Systems, IEEE JSAC 20(7),
+    2002; why it's so close: Fricker, Robert, Roberts, ITC 2012): a row is among the k most recent
+    if it was asked for within the last T look-ups, where T is such that k rows were, on average.
+    """
+
+    def __init__(self, zipf: BoundedZipf, upper_rows: Sequence[int]) -> None:
+        """upper_rows: as of LeastFrequent."""
+        super().__init__(zipf, upper_rows)
+        ends = self._ends[1:-1]
+        self._times = [0.0, *(characteristic_time(zipf, end) for end in ends), float("inf")]
+
+    def total(self, tier: int, of: Callable[[Floats], Floats]) -> float:
+        since, until = self._times[tier], self._times[tier + 1]
+        return self.zipf.total(lambda p: of(p) * (np.exp(-p * since) - np.exp(-p * until)))
+
+
+class CpuCache:
+    """The CPU's last-level cache in front of a tier, taken for an LRU cache of rows."""
+
+    def __init__(self, zipf: BoundedZipf, cache_bytes: int, bytes_a_row: int) -> None:
+        """cache_bytes: 0 for none. bytes_a_row: that a step touches of a row."""
+        self._time = characteristic_time(zipf, cache_bytes // bytes_a_row)
+
+    def missing(self, p: Floats) -> Floats:
+        """The part of the look-ups of rows, asked for with probabilities p, that pass it by."""
+        return np.exp(-p * self._time)
+
+
+def characteristic_time(zipf: BoundedZipf, cached_rows: int) -> float:
+    """Look-ups that ask for so many different rows, on average; infinite where it's all."""
+    if cached_rows >= zipf.rows:
+        return float("inf")
+    if cached_rows <= 0:
+        return 0.0
+
+    def asked_for(time: float) -> float:
+        return zipf.total(lambda p: -np.expm1(-p * time))
+
+    low, high = 0.0, float(cached_rows)
+    while asked_for(high) < cached_rows:
+        low, high = high, high * 4
+        if high > 1e30:  # rows that nobody ever asks for
+            return float("inf")
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if asked_for(middle) < cached_rows else (low, middle)
+    return high

@@ -1,0 +1,442 @@
+"""What a table would need, how fast it would be and what it would cost, on each storage type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from embstore.optimizers import Optimizer
+from embstore.options import CacheStrategy, StorageType
+from pmemlab.errors import NotPublishedError, PlanError
+from pmemlab.model.planning import defaults
+from pmemlab.model.planning.accesses import StepAccesses, step_accesses
+from pmemlab.model.planning.cpu_work import CpuWork
+from pmemlab.model.planning.hit_rates import LeastFrequent, LeastRecent, Placement
+from pmemlab.model.planning.prices import MachineShape, Prices
+from pmemlab.model.planning.row_bytes import RowShape, bytes_a_row
+from pmemlab.model.planning.step_time import LookupTime, lookup_time
+from pmemlab.model.planning.tiers import PLANNED_TYPES, DevicePool, Placed, placements
+from pmemlab.model.planning.zipf import BoundedZipf
+
+__all__ = ["LeftOut", "Plan", "Plans", "Settings", "TierPlan", "Workload", "make_plans"]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """rows: of the table, all machines together. skew: of the Zipf distribution of look-ups.
+
+    lookups_per_s: ids that are looked up a second, duplicates too, all machines together; in
+        training each is applied too. batch_ids: ids a step, on one machine.
+    """
+
+    rows: int
+    dim: int
+    optimizer: Optimizer
+    skew: float
+    lookups_per_s: float
+    batch_ids: int = defaults.BATCH_IDS
+    training: bool = True
+    cache_strategy: CacheStrategy = CacheStrategy.LFU
+
+    def __post_init__(self) -> None:
+        for argument, value in (("rows", self.rows), ("dim", self.dim), ("batch", self.batch_ids)):
+            name = "--batch-size" if argument == "batch" else f"--{argument}"
+            _require(value >= 1, name, value, "must be 1 or more")
+        _require(self.skew >= 0, "--skew", self.skew, "must be 0 or more")
+        _require(self.lookups_per_s > 0, "--lookups-per-s", self.lookups_per_s, "must be above 0")
+
+    @property
+    def shape(self) -> RowShape:
+        return RowShape(self.dim, len(self.optimizer.slots))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How machines are used.
+
+    threads: of a machine that look up and train; fewer where it has fewer.
+    first_tier_fractions: of all rows, in the first of several tiers; a plan each.
+    middle_tier_fraction: of all rows, in the second of three.
+    dram_bytes: of each machine that the table may take; None: as much as of everything else.
+    usable_fraction: of what a machine holds; the rest is the system's and the training program's.
+    max_machines: a plan that needs more doesn't fit.
+    """
+
+    threads: int = defaults.THREADS
+    first_tier_fractions: tuple[float, ...] = (defaults.FIRST_TIER_FRACTION,)
+    middle_tier_fraction: float = defaults.MIDDLE_TIER_FRACTION
+    dram_bytes: int | None = None
+    usable_fraction: float = defaults.USABLE_FRACTION
+    max_machines: int = defaults.MAX_MACHINES
+
+    def __post_init__(self) -> None:
+        _require(self.threads >= 1, "--threads", self.threads, "must be 1 or more")
+        _require(self.max_machines >= 1, "--max-machines", self.max_machines, "must be 1 or more")
+        _require(
+            0 < self.usable_fraction <= 1,
+            "--usable-fraction",
+            self.usable_fraction,
+            "must be above 0 and at most 1",
+        )
+        for fraction in self.first_tier_fractions:
+            _require(0 < fraction < 1, "--first-tier-fraction", fraction, "must be between 0 and 1")
+        middle = self.middle_tier_fraction
+        _require(0 < middle < 1, "--middle-tier-fraction", middle, "must be between 0 and 1")
+        if self.dram_bytes is not None:
+            _require(self.dram_bytes > 0, "--dram-per-machine", self.dram_bytes, "must be above 0")
+
+
+@dataclass(frozen=True)
+class TierPlan:
+    """kind: the engine's name. bytes: of all machines, on the device. hit_rate: of all look-ups."""
+
+    kind: str
+    device: str
+    rows: int
+    bytes: int
+    hit_rate: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A storage type on devices, and what it comes to. All times and rates are modelled.
+
+    first_tier_fraction: None where there is but one tier. index_bytes: in DRAM beside the rows, all
+    machines together. step_ms: of one thread's batch. cpu_ns, device_ns: of one id, of one thread.
+    bound_by: what takes so many machines, "rate" or "bytes on" a device; of one, what is fullest.
+    lookups_per_s: of one machine, at most. machine, machines and prices: None where no machine of
+    the prices holds the devices; why_unpriced says so. usd_per_million_lookups: at the rate that is
+    asked for.
+    """
+
+    storage_type: str
+    first_tier_fraction: float | None
+    tiers: tuple[TierPlan, ...]
+    index_device: str
+    index_bytes: int
+    distinct_rows: float
+    moved_rows: float
+    step_ms: float
+    cpu_ns: float
+    device_ns: Mapping[str, float]
+    threads: int
+    lookups_per_s: float
+    machine: str | None = None
+    machines: int | None = None
+    bound_by: str | None = None
+    usd_per_month: float | None = None
+    usd_per_million_lookups: float | None = None
+    why_unpriced: str | None = None
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(tier.device for tier in self.tiers)
+
+    @property
+    def hit_rate(self) -> float:
+        """Of the first tier."""
+        return self.tiers[0].hit_rate
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What can't be planned, or fits nowhere, and why."""
+
+    storage_type: str
+    devices: tuple[str, ...]
+    first_tier_fraction: float | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Plans:
+    """plans: those with a price, cheapest first, then the others, fastest first."""
+
+    workload: Workload
+    settings: Settings
+    cpu: CpuWork
+    plans: tuple[Plan, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def make_plans(
+    workload: Workload,
+    pool: DevicePool,
+    prices: Prices,
+    cpu: CpuWork,
+    settings: Settings | None = None,
+    storage_types: Sequence[StorageType] | None = None,
+    on_plan: Callable[[str], None] = lambda _: None,
+) -> Plans:
+    """Every storage type on every devices that its tiers can be on, each in the cheapest machines.
+
+    pool: devices by tier, as `named_devices` gives them. storage_types: None: those there are
+    devices for. on_plan: is told what comes next.
+
+    Raises PlanError where a storage type that is asked for has no device, or nothing fits.
+    """
+    settings = settings or Settings()
+    asked_for = storage_types is not None
+    kinds = PLANNED_TYPES if storage_types is None else tuple(dict.fromkeys(storage_types))
+    zipf = BoundedZipf(workload.rows, workload.skew)
+    plans: list[Plan] = []
+    left_out: list[LeftOut] = []
+    candidates = list(placements(kinds, pool, asked_for=asked_for))
+    if not candidates:
+        given = ", ".join(device.name for devices in pool.values() for device in devices)
+        raise PlanError(
+            f"--devices: none of the storage types can be had on {given or 'nothing'}; the first "
+            "tier and the index need DRAM or memory mode, which a disk can't be"
+        )
+    split: dict[tuple[float, ...], Placement] = {}
+    for placed in candidates:
+        on_plan(f"{placed.storage_type.name} on {', '.join(placed.names)}")
+        for fraction, upper in _splits(placed, workload.rows, settings):
+            if upper not in split:
+                split[upper] = _placement(workload.cache_strategy, zipf, upper)
+            candidate = _Candidate(workload, settings, cpu, placed, fraction, split[upper])
+            made = candidate.best(prices)
+            if isinstance(made, Plan):
+                plans.append(made)
+            else:
+                left_out.append(made)
+    if not plans:
+        raise PlanError(_nothing_fits(left_out))
+    plans.sort(key=_rank)
+    return Plans(workload, settings, cpu, tuple(plans), tuple(left_out))
+
+
+def _rank(plan: Plan) -> tuple[bool, float, float]:
+    price = plan.usd_per_month
+    return (price is None, 0.0 if price is None else price, -plan.lookups_per_s)
+
+
+def _splits(
+    placed: Placed, rows: int, settings: Settings
+) -> Iterator[tuple[float | None, tuple[int, ...]]]:
+    """The fraction, and the rows of each tier but the last."""
+    tiers = len(placed.kinds)
+    if tiers == 1:
+        yield None, ()
+        return
+    for fraction in settings.first_tier_fractions:
+        upper = [max(1, round(fraction * rows))]
+        if tiers == 3:
+            if fraction + settings.middle_tier_fraction >= 1:
+                raise PlanError(
+                    f"--first-tier-fraction {fraction:g}: leaves the last of three tiers nothing, "
+                    f"beside --middle-tier-fraction {settings.middle_tier_fraction:g}"
+                )
+            upper.append(max(1, round(settings.middle_tier_fraction * rows)))
+        yield fraction, tuple(upper)
+
+
+def _placement(strategy: CacheStrategy, zipf: BoundedZipf, upper: tuple[int, ...]) -> Placement:
+    kind = LeastFrequent if strategy is CacheStrategy.LFU else LeastRecent
+    return kind(zipf, upper)
+
+
+class _DoesNotFitError(Exception):
+    """Why a machine won't do. machines: that would, of its kind; None where no number does."""
+
+    def __init__(self, why: str, machines: int | None = None) -> None:
+        super().__init__(why)
+        self.machines = machines
+
+
+class _Candidate:
+    """One storage type on some devices, with so many rows in its first tier."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        settings: Settings,
+        cpu: CpuWork,
+        placed: Placed,
+        fraction: float | None,
+        placement: Placement,
+    ) -> None:
+        self._workload = workload
+        self._settings = settings
+        self._cpu = cpu
+        self._placed = placed
+        self._fraction = fraction
+        self._placement = placement
+        self._devices = {each.name: each for each in (placed.index_device, *placed.devices)}
+        each_row = [
+            bytes_a_row(workload.shape, placed.kinds, tier) for tier in range(len(placed.kinds))
+        ]
+        rows = placement.tier_rows
+        self._tier_bytes = [math.ceil(r * b.tier) for r, b in zip(rows, each_row, strict=True)]
+        self._index_bytes = math.ceil(sum(r * b.dram for r, b in zip(rows, each_row, strict=True)))
+        self._accesses: dict[tuple[int, int, float], StepAccesses] = {}
+
+    def best(self, prices: Prices) -> Plan | LeftOut:
+        """In the machines that cost least; without a price where none holds the devices."""
+        names = self._devices
+        able = [
+            machine
+            for machine in prices.machines
+            if all(machine.holding_of(name) is not None for name in names)
+        ]
+        try:
+            if not able:
+                return self._unpriced(prices)
+            plans, refusals = [], []
+            for machine in able:
+                try:
+                    plans.append(self._in(machine, prices.hours_a_month))
+                except _DoesNotFitError as error:
+                    refusals.append(error)
+        except NotPublishedError as error:  # figures that this would take, of a device
+            return self._left_out(str(error))
+        if plans:
+            return min(plans, key=_rank)
+        nearest = min(refusals, key=lambda e: math.inf if e.machines is None else e.machines)
+        return self._left_out(str(nearest))
+
+    def _in(self, machine: MachineShape, hours_a_month: float) -> Plan:
+        workload = self._workload
+        threads = min(self._settings.threads, machine.cpu_threads)
+        units = {name: self._units(machine, name) for name in self._devices}
+        by_bytes, fullest = self._machines_for_bytes(machine)
+        machines, bound_by = by_bytes, fullest
+        while True:
+            time = self._time(machines, threads, units)
+            rate = threads * 1e9 / time.total_ns
+            for_rate = self._machines_for_rate(rate, machine)
+            if for_rate <= machines:
+                break
+            # More machines have more caches, so each may be faster then.
+            machines, bound_by = for_rate, "rate"
+        if machines > self._settings.max_machines:
+            raise _DoesNotFitError(
+                f"needs {machines} of {machine.name}, for its {bound_by}; "
+                f"--max-machines {machines} would let it",
+                machines,
+            )
+        price = machines * machine.usd_per_hour
+        return self._plan(
+            time,
+            threads,
+            machine=machine.name,
+            machines=machines,
+            bound_by=bound_by,
+            usd_per_month=price * hours_a_month,
+            usd_per_million_lookups=price / 3600 / workload.lookups_per_s * 1e6,
+        )
+
+    def _unpriced(self, prices: Prices) -> Plan:
+        held = {d for machine in prices.machines for each in machine.holds for d in each.devices}
+        lacking = [name for name in self._devices if name not in held]
+        why = (
+            f"no machine in {prices.path} holds {', '.join(lacking)}"
+            if lacking
+            else f"no machine in {prices.path} holds {' and '.join(self._devices)} together"
+        )
+        threads = self._settings.threads
+        return self._plan(self._time(1, threads, {}), threads, why_unpriced=why)
+
+    def _plan(self, time: LookupTime, threads: int, **rest: object) -> Plan:
+        step = next(iter(self._accesses.values()))
+        tiers = tuple(
+            TierPlan(
+                kind=kind.value,
+                device=self._placed.names[tier],
+                rows=self._placement.tier_rows[tier],
+                bytes=self._tier_bytes[tier],
+                hit_rate=step.hit_rates[tier],
+            )
+            for tier, kind in enumerate(self._placed.kinds)
+        )
+        return Plan(
+            storage_type=self._placed.storage_type.name,
+            first_tier_fraction=self._fraction,
+            tiers=tiers,
+            index_device=self._placed.index_device.name,
+            index_bytes=self._index_bytes,
+            distinct_rows=step.distinct_rows,
+            moved_rows=step.moved_rows,
+            step_ms=time.total_ns * self._workload.batch_ids / 1e6,
+            cpu_ns=time.cpu_ns,
+            device_ns=dict(time.by_device),
+            threads=threads,
+            lookups_per_s=threads * 1e9 / time.total_ns,
+            **rest,  # type: ignore[arg-type]
+        )
+
+    def _left_out(self, why: str) -> LeftOut:
+        return LeftOut(self._placed.storage_type.name, self._placed.names, self._fraction, why)
+
+    def _time(self, machines: int, threads: int, units: Mapping[str, float]) -> LookupTime:
+        # Threads of one socket don't find what another's have cached.
+        sockets = min(1.0, units.get(self._placed.names[0], 1.0))
+        case = (machines, threads, sockets)
+        if case not in self._accesses:
+            self._accesses = {
+                case: step_accesses(
+                    self._placed,
+                    self._placement,
+                    self._workload.shape,
+                    batch_ids=self._workload.batch_ids,
+                    threads=threads,
+                    training=self._workload.training,
+                    machines=machines,
+                    sockets=sockets,
+                )
+            }
+        step = self._accesses[case]
+        cpu_ns = self._cpu.ns_per_lookup + step.moved_rows * self._cpu.ns_per_moved_row
+        return lookup_time(
+            cpu_ns, step.accesses, self._devices, units, threads, self._workload.batch_ids
+        )
+
+    def _machines_for_bytes(self, machine: MachineShape) -> tuple[int, str]:
+        """So many that every memory and disk has room, and which of them is the fullest."""
+        needed: dict[str, int] = {self._placed.index_device.name: self._index_bytes}
+        for name, size in zip(self._placed.names, self._tier_bytes, strict=True):
+            needed[name] = needed.get(name, 0) + size
+        fullest = (0.0, "")
+        for name, size in needed.items():
+            holding = machine.holding_of(name)
+            assert holding is not None
+            room = holding.capacity_bytes * self._settings.usable_fraction
+            if name == self._placed.index_device.name and self._settings.dram_bytes is not None:
+                room = min(room, self._settings.dram_bytes)
+            fullest = max(fullest, (size / room, f"bytes on {name}"))
+        return math.ceil(fullest[0]), fullest[1]
+
+    def _machines_for_rate(self, rate: float, machine: MachineShape) -> int:
+        """The one that has the row that is asked for most gets that row's look-ups, and its part of
+        all others.
+        """
+        asked, hottest = self._workload.lookups_per_s, self._placement.zipf.hottest_share
+        if asked <= rate:
+            return 1
+        if asked * hottest >= rate:
+            raise _DoesNotFitError(
+                f"the row that is asked for most is in one machine, and of {asked:g} look-ups a "
+                f"second {hottest:.1%} are its; {machine.name} does {rate:.3g}"
+            )
+        return math.ceil(asked * (1 - hottest) / (rate - asked * hottest))
+
+    @staticmethod
+    def _units(machine: MachineShape, name: str) -> float:
+        holding = machine.holding_of(name)
+        return 1.0 if holding is None else holding.units
+
+
+def _nothing_fits(left_out: Sequence[LeftOut]) -> str:
+    lines = [
+        f"  {each.storage_type} on {', '.join(each.devices)}: {each.why}" for each in left_out[:8]
+    ]
+    more = len(left_out) - len(lines)
+    if more > 0:
+        lines.append(f"  and {more} more")
+    return "\n".join(["nothing fits:", *lines])
+
+
+def _require(holds: bool, argument: str, value: object, problem: str) -> None:
+    if not holds:
+        raise PlanError(f"{argument} {value}: {problem}")

@@ -1,0 +1,117 @@
+"""Plans as a table, and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pmemlab.model.planning.plan import LeftOut, Plan, Plans
+from pmemlab.model.planning.prices import Prices
+
+__all__ = ["plans_document", "plans_table"]
+
+_SHOWN_REASONS = 6
+
+
+def plans_document(plans: Plans, prices: Prices) -> dict[str, Any]:
+    """For JSON. Every figure of a plan is modelled; times are in the unit that ends its name."""
+    workload = plans.workload
+    values = {f.name: getattr(workload, f.name) for f in fields(workload)}
+    values["optimizer"] = workload.optimizer.name
+    values["cache_strategy"] = workload.cache_strategy.name
+    return {
+        "kind": "modelled",
+        "workload": {**values, "row_bytes": workload.shape.row_bytes},
+        "settings": asdict(plans.settings),
+        "cpu": asdict(plans.cpu),
+        "prices": {
+            "path": str(prices.path),
+            "hours_a_month": prices.hours_a_month,
+            "machines": [asdict(machine) for machine in prices.machines],
+        },
+        "plans": [{"rank": rank, **asdict(plan)} for rank, plan in enumerate(plans.plans, 1)],
+        "left_out": [asdict(each) for each in plans.left_out],
+    }
+
+
+def plans_table(plans: Plans, top: int | None = None) -> RenderableType:
+    """Readable at 100 columns. top: the first so many; None: all."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("#", justify="right")
+    table.add_column(
+        "storage type, machines\ntier, device, bytes, hit rate", ratio=1, overflow="fold"
+    )
+    table.add_column("step\nms", justify="right")
+    table.add_column("look-ups/s\na machine", justify="right")
+    table.add_column("$ a\nmonth", justify="right", no_wrap=True)
+    table.add_column("$ / 1 M\nlook-ups", justify="right")
+    shown = plans.plans[:top]
+    for rank, plan in enumerate(shown, 1):
+        table.add_row(
+            str(rank),
+            _tiers(plan),
+            _figure(plan.step_ms),
+            _si(plan.lookups_per_s),
+            "-" if plan.usd_per_month is None else f"{plan.usd_per_month:,.0f}",
+            "-" if plan.usd_per_million_lookups is None else f"{plan.usd_per_million_lookups:.2g}",
+        )
+    return Group(table, Text("\n".join(_notes(plans, len(shown)))))
+
+
+def _tiers(plan: Plan) -> str:
+    where = "" if plan.machine is None else f" in {plan.machines} × {plan.machine}"
+    lines = [f"{plan.storage_type}{where}"]
+    lines += [
+        f" {tier.kind} {tier.device} {_bytes(tier.bytes)} {tier.hit_rate:.1%}"
+        for tier in plan.tiers
+    ]
+    lines.append(f" index {plan.index_device} {_bytes(plan.index_bytes)}")
+    return "\n".join(lines)
+
+
+def _notes(plans: Plans, shown: int) -> list[str]:
+    workload, cpu = plans.workload, plans.cpu
+    what = "trained" if workload.training else "served"
+    notes = [
+        f"Modelled: {workload.rows:.4g} rows of {workload.shape.row_bytes} bytes, {what} "
+        f"{workload.lookups_per_s:.4g} look-ups/s, Zipf({workload.skew:g}), "
+        f"{workload.cache_strategy.name}, batches of {workload.batch_ids} ids.",
+        f"CPU: {cpu.ns_per_lookup:.1f} ns a look-up ({cpu.source}), "
+        f"{cpu.ns_per_moved_row:.0f} ns a row that moves.",
+        "A step is one thread's batch. $ a million look-ups: at the rate that is asked for.",
+    ]
+    if shown < len(plans.plans):
+        notes.append(f"{len(plans.plans) - shown} more: --top, or --json FILE.")
+    for why in dict.fromkeys(p.why_unpriced for p in plans.plans[:shown] if p.why_unpriced):
+        notes.append(f"Without a price: {why}; add one, and give the file by --prices.")
+    reasons: dict[str, list[LeftOut]] = {}
+    for each in plans.left_out:
+        reasons.setdefault(each.why, []).append(each)
+    for why, these in list(reasons.items())[:_SHOWN_REASONS]:
+        more = f" and {len(these) - 1} more" if len(these) > 1 else ""
+        what = f"{these[0].storage_type} on {', '.join(these[0].devices)}{more}"
+        notes.append(f"Left out: {what}: {why}")
+    if len(reasons) > _SHOWN_REASONS:
+        notes.append(f"Left out for other reasons: {len(reasons) - _SHOWN_REASONS}; --json FILE.")
+    return notes
+
+
+def _bytes(size: int) -> str:
+    return f"{_si(size)}B"
+
+
+def _si(value: float) -> str:
+    for factor, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{_figure(value / factor)} {unit}"
+    return f"{_figure(value)} "
+
+
+def _figure(value: float) -> str:
+    """Three digits that count."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,201 @@
+"""Which storage types are planned, and which devices each of their tiers can be on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from embstore.devices import Access
+from embstore.options import RUNNABLE, TIER_KINDS, StorageType, TierKind
+from pmemlab.errors import LabError, PlanError
+from pmemlab.model.devices import load_device
+
+__all__ = [
+    "DRAM_LATENCY_LIMIT_NS",
+    "PLANNED_TYPES",
+    "DevicePool",
+    "DramBefore",
+    "Placed",
+    "PlannedDevice",
+    "Role",
+    "named_devices",
+    "placements",
+    "role_of",
+    "storage_type_of",
+]
+
+Role = Literal["DRAM", "PMEM", "SSD"]
+
+DRAM_LATENCY_LIMIT_NS = 170.0
+"""A memory whose random load takes longer isn't taken for DRAM: DDR4 and DDR5 have about 100,
+another socket's about 140; CXL memory and Optane have 240 and more."""
+
+# SSDHASH and LEVELDB alone mean the two with DRAM above.
+_SAME = {
+    StorageType.SSDHASH: StorageType.DRAM_SSDHASH,
+    StorageType.LEVELDB: StorageType.DRAM_LEVELDB,
+}
+PLANNED_TYPES = tuple(kind for kind in RUNNABLE if kind not in _SAME)
+
+_ROLES: dict[TierKind, Role] = {
+    TierKind.DRAM: "DRAM",
+    TierKind.PMEM: "PMEM",
+    TierKind.PMEM_LIBPMEM: "PMEM",
+    TierKind.PMEM_MEMKIND: "PMEM",
+    TierKind.SSDHASH: "SSD",
+    TierKind.LEVELDB: "SSD",
+}
+
+
+class DramBefore(Protocol):
+    """Memory mode's direct-mapped cache; `pmemlab.model.devices.MemoryCache` is one."""
+
+    @property
+    def size_bytes(self) -> int: ...
+    def hit_ns(self, access: Access, size_bytes: int, threads: int) -> float: ...
+    def dirty_miss_ns(self, access: Access, size_bytes: int, threads: int) -> float: ...
+
+
+class PlannedDevice(Protocol):
+    """What a plan asks of a device; `pmemlab.model.devices.DeviceModel` is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_addressable(self) -> bool: ...
+    @property
+    def cpu_cache_bytes(self) -> int: ...
+    @property
+    def media_line_bytes(self) -> int: ...
+    @property
+    def cache(self) -> DramBefore | None: ...
+    def time_ns(self, access: Access, size_bytes: int, threads: int) -> float: ...
+    def alone_ns(self, access: Access, size_bytes: int) -> float: ...
+    def latency_ns(self, operation: str, pattern: str) -> float: ...
+
+
+DevicePool = dict[Role, tuple[PlannedDevice, ...]]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A storage type with a device for each tier, and for the DRAM that holds the index."""
+
+    storage_type: StorageType
+    devices: tuple[PlannedDevice, ...]
+    index_device: PlannedDevice
+
+    @property
+    def kinds(self) -> tuple[TierKind, ...]:
+        return TIER_KINDS[self.storage_type]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(device.name for device in self.devices)
+
+
+def storage_type_of(name: str) -> StorageType:
+    """By its name. Raises PlanError."""
+    try:
+        storage_type = StorageType[name.upper()]
+    except KeyError:
+        known = ", ".join(kind.name for kind in PLANNED_TYPES)
+        raise PlanError(f"--storage-types {name}: no storage type; there are {known}") from None
+    if storage_type not in RUNNABLE:
+        raise PlanError(
+            f"--storage-types {name}: needs GPU memory, which isn't planned; "
+            f"there are {', '.join(kind.name for kind in PLANNED_TYPES)}"
+        )
+    return _SAME.get(storage_type, storage_type)
+
+
+def role_of(device: PlannedDevice) -> Role:
+    """The tiers that a device is for. Raises PlanError where nothing tells."""
+    if not device.is_addressable:
+        return "SSD"
+    if device.cache is not None:  # all of a machine's memory, with DRAM before it
+        return "DRAM"
+    if device.media_line_bytes > 64:
+        return "PMEM"
+    try:
+        latency_ns = device.latency_ns("load", "random")
+    except LabError as error:
+        raise PlanError(
+            f"--devices {device.name}: say DRAM={device.name} or PMEM={device.name}, since nothing "
+            f"tells which it is like: {error}"
+        ) from error
+    return "DRAM" if latency_ns <= DRAM_LATENCY_LIMIT_NS else "PMEM"
+
+
+def named_devices(names: Iterable[str]) -> DevicePool:
+    """Devices by tier. names: of device files, or their paths; TIER=NAME where it isn't to be told
+    from the device, TIER being DRAM, PMEM or SSD. Raises PlanError, and what loading raises.
+    """
+    pool: dict[Role, dict[str, PlannedDevice]] = {"DRAM": {}, "PMEM": {}, "SSD": {}}
+    for name in names:
+        given, equals, device_name = name.rpartition("=")
+        device: PlannedDevice = load_device(device_name)
+        role = _given_role(name, given, device) if equals else role_of(device)
+        pool[role][device.name] = device
+    return {role: tuple(devices.values()) for role, devices in pool.items()}
+
+
+def placements(
+    storage_types: Sequence[StorageType], pool: DevicePool, *, asked_for: bool
+) -> Iterator[Placed]:
+    """Every storage type with every devices that its tiers can be on.
+
+    asked_for: that a storage type has no device is an error, and it isn't just left out.
+    """
+    for storage_type in storage_types:
+        roles = [_ROLES[kind] for kind in TIER_KINDS[storage_type]]
+        # The index is in DRAM, whatever the rows are on.
+        wanted = roles if roles[0] == "DRAM" else ["DRAM", *roles]
+        lacking = [role for role in wanted if not pool.get(role)]
+        if lacking:
+            if asked_for:
+                raise PlanError(_lacking(storage_type, lacking[0], wanted is roles, pool))
+            continue
+        for devices in itertools.product(*(pool[role] for role in wanted)):
+            tiers = devices if wanted is roles else devices[1:]
+            if "PMEM" in roles and devices[0].cache is not None:
+                continue  # in memory mode all persistent memory is memory, and none left for a tier
+            _check_first(storage_type, tiers[0])
+            yield Placed(storage_type, tuple(tiers), devices[0])
+
+
+def _given_role(name: str, given: str, device: PlannedDevice) -> Role:
+    role = given.upper()
+    if role not in ("DRAM", "PMEM", "SSD"):
+        raise PlanError(f"--devices {name}: {given} is no tier; there are DRAM, PMEM and SSD")
+    if role != "SSD" and not device.is_addressable:
+        raise PlanError(
+            f"--devices {name}: {device.name} is a disk, which the CPU can't load rows from, so it "
+            f"can't be a first tier or one of memory; give SSD={device.name}"
+        )
+    if role == "SSD" and device.is_addressable:
+        raise PlanError(
+            f"--devices {name}: {device.name} is memory; SSDHASH and LEVELDB are planned on disks"
+        )
+    return "DRAM" if role == "DRAM" else "PMEM" if role == "PMEM" else "SSD"
+
+
+def _check_first(storage_type: StorageType, device: PlannedDevice) -> None:
+    if not device.is_addressable:
+        raise PlanError(
+            f"{storage_type.name}: {device.name} is a disk, which the CPU can't load rows from, so "
+            "it can't be the first tier; put memory there"
+        )
+
+
+def _lacking(storage_type: StorageType, role: str, is_tier: bool, pool: DevicePool) -> str:
+    what = {"DRAM": "DRAM or memory mode", "PMEM": "PMem or CXL memory", "SSD": "a disk"}[role]
+    where = f"its {role} tier" if is_tier or role != "DRAM" else "its index"
+    given = ", ".join(device.name for devices in pool.values() for device in devices) or "none"
+    message = f"--devices: {storage_type.name} needs {what} for {where}; given: {given}"
+    disks = ", ".join(device.name for device in pool.get("SSD", ()))
+    if role == "DRAM" and disks:
+        message += f" (a disk, as {disks}, can't be a first tier)"
+    return message

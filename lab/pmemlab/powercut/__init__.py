@@ -1,4 +1,0 @@
-"""Emulated power cuts, which lose what was not flushed.
-
-`pmemlab powercut` is for the shell, the fixture `power_cut` for pytest; see README.md here.
-"""

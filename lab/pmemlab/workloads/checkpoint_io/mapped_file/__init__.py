@@ -1,6 +1,0 @@
-"""The project's own format of checkpoints: made to be mapped. LAYOUT.md describes every byte."""
-
-from pmemlab.workloads.checkpoint_io.mapped_file.reader import load, newest_extent
-from pmemlab.workloads.checkpoint_io.mapped_file.writer import SaveReport, save
-
-__all__ = ["SaveReport", "load", "newest_extent", "save"]

@@ -1,0 +1,206 @@
+"""Turns a medium, as the program saw it last, into what the power cut left of it.
+
+The library can't: while it lives, so do the program's threads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from powercut.errors import PowercutError
+
+__all__ = ["Cut", "Folders", "kept_folder", "leave_what_the_cut_left"]
+
+_PAGE_BYTES = 4096
+_INODE_BITS = 56
+_ADD, _REMOVE, _RENAME, _EXCHANGE = range(4)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where the power went, and what that took.
+
+    frames: the call's stack, the innermost first.
+    differing_units, lost_units, torn_units: lines of 64 bytes of mapped files and pages of 4096 of
+        others that the program had changed and not made durable; those of them that didn't reach
+        the medium; those that did in part.
+    lost_names: changes of names that didn't reach it, as they were called.
+    """
+
+    point: int
+    kind: str
+    function: str
+    frames: tuple[str, ...]
+    differing_units: int
+    lost_units: int
+    torn_units: int
+    lost_names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lost = f"{self.lost_units} of {self.differing_units} changed lines or pages lost"
+        torn = f", {self.torn_units} torn" if self.torn_units else ""
+        names = "".join(f", lost: {name}" for name in self.lost_names[:3])
+        more = f" and {len(self.lost_names) - 3} more" if len(self.lost_names) > 3 else ""
+        where = self.frames[0] if self.frames else "?"
+        return f"at {self.function} ({self.kind}) from {where}: {lost}{torn}{names}{more}"
+
+
+def kept_folder(root: Path) -> Path:
+    """Where the library keeps, by number, the files under `root` that it follows."""
+    return root.with_name(root.name + ".kept")
+
+
+@dataclass(frozen=True)
+class _Node:
+    id: int  # as the library numbers it
+    type: str  # f, d or l
+
+
+class Folders:
+    """The names under some roots, as the medium has them before a program runs."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self.roots = tuple(roots)
+        self.names: dict[int, dict[str, _Node]] = {}
+        self.modes: dict[int, int] = {}
+        self.targets: dict[int, str] = {}
+        self.paths: dict[int, Path] = {}
+        self._devices = list(dict.fromkeys(root.stat().st_dev for root in roots))
+        self.root_ids = [self._scan(root) for root in roots]
+
+    def _id(self, status: os.stat_result) -> int:
+        """As the library numbers files and folders."""
+        return status.st_ino + (self._devices.index(status.st_dev) << _INODE_BITS)
+
+    def _scan(self, folder: Path) -> int:
+        status = folder.stat()
+        number = self._id(status)
+        names = self.names[number] = {}
+        self.modes[number] = stat.S_IMODE(status.st_mode)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                own_id = self._id(entry.stat(follow_symlinks=False))
+                path = Path(entry.path)
+                if entry.is_symlink():
+                    names[entry.name] = _Node(own_id, "l")
+                    self.targets[own_id] = str(path.readlink())
+                elif entry.is_dir():
+                    names[entry.name] = _Node(own_id, "d")
+                    self._scan(path)
+                else:
+                    names[entry.name] = _Node(own_id, "f")
+                    self.paths[own_id] = path
+        return number
+
+
+def leave_what_the_cut_left(before: Folders, session: Path) -> Cut | None:
+    """Change the files under `before`'s roots to what the medium has after the cut.
+
+    session: the folder where the library described the cut. None, and nothing is changed, where it
+    described none: then the program ended in another way.
+    """
+    try:
+        document = json.loads((session / "cut.json").read_bytes().decode(errors="surrogateescape"))
+    except FileNotFoundError:
+        return None
+    _change_files(before.roots, document["files"], session / "cut.pages")
+    lost_names = tuple(str(call[-1]) for call in document["names"] if not call[0])
+    if lost_names:
+        _change_names(before, document["names"])
+    return Cut(
+        point=document["point"],
+        kind=document["kind"],
+        function=document["function"],
+        frames=tuple(document["frames"]),
+        differing_units=document["differing"],
+        lost_units=document["lost"],
+        torn_units=document["torn"],
+        lost_names=lost_names,
+    )
+
+
+def _change_files(roots: Sequence[Path], files: Sequence[dict[str, object]], pages: Path) -> None:
+    with pages.open("rb") as content:
+        for file in files:
+            root, number, size, numbers = (file[key] for key in ("root", "id", "size", "pages"))
+            assert isinstance(root, int)
+            assert isinstance(size, int)
+            assert isinstance(numbers, list)
+            path = kept_folder(roots[root]) / str(number)
+            if not numbers and path.stat().st_size == size:
+                continue
+            path.chmod(path.stat().st_mode | stat.S_IWUSR)
+            descriptor = os.open(path, os.O_WRONLY)
+            try:
+                for page in numbers:
+                    os.pwrite(descriptor, content.read(_PAGE_BYTES), page * _PAGE_BYTES)
+                os.ftruncate(descriptor, size)
+            finally:
+                os.close(descriptor)
+
+
+def _change_names(before: Folders, calls: Sequence[Sequence[object]]) -> None:
+    after = Folders(before.roots)
+    names = {folder: dict(entries) for folder, entries in before.names.items()}
+    for call in calls:
+        if call[0]:
+            _repeat(names, call)
+    modes = after.modes | before.modes
+    targets = after.targets | before.targets
+    paths = after.paths | _kept_paths(before.roots)
+
+    def make(folder: Path, folder_id: int) -> None:
+        folder.mkdir()
+        for name, node in names.get(folder_id, {}).items():
+            path = folder / name
+            if node.type == "d":
+                make(path, node.id)
+            elif node.type == "l":
+                if node.id in targets:
+                    path.symlink_to(targets[node.id])
+            elif node.id in paths:
+                path.hardlink_to(paths[node.id])
+            else:
+                raise PowercutError(
+                    f"{name}: was removed in a way that powercut doesn't see, so it can't come back"
+                )
+        folder.chmod(modes.get(folder_id, 0o755))
+
+    for root, root_id in zip(before.roots, before.root_ids, strict=True):
+        new, old = root.with_name(root.name + ".new"), root.with_name(root.name + ".old")
+        make(new, root_id)
+        root.rename(old)
+        new.rename(root)
+        shutil.rmtree(old)
+
+
+def _repeat(names: dict[int, dict[str, _Node]], call: Sequence[object]) -> None:
+    """Do a call's work on names alone."""
+    _, kind, folder, name, to_folder, to_name, own_id, _, type_, _ = call
+    assert isinstance(folder, int)
+    assert isinstance(to_folder, int)
+    assert isinstance(own_id, int)
+    name, to_name, type_ = str(name), str(to_name), str(type_)
+    entries = names.setdefault(folder, {})
+    if kind == _ADD:
+        entries[name] = _Node(own_id, type_)
+        if type_ == "d":
+            names[own_id] = {}
+    elif kind == _REMOVE:
+        entries.pop(name, None)
+    elif kind == _RENAME:
+        entries.pop(name, None)
+        names.setdefault(to_folder, {})[to_name] = _Node(own_id, type_)
+    elif kind == _EXCHANGE:
+        others = names.setdefault(to_folder, {})
+        entries[name], others[to_name] = others[to_name], entries[name]
+
+
+def _kept_paths(roots: Sequence[Path]) -> dict[int, Path]:
+    return {int(path.name): path for root in roots for path in kept_folder(root).iterdir()}

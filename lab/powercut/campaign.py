@@ -1,0 +1,104 @@
+"""Many tries of one experiment, several at a time; and the same with call sites taken out."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+from powercut.experiment import Experiment, Outcome
+from powercut.medium import Medium
+from powercut.record import CallSite
+from powercut.settings import Moment
+
+__all__ = ["Failure", "MutationResult", "Results", "default_jobs", "run_tries", "try_mutation"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A try that went wrong, and the one-line command that does it again."""
+
+    outcome: Outcome
+    replay: str
+
+
+@dataclass
+class Results:
+    tried: int = 0
+    ended_early: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    stacks: set[tuple[str, ...]] = field(default_factory=set)
+
+    def add(self, outcome: Outcome, replay: str) -> None:
+        self.tried += 1
+        self.ended_early += outcome.verdict == "ended"
+        if outcome.cut is not None:
+            self.stacks.add((outcome.cut.kind, outcome.cut.function, *outcome.cut.frames))
+        if outcome.is_bad:
+            self.failures.append(Failure(outcome, replay))
+
+
+@dataclass(frozen=True)
+class MutationResult:
+    """failure: the first one that shows that the calls of `site` are needed; None for none."""
+
+    site: CallSite
+    tried: int
+    failure: Failure | None
+
+
+def default_jobs(experiment: Experiment) -> int:
+    """As many as there are processors, but one where folders have fixed paths."""
+    return 1 if experiment.under else len(os.sched_getaffinity(0))
+
+
+def run_tries(
+    experiment: Experiment,
+    tries: Sequence[Sequence[Moment]],
+    template: Medium | None,
+    *,
+    jobs: int,
+    on_outcome: Callable[[Outcome], None] = lambda _: None,
+    enough_failures: int | None = None,
+) -> Results:
+    """Run each try (its moments come one after another on one medium), and stop after as many
+    failures as are enough. Raises `PowercutError`.
+    """
+    results = Results()
+    queue: Iterator[Sequence[Moment]] = iter(tries)
+    with ThreadPoolExecutor(jobs) as workers:
+        running: dict[Future[Outcome], Sequence[Moment]] = {}
+
+        def start(count: int) -> None:
+            for moments in itertools.islice(queue, count):
+                running[workers.submit(experiment.cut, moments, template)] = moments
+
+        start(2 * jobs)
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                moments = running.pop(future)
+                outcome = future.result()
+                results.add(outcome, experiment.replay_command(moments) if outcome.is_bad else "")
+                on_outcome(outcome)
+            if enough_failures is not None and len(results.failures) >= enough_failures:
+                queue = iter(())
+            start(len(done))
+    return results
+
+
+def try_mutation(
+    experiment: Experiment,
+    site: CallSite,
+    tries: Sequence[Sequence[Moment]],
+    template: Medium | None,
+    *,
+    jobs: int,
+) -> MutationResult:
+    """Take the calls of a site out, and try until one fails."""
+    results = run_tries(
+        experiment.without(site.name), tries, template, jobs=jobs, enough_failures=1
+    )
+    return MutationResult(site, results.tried, results.failures[0] if results.failures else None)

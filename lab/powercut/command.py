@@ -1,0 +1,371 @@
+"""`powercut`: its options, and what it prints."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from powercut import plan
+from powercut.campaign import Failure, Results, default_jobs, run_tries, try_mutation
+from powercut.errors import PowercutError
+from powercut.experiment import CommandRecovery, Experiment, Outcome
+from powercut.frames import short_stack
+from powercut.medium import Medium, default_base
+from powercut.progress import progress_bar
+from powercut.record import Record
+from powercut.settings import POINT_KINDS, CutSettings, Moment
+
+__all__ = ["main"]
+
+_USAGE = "powercut [options] --recover COMMAND -- PROGRAM [ARGUMENT ...]"
+_DESCRIPTION = """\
+Cut the power of PROGRAM: everything that it stored to persistent memory, or wrote to files, and did
+not make durable may be lost, each part by chance. Then run COMMAND, which must end with 0.
+
+{medium} in PROGRAM, COMMAND and --prepare stands for the folder whose files are followed, made
+afresh for each try; {output} for a file with what PROGRAM printed. It needn't be compiled anew.
+"""
+_EPILOG = """\
+  powercut --recover './check {medium}/log {output}' -- ./append {medium}/log 20
+  powercut --list -- ./append {medium}/log 20
+  powercut --mutate --recover './check {medium}/log {output}' -- ./append {medium}/log 20
+"""
+_SHOWN = 10
+_LOG_WIDTH = 140  # a log has no width of its own
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return 0 where every recovery passed, 1 where one failed, 2 where nothing could be tried."""
+    own, program = _split(sys.argv[1:] if argv is None else argv)
+    arguments = _parser().parse_args(own)
+    # As an exception, so that media are removed on the way out.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        return _powercut(arguments, program)
+    except PowercutError as error:
+        print(f"powercut: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Our own arguments, and what comes after the first `--`."""
+    at = list(argv).index("--") if "--" in argv else len(argv)
+    return list(argv[:at]), list(argv[at + 1 :])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="powercut",
+        usage=_USAGE,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--recover", metavar="COMMAND", help="checks what a power cut left")
+    parser.add_argument(
+        "--prepare", metavar="COMMAND", help="makes what {medium} has in the beginning; never cut"
+    )
+
+    when = parser.add_argument_group(
+        "when the power goes (default: 200 moments, those that differ most first)"
+    )
+    when.add_argument("--tries", type=_positive, default=200, metavar="N", help="this many moments")
+    when.add_argument("--every", action="store_true", help="at every cut point")
+    when.add_argument("--at", type=_positive, action="append", metavar="K", help="at the K-th only")
+    when.add_argument(
+        "--moments", type=_positive, metavar="N", help="at N random times, between cut points too"
+    )
+    when.add_argument(
+        "--after-us", type=_positive, metavar="US", help="this long after the first use of {medium}"
+    )
+    when.add_argument("--seed", type=int, metavar="S", help="of the first try (0)")
+    when.add_argument(
+        "--seeds",
+        type=_positive,
+        metavar="N",
+        help="seeds for each of --every's or --at's points (1)",
+    )
+    when.add_argument(
+        "--points",
+        metavar="KINDS",
+        help=f"cut points are these calls only; of {','.join(POINT_KINDS)}",
+    )
+    when.add_argument(
+        "--rounds",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="run, cut and check N times over on one medium",
+    )
+
+    what = parser.add_argument_group("what is done")
+    what.add_argument(
+        "--list", action="store_true", help="cut nothing; print cut points and useless work"
+    )
+    what.add_argument(
+        "--mutate",
+        action="store_true",
+        help="take out each flush, drain and sync in turn, and see that a cut shows it",
+    )
+    what.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="'WHAT SITE'",
+        help="take these calls out, by a name that --list prints",
+    )
+    what.add_argument(
+        "--site-frames",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="tell call sites apart by N return addresses (1)",
+    )
+
+    medium = parser.add_argument_group("the medium")
+    medium.add_argument(
+        "--medium", type=Path, metavar="DIR", help="make {medium} in here (default: /dev/shm)"
+    )
+    medium.add_argument(
+        "--under",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="follow this folder too, made and removed for each try; for fixed paths",
+    )
+    medium.add_argument(
+        "--names",
+        choices=("independent", "ordered"),
+        default="independent",
+        help="changes of names are lost each by itself, as POSIX allows, or in order, as ext4 does",
+    )
+    medium.add_argument(
+        "--atomic",
+        type=int,
+        choices=(8, 64),
+        default=8,
+        help="bytes of memory that are never torn (8)",
+    )
+
+    run = parser.add_argument_group("how it is run")
+    run.add_argument(
+        "--jobs", type=_positive, metavar="N", help="tries at a time (one a processor)"
+    )
+    run.add_argument(
+        "--timeout", type=float, default=60.0, metavar="S", help="for PROGRAM and COMMAND (60)"
+    )
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value}: must be 1 or more")
+    return value
+
+
+def _powercut(arguments: argparse.Namespace, program: Sequence[str]) -> int:
+    experiment = _experiment(arguments, program)
+    console, messages = Console(highlight=False), Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        console.width = _LOG_WIDTH
+    with experiment.prepared() as template:
+        if arguments.list:
+            with messages.status("running it without a cut"):
+                record = experiment.rehearse(template)
+            _print_record(console, record)
+            return 0
+        if experiment.recovery is None:
+            raise PowercutError("give --recover COMMAND, or --list")
+        if _is_replay(arguments):
+            return _replay(console, experiment, arguments, template)
+        with messages.status("running it without a cut"):
+            record = experiment.rehearse(template)
+        tries = _tries(arguments, record)
+        jobs = arguments.jobs or default_jobs(experiment)
+        if arguments.mutate:
+            return _mutate(console, messages, experiment, record, tries, template, jobs)
+        with progress_bar(messages, "power cuts", len(tries)) as show:
+            results = run_tries(
+                experiment,
+                tries,
+                template,
+                jobs=jobs,
+                on_outcome=lambda outcome: show(outcome.is_bad),
+            )
+    _print_results(console, record, results)
+    return 1 if results.failures else 0
+
+
+def _experiment(arguments: argparse.Namespace, program: Sequence[str]) -> Experiment:
+    if not program:
+        raise PowercutError("give the program after `--`")
+    recovery = (
+        CommandRecovery(tuple(shlex.split(arguments.recover)), arguments.timeout)
+        if arguments.recover
+        else None
+    )
+    return Experiment(
+        program=tuple(program),
+        recovery=recovery,
+        settings=CutSettings(
+            points=tuple(arguments.points.split(",")) if arguments.points else POINT_KINDS,
+            names=arguments.names,
+            atomic_bytes=arguments.atomic,
+            without=tuple(arguments.without),
+            site_frames=arguments.site_frames,
+        ),
+        prepare=tuple(shlex.split(arguments.prepare or "")),
+        under=tuple(arguments.under),
+        base=arguments.medium or default_base(),
+        timeout_s=arguments.timeout,
+        rounds=arguments.rounds,
+    )
+
+
+def _is_replay(arguments: argparse.Namespace) -> bool:
+    chosen = arguments.at or arguments.after_us
+    return bool(chosen) and arguments.seed is not None and not arguments.seeds
+
+
+def _replay(
+    console: Console, experiment: Experiment, arguments: argparse.Namespace, template: Medium | None
+) -> int:
+    points = arguments.at or [0]
+    moments = [Moment(point, arguments.seed, arguments.after_us or 0) for point in points]
+    outcome = experiment.cut(moments, template)
+    if outcome.cut is not None:
+        console.print(f"power cut {_where(outcome)}", markup=False)
+        for frame in outcome.cut.lost_names:
+            console.print(f"  lost: {frame}", markup=False)
+    else:
+        console.print("the program ended before the power went")
+    console.print(f"{outcome.verdict}: {outcome.message}".rstrip(": "), markup=False)
+    return 1 if outcome.is_bad else 0
+
+
+def _tries(arguments: argparse.Namespace, record: Record) -> list[list[Moment]]:
+    seed, seeds = arguments.seed or 0, arguments.seeds or 1
+    if arguments.after_us:
+        return [[Moment(0, seed + i, arguments.after_us)] for i in range(seeds)]
+    if arguments.at:
+        return [[Moment(point, seed + i)] for i in range(seeds) for point in arguments.at]
+    if arguments.moments:
+        return [[moment] for moment in plan.random_moments(record, arguments.moments, seed)]
+    if arguments.every:
+        return [[moment] for moment in plan.every_point(record, seeds, seed)]
+    if arguments.rounds > 1:
+        return plan.rounds(record, arguments.tries, arguments.rounds, seed)
+    return [[moment] for moment in plan.sampled_points(record, arguments.tries, seed)]
+
+
+def _where(outcome: Outcome) -> str:
+    cut = outcome.cut
+    if cut is None:
+        return "never came"
+    lost = f"{cut.lost_units} of {cut.differing_units} changed lines or pages lost"
+    torn = f", {cut.torn_units} torn" if cut.torn_units else ""
+    names = f", {len(cut.lost_names)} changes of names lost" if cut.lost_names else ""
+    return f"at point {cut.point}, {cut.function} in {short_stack(cut.frames)}: {lost}{torn}{names}"
+
+
+def _print_failure(console: Console, failure: Failure) -> None:
+    outcome = failure.outcome
+    console.print(Text(outcome.message or outcome.verdict, style="red"), soft_wrap=True)
+    console.print(Text(f"  {_where(outcome)}"), soft_wrap=True)
+    console.print(Text(f"  {failure.replay}", style="dim"), soft_wrap=True)
+
+
+def _print_results(console: Console, record: Record, results: Results) -> None:
+    for failure in results.failures[:_SHOWN]:
+        _print_failure(console, failure)
+    if len(results.failures) > _SHOWN:
+        console.print(f"and {len(results.failures) - _SHOWN} more")
+    useless = sum(use.useless_calls for use in record.useless)
+    if useless:
+        console.print(f"{useless} calls made durable what already was: --list shows them")
+    early = f", {results.ended_early} ended before" if results.ended_early else ""
+    verdict = (
+        f"[red]{len(results.failures)} of {results.tried} power cuts failed"
+        if results.failures
+        else f"[green]{results.tried} power cuts, all recovered"
+    )
+    console.print(
+        f"{verdict}[/]{early}; {record.point_count} cut points, {len(record.places)} distinct by "
+        f"call stack, {len(results.stacks)} of them cut",
+        soft_wrap=True,
+    )
+
+
+def _print_useless(console: Console, record: Record) -> None:
+    if not record.useless:
+        return
+    table = Table("useless", "of calls", "clean lines", "where", title="work that changed nothing")
+    for use in record.useless:
+        lines = f"{use.clean_lines} of {use.lines}" if use.lines else ""
+        table.add_row(
+            f"{use.useless_calls} {use.function} ({use.what})",
+            str(use.calls),
+            lines,
+            Text(short_stack(use.frames)),
+        )
+    console.print(table)
+
+
+def _print_record(console: Console, record: Record) -> None:
+    places = Table("cut points", "call", "where", title=f"{record.point_count} cut points")
+    for cut_place in record.places:
+        where = Text(short_stack(cut_place.frames))
+        places.add_row(
+            str(len(cut_place.points)), f"{cut_place.function} ({cut_place.kind})", where
+        )
+    console.print(places)
+    sites = Table(
+        "calls", "call", "name for --without", title="call sites that make things durable"
+    )
+    for site in record.sites:
+        sites.add_row(str(site.calls), site.function, Text(site.name))
+    console.print(sites)
+    _print_useless(console, record)
+
+
+def _mutate(
+    console: Console,
+    messages: Console,
+    experiment: Experiment,
+    record: Record,
+    tries: Sequence[Sequence[Moment]],
+    template: Medium | None,
+    jobs: int,
+) -> int:
+    name = Column("taken out", overflow="fold")
+    table = Table(name, "calls", "shown by try", "as", title="mutations")
+    survivors = 0
+    with progress_bar(messages, "mutations", len(record.sites)) as show:
+        for site in record.sites:
+            result = try_mutation(experiment, site, tries, template, jobs=jobs)
+            survivors += result.failure is None
+            show(result.failure is None)
+            shown = f"{result.tried}" if result.failure else f"[red]none of {result.tried}"
+            message = result.failure.outcome.message if result.failure else ""
+            last_line = message.splitlines()[-1] if message else ""
+            table.add_row(Text(site.name), str(site.calls), shown, Text(last_line))
+    console.print(table)
+    total = len(record.sites)
+    console.print(
+        f"[red]{survivors} of {total} can be taken out and no cut shows it"
+        if survivors
+        else f"[green]all {total} are needed, and cuts show it"
+    )
+    return 1 if survivors else 0

@@ -1,0 +1,255 @@
+"""One program, one check of its recovery, and what a power cut at a moment makes of the two."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, Protocol
+
+from powercut import shell
+from powercut.aftermath import Cut, Folders, leave_what_the_cut_left
+from powercut.errors import PowercutError
+from powercut.library import library
+from powercut.medium import Medium, default_base, new_medium
+from powercut.record import Record, read_record
+from powercut.settings import CutSettings, Moment
+
+__all__ = ["CommandRecovery", "Experiment", "Outcome", "Recovery", "Verdict"]
+
+Verdict = Literal["passed", "failed", "ended", "broke"]
+
+_TAIL_CHARACTERS = 2000
+
+
+class Recovery(Protocol):
+    """The check of what a cut left."""
+
+    def check(self, medium: Medium) -> str | None:
+        """What is wrong; None for nothing."""
+
+    def words(self) -> str:
+        """As one argument of a shell, for `--recover`."""
+
+    def remark(self) -> str:
+        """What a replay by these words lacks; empty for nothing."""
+
+
+@dataclass(frozen=True)
+class CommandRecovery:
+    """A command that ends with 0 where all is well."""
+
+    command: tuple[str, ...]
+    timeout_s: float = 60.0
+
+    def check(self, medium: Medium) -> str | None:
+        argv = medium.fill(self.command)
+        try:
+            done = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=self.timeout_s,
+                close_fds=False,
+                check=False,
+            )
+        except OSError as error:
+            raise PowercutError(f"recover: {argv[0]}: {error.strerror}") from error
+        except subprocess.TimeoutExpired:
+            return f"{shell.join(argv)}: still running after {self.timeout_s:g} s"
+        if done.returncode == 0:
+            return None
+        text = done.stdout.decode(errors="replace").strip()[-_TAIL_CHARACTERS:]
+        return f"{_ended(done.returncode)}" + (f": {text}" if text else "")
+
+    def words(self) -> str:
+        return shell.quote(shell.join(self.command))
+
+    def remark(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a try.
+
+    verdict: "passed" or "failed" by the recovery's check; "ended": the program ended before the
+        moment came, and the check passed; "broke": the program failed by itself.
+    """
+
+    moment: Moment
+    verdict: Verdict
+    cut: Cut | None = None
+    message: str = ""
+
+    @property
+    def is_bad(self) -> bool:
+        return self.verdict in ("failed", "broke")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """program, prepare: commands, in which {medium} stands for the medium's folder. prepare makes
+    what the medium has before the program runs, without a cut.
+    rounds: how often the program runs, is cut and is checked on one medium.
+    """
+
+    program: tuple[str, ...]
+    recovery: Recovery | None = None
+    settings: CutSettings = field(default_factory=CutSettings)
+    prepare: tuple[str, ...] = ()
+    under: tuple[Path, ...] = ()
+    base: Path = field(default_factory=default_base)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 60.0
+    rounds: int = 1
+
+    def without(self, *calls: str) -> Experiment:
+        """The same with these calls taken out, each "WHAT SITE"."""
+        settings = replace(self.settings, without=(*self.settings.without, *calls))
+        return replace(self, settings=settings)
+
+    @contextlib.contextmanager
+    def prepared(self) -> Iterator[Medium | None]:
+        """What each try's medium is a copy of; None where it is empty. Raises `PowercutError`."""
+        if not self.prepare:
+            yield None
+            return
+        # Where folders have fixed paths, they are made where the tries will make them: aside.
+        with new_medium(self.base) as template:
+            if self.under:
+                raise PowercutError("prepare: works on {medium} alone, and not with folders under")
+            done = subprocess.run(
+                template.fill(self.prepare), capture_output=True, text=True, check=False
+            )
+            if done.returncode != 0:
+                text = (done.stdout + done.stderr).strip()[-_TAIL_CHARACTERS:]
+                raise PowercutError(f"prepare: {_ended(done.returncode)}: {text}")
+            yield template
+
+    def rehearse(self, template: Medium | None) -> Record:
+        """Run the program without a cut, and say what it called.
+
+        Raises `PowercutError` where the program fails, uses no medium, or its result doesn't pass
+        the recovery's check.
+        """
+        with new_medium(self.base, self.under, template) as medium:
+            status = self._run(medium, Moment(), record=True)
+            if status != 0:
+                raise PowercutError(
+                    f"without a power cut, {self.program[0]} {_ended(status)}: {_tail(medium)}"
+                )
+            path = medium.session / "record.json"
+            if not path.exists():
+                raise PowercutError(
+                    f"{self.program[0]} changed nothing in {{medium}}: give it the folder's path, "
+                    "as in `-- PROGRAM {medium}/file`, or name its folders with --under"
+                )
+            problem = self.recovery.check(medium) if self.recovery else None
+            if problem is not None:
+                raise PowercutError(f"without a power cut, the recovery's check fails: {problem}")
+            return read_record(path)
+
+    def cut(self, moments: Sequence[Moment], template: Medium | None) -> Outcome:
+        """Cut the power at each of these moments, one after another on one medium, and check."""
+        with new_medium(self.base, self.under, template) as medium:
+            outcome = Outcome(moments[0], "ended")
+            for number, moment in enumerate(moments):
+                if number:
+                    medium.renew()
+                outcome = self._cut(medium, moment)
+                if outcome.is_bad:
+                    break
+            return outcome
+
+    def _cut(self, medium: Medium, moment: Moment) -> Outcome:
+        before = Folders(medium.roots)
+        status = self._run(medium, moment, record=False)
+        cut = leave_what_the_cut_left(before, medium.session)
+        if cut is None and status != 0:
+            return Outcome(moment, "broke", None, f"{_ended(status)}: {_tail(medium)}")
+        problem = self.recovery.check(medium) if self.recovery else None
+        if problem is not None:
+            return Outcome(moment, "failed", cut, problem)
+        return Outcome(moment, "passed" if cut else "ended", cut)
+
+    def _run(self, medium: Medium, moment: Moment, *, record: bool) -> int:
+        argv = medium.fill(self.program)
+        preload = ":".join(filter(None, [str(library()), os.environ.get("LD_PRELOAD", "")]))
+        env = {"PYTHONHASHSEED": "0", **os.environ, **self.environment, "LD_PRELOAD": preload}
+        env |= self.settings.environment(medium.roots, medium.session, moment, record=record)
+        with medium.output.open("ab") as output:
+            try:
+                process = subprocess.Popen(
+                    argv,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    close_fds=False,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise PowercutError(f"{argv[0]}: {error.strerror}") from error
+        try:
+            status = process.wait(self.timeout_s)
+        except subprocess.TimeoutExpired:
+            raise PowercutError(
+                f"{shell.join(argv)}: still running after {self.timeout_s:g} s; --timeout sets more"
+            ) from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # the power is gone for its children too
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        complaint = medium.session / "complaint"
+        if complaint.exists():  # perhaps of a child, whose status the program didn't look at
+            raise PowercutError(f"{argv[0]}: {complaint.read_text(errors='replace')}")
+        return status
+
+    def replay_command(self, moments: Sequence[Moment]) -> str:
+        """One line that does the same again."""
+        words = [f"{shell.quote(sys.executable)} -m powercut"]
+        words += [_moment_option(moment) for moment in moments]
+        if self.rounds > 1:
+            words.append(f"--rounds {self.rounds}")
+        if self.settings.points != CutSettings().points:
+            words.append(f"--points {','.join(self.settings.points)}")
+        if self.settings.names != "independent":
+            words.append(f"--names {self.settings.names}")
+        if self.settings.atomic_bytes != 8:
+            words.append(f"--atomic {self.settings.atomic_bytes}")
+        if self.settings.site_frames != 1:
+            words.append(f"--site-frames {self.settings.site_frames}")
+        words += [f"--without {shell.quote(call)}" for call in self.settings.without]
+        words += [f"--under {shell.quote(str(path))}" for path in self.under]
+        if self.prepare:
+            words.append(f"--prepare {shell.quote(shell.join(self.prepare))}")
+        if self.recovery:
+            words.append(f"--recover {self.recovery.words()}")
+        words += ["--", shell.join(self.program)]
+        remark = self.recovery.remark() if self.recovery else ""
+        return " ".join([*words, f"# {remark}"] if remark else words)
+
+
+def _moment_option(moment: Moment) -> str:
+    when = f"--at {moment.point}" if moment.point else f"--after-us {moment.after_us}"
+    return f"{when} --seed {moment.seed}"
+
+
+def _tail(medium: Medium) -> str:
+    return medium.output.read_text(errors="replace").strip()[-_TAIL_CHARACTERS:]
+
+
+def _ended(status: int) -> str:
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"

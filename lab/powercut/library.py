@@ -1,0 +1,74 @@
+"""The library that is loaded before libpmem and libc, compiled on first use."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from powercut.cache import cache_folder, publish
+from powercut.errors import PowercutError
+
+__all__ = ["library"]
+
+_SOURCES = Path(__file__).parent / "library"
+_SONAME = "libpmem.so.1"
+_COMPILE = [
+    *("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-D_GNU_SOURCE"),
+    *("-Wall", "-Wextra", "-Wshadow", "-Werror"),
+]
+_LINK = [
+    # Its C++ library is its own: programs may bring another.
+    *("-shared", "-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL"),
+    *(f"-Wl,-soname,{_SONAME}", f"-Wl,--version-script={_SOURCES / 'libpmem.map'}"),
+]
+
+
+@functools.cache
+def library() -> Path:
+    """Return its path. Raises `PowercutError` where no C++ compiler can compile it."""
+    compiler = _compiler()
+    folder = cache_folder() / f"library-{_key(compiler)}"
+    if not folder.exists():
+        with publish(folder) as unfinished:
+            _build(compiler, unfinished)
+    if set(" :") & set(str(folder)):
+        raise PowercutError(
+            f"{folder}: LD_PRELOAD takes no path with spaces or colons; set POWERCUT_CACHE"
+        )
+    return folder / _SONAME
+
+
+def _compiler() -> str:
+    asked = os.environ.get("CXX")
+    for name in [asked] if asked else ["g++", "clang++", "c++"]:
+        found = shutil.which(name)
+        if found:
+            return found
+    raise PowercutError(
+        f"{asked or 'a C++ compiler'} isn't here, and emulated power cuts compile a library; "
+        "to get one: apt-get install g++ (or set CXX)"
+    )
+
+
+def _key(compiler: str) -> str:
+    digest = hashlib.sha256()
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=False)
+    digest.update(version.stdout + repr([compiler, _COMPILE, _LINK[:4]]).encode())
+    for path in sorted(_SOURCES.iterdir()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _build(compiler: str, folder: Path) -> None:
+    # As one: most of the time goes into the headers that all of them include.
+    whole = "".join(f'#include "{source}"\n' for source in sorted(_SOURCES.glob("*.cc")))
+    command = [compiler, *_COMPILE, *_LINK, "-o", str(folder / _SONAME), "-x", "c++", "-"]
+    done = subprocess.run(
+        [*command, "-ldl", "-pthread"], input=whole, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise PowercutError(f"{' '.join(command)}: {done.stderr.strip()}")

@@ -1,0 +1,178 @@
+"""The plugin of pytest with the fixture `power_cut`: a test's program under emulated power cuts.
+
+def app(medium: Path) -> None: ...          # or a command, in which {medium} is the folder
+def recover(medium: Path, output: str) -> None: ...  # raises where something is wrong; or a command
+
+def test_mine(power_cut):
+    power_cut(app, recover)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from powercut.campaign import MutationResult, Results
+    from powercut.experiment import Experiment, Outcome, Recovery
+    from powercut.record import Record
+    from powercut.settings import Moment
+
+__all__ = ["PowerCut", "power_cut"]
+
+App = Sequence[str] | Callable[[Path], object]
+Recover = Sequence[str] | Callable[[Path, str], object]
+
+_SHOWN = 5
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("powercut", "emulated power cuts").addoption(
+        "--power-cuts",
+        type=int,
+        dest="power_cuts",
+        metavar="N",
+        help="power cuts in each test with the fixture `power_cut`, whatever the test says",
+    )
+
+
+class PowerCut:
+    """What the fixture gives. All that it's called with, but tries and seed, are fields of
+    `Experiment`, and of its `CutSettings`.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def __call__(
+        self, app: App, recover: Recover, *, tries: int = 100, seed: int = 0, **options: Any
+    ) -> Results:
+        """Cut `tries` times, and fail where a recovery does.
+
+        Raises `PowercutError` as `Experiment`.
+        """
+        results = self.results(app, recover, tries=tries, seed=seed, **options)
+        if results.failures:
+            count = f"{len(results.failures)} of {results.tried} power cuts failed"
+            shown = [f"{_message(f.outcome)}\n  {f.replay}" for f in results.failures[:_SHOWN]]
+            pytest.fail("\n".join([count, *shown]), pytrace=False)
+        return results
+
+    def results(
+        self,
+        app: App,
+        recover: Recover,
+        *,
+        tries: int = 100,
+        seed: int = 0,
+        enough_failures: int | None = None,
+        **options: Any,
+    ) -> Results:
+        """The same, without a judgement. enough_failures: after which it stops."""
+        from powercut.campaign import default_jobs, run_tries
+        from powercut.plan import rounds, sampled_points
+
+        experiment = self.experiment(app, recover, **options)
+        tries = self._config.getoption("power_cuts") or tries
+        with experiment.prepared() as template:
+            record = experiment.rehearse(template)
+            moments: list[list[Moment]] = (
+                rounds(record, tries, experiment.rounds, seed)
+                if experiment.rounds > 1
+                else [[moment] for moment in sampled_points(record, tries, seed)]
+            )
+            with self._shown(len(moments)) as show:
+                return run_tries(
+                    experiment,
+                    moments,
+                    template,
+                    jobs=default_jobs(experiment),
+                    on_outcome=lambda outcome: show(outcome.is_bad),
+                    enough_failures=enough_failures,
+                )
+
+    def record(self, app: App, recover: Recover | None = None, **options: Any) -> Record:
+        """What a run without a cut calls."""
+        experiment = self.experiment(app, recover, **options)
+        with experiment.prepared() as template:
+            return experiment.rehearse(template)
+
+    def mutations(
+        self, app: App, recover: Recover, *, tries: int = 100, seed: int = 0, **options: Any
+    ) -> list[MutationResult]:
+        """Take out each flush, drain and sync in turn, and cut until that shows."""
+        from powercut.campaign import default_jobs, try_mutation
+        from powercut.plan import sampled_points
+
+        experiment = self.experiment(app, recover, **options)
+        with experiment.prepared() as template:
+            record = experiment.rehearse(template)
+            moments = [[moment] for moment in sampled_points(record, tries, seed)]
+            jobs = default_jobs(experiment)
+            with self._shown(len(record.sites)) as show:
+                found = []
+                for site in record.sites:
+                    found.append(try_mutation(experiment, site, moments, template, jobs=jobs))
+                    show(found[-1].failure is None)
+                return found
+
+    @staticmethod
+    def experiment(app: App, recover: Recover | None = None, **options: Any) -> Experiment:
+        from powercut.experiment import CommandRecovery, Experiment
+        from powercut.functions import (
+            FunctionRecovery,
+            function_command,
+            function_environment,
+        )
+        from powercut.settings import CutSettings
+
+        fields = {field.name for field in dataclasses.fields(CutSettings)}
+        settings = {name: options.pop(name) for name in fields & options.keys()}
+        recovery: Recovery | None = None
+        if callable(recover):
+            recovery = FunctionRecovery(recover)
+        elif recover is not None:
+            recovery = CommandRecovery(tuple(recover))
+        if callable(app):
+            options.setdefault("environment", function_environment())
+        prepare = options.pop("prepare", ())
+        return Experiment(
+            program=function_command(app) if callable(app) else tuple(app),
+            recovery=recovery,
+            settings=CutSettings(**settings),
+            prepare=function_command(prepare) if callable(prepare) else tuple(prepare),
+            **options,
+        )
+
+    @contextlib.contextmanager
+    def _shown(self, total: int) -> Iterator[Callable[[bool], None]]:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None or not reporter.isatty():
+            yield lambda _: None
+            return
+        from rich.console import Console
+
+        from powercut.progress import progress_bar
+
+        capture = self._config.pluginmanager.get_plugin("capturemanager")
+        disabled = capture.global_and_fixture_disabled() if capture else contextlib.nullcontext()
+        with disabled:
+            reporter.ensure_newline()
+            with progress_bar(Console(stderr=True), "power cuts", total) as show:
+                yield show
+
+
+def _message(outcome: Outcome) -> str:
+    where = f", {outcome.cut}" if outcome.cut else ""
+    return f"{outcome.message or outcome.verdict}{where}"
+
+
+@pytest.fixture
+def power_cut(request: pytest.FixtureRequest) -> PowerCut:
+    """Call it with a program and a check of its recovery."""
+    return PowerCut(request.config)

@@ -1,0 +1,64 @@
+"""What projects, their extras and their builds depend on.
+
+    python lab/tools/extras.py [--build] FOLDER[EXTRA,...] ...
+
+prints the requirements of the pyproject.toml in each folder, a line each. An extra may also be one
+of its dependency groups. --build: what the projects are built with instead. The Makefile runs this
+file by its path before anything is installed: the standard library and pip alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # and Python has none
+    from pip._vendor import tomli as tomllib
+
+__all__ = ["build_requirements", "main", "requirements"]
+
+
+def requirements(pyproject: Mapping[str, Any], extras: Iterable[str]) -> list[str]:
+    """pyproject: what the file says. Raises KeyError for an extra that it doesn't have."""
+    project = pyproject.get("project", {})
+    groups = pyproject.get("dependency-groups", {})
+    found = list(project.get("dependencies", ()))
+    for extra in extras:
+        found += project.get("optional-dependencies", groups).get(extra) or groups[extra]
+    return found
+
+
+def build_requirements(pyproject: Mapping[str, Any]) -> list[str]:
+    """pyproject: what the file says. With the tools that pip would fetch by itself."""
+    found = list(pyproject["build-system"]["requires"])
+    cmake = pyproject.get("tool", {}).get("scikit-build", {}).get("cmake", {})
+    return [*found, f"cmake{cmake['version']}", "ninja"] if cmake else found
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", action="store_true")
+    parser.add_argument("projects", nargs="+", metavar="FOLDER[EXTRA,...]")
+    wanted = parser.parse_args(arguments)
+    for project in wanted.projects:
+        found = re.fullmatch(r"([^\[]+)(?:\[([^\]]*)\])?", project)
+        if found is None:
+            parser.error(f"{project}: must be FOLDER or FOLDER[EXTRA,...]")
+        file = Path(found[1]) / "pyproject.toml"
+        try:
+            pyproject = tomllib.loads(file.read_text(encoding="utf-8"))
+        except tomllib.TOMLDecodeError as error:
+            sys.exit(f"{file}: {error}")
+        extras = found[2].split(",") if found[2] else []
+        needed = build_requirements(pyproject) if wanted.build else requirements(pyproject, extras)
+        print(*needed, sep="\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,245 @@
+"""`powercut` at the shell, and the fixture in a test of anybody's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from powercut_programs import EXAMPLES, compiled
+
+from powercut import library as library_module
+from powercut.cache import cache_folder
+from powercut.command import main
+from powercut.medium import new_medium
+
+pytest_plugins = ["pytester"]
+
+Run = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("programs")
+    compiled(EXAMPLES / "append.c", folder)
+    compiled(EXAMPLES / "append.c", folder, "-DFORGET_FLUSH", name="append_forgets")
+    compiled(EXAMPLES / "check.c", folder)
+    return folder
+
+
+@pytest.fixture
+def powercut(programs: Path, tmp_path: Path) -> Run:
+    """Runs the command on an example."""
+
+    def run(program: str, *options: str, recover: bool = True) -> int:
+        check = ["--recover", f"{programs / 'check'} {{medium}}/log {{output}}"]
+        prepare = ["--prepare", f"{programs / 'append'} {{medium}}/log 1"]
+        common = [*prepare, "--medium", str(tmp_path), *(check if recover else [])]
+        return main([*common, *options, "--", str(programs / program), "{medium}/log", "8"])
+
+    return run
+
+
+def test_it_fails_where_a_recovery_does_and_says_how_to_replay_that(
+    powercut: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert powercut("append_forgets", "--tries", "40") == 1
+    told = capsys.readouterr().out
+    assert re.search(r"\d+ of 40 power cuts failed; 19 cut points, 4 distinct by call stack", told)
+    assert re.search(r"record \d+ of \d+ is damaged", told)
+    assert re.search(r"pmem_drain in append.c:\d+ (append|main)", told)
+    assert re.search(r"-m powercut --at \d+ --seed \d+ ", told)
+    assert list(tmp_path.iterdir()) == [], "a medium was left"
+
+
+def test_it_passes_the_correct_twin(powercut: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert powercut("append", "--every", "--seeds", "2") == 0
+    assert "38 power cuts, all recovered" in capsys.readouterr().out
+
+
+def test_a_list_has_the_names_of_sites_that_can_be_taken_out(
+    powercut: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert powercut("append", "--list", recover=False) == 0
+    sites = re.findall(r"(?:flush|drain) append\+0x[0-9a-f]+", capsys.readouterr().out)
+    assert len(sites) == 4
+    assert powercut("append", "--tries", "60", "--without", sites[0]) == 1
+
+
+def test_a_list_tells_useless_work(powercut: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    powercut("append_forgets", "--list", recover=False)
+    assert "8 pmem_drain (drain)" in capsys.readouterr().out
+
+
+def test_mutations_of_the_correct_twin_are_all_shown(
+    powercut: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert powercut("append", "--mutate") == 0
+    assert "all 4 are needed" in capsys.readouterr().out
+
+
+def test_a_mutation_that_changes_nothing_is_told(
+    powercut: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cut comes only where the program is over, before which nothing is printed anyway."""
+    assert powercut("append", "--mutate", "--at", "1") == 1
+    assert "4 of 4 can be taken out" in capsys.readouterr().out
+
+
+def test_rounds_go_on_on_one_medium(powercut: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert powercut("append", "--rounds", "4", "--tries", "5") == 0
+    assert powercut("append_forgets", "--rounds", "4", "--tries", "5") == 1
+    replay = re.search(r"powercut (--at \d+ --seed \d+ ?)+", capsys.readouterr().out)
+    assert replay is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "give the program after `--`"),
+        (["--", "true"], "give --recover COMMAND"),
+        (["--list", "--", "true"], "changed nothing in {medium}"),
+        (["--list", "--", "false"], "without a power cut, false ended with status 1"),
+        (["--list", "--", "/not/there"], "/not/there: No such file"),
+        (["--list", "--under", "/tmp", "--", "true"], "--under /tmp: is there already"),
+        (["--list", "--points", "nap", "--", "true"], "points: nap is none of"),
+        (["--medium", "/not/there", "--list", "--", "true"], "no medium can be made"),
+        (
+            ["--recover", "false", "--", "touch", "{medium}/x"],
+            "without a power cut, the recovery's check fails",
+        ),
+        (
+            ["--list", "--", "sh", "-c", "touch {medium}/x; touch {medium}/y"],
+            "a second process uses the folders of the medium",
+        ),
+    ],
+)
+def test_what_can_t_be_done_is_an_error_that_says_why(
+    capsys: pytest.CaptureFixture[str], options: list[str], told: str
+) -> None:
+    assert main(options) == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_folder_with_a_fixed_path_is_made_for_each_try_and_removed(
+    programs: Path, tmp_path: Path
+) -> None:
+    fixed = tmp_path / "fixed"
+    program = [str(programs / "append"), str(fixed / "log"), "3"]
+    options = ["--under", str(fixed), "--points", "drain", "--every", "--names", "ordered"]
+    check = f"{programs / 'check'} {fixed / 'log'} /dev/null"
+    assert main([*options, "--recover", check, "--", *program]) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_compiler_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POWERCUT_CACHE", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    library_module.library.cache_clear()
+    try:
+        assert main(["--list", "--", "/bin/true"]) == 2
+        assert "apt-get install g++" in capsys.readouterr().err
+    finally:
+        library_module.library.cache_clear()
+
+
+def test_the_library_has_all_that_libpmem_has() -> None:
+    import ctypes
+    import ctypes.util
+    import subprocess
+
+    if ctypes.util.find_library("pmem") is None:
+        pytest.skip("no libpmem: apt-get install libpmem1")
+    real = next(Path("/usr/lib").rglob("libpmem.so.1"))
+
+    def exported(path: Path) -> set[str]:
+        command = ["nm", "-D", "--defined-only", "--with-symbol-versions", str(path)]
+        listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return {line.split()[-1] for line in listed.splitlines() if "pmem_" in line}
+
+    assert exported(real) <= exported(library_module.library())
+
+
+def test_a_medium_is_removed_whatever_happens(tmp_path: Path) -> None:
+    def use_and_fail() -> None:
+        with new_medium(tmp_path) as medium:
+            (medium.folder / "file").touch()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        use_and_fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- The fixture.
+
+_TEST = """
+from pathlib import Path
+import os
+
+def app(medium: Path) -> None:
+    with (medium / "file").open("wb") as file:
+        file.write(b"x" * 100)
+        file.flush()
+        {sync}
+    folder = os.open(medium, os.O_RDONLY)
+    os.fsync(folder)
+    print("done", flush=True)
+
+def recover(medium: Path, output: str) -> None:
+    assert "done" not in output or (medium / "file").read_bytes() == b"x" * 100, "it is lost"
+
+def test_mine(power_cut):
+    assert power_cut(app, recover, tries=30).tried == 30
+"""
+
+
+@pytest.fixture(scope="module")
+def cache() -> Path:
+    """Ours, which pytester's runs don't find, whose home is another."""
+    return cache_folder()
+
+
+@pytest.fixture
+def run_test(
+    cache: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., pytest.RunResult]:
+    monkeypatch.setenv("POWERCUT_CACHE", str(cache))
+
+    def run(sync: str, *options: str) -> pytest.RunResult:
+        pytester.makepyfile(_TEST.format(sync=sync))
+        plugin = ("-p", "no:pmemlab", "-p", "no:powercut", "-p", "powercut.plugin")
+        return pytester.runpytest_subprocess(*plugin, *options)
+
+    return run
+
+
+def test_a_test_with_the_fixture_passes_where_all_is_synced(
+    run_test: Callable[..., pytest.RunResult],
+) -> None:
+    run_test("os.fsync(file.fileno())").assert_outcomes(passed=1)
+
+
+def test_a_test_with_the_fixture_fails_with_commands_that_replay(
+    run_test: Callable[..., pytest.RunResult],
+) -> None:
+    result = run_test("pass")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*of 30 power cuts failed*"])
+    told = result.stdout.str()
+    assert "AssertionError: it is lost" in told
+    replay = re.search(r"^E?\s*(\S+ -m powercut --at .*)$", told, re.MULTILINE)
+    assert replay is not None
+    assert "call_function" in replay.group(1)
+
+
+def test_the_number_of_cuts_can_be_chosen_for_all_tests(
+    run_test: Callable[..., pytest.RunResult],
+) -> None:
+    result = run_test("os.fsync(file.fileno())", "--power-cuts=3")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*tried=3*"])

@@ -1,0 +1,280 @@
+"""Power cuts of programs that keep files: what a sync makes durable, and what else may be lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from powercut_programs import saves
+from powercut_programs.saves import BYTES
+
+from powercut import functions
+from powercut.errors import PowercutError
+from powercut.plugin import PowerCut
+
+TRIES = 25
+
+
+# --- Checks of what a cut left.
+
+
+def last(output: str) -> int:
+    numbers = [int(line) for line in output.split() if line.isdigit()]
+    return numbers[-1] if numbers else 0
+
+
+def number_in(path: Path) -> int:
+    data = path.read_bytes()
+    assert len(data) == BYTES, f"{len(data)} of {BYTES} bytes"
+    assert len(set(data)) == 1, f"a mixture of {sorted(set(data))}"
+    return data[0]
+
+
+def newest_save_is_whole(medium: Path, output: str) -> None:
+    path = medium / "state"
+    if not path.exists():
+        assert last(output) == 0, f"nothing is there, and save {last(output)} was done"
+        return
+    assert number_in(path) >= last(output)
+
+
+def newest_folder_is_whole(medium: Path, output: str) -> None:
+    for number in range(1, last(output) + 1):
+        assert number_in(medium / f"save{number}" / "part") == number
+
+
+def log_has_what_was_told(medium: Path, output: str) -> None:
+    if last(output) == 0:
+        return
+    data = (medium / "log").read_bytes()
+    expected = b"".join(bytes([number]) * 1000 for number in range(1, last(output) + 1))
+    # Not by ==: pytest would explain it by a diff of bytes, which takes minutes where CI is set.
+    assert data.startswith(expected), "a record that was told of isn't there"
+
+
+def some_save_is_whole(medium: Path, output: str) -> None:
+    found = [number_in(path) for path in (medium / "state", medium / "older") if path.exists()]
+    assert max(found, default=0) >= last(output)
+
+
+def is_before_or_after(medium: Path, output: str) -> None:
+    if "whole" not in output:
+        return
+    data = (medium / "state").read_bytes()
+    if len(data) == BYTES:
+        tail = data[100:]
+        assert data[:100] == b"\x01" * 100
+        may_be = [b"\x01" * len(tail), bytes(len(tail)), bytes(len(tail) - 50) + b"\x02" * 50]
+        assert tail in may_be
+    else:
+        assert data == b"\x01" * 100
+
+
+def records_are_whole(medium: Path, output: str) -> None:
+    path = medium / "header"
+    data = path.read_bytes() if path.exists() else b""
+    count = data[0] if data else 0
+    assert count >= last(output)
+    for number in range(1, count + 1):
+        record = data[number * saves.RECORD : (number + 1) * saves.RECORD]
+        assert record.count(number) == saves.RECORD, f"record {number} isn't whole"
+
+
+def newest_content_is_there(medium: Path, output: str) -> None:
+    if not last(output):
+        return
+    data = (medium / "state").read_bytes()
+    if data and data == bytes([data[0]]) * len(data):
+        assert data[0] >= last(output)
+
+
+def tail_was_told(medium: Path, output: str) -> None:
+    if not last(output):
+        return
+    data = (medium / "state").read_bytes()
+    assert len(data) == BYTES
+    assert min(data[-100:]) >= last(output)
+
+
+def moved_saves_are_there(medium: Path, output: str) -> None:
+    for number in range(1, last(output) + 1):
+        assert number_in(medium / "to" / f"save{number}") == number
+
+
+Program = Callable[[Path], None]
+Check = Callable[[Path, str], None]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("program", "check"),
+    [
+        (saves.save_correctly, newest_save_is_whole),
+        (saves.save_in_a_new_folder, newest_folder_is_whole),
+        (saves.append, log_has_what_was_told),
+        (saves.keep_two_saves, some_save_is_whole),
+        (saves.shorten, is_before_or_after),
+        (saves.sync_data_and_header, records_are_whole),
+        (saves.sync_data_and_header_by_the_call, records_are_whole),
+        (saves.append_by_dsync, log_has_what_was_told),
+        (saves.write_anew_by_dsync, newest_content_is_there),
+        (saves.grow_a_mapping, tail_was_told),
+        (saves.make_a_mapping_writable, tail_was_told),
+        (saves.move_between_folders, moved_saves_are_there),
+    ],
+)
+def test_what_is_synced_in_the_right_order_is_never_lost(
+    power_cut: PowerCut, program: Program, check: Check
+) -> None:
+    results = power_cut(program, check, tries=TRIES)
+    assert results.tried >= TRIES
+    assert results.ended_early == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "check"),
+    [
+        (saves.save_without_fsync, newest_save_is_whole),
+        (saves.save_and_rename_before_the_fsync, newest_save_is_whole),
+        (saves.save_without_fsync_of_the_folder, newest_save_is_whole),
+        (saves.save_in_place, newest_save_is_whole),
+        (saves.save_in_a_new_folder_that_is_lost, newest_folder_is_whole),
+        (saves.append_without_sync, log_has_what_was_told),
+        (saves.sync_header_only, records_are_whole),
+        (saves.sync_header_only_by_the_call, records_are_whole),
+        (saves.move_between_folders_and_sync_one, moved_saves_are_there),
+    ],
+)
+def test_what_is_not_synced_or_too_late_is_caught(
+    power_cut: PowerCut, program: Program, check: Check
+) -> None:
+    assert power_cut.results(program, check, tries=200, enough_failures=1).failures
+
+
+@pytest.mark.long
+def test_ordered_names_need_no_sync_of_the_folder_where_a_later_file_is_synced(
+    power_cut: PowerCut,
+) -> None:
+    """As ext4's journal has it: so the same program passes but for its last save."""
+    independent = power_cut.results(
+        saves.save_without_fsync_of_the_folder, newest_save_is_whole, tries=TRIES
+    )
+    ordered = power_cut.results(
+        saves.save_without_fsync_of_the_folder, newest_save_is_whole, tries=TRIES, names="ordered"
+    )
+    assert 0 < len(ordered.failures) < len(independent.failures)
+
+
+def test_each_sync_of_a_python_program_is_a_site_and_is_needed(power_cut: PowerCut) -> None:
+    found = power_cut.mutations(saves.save_correctly, newest_save_is_whole, tries=TRIES)
+    lines = {result.site.site.split(":")[0] for result in found}
+    assert [result.site.what for result in found] == ["sync", "sync"]
+    assert lines == {"saves.py"}
+    assert [result.site.name for result in found if result.failure is None] == []
+
+
+def test_a_sync_is_told_apart_by_who_calls_the_function_that_makes_it(power_cut: PowerCut) -> None:
+    one = power_cut.record(saves.save_in_a_new_folder)
+    two = power_cut.record(saves.save_in_a_new_folder, site_frames=2)
+    assert len(one.sites) == 2  # of a file; of a folder
+    assert len(two.sites) == 3  # of a file; of the folder; of its parent
+
+
+def test_useless_syncs_are_told(power_cut: PowerCut) -> None:
+    record = power_cut.record(saves.sync_twice)
+    assert sum(use.calls for use in record.uses) == 4
+    assert sum(use.useless_calls for use in record.uses) == 2
+
+
+@pytest.mark.long
+def test_removed_and_renamed_names_come_back_with_what_they_named(power_cut: PowerCut) -> None:
+    left = []
+
+    def look(medium: Path, _: str) -> None:
+        names = {path.name: number_in(path) for path in medium.iterdir()}
+        assert {2} <= set(names.values())
+        left.append(tuple(sorted(names)))
+
+    power_cut(saves.remove_what_was_there, look, prepare=saves.make_two, tries=40)
+    assert set(left) == {
+        ("kept", "state"),
+        ("kept",),
+        ("moved", "state"),
+        ("moved",),
+    }
+
+
+@pytest.mark.long
+def test_writes_by_other_ways_may_be_lost_too(power_cut: PowerCut) -> None:
+    sizes = set()
+
+    def look(medium: Path, _: str) -> None:
+        if (medium / "target").exists():
+            sizes.add((medium / "target").read_bytes().count(1))
+
+    power_cut(saves.write_by_other_ways, look, tries=120)
+    assert 0 in sizes
+    assert BYTES in sizes
+
+
+@pytest.mark.parametrize(
+    ("program", "call"),
+    [(saves.sync_in_a_forked_child, "fsync"), (saves.rename_in_a_forked_child, "rename")],
+)
+def test_a_forked_child_that_changes_the_medium_is_an_error(
+    power_cut: PowerCut, program: Program, call: str
+) -> None:
+    with pytest.raises(PowercutError, match=rf"{call} of .*/state in a forked child"):
+        power_cut.results(program, newest_save_is_whole, tries=1)
+
+
+def test_the_replay_of_a_function_s_failure_is_a_command(
+    power_cut: PowerCut, tmp_path: Path
+) -> None:
+    results = power_cut.results(
+        saves.save_without_fsync, newest_save_is_whole, tries=100, enough_failures=1
+    )
+    again = subprocess.run(
+        results.failures[0].replay,
+        shell=True,
+        cwd=tmp_path,
+        env={**os.environ, **functions.function_environment()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert again.returncode == 1, again.stderr
+    assert "AssertionError" in again.stdout
+
+
+@pytest.mark.parametrize(
+    "program", [saves.link_elsewhere_and_unlink, saves.move_out_and_remove_the_folder]
+)
+def test_a_file_that_changes_its_name_is_never_without_one(
+    power_cut: PowerCut, program: Program
+) -> None:
+    """Names reach the medium in any order, but for those that stand on each other."""
+    counts = set()
+
+    def look(medium: Path, _: str) -> None:
+        files = [path for path in medium.rglob("*") if path.is_file()]
+        assert {number_in(path) for path in files} == {1}
+        counts.add((len(files), (medium / "folder").exists()))
+
+    power_cut(program, look, prepare=saves.make_one_in_a_folder, tries=40)
+    assert len(counts) > 1
+
+
+def test_a_check_inside_a_test_may_fail_too_and_its_replay_says_what_it_lacks(
+    power_cut: PowerCut,
+) -> None:
+    def nothing_is_ever_lost(medium: Path, output: str) -> None:
+        newest_save_is_whole(medium, output)
+
+    results = power_cut.results(
+        saves.save_without_fsync, nothing_is_ever_lost, tries=100, enough_failures=1
+    )
+    assert results.failures[0].replay.endswith("is no function of a module")

@@ -1,0 +1,386 @@
+"""Power cuts of programs on persistent memory: what is lost, what isn't, and what shows that."""
+
+from __future__ import annotations
+
+import signal
+import struct
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from powercut_programs import EXAMPLES, cases_program, compiled, loads_libpmem
+
+from powercut.campaign import run_tries, try_mutation
+from powercut.errors import PowercutError
+from powercut.experiment import CommandRecovery, Experiment
+from powercut.frames import short_stack
+from powercut.medium import Medium
+from powercut.plan import every_point, sampled_points
+from powercut.plugin import PowerCut
+from powercut.record import Record
+from powercut.settings import CutSettings, Moment
+
+OLD, NEW, NEWER = (int(str(digit) * 16, 16) for digit in (1, 2, 3))
+LINES, WORDS_IN_LINE = 512, 8
+SEEDS = 24
+FILE_NAME = "words"
+
+Cut = Callable[..., list[tuple[int, ...]]]
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("programs")
+    cases_program(folder)
+    compiled(EXAMPLES / "append.c", folder)
+    compiled(EXAMPLES / "append.c", folder, "-DFORGET_FLUSH", name="append_forgets")
+    compiled(EXAMPLES / "check.c", folder)
+    return folder
+
+
+@pytest.fixture
+def old_words(tmp_path: Path) -> Path:
+    file = tmp_path / FILE_NAME
+    file.write_bytes(struct.pack("<Q", OLD) * LINES * WORDS_IN_LINE)
+    return file
+
+
+class Looking:
+    """A check that finds nothing wrong, and keeps what it saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, ...]] = []
+
+    def check(self, medium: Medium) -> str | None:
+        content = (medium.folder / FILE_NAME).read_bytes()
+        self.seen.append(struct.unpack(f"<{LINES * WORDS_IN_LINE}Q", content))
+        return None
+
+    def words(self) -> str:
+        return "true"
+
+    def remark(self) -> str:
+        return ""
+
+
+@pytest.fixture
+def cut_at_the_end(programs: Path, old_words: Path) -> Cut:
+    """Cuts a case's power when it has ended; the words of each try, one a seed."""
+
+    def cut(case: str, seeds: int = SEEDS, **settings: int) -> list[tuple[int, ...]]:
+        looking = Looking()
+        experiment = Experiment(
+            program=(str(programs / "cases"), f"{{medium}}/{FILE_NAME}", case),
+            recovery=looking,
+            prepare=("cp", str(old_words), "{medium}"),
+            settings=CutSettings(points=("exit",), **settings),  # type: ignore[arg-type]
+        )
+        with experiment.prepared() as template:
+            tries = [[Moment(1, seed)] for seed in range(seeds)]
+            results = run_tries(experiment, tries, template, jobs=2)
+        assert not results.failures
+        assert results.ended_early == 0
+        return looking.seen
+
+    return cut
+
+
+def first_words(seen: Sequence[Sequence[int]]) -> set[int]:
+    return {words[0] for words in seen}
+
+
+def test_what_was_only_stored_may_be_lost_or_not(cut_at_the_end: Cut) -> None:
+    assert first_words(cut_at_the_end("store")) == {OLD, NEW}
+
+
+def test_what_was_flushed_and_not_drained_may_be_lost_or_not(cut_at_the_end: Cut) -> None:
+    assert first_words(cut_at_the_end("flush")) == {OLD, NEW}
+    assert first_words(cut_at_the_end("memcpy-nodrain")) == {OLD, NEW}
+
+
+def test_a_drain_of_another_thread_makes_no_flush_of_mine_durable(cut_at_the_end: Cut) -> None:
+    assert first_words(cut_at_the_end("drain-elsewhere")) == {OLD, NEW}
+
+
+def test_a_drain_brings_nothing_that_was_not_flushed(cut_at_the_end: Cut) -> None:
+    assert first_words(cut_at_the_end("memcpy-noflush")) == {OLD, NEW}
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["flush-drain", "persist", "memcpy-nodrain-drain", "memcpy", "memset-persist", "msync"],
+)
+def test_what_was_flushed_and_drained_is_never_lost(cut_at_the_end: Cut, case: str) -> None:
+    assert first_words(cut_at_the_end(case)) == {NEW}
+
+
+def test_a_drain_promises_a_line_as_it_was_at_the_flush(cut_at_the_end: Cut) -> None:
+    assert first_words(cut_at_the_end("store-after-flush")) == {NEW, NEWER}
+
+
+def test_an_older_flush_that_is_drained_last_undoes_nothing(cut_at_the_end: Cut) -> None:
+    assert first_words(cut_at_the_end("older-flush-drained-last")) == {NEWER}
+
+
+def test_a_flush_counts_though_the_line_was_flushed_before_with_the_same_bytes(
+    cut_at_the_end: Cut,
+) -> None:
+    assert first_words(cut_at_the_end("store-again-and-flush")) == {NEW}
+
+
+def torn_lines(words: Sequence[int]) -> int:
+    lines = [words[at : at + WORDS_IN_LINE] for at in range(0, len(words), WORDS_IN_LINE)]
+    return sum(len(set(line)) > 1 for line in lines)
+
+
+def test_lines_are_torn_and_words_are_not(cut_at_the_end: Cut) -> None:
+    seen = cut_at_the_end("store")
+    assert {word for words in seen for word in words} == {OLD, NEW}
+    assert sum(map(torn_lines, seen)) > LINES
+
+
+def test_words_are_whole_while_threads_store(cut_at_the_end: Cut) -> None:
+    seen = cut_at_the_end("store-beside-threads")
+    assert {word for words in seen for word in words} <= {OLD, NEW, NEWER}
+    for words in seen:
+        assert all(words[line * WORDS_IN_LINE] == NEW for line in range(1, LINES))
+
+
+def test_lines_stay_whole_where_that_is_asked_for(cut_at_the_end: Cut) -> None:
+    seen = cut_at_the_end("store", atomic_bytes=64)
+    assert sum(map(torn_lines, seen)) == 0
+    assert first_words(seen) == {OLD, NEW}
+
+
+def test_a_cut_loses_nothing_some_or_nearly_all(cut_at_the_end: Cut) -> None:
+    shares = [words.count(NEW) / len(words) for words in cut_at_the_end("store")]
+    assert min(shares) == 0
+    assert max(shares) > 0.8
+    assert any(0.3 < share < 0.7 for share in shares)
+
+
+def test_the_same_seed_loses_the_same(cut_at_the_end: Cut) -> None:
+    first, again = cut_at_the_end("store", seeds=8), cut_at_the_end("store", seeds=8)
+    assert sorted(first) == sorted(again)
+    assert len(set(first)) > 4
+
+
+def record_of(programs: Path, old_words: Path, case: str) -> Record:
+    experiment = Experiment(
+        program=(str(programs / "cases"), f"{{medium}}/{FILE_NAME}", case),
+        prepare=("cp", str(old_words), "{medium}"),
+    )
+    with experiment.prepared() as template:
+        return experiment.rehearse(template)
+
+
+def test_useless_work_is_told_exactly(programs: Path, old_words: Path) -> None:
+    record = record_of(programs, old_words, "useless")
+    text = (Path(__file__).parent / "powercut_programs" / "cases.c").read_text().splitlines()
+    told = {}
+    for use in record.uses:
+        line = int(short_stack(use.frames).split("cases.c:")[1].split()[0].rstrip())
+        told[text[line - 1].strip(), use.what] = (use.useless_calls, use.lines, use.clean_lines)
+    assert {key: value for key, value in told.items() if value[0]} == {
+        ("pmem_persist((void*)words, LINE);  /* a useless flush, a useless drain */", "flush"): (
+            1,
+            1,
+            1,
+        ),
+        ("pmem_persist((void*)words, LINE);  /* a useless flush, a useless drain */", "drain"): (
+            1,
+            0,
+            0,
+        ),
+        ("pmem_flush((void*)words, LINE);    /* a useless flush */", "flush"): (1, 1, 1),
+        ("pmem_drain();                      /* a useless drain */", "drain"): (1, 0, 0),
+    }
+    half = "pmem_flush((void*)words, 2 * LINE); /* of two lines, one is clean */"
+    assert told[half, "flush"] == (0, 2, 1)
+
+
+# --- The example: a log that forgets a flush, and its twin that doesn't.
+
+RECORDS = 20
+
+
+def log_experiment(programs: Path, name: str) -> Experiment:
+    return Experiment(
+        program=(str(programs / name), "{medium}/log", str(RECORDS)),
+        recovery=CommandRecovery((str(programs / "check"), "{medium}/log", "{output}")),
+        prepare=(str(programs / "append"), "{medium}/log", "1"),
+    )
+
+
+def test_kill_9_does_not_show_a_forgotten_flush(programs: Path, tmp_path: Path) -> None:
+    for kill in range(20):
+        log, output = tmp_path / f"log{kill}", tmp_path / f"output{kill}"
+        subprocess.run([programs / "append", log, "1"], check=True, capture_output=True)
+        command = [str(programs / "append_forgets"), str(log), str(RECORDS)]
+        with output.open("wb") as told, subprocess.Popen(command, stdout=subprocess.PIPE) as killed:
+            assert killed.stdout is not None
+            for _ in range(kill % RECORDS):
+                told.write(killed.stdout.readline())
+            killed.send_signal(signal.SIGKILL)
+        checked = subprocess.run([programs / "check", log, output], check=False)
+        assert checked.returncode == 0
+
+
+def test_a_power_cut_shows_a_forgotten_flush_in_nearly_every_try(programs: Path) -> None:
+    experiment = log_experiment(programs, "append_forgets")
+    with experiment.prepared() as template:
+        record = experiment.rehearse(template)
+        moments = [[Moment(record.point_count, seed)] for seed in range(60)]
+        results = run_tries(experiment, moments, template, jobs=2)
+    assert results.tried == 60
+    assert len(results.failures) >= 57
+    assert all("damaged" in failure.outcome.message for failure in results.failures)
+
+
+def test_the_correct_twin_is_right_after_a_cut_at_every_point(programs: Path) -> None:
+    experiment = log_experiment(programs, "append")
+    with experiment.prepared() as template:
+        record = experiment.rehearse(template)
+        moments = [[moment] for moment in every_point(record, seeds=6)]
+        results = run_tries(experiment, moments, template, jobs=2)
+    assert results.tried == 6 * record.point_count
+    assert record.point_count == 2 + 2 * RECORDS + 1  # size, allocation; drains; exit
+    assert results.failures == []
+    assert results.ended_early == 0
+
+
+def test_each_flush_and_drain_of_the_correct_twin_is_needed(programs: Path) -> None:
+    experiment = log_experiment(programs, "append")
+    with experiment.prepared() as template:
+        record = experiment.rehearse(template)
+        assert sorted(site.what for site in record.sites) == ["drain", "drain", "flush", "flush"]
+        moments = [[moment] for moment in sampled_points(record, 200)]
+        found = [try_mutation(experiment, site, moments, template, jobs=2) for site in record.sites]
+    assert [result.site.name for result in found if result.failure is None] == []
+
+
+def test_sites_are_the_same_in_every_run(programs: Path) -> None:
+    experiment = log_experiment(programs, "append")
+    with experiment.prepared() as template:
+        first, second = experiment.rehearse(template), experiment.rehearse(template)
+    assert [site.name for site in first.sites] == [site.name for site in second.sites]
+    assert len(first.places) == 4  # ftruncate and posix_fallocate, two drains, the end
+
+
+def test_a_replay_command_does_the_same_again(programs: Path, tmp_path: Path) -> None:
+    experiment = log_experiment(programs, "append_forgets")
+    with experiment.prepared() as template:
+        record = experiment.rehearse(template)
+        moments = [[moment] for moment in sampled_points(record, 12)]
+        results = run_tries(experiment, moments, template, jobs=2)
+    assert results.failures
+    for failure in results.failures[:3]:
+        again = subprocess.run(
+            failure.replay, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert again.returncode == 1, again.stderr
+        assert failure.outcome.message in again.stdout
+
+
+class Counted:
+    """As many lines must be new as the first word says."""
+
+    def check(self, medium: Medium) -> str | None:
+        content = (medium.folder / FILE_NAME).read_bytes()
+        words = struct.unpack(f"<{LINES * WORDS_IN_LINE}Q", content)
+        count = 0 if words[0] == OLD else words[0]
+        lines = range(1, count + 1)
+        lost = [line for line in lines if words[line * WORDS_IN_LINE] != NEW]
+        return f"{lost} of {count} lost" if lost else None
+
+    def words(self) -> str:
+        return "true"
+
+    def remark(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize(("case", "is_bad"), [("slow", False), ("slow-forgets", True)])
+def test_a_cut_at_any_moment_shows_a_forgotten_flush(
+    programs: Path, old_words: Path, case: str, is_bad: bool
+) -> None:
+    experiment = Experiment(
+        program=(str(programs / "cases"), f"{{medium}}/{FILE_NAME}", case),
+        recovery=Counted(),
+        prepare=("cp", str(old_words), "{medium}"),
+    )
+    with experiment.prepared() as template:
+        moments = [[Moment(0, seed, after_us=500 * seed + 1)] for seed in range(20)]
+        results = run_tries(experiment, moments, template, jobs=2)
+    assert results.ended_early == 0  # a program that is over has its end for its moment
+    assert ("moment", "moment") in results.stacks
+    assert (len(results.failures) > 5) == is_bad
+
+
+def test_pmdk_s_object_list_is_right_after_every_cut(tmp_path: Path) -> None:
+    program = str(compiled(EXAMPLES / "object_list.c", tmp_path, library="pmemobj"))
+    experiment = Experiment(
+        program=(program, "{medium}/pool", "5"),
+        recovery=CommandRecovery((program, "{medium}/pool", "check", "{output}")),
+        prepare=(program, "{medium}/pool", "1"),
+    )
+    with experiment.prepared() as template:
+        record = experiment.rehearse(template)
+        moments = [[moment] for moment in sampled_points(record, 60)]
+        results = run_tries(experiment, moments, template, jobs=2)
+        assert results.tried == 60
+        assert results.failures == []
+        # The list would show it if libpmemobj forgot to make its transactions durable.
+        drains = [site for site in record.sites if site.what == "drain"]
+        everything = experiment.without(*(site.name for site in drains))
+        results = run_tries(everything, moments, template, jobs=2, enough_failures=1)
+        assert results.failures
+
+
+# --- Programs that load libpmem by themselves, as the engine does.
+
+
+def sevens_in(seen: list[int]) -> Callable[[Path, str], None]:
+    def look(medium: Path, output: str) -> None:
+        sevens = (medium / "file").read_bytes().count(7)
+        seen.append(sevens)
+        assert "durable" not in output or sevens == loads_libpmem.BYTES
+
+    return look
+
+
+def test_a_program_that_loads_libpmem_by_itself_gets_the_library(power_cut: PowerCut) -> None:
+    stored: list[int] = []
+    power_cut(loads_libpmem.store, sevens_in(stored), prepare=loads_libpmem.make, tries=20)
+    assert min(stored) == 0
+    assert any(0 < sevens < loads_libpmem.BYTES for sevens in stored)
+    persisted: list[int] = []
+    power_cut(
+        loads_libpmem.store_and_persist, sevens_in(persisted), prepare=loads_libpmem.make, tries=20
+    )
+    assert max(persisted) == loads_libpmem.BYTES
+
+
+def test_what_a_forked_child_stored_is_durable_when_its_parent_persists_it(
+    power_cut: PowerCut,
+) -> None:
+    seen: list[int] = []
+    power_cut(
+        loads_libpmem.store_in_a_forked_child,
+        sevens_in(seen),
+        prepare=loads_libpmem.make,
+        tries=12,
+    )
+    assert min(seen) == 0
+    assert max(seen) == loads_libpmem.BYTES
+
+
+def test_a_forked_child_that_persists_is_an_error(power_cut: PowerCut) -> None:
+    with pytest.raises(PowercutError, match=r"pmem_persist of .* in a forked child"):
+        power_cut.results(
+            loads_libpmem.persist_in_a_forked_child,
+            sevens_in([]),
+            prepare=loads_libpmem.make,
+            tries=2,
+        )
