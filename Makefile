@@ -3,7 +3,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/.installed
 # `pmemlab` alone: its commands that train nothing need neither the engine nor PyTorch.
 LAB_TOOLS := $(VENV)/.lab-tools
 LAB := $(BIN)/pmemlab
@@ -73,7 +72,7 @@ test: setup ## run the tests that need neither Docker nor a guest
 	$(BIN)/python -m pytest tests -n $(TEST_PROCESSES) $(ARGS)
 
 .PHONY: scenarios
-scenarios: setup guest-packages ## train in every storage mode on emulated machines, check, and print the table
+scenarios: setup-scenarios guest-packages ## train in every storage mode on emulated machines, check, and print the table
 	$(BIN)/python -m pytest scenarios $(ARGS)
 
 .PHONY: throughput
@@ -169,29 +168,52 @@ clean-cache:
 
 # --- What the targets above need.
 
-.PHONY: setup
-setup: $(INSTALLED)
-
-# The core is compiled against the build tools in the environment, so a changed source costs seconds; and while the
-# other packages are fetched and unpacked, which a second processor has time for.
-# With WHEELS=FOLDER, what `make wheels` left there is installed instead; nothing is compiled or fetched.
-$(INSTALLED): $(PYPROJECTS) constraints.txt $(if $(WHEELS),$(wildcard $(WHEELS)/embstore-*.whl),$(CORE_SOURCES)) | $(BIN)/pip
+# Everything; and what scenarios import. The core is compiled while packages are fetched and unpacked, which a second
+# processor has time for. With WHEELS=FOLDER, what `make wheels` left there is installed instead; nothing is compiled
+# or fetched.
+.PHONY: setup setup-scenarios
 ifdef WHEELS
+setup setup-scenarios: $(VENV)/.wheels
+else
+setup: $(BIN)/pip engine-packages
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.core $(VENV)/.packages
+setup-scenarios: $(BIN)/pip engine-packages
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.core $(VENV)/.scenario-packages
+endif
+
+$(VENV)/.wheels: $(wildcard $(WHEELS)/embstore-*.whl) | $(BIN)/pip
 	$(call install_packages,$(ENGINE_LIBRARIES))
 	-@$(MAKE) --no-print-directory optional-packages
 	$(BIN)/python -m pip install -q --no-index --find-links $(WHEELS) 'embstore[torch,cluster,keras]' 'pmemlab[report]'
-else
+	touch $@ $(LAB_TOOLS)
+
+.PHONY: engine-packages
+engine-packages:
 	$(call install_packages,$(ENGINE_PACKAGES))
 	-@$(MAKE) --no-print-directory optional-packages
+
+# First and alone: two pips at a time must not install the same package.
+$(VENV)/.build-tools: $(PYPROJECTS) constraints.txt
 	$(BIN)/python -I lab/tools/extras.py --build engine lab > $(VENV)/build-requirements.txt
-	$(BIN)/python -I lab/tools/extras.py $(PROJECTS) > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -r $(VENV)/build-requirements.txt
-	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e engine -e lab & core=$$!; \
-	  { $(GET_TORCH) install -q && $(BIN)/python -m pip install -q -c constraints.txt -r $(VENV)/requirements.txt; } \
-	    || { kill $$core; exit 1; }; \
-	  wait $$core
-endif
+	touch $@
+
+# Compiled against the build tools in the environment, so a changed source costs seconds.
+$(VENV)/.core: $(VENV)/.build-tools $(CORE_SOURCES)
+	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e engine -e lab
 	touch $@ $(LAB_TOOLS)
+
+$(VENV)/.scenario-packages: $(VENV)/.build-tools
+	$(BIN)/python -I lab/tools/extras.py engine 'lab[report]' > $(VENV)/scenario-requirements.txt
+	$(BIN)/python -m pip install -q -c constraints.txt -r $(VENV)/scenario-requirements.txt
+	touch $@
+
+# PyTorch first, so that what wants it finds it.
+$(VENV)/.packages: $(VENV)/.build-tools
+	$(GET_TORCH) install -q
+	$(BIN)/python -I lab/tools/extras.py $(PROJECTS) > $(VENV)/requirements.txt
+	$(BIN)/python -m pip install -q -c constraints.txt -r $(VENV)/requirements.txt
+	touch $@ $(VENV)/.scenario-packages
 
 .PHONY: lab-tools
 lab-tools: $(LAB_TOOLS)
@@ -212,7 +234,7 @@ docker-answers:
 .PHONY: tensorflow
 tensorflow: $(TENSORFLOW)/.installed
 
-$(TENSORFLOW)/.installed: constraints.txt | $(INSTALLED)
+$(TENSORFLOW)/.installed: constraints.txt | setup
 	$(PYTHON) -m venv --clear $(TENSORFLOW)
 	$(TENSORFLOW)/bin/python -m pip install -q -c constraints.txt tensorflow-cpu
 	packages() { "$$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }; \

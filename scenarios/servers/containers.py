@@ -147,7 +147,7 @@ def containers() -> Iterator[Containers]:
     except MissingRequirementError as error:
         pytest.skip(f"needs a Docker engine: {error}")
     clone = find_clone(Path(__file__).parent)
-    if current_image(client, clone) is None:
+    if current_image(client, clone, "servers") is None:
         pytest.skip("needs an image of this clone's present sources: make lab-up")
     project = f"{clone.servers_project}-test"
     try:

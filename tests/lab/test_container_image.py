@@ -15,6 +15,7 @@ from pmemlab.machines.container.long_command import Report, run_long_command
 from pmemlab.machines.container.wheels import prepare_wheels
 
 CLONE = Path(__file__).parents[2]
+FOLDERS = ("run", "build", "servers")
 
 
 def _ignore(_: str) -> None:
@@ -68,19 +69,27 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_machines_packages_are_those_of_both_projects(pip: Pip, clone: Clone) -> None:
-    prepare_wheels(clone, _ignore, _ignore)
+def test_a_machine_s_packages_are_those_of_both_projects_and_no_more(
+    pip: Pip, clone: Clone
+) -> None:
+    prepare_wheels(clone, ("run",), _ignore, _ignore)
     requirements = (clone.root / "docker/wheels/run/requirements.txt").read_text()
     assert "numpy" in requirements
-    assert "torch" in requirements
     assert "docker" in requirements
-    assert any(argument.endswith("/requirements.txt") for argument in pip.calls[1])
+    assert "torch" not in requirements
+    assert not (clone.root / "docker/wheels/servers").exists()
+    (call,) = pip.calls
+    assert call[-1].endswith("/requirements.txt")
 
 
-def test_pytorch_s_cpu_build_is_fetched_first_and_then_found_there(pip: Pip, clone: Clone) -> None:
+def test_servers_have_pytorch_s_cpu_build_fetched_first_and_then_found_there(
+    pip: Pip, clone: Clone
+) -> None:
     told: list[str] = []
-    prepare_wheels(clone, told.append, _ignore)
-    alone, rest = pip.calls[:2]
+    prepare_wheels(clone, ("servers",), told.append, _ignore)
+    requirements = (clone.root / "docker/wheels/servers/requirements.txt").read_text()
+    assert "ray" in requirements
+    alone, rest = pip.calls
     assert "lab/tools/torch_wheel.py" in alone
     assert rest[rest.index("--find-links") + 1] == alone[alone.index("--dest") + 1]
     assert told == []
@@ -91,20 +100,20 @@ def test_without_a_cpu_build_the_plain_one_is_fetched_and_its_cost_is_told(
 ) -> None:
     pip.has_cpu_build = False
     told: list[str] = []
-    prepare_wheels(clone, told.append, _ignore)
+    prepare_wheels(clone, FOLDERS, told.append, _ignore)
     assert told == ["the plain build has 2.5 GB of CUDA libraries"]
 
 
 def test_projects_that_can_t_be_read_are_a_lab_error(pip: Pip, clone: Clone) -> None:
     (clone.root / "lab/pyproject.toml").write_text("[project")
     with pytest.raises(LabError, match=r"(?s)packages can't be listed.*lab/pyproject.toml"):
-        prepare_wheels(clone, _ignore, _ignore)
+        prepare_wheels(clone, FOLDERS, _ignore, _ignore)
     assert pip.calls == []
 
 
 @pytest.mark.usefixtures("pip")
 def test_the_builds_tools_are_those_of_both_projects(clone: Clone) -> None:
-    prepare_wheels(clone, _ignore, _ignore)
+    prepare_wheels(clone, FOLDERS, _ignore, _ignore)
     requirements = (clone.root / "docker/wheels/build/requirements.txt").read_text()
     assert "scikit-build-core" in requirements
     assert "hatchling" in requirements
@@ -112,7 +121,7 @@ def test_the_builds_tools_are_those_of_both_projects(clone: Clone) -> None:
 
 
 def test_wheels_are_constrained_and_never_built(pip: Pip, clone: Clone) -> None:
-    prepare_wheels(clone, _ignore, _ignore)
+    prepare_wheels(clone, FOLDERS, _ignore, _ignore)
     for call in pip.calls:
         if "lab/tools/torch_wheel.py" not in call:  # that one names its version itself
             assert call[call.index("--constraint") + 1] == str(clone.root / "constraints.txt")
@@ -120,35 +129,32 @@ def test_wheels_are_constrained_and_never_built(pip: Pip, clone: Clone) -> None:
 
 
 def test_what_was_fetched_is_not_fetched_again(pip: Pip, clone: Clone) -> None:
-    prepare_wheels(clone, _ignore, _ignore)
+    prepare_wheels(clone, FOLDERS, _ignore, _ignore)
     before = _names(clone.root / "docker/wheels/run")
     calls = len(pip.calls)
-    prepare_wheels(clone, _ignore, _ignore)
+    prepare_wheels(clone, FOLDERS, _ignore, _ignore)
     assert len(pip.calls) == calls
     assert _names(clone.root / "docker/wheels/run") == before
 
 
 @pytest.mark.usefixtures("pip")
 def test_a_changed_constraint_fetches_anew_and_leaves_nothing_old(clone: Clone) -> None:
-    prepare_wheels(clone, _ignore, _ignore)
+    prepare_wheels(clone, FOLDERS, _ignore, _ignore)
     (clone.root / "constraints.txt").write_text("torch==9\n")
-    prepare_wheels(clone, _ignore, _ignore)
-    assert _names(clone.root / "docker/wheels/run") == [
-        "call-5.whl",
-        "requirements.txt",
-        "torch-9+cpu-cp311.whl",
-    ]
+    prepare_wheels(clone, FOLDERS, _ignore, _ignore)
+    assert _names(clone.root / "docker/wheels/run") == ["call-5.whl", "requirements.txt"]
 
 
 def test_a_failed_fetch_leaves_what_was_there(pip: Pip, clone: Clone) -> None:
-    prepare_wheels(clone, _ignore, _ignore)
+    prepare_wheels(clone, FOLDERS, _ignore, _ignore)
     before = _names(clone.root / "docker/wheels/run")
     (clone.root / "constraints.txt").write_text("torch==9\n")
     pip.fails = True
     with pytest.raises(LabError, match=r"(?s)can't be fetched.*no matching distribution"):
-        prepare_wheels(clone, _ignore, _ignore)
+        prepare_wheels(clone, FOLDERS, _ignore, _ignore)
     assert _names(clone.root / "docker/wheels/run") == before
-    assert _names(clone.root / "docker/wheels") == ["build", "build.stamp", "run", "run.stamp"]
+    made = [f"{name}{kind}" for name in sorted(FOLDERS) for kind in ("", ".stamp")]
+    assert _names(clone.root / "docker/wheels") == made
 
 
 def test_a_long_command_is_followed_line_by_line(tmp_path: Path) -> None:

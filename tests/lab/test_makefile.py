@@ -33,11 +33,18 @@ def test_a_command_that_trains_nothing_installs_neither_pytorch_nor_the_engine(
     assert "g++" not in plan
 
 
-def test_what_trains_gets_pytorch_before_all_that_wants_it(tmp_path: Path) -> None:
+def test_tests_get_pytorch_before_all_that_wants_it(tmp_path: Path) -> None:
     plan = _plan(tmp_path, "test")
     assert plan.index("torch_wheel.py constraints.txt install") < plan.index(
         "-r .venv/requirements.txt"
     )
+
+
+def test_scenarios_install_neither_pytorch_nor_what_checks_the_repository(tmp_path: Path) -> None:
+    plan = _plan(tmp_path, "scenarios")
+    assert "extras.py engine 'lab[report]'" in plan
+    for wanted_by_others in ("torch", "keras", "cluster", "dev"):
+        assert wanted_by_others not in plan.replace("/dev/null", "").replace("-dev", "")
 
 
 def test_wheels_are_installed_without_an_index_and_without_a_compiler(tmp_path: Path) -> None:

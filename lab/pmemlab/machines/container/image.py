@@ -1,10 +1,11 @@
-"""The image of a machine: built from the clone's sources when they changed."""
+"""The images of machines and of servers: built from the clone's sources when they changed."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
+from typing import Final, Literal
 
 import docker
 from docker.errors import ImageNotFound
@@ -14,8 +15,16 @@ from pmemlab.machines.container.clone import Clone
 from pmemlab.machines.container.long_command import Report, run_long_command
 from pmemlab.machines.container.wheels import prepare_wheels
 
-__all__ = ["current_image", "ensure_image", "image_name"]
+__all__ = ["Target", "current_image", "ensure_image", "image_name"]
 
+Target = Literal["machine", "servers"]
+"""What an image is for: a stage of docker/Dockerfile."""
+
+# Folders of docker/wheels that each is made of.
+_WHEELS: Final[dict[Target, tuple[str, ...]]] = {
+    "machine": ("run", "build"),
+    "servers": ("run", "build", "servers"),
+}
 _SUITE = "bookworm"
 _PULLED_BASE = f"debian:{_SUITE}-slim"
 _MADE_BASE = f"pmemlab-base:{_SUITE}"
@@ -24,13 +33,13 @@ _PULL_TIMEOUT_S = 180
 _BUILD_STEP = re.compile(r"^(?:Step (\d+/\d+) : |#\d+ (\[\S+ +\d+/\d+\]) )(.*)")
 
 
-def image_name(clone: Clone) -> str:
-    return f"{clone.project}:latest"
+def image_name(clone: Clone, target: Target) -> str:
+    return f"{clone.project}:{target}"
 
 
-def current_image(client: docker.DockerClient, clone: Clone) -> str | None:
+def current_image(client: docker.DockerClient, clone: Clone, target: Target) -> str | None:
     """Name of the clone's image, or None where there is none of its present sources."""
-    name = image_name(clone)
+    name = image_name(clone, target)
     found = _image_labels(client, name)
     if found is None or found.get(labels.SOURCES) != clone.sources_digest():
         return None
@@ -38,22 +47,22 @@ def current_image(client: docker.DockerClient, clone: Clone) -> str | None:
 
 
 def ensure_image(
-    client: docker.DockerClient, clone: Clone, announce: Report, report: Report
+    client: docker.DockerClient, clone: Clone, target: Target, announce: Report, report: Report
 ) -> str:
     """Name of an image of the clone's present sources; builds it where there is none.
 
     announce: for what anyone should know. report: for what is going on right now.
     Raises `LabError` with the last lines of whatever failed.
     """
-    name = current_image(client, clone)
+    name = current_image(client, clone, target)
     if name is not None:
         return name
     base = _ensure_base(client, clone, announce, report)
-    prepare_wheels(clone, announce, report)
-    _build(clone, base, report)
+    prepare_wheels(clone, _WHEELS[target], announce, report)
+    _build(clone, target, base, report)
     # What the name stood for before, if nothing runs of it.
     client.images.prune(filters={"dangling": True, "label": [f"{labels.CLONE}={clone.project}"]})
-    return image_name(clone)
+    return image_name(clone, target)
 
 
 def _image_labels(client: docker.DockerClient, name: str) -> dict[str, str] | None:
@@ -92,14 +101,14 @@ def _pull(name: str) -> bool:
     return done.returncode == 0
 
 
-def _build(clone: Clone, base: str, report: Report) -> None:
+def _build(clone: Clone, target: Target, base: str, report: Report) -> None:
     def report_step(line: str) -> None:
         step = _BUILD_STEP.match(line)
         if step:
             report(f"step {step[1] or step[2]}: {step[3]}")
 
-    command = ["docker", "build", "--force-rm", "--file", "docker/Dockerfile"]
-    command += ["--build-arg", f"BASE={base}", "--tag", image_name(clone)]
+    command = ["docker", "build", "--force-rm", "--file", "docker/Dockerfile", "--target", target]
+    command += ["--build-arg", f"BASE={base}", "--tag", image_name(clone, target)]
     command += ["--build-arg", f"PROJECT={clone.project}"]
     command += ["--label", f"{labels.CLONE}={clone.project}"]
     command += ["--label", f"{labels.SOURCES}={clone.sources_digest()}"]

@@ -59,7 +59,7 @@ def lab_up(topologies: Sequence[str] = (), console: Console | None = None) -> No
     with Stages(console) as stages:
         sweep_abandoned(client, clone)
         building = stages.begin("image")
-        image = ensure_image(client, clone, stages.announce, building.report)
+        image = ensure_image(client, clone, "machine", stages.announce, building.report)
         building.end("ready")
         overrides = [clone.kvm_override] if kvm_works(client, image) else []
         compose = find_compose(

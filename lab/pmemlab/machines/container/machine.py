@@ -102,7 +102,7 @@ def require_image(client: docker.DockerClient, clone: Clone) -> str:
 
     Raises `MissingRequirementError` where there is none: then no machine can be started.
     """
-    image = current_image(client, clone)
+    image = current_image(client, clone, "machine")
     if image is None:
         raise MissingRequirementError(
             "there is no image of this clone's present sources", "make lab-up"

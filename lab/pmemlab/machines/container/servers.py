@@ -47,7 +47,7 @@ def servers_up(console: Console | None = None, project: str | None = None) -> di
     client = connect()
     with Stages(console) as stages:
         building = stages.begin("image")
-        image = ensure_image(client, clone, stages.announce, building.report)
+        image = ensure_image(client, clone, "servers", stages.announce, building.report)
         building.end("ready")
         starting = stages.begin("servers")
         starting.report("starting")

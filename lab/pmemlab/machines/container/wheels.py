@@ -25,14 +25,15 @@ __all__ = ["prepare_wheels"]
 _PYTHON = "3.11"
 _GLIBC_MINOR = 36
 _FOLDERS: Final = {
-    "run": ("engine[torch,cluster,keras]", "lab"),
+    "run": ("engine", "lab"),
     "build": ("--build", "engine", "lab"),
+    "servers": ("engine[torch,cluster,keras]",),
 }
 """Folder in docker/wheels -> the arguments of lab/tools/extras.py that print what belongs there."""
 
 
-def prepare_wheels(clone: Clone, announce: Report, report: Report) -> None:
-    """Fill docker/wheels/run (the machine's packages) and docker/wheels/build (the build's).
+def prepare_wheels(clone: Clone, folders: Sequence[str], announce: Report, report: Report) -> None:
+    """Fill folders of docker/wheels: run (a machine's packages), build (the build's), servers.
 
     Does nothing where they are as the projects and constraints.txt ask. The user's own pip
     configuration decides where wheels come from; PyTorch is its build for the CPU where it can be
@@ -40,7 +41,8 @@ def prepare_wheels(clone: Clone, announce: Report, report: Report) -> None:
     """
     constraints = (clone.root / "constraints.txt").read_bytes()
     folder = clone.root / "docker/wheels"
-    for name, projects in _FOLDERS.items():
+    for name in folders:
+        projects = _FOLDERS[name]
         target = folder / name
         wanted = _requirements(clone, projects)
         stamp = hashlib.sha256(f"{_PYTHON}\n{wanted}\n".encode() + constraints).hexdigest()
