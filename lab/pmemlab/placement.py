@@ -1,7 +1,4 @@
-"""Where memory really lies: the evidence that a table is in the memory it was asked for.
-
-The functions look at the process that calls them, or at another by its number.
-"""
+"""Where memory really lies: the evidence that a table is in the memory it was asked for."""
 
 from __future__ import annotations
 
@@ -9,18 +6,11 @@ import ctypes
 import mmap
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = [
-    "backing_file",
-    "device_number",
-    "nodes_of_pages",
-    "page_nodes",
-    "present_ranges",
-    "unmap_pages_of",
-]
+__all__ = ["ProcessMemory", "device_number", "unmap_pages_of"]
 
 _SYS_MOVE_PAGES = {"x86_64": 279, "aarch64": 239}
 _BATCH_PAGES = 65_536
@@ -30,89 +20,111 @@ _ENTRY_BYTES = 8
 _IS_PRESENT = bytes(value >> 7 for value in range(256))
 
 
-def page_nodes(address: int, length: int, pid: int = 0) -> dict[int, int]:
-    """NUMA node -> number of pages of [address, address + length) that lie on it.
+class ProcessMemory:
+    """A process's memory, mapped as it was when this was made.
 
-    pid: whose memory it is; 0: this process's. Pages that were never touched lie nowhere and are
-    not counted, nor are those that the kernel does not tell about (pages of a file on a DAX mount
-    have no node of their own: ask `backing_file`).
-
-    Raises ValueError for an empty range, OSError where the kernel refuses.
+    pid: of the process; 0: of this one.
     """
-    counts: Counter[int] = Counter()
-    for start, end in present_ranges(address, length, pid):
-        for first in range(start, end, _BATCH_PAGES * mmap.PAGESIZE):
-            last = min(first + _BATCH_PAGES * mmap.PAGESIZE, end)
-            counts.update(_query(range(first, last, mmap.PAGESIZE), pid))
-    return {node: count for node, count in sorted(counts.items()) if node >= 0}
 
+    def __init__(self, pid: int = 0) -> None:
+        self._pid = pid
+        self._mappings = list(_mappings(pid))
 
-def nodes_of_pages(pages: Sequence[int], pid: int = 0) -> list[int]:
-    """The node of each page, by address; below 0 where the kernel doesn't tell. Raises OSError."""
-    return _query(pages, pid)
+    def page_nodes(self, address: int, length: int) -> dict[int, int]:
+        """NUMA node -> number of pages of [address, address + length) that lie on it.
 
+        Pages that were never touched lie nowhere and are not counted, nor are those that the kernel
+        does not tell about (pages of a file on a DAX mount have no node of their own: ask
+        `backing_file`).
 
-def present_ranges(address: int, length: int, pid: int = 0) -> Iterator[tuple[int, int]]:
-    """The parts of [address, address + length), from whole page to whole page, that are in memory.
+        Raises ValueError for an empty range, OSError where the kernel refuses.
+        """
+        return self.nodes_of_ranges(self.present_ranges(address, length))
 
-    A table reserves gigabytes and touches megabytes, and an emulated machine counts slowly.
-    Raises ValueError for an empty range.
-    """
-    if address <= 0 or length <= 0:
-        raise ValueError(f"address {address:#x}, length {length}: must both be above 0")
-    page, end = address // mmap.PAGESIZE, -(-(address + length) // mmap.PAGESIZE)
-    with Path(f"/proc/{pid or 'self'}/pagemap").open("rb", buffering=0) as pagemap:
-        while page < end:
-            pagemap.seek(page * _ENTRY_BYTES)
-            entries = pagemap.read(min(_BATCH_PAGES, end - page) * _ENTRY_BYTES)
-            flags = entries[_ENTRY_BYTES - 1 :: _ENTRY_BYTES].translate(_IS_PRESENT)
-            if not flags:
-                return
-            there = flags.find(1)
-            while there >= 0:
-                gone = flags.find(0, there)
-                gone = len(flags) if gone < 0 else gone
-                yield (page + there) * mmap.PAGESIZE, (page + gone) * mmap.PAGESIZE
-                there = flags.find(1, gone)
-            page += len(flags)
+    def nodes_of_ranges(self, ranges: Iterable[tuple[int, int]]) -> dict[int, int]:
+        """The same of whole pages, given by where they begin and end."""
+        counts: Counter[int] = Counter()
+        for start, end in ranges:
+            for first in range(start, end, _BATCH_PAGES * mmap.PAGESIZE):
+                last = min(first + _BATCH_PAGES * mmap.PAGESIZE, end)
+                counts.update(self.nodes_of_pages(range(first, last, mmap.PAGESIZE)))
+        return {node: count for node, count in sorted(counts.items()) if node >= 0}
 
+    def nodes_of_pages(self, pages: Sequence[int]) -> list[int]:
+        """Each page's node, by its address; minus an errno where the kernel tells none.
 
-def _query(pages: Sequence[int], pid: int) -> list[int]:
-    """Each page's node, or minus an errno (-ENOENT: not present).
+        Asked by move_pages(2) without a target, which moves nothing. Raises OSError.
+        """
+        number = _SYS_MOVE_PAGES.get(os.uname().machine)
+        if number is None:
+            raise OSError(f"move_pages(2) is not known for {os.uname().machine}")
+        libc = ctypes.CDLL(None, use_errno=True)
+        count = len(pages)
+        addresses = (ctypes.c_void_p * count)(*pages)
+        status = (ctypes.c_int * count)()
+        failed = libc.syscall(
+            ctypes.c_long(number),
+            ctypes.c_long(self._pid),
+            ctypes.c_ulong(count),
+            addresses,
+            None,
+            status,
+            0,
+        )
+        if failed:
+            error = ctypes.get_errno()
+            raise OSError(error, f"move_pages: {os.strerror(error)}")
+        return list(status)
 
-    Asked by move_pages(2) without a target, which moves nothing.
-    """
-    number = _SYS_MOVE_PAGES.get(os.uname().machine)
-    if number is None:
-        raise OSError(f"move_pages(2) is not known for {os.uname().machine}")
-    libc = ctypes.CDLL(None, use_errno=True)
-    count = len(pages)
-    addresses = (ctypes.c_void_p * count)(*pages)
-    status = (ctypes.c_int * count)()
-    failed = libc.syscall(
-        ctypes.c_long(number),
-        ctypes.c_long(pid),
-        ctypes.c_ulong(count),
-        addresses,
-        None,
-        status,
-        0,
-    )
-    if failed:
-        error = ctypes.get_errno()
-        raise OSError(error, f"move_pages: {os.strerror(error)}")
-    return list(status)
+    def present_ranges(self, address: int, length: int) -> Iterator[tuple[int, int]]:
+        """The parts of [address, address + length), from whole page to whole page, that are there.
 
+        A table reserves gigabytes and touches megabytes, and an emulated machine counts slowly: of
+        addresses that nobody may read, the kernel isn't asked. Raises ValueError for an empty range.
+        """
+        if address <= 0 or length <= 0:
+            raise ValueError(f"address {address:#x}, length {length}: must both be above 0")
+        with Path(f"/proc/{self._pid or 'self'}/pagemap").open("rb", buffering=0) as pagemap:
+            for low, high in self._readable(address, address + length):
+                page, end = low // mmap.PAGESIZE, -(-high // mmap.PAGESIZE)
+                while page < end:
+                    pagemap.seek(page * _ENTRY_BYTES)
+                    entries = pagemap.read(min(_BATCH_PAGES, end - page) * _ENTRY_BYTES)
+                    flags = entries[_ENTRY_BYTES - 1 :: _ENTRY_BYTES].translate(_IS_PRESENT)
+                    if not flags:
+                        return
+                    there = flags.find(1)
+                    while there >= 0:
+                        gone = flags.find(0, there)
+                        gone = len(flags) if gone < 0 else gone
+                        yield (page + there) * mmap.PAGESIZE, (page + gone) * mmap.PAGESIZE
+                        there = flags.find(1, gone)
+                    page += len(flags)
 
-def backing_file(address: int, pid: int = 0) -> str | None:
-    """Path of the file that is mapped at address, or None where the memory is anonymous.
+    def _readable(self, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """What may be read between two addresses; what lies side by side as one, since a row may
+        lie in both."""
+        start = end = low
+        for mapping in self._mappings:  # in the order of their addresses
+            if not mapping.is_readable or mapping.high <= low or mapping.low >= high:
+                continue
+            if mapping.low > end:
+                if end > start:
+                    yield start, end
+                start = mapping.low
+            end = min(mapping.high, high)
+        if end > start:
+            yield start, end
 
-    pid: as `page_nodes` has it. Raises ValueError where nothing is mapped at address.
-    """
-    for mapping in _mappings(pid):
-        if mapping.low <= address < mapping.high:
-            return mapping.path
-    raise ValueError(f"address {address:#x}: nothing is mapped there")
+    def backing_file(self, address: int) -> str | None:
+        """Path of the file that is mapped at address, or None where the memory is anonymous.
+
+        Raises ValueError where nothing is mapped at address.
+        """
+        for mapping in self._mappings:
+            if mapping.low <= address < mapping.high:
+                return mapping.path
+        raise ValueError(f"address {address:#x}: nothing is mapped there")
 
 
 def unmap_pages_of(folder: Path) -> None:
@@ -135,6 +147,7 @@ def unmap_pages_of(folder: Path) -> None:
 class _Mapping(NamedTuple):
     low: int
     high: int
+    is_readable: bool
     is_shared: bool
     path: str | None
 
@@ -145,7 +158,7 @@ def _mappings(pid: int = 0) -> Iterator[_Mapping]:
         bounds, permissions, _, _, _, *path = line.split(maxsplit=5)
         low, high = (int(bound, 16) for bound in bounds.split("-"))
         file = path[0] if path and path[0].startswith("/") else None
-        yield _Mapping(low, high, permissions.endswith("s"), file)
+        yield _Mapping(low, high, permissions[0] == "r", permissions.endswith("s"), file)
 
 
 def device_number(st_dev: int) -> str:

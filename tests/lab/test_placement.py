@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pmemlab.placement import backing_file, page_nodes, unmap_pages_of
+from pmemlab.placement import ProcessMemory, unmap_pages_of
 
 
 def _address(memory: mmap.mmap) -> int:
@@ -20,7 +20,7 @@ def test_touched_pages_are_counted_and_others_are_not() -> None:
     # Fewer than a huge page, so that touching some does not fill in the others.
     for page in range(10):
         memory[page * mmap.PAGESIZE] = 1
-    nodes = page_nodes(_address(memory), len(memory))
+    nodes = ProcessMemory().page_nodes(_address(memory), len(memory))
     assert sum(nodes.values()) == 10
     assert all(node >= 0 for node in nodes)
 
@@ -28,7 +28,7 @@ def test_touched_pages_are_counted_and_others_are_not() -> None:
 def test_a_range_within_pages_counts_each_page_it_touches() -> None:
     memory = mmap.mmap(-1, 4 * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.write(b"x" * len(memory))
-    nodes = page_nodes(_address(memory) + mmap.PAGESIZE - 1, 2)
+    nodes = ProcessMemory().page_nodes(_address(memory) + mmap.PAGESIZE - 1, 2)
     assert sum(nodes.values()) == 2
 
 
@@ -37,21 +37,21 @@ def test_a_mapped_file_is_named_and_anonymous_memory_has_none(tmp_path: Path) ->
     path.write_bytes(b"x" * mmap.PAGESIZE)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as mapping:
         view = ctypes.c_char.from_buffer(mapping)
-        assert backing_file(ctypes.addressof(view) + 100) == str(path)
+        assert ProcessMemory().backing_file(ctypes.addressof(view) + 100) == str(path)
         del view
     memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    assert backing_file(_address(memory)) is None
+    assert ProcessMemory().backing_file(_address(memory)) is None
 
 
 def test_an_address_that_is_not_mapped_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing is mapped there"):
-        backing_file(1)
+        ProcessMemory().backing_file(1)
 
 
 @pytest.mark.parametrize(("address", "length"), [(0, 10), (4096, 0), (-1, 1)])
 def test_an_empty_range_is_refused(address: int, length: int) -> None:
     with pytest.raises(ValueError, match="must both be above 0"):
-        page_nodes(address, length)
+        ProcessMemory().page_nodes(address, length)
 
 
 def test_pages_of_a_file_leave_the_page_tables_and_come_back(tmp_path: Path) -> None:
@@ -81,4 +81,21 @@ def test_a_large_mapping_of_which_little_was_touched_is_counted_at_once() -> Non
     memory.madvise(mmap.MADV_NOHUGEPAGE)
     for at in (0, size // 2, size - 1):
         memory[at] = 1
-    assert sum(page_nodes(_address(memory), size).values()) == 3
+    assert sum(ProcessMemory().page_nodes(_address(memory), size).values()) == 3
+
+
+def test_what_nobody_may_read_is_left_out_and_what_lies_side_by_side_is_one_range() -> None:
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 8 * page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for at in range(8):
+        memory[at * page] = 1
+    memory.madvise(mmap.MADV_DONTFORK, 0, 2 * page)  # a mapping of its own, from here on
+    first = _address(memory)
+    libc = ctypes.CDLL(None, use_errno=True)
+    unreadable = ctypes.c_void_p(first + 4 * page)
+    assert libc.mprotect(unreadable, ctypes.c_size_t(2 * page), 0) == 0
+    try:
+        found = list(ProcessMemory().present_ranges(first, 8 * page))
+    finally:
+        libc.mprotect(unreadable, ctypes.c_size_t(2 * page), 3)
+    assert found == [(first, first + 4 * page), (first + 6 * page, first + 8 * page)]

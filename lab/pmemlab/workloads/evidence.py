@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -149,7 +149,7 @@ def _parts(export: Mapping[str, NDArray[Any]], row: int) -> tuple[str, ...]:
 
 
 def _ask_witness(claims: Sequence[Claim]) -> list[Seen]:
-    question = {"pid": os.getpid(), "claims": [asdict(claim) for claim in claims]}
+    question = {"pid": os.getpid(), "claims": [vars(claim) for claim in claims]}
     command = [sys.executable, "-m", "pmemlab.workloads.witness"]
     witness = subprocess.Popen(
         command,

@@ -80,4 +80,15 @@ class Run:
     predictions: list[dict[str, Any]] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        plain: dict[str, Any] = _plain(self)
+        return plain
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses as dictionaries, whose other values are shared: `asdict` copies all for seconds in
+    an emulated machine."""
+    if dataclasses.is_dataclass(value):
+        return {name: _plain(field) for name, field in vars(value).items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value

@@ -16,17 +16,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from pmemlab.placement import (
-    backing_file,
-    device_number,
-    nodes_of_pages,
-    page_nodes,
-    present_ranges,
-)
+from pmemlab.placement import ProcessMemory, device_number
 
 __all__ = ["Claim", "Seen", "files_in", "look"]
 
@@ -94,8 +88,16 @@ class _Row(NamedTuple):
         return -1
 
 
-def look(pid: int, claim: Claim) -> Seen:
-    """Look for a claim's rows in a process's memory, or in files. Raises OSError, ValueError."""
+def look(pid: int, claims: Iterable[Claim]) -> list[Seen]:
+    """Look for claims' rows in a process's memory, or in files. Raises OSError, ValueError.
+
+    REQUIRES: the process maps and unmaps no memory of theirs meanwhile.
+    """
+    memory = ProcessMemory(pid)
+    return [_look(pid, memory, claim) for claim in claims]
+
+
+def _look(pid: int, memory: ProcessMemory, claim: Claim) -> Seen:
     rows = [_Row.of(parts) for parts in claim.rows]
     if not claim.address:
         files = files_in(Path(claim.folder)) if claim.folder else []
@@ -104,23 +106,26 @@ def look(pid: int, claim: Claim) -> Seen:
             devices=_devices(files),
             found=_found_in_files(files, rows),
         )
-    nodes = page_nodes(claim.address, claim.length, pid)
-    file = backing_file(claim.address, pid)
+    present = list(memory.present_ranges(claim.address, claim.length))
+    nodes = memory.nodes_of_ranges(present)
+    file = memory.backing_file(claim.address)
     if file is not None:
         # What lies in the file, whoever has it mapped: the engine's own memory isn't asked.
         files = [Path(file)]
         return Seen(nodes, file, _devices(files), _found_in_files(files, rows))
-    addresses = _addresses_in_memory(pid, claim, rows)
-    found_nodes = Counter(nodes_of_pages(addresses, pid)) if addresses else {}
+    addresses = _addresses_in_memory(pid, present, rows)
+    found_nodes = Counter(memory.nodes_of_pages(addresses)) if addresses else {}
     return Seen(nodes, None, {}, len(addresses), dict(found_nodes))
 
 
-def _addresses_in_memory(pid: int, claim: Claim, rows: Sequence[_Row]) -> list[int]:
+def _addresses_in_memory(
+    pid: int, present: Iterable[tuple[int, int]], rows: Sequence[_Row]
+) -> list[int]:
     """Of the pages that those rows which are there begin on."""
     missing = set(rows)
     addresses: list[int] = []
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
-        for start, end in present_ranges(claim.address, claim.length, pid):
+        for start, end in present:
             if not missing:
                 break
             for at, piece in _pieces(memory.fileno(), start, end, _longest(missing)):
@@ -195,7 +200,7 @@ def main() -> None:
     claims = [
         Claim(**{**claim, "rows": tuple(map(tuple, claim["rows"]))}) for claim in question["claims"]
     ]
-    json.dump([asdict(look(question["pid"], claim)) for claim in claims], sys.stdout)
+    json.dump([vars(seen) for seen in look(question["pid"], claims)], sys.stdout)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 from pmemlab.machines.guest.memory_facts import cpus_of
 from pmemlab.machines.guest.reading import attempt, document_of, text_of
-from pmemlab.placement import page_nodes
+from pmemlab.placement import ProcessMemory
 
 __all__ = ["is_pmem", "map_sync", "memkind_nodes", "page_regions", "read_nvdimm_buses"]
 
@@ -183,6 +183,6 @@ def _memkind_nodes() -> list[int]:
             + os.environ.get("MEMKIND_DAX_KMEM_NODES", "not set")
         )
     ctypes.memset(address, 1, _TOUCHED_BYTES)
-    nodes = page_nodes(address, _TOUCHED_BYTES)
+    nodes = ProcessMemory().page_nodes(address, _TOUCHED_BYTES)
     library.memkind_free(kind, address)
     return list(nodes)
