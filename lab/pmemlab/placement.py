@@ -80,7 +80,9 @@ class ProcessMemory:
         """The parts of [address, address + length), from whole page to whole page, that are there.
 
         A table reserves gigabytes and touches megabytes, and an emulated machine counts slowly: of
-        addresses that nobody may read, the kernel isn't asked. Raises ValueError for an empty range.
+        addresses that nobody may read, the kernel isn't asked.
+
+        Raises ValueError for an empty range.
         """
         if address <= 0 or length <= 0:
             raise ValueError(f"address {address:#x}, length {length}: must both be above 0")

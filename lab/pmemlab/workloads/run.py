@@ -85,8 +85,9 @@ class Run:
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses as dictionaries, whose other values are shared: `asdict` copies all for seconds in
-    an emulated machine."""
+    """Dataclasses as dictionaries that share all other values: in an emulated machine, `asdict` copies
+    them for seconds.
+    """
     if dataclasses.is_dataclass(value):
         return {name: _plain(field) for name, field in vars(value).items()}
     if isinstance(value, list):
