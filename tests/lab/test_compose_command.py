@@ -121,6 +121,14 @@ def test_two_clones_have_labs_of_different_names(tmp_path: Path) -> None:
     assert Clone(tmp_path / "a").project != Clone(tmp_path / "b").project
 
 
+def test_clones_of_one_path_on_two_hosts_have_labs_of_different_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Clone(tmp_path).project
+    monkeypatch.setattr("socket.gethostname", lambda: "another")
+    assert Clone(tmp_path).project != here
+
+
 def test_a_clones_lab_keeps_its_name() -> None:
     assert Clone(CLONE.root).project == CLONE.project
 

@@ -85,8 +85,9 @@ class Run:
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses as dictionaries that share all other values: in an emulated machine, `asdict` copies
-    them for seconds.
+    """Dataclasses as dictionaries, which share all other values.
+
+    `dataclasses.asdict` copies those, for seconds in an emulated machine.
     """
     if dataclasses.is_dataclass(value):
         return {name: _plain(field) for name, field in vars(value).items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,8 +40,12 @@ class Clone:
 
     @property
     def project(self) -> str:
-        """Name of the clone's Compose project: no two clones on a computer share one."""
-        return f"pmemlab-{hashlib.sha256(str(self.root).encode()).hexdigest()[:8]}"
+        """Name of the clone's Compose project, which no two clones share.
+
+        Those of two containers may have the same path, and the same Docker engine.
+        """
+        where = f"{socket.gethostname()}:{self.root}"
+        return f"pmemlab-{hashlib.sha256(where.encode()).hexdigest()[:8]}"
 
     @property
     def compose_file(self) -> Path:
