@@ -46,6 +46,7 @@ __all__ = [
     "Size",
     "Text",
     "Texts",
+    "content_of",
     "parse_size",
 ]
 
@@ -250,6 +251,32 @@ class Document:
 
     def check(self) -> None:
         """Raises `FieldError` where fields don't go together."""
+
+
+def content_of(document: Document) -> dict[str, Any]:
+    """What a file must hold for this document to be read from it: fields that differ from defaults.
+
+    Fields that a `Parsed` function has made another type of are the caller's to replace.
+    """
+    name_of = document.__pydantic_config__["alias_generator"]
+    content: dict[str, Any] = {}
+    for field in dataclasses.fields(document):  # type: ignore[arg-type]
+        value = getattr(document, field.name)
+        made = field.default_factory
+        default = field.default if made is dataclasses.MISSING else made()
+        if value != default:
+            content[name_of(field.name)] = _plain(value)
+    return content
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Document):
+        return content_of(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value
 
 
 @dataclass(frozen=True)

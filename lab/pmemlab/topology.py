@@ -31,6 +31,7 @@ from pmemlab.schema import (
     Size,
     Text,
     Texts,
+    content_of,
 )
 
 __all__ = [
@@ -184,6 +185,7 @@ class Topology(Document, aliases={"memory_bytes": "memory"}, extra=("like",)):
     pmem: where the persistent memory is. Default: nowhere.
     ssd: where the solid-state disk is. Default: there is none.
     stands_for: devices whose rates are modelled. Default: none.
+    on_demand: `pmemlab lab up` starts its container only if it is named. Default: false.
     """
 
     name: Text
@@ -203,6 +205,7 @@ class Topology(Document, aliases={"memory_bytes": "memory"}, extra=("like",)):
     pmem: PersistentMemory = field(default_factory=PersistentMemory)
     ssd: SolidStateDisk | None = None
     stands_for: StandsFor = field(default_factory=StandsFor)
+    on_demand: bool = False
 
     def check(self) -> None:
         _check(self)
@@ -218,6 +221,18 @@ class Topology(Document, aliases={"memory_bytes": "memory"}, extra=("like",)):
     def provision_commands(self, *, new_media: bool) -> list[str]:
         """Of a boot on media that are new, or that have been used before."""
         return [step.command for step in self.provision if new_media or not step.formats]
+
+    def to_yaml(self) -> str:
+        """A file that this topology can be loaded from, whole: it is like no other one."""
+        import yaml
+
+        content = content_of(self)
+        if self.provision:
+            content["provision"] = [
+                {"format": [step.command]} if step.formats else step.command
+                for step in self.provision
+            ]
+        return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
 def topology_names() -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -17,10 +19,16 @@ from docker.models.containers import Container
 from pmemlab.errors import LabError
 from pmemlab.machines.container import labels
 from pmemlab.machines.container.clone import Clone
+from pmemlab.machines.container.compose_file import (
+    check_current,
+    compose_files,
+    standing_machines,
+)
+from pmemlab.machines.container.creation import create_options, start_throwaway
+from pmemlab.machines.container.given_topology import serves
 from pmemlab.machines.container.health import STATE_FOLDER
-from pmemlab.machines.container.lab import standing_machines
-from pmemlab.machines.container.throwaway import create_options, start_throwaway
-from pmemlab.topology import Requirements, load_topology, topology_names
+from pmemlab.machines.container.lab import lab_up
+from pmemlab.topology import Requirements, Topology, load_topology, topology_names
 
 _MIB = 1 << 20
 _LAB_BYTES = 15 << 30
@@ -38,6 +46,23 @@ def _memory_limit(service: dict[str, Any]) -> int:
     limit: str = service["mem_limit"]
     assert limit.endswith("m")
     return int(limit.removesuffix("m")) * _MIB
+
+
+def test_both_files_are_what_the_topologies_say() -> None:
+    """Else: `pmemlab lab compose --write`."""
+    for name, text in compose_files().items():
+        assert (_CLONE / name).read_text() == text, name
+
+
+def test_the_lab_does_not_start_from_a_file_that_is_out_of_date(tmp_path: Path) -> None:
+    for name, text in compose_files().items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    check_current(Clone(tmp_path))
+    file = tmp_path / "compose.yaml"
+    file.write_text(file.read_text().replace("1326m", "1226m"))
+    with pytest.raises(LabError, match=r"^compose\.yaml: .*pmemlab lab compose --write"):
+        check_current(Clone(tmp_path))
 
 
 def test_there_is_one_service_a_topology_that_the_image_is_new_enough_for() -> None:
@@ -79,14 +104,13 @@ def test_a_service_may_take_what_its_machine_needs(name: str) -> None:
 
 
 def test_the_machines_that_stand_stay_within_their_memory_together() -> None:
-    standing = standing_machines(Clone(_CLONE))
+    standing = standing_machines()
     assert sum(_memory_limit(SERVICES[name]) for name in standing) <= _LAB_BYTES
 
 
-def test_a_machine_that_is_on_demand_is_labelled_so_and_left_alone_by_lab_up() -> None:
-    on_demand = {name for name in SERVICES if labels.ON_DEMAND in SERVICES[name]["labels"]}
-    assert on_demand == {"fsdax-eadr", "sata", "two-sockets", "interleaved", "mixed-mode"}
-    assert on_demand == SERVICES.keys() - standing_machines(Clone(_CLONE))
+def test_machines_whose_topology_says_on_demand_do_not_stand() -> None:
+    on_demand = {"fsdax-eadr", "sata", "two-sockets", "interleaved", "mixed-mode"}
+    assert on_demand == SERVICES.keys() - standing_machines()
 
 
 def test_the_kvm_override_gives_every_service_the_device_and_nothing_else() -> None:
@@ -111,6 +135,7 @@ class _Engine:
     refusal: str | None = None
     created: dict[str, Any] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def containers(self) -> _Engine:
@@ -120,8 +145,18 @@ class _Engine:
         arguments = {"image": image, "command": command, "version": "1.44", **options}
         # It refuses what the SDK doesn't know, and isn't in the SDK's type stubs.
         self.created = vars(sdk)["_create_container_args"](arguments)
+        self.labels = options["labels"]
         self.log.append("create")
         return self
+
+    def put_archive(self, folder: str, archive: bytes) -> bool:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            for member in tar:
+                content = tar.extractfile(member)
+                assert content is not None
+                self.files[os.path.join(folder, member.name)] = content.read()  # noqa: PTH118
+        self.log.append("put")
+        return True
 
     def start(self) -> None:
         self.log.append("start")
@@ -132,9 +167,10 @@ class _Engine:
         self.log.append("remove")
 
 
-def _start_throwaway(engine: _Engine) -> Container:
+def _start_throwaway(engine: _Engine, topology: Topology | None = None) -> Container:
     client = cast(docker.DockerClient, engine)
-    return start_throwaway(client, Clone(_CLONE), "fsdax", "pmemlab:x", kvm=True)
+    topology = topology or load_topology("fsdax")
+    return start_throwaway(client, Clone(_CLONE), topology, "pmemlab:x", kvm=True)
 
 
 def test_a_throwaway_container_is_started_in_the_user_s_environment_as_it_was() -> None:
@@ -157,6 +193,75 @@ def test_a_throwaway_container_that_is_refused_is_removed() -> None:
     with pytest.raises(LabError, match="for machine fsdax: no space left"):
         _start_throwaway(engine)
     assert engine.log == ["create", "start", "remove"]
+
+
+_MINE = """
+name: mine
+summary: fsdax with more memory
+like: fsdax
+memory: 1G
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Topology:
+    (tmp_path / "mine.yaml").write_text(_MINE)
+    return load_topology(tmp_path / "mine.yaml")
+
+
+def test_a_user_s_topology_is_copied_into_its_container_before_it_starts(
+    mine: Topology, tmp_path: Path
+) -> None:
+    engine = _Engine()
+    _start_throwaway(engine, mine)
+    assert engine.log == ["create", "put", "start"]
+    ((path, content),) = engine.files.items()
+    assert engine.created["command"] == ["machine", "serve", path, "--state-dir", STATE_FOLDER]
+    served = tmp_path / "in the container" / Path(path).name
+    served.parent.mkdir()
+    served.write_bytes(content)
+    assert load_topology(served) == mine
+
+
+def test_a_user_s_container_has_no_more_privileges_than_a_service(mine: Topology) -> None:
+    of_service, of_user = _Engine(), _Engine()
+    _start_throwaway(of_service)
+    _start_throwaway(of_user, mine)
+    ours, theirs = of_service.created["host_config"], of_user.created["host_config"]
+    more = (mine.memory_bytes - load_topology("fsdax").memory_bytes) // _MIB
+    assert theirs.pop("Memory") == ours.pop("Memory") + more * _MIB
+    assert theirs == ours
+
+
+@pytest.mark.parametrize("name", ["on", "my machine", "3", "a: b", "x'y", "${HOME}", "#"])
+def test_a_user_s_file_may_have_any_name(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(_MINE), "name": name}))
+    engine = _Engine()
+    _start_throwaway(engine, load_topology(path))
+    assert engine.created["command"][2] == f"/etc/pmemlab/{name}.yaml"
+    assert engine.labels[labels.MACHINE] == name
+
+
+def test_a_container_serves_the_topology_that_it_was_made_for_and_no_other(
+    mine: Topology, tmp_path: Path
+) -> None:
+    container = _start_throwaway(_Engine(), mine)
+    assert serves(container, mine)
+    (tmp_path / "mine.yaml").write_text(_MINE.replace("1G", "2G"))
+    assert not serves(container, load_topology(tmp_path / "mine.yaml"))
+    assert serves(_start_throwaway(_Engine()), load_topology("fsdax"))
+
+
+def test_a_user_s_topology_with_the_name_of_the_lab_s_own_does_not_stand(tmp_path: Path) -> None:
+    (tmp_path / "dram.yaml").write_text(_MINE.replace("mine", "dram"))
+    with pytest.raises(LabError, match="machine of the lab's own has this name"):
+        lab_up([load_topology(tmp_path / "dram.yaml")])
+
+
+def test_a_topology_that_the_image_is_too_old_for_is_refused_before_anything_is_built() -> None:
+    with pytest.raises(LabError, match="machine cxl-ram wants a newer QEMU or kernel"):
+        lab_up([load_topology("cxl-ram")])
 
 
 def test_a_field_that_throwaway_containers_would_lose_is_refused() -> None:

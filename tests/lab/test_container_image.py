@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -167,3 +169,23 @@ def test_a_long_command_that_fails_is_a_lab_error_with_its_last_lines(tmp_path: 
     with pytest.raises(LabError, match=r"(?s)^sh failed \(exit status 4\).*disk full") as caught:
         run_long_command(["sh", "-c", "seq 1000; echo disk full; exit 4"], _ignore, tmp_path)
     assert "\n1\n" not in str(caught.value)
+
+
+def test_the_kernel_is_unpacked_by_a_module_that_has_all_that_it_imports(tmp_path: Path) -> None:
+    """The image's stage for kernels has a few files of the lab, and no other package."""
+    lines = (CLONE / "docker/Dockerfile").read_text().splitlines()
+    copies = [line.split()[1:] for line in lines if line.startswith("COPY") and "/unpack/" in line]
+    for *sources, target in copies:
+        folder = tmp_path / target.removeprefix("/unpack/")
+        folder.mkdir(parents=True, exist_ok=True)
+        for source in sources:
+            shutil.copy(CLONE / source, folder)
+    (module,) = (
+        line.split()[-1] for line in lines if "PYTHONPATH=/unpack" in line and " -m " in line
+    )
+    subprocess.run(
+        [sys.executable, "-S", "-P", "-c", f"import {module}"],
+        env={"PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        check=True,
+    )

@@ -21,13 +21,19 @@ from recorded_facts import recorded_facts
 
 from pmemlab.errors import CommandTimeoutError, LabError, MachineDiedError, ProofError
 from pmemlab.machines.container import labels
+from pmemlab.machines.container import machine as container_machine
 from pmemlab.machines.container.clone import Clone
+from pmemlab.machines.container.given_topology import label_of
 from pmemlab.machines.container.health import has_its_power_cut, is_proved, wait_until_proved
 from pmemlab.machines.container.inventory import owner_label, sweep_abandoned
-from pmemlab.machines.container.machine import ContainerMachine, open_container_machine
+from pmemlab.machines.container.machine import (
+    ContainerMachine,
+    open_container_machine,
+    runs_in_the_lab,
+)
 from pmemlab.machines.lease import Lease
 from pmemlab.proof import Proof
-from pmemlab.topology import load_topology
+from pmemlab.topology import Topology, load_topology
 
 PROOF = Proof("dram", "tcg", {"nodes": [0]}, {"nodes": [0]})
 
@@ -358,9 +364,44 @@ def test_a_machine_that_takes_too_long_is_a_lab_error(engine: Engine) -> None:
         wait_until_proved(engine.container)
 
 
-def test_a_topology_that_is_not_the_labs_own_is_refused() -> None:
-    with pytest.raises(LabError, match="--machine guest"):
-        open_container_machine(replace(load_topology("dram"), cpus=3))
+def test_the_running_lab_s_machine_of_a_user_s_topology_is_that_of_the_very_file(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = replace(load_topology("dram"), name="mine")
+    engine.container.labels[labels.TOPOLOGY] = label_of(mine)
+    found = {"mine": engine.container, "dram": engine.container}
+    monkeypatch.setattr(container_machine, "connect", lambda: engine.client)
+    monkeypatch.setattr(container_machine, "find_machines", lambda *_: found)
+    clone = Clone(Path("/clone"))
+    assert runs_in_the_lab(mine, clone)
+    assert not runs_in_the_lab(replace(mine, cpus=3), clone)
+    assert not runs_in_the_lab(load_topology("dram"), clone)
+    engine.status = "exited"
+    assert not runs_in_the_lab(mine, clone)
+
+
+def test_a_machine_of_the_lab_that_another_file_made_is_not_attached_to(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = replace(load_topology("dram"), name="mine")
+    engine.container.labels[labels.TOPOLOGY] = label_of(replace(mine, cpus=3))
+    own = Engine()
+    asked: list[Topology] = []
+
+    def start(_client: object, _clone: object, topology: Topology, *_: object) -> Container:
+        asked.append(topology)
+        return own.container
+
+    monkeypatch.setattr(container_machine, "connect", lambda: engine.client)
+    monkeypatch.setattr(container_machine, "sweep_abandoned", lambda *_: None)
+    monkeypatch.setattr(container_machine, "require_image", lambda *_: "image")
+    monkeypatch.setattr(container_machine, "kvm_works", lambda *_: False)
+    monkeypatch.setattr(container_machine, "find_machines", lambda *_: {"mine": engine.container})
+    monkeypatch.setattr(container_machine, "start_throwaway", start)
+    open_container_machine(mine).stop()
+    assert asked == [mine]
+    assert own.removed
+    assert not engine.removed
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,9 @@ def computer(monkeypatch: pytest.MonkeyPatch) -> Computer:
     monkeypatch.setattr(pmemlab.machines.container.machine, "connect", connect)
     monkeypatch.setattr(pmemlab.machines.container.machine, "require_image", require_image)
     monkeypatch.setattr(
-        pmemlab.machines.container.machine, "running_machines", lambda _clone: computer.running
+        pmemlab.machines.container.machine,
+        "runs_in_the_lab",
+        lambda topology, _clone: topology.name in computer.running,
     )
     monkeypatch.setattr(
         pmemlab.machines.guest.machine, "requirements", lambda _topology: computer.missing_for_guest
@@ -88,11 +90,9 @@ def test_in_the_end_a_process_with_both_reasons(computer: Computer) -> None:
     assert "no guest: QEMU; to get it: apt-get install qemu" in choice.why
 
 
-def test_containers_run_the_labs_own_topologies_only(computer: Computer) -> None:
-    other = Topology(name="fsdax", summary="another of that name", proof={"nodes": [0]})
-    choice = computer.choose(other)
-    assert choice.kind == "guest"
-    assert "no topology of the lab's own" in choice.why
+def test_containers_run_a_user_s_topology_too(computer: Computer) -> None:
+    other = Topology(name="mine", summary="a user's own", proof={"nodes": [0]})
+    assert computer.choose(other).kind == "container"
 
 
 def test_what_is_asked_for_is_taken_without_looking_around(

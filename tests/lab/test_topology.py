@@ -330,3 +330,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 @given(st.integers(1, 1 << 20), st.sampled_from("KMGT"))
 def test_a_size_with_a_unit_is_that_many_bytes(number: int, unit: str) -> None:
     assert parse_size(f"{number}{unit}") == number << 10 * ("KMGT".index(unit) + 1)
+
+
+@pytest.mark.parametrize("name", topology_names())
+def test_a_topology_written_as_yaml_is_read_as_the_same(name: str, tmp_path: Path) -> None:
+    topology = load_topology(name)
+    (tmp_path / f"{name}.yaml").write_text(topology.to_yaml())
+    assert load_topology(tmp_path / f"{name}.yaml") == topology

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from rich.console import Console
 
@@ -18,20 +19,22 @@ def add_commands(group: Group) -> None:
         "machines",
         nargs="*",
         metavar="MACHINE",
-        help=f"of {', '.join(topology_names())}; default: all that stand",
+        help=f"of {', '.join(topology_names())}, or a topology's file; default: all that stand",
     )
     down = group.add("down", _down)
     down.add_argument("--images", action="store_true", help="the clone's images too")
     group.add("servers", _servers)
+    compose = group.add("compose", _compose)
+    compose.add_argument(
+        "--write", action="store_true", help="write both files into the clone, and print nothing"
+    )
 
 
 def _up(arguments: argparse.Namespace) -> int:
     """start the lab: machines in containers, proved; those on demand only where they are named"""
     from pmemlab.machines.container.lab import lab_up
 
-    for name in arguments.machines:
-        load_topology(name)  # a wrong name is told before anything is built
-    lab_up(arguments.machines)
+    lab_up([load_topology(name) for name in arguments.machines])
     return 0
 
 
@@ -40,6 +43,18 @@ def _down(arguments: argparse.Namespace) -> int:
     from pmemlab.machines.container.lab import lab_down
 
     lab_down(images=arguments.images)
+    return 0
+
+
+def _compose(arguments: argparse.Namespace) -> int:
+    """print the Compose files that follow from the lab's topologies, or write them"""
+    from pmemlab.machines.container.clone import find_clone
+    from pmemlab.machines.container.compose_file import compose_files, write_compose_files
+
+    if arguments.write:
+        write_compose_files(find_clone())
+    else:
+        sys.stdout.write("\n".join(f"# {name}\n{text}" for name, text in compose_files().items()))
     return 0
 
 

@@ -103,7 +103,13 @@ def running_names() -> frozenset[str]:
 
 
 def runs_in_the_lab(topology: Topology) -> bool:
-    return topology.name in running_names()
+    """Whether this very topology's machine runs in the clone's lab."""
+    try:
+        from pmemlab.machines.container import machine as container
+
+        return container.runs_in_the_lab(topology)
+    except MissingRequirementError:
+        return False
 
 
 def _fresh_guest(topology: Topology, options: GuestOptions | None) -> GuestMachine:

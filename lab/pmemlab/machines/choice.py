@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +10,7 @@ from pmemlab.errors import LabError
 from pmemlab.machines.container.clone import find_clone
 from pmemlab.machines.guest import machine as guest
 from pmemlab.machines.protocol import Kind
-from pmemlab.topology import Topology, load_topology, topology_names
+from pmemlab.topology import Topology
 
 __all__ = ["Choice", "KindOrAuto", "MachineChooser"]
 
@@ -43,7 +42,7 @@ class MachineChooser:
             return Choice(self._requested, "asked for by --pmemlab-machine")
         why = self._why_no_container(topology)
         if why is None:
-            if topology.name in self._running:
+            if self._runs_in_the_lab(topology):
                 return Choice("container", "it runs in this clone's lab")
             return Choice("container", "a throwaway one, since the lab has none up")
         missing = guest.requirements(topology)
@@ -52,8 +51,6 @@ class MachineChooser:
         return Choice("process", f"{why}; no guest: {'; '.join(map(str, missing))}")
 
     def _why_no_container(self, topology: Topology) -> str | None:
-        if not _is_the_labs_own(topology):
-            return f"{topology.name} is no topology of the lab's own, which containers run"
         try:
             from pmemlab.machines.container import machine as container
 
@@ -62,12 +59,7 @@ class MachineChooser:
             return f"no container: {error}"
         return f"no container: {'; '.join(map(str, missing))}" if missing else None
 
-    @cached_property
-    def _running(self) -> frozenset[str]:
+    def _runs_in_the_lab(self, topology: Topology) -> bool:
         from pmemlab.machines.container import machine as container
 
-        return container.running_machines(find_clone(self._root))
-
-
-def _is_the_labs_own(topology: Topology) -> bool:
-    return topology.name in topology_names() and topology == load_topology(topology.name)
+        return container.runs_in_the_lab(topology, find_clone(self._root))

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 EMULATOR_BYTES = 430 << 20
-"""QEMU's own beside its guest's memory: mostly the code that TCG translates, as in compose.yaml."""
+"""QEMU's own beside its guest's memory: mostly the code that TCG translates."""
 
 _MOST_AT_ONCE = 4
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")

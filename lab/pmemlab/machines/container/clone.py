@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from pmemlab.errors import MissingRequirementError
 
@@ -36,6 +37,8 @@ _BUILD_PRODUCTS = (".pyc", ".so")
 class Clone:
     """A clone of the repository. root: its top folder, resolved."""
 
+    COMPOSE_FILE: ClassVar = "compose.yaml"
+    KVM_OVERRIDE: ClassVar = "docker/compose.kvm.yaml"
     root: Path
 
     @property
@@ -49,7 +52,7 @@ class Clone:
 
     @property
     def compose_file(self) -> Path:
-        return self.root / "compose.yaml"
+        return self.root / self.COMPOSE_FILE
 
     @property
     def servers_file(self) -> Path:
@@ -64,7 +67,7 @@ class Clone:
     @property
     def kvm_override(self) -> Path:
         """Compose file that gives the machines KVM."""
-        return self.root / "docker/compose.kvm.yaml"
+        return self.root / self.KVM_OVERRIDE
 
     def sources_digest(self) -> str:
         """SHA-256 over what an image is made of, so that a stale image is recognised."""
@@ -92,7 +95,7 @@ def find_clone(start: Path | None = None) -> Clone:
     """
     start = (start or Path.cwd()).resolve()
     for folder in (start, *start.parents):
-        if (folder / "compose.yaml").is_file() and (folder / "lab/pmemlab").is_dir():
+        if (folder / Clone.COMPOSE_FILE).is_file() and (folder / "lab/pmemlab").is_dir():
             return Clone(folder)
     raise MissingRequirementError(
         f"{start} is not inside a clone of pmemlab, which containers and the project's own "

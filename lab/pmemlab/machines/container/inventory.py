@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
-from docker.errors import APIError, NotFound
+from docker.errors import APIError, ImageNotFound, NotFound
 from docker.models.containers import Container
 
 from pmemlab.machines.container import labels
@@ -18,6 +18,7 @@ from pmemlab.machines.container.clone import Clone
 __all__ = [
     "find_machines",
     "find_services",
+    "is_of_image",
     "owner_label",
     "remove",
     "remove_images",
@@ -46,6 +47,14 @@ def find_services(client: docker.DockerClient, project: str) -> dict[str, Contai
         all=True, filters={"label": f"{_COMPOSE_PROJECT}={project}"}, ignore_removed=True
     )
     return {container.labels[_COMPOSE_SERVICE]: container for container in found}
+
+
+def is_of_image(container: Container, client: docker.DockerClient, image: str) -> bool:
+    """Whether a container was made of the image that has this name now."""
+    try:
+        return bool(container.attrs["Image"] == client.images.get(image).id)
+    except ImageNotFound:
+        return False
 
 
 def sweep(client: docker.DockerClient, clone: Clone) -> int:

@@ -7,28 +7,37 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import yaml
+import docker
 from docker.models.containers import Container
 from rich.console import Console
 from rich.table import Table
 
 from pmemlab.errors import LabError, MissingRequirementError
-from pmemlab.machines.container import labels
 from pmemlab.machines.container.clone import Clone, find_clone
 from pmemlab.machines.container.compose_command import find_compose
+from pmemlab.machines.container.compose_file import (
+    check_current,
+    check_versions,
+    standing_machines,
+)
 from pmemlab.machines.container.connection import connect
+from pmemlab.machines.container.creation import create_machine
+from pmemlab.machines.container.given_topology import is_the_labs_own, serves
 from pmemlab.machines.container.health import is_proved, read_proof
 from pmemlab.machines.container.image import ensure_image
 from pmemlab.machines.container.inventory import (
     find_machines,
+    is_of_image,
+    remove,
     remove_images,
     sweep,
     sweep_abandoned,
 )
 from pmemlab.machines.container.kvm import kvm_works
 from pmemlab.machines.container.stages import Stage, Stages
+from pmemlab.topology import Topology, load_topology, topology_names
 
-__all__ = ["lab_down", "lab_up", "standing_machines"]
+__all__ = ["lab_down", "lab_up"]
 
 _POLL_S = 0.25
 _STOP_S = 10
@@ -44,35 +53,51 @@ class _Outcome:
     error: LabError | None = None
 
 
-def lab_up(topologies: Sequence[str] = (), console: Console | None = None) -> None:
+def lab_up(topologies: Sequence[Topology] = (), console: Console | None = None) -> None:
     """Build the image if need be, start the machines, and wait until each is proved.
 
-    topologies: names of the machines; if empty, those of compose.yaml that aren't on demand.
+    topologies: the lab's own or a user's. Default: the lab's own that aren't on demand.
     console: where progress and the table of what was proved go. Default: stdout.
 
     Raises `LabError` where a machine's proof fails, with the end of its log, once the others are
     up; `MissingRequirementError` where no Docker engine answers.
     """
     console = console or Console()
+    topologies = topologies or [*map(load_topology, standing_machines())]
+    users = [topology for topology in topologies if not is_the_labs_own(topology)]
+    for topology in topologies:
+        check_versions(topology)
+    for topology in users:
+        if topology.name in topology_names():
+            raise LabError(
+                f"topology {topology.name}: a machine of the lab's own has this name; "
+                "give the file, and the topology in it, another"
+            )
     clone = find_clone()
+    check_current(clone)
     client = connect()
     with Stages(console) as stages:
         sweep_abandoned(client, clone)
         building = stages.begin("image")
         image = ensure_image(client, clone, "machine", stages.announce, building.report)
         building.end("ready")
-        overrides = [clone.kvm_override] if kvm_works(client, image) else []
-        compose = find_compose(
-            clone,
-            clone.compose_file,
-            *overrides,
-            project=clone.project,
-            environment={"PMEMLAB_IMAGE": image},
-        )
-        names = topologies or standing_machines(clone)
-        compose.run("up", "--no-start", "--remove-orphans", *names)
+        kvm = kvm_works(client, image)
+        overrides = [clone.kvm_override] if kvm else []
+        own = [topology.name for topology in topologies if topology not in users]
+        if own:
+            compose = find_compose(
+                clone,
+                clone.compose_file,
+                *overrides,
+                project=clone.project,
+                environment={"PMEMLAB_IMAGE": image},
+            )
+            compose.run("up", "--no-start", "--remove-orphans", *own)
         machines = find_machines(client, clone)
-        wanted = {name: machines[name] for name in names}
+        wanted = {name: machines[name] for name in own}
+        for topology in users:
+            found = machines.get(topology.name)
+            wanted[topology.name] = _of_user(client, clone, topology, image, kvm, found)
         # More at a time than there are processors, and each takes longer to be ready.
         outcomes = list(_start(wanted, client.info()["NCPU"], stages))
     console.print(_table(outcome for outcome in outcomes if not outcome.error))
@@ -81,10 +106,20 @@ def lab_up(topologies: Sequence[str] = (), console: Console | None = None) -> No
         raise LabError("\n\n".join(failures))
 
 
-def standing_machines(clone: Clone) -> list[str]:
-    """The services of compose.yaml that aren't on demand."""
-    services = yaml.safe_load(clone.compose_file.read_text(encoding="utf-8"))["services"]
-    return [name for name, service in services.items() if labels.ON_DEMAND not in service["labels"]]
+def _of_user(
+    client: docker.DockerClient,
+    clone: Clone,
+    topology: Topology,
+    image: str,
+    kvm: bool,
+    found: Container | None,
+) -> Container:
+    """Returns the container of a user's own topology: the one found, if it is up to date."""
+    if found is not None:
+        if serves(found, topology) and is_of_image(found, client, image):
+            return found
+        remove(found)
+    return create_machine(client, clone, topology, image, kvm)
 
 
 def lab_down(console: Console | None = None, *, images: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["BASE", "CLONE", "MACHINE", "ON_DEMAND", "OWNER", "SOURCES", "STAGE"]
+__all__ = ["BASE", "CLONE", "MACHINE", "OWNER", "SOURCES", "STAGE", "TOPOLOGY"]
 
 BASE = "pmemlab.base"
 """On the image's base where debootstrap made it: the Debian release. All clones share it."""
@@ -13,9 +13,6 @@ CLONE = "pmemlab.clone"
 MACHINE = "pmemlab.machine"
 """On containers: the topology's name."""
 
-ON_DEMAND = "pmemlab.on-demand"
-"""On services of compose.yaml: `make lab-up` starts them only where they are named."""
-
 OWNER = "pmemlab.owner"
 """On throwaway containers only: the process that is to remove it."""
 
@@ -24,3 +21,6 @@ SOURCES = "pmemlab.sources"
 
 STAGE = "pmemlab.stage"
 """On what the image is built in, as CLONE: builds find it again, and `down --images` removes it."""
+
+TOPOLOGY = "pmemlab.topology"
+"""On containers of a user's own topology: digest of its YAML."""

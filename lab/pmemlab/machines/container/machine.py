@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Literal
 
 import docker
-from docker.errors import ImageNotFound
 from docker.models.containers import Container
 
 from pmemlab.errors import (
@@ -22,9 +21,12 @@ from pmemlab.errors import (
     MissingRequirementError,
 )
 from pmemlab.machines.container.clone import Clone, find_clone
+from pmemlab.machines.container.compose_file import check_versions
 from pmemlab.machines.container.connection import connect
 from pmemlab.machines.container.container_command import ContainerCommand
 from pmemlab.machines.container.container_link import container_link
+from pmemlab.machines.container.creation import start_throwaway
+from pmemlab.machines.container.given_topology import serves
 from pmemlab.machines.container.health import (
     STATE_FOLDER,
     has_ended,
@@ -33,9 +35,13 @@ from pmemlab.machines.container.health import (
     wait_until_proved,
 )
 from pmemlab.machines.container.image import current_image
-from pmemlab.machines.container.inventory import find_machines, remove, sweep_abandoned
+from pmemlab.machines.container.inventory import (
+    find_machines,
+    is_of_image,
+    remove,
+    sweep_abandoned,
+)
 from pmemlab.machines.container.kvm import kvm_works
-from pmemlab.machines.container.throwaway import start_throwaway
 from pmemlab.machines.facts import read_facts
 from pmemlab.machines.guest.link import Link
 from pmemlab.machines.lease import Lease
@@ -44,7 +50,7 @@ from pmemlab.machines.protocol import Accelerator, Result
 from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_memory
 from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
 from pmemlab.proof import prove
-from pmemlab.topology import Requirements, Topology, load_topology
+from pmemlab.topology import Topology
 
 __all__ = [
     "ContainerMachine",
@@ -52,6 +58,7 @@ __all__ = [
     "require_image",
     "requirements",
     "running_machines",
+    "runs_in_the_lab",
 ]
 
 # Where the image has the virtual environment with both packages.
@@ -69,32 +76,28 @@ def running_machines(clone: Clone | None = None) -> frozenset[str]:
     return frozenset(name for name, container in machines.items() if container.status == "running")
 
 
+def runs_in_the_lab(topology: Topology, clone: Clone | None = None) -> bool:
+    """Whether this very topology's machine runs in the clone's lab; raises as the above."""
+    container = find_machines(connect(), clone or find_clone()).get(topology.name)
+    return container is not None and container.status == "running" and serves(container, topology)
+
+
 def requirements(topology: Topology, start: Path | None = None) -> list[MissingRequirementError]:
     """What this computer lacks for a machine of this topology in a container.
 
     start: a folder of the clone. Default: the working folder.
     """
     try:
-        _check_versions(topology)
+        check_versions(topology)
         clone = find_clone(start)
         client = connect()
         require_image(client, clone)
     except MissingRequirementError as error:
         return [error]
-    if topology.name in running_machines(clone):
+    if runs_in_the_lab(topology, clone):
         return []
     wanted = topology.memory_bytes + media_bytes(topology) + EMULATOR_BYTES
     return list(missing_memory(wanted, topology.name))
-
-
-def _check_versions(topology: Topology) -> None:
-    """Raise `MissingRequirementError` where the image's QEMU and kernel may be too old."""
-    if topology.requires != Requirements():
-        raise MissingRequirementError(
-            f"machine {topology.name} wants a newer QEMU or kernel than the image's, which are its "
-            "distribution's own",
-            "take --pmemlab-machine guest, with a QEMU and a kernel that are new enough",
-        )
 
 
 def require_image(client: docker.DockerClient, clone: Clone) -> str:
@@ -119,22 +122,17 @@ def open_container_machine(topology: Topology, *, leased: bool = True) -> Contai
     Raises `MissingRequirementError` where there is no engine or no image, `LabError` where the
     machine can't be proved.
     """
-    _check_versions(topology)
-    if topology != load_topology(topology.name):
-        raise LabError(
-            f"topology {topology.name}: containers run the lab's own topologies; "
-            "use --machine guest for others"
-        )
+    check_versions(topology)
     clone = find_clone()
     client = connect()
     sweep_abandoned(client, clone)
     image = require_image(client, clone)
     container = find_machines(client, clone).get(topology.name)
-    if container is None:
+    if container is None or not serves(container, topology):
         kvm = kvm_works(client, image)
-        container = start_throwaway(client, clone, topology.name, image, kvm)
+        container = start_throwaway(client, clone, topology, image, kvm)
         return _started(client, topology, container, owned=True)
-    if not _is_of(container, client, image):
+    if not is_of_image(container, client, image):
         raise LabError(
             f"container {container.name} runs older sources than this clone's: run `make lab-up`"
         )
@@ -165,13 +163,6 @@ def _started(
         if owned:
             remove(container)
         raise
-
-
-def _is_of(container: Container, client: docker.DockerClient, image: str) -> bool:
-    try:
-        return bool(container.attrs["Image"] == client.images.get(image).id)
-    except ImageNotFound:
-        return False
 
 
 class ContainerMachine:

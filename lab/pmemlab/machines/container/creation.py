@@ -1,4 +1,4 @@
-"""Containers that are started where no lab runs, for one user, and removed after."""
+"""Containers that Compose does not make: throwaway ones, and those of a user's own topologies."""
 
 from __future__ import annotations
 
@@ -7,50 +7,80 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import docker
-import yaml
 from docker.errors import DockerException
 from docker.models.containers import Container
 
 from pmemlab.errors import LabError
 from pmemlab.machines.container import labels
 from pmemlab.machines.container.clone import Clone
+from pmemlab.machines.container.compose_file import service
+from pmemlab.machines.container.given_topology import give, is_the_labs_own, label_of
 from pmemlab.machines.container.inventory import owner_label, remove
 from pmemlab.machines.container.kvm import KVM_DEVICE
+from pmemlab.topology import Topology
 
-__all__ = ["create_options", "start_throwaway"]
+__all__ = ["create_machine", "create_options", "start_throwaway"]
 
 _NANOSECONDS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9}
 
 
 def start_throwaway(
-    client: docker.DockerClient, clone: Clone, topology: str, image: str, kvm: bool
+    client: docker.DockerClient, clone: Clone, topology: Topology, image: str, kvm: bool
 ) -> Container:
-    """Start a container as compose.yaml describes the topology's service.
-
-    kvm: whether to give it KVM. Raises `LabError` where the engine refuses.
+    """Start a container for this process alone. Raises `LabError` if the engine refuses.
 
     It is the caller's to remove. If the caller dies first, the next one who looks removes it.
     """
-    service = _service(clone, topology)
-    options = create_options(service)
+    container = create_machine(client, clone, topology, image, kvm, owner=owner_label())
+    try:
+        container.start()
+    except DockerException as error:
+        remove(container)
+        raise _refused(topology, error) from error
+    return container
+
+
+def create_machine(
+    client: docker.DockerClient,
+    clone: Clone,
+    topology: Topology,
+    image: str,
+    kvm: bool,
+    owner: str | None = None,
+) -> Container:
+    """Create a container as compose.yaml describes, or would describe, the topology's service.
+
+    A user's own topology is copied into it. Raises `LabError` if the engine refuses.
+
+    kvm: whether to give it KVM.
+    owner: the process that is to remove it; None for a machine of the clone's lab.
+    """
+    described = service(topology)
+    options = create_options(described)
     if kvm:
         options["devices"] = [KVM_DEVICE]
-    own_labels = {
-        labels.CLONE: clone.project,
-        labels.MACHINE: topology,
-        labels.OWNER: owner_label(),
-    }
+    own_labels = {labels.CLONE: clone.project, labels.MACHINE: topology.name}
+    if owner is not None:
+        own_labels[labels.OWNER] = owner
+    is_own = is_the_labs_own(topology)
+    if not is_own:
+        own_labels[labels.TOPOLOGY] = label_of(topology)
     container = None
     try:
         container = client.containers.create(
-            image, list(service["command"]), labels=own_labels, **options
+            image, list(described["command"]), labels=own_labels, **options
         )
-        container.start()
+        if not is_own:
+            give(container, topology)
     except DockerException as error:
         if container is not None:
             remove(container)
-        raise LabError(f"no container can be started for machine {topology}: {error}") from error
+        raise _refused(topology, error) from error
     return container
+
+
+def _refused(topology: Topology, error: DockerException) -> LabError:
+    return LabError(f"no container can be started for machine {topology.name}: {error}")
 
 
 def create_options(service: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,20 +93,10 @@ def create_options(service: Mapping[str, Any]) -> dict[str, Any]:
         if field in _ELSEWHERE:
             continue
         if field not in _TRANSLATIONS:
-            raise LabError(f"compose.yaml: {field}: is not known for throwaway containers")
+            raise LabError(f"compose.yaml: {field}: can be given to Compose alone")
         name, translate = _TRANSLATIONS[field]
         options[name] = translate(value)
     return options
-
-
-def _service(clone: Clone, topology: str) -> dict[str, Any]:
-    services = yaml.safe_load(clone.compose_file.read_text(encoding="utf-8"))["services"]
-    if topology not in services:
-        raise LabError(
-            f"{clone.compose_file}: there is no service for machine {topology!r}, "
-            f"only for {', '.join(sorted(services))}; use --machine guest for others"
-        )
-    return dict(services[topology])
 
 
 def _unchanged(value: Any) -> Any:
@@ -109,5 +129,5 @@ _TRANSLATIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "security_opt": ("security_opt", _unchanged),
     "tmpfs": ("tmpfs", _mounts),
 }
-# Said by `start_throwaway` itself, or of no meaning for a container that is killed.
+# Said by `create_machine` itself, or of no meaning for a container that is killed.
 _ELSEWHERE = ("command", "image", "labels", "restart", "stop_grace_period")

@@ -1,0 +1,164 @@
+"""compose.yaml and docker/compose.kvm.yaml, as they follow from the topologies.
+
+`pmemlab lab compose --write` writes both files. A throwaway container, and that of a user's own
+topology, are made of the same text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import yaml
+
+from pmemlab.errors import LabError, MissingRequirementError
+from pmemlab.machines.container.clone import Clone
+from pmemlab.machines.container.given_topology import is_the_labs_own, path_in_container
+from pmemlab.machines.room import EMULATOR_BYTES, media_bytes
+from pmemlab.topology import Requirements, Topology, load_topology, topology_names
+
+__all__ = [
+    "check_current",
+    "check_versions",
+    "compose_files",
+    "service",
+    "standing_machines",
+    "write_compose_files",
+]
+
+_MIB = 1 << 20
+
+_HEAD: Final = """\
+# Made from lab/pmemlab/topologies by `pmemlab lab compose --write`: change those, not this file.
+#
+# The lab: one service a machine. A service runs one emulated machine, and is healthy when the
+# machine's proof has passed. `make lab-up` builds the image, starts the services a few at a
+# time and says what was proved; `make lab-down` removes all of it. A topology that says
+# `on_demand: true` starts only where it is named (`make lab-up ARGS=sata`), or for a scenario:
+# all machines together would take more memory than most computers have.
+#
+# COMPOSE_PROJECT_NAME and PMEMLAB_IMAGE are set by `make lab-up`, so that the labs of two
+# clones don't meet.
+
+x-machine: &machine
+  image: ${PMEMLAB_IMAGE:-pmemlab-machine}
+  # QEMU emulates in user space, and everything that a machine reads belongs to root: no
+  # capability is needed. docker/README.md says how that was found out.
+  cap_drop: [ALL]
+  security_opt: ["no-new-privileges:true"]
+  # Commands come in by `docker exec`, and results go out on its streams.
+  network_mode: none
+  restart: "no"
+  stop_grace_period: 10s
+  pids_limit: 256
+  # The media of a machine's DIMMs lie here, so they count as the service's memory.
+  tmpfs: ["/run/pmemlab:mode=0700"]
+  healthcheck:
+    test: ["CMD", "test", "-s", "/run/pmemlab/proof.json"]
+    interval: 3s
+    timeout: 10s
+    # A machine has two minutes; one that ends by itself is known as ended at once.
+    retries: 40
+
+x-labels: &labels
+  pmemlab.clone: ${COMPOSE_PROJECT_NAME:-pmemlab}
+
+# A service's mem_limit is its machine's memory, DIMMs and disk, and 430 MiB: 256 for the code that
+# QEMU translates, the rest for QEMU, `pmemlab machine serve` and those who attach.
+services:
+"""
+_SERVICE: Final = """\
+  %(name)s:
+    <<: *machine
+    mem_limit: %(mebibytes)dm
+    command: [machine, serve, %(topology)s, --state-dir, /run/pmemlab]
+    labels: {<<: *labels, pmemlab.machine: %(name)s}
+"""
+_KVM_HEAD: Final = """\
+# Made from lab/pmemlab/topologies by `pmemlab lab compose --write`: change those, not this file.
+#
+# Beside compose.yaml where guests were seen to boot on KVM: `make lab-up` finds out by itself.
+
+x-machine: &machine
+  devices: [/dev/kvm]
+
+services:
+"""
+
+
+def compose_files() -> Mapping[str, str]:
+    """Path in the clone -> text of each Compose file that follows from the topologies."""
+    topologies = _topologies()
+    names = "".join(f"  {topology.name}: *machine\n" for topology in topologies)
+    return {
+        Clone.COMPOSE_FILE: _compose_text(topologies),
+        Clone.KVM_OVERRIDE: _KVM_HEAD + names,
+    }
+
+
+def write_compose_files(clone: Clone) -> None:
+    for name, text in compose_files().items():
+        (clone.root / name).write_text(text, encoding="utf-8")
+
+
+def check_current(clone: Clone) -> None:
+    """Raises `LabError` if a Compose file of the clone is not what the topologies say."""
+    stale = [
+        name
+        for name, text in compose_files().items()
+        if (clone.root / name).read_text(encoding="utf-8") != text
+    ]
+    if stale:
+        raise LabError(
+            f"{' and '.join(stale)}: not what lab/pmemlab/topologies say; "
+            "run `pmemlab lab compose --write`"
+        )
+
+
+def standing_machines() -> list[str]:
+    """Names of the lab's own topologies that `pmemlab lab up` starts without being named."""
+    return [topology.name for topology in _topologies() if not topology.on_demand]
+
+
+def service(topology: Topology) -> dict[str, Any]:
+    """The topology's service, as compose.yaml describes it or would describe it."""
+    services = yaml.safe_load(_compose_text([topology]))["services"]
+    return dict(services[topology.name])
+
+
+def check_versions(topology: Topology) -> None:
+    """Raises `MissingRequirementError` if the image's QEMU and kernel may be too old."""
+    if topology.requires != Requirements():
+        raise MissingRequirementError(
+            f"machine {topology.name} wants a newer QEMU or kernel than the image's, which are its "
+            "distribution's own",
+            "take --pmemlab-machine guest, with a QEMU and a kernel that are new enough",
+        )
+
+
+def _topologies() -> list[Topology]:
+    """The lab's own topologies that the image's QEMU and kernel are new enough for."""
+    topologies = map(load_topology, topology_names())
+    return [topology for topology in topologies if topology.requires == Requirements()]
+
+
+def _compose_text(topologies: Iterable[Topology]) -> str:
+    return _HEAD + "\n".join(map(_service_text, topologies))
+
+
+def _service_text(topology: Topology) -> str:
+    needed = topology.memory_bytes + media_bytes(topology) + EMULATOR_BYTES
+    own = is_the_labs_own(topology)
+    return _SERVICE % {
+        "name": _scalar(topology.name),
+        "mebibytes": -(-needed // _MIB),
+        "topology": _scalar(topology.name if own else path_in_container(topology)),
+    }
+
+
+def _scalar(text: str) -> str:
+    """A text in YAML, in quotes if it could be taken for anything else."""
+    is_plain = re.fullmatch(r"[A-Za-z0-9_/.-]+", text) and yaml.safe_load(text) == text
+    return text if is_plain else json.dumps(text)

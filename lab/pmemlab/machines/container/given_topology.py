@@ -1,0 +1,49 @@
+"""A user's own topology, which the image does not have: its YAML is copied into the container."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+
+from docker.models.containers import Container
+
+from pmemlab.machines.container import labels
+from pmemlab.topology import Topology, load_topology, topology_names
+
+__all__ = ["give", "is_the_labs_own", "label_of", "path_in_container", "serves"]
+
+_FOLDER = "/etc/pmemlab"
+
+
+def is_the_labs_own(topology: Topology) -> bool:
+    """Whether the image has it, under its name."""
+    return topology.name in topology_names() and topology == load_topology(topology.name)
+
+
+def path_in_container(topology: Topology) -> str:
+    return f"{_FOLDER}/{topology.name}.yaml"
+
+
+def label_of(topology: Topology) -> str:
+    """What tells a user's topology from another of the same name; "" for the lab's own."""
+    if is_the_labs_own(topology):
+        return ""
+    return hashlib.sha256(topology.to_yaml().encode()).hexdigest()
+
+
+def serves(container: Container, topology: Topology) -> bool:
+    """Whether the container was made for this topology, and not for another of its name."""
+    return container.labels.get(labels.TOPOLOGY, "") == label_of(topology)
+
+
+def give(container: Container, topology: Topology) -> None:
+    """Copy a topology's YAML into a container, which need not run."""
+    content = topology.to_yaml().encode()
+    archive = io.BytesIO()
+    with tarfile.open(mode="w", fileobj=archive) as tar:
+        member = tarfile.TarInfo(path_in_container(topology).lstrip("/"))
+        member.size = len(content)
+        member.mode = 0o644
+        tar.addfile(member, io.BytesIO(content))
+    container.put_archive("/", archive.getvalue())
