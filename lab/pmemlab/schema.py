@@ -331,6 +331,15 @@ class File:
         line = f":{self.lines[at]}" if at in self.lines else ""
         return self.error_type(f"{self.path}{line}: {field or 'the file'}: {problem}")
 
+    def filled_from(self, base: Mapping[str, Any]) -> File:
+        """The same with the fields of `base` that it lacks; it says whose they are by `like`.
+
+        What is wrong with fields that are taken over is told on the line of `like`.
+        """
+        own = {name: value for name, value in self.content.items() if name != "like"}
+        lines = {**dict.fromkeys(base, self.lines["like"]), **self.lines}
+        return dataclasses.replace(self, content={**base, **own}, lines=lines)
+
     def read(self, kind: type[T], context: Mapping[str, object] | None = None) -> T:
         """The content as a `kind`. Raises `error_type`, with a line for each field that is wrong.
 

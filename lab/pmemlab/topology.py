@@ -265,7 +265,7 @@ def _with_what_it_is_like(file: File) -> File:
     if not isinstance(file.content, dict) or file.content.get("like") is None:
         return file
     own = dict(file.content)
-    name = own.pop("like")
+    name = own["like"]
     if name not in topology_names():
         raise file.error("like", f"{name!r} is none of the lab's own; {_there_are()}")
     base = File.of_yaml(_FOLDER / f"{name}.yaml", TopologyError).content
@@ -274,9 +274,7 @@ def _with_what_it_is_like(file: File) -> File:
     taken_over = {key: value for key, value in base.items() if key not in ("name", "summary")}
     if isinstance(own.get("proof"), dict):
         own["proof"] = {**base["proof"], **own["proof"]}
-    # What is wrong with fields that are taken over is this file's own doing: it says `like`.
-    lines = {**dict.fromkeys(taken_over, file.lines["like"]), **file.lines}
-    return replace(file, content={**taken_over, **own}, lines=lines)
+    return replace(file, content=own).filled_from(taken_over)
 
 
 def _there_are() -> str:

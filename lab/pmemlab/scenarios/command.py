@@ -48,7 +48,7 @@ def workload_command(
     kept_folder: in the machine, with what a run that was cut has kept.
     """
     argv = storage_command(scenario, storage_type, python, topology)
-    argv += ["--reference", scenario.expect.identical_to, *_predicted_on(scenario, storage_type)]
+    argv += ["--reference", scenario.compared_with, *_predicted_on(scenario, storage_type)]
     if restored_folder is not None:
         argv += ["--restore", restored_folder]
     if kept_folder is not None:

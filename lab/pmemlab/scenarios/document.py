@@ -21,12 +21,15 @@ from pmemlab.schema import (
     Positive,
     Size,
     Text,
+    Texts,
     parse_size,
 )
 from pmemlab.topology import Topology, load_topology
 
 __all__ = [
+    "PLACES",
     "PMEM",
+    "RESULTS",
     "SSD",
     "Expectations",
     "PowerCuts",
@@ -43,6 +46,10 @@ PMEM: Final = "pmem"
 """In a file: wherever the topology says that its persistent memory is."""
 SSD: Final = "ssd"
 """In a file: wherever the topology says that its solid-state disk is."""
+
+
+PLACES: Final = "where rows lie"
+RESULTS: Final = "what was learnt"
 
 
 class ScenarioError(ValueError):
@@ -123,19 +130,22 @@ class Rated(Document):
 
 @dataclass(frozen=True)
 class Workload(Document):
-    """What is run in the machine.
+    """What is run in the machine: a workload of the lab's, or a program of the user's.
 
     name: a module of `pmemlab.workloads`. Default: wdl.
     arguments: option -> value, as on its command line without the dashes; true for one that takes
         no value. Default: none.
     rated: how it is run on this computer, so that its rate can be modelled. Default: it isn't.
-
-    In a scenario's file it may be a name: then these are in workloads/NAME.yaml beside that file.
+    command: a program and its arguments, in the place of the above; see `program`. Default: none.
+    files: what the command needs beside the files that it names: files and folders, relative to
+        the scenario's file. Default: none.
     """
 
     name: Text = "wdl"
     arguments: _Options = field(default_factory=dict)
     rated: Rated | None = None
+    command: Texts = ()
+    files: Texts = ()
 
     def argv(self) -> list[str]:
         argv = []
@@ -255,17 +265,17 @@ class RowPlacement(Document, aliases={"read_bytes": "read", "written_bytes": "wr
 class Expectations(Document):
     """What must hold after the run.
 
-    rows: where the rows lie, for a storage type of one tier. This or `tiers` is required: a
-        scenario that shows no placement shows little.
+    rows: where the rows lie, for a storage type of one tier. This or `tiers` is required, but for a
+        program of the user's: what is not asked of it is not judged.
     tiers: where the rows of each tier lie, for one of several. Rows must then have moved both
         ways, and each tier be full that has rows below it.
     identical_to: storage type that must give the same losses and rows, to the bit, after the same
-        steps on the same machine. Default: DRAM.
+        steps on the same machine. Default: DRAM; not asked of a program of the user's.
     auc_above: what the AUC on held-out rows must exceed. Default: not asked.
     """
 
     rows: RowPlacement | None = None
-    identical_to: Text = "DRAM"
+    identical_to: Text = ""
     auc_above: Annotated[float, Must("a number in [0, 1)", lambda auc: 0 <= auc < 1)] | None = None
     tiers: Annotated[
         tuple[RowPlacement, ...], Must("a list with one entry a tier", len, items_too=True)
@@ -273,7 +283,7 @@ class Expectations(Document):
 
 
 @dataclass(frozen=True)
-class Scenario(Document, context=("path", "name", "memory_here")):
+class Scenario(Document, context=("path", "name", "memory_here"), extra=("like",)):
     """One scenario.
 
     name: the file's stem.
@@ -306,3 +316,17 @@ class Scenario(Document, context=("path", "name", "memory_here")):
     predict_on: Annotated[tuple[tuple[str, ...], ...], Parsed(_placements, with_context=True)] = ()
     timeout_s: Positive = 600.0
     memory_here: Path | None = None
+
+    @property
+    def compared_with(self) -> str:
+        """The storage type that must give the same results; "" if none must."""
+        return self.expect.identical_to or ("" if self.workload.command else "DRAM")
+
+    @property
+    def not_judged(self) -> tuple[str, ...]:
+        """What the lab is not asked to judge of a program of the user's."""
+        wants_places = self.expect.rows is not None or self.expect.tiers
+        return (
+            *(() if wants_places else (PLACES,)),
+            *(() if self.compared_with else (RESULTS,)),
+        )

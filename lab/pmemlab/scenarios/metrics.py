@@ -74,6 +74,7 @@ class Metric:
     UTC, ISO 8601.
     devices: name of the device that each tier was paced as, or taken to be on, first tier first;
         None for a tier that was left as it is. Empty where all were.
+    not_judged: what was not asked of a program of the user's, which is therefore not said to work.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Metric:
     commit: str
     time: str
     devices: tuple[str | None, ...] = ()
+    not_judged: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(MetricKind):
@@ -107,7 +109,8 @@ class Metric:
         """
         if not isinstance(document, dict):
             raise ValueError(f"must be an object, not {document!r}")
-        return Metric(**{**document, "devices": tuple(document.get("devices", ()))})
+        lists = {name: tuple(document.get(name, ())) for name in ("devices", "not_judged")}
+        return Metric(**{**document, **lists})
 
     def as_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "facts": dict(self.facts)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,13 @@ from pmemlab.scenarios.command import SSD_KINDS, WORKLOADS, takes_option
 from pmemlab.scenarios.document import (
     PMEM,
     SSD,
-    Expectations,
     RowPlacement,
     Scenario,
     ScenarioError,
     Storage,
     Workload,
 )
+from pmemlab.scenarios.program import check_program
 from pmemlab.schema import YAML_SUFFIXES, FieldError, File
 from pmemlab.topology import Topology
 from pmemlab.workloads.placements import load_placement
@@ -37,7 +36,7 @@ _RUNNERS_OPTIONS = (
 
 def load_scenario(path: Path) -> Scenario:
     """Load one file. Raises `ScenarioError`, naming the file, the line and the field."""
-    file = _with_workload(File.of_yaml(path, ScenarioError))
+    file = _with_what_it_is_like(File.of_yaml(path, ScenarioError))
     scenario = file.read(Scenario, {"name": path.stem, "memory_here": None})
     try:
         _check(scenario)
@@ -46,22 +45,19 @@ def load_scenario(path: Path) -> Scenario:
     return scenario
 
 
-def _with_workload(file: File) -> File:
-    """The same with the workload's fields in the place of its name: those of a file of its own."""
-    name = file.content.get("workload") if isinstance(file.content, dict) else None
-    if not isinstance(name, str):
+def _with_what_it_is_like(file: File) -> File:
+    """The same with the fields that only the scenario has which the file says it is like."""
+    name = file.content.get("like") if isinstance(file.content, dict) else None
+    if name is None:
         return file
-    folder = file.path.parent / "workloads"
+    folder = file.path.parent
     there = {path.stem: path for path in sorted(folder.glob("*")) if path.suffix in YAML_SUFFIXES}
-    if name not in there:
-        names = ", ".join(there) or "none"
-        raise file.error("workload", f"there is no {folder / name}.yaml; there are {names}")
-    workload = File.of_yaml(there[name], ScenarioError)
-    try:
-        _check_workload(workload.read(Workload))
-    except FieldError as error:
-        raise workload.error(error.field, str(error)) from None
-    return replace(file, content={**file.content, "workload": workload.content})
+    if name not in there or there[name] == file.path:
+        raise file.error("like", f"there is no other scenario {name!r} in {folder}")
+    base = File.of_yaml(there[name], ScenarioError).content
+    if not isinstance(base, dict) or "like" in base:
+        raise file.error("like", f"{name} is like another one itself; name that one")
+    return file.filled_from({key: value for key, value in base.items() if key != "summary"})
 
 
 def _check(scenario: Scenario) -> None:
@@ -71,11 +67,17 @@ def _check(scenario: Scenario) -> None:
     if len(set(types)) != len(types):
         raise FieldError(f"names one twice: {', '.join(types)}", "storage_types")
     _check_disk("storage_types", types, scenario.storage, topology)
-    _check_expectations(scenario.expect, topology, types)
+    _check_expectations(scenario, topology, types)
     try:
-        _check_workload(workload)
+        if workload.command:
+            compared = bool(scenario.expect.identical_to)
+            check_program(workload, topology, scenario.path.parent, compared)
+        else:
+            _check_workload(workload)
     except FieldError as error:
         raise FieldError(str(error), f"workload.{error.field}") from None
+    if workload.command:
+        _check_only_run(scenario)
     if scenario.saved_on and scenario.power_cuts:
         raise FieldError("and saved_on: are for scenarios of their own", "power_cuts")
     if scenario.saved_on:
@@ -114,11 +116,23 @@ def _check_disk(
             )
 
 
+def _check_only_run(scenario: Scenario) -> None:
+    """Raises `FieldError` for what can be done with the lab's own workloads alone."""
+    lacking = Scenario("", "", "", scenario.topology, (), scenario.expect)  # type: ignore[arg-type]
+    for name in ("storage", "saved_on", "power_cuts", "predict_on"):
+        if getattr(scenario, name) != getattr(lacking, name):
+            raise FieldError("is for the lab's own workloads, not for workload.command", name)
+
+
 def _check_expectations(
-    expect: Expectations, topology: Topology, storage_types: Collection[str]
+    scenario: Scenario, topology: Topology, storage_types: Collection[str]
 ) -> None:
     """`rows` or `tiers`, whichever fits the storage types, and what the topology has of both."""
-    _check_storage_type("expect.identical_to", expect.identical_to)
+    expect = scenario.expect
+    if scenario.compared_with:
+        _check_storage_type("expect.identical_to", scenario.compared_with)
+    if scenario.workload.command and expect.rows is None and not expect.tiers:
+        return
     for name in storage_types:
         count = len(TIER_KINDS[StorageType[name]])
         if not expect.tiers and count > 1:
@@ -170,6 +184,8 @@ def _check_power_cuts(medium: str, scenario: Scenario) -> None:
 
 
 def _check_workload(workload: Workload) -> None:
+    if workload.files:
+        raise FieldError("is for workload.command", "files")
     if workload.name not in WORKLOADS:
         there = ", ".join(WORKLOADS)
         raise FieldError(f"{workload.name!r} is no workload; there are {there}", "name")

@@ -1,4 +1,5 @@
-"""What a run found, for people at a terminal: rates that mean something, and apart what works."""
+"""What a run found, for people at a terminal: rates that mean something; apart, what works and what
+only ran."""
 
 from __future__ import annotations
 
@@ -15,16 +16,19 @@ __all__ = ["tables"]
 
 
 def tables(rows: Sequence[ResultRow], width: int) -> str:
-    """Return a table of measured and modelled rates and one of runs without, where there are any.
+    """Return a table of measured and modelled rates, one of runs without, and one of programs that
+    were not judged, where there are any.
 
-    Both are at most `width` columns wide. A rate of emulated media has no digits anywhere: somebody
+    All are at most `width` columns wide. A rate of emulated media has no digits anywhere: somebody
     would compare them. In its place stands what was modelled on the devices that they stand for.
     """
     from rich.console import Console
 
     text = io.StringIO()
     console = Console(file=text, width=width, color_system=None, highlight=False)
-    works = [row for row in rows if not row.has_rates]
+    without_rates = [row for row in rows if not row.has_rates]
+    works = [row for row in without_rates if not row.not_judged]
+    ran = [row for row in without_rates if row.not_judged]
     modelled = modelled_beside(works, rows)
     rated = [row for row in rows if row.has_rates and row not in modelled.values()]
     if rated:
@@ -41,6 +45,11 @@ def tables(rows: Sequence[ResultRow], width: int) -> str:
         else:
             console.print("works, on emulated media whose rates would say nothing:\n")
         console.print(_works(works, modelled))
+    if ran:
+        if rated or works:
+            console.print()
+        console.print("ran; whether they work is not judged:\n")
+        console.print(_ran(ran))
     return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
 
 
@@ -85,6 +94,17 @@ def _works(rows: Sequence[ResultRow], modelled: Mapping[int, ResultRow]) -> Tabl
             row.machine_label,
             *(cells if modelled else ()),
             *_learnt(row),
+        )
+    return grid
+
+
+def _ran(rows: Sequence[ResultRow]) -> Table:
+    grid = _grid()
+    grid.add_column("machine")
+    grid.add_column("not judged")
+    for row in rows:
+        grid.add_row(
+            row.scenario, row.storage_type, row.machine_label, " and ".join(row.not_judged)
         )
     return grid
 

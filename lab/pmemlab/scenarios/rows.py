@@ -62,6 +62,7 @@ class ResultRow:
     hit_rate: of the ids looked up, those whose row was in the first tier; None where it is unknown.
     first_tier_bytes, first_tier_share: bytes of its rows in the end, and their share of all rows.
     step_ms: milliseconds of a step by part, as `compute` or `tier0`; empty where that is unknown.
+    not_judged: what was not asked of a program of the user's: one that ran, and no more.
     dram_ratio: of the samples a second, to those of the same workload with all rows in DRAM.
     """
 
@@ -85,6 +86,7 @@ class ResultRow:
     predicted: bool = False
     step_ms: Mapping[str, float] = field(default_factory=dict)
     dram_ratio: float | None = None
+    not_judged: tuple[str, ...] = ()
 
     @property
     def machine_label(self) -> str:
@@ -161,6 +163,7 @@ def _row(key: RowKey, metrics: Mapping[str, Metric]) -> ResultRow:
         time=samples.time,
         devices=key.devices,
         predicted=key.predicted,
+        not_judged=samples.not_judged,
         step_ms={
             name.removeprefix(STEP_MS): metric.value
             for name, metric in metrics.items()

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from embstore.options import TIER_KINDS, StorageType
-from pmemlab.scenarios.document import Scenario
+from pmemlab.scenarios.document import PLACES, Scenario
 from pmemlab.scenarios.metrics import (
     AUC,
     DRAM_RATIO,
@@ -59,6 +59,7 @@ def run_metrics(
             facts=outcome.facts,
             commit=commit,
             time=at,
+            not_judged=scenario.not_judged,
             **told,
         )
 
@@ -76,6 +77,8 @@ def run_metrics(
     kind = timing_kind(
         TIER_KINDS[StorageType[storage_type]], outcome.machine, outcome.accelerator, outcome.facts
     )
+    if PLACES in scenario.not_judged:
+        kind = "functional-only"  # it isn't known what the rate is of
     if any(devices):
         kind = "modelled"
     tables = run["tables"]

@@ -13,11 +13,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 from pmemlab.errors import LabError
+from pmemlab.machines.lines import OnLine
 from pmemlab.machines.protocol import Accelerator, Kind, Machine, Result
 from pmemlab.machines.transfer import fetch_folder, put_folder, temporary_folder
 from pmemlab.scenarios.command import cut_command, saving_command, workload_command
 from pmemlab.scenarios.document import PowerCuts, Scenario
 from pmemlab.scenarios.power_cuts import PowerCut, kept_folder, run_until_cut
+from pmemlab.scenarios.program import Looks, program_command, program_files
 from pmemlab.topology import Topology
 
 __all__ = ["Job", "OpenMachine", "Outcome", "ScenarioRunner"]
@@ -57,6 +59,9 @@ class Outcome:
     facts: read just before the run; of one that was cut, before its last part. facts_after: just
         after it.
     power_cuts: those that were made; fewer than asked for where the command ended before one.
+    findings: of a program of the user's: what was found of its rows, as `Looks` has it.
+    reference: of such a program: its run on the storage type that it is compared with, which came
+        first; if that failed it is `result`, too.
     """
 
     result: Result
@@ -66,6 +71,8 @@ class Outcome:
     facts: Mapping[str, object]
     facts_after: Mapping[str, object]
     power_cuts: tuple[PowerCut, ...] = ()
+    findings: str | None = None
+    reference: Outcome | None = None
 
 
 class ScenarioRunner:
@@ -156,6 +163,8 @@ class ScenarioRunner:
         self._stop(machine)
 
     def _run(self, job: Job, machine: Machine) -> Outcome:
+        if job.scenario.workload.command:
+            return self._run_program(job, machine)
         if job.scenario.power_cuts is not None:
             return self._run_and_cut(job, machine, job.scenario.power_cuts)
         saved_on = job.scenario.saved_on
@@ -185,6 +194,28 @@ class ScenarioRunner:
                 ),
             )
 
+    def _run_program(self, job: Job, machine: Machine) -> Outcome:
+        """Run a program of the user's: first on what it is compared with, if it is."""
+        files = program_files(job.scenario)
+        reference = None
+        if job.scenario.compared_with:
+            reference = self._run_once(job, machine, files, job.scenario.compared_with)
+            if reference.result.returncode:
+                return reference
+        outcome = self._run_once(job, machine, files, job.storage_type)
+        return replace(outcome, reference=reference)
+
+    def _run_once(self, job: Job, machine: Machine, files: bytes, storage_type: str) -> Outcome:
+        """Run a program in a folder of its own, which has nothing of an earlier run."""
+        with temporary_folder(machine) as folder:
+            put_folder(machine, files, folder)
+            command = program_command(
+                job.scenario.workload, storage_type, machine.python, machine.topology, folder
+            )
+            looks = Looks(machine, folder)
+            outcome = self._run_command(job, machine, command, looks.on_line)
+            return replace(outcome, findings=looks.findings)
+
     def _run_and_cut(self, job: Job, machine: Machine, cuts: PowerCuts) -> Outcome:
         """Run the command until each of the cuts, and then to its end."""
         made: list[PowerCut] = []
@@ -207,7 +238,13 @@ class ScenarioRunner:
             last = workload_command(job.scenario, *place, kept_folder=folder)
             return replace(self._run_command(job, machine, last), power_cuts=tuple(made))
 
-    def _run_command(self, job: Job, machine: Machine, command: Sequence[str]) -> Outcome:
+    def _run_command(
+        self,
+        job: Job,
+        machine: Machine,
+        command: Sequence[str],
+        on_line: OnLine | None = None,
+    ) -> Outcome:
         """Run a workload on a machine that is what it says before and after it.
 
         One that doesn't end is told to say where it is, by SIGABRT, before it is killed: that is
@@ -217,7 +254,10 @@ class ScenarioRunner:
         machine.prove()
         facts = machine.facts()
         result = machine.run(
-            _limited(job.scenario, command), env=_ENVIRONMENT, timeout=_limit_s(job.scenario)
+            _limited(job.scenario, command),
+            env=_ENVIRONMENT,
+            timeout=_limit_s(job.scenario),
+            on_line=on_line,
         )
         machine.prove()
         return _outcome(result, machine, facts)

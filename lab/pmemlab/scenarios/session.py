@@ -10,7 +10,7 @@ from pmemlab.machines import opening
 from pmemlab.machines.choice import Choice, KindOrAuto, MachineChooser
 from pmemlab.machines.protocol import Kind
 from pmemlab.machines.room import at_once
-from pmemlab.scenarios.document import Scenario, ScenarioError
+from pmemlab.scenarios.document import PLACES, Scenario, ScenarioError
 from pmemlab.scenarios.metrics import Metric, ResultsFile, commit_of
 from pmemlab.scenarios.modelled_rates import RateModel
 from pmemlab.scenarios.report import tables
@@ -21,7 +21,7 @@ from pmemlab.scenarios.verdict import (
     judge,
     judge_placement,
     judge_power_cuts,
-    parse_document,
+    parse_outcome,
 )
 
 __all__ = ["ScenarioSession"]
@@ -106,11 +106,11 @@ class ScenarioSession:
         """
         if scenario.power_cuts is not None:
             judge_power_cuts(scenario.power_cuts, outcome.power_cuts, outcome.result)
-        document = parse_document(outcome.result)
+        document = parse_outcome(scenario, storage_type, outcome)
         judge(scenario, storage_type, document, outcome.power_cuts)
         unproved = outcome.facts.get("unproved") or []
         assert isinstance(unproved, list)
-        if not unproved:
+        if not unproved and PLACES not in scenario.not_judged:
             judge_placement(
                 scenario, outcome.topology, outcome.facts, outcome.facts_after, document
             )

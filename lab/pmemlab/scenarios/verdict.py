@@ -12,6 +12,8 @@ from pmemlab.machines.protocol import Result
 from pmemlab.scenarios.command import SSD_KINDS
 from pmemlab.scenarios.document import PMEM, SSD, PowerCuts, RowPlacement, Scenario
 from pmemlab.scenarios.power_cuts import PowerCut
+from pmemlab.scenarios.program import read_program_run
+from pmemlab.scenarios.runner import Outcome
 from pmemlab.topology import Topology
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "judge_placement",
     "judge_power_cuts",
     "parse_document",
+    "parse_outcome",
 ]
 
 _SHOWN_OUTPUT_LINES = 30
@@ -35,17 +38,31 @@ class ExpectationError(AssertionError):
     """The machine was what it says, and what ran on it did not do what it must."""
 
 
+def parse_outcome(scenario: Scenario, storage_type: str, outcome: Outcome) -> dict[str, Any]:
+    """Return what a workload printed, or what a program of the user's did.
+
+    `reference` is None for a program that is compared with nothing. Raises `ExpectationError` where
+    it ended badly, or printed no document.
+    """
+    if not scenario.workload.command:
+        return parse_document(outcome.result)
+    _check_end(outcome.result)
+    reference = outcome.reference
+    return {
+        "workload": "command",
+        "run": read_program_run(
+            outcome.result.stdout, outcome.findings, storage_type, ExpectationError
+        ),
+        "reference": reference
+        and read_program_run(
+            reference.result.stdout, reference.findings, scenario.compared_with, ExpectationError
+        ),
+    }
+
+
 def parse_document(result: Result) -> dict[str, Any]:
     """Return what a workload printed. Raises `ExpectationError` where that is no document."""
-    if result.returncode in _TIMED_OUT and _TIMEOUT_SAYS in result.stderr:
-        raise ExpectationError(
-            "the workload was still running when its time was up; this is where it was:\n"
-            + _tail(result.stderr, _SHOWN_STACK_LINES)
-        )
-    if result.returncode != 0:
-        raise ExpectationError(
-            f"the workload ended with status {result.returncode}:\n{_tail(result.stderr)}"
-        )
+    _check_end(result)
     try:
         document = json.loads(result.stdout)
         if document["workload"] and document["run"] and document["reference"]:
@@ -55,6 +72,19 @@ def parse_document(result: Result) -> dict[str, Any]:
     raise ExpectationError(
         "the workload ended well but printed no document:\n" + _tail(result.stdout + result.stderr)
     )
+
+
+def _check_end(result: Result) -> None:
+    """Raise `ExpectationError` where a workload did not end well."""
+    if result.returncode in _TIMED_OUT and _TIMEOUT_SAYS in result.stderr:
+        raise ExpectationError(
+            "the workload was still running when its time was up; this is where it was:\n"
+            + _tail(result.stderr, _SHOWN_STACK_LINES)
+        )
+    if result.returncode != 0:
+        raise ExpectationError(
+            f"the workload ended with status {result.returncode}:\n{_tail(result.stderr)}"
+        )
 
 
 def judge_power_cuts(wanted: PowerCuts, made: Sequence[PowerCut], result: Result) -> None:
@@ -81,8 +111,8 @@ def judge(
     run, reference = document["run"], document["reference"]
     _raise_if_any(
         *_other_storage_type(run, storage_type),
-        *_other_storage_type(reference, scenario.expect.identical_to),
-        *_differences(reference, run),
+        *(_other_storage_type(reference, scenario.compared_with) if reference else ()),
+        *(_differences(reference, run) if reference else ()),
         *_low_auc(scenario.expect.auc_above, run["auc"]),
         *_rows_at_rest_elsewhere(len(scenario.expect.tiers), run["tables"]),
         *_wrong_cold_rows(run, scenario),
@@ -107,13 +137,14 @@ def judge_placement(
     """
     expect = scenario.expect
     placements = expect.tiers if expect.rows is None else (expect.rows,)
+    reference = document["reference"]
     _raise_if_any(
         *_misplaced_tables(
             [placement.on(topology) for placement in placements],
             [_device_of(placement, facts) for placement in placements],
             document["run"]["tables"],
         ),
-        *_misplaced_yardstick(topology, facts, document["reference"]),
+        *(_misplaced_yardstick(topology, facts, reference) if reference else ()),
         *_missing_traffic(placements, facts, facts_after),
     )
 
@@ -179,8 +210,8 @@ def _rows_at_rest_elsewhere(tiers: int, tables: Sequence[Mapping[str, Any]]) -> 
 
 
 def _wrong_cold_rows(run: Mapping[str, Any], scenario: Scenario) -> Iterator[str]:
-    """Of rows of the last tier that were read when nothing cached them; wdl reads none."""
-    if not scenario.expect.tiers or scenario.workload.name == "wdl":
+    """Of rows of the last tier that were read when nothing cached them: `tables` reads some."""
+    if not scenario.expect.tiers or scenario.workload.name != "tables":
         return
     cold = run["cold"]
     if not cold or not cold["rows"]:

@@ -9,8 +9,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,9 +25,11 @@ from pmemlab.workloads.witness import Claim, Seen, files_in
 __all__ = [
     "TableEvidence",
     "TierEvidence",
+    "ask_witness",
     "checkpoint_sha256",
     "examine_tables",
     "forget_cached_pages",
+    "seen_of",
     "state_sha256",
 ]
 
@@ -74,14 +76,54 @@ class TableEvidence:
     tiers: list[TierEvidence]
 
 
+def ask_witness(claims: Sequence[Claim]) -> list[Seen]:
+    """Have a child of this process look for rows. Raises LabError if the child fails."""
+    question = {"pid": os.getpid(), "claims": [vars(claim) for claim in claims]}
+    command = [sys.executable, "-m", "pmemlab.workloads.witness"]
+    witness = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    # Where a process may look into its children alone, unless these say otherwise.
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(witness.pid), 0, 0, 0)
+    answer, problem = witness.communicate(json.dumps(question))
+    if witness.returncode:
+        last = (problem.strip().splitlines() or [f"status {witness.returncode}"])[-1]
+        raise LabError(f"the process that looks for rows failed: {last}")
+    return seen_of(answer)
+
+
+def seen_of(answer: str) -> list[Seen]:
+    """What the witness saw, from what it printed. Raises LabError for an error of its own."""
+    told = json.loads(answer)
+    if isinstance(told, dict):
+        raise LabError(f"the process that looks for rows failed: {told['error']}")
+    names = {field.name for field in fields(Seen)}
+    return [
+        Seen(
+            **{
+                **{name: value for name, value in each.items() if name in names},
+                "nodes": {int(node): count for node, count in each["nodes"].items()},
+                "found_nodes": {int(node): n for node, n in each["found_nodes"].items()},
+            }
+        )
+        for each in told
+    ]
+
+
 def examine_tables(
     variables: Sequence[es.EmbeddingVariable],
     exports: Iterable[Mapping[str, NDArray[Any]]],
+    ask: Callable[[Sequence[Claim]], list[Seen]] = ask_witness,
 ) -> tuple[str, list[TableEvidence]]:
     """Return the SHA-256 of all that the tables hold, and where it lies.
 
     exports: what each variable exports; one is asked for at a time. REQUIRES: they are open and
-    drained. Raises LabError where the other process fails.
+    drained. ask: has another process look for rows. Raises LabError if that process fails.
     """
     digest = hashlib.sha256()
     random = np.random.default_rng(_SEED)
@@ -94,7 +136,7 @@ def examine_tables(
             variable, stats, export, random.permutation(export["keys"].size), rows_a_table
         )
         examined.append((variable, stats, export["keys"].size, claims))
-    seen = iter(_ask_witness([claim for *_, claims in examined for claim in claims]))
+    seen = iter(ask([claim for *_, claims in examined for claim in claims]))
     tables = [
         TableEvidence(
             variable.name,
@@ -146,35 +188,6 @@ def _parts(export: Mapping[str, NDArray[Any]], row: int) -> tuple[str, ...]:
     """A row's weights, and what its optimizer keeps beside them, in hex."""
     rest = [name for name in export if name not in ("keys", "values", "freqs", "versions")]
     return tuple(export[name][row].tobytes().hex() for name in ("values", *rest))
-
-
-def _ask_witness(claims: Sequence[Claim]) -> list[Seen]:
-    question = {"pid": os.getpid(), "claims": [vars(claim) for claim in claims]}
-    command = [sys.executable, "-m", "pmemlab.workloads.witness"]
-    witness = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    # Where a process may look into its children alone, unless these say otherwise.
-    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(witness.pid), 0, 0, 0)
-    answer, problem = witness.communicate(json.dumps(question))
-    if witness.returncode:
-        last = (problem.strip().splitlines() or [f"status {witness.returncode}"])[-1]
-        raise LabError(f"the process that looks for rows failed: {last}")
-    return [
-        Seen(
-            **{
-                **each,
-                "nodes": {int(node): count for node, count in each["nodes"].items()},
-                "found_nodes": {int(node): n for node, n in each["found_nodes"].items()},
-            }
-        )
-        for each in json.loads(answer)
-    ]
 
 
 def _tier_evidence(tier: Any, claim: Claim, seen: Seen) -> TierEvidence:

@@ -1,9 +1,12 @@
 """Looks for rows where an engine says they are: another process than the engine's.
 
     python -m pmemlab.workloads.witness < QUESTION
+    python -m pmemlab.workloads.witness QUESTION ANSWER
 
-QUESTION and what is printed are JSON: see `Claim` and `Seen`, of which there are lists. What is
-seen comes from the kernel alone: /proc/PID, move_pages(2), stat(2) and the files themselves. The
+QUESTION and what is printed are JSON: see `Claim` and `Seen`, of which there are lists. With names
+of files the answer is written to ANSWER too, and each `Seen` has `sought`, the number of different
+rows that were looked for; or it is {"error": ...}. What is seen comes from the kernel alone:
+/proc/PID, move_pages(2), stat(2) and the files themselves. The
 standard library does, since an emulated machine imports anything else for seconds.
 """
 
@@ -14,11 +17,11 @@ import mmap
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pmemlab.placement import ProcessMemory, device_number
 
@@ -196,11 +199,31 @@ def _devices(files: Iterable[Path]) -> dict[str, int]:
 
 
 def main() -> None:
-    question = json.load(sys.stdin)
+    if len(sys.argv) == 1:
+        json.dump([vars(seen) for _, seen in _answers(json.load(sys.stdin))], sys.stdout)
+        return
+    question, answer = map(Path, sys.argv[1:])
+    told: object
+    try:
+        answers = _answers(json.loads(question.read_text(encoding="utf-8")))
+        told = [{**vars(seen), "sought": len(claim.rows)} for claim, seen in answers]
+    except Exception as error:  # whoever asked waits for an answer, whatever was asked
+        told = {"error": f"{type(error).__name__}: {error}"}
+    text = json.dumps(told)
+    print(text)
+    # It is there whole or not at all.
+    whole = answer.with_suffix(".part")
+    whole.write_text(text, encoding="utf-8")
+    whole.replace(answer)
+
+
+def _answers(question: Mapping[str, Any]) -> list[tuple[Claim, Seen]]:
+    """What is seen of each claim, whose rows are counted once however often they are named."""
     claims = [
-        Claim(**{**claim, "rows": tuple(map(tuple, claim["rows"]))}) for claim in question["claims"]
+        Claim(**{**claim, "rows": tuple(dict.fromkeys(map(tuple, claim["rows"])))})
+        for claim in question["claims"]
     ]
-    json.dump([vars(seen) for seen in look(question["pid"], claims)], sys.stdout)
+    return [*zip(claims, look(question["pid"], claims), strict=True)]
 
 
 if __name__ == "__main__":

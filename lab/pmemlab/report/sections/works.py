@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pmemlab.report.documents import Results
 from pmemlab.report.page import Section, Table
 from pmemlab.report.sections.quantities import count_text
-from pmemlab.scenarios.rows import modelled_beside, rate_cells
+from pmemlab.scenarios.rows import ResultRow, modelled_beside, rate_cells
 
 __all__ = ["works"]
 
@@ -14,7 +16,11 @@ _TITLE = "What works on emulated media"
 
 def works(results: Results) -> Section:
     """A table of the runs whose rates say nothing, without them."""
-    rows = [row for row in results.rows if not row.has_rates]
+    without_rates = [row for row in results.rows if not row.has_rates]
+    rows = [row for row in without_rates if not row.not_judged]
+    ran = _ran([row for row in without_rates if row.not_judged])
+    if not rows and ran:
+        return Section("works", _TITLE, ran)
     if not rows:
         lacking = "No run here was on emulated media; `make scenarios` makes some."
         return Section("works", _TITLE, lacking=lacking)
@@ -47,4 +53,26 @@ def works(results: Results) -> Section:
         ],
         numeric=(4, 5, 6, 7, 8),
     )
-    return Section("works", _TITLE, [text, table])
+    return Section("works", _TITLE, [text, table, *ran])
+
+
+def _ran(rows: Sequence[ResultRow]) -> list[str | Table]:
+    """Of programs that the lab was not asked to judge."""
+    if not rows:
+        return []
+    text = "These programs ended well and printed their rates. Whether they work was not judged."
+    table = Table(
+        f"{count_text(len(rows), 'run')} of programs that were not judged",
+        ("scenario", "storage type", "machine", "not judged", "commit"),
+        [
+            (
+                row.scenario,
+                row.storage_type,
+                row.machine_label,
+                " and ".join(row.not_judged),
+                row.commit,
+            )
+            for row in rows
+        ],
+    )
+    return [text, table]

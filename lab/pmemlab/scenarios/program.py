@@ -1,0 +1,297 @@
+"""A program of the user's own as a scenario's workload: its command, its files, what it prints.
+
+`scenarios/README.md` documents all three for those who write such programs.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from string import Formatter
+from typing import Annotated, Any, Final
+
+from embstore.options import TIER_KINDS, StorageType
+from pmemlab.machines.protocol import Machine
+from pmemlab.scenarios.document import Scenario, Workload
+from pmemlab.schema import Document, FieldError, File, Many, MaybeEmpty, Must, Positive, Text
+from pmemlab.topology import Topology
+from pmemlab.workloads.looking import ANSWER, LOOK, QUESTION
+
+__all__ = [
+    "Looks",
+    "check_program",
+    "program_command",
+    "program_files",
+    "read_program_run",
+]
+
+_PYTHON: Final = ("python", "python3")
+_STORAGE_TYPE: Final = "storage_type"
+_LOOK_LIMIT_S: Final = 300.0
+# In the folder that the files are copied to; the program finds it by its environment.
+_LOOK_FOLDER: Final = ".pmemlab"
+
+
+def check_program(workload: Workload, topology: Topology, folder: Path, compared: bool) -> None:
+    """Raises `FieldError` for a command or files that can't be had, by fields of the workload.
+
+    folder: the scenario's. compared: whether the command is run on another storage type, too.
+    """
+    if workload.arguments or workload.rated:
+        raise FieldError("is for name: tables and wdl; a command has them in itself", "arguments")
+    there_are = _places(topology, "")
+    used = set()
+    for index, word in enumerate(workload.command):
+        try:
+            parts = [*Formatter().parse(word)]
+        except ValueError as error:
+            raise FieldError(f"{word!r} can't be used: {error}", f"command[{index}]") from None
+        for _, name, how, conversion in parts:
+            if name is None:
+                continue
+            if name not in there_are or how or conversion:
+                raise FieldError(
+                    f"{word!r}: {{{name}}} is no place; there are {', '.join(there_are)}. "
+                    "For a brace, write two",
+                    f"command[{index}]",
+                )
+            if there_are[name] is None:
+                raise FieldError(
+                    f"{word!r}: topology {topology.name} has no {name}", f"command[{index}]"
+                )
+            used.add(name)
+    if compared and _STORAGE_TYPE not in used:
+        raise FieldError(
+            f"has no {{{_STORAGE_TYPE}}}: it can't be run again on the storage type that "
+            "expect.identical_to names",
+            "command",
+        )
+    for index, name in enumerate(workload.files):
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not (folder / name).exists():
+            raise FieldError(
+                f"{name!r} must be a file or folder beside the scenario, in {folder}",
+                f"files[{index}]",
+            )
+
+
+def program_command(
+    workload: Workload, storage_type: str, python: str, topology: Topology, folder: str
+) -> list[str]:
+    """Returns the command as it runs in the machine, in the folder that its files were copied to.
+
+    python, topology: the machine's.
+    """
+    places = _places(topology, storage_type)
+    program, *words = (word.format(**places) for word in workload.command)
+    environment = f"PMEMLAB_LOOK={folder}/{_LOOK_FOLDER}"
+    command = [python if program in _PYTHON else program, *words]
+    return ["env", f"--chdir={folder}", environment, *command]
+
+
+def program_files(scenario: Scenario) -> bytes:
+    """Returns what `put_folder` copies into the machine: the program's files, by their paths below
+    the scenario's folder.
+    """
+    folder = scenario.path.parent
+    content = io.BytesIO()
+    with tarfile.open(mode="w:gz", fileobj=content) as archive:
+        look = tarfile.TarInfo(_LOOK_FOLDER)
+        look.type, look.mode = tarfile.DIRTYPE, 0o755
+        archive.addfile(look)
+        for name in dict.fromkeys(
+            (*_named_files(scenario.workload, folder), *scenario.workload.files)
+        ):
+            archive.add(folder / name, name, filter=_copied)
+    return content.getvalue()
+
+
+def _named_files(workload: Workload, folder: Path) -> Iterator[str]:
+    """The words of the command that are relative names of files beside the scenario."""
+    for word in workload.command:
+        path = PurePosixPath(word)
+        if not path.is_absolute() and ".." not in path.parts and (folder / word).is_file():
+            yield word
+
+
+def _copied(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    if PurePosixPath(member.name).name == "__pycache__":
+        return None
+    member.uid = member.gid = 0
+    member.uname = member.gname = "root"
+    return member
+
+
+def _places(topology: Topology, storage_type: str) -> dict[str, str | None]:
+    """What words in braces stand for; None for a place that the topology has not."""
+    pmem, ssd = topology.pmem, topology.ssd
+    return {
+        _STORAGE_TYPE: storage_type,
+        "pmem": pmem.path,
+        "pmem_size": str(pmem.size_bytes) if pmem.size_bytes else None,
+        "nodes": ",".join(map(str, pmem.nodes)) or None,
+        "ssd": ssd.path if ssd else None,
+    }
+
+
+class Looks:
+    """Looks for a program's rows when the program says that it can be done.
+
+    The process that looks is the lab's, and so is the place that its findings go to. The program
+    says only what to look for, and where.
+    """
+
+    def __init__(self, machine: Machine, folder: str) -> None:
+        """folder: that the program's files were copied to."""
+        self._machine = machine
+        self._folder = f"{folder}/{_LOOK_FOLDER}"
+        self.findings: str | None = None
+        """JSON, a list with an entry a claim; None if the program never asked."""
+
+    def on_line(self, line: str) -> None:
+        if line.strip() != LOOK:
+            return
+        files = [f"{self._folder}/{name}" for name in (QUESTION, ANSWER)]
+        command = [self._machine.python, "-m", "pmemlab.workloads.witness", *files]
+        self.findings = self._machine.run(command, timeout=_LOOK_LIMIT_S).stdout
+
+
+_Whole = Annotated[int, Must("a whole number of at least 0", lambda value: value >= 0)]
+
+
+@dataclass(frozen=True)
+class _Level(Document, open=True):
+    rows: _Whole
+    bytes: _Whole
+    capacity_rows: _Whole | None = None
+    is_pmem: Annotated[bool, Must("true, false or null")] | None = None
+
+
+@dataclass(frozen=True)
+class _Stats(Document, open=True):
+    hits: _Whole = 0
+    misses: _Whole = 0
+    promotions: _Whole = 0
+    demotions: _Whole = 0
+    tiers: Many[_Level] = ()
+
+
+@dataclass(frozen=True)
+class _Table(Document, open=True):
+    name: Text
+    exported_rows: _Whole
+    tiers: Many[_Level]
+    stats: _Stats = field(default_factory=_Stats)
+
+
+@dataclass(frozen=True)
+class _ProgramRun(Document, open=True):
+    """What a program prints on its last line. `scenarios/README.md` says what the fields mean."""
+
+    samples: Annotated[int, Must("a whole number above 0", lambda value: value > 0)]
+    seconds: Positive
+    losses: Annotated[tuple[Any, ...], Must("a list of losses, one a step")] = ()
+    lookups_per_s: Positive | None = None
+    auc: Annotated[float, Must("a number")] | None = None
+    state_sha256: MaybeEmpty = ""
+    tables: Many[_Table] = ()
+
+
+def read_program_run(
+    stdout: str, findings: str | None, storage_type: str, error: Callable[[str], Exception]
+) -> dict[str, Any]:
+    """Returns a run, as the lab's own workloads print one, from what a program printed.
+
+    findings: of `Looks`. Where rows lie comes from these alone; what a tier is called, from the
+    storage type. Raises what `error` makes of a message.
+    """
+    lines = stdout.strip().splitlines()
+    try:
+        content = json.loads(lines[-1])
+    except (IndexError, ValueError):
+        last = lines[-1] if lines else "(it printed nothing)"
+        raise error(f"the program's last line is no JSON document: {last}") from None
+    printed = File(Path("the program's last line"), content, error, {}).read(_ProgramRun)
+    run: dict[str, Any] = {
+        "storage_type": storage_type,
+        "losses": list(printed.losses),
+        "loss": _number(printed.losses[-1], error) if printed.losses else None,
+        "auc": printed.auc,
+        "samples_per_s": printed.samples / printed.seconds,
+        "state_sha256": printed.state_sha256,
+        "tables": [],
+        "cold": None,
+    }
+    if printed.lookups_per_s is not None:
+        run["lookups_per_s"] = printed.lookups_per_s
+    found = _found(findings, sum(len(table.tiers) for table in printed.tables), error)
+    kinds = TIER_KINDS[StorageType[storage_type]]
+    for table in printed.tables:
+        if len(table.tiers) != len(kinds):
+            raise error(
+                f"table {table.name} has {len(table.tiers)} tiers; {storage_type} has {len(kinds)}"
+            )
+        levels = table.stats.tiers or table.tiers
+        if len(levels) != len(kinds):
+            raise error(f"table {table.name}: stats are of {len(levels)} tiers, not {len(kinds)}")
+        run["tables"].append(
+            {
+                "name": table.name,
+                "exported_rows": table.exported_rows,
+                "stats": {
+                    **{name: getattr(table.stats, name) for name in ("hits", "misses")},
+                    **{name: getattr(table.stats, name) for name in ("promotions", "demotions")},
+                    "tiers": [
+                        {"name": kind.value, **_counts(level), "capacity_rows": level.capacity_rows}
+                        for kind, level in zip(kinds, levels, strict=True)
+                    ],
+                },
+                "tiers": [
+                    {"name": kind.value, **_counts(tier), "is_pmem": tier.is_pmem, **next(found)}
+                    for kind, tier in zip(kinds, table.tiers, strict=True)
+                ],
+            }
+        )
+    return run
+
+
+def _counts(level: _Level) -> dict[str, int]:
+    return {"rows": level.rows, "bytes": level.bytes}
+
+
+def _number(loss: object, error: Callable[[str], Exception]) -> float:
+    """Of a loss as a number, or as `float.hex` writes it."""
+    try:
+        return float.fromhex(loss) if isinstance(loss, str) else float(loss)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise error(f"the program's last line: losses: {loss!r} is no number") from None
+
+
+def _found(
+    findings: str | None, wanted: int, error: Callable[[str], Exception]
+) -> Iterator[Mapping[str, Any]]:
+    """What was found of each tier. Nothing was, where the program never asked."""
+    if findings is None:
+        nothing: dict[str, Any] = {
+            "nodes": {},
+            "file": None,
+            "devices": {},
+            "sought": 0,
+            "found": 0,
+        }
+        return iter([nothing] * wanted)
+    try:
+        seen: Any = json.loads(findings)
+    except ValueError:
+        seen = []
+    if isinstance(seen, dict):
+        raise error(f"rows could not be looked for: {seen['error']}")
+    if len(seen) != wanted:
+        raise error(
+            f"rows were looked for in {len(seen)} tiers; the program's tables have {wanted}"
+        )
+    return iter(seen)
