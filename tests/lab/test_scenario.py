@@ -49,7 +49,9 @@ def test_a_short_file_says_it_all(tmp_path: Path) -> None:
     assert scenario.topology.name == "lab-fsdax"
     assert scenario.storage_types == ("PMEM_LIBPMEM",)
     placement = RowPlacement(nodes=None, file_under="pmem", is_pmem=True)
-    assert scenario.expect == Expectations(placement, identical_to="DRAM", auc_above=None)
+    assert scenario.expect == Expectations(placement, auc_above=None)
+    assert scenario.compared_with == "DRAM"
+    assert scenario.not_judged == ()
     assert scenario.timeout_s == 600
 
 
@@ -220,7 +222,7 @@ def test_rows_may_have_to_lie_on_the_nodes_of_persistent_memory(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("summary: rows", "sumary: rows", "sumary: is no field here; there are summary"),
+        ("summary: rows", "sumary: rows", "sumary: is no field here; there are like, summary"),
         ("summary: rows in a file on the DAX mount", "summary: 3", "summary: must be text"),
         ("lab-fsdax.yaml", "nowhere", "topology: .*there is no 'nowhere'"),
         ("lab-fsdax.yaml", "absent.yaml", "topology: .*absent.yaml: can't be read"),
@@ -280,34 +282,44 @@ def option(argv: list[str], name: str) -> str:
     return argv[argv.index(name) + 1]
 
 
-def test_a_workload_may_be_said_once_for_many_scenarios(tmp_path: Path) -> None:
-    (tmp_path / "workloads").mkdir()
-    (tmp_path / "workloads" / "small.yaml").write_text("name: wdl\narguments: {steps: 3}\n")
-    scenario = load(tmp_path, SCENARIO + "workload: small\n")
+def test_a_scenario_may_be_like_another_one_and_say_only_what_differs(tmp_path: Path) -> None:
+    small = "workload: {arguments: {steps: 3}}\ntimeout_s: 60\n"
+    (tmp_path / "small.yaml").write_text(SCENARIO + small)
+    scenario = load(tmp_path, "summary: rows elsewhere\nlike: small\ntimeout_s: 30\n")
     assert scenario.workload == Workload("wdl", {"steps": 3})
-    with pytest.raises(ScenarioError, match=r"workload: there is no .*tiny\.yaml; there are small"):
-        load(tmp_path, SCENARIO + "workload: tiny\n")
-    (tmp_path / "workloads" / "small.yaml").write_text("name: wdl\narguments: {stepz: 3}\n")
-    with pytest.raises(ScenarioError, match=r"small\.yaml:2: arguments: wdl does not take"):
-        load(tmp_path, SCENARIO + "workload: small\n")
+    assert (scenario.summary, scenario.timeout_s) == ("rows elsewhere", 30)
+    assert scenario.topology.name == "lab-fsdax"
+    assert scenario.expect.rows == RowPlacement(file_under="pmem", is_pmem=True)
 
 
-def test_a_workload_s_file_may_have_either_of_yaml_s_suffixes(tmp_path: Path) -> None:
-    (tmp_path / "workloads").mkdir()
-    (tmp_path / "workloads" / "small.yml").write_text("arguments: {steps: 3}\n")
-    scenario = load(tmp_path, SCENARIO + "workload: small\n")
-    assert scenario.workload == Workload("wdl", {"steps": 3})
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("summary: s\nlike: tiny\n", "fsdax.yaml:2: like: there is no other scenario 'tiny'"),
+        ("summary: s\nlike: fsdax\n", "fsdax.yaml:2: like: there is no other scenario 'fsdax'"),
+        ("summary: s\nlike: [small]\n", "fsdax.yaml:2: like: there is no other scenario"),
+        ("summary: s\nlike: third\n", "like: third is like another one itself; name that one"),
+        ("like: small\n", "summary: is missing"),
+        ("summary: s\nlike: wrong\n", "fsdax.yaml:2: stepz: is no field here"),
+    ],
+)
+def test_a_scenario_that_can_t_be_like_another_one_is_refused(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    (tmp_path / "small.yaml").write_text(SCENARIO)
+    (tmp_path / "third.yaml").write_text("summary: s\nlike: small\n")
+    (tmp_path / "wrong.yaml").write_text(SCENARIO + "stepz: 3\n")
+    with pytest.raises(ScenarioError) as caught:
+        load(tmp_path, text)
+    assert problem in str(caught.value)
 
 
-@pytest.mark.parametrize("where", ["scenario", "workload", "workload's file"])
+@pytest.mark.parametrize("where", ["scenario", "workload"])
 def test_only_a_machine_has_an_environment(tmp_path: Path, where: str) -> None:
     environment = "environment: {PMEM_IS_PMEM_FORCE: '1'}"
-    (tmp_path / "workloads").mkdir()
-    (tmp_path / "workloads" / "forced.yaml").write_text(f"name: wdl\n{environment}\n")
     said = {
         "scenario": f"{environment}\n",
         "workload": f"workload: {{{environment}}}\n",
-        "workload's file": "workload: forced\n",
     }[where]
     with pytest.raises(ScenarioError, match="environment: is no field here"):
         load(tmp_path, SCENARIO + said)

@@ -144,7 +144,7 @@ class Workload(Document):
     name: Text = "wdl"
     arguments: _Options = field(default_factory=dict)
     rated: Rated | None = None
-    command: Texts = ()
+    command: Annotated[tuple[str, ...], Must("a list of texts, the program first", len)] = ()
     files: Texts = ()
 
     def argv(self) -> list[str]:

@@ -39,7 +39,7 @@ def load_scenario(path: Path) -> Scenario:
     file = _with_what_it_is_like(File.of_yaml(path, ScenarioError))
     scenario = file.read(Scenario, {"name": path.stem, "memory_here": None})
     try:
-        _check(scenario)
+        _check(scenario, file)
     except FieldError as error:
         raise file.error(error.field, str(error)) from None
     return scenario
@@ -52,7 +52,7 @@ def _with_what_it_is_like(file: File) -> File:
         return file
     folder = file.path.parent
     there = {path.stem: path for path in sorted(folder.glob("*")) if path.suffix in YAML_SUFFIXES}
-    if name not in there or there[name] == file.path:
+    if not isinstance(name, str) or there.get(name, file.path) == file.path:
         raise file.error("like", f"there is no other scenario {name!r} in {folder}")
     base = File.of_yaml(there[name], ScenarioError).content
     if not isinstance(base, dict) or "like" in base:
@@ -60,7 +60,7 @@ def _with_what_it_is_like(file: File) -> File:
     return file.filled_from({key: value for key, value in base.items() if key != "summary"})
 
 
-def _check(scenario: Scenario) -> None:
+def _check(scenario: Scenario, file: File) -> None:
     topology, workload, types = scenario.topology, scenario.workload, scenario.storage_types
     for storage_type in types:
         _check_storage_type("storage_types", storage_type)
@@ -70,6 +70,8 @@ def _check(scenario: Scenario) -> None:
     _check_expectations(scenario, topology, types)
     try:
         if workload.command:
+            if "name" in file.content["workload"]:
+                raise FieldError("is for the lab's own workloads, not for a command", "name")
             compared = bool(scenario.expect.identical_to)
             check_program(workload, topology, scenario.path.parent, compared)
         else:

@@ -15,13 +15,12 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import embstore as es
 from pmemlab.errors import LabError
-from pmemlab.workloads.evidence import ask_witness, examine_tables, seen_of
+from pmemlab.workloads.evidence import TableEvidence, ask_witness, examine_tables, seen_of
 from pmemlab.workloads.looking import ANSWER, FOLDER_VARIABLE, LOOK, QUESTION
 from pmemlab.workloads.witness import Claim, Seen
 
@@ -64,10 +63,25 @@ def print_run(
         "lookups_per_s": lookups_per_s,
         "auc": auc,
         "state_sha256": state,
-        "tables": [asdict(table) for table in tables],
+        "tables": [_table(table) for table in tables],
     }
     sys.stdout.flush()
     print(json.dumps(document), flush=True)
+
+
+def _table(table: TableEvidence) -> dict[str, Any]:
+    stats = table.stats
+    counts = {name: stats[name] for name in ("hits", "misses", "promotions", "demotions")}
+    levels = [
+        {name: tier[name] for name in ("name", "rows", "bytes", "capacity_rows")}
+        for tier in stats["tiers"]
+    ]
+    return {
+        "name": table.name,
+        "exported_rows": table.exported_rows,
+        "stats": {**counts, "tiers": levels},
+        "tiers": [vars(tier) for tier in table.tiers],
+    }
 
 
 def _ask_lab(claims: Sequence[Claim], folder: Path) -> list[Seen]:

@@ -1,0 +1,269 @@
+"""Programs of the user's own as workloads: what runs, what is judged, and what only ran."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pmemlab.scenarios.document import PLACES, RESULTS, Scenario, ScenarioError
+from pmemlab.scenarios.reading import load_scenario
+from pmemlab.scenarios.session import ScenarioSession
+from pmemlab.scenarios.verdict import ExpectationError
+
+EXAMPLE = Path(__file__).parents[2] / "examples/own-training"
+
+# This computer has all that it demands, so a process can prove where rows lie.
+TOPOLOGY = """
+name: here
+summary: this computer as it is, with plain memory in the place of persistent memory
+proof: {libpmem.is_pmem: 0}
+pmem: {path: /dev/shm, size: 64M}
+"""
+
+SCENARIO = """
+summary: a program of one's own
+topology: here.yaml
+storage_types: [PMEM_LIBPMEM]
+workload: {command: %(command)s}
+expect: %(expect)s
+"""
+
+ON_PMEM = "{rows: {file_under: pmem, is_pmem: false}}"
+COMPARED = "{identical_to: DRAM, rows: {file_under: pmem, is_pmem: false}}"
+TRAIN = (
+    '[python, train.py, --storage-type, "{storage_type}", --pmem, "{pmem}", '
+    '--pmem-size, "{pmem_size}"]'
+)
+
+# A program that keeps all rows to itself, shows a decoy, and says whatever it is told to say.
+LIAR = """
+import json, os, pathlib, sys, time
+
+lie = json.loads(pathlib.Path("lie.json").read_text())
+if "claim" in lie:
+    memory = (lie["decoy"].encode() + bytes(4096)) * 16
+    decoy = pathlib.Path(sys.argv[1], "decoy")
+    decoy.mkdir()
+    (decoy / "file").write_bytes(memory[:4096])
+    folder = pathlib.Path(os.environ["PMEMLAB_LOOK"])
+    claim = {**lie["claim"], "folder": str(decoy)}
+    (folder / "question.json").write_text(json.dumps({"pid": os.getpid(), "claims": [claim]}))
+    print("pmemlab: look for rows", file=sys.stderr, flush=True)
+    while not (folder / "answer.json").exists():
+        time.sleep(0.01)
+print(json.dumps(lie["document"]))
+"""
+
+ROW = bytes(range(64))
+
+
+def table(**tier: Any) -> dict[str, Any]:
+    good = {
+        **{"name": "PMEM_LIBPMEM", "rows": 1, "bytes": 64, "is_pmem": False},
+        **{"file": "/dev/shm/table", "nodes": {"0": 1}, "devices": {"0:22": 4096}},
+        **{"sought": 64, "found": 64},
+    }
+    return {"name": "table", "exported_rows": 1, "tiers": [{**good, **tier}]}
+
+
+def document(**changed: Any) -> dict[str, Any]:
+    return {"samples": 100, "seconds": 0.5, "tables": [table()], **changed}
+
+
+def scenario(
+    folder: Path, command: str, expect: str = ON_PMEM, name: str = "own", more: str = ""
+) -> Scenario:
+    (folder / "here.yaml").write_text(TOPOLOGY)
+    path = folder / f"{name}.yaml"
+    path.write_text(SCENARIO % {"command": command, "expect": expect} + more)
+    return load_scenario(path)
+
+
+def run(folder: Path, wanted: Scenario) -> ScenarioSession:
+    """Run and judge a scenario on this computer; the session has its metrics."""
+    storage_type = wanted.storage_types[0]
+    session = ScenarioSession([(wanted, storage_type)], machine="process", root=folder)
+    try:
+        outcome = session.wait_for(wanted, storage_type, lambda _: None)
+        assert session.judge(wanted, storage_type, outcome) == []
+    finally:
+        session.close()
+    return session
+
+
+def tell(folder: Path, lie: dict[str, Any], expect: str = ON_PMEM) -> ScenarioSession:
+    (folder / "liar.py").write_text(LIAR)
+    (folder / "lie.json").write_text(json.dumps(lie))
+    more = "\n".join(
+        ("workload:", "  command: [python, liar.py, '{pmem}']", "  files: [lie.json]", "")
+    )
+    text = "[python, liar.py]"
+    path = folder / "own.yaml"
+    scenario(folder, text, expect)
+    path.write_text(path.read_text().replace(f"workload: {{command: {text}}}\n", more))
+    return run(folder, load_scenario(path))
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Path:
+    shutil.copy(EXAMPLE / "train.py", tmp_path)
+    return tmp_path
+
+
+def test_the_example_works(example: Path) -> None:
+    session = run(example, scenario(example, TRAIN, COMPARED))
+    found = {metric.name: metric for metric in session.metrics}
+    assert found["samples_per_s"].not_judged == ()
+    rate = found["samples_per_s"].value
+    assert rate is not None
+    assert rate > 0
+    assert "works" in session.tables(100)
+
+
+def test_the_example_s_own_scenario_can_be_read() -> None:
+    wanted = load_scenario(EXAMPLE / "fsdax.yaml")
+    assert (wanted.not_judged, wanted.compared_with) == ((), "DRAM")
+
+
+def test_the_example_with_rows_in_dram_does_not_pass_as_pmem(example: Path) -> None:
+    command = TRAIN.replace("{storage_type}", "DRAM")
+    with pytest.raises(ExpectationError, match="is mapped from no file; it must be a file under"):
+        run(example, scenario(example, command))
+
+
+def test_a_program_that_trains_otherwise_on_another_storage_type_fails(example: Path) -> None:
+    train = example / "train.py"
+    text = train.read_text()
+    assert "learning_rate=0.5" in text
+    train.write_text(text.replace("learning_rate=0.5", "learning_rate=0.5 if is_dram else 0.4"))
+    with pytest.raises(ExpectationError, match=r"(?s)step 2: the loss is .*rows after training"):
+        run(example, scenario(example, TRAIN, COMPARED))
+
+
+def test_a_program_that_only_says_that_its_rows_were_found_fails(tmp_path: Path) -> None:
+    """Its document has all that the lab would find. But the lab was never asked to look."""
+    with pytest.raises(ExpectationError, match="none of its rows could be looked for"):
+        tell(tmp_path, {"document": document()})
+
+
+def test_a_program_that_shows_a_decoy_fails(tmp_path: Path) -> None:
+    claim = {"rows": [[ROW.hex()]], "address": 0, "length": 0}
+    lie = {"decoy": "no row at all", "claim": claim, "document": document()}
+    with pytest.raises(ExpectationError, match=r"another process found 0 of 1 rows in .*decoy"):
+        tell(tmp_path, lie)
+
+
+def test_a_decoy_that_has_the_rows_asked_for_is_too_small_for_all(tmp_path: Path) -> None:
+    row = b"a row of its table".ljust(64, b".")
+    claim = {"rows": [[row.hex()]] * 64, "address": 0, "length": 0}
+    many = document(tables=[{**table(rows=10_000, bytes=640_000), "exported_rows": 10_000}])
+    lie = {"decoy": row.decode(), "claim": claim, "document": many}
+    with pytest.raises(ExpectationError, match="holds 4096 bytes, too few for rows of 640000"):
+        tell(tmp_path, lie)
+
+
+def test_a_tier_that_calls_itself_a_disk_is_not_judged_as_one(tmp_path: Path) -> None:
+    """Of a disk's rows some may lie in a buffer; of persistent memory's none."""
+    row = b"a row of its table".ljust(64, b".")
+    claim = {"rows": [[row.hex()], [ROW.hex()]], "address": 0, "length": 0}
+    lie = {"decoy": row.decode(), "claim": claim}
+    with pytest.raises(ExpectationError, match="another process found 1 of 2 rows"):
+        tell(tmp_path, {**lie, "document": document(tables=[table(name="SSDHASH")])})
+
+
+def test_memory_of_no_process_fails_the_program_and_not_the_lab(tmp_path: Path) -> None:
+    claim = {"rows": [[ROW.hex()]], "address": "everywhere", "length": 4096}
+    lie = {"decoy": "", "claim": claim, "document": document()}
+    with pytest.raises(ExpectationError, match="rows could not be looked for: TypeError"):
+        tell(tmp_path, lie)
+
+
+def test_a_program_that_is_asked_for_nothing_ran_and_is_not_said_to_work(tmp_path: Path) -> None:
+    session = tell(tmp_path, {"document": {"samples": 100, "seconds": 0.5}}, expect="{}")
+    (rate,) = (metric for metric in session.metrics if metric.name == "samples_per_s")
+    assert (rate.value, rate.kind) == (200, "functional-only")
+    assert rate.not_judged == (PLACES, RESULTS)
+    told = session.tables(100)
+    assert "ran; whether they work is not judged" in told
+    assert "where rows lie and what was learnt" in told
+    assert "works" not in told
+
+
+@pytest.mark.parametrize(
+    ("printed", "problem"),
+    [
+        ([], "the program's last line: the file: must be a mapping of fields, not []"),
+        ({"seconds": 1}, "the program's last line: samples: is missing"),
+        (document(seconds=0), "seconds: must be a number above 0, not 0"),
+        (document(losses=["x"]), "losses: 'x' is no number"),
+        (document(tables=[{"name": "t"}]), "tables[0].exported_rows: is missing"),
+        (document(tables=[table(rows=-1)]), "tables[0].tiers[0].rows: must be a whole number"),
+        (document(tables=[{**table(), "tiers": []}]), "table table has 0 tiers; PMEM_LIBPMEM has"),
+    ],
+)
+def test_what_is_wrong_with_a_document_is_told_by_field(
+    tmp_path: Path, printed: object, problem: str
+) -> None:
+    with pytest.raises(ExpectationError) as caught:
+        tell(tmp_path, {"document": printed}, expect="{}")
+    assert problem in str(caught.value)
+
+
+def test_a_program_that_prints_no_document_fails(tmp_path: Path) -> None:
+    wanted = scenario(tmp_path, "[echo, done]", "{}")
+    with pytest.raises(ExpectationError, match="last line is no JSON document: done"):
+        run(tmp_path, wanted)
+
+
+def test_a_program_that_fails_shows_what_it_wrote(tmp_path: Path) -> None:
+    wanted = scenario(tmp_path, '[sh, -c, "echo lost >&2; exit 3"]', "{}")
+    with pytest.raises(ExpectationError, match=r"(?s)ended with status 3:.*lost"):
+        run(tmp_path, wanted)
+
+
+def test_a_program_s_files_reach_the_machine_and_no_others(tmp_path: Path) -> None:
+    (tmp_path / "src" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "src" / "__pycache__" / "x.pyc").touch()
+    (tmp_path / "src" / "model.py").write_text("DIM = 8\n")
+    (tmp_path / "secret").touch()
+    (tmp_path / "list.sh").write_text("find . -type f | sort | tr '\\n' ' '\n")
+    text = "[sh, list.sh]"
+    scenario(tmp_path, text, "{}")
+    path = tmp_path / "own.yaml"
+    more = f"workload: {{command: {text}, files: [src]}}"
+    path.write_text(path.read_text().replace(f"workload: {{command: {text}}}", more))
+    with pytest.raises(ExpectationError, match=r"document: \./list\.sh \./src/model\.py $"):
+        run(tmp_path, load_scenario(path))
+
+
+@pytest.mark.parametrize(
+    ("command", "expect", "more", "problem"),
+    [
+        ('[x, "{pmen}"]', "{}", "", "workload.command[1]: '{pmen}': {pmen} is no place; there are"),
+        ('[x, "{pmem!r:>99999999}"]', "{}", "", "workload.command[1]: "),
+        ('[x, "{pmem"]', "{}", "", "workload.command[1]: '{pmem' can't be used"),
+        ('[x, "{ssd}"]', "{}", "", "workload.command[1]: '{ssd}': topology here has no ssd"),
+        ("[x]", COMPARED, "", "workload.command: has no {storage_type}: it can't be run again"),
+        ("[x], files: [../y]", "{}", "", "workload.files[0]: '../y' must be a file or folder"),
+        ("[x], files: [y]", "{}", "", "workload.files[0]: 'y' must be a file or folder"),
+        ("[x], arguments: {steps: 3}", "{}", "", "workload.arguments: is for name: tables and wdl"),
+        ("[x], name: wdl", "{}", "", "workload.name: is for the lab's own workloads"),
+        ("[x]", "{}", "storage: {size: 1M}\n", "storage: is for the lab's own workloads"),
+        ("[]", ON_PMEM, "", "workload.command: must be a list of texts, the program first"),
+    ],
+)
+def test_a_command_that_can_t_be_run_is_refused_before_any_machine_starts(
+    tmp_path: Path, command: str, expect: str, more: str, problem: str
+) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        scenario(tmp_path, command, expect, more=more)
+    assert problem in str(caught.value)
+
+
+def test_a_brace_may_be_written(tmp_path: Path) -> None:
+    wanted = scenario(tmp_path, '[echo, \'{{"samples": 8, "seconds": 2}}\']', "{}")
+    assert run(tmp_path, wanted).metrics[0].value == 4
