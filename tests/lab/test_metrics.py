@@ -29,7 +29,7 @@ METRIC = Metric(
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    other = replace(METRIC, name="auc", value=None)
+    other = replace(METRIC, name="auc", value=None, not_judged=("where rows lie",))
     with ResultsFile(tmp_path / "results") as results:
         results.append([METRIC])
         results.append([other])

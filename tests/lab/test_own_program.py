@@ -236,7 +236,7 @@ def test_a_program_s_files_reach_the_machine_and_no_others(tmp_path: Path) -> No
     path = tmp_path / "own.yaml"
     more = f"workload: {{command: {text}, files: [src]}}"
     path.write_text(path.read_text().replace(f"workload: {{command: {text}}}", more))
-    with pytest.raises(ExpectationError, match=r"document: \./list\.sh \./src/model\.py $"):
+    with pytest.raises(ExpectationError, match=r"document: \./list\.sh \./src/model\.py$"):
         run(tmp_path, load_scenario(path))
 
 

@@ -107,6 +107,21 @@ def test_measured_paced_and_predicted_rates_are_told_apart(tmp_path: Path) -> No
     assert len(set(hatched)) == 2
 
 
+def test_a_program_that_was_not_judged_is_not_among_those_that_work(tmp_path: Path) -> None:
+    ran = [replace(metric, not_judged=("where rows lie",)) for metric in emulated("mine")]
+    page = page_of_metrics(tmp_path, emulated("fsdax"), ran)
+    text = words(section(page, "works"))
+    works, _, not_judged = text.partition("programs that were not judged")
+    assert "1 run on emulated media" in works
+    assert "fsdax DRAM_PMEM" in works
+    assert "mine" not in works
+    assert "mine DRAM_PMEM guest (tcg) where rows lie" in not_judged
+    (alone := tmp_path / "alone").mkdir()
+    page = words(section(page_of_metrics(alone, ran), "works"))
+    assert "mine DRAM_PMEM" in page
+    assert "trained to the rows and losses of DRAM" not in page
+
+
 def test_a_rate_that_only_says_that_something_works_is_nowhere(tmp_path: Path) -> None:
     page = page_of_metrics(tmp_path, emulated("fsdax", rate=231.75), *throughput())
     text = words(page)

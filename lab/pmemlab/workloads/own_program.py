@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,8 +54,7 @@ def print_run(
         variable.drain()
     folder = os.environ.get(FOLDER_VARIABLE)
     ask = (lambda claims: _ask_lab(claims, Path(folder))) if folder else ask_witness
-    exports: list[Mapping[str, Any]] = [variable.export() for variable in variables]
-    state, tables = examine_tables(variables, exports, ask)
+    state, tables = examine_tables(variables, (each.export() for each in variables), ask)
     document = {
         "samples": samples,
         "seconds": seconds,
