@@ -108,8 +108,9 @@ def test_measured_paced_and_predicted_rates_are_told_apart(tmp_path: Path) -> No
 
 
 def test_a_program_that_was_not_judged_is_not_among_those_that_work(tmp_path: Path) -> None:
-    ran = [replace(metric, not_judged=("where rows lie",)) for metric in emulated("mine")]
-    page = page_of_metrics(tmp_path, emulated("fsdax"), ran)
+    judged = emulated("fsdax")
+    ran = [replace(each, scenario="mine", not_judged=("where rows lie",)) for each in judged]
+    page = page_of_metrics(tmp_path, judged, ran)
     text = words(section(page, "works"))
     works, _, not_judged = text.partition("programs that were not judged")
     assert "1 run on emulated media" in works
