@@ -22,8 +22,8 @@ from evidence import ServerProcesses, assert_rows_lie_in_pmem
 from servers import Server, free_port, server, sessions_folder, status
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
-pytest.importorskip("torch", reason="needs PyTorch: pip install 'pmemlab[torch]'")
-pytest.importorskip("keras", reason="needs Keras: pip install 'pmemlab[keras]'")
+pytest.importorskip("torch", reason="needs PyTorch: pip install 'embstore[torch]'")
+pytest.importorskip("keras", reason="needs Keras: pip install 'embstore[keras]'")
 deepfm: Any = importlib.import_module("deepfm")
 trained_here: Any = importlib.import_module("trained_here")
 

@@ -14,7 +14,7 @@ _PROGRAM = Path(__file__).with_name("price_against_speed.py")
 
 @pytest.mark.timeout(180)
 @pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'pmemlab[cluster]'"
+    importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'embstore[cluster]'"
 )
 def test_a_table_of_500_gib_needs_two_servers_with_dram_or_one_with_pmem() -> None:
     done = subprocess.run(

@@ -14,9 +14,9 @@ from evidence import assert_rows_lie_in_pmem
 from sharded import assert_same
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
-pytest.importorskip("docker", reason="needs Docker's package: pip install 'pmemlab[lab]'")
-pytest.importorskip("torch", reason="needs PyTorch: pip install 'pmemlab[torch]'")
-pytest.importorskip("keras", reason="needs Keras: pip install 'pmemlab[keras]'")
+pytest.importorskip("docker", reason="needs Docker's package: pip install 'pmemlab'")
+pytest.importorskip("torch", reason="needs PyTorch: pip install 'embstore[torch]'")
+pytest.importorskip("keras", reason="needs Keras: pip install 'embstore[keras]'")
 containers: Any = importlib.import_module("containers")
 deepfm: Any = importlib.import_module("deepfm")
 job_training: Any = importlib.import_module("job_training")

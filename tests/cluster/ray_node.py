@@ -18,7 +18,7 @@ from embstore.cluster.ray_cluster import start_on_loopback
 @contextlib.contextmanager
 def ray_node() -> Iterator[Any]:
     """The module, connected to a cluster of one node that says to have 1 GiB of PMem."""
-    found = pytest.importorskip("ray", reason="needs Ray: pip install 'pmemlab[cluster]'")
+    found = pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # sockets' paths must be short
     before = descendants(os.getpid())
     start_on_loopback(

@@ -28,7 +28,7 @@ _READY_WITHIN_S = 60
 def sessions_folder() -> Iterator[Path]:
     """For Ray's files; sockets' paths must be short."""
     if importlib.util.find_spec("ray") is None:
-        pytest.skip("needs Ray: pip install 'pmemlab[cluster]'")
+        pytest.skip("needs Ray: pip install 'embstore[cluster]'")
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     try:
         yield folder

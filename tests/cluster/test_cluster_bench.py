@@ -13,7 +13,7 @@ import pytest
 @pytest.mark.long
 @pytest.mark.timeout(120)
 def test_it_measures_each_server_at_both_operations(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="needs Ray: pip install 'pmemlab[cluster]'")
+    pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
     figures = tmp_path / "figures.json"
     subprocess.run(
         [

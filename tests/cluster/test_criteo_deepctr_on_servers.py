@@ -17,7 +17,7 @@ from pmemlab.workloads.criteo_file import write_raw
 from pmemlab.workloads.synthetic import SyntheticSource
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
-pytest.importorskip("keras", reason="needs Keras: pip install 'pmemlab[keras]'")
+pytest.importorskip("keras", reason="needs Keras: pip install 'embstore[keras]'")
 
 ROWS = GeneratedEpochs(SyntheticSource(3, 2000, 500), 640)
 MODEL = ModelOptions(embedding_dim=4, hidden_units=(16,))

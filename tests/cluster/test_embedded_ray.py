@@ -71,7 +71,7 @@ def run(folder: Path, how: str) -> str:
 
 @pytest.mark.long
 def test_kept_rows_are_closed_as_the_program_ends_and_no_process_is_left(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="needs Ray: pip install 'pmemlab[cluster]'")
+    pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
     ended = run(tmp_path, "ends")
     assert "nodes ['127.0.0.1']" in ended
     with kept_here(tmp_path) as var:
@@ -109,4 +109,4 @@ except es.errors.MissingLibraryError as error:
     told = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100
     )
-    assert "pip install 'pmemlab[cluster]'" in told.stdout
+    assert "pip install 'embstore[cluster]'" in told.stdout

@@ -15,7 +15,7 @@ import embstore as es
 from embstore.errors import InvalidArgumentError, UnsupportedError
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
-keras = pytest.importorskip("keras", reason="Keras isn't installed: pip install pmemlab[keras]")
+keras = pytest.importorskip("keras", reason="Keras isn't installed: pip install embstore[keras]")
 torch = pytest.importorskip("torch")
 
 pytestmark = [

@@ -15,7 +15,7 @@ from sharded import MIB, assert_same, remote_shards
 import embstore as es
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
-keras = pytest.importorskip("keras", reason="Keras isn't installed: pip install pmemlab[keras]")
+keras = pytest.importorskip("keras", reason="Keras isn't installed: pip install embstore[keras]")
 
 SHARDS, KEYS, DIM = 2, 200, 8
 

@@ -13,7 +13,7 @@ import embstore as es
 
 torch = pytest.importorskip("torch")
 for needed in ("ray", "pandas", "pyarrow", "pydantic"):  # of what Ray Train is made
-    pytest.importorskip(needed, reason="needs Ray Train: pip install 'pmemlab[train]'")
+    pytest.importorskip(needed, reason="needs Ray Train: pip install 'embstore[train]'")
 
 import ray_train_training  # noqa: E402
 from ray_train_training import DIES_IN_STEP, EVERY, train, trained_here  # noqa: E402

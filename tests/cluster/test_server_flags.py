@@ -38,7 +38,7 @@ from embstore.server.bind_address import BindAddress
 )
 def test_a_flag_that_cant_be_served_is_named(flags: list[str], told: str) -> None:
     if flags[0] == "status":
-        pytest.importorskip("ray", reason="needs Ray: pip install 'pmemlab[cluster]'")
+        pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
     with pytest.raises(SystemExit, match=rf"(?s)^embstore.server: .*{told}"):
         main(flags)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import embstore as es
 
-keras = pytest.importorskip("keras", reason="Keras isn't installed: pip install pmemlab[keras]")
+keras = pytest.importorskip("keras", reason="Keras isn't installed: pip install embstore[keras]")
 
 KEYS, DIM, LENGTH, BATCH = 48, 4, 3, 16
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"

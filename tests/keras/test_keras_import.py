@@ -29,7 +29,7 @@ def test_embstore_alone_imports_neither_keras_nor_torch() -> None:
 def test_without_keras_the_error_says_how_to_get_it() -> None:
     result = run("import sys; sys.modules['keras'] = None; import embstore; embstore.keras")
     assert "MissingLibraryError" in result.stderr
-    assert "pip install pmemlab[keras]" in result.stderr
+    assert "pip install embstore[keras]" in result.stderr
 
 
 @pytest.mark.long

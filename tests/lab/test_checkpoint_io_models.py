@@ -15,7 +15,7 @@ from benchmarks.checkpoint_io.images import cifar_images, generated_images
 from benchmarks.checkpoint_io.models import MODELS, make_model
 from pmemlab.workloads.batches import DataError
 
-PARAMETERS = {  # of pytorch-cifar's models of these names; the README says them too
+PARAMETERS = {  # of pytorch-cifar's models of these names, also in lab/docs/benchmarks.md
     "vgg16": 14_728_266,
     "vgg19": 20_040_522,
     "dpn92": 34_236_634,

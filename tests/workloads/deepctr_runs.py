@@ -15,7 +15,7 @@ from benchmarks.criteo_deepctr.options import ModelOptions, TableOptions, Traini
 from pmemlab.workloads.synthetic import SyntheticSource
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
-keras = pytest.importorskip("keras", reason="Keras isn't installed: pip install pmemlab[keras]")
+keras = pytest.importorskip("keras", reason="Keras isn't installed: pip install embstore[keras]")
 if keras.backend.backend() == "torch":
     import torch
 

@@ -16,7 +16,7 @@ try:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 except ImportError:  # the engine itself needs numpy alone
-    sys.exit("embstore.bench needs more packages: pip install 'pmemlab[bench]'")
+    sys.exit("embstore.bench needs more packages: pip install 'embstore[bench]'")
 
 from embstore.bench import (
     cluster_command,

@@ -42,7 +42,7 @@ def library() -> Any:
         import ray
     except ImportError as error:
         raise MissingLibraryError(
-            "shards in other processes need Ray: pip install 'pmemlab[cluster]'"
+            "shards in other processes need Ray: pip install 'embstore[cluster]'"
         ) from error
     return ray
 

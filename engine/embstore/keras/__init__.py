@@ -45,7 +45,7 @@ except ImportError as error:
 
     raise MissingLibraryError(
         "embstore.keras needs Keras 3, which isn't installed; get it with: "
-        "pip install pmemlab[keras]"
+        "pip install embstore[keras]"
     ) from error
 
 from embstore.keras.averaging import averaged

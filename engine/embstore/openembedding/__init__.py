@@ -16,8 +16,8 @@
     model.fit(...)
     model.save("B")
 
-Keras is version 3, on PyTorch or TensorFlow. The README (Coming from OpenEmbedding) says what each
-name does here, and where that differs. The names are those of OpenEmbedding 0.1.2
+Keras is version 3, on PyTorch or TensorFlow. engine/docs/keras-and-openembedding.md says what each
+name does here, and how that differs. The names are those of OpenEmbedding 0.1.2
 (github.com/4paradigm/OpenEmbedding), whose user guide is in its README and documents/en/pmem.md.
 """
 

@@ -70,6 +70,6 @@ def _library() -> tuple[Any, Any]:
         import safetensors.torch
     except ImportError as error:
         raise MissingRequirementError(
-            "the Python package safetensors is missing", "pip install 'pmemlab[checkpoints]'"
+            "the Python package safetensors is missing", "pip install 'pmemlab[benchmarks]'"
         ) from error
     return safetensors, safetensors.torch

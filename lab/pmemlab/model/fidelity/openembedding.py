@@ -55,7 +55,7 @@ def _training_times(predictor: Predictor, published: Published) -> Section:
         "(2.16), and no other time; what a cached row takes follows from the published miss rate. "
         "Accesses of the cache are counted by the engine. These are no blind predictions: who "
         "chose the model's terms had read the paper. What it assumes, and why: "
-        "[pmemlab/openembedding/README.md](pmemlab/openembedding/README.md).",
+        "[pmemlab/model/openembedding/README.md](pmemlab/model/openembedding/README.md).",
         tuple(rows),
         (_what_ori_cache_hangs_on(predictor),),
     )
