@@ -71,41 +71,54 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--recover", metavar="COMMAND", help="checks what a power cut left")
     parser.add_argument(
-        "--prepare", metavar="COMMAND", help="makes what {medium} has in the beginning; never cut"
+        "--recover",
+        metavar="COMMAND",
+        help="check of what a power cut left; not needed with --list",
+    )
+    parser.add_argument(
+        "--prepare",
+        metavar="COMMAND",
+        help="command that fills {medium} in the beginning; is never cut",
     )
 
     when = parser.add_argument_group(
         "when the power goes (default: 200 moments, those that differ most first)"
     )
-    when.add_argument("--tries", type=_positive, default=200, metavar="N", help="this many moments")
-    when.add_argument("--every", action="store_true", help="at every cut point")
-    when.add_argument("--at", type=_positive, action="append", metavar="K", help="at the K-th only")
     when.add_argument(
-        "--moments", type=_positive, metavar="N", help="at N random times, between cut points too"
+        "--tries", type=_positive, default=200, metavar="N", help="number of moments (default: 200)"
+    )
+    when.add_argument("--every", action="store_true", help="every cut point")
+    when.add_argument(
+        "--at", type=_positive, action="append", metavar="K", help="the K-th cut point only"
     )
     when.add_argument(
-        "--after-us", type=_positive, metavar="US", help="this long after the first use of {medium}"
+        "--moments", type=_positive, metavar="N", help="N random times, between cut points too"
     )
-    when.add_argument("--seed", type=int, metavar="S", help="of the first try (0)")
+    when.add_argument(
+        "--after-us",
+        type=_positive,
+        metavar="US",
+        help="one time, so long after the first use of {medium}",
+    )
+    when.add_argument("--seed", type=int, metavar="S", help="seed of the first try (default: 0)")
     when.add_argument(
         "--seeds",
         type=_positive,
         metavar="N",
-        help="seeds for each of --every's or --at's points (1)",
+        help="seeds for each point of --every or --at (default: 1)",
     )
     when.add_argument(
         "--points",
         metavar="KINDS",
-        help=f"cut points are these calls only; of {','.join(POINT_KINDS)}",
+        help=f"calls that are cut points (default: {','.join(POINT_KINDS)})",
     )
     when.add_argument(
         "--rounds",
         type=_positive,
         default=1,
         metavar="N",
-        help="run, cut and check N times over on one medium",
+        help="number of runs, cuts and checks one after another on one medium (default: 1)",
     )
 
     what = parser.add_argument_group("what is done")
@@ -122,19 +135,22 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="'WHAT SITE'",
-        help="take these calls out, by a name that --list prints",
+        help="calls that do nothing, by a name that --list prints",
     )
     what.add_argument(
         "--site-frames",
         type=_positive,
         default=1,
         metavar="N",
-        help="tell call sites apart by N return addresses (1)",
+        help="return addresses that tell call sites apart (default: 1)",
     )
 
     medium = parser.add_argument_group("the medium")
     medium.add_argument(
-        "--medium", type=Path, metavar="DIR", help="make {medium} in here (default: /dev/shm)"
+        "--medium",
+        type=Path,
+        metavar="DIR",
+        help="folder in which {medium} is made (default: /dev/shm)",
     )
     medium.add_argument(
         "--under",
@@ -142,28 +158,33 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="DIR",
-        help="follow this folder too, made and removed for each try; for fixed paths",
+        help="another folder to follow, made and removed for each try; for fixed paths",
     )
     medium.add_argument(
         "--names",
         choices=("independent", "ordered"),
         default="independent",
-        help="changes of names are lost each by itself, as POSIX allows, or in order, as ext4 does",
+        help="how changes of names are lost: each by itself, as POSIX allows, or in order, as "
+        "ext4 does (default: independent)",
     )
     medium.add_argument(
         "--atomic",
         type=int,
         choices=(8, 64),
         default=8,
-        help="bytes of memory that are never torn (8)",
+        help="bytes of memory that are never torn (default: 8)",
     )
 
     run = parser.add_argument_group("how it is run")
     run.add_argument(
-        "--jobs", type=_positive, metavar="N", help="tries at a time (one a processor)"
+        "--jobs", type=_positive, metavar="N", help="tries at a time (default: one a processor)"
     )
     run.add_argument(
-        "--timeout", type=float, default=60.0, metavar="S", help="for PROGRAM and COMMAND (60)"
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="time limit of PROGRAM and COMMAND (default: 60)",
     )
     return parser
 

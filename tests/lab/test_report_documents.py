@@ -48,7 +48,7 @@ def test_everything_that_the_lab_s_commands_leave_is_read(tmp_path: Path) -> Non
     assert results.left_out == []
 
 
-def test_of_what_is_there_twice_the_newest_counts_with_nothing_of_the_older(tmp_path: Path) -> None:
+def test_the_newest_of_two_results_counts_with_nothing_of_the_older(tmp_path: Path) -> None:
     step = replace(RUN, name="step_ms.compute", value=2.0)
     for name, metrics in (
         ("20260101T000000Z-a", [replace(RUN, value=1.0), step]),

@@ -26,7 +26,9 @@ dax mount or in /dev/shm (memory too), or a folder on a disk.
 
 def add_commands(group: Group) -> None:
     devices = group.add("devices", _devices)
-    devices.add_argument("name", nargs="?", metavar="NAME", help="one of them, or a file")
+    devices.add_argument(
+        "name", nargs="?", metavar="NAME", help="a device, or a device file (default: list all)"
+    )
     _add_measuring_options(group.add("measure", _measure))
     add_plan_options(group.add("plan", _plan))
     add_prediction_options(group.add("predict", _predict))
@@ -38,26 +40,35 @@ def _add_measuring_options(command: argparse.ArgumentParser) -> None:
     command.formatter_class = argparse.RawDescriptionHelpFormatter
     command.add_argument("what", metavar="PATH|NODE", help="a folder, or node0, node1, ...")
     command.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.yaml")
-    command.add_argument("--force", action="store_true", help="overwrite FILE.yaml")
-    command.add_argument("--name", help="of the device; default: the file's")
-    command.add_argument("--title", help="for people; default: what was measured")
+    command.add_argument("--force", action="store_true", help="overwrites FILE.yaml")
+    command.add_argument("--name", help="name of the device (default: the file's)")
+    command.add_argument("--title", help="title of the device (default: what was measured)")
     command.add_argument(
         "--size",
         metavar="BYTES",
-        help="to measure, as 4G; default: eight times the last-level cache, or 4G of a disk",
+        help="size to measure, for example 4G (default: eight times the last-level cache, or 4G "
+        "of a disk)",
     )
     command.add_argument(
-        "--seconds", type=float, default=0.15, metavar="S", help="a figure; default: 0.15"
+        "--seconds",
+        type=float,
+        default=0.15,
+        metavar="S",
+        help="time for each figure (default: 0.15)",
     )
     command.add_argument(
-        "--page-cache", action="store_true", help="of a disk: through the page cache, not past it"
+        "--page-cache", action="store_true", help="a disk through the page cache, not past it"
     )
     command.add_argument(
         "--media-line",
         metavar="BYTES",
-        help="what the medium moves at least, if you know: 256 for Optane; default: 64, or 4K",
+        help="smallest transfer of the medium: 256 for Optane (default: 64, 4K of a disk)",
     )
-    command.add_argument("--last-level-cache", metavar="BYTES", help="where the system doesn't say")
+    command.add_argument(
+        "--last-level-cache",
+        metavar="BYTES",
+        help="size of the last-level cache (default: what the system says)",
+    )
 
 
 def _devices(arguments: argparse.Namespace) -> int:

@@ -67,9 +67,9 @@ def _summary(results: Results) -> Sequence[str]:
         f"{kinds.count('functional-only')} that say only that something works",
     ]
     sentences = [
-        f"{len(kinds)} results: {', '.join(counts)}. Of what was run more than once, the newest "
-        "counts. Filled bars are measured, hatched ones modelled; each figure has its "
-        "numbers in a table below it."
+        f"{len(kinds)} results: {', '.join(counts)}. If a result appears twice, the report uses "
+        "the newest. Filled bars are measured, hatched ones modelled; each figure has its numbers in a "
+        "table below it."
     ]
     if results.rows:
         times = sorted(row.time for row in results.rows)

@@ -260,7 +260,7 @@ class Results:
 
 
 def read_folder(folder: Path) -> Results:
-    """Read every file of the folder; of what is there twice, the newest counts.
+    """Read every file of the folder; if a result appears twice, take the newest.
 
     Files are taken in the order of their names, which for metrics is that of time.
 

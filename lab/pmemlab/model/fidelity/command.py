@@ -25,23 +25,25 @@ _messages = Console(stderr=True, highlight=False)
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--paced", action="store_true", help="run tiers that are paced by published devices, first"
+        "--paced", action="store_true", help="runs tiers that are paced by published devices first"
     )
     parser.add_argument(
         "--this-computer",
         type=Path,
         metavar="FOLDER",
-        help="measure the folder's disk and train on it, first; takes some minutes",
+        help="measures the folder's disk and trains on it first, which takes some minutes",
     )
     parser.add_argument(
         "--measured",
         type=Path,
         default=KEPT,
         metavar="FILE",
-        help="what was run is kept there, and shown from there (%(default)s)",
+        help="file that keeps the results of runs (default: %(default)s)",
     )
-    parser.add_argument("--write", type=Path, metavar="FILE", help="keep the page in a file, too")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the figures, for the report")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="file for the page")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="file for the figures, which the report reads"
+    )
 
 
 def fidelity(arguments: argparse.Namespace) -> int:

@@ -15,30 +15,38 @@ _MOST_MINUTES = 600.0
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--gpus", type=_gpus, nargs="+", default=[4, 8, 16], metavar="N", help="default: 4 8 16"
+        "--gpus",
+        type=_gpus,
+        nargs="+",
+        default=[4, 8, 16],
+        metavar="N",
+        help="numbers of GPUs (default: 4 8 16)",
     )
     parser.add_argument(
-        "--cache-gb", type=_positive, metavar="GB", help="DRAM of the cache; default: the paper's 2"
+        "--cache-gb",
+        type=_positive,
+        metavar="GB",
+        help="DRAM of the cache (default: the paper's 2)",
     )
     parser.add_argument(
         "--skew",
         type=_positive,
         default=1.0,
         metavar="X",
-        help="how much steeper popularity falls: the paper's 1 (default), 2 more, 0.5 less skewed",
+        help="skew relative to the paper's: 2 is steeper, 0.5 flatter (default: 1)",
     )
     parser.add_argument(
         "--checkpoint-minutes",
         type=_minutes,
         default=DEFAULT_MINUTES,
         metavar="M",
-        help="of training between checkpoints; default: 20",
+        help="training time between checkpoints (default: 20)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document, for programs")
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
     parser.add_argument(
         "--find-row-bytes",
         action="store_true",
-        help="print what a cached row must take for the paper's miss rate, and end",
+        help="print the bytes of a cached row that give the paper's miss rate, and end",
     )
 
 
