@@ -1,7 +1,8 @@
 """What the repository's Markdown pages say holds: links, paths, commands, Python examples.
 
-A block of ```python runs, and the blocks of a page continue each other. What a `print` shows stands
-behind it as a comment. A block of ```python no-run needs servers: only its names are checked.
+On the front page and in the guides a block of ```python runs, and the blocks of a page continue
+each other. What a `print` shows stands behind it as a comment. A block of ```python no-run needs
+servers: only its names are checked.
 """
 
 from __future__ import annotations
@@ -242,7 +243,8 @@ def python_blocks(path: Path, kind: str) -> list[str]:
 
 
 def pages_with(kind: str) -> list[Path]:
-    return [page for page in PAGES if python_blocks(page, kind)]
+    guides = [page for page in PAGES if page.parent != CLONE / "scenarios"]
+    return [page for page in guides if python_blocks(page, kind)]
 
 
 @pytest.mark.parametrize("path", pages_with("python"), ids=name_of)
