@@ -223,7 +223,7 @@ def test_a_missing_library_is_named_with_how_to_get_it(
     import sys
 
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(MissingRequirementError, match=r"pip install .*checkpoints"):
+    with pytest.raises(MissingRequirementError, match=r"pip install 'pmemlab\[benchmarks\]'"):
         safetensors_file.SafetensorsFile(tmp_path)
 
 
