@@ -68,8 +68,8 @@ def _summary(results: Results) -> Sequence[str]:
     ]
     sentences = [
         f"{len(kinds)} results: {', '.join(counts)}. If a result appears twice, the report uses "
-        "the newest. Filled bars are measured, hatched ones modelled; each figure has its numbers in a "
-        "table below it."
+        "the newest. Filled bars are measured, hatched ones modelled; each figure has its numbers "
+        "in a table below it."
     ]
     if results.rows:
         times = sorted(row.time for row in results.rows)
