@@ -43,9 +43,12 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, ...]]]:
     """What is run on this computer, without running it: a rate of 8 / number of the device."""
     ran: list[tuple[str, tuple[int, ...]]] = []
 
-    def run_here(run: Any, _scenario: object, placements: Any) -> dict[tuple[str, ...], float]:
+    def run_here(run: Any, _scenario: object, placements: Any) -> dict[tuple[str, ...], Any]:
         ran.append((run.storage_type, run.sizes))
-        return {devices: 8.0 / len("".join(devices)) for devices in placements}
+        return {
+            devices: modelled_rates._Step(8e-3, len("".join(devices)), 0.0, 0.0)
+            for devices in placements
+        }
 
     monkeypatch.setattr(modelled_rates, "_run_here", run_here)
     return ran
@@ -112,6 +115,40 @@ def test_one_tier_is_beside_dram_by_the_same_run(runs: list[Any]) -> None:
     assert rate.devices == ("optane-100-x6",)
     assert rate.dram_ratio == len("ddr4-2666-x6") / len("optane-100-x6")
     assert runs == [("PMEM_LIBPMEM", ())]
+
+
+def test_what_this_computer_did_beside_a_run_changes_no_ratio(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    computing = {"DRAM": 900.0, "DRAM_SSDHASH": 6.0, "PMEM_LIBPMEM": 40.0}  # ms a step
+    tiers = {"DRAM": 2.0, "DRAM_SSDHASH": 10.0, "PMEM_LIBPMEM": 4.0}
+
+    def run_here(run: Any, _scenario: object, placements: Any) -> dict[tuple[str, ...], Any]:
+        step = {
+            "samples_per_s": 16e3 / (tiers[run.storage_type] + computing[run.storage_type]),
+            "step_ms": {"tier0": tiers[run.storage_type], "compute": computing[run.storage_type]},
+        }
+        return {devices: modelled_rates._step(step) for devices in placements}
+
+    monkeypatch.setattr(modelled_rates, "_run_here", run_here)
+    selected = [
+        (scenario("nvme", "nvme"), "DRAM_SSDHASH"),
+        (scenario("fsdax", "fsdax"), "PMEM_LIBPMEM"),
+        (scenario("dram", "dram"), "DRAM"),
+    ]
+    model = RateModel(selected)
+    rates = [model.rate(each, storage_type, unheard) for each, storage_type in selected]
+    assert [rate and rate.samples_per_s for rate in rates] == [1000, 1600, 2000]
+    assert rates[0] is not None
+    assert rates[0].dram_ratio == 0.5
+
+
+def test_a_step_waits_for_the_thread_that_moves_rows_where_that_is_busier() -> None:
+    step = {"samples_per_s": 100.0, "step_ms": {"tier0": 2.0, "compute": 3.0, "moves": 5.0}}
+    predicted = modelled_rates._step(step)
+    assert predicted.samples_per_s(3.0) == 100
+    assert predicted.samples_per_s(1.0) == 100
+    assert predicted.samples_per_s(18.0) == 50
 
 
 def test_without_devices_or_a_rated_workload_there_is_no_rate(runs: list[Any]) -> None:

@@ -4,6 +4,9 @@ Its workload is run on this computer, once a storage type, with tables so large 
 (`Workload.rated`), and predicted on the devices from what it did with rows: see
 `pmemlab.model.prediction`. What it would do with all rows in DRAM is predicted from the same run
 where the storage type has one tier, and else from a run of its own.
+
+Beside the tiers, a step takes what this computer computes, and that time varies with whatever else
+it does. So all runs of one workload are given the least of theirs: rates differ by their tiers.
 """
 
 from __future__ import annotations
@@ -46,6 +49,23 @@ class _Run(NamedTuple):
     sizes: tuple[int, ...]
 
 
+class _Step(NamedTuple):
+    """A step as predicted: milliseconds at the tiers and of computing, and of another thread that
+    moves rows meanwhile, where that is busier."""
+
+    samples: float
+    tiers_ms: float
+    compute_ms: float
+    moves_ms: float
+
+    def samples_per_s(self, compute_ms: float) -> float:
+        return 1e3 * self.samples / max(self.tiers_ms + compute_ms, self.moves_ms)
+
+
+_Steps = Mapping[tuple[str, ...], _Step]
+"""By the devices of the tiers."""
+
+
 class RateModel:
     """Runs what it needs for the rates it is asked for, each workload once."""
 
@@ -53,7 +73,7 @@ class RateModel:
         """selected: all that may be asked for. Runs nothing yet."""
         self._placements: dict[_Run, list[tuple[str, ...]]] = {}
         self._scenarios: dict[_Run, Scenario] = {}
-        self._rates: dict[_Run, Mapping[tuple[str, ...], float]] = {}
+        self._steps: dict[_Run, _Steps | LabError] = {}
         for scenario, storage_type in selected:
             for run, devices in _runs(scenario, storage_type):
                 self._scenarios.setdefault(run, scenario)
@@ -66,22 +86,39 @@ class RateModel:
     ) -> ModelledRate | None:
         """None where the scenario names no devices for all tiers, or its workload isn't rated.
 
-        on_step: told what is run, which takes seconds. Raises LabError where the run fails.
+        on_step: told what is run, which takes seconds: first, all that the rate is compared with.
+        Raises LabError where a run that it needs fails.
         """
         runs = _runs(scenario, storage_type)
         if not runs:
             return None
-        (run, devices), (dram_run, dram) = runs
-        rate, dram_rate = (self._rate_of(each, on_step) for each in (run, dram_run))
-        return ModelledRate(devices, rate[devices], rate[devices] / dram_rate[dram])
+        rate, dram_rate = (self._rate_of(run, devices, on_step) for run, devices in runs)
+        return ModelledRate(runs[0][1], rate, rate / dram_rate)
 
     def _rate_of(
-        self, run: _Run, on_step: Callable[[str], object]
-    ) -> Mapping[tuple[str, ...], float]:
-        if run not in self._rates:
+        self, run: _Run, devices: tuple[str, ...], on_step: Callable[[str], object]
+    ) -> float:
+        same_work = [each for each in self._scenarios if each[:2] == run[:2]]
+        steps = {each: self._steps_of(each, on_step) for each in same_work}
+        own = steps[run]
+        if isinstance(own, LabError):
+            raise own
+        compute_ms = min(
+            step.compute_ms
+            for each in steps.values()
+            if not isinstance(each, LabError)
+            for step in each.values()
+        )
+        return own[devices].samples_per_s(compute_ms)
+
+    def _steps_of(self, run: _Run, on_step: Callable[[str], object]) -> _Steps | LabError:
+        if run not in self._steps:
             on_step(f"modelling rates: {run.workload} on {run.storage_type}")
-            self._rates[run] = _run_here(run, self._scenarios[run], self._placements[run])
-        return self._rates[run]
+            try:
+                self._steps[run] = _run_here(run, self._scenarios[run], self._placements[run])
+            except LabError as error:
+                self._steps[run] = error
+        return self._steps[run]
 
 
 def devices_of(storage_type: str, stands_for: StandsFor) -> tuple[str, ...] | None:
@@ -117,7 +154,7 @@ def _runs(scenario: Scenario, storage_type: str) -> list[tuple[_Run, tuple[str, 
 
 def _run_here(
     run: _Run, scenario: Scenario, placements: Sequence[tuple[str, ...]]
-) -> dict[tuple[str, ...], float]:
+) -> dict[tuple[str, ...], _Step]:
     workload = Workload(run.workload, json.loads(run.arguments))
     here = replace(scenario, workload=workload, storage=Storage(None, run.sizes))
     with open_machine(_roomy(scenario.topology), "process") as machine:
@@ -131,9 +168,23 @@ def _run_here(
         raise LabError(f"{run.workload} on {run.storage_type}, on this computer: {last}")
     document: Mapping[str, Any] = json.loads(done.stdout)
     return {
-        tuple(prediction["devices"]): prediction["samples_per_s"]
+        tuple(prediction["devices"]): _step(prediction)
         for prediction in document["run"]["predictions"]
     }
+
+
+def _step(prediction: Mapping[str, Any]) -> _Step:
+    """Of `samples_per_s` and `step_ms`, as workloads print them."""
+    parts: Mapping[str, float] = prediction["step_ms"]
+    whole_ms = sum(parts.values())
+    compute_ms = parts["compute"]
+    waits_ms = parts.get("moves", 0.0)
+    return _Step(
+        samples=prediction["samples_per_s"] * whole_ms / 1e3,
+        tiers_ms=whole_ms - waits_ms - compute_ms,
+        compute_ms=compute_ms,
+        moves_ms=whole_ms if waits_ms else 0.0,
+    )
 
 
 def _roomy(topology: Topology) -> Topology:
