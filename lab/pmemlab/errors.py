@@ -135,13 +135,18 @@ class Mismatch:
 
 
 class ProofError(LabError):
-    """A machine is not what its topology says, so it was not handed out."""
+    """A machine is not what its topology says, so it was not handed out. remedy: what to do."""
 
     def __init__(
-        self, machine: str, mismatches: Sequence[Mismatch], facts: Mapping[str, object]
+        self,
+        machine: str,
+        mismatches: Sequence[Mismatch],
+        facts: Mapping[str, object],
+        remedy: str = "",
     ) -> None:
         lines = "\n  ".join(map(str, mismatches))
-        super().__init__(f"machine {machine} is not what it says:\n  {lines}")
+        then = f"\n{remedy}" if remedy else ""
+        super().__init__(f"machine {machine} is not what it says:\n  {lines}{then}")
         self.machine = machine
         self.mismatches = tuple(mismatches)
         self.facts = dict(facts)

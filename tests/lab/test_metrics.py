@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from embstore.options import TierKind
-from pmemlab.scenarios.metrics import Metric, ResultsFile, commit_of, read_results, timing_kind
+from pmemlab.scenarios.metrics import Metric, ResultsFile, commit_of, read_results
 
 METRIC = Metric(
     name="samples_per_s",
@@ -92,27 +91,6 @@ def test_a_line_that_is_no_object_of_a_metric_is_named(tmp_path: Path, line: str
     path.write_text(line + "\n")
     with pytest.raises(ValueError, match=r"run\.jsonl:1: not a metric"):
         list(read_results(path))
-
-
-DRAM, PMEM, SSD = TierKind.DRAM, TierKind.PMEM, TierKind.SSDHASH
-
-
-def test_timings_under_tcg_are_functional_only() -> None:
-    assert timing_kind([DRAM], "guest", "tcg", {}) == "functional-only"
-    assert timing_kind([DRAM], "guest", "kvm", {}) == "measured"
-    assert timing_kind([DRAM], "process", "none", {}) == "measured"
-
-
-def test_timings_of_emulated_media_are_functional_only_however_fast_the_processor_runs() -> None:
-    for kinds in ([PMEM], [DRAM, PMEM], [DRAM, SSD], [TierKind.LEVELDB]):
-        assert timing_kind(kinds, "guest", "kvm", {}) == "functional-only"
-    cached = {"memory_side_caches": [{"node": 0}]}
-    assert timing_kind([DRAM], "container", "kvm", cached) == "functional-only"
-
-
-def test_a_process_measures_its_disk_but_no_persistent_memory() -> None:
-    assert timing_kind([DRAM, SSD], "process", "none", {}) == "measured"
-    assert timing_kind([DRAM, PMEM], "process", "none", {}) == "functional-only"
 
 
 def test_the_commit_says_where_the_tree_differs(tmp_path: Path) -> None:

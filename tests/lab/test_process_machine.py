@@ -211,5 +211,5 @@ def test_a_reader_of_lines_that_fails_ends_the_command(machine: ProcessMachine) 
 
 
 def test_a_kind_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ValueError, match="none of process, guest, container"):
+    with pytest.raises(ValueError, match="none of process, host, guest, container"):
         open_machine("dram", "virtual")  # type: ignore[arg-type]

@@ -96,10 +96,10 @@ def part(
     def run(killed_at: int | None = None) -> Part:
         keep = ModelKeeping.keep
 
-        def keep_unless_killed(self: ModelKeeping, *given: Any) -> None:
+        def keep_unless_killed(self: ModelKeeping, *given: Any) -> bool:
             if given[-1] == killed_at:
                 raise Killed
-            keep(self, *given)
+            return keep(self, *given)
 
         with monkeypatch.context() as patched:
             patched.setattr(ModelKeeping, "keep", keep_unless_killed)

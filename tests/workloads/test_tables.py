@@ -127,6 +127,20 @@ def test_a_run_goes_on_from_what_an_earlier_one_has_kept(
     assert rest["state_sha256"] == whole["state_sha256"]
 
 
+def test_a_run_tells_how_often_it_saved_while_it_was_timed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    whole = run(capsys)["run"]
+    assert whole["saves"] == 0
+    timed = whole["steps"] - 1  # of a run that goes on, the first warms up
+    keeping = ["--kept-in", str(tmp_path / "kept"), "--keep-every", "1", "--json"]
+    assert tables.main([*SMALL, *keeping]) == 0
+    captured = capsys.readouterr()
+    told = [step for step in map(kept_step, captured.err.splitlines()) if step]
+    saves = json.loads(captured.out)["run"]["saves"]
+    assert 0 < saves < len(told) <= timed  # those before the skewed batches aren't timed
+
+
 def test_a_damaged_save_is_no_reason_to_begin_anew(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -37,6 +37,12 @@ STORAGES: dict[str, Storage] = {
         [16 * KIB],
         ssdhash_option=es.SSDHashOption(buffer_bytes=128 * KIB),
     ),
+    "DRAM_SSDHASH_DIRECT": lambda path: es.StorageOption(
+        es.StorageType.DRAM_SSDHASH,
+        [None, path],
+        [16 * KIB],
+        ssdhash_option=es.SSDHashOption(buffer_bytes=128 * KIB, direct_io=True),
+    ),
     "DRAM_LEVELDB": lambda path: es.StorageOption(
         es.StorageType.DRAM_LEVELDB, [None, path], [16 * KIB]
     ),
@@ -124,6 +130,15 @@ def test_every_row_that_an_honest_engine_tells_of_is_found(kind: str, tmp_path: 
         for tier in table.tiers
     ]
     assert complaint(table, *anywhere) is None
+
+
+def test_who_reads_a_disk_through_the_page_cache_is_found_out(tmp_path: Path) -> None:
+    with trained("DRAM_LEVELDB", tmp_path / "leveldb") as variable:
+        assert [tier.is_direct for tier in examined(variable).tiers] == [None, False]
+    with trained("DRAM_SSDHASH", tmp_path / "cached") as variable:
+        assert [tier.is_direct for tier in examined(variable).tiers] == [None, False]
+    with trained("DRAM_SSDHASH_DIRECT", tmp_path / "direct") as variable:
+        assert [tier.is_direct for tier in examined(variable).tiers] == [None, True]
 
 
 @pytest.mark.parametrize("pages", [1, 1 << 10])

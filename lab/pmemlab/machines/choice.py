@@ -14,7 +14,7 @@ from pmemlab.topology import Topology
 
 __all__ = ["Choice", "KindOrAuto", "MachineChooser"]
 
-KindOrAuto = Literal["auto", "process", "guest", "container"]
+KindOrAuto = Literal["auto", "process", "host", "guest", "container"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class MachineChooser:
     def choose(self, topology: Topology) -> Choice:
         """Return the best kind that runs here; `process` always does.
 
-        Best first: the running lab's container, a throwaway container, a guest, a process.
+        Best first: the running lab's container, a throwaway container, a guest, a process. A host
+        writes to media of this computer that are not the lab's, so only who asks for it gets it.
         """
         if self._requested != "auto":
             return Choice(self._requested, "asked for by --pmemlab-machine")

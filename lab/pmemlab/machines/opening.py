@@ -7,7 +7,7 @@ from pmemlab.topology import Topology, load_topology
 
 __all__ = ["KINDS", "open_machine"]
 
-KINDS: tuple[Kind, ...] = ("process", "guest", "container")
+KINDS: tuple[Kind, ...] = ("process", "host", "guest", "container")
 
 
 def open_machine(topology: Topology | str, kind: Kind) -> Machine:
@@ -23,6 +23,10 @@ def open_machine(topology: Topology | str, kind: Kind) -> Machine:
         from pmemlab.machines.process import open_process_machine
 
         return open_process_machine(topology)
+    if kind == "host":
+        from pmemlab.machines.host import open_host_machine
+
+        return open_host_machine(topology)
     if kind == "guest":
         from pmemlab.machines.guest.machine import open_guest_machine
 

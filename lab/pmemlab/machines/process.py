@@ -1,8 +1,11 @@
 """The `process` machine: this computer as it is, with plain memory in the place of PMem.
 
 It needs no privileges and nothing installed, and it proves little: what a topology demands and
-this computer isn't is listed in its facts as "unproved". So is, after a power cut, that anything
-was lost: this computer's kernel lives on, with all that programs wrote and didn't flush.
+this computer isn't is listed in its facts as "unproved", and what the machine took in the place of
+the topology's media as "replaced". After a power cut, "unproved" also says that nothing was lost:
+this computer's kernel lives on, with all that programs wrote and didn't flush.
+
+The `host` machine runs commands in the same way, on the topology's own media: see `host`.
 """
 
 from __future__ import annotations
@@ -13,13 +16,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
 
 from pmemlab.errors import (
     CommandTimeoutError,
@@ -29,7 +32,7 @@ from pmemlab.errors import (
 )
 from pmemlab.machines.facts import read_facts
 from pmemlab.machines.lines import Lines, OnLine
-from pmemlab.machines.protocol import Accelerator, Result
+from pmemlab.machines.protocol import Accelerator, Kind, Result
 from pmemlab.machines.room import gibibytes
 from pmemlab.machines.state_folder import StateFolder
 from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
@@ -70,11 +73,7 @@ def open_process_machine(topology: Topology) -> ProcessMachine:
     (no memkind), `LabError` where there is no room for its persistent memory.
     """
     machine = ProcessMachine(topology)
-    try:
-        machine.start()
-    except BaseException:
-        machine.stop()
-        raise
+    machine.open()
     return machine
 
 
@@ -85,44 +84,74 @@ class ProcessMachine:
     /dev/shm for its DAX mount, node 0 for its nodes, and a temporary folder for its disk.
     """
 
-    kind: Literal["process"] = "process"
+    kind: Kind = "process"
     accelerator: Accelerator = "none"
 
     def __init__(self, topology: Topology) -> None:
         self.python = sys.executable
+        self.topology = topology
         self._folders: list[StateFolder] = []
-        pmem = topology.pmem
-        environment = dict(topology.environment)
-        if pmem.path is not None:
-            self._folders.append(_folder_for(topology))
-            pmem = replace(pmem, path=str(self._folders[-1].path))
-        if pmem.nodes:
-            pmem = replace(pmem, nodes=(0,))
-            environment["MEMKIND_DAX_KMEM_NODES"] = "0"
-        ssd = topology.ssd
-        if ssd is not None:
-            self._folders.append(StateFolder.temporary())
-            ssd = replace(ssd, path=str(self._folders[-1].path))
-        self.topology = replace(topology, pmem=pmem, ssd=ssd, environment=environment)
+        self._replaced: list[str] = []
         self._facts: dict[str, object] = {}
         self._running: set[subprocess.Popen[bytes]] = set()
         self._uptime = self._new_uptime()
         self._was_cut = False
 
+    def open(self) -> None:
+        """Find places for the topology's media, and prove what can be proved. Raises LabError."""
+        try:
+            self.topology = self._place(self.topology)
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+
     def start(self) -> None:
-        """Read the facts, and tell which of the topology's demands they do not meet."""
-        self._facts = read_facts(self)
+        """Read the facts, and hold them against the topology's demands. Raises LabError."""
+        facts = read_facts(self)
         if self.topology.pmem.nodes:
             try:
-                find_fact(self._facts, "memkind.page_nodes")
+                find_fact(facts, "memkind.page_nodes")
             except MissingFactError as error:
+                nodes = ", ".join(map(str, self.topology.pmem.nodes))
                 raise MissingRequirementError(
-                    "memkind (libmemkind.so.0), with memory of its KMEM DAX kind on node 0 "
+                    f"memkind (libmemkind.so.0), with memory of its KMEM DAX kind on node {nodes} "
                     f"({error.why})",
                     "apt-get install libmemkind0",
                 ) from error
-        unproved = [m.fact for m in mismatches(self.topology, self._facts)]
-        self._facts["unproved"] = unproved + [LOST_BY_POWER_CUT] * self._was_cut
+        facts["unproved"] = self._unproved(facts) + [LOST_BY_POWER_CUT] * self._was_cut
+        self._facts = facts
+
+    def _place(self, topology: Topology) -> Topology:
+        """Return the topology with places on this computer for its media. Raises LabError."""
+        pmem, ssd, environment = topology.pmem, topology.ssd, dict(topology.environment)
+        if pmem.path is not None:
+            pmem = replace(pmem, path=self._folder_in(_with_room(topology)))
+            self._replaced.append(
+                f"pmem.path {topology.pmem.path} -> {_SHARED_MEMORY}: DRAM in place of PMem"
+            )
+        if pmem.nodes:
+            named = ", ".join(map(str, pmem.nodes))
+            self._replaced.append(f"pmem.nodes {named} -> 0: DRAM in place of PMem or CXL memory")
+            pmem = replace(pmem, nodes=(0,))
+            environment["MEMKIND_DAX_KMEM_NODES"] = "0"
+        if ssd is not None:
+            parent = Path(tempfile.gettempdir())
+            self._replaced.append(f"ssd.path {ssd.path} -> {parent}: whatever disk that is on")
+            ssd = replace(ssd, path=self._folder_in(parent))
+        return replace(topology, pmem=pmem, ssd=ssd, environment=environment)
+
+    def _unproved(self, facts: dict[str, object]) -> list[str]:
+        """Return the facts that the topology demands and that do not hold. Adds what it took in
+        the place of the topology's media.
+        """
+        facts["replaced"] = self._replaced
+        return [mismatch.fact for mismatch in mismatches(self.topology, facts)]
+
+    def _folder_in(self, parent: Path) -> str:
+        """Return the path of a new folder there, which `stop` removes."""
+        self._folders.append(StateFolder.temporary(parent))
+        return str(self._folders[-1].path)
 
     def run(
         self,
@@ -262,15 +291,15 @@ class _Output:
             stream.close()
 
 
-def _folder_for(topology: Topology) -> StateFolder:
-    """A folder of plain shared memory with room for the topology's persistent memory."""
+def _with_room(topology: Topology) -> Path:
+    """Return a folder of plain shared memory with room for the topology's persistent memory."""
     free = shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else 0
     if free < topology.pmem.size_bytes:
         raise LabError(
             f"topology {topology.name}: {_SHARED_MEMORY} has {free >> 20} MiB free, but "
             f"{topology.pmem.size_bytes >> 20} MiB are wanted; give it more, or use --machine guest"
         )
-    return StateFolder.temporary(_SHARED_MEMORY)
+    return _SHARED_MEMORY
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

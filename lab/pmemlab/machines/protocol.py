@@ -12,7 +12,7 @@ from pmemlab.topology import Topology
 
 __all__ = ["Accelerator", "Kind", "Machine", "Result"]
 
-Kind = Literal["process", "guest", "container"]
+Kind = Literal["process", "host", "guest", "container"]
 Accelerator = Literal["kvm", "tcg", "none"]
 
 
@@ -82,8 +82,8 @@ class Machine(Protocol):
 
         Commands that run raise `MachineDiedError`. What is lost is a matter of the machine's kind:
         of a guest all that its kernel had in memory; its media keep what they were given, and its
-        persistent memory every store that its CPU had made. Of a process nothing but the commands:
-        what they had written, flushed or not, is there.
+        persistent memory every store that its CPU had made. Of a process or a host nothing but the
+        commands: what they had written, flushed or not, is there.
         """
         ...
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, get_args
 
-from embstore.options import TierKind
 from pmemlab.machines.protocol import Accelerator, Kind
 
 __all__ = [
@@ -38,7 +37,6 @@ __all__ = [
     "ResultsFile",
     "commit_of",
     "read_results",
-    "timing_kind",
 ]
 
 MetricKind = Literal["measured", "modelled", "functional-only"]
@@ -67,11 +65,11 @@ class Metric:
     """One number.
 
     name: what it is of, with the unit in `unit`: "samples_per_s" in "samples/s". value: the number;
-    None where it is undefined, as an AUC on one class is. kind: `measured` on what it speaks of,
-    `modelled` from counts, or `functional-only`. machine, accelerator, topology, storage_type,
-    scenario: what it was taken on, and for which test. facts: what the machine's proof read back.
-    commit: of the code that ran, "+changes" where the working tree differed from it. time: when,
-    UTC, ISO 8601.
+    None where it is undefined, as an AUC on one class is. kind: `measured` on what it speaks of
+    (of rates, `rate_kinds` decides), `modelled` from counts, or `functional-only`. machine,
+    accelerator, topology, storage_type, scenario: what it was taken on, and for which test. facts:
+    what the machine's proof read back. commit: of the code that ran, "+changes" where the working
+    tree differed from it. time: when, UTC, ISO 8601.
     devices: name of the device that each tier was paced as, or taken to be on, first tier first;
         None for a tier that was left as it is. Empty where all were.
     not_judged: what was not asked of a program of the user's, which is therefore not said to work.
@@ -114,27 +112,6 @@ class Metric:
 
     def as_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "facts": dict(self.facts)}
-
-
-def timing_kind(
-    tiers: Sequence[TierKind],
-    machine: Kind,
-    accelerator: Accelerator,
-    facts: Mapping[str, object],
-) -> MetricKind:
-    """What a timing of tables on these tiers is worth.
-
-    It is measured where each tier was on what it is called after. Emulated NVDIMMs, disks and
-    CXL memory are files and memory of the computer below, however fast the processor runs; so is
-    the plain memory that stands in for persistent memory in a process.
-    """
-    emulates_memory = accelerator == "tcg" or bool(facts.get("memory_side_caches"))
-    is_real = {
-        TierKind.DRAM: not emulates_memory,
-        TierKind.SSDHASH: machine == "process",
-        TierKind.LEVELDB: machine == "process",
-    }
-    return "measured" if all(is_real.get(kind, False) for kind in tiers) else "functional-only"
 
 
 def commit_of(folder: Path) -> str:

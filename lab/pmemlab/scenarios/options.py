@@ -15,7 +15,7 @@ __all__ = ["WORKER_OUTPUT", "add_options", "here_of", "lengthen"]
 WORKER_OUTPUT = "pmemlab"
 """The key of what a worker of pytest-xdist tells its controller of scenarios."""
 
-_MACHINES = ("auto", "process", "guest", "container")
+_MACHINES = ("auto", "process", "host", "guest", "container")
 _SHORT = ("--storage-type", "--topology", "--machine")
 
 
@@ -42,8 +42,10 @@ def add_options(group: pytest.OptionGroup) -> None:
         default="auto",
         dest="pmemlab_machine",
         help="kind of machine to run scenarios on; auto: the running lab's containers, else "
-        "throwaway containers, else guests, else this computer itself. Without --pmemlab-, the "
-        "three work too where no other plugin has such an option",
+        "throwaway containers, else guests, else this computer itself, with DRAM in the place of "
+        "PMem (process). host: this computer's own media, at the paths and nodes that the topology "
+        "names; never chosen by auto. Without --pmemlab-, the three work too where no other plugin "
+        "has such an option",
     )
     group.addoption(
         "--pmemlab-here",
@@ -51,7 +53,8 @@ def add_options(group: pytest.OptionGroup) -> None:
         metavar="FILE",
         dest="pmemlab_here",
         help="device file of this computer's memory, by `pmemlab model measure`: rates that are "
-        "predicted on other memories are then rid of its time; for --pmemlab-machine process",
+        "predicted on other memories are then rid of its time; for --pmemlab-machine process and "
+        "host",
     )
 
 
@@ -60,10 +63,10 @@ def here_of(config: pytest.Config) -> Path | None:
     here: Path | None = config.getoption("pmemlab_here")
     if here is None:
         return None
-    if config.getoption("pmemlab_machine") != "process":
+    if config.getoption("pmemlab_machine") not in ("process", "host"):
         raise pytest.UsageError(
             f"--pmemlab-here {here}: is this computer's memory, not that of an emulated machine; "
-            "add --pmemlab-machine process"
+            "add --pmemlab-machine process or host"
         )
     if not here.is_file():
         raise pytest.UsageError(

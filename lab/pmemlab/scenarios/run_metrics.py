@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from embstore.options import TIER_KINDS, StorageType
-from pmemlab.scenarios.document import PLACES, Scenario
+from pmemlab.scenarios.document import Scenario
 from pmemlab.scenarios.metrics import (
     AUC,
     DRAM_RATIO,
@@ -20,9 +19,10 @@ from pmemlab.scenarios.metrics import (
     SAMPLES_PER_S,
     STEP_MS,
     Metric,
-    timing_kind,
+    MetricKind,
 )
 from pmemlab.scenarios.modelled_rates import ModelledRate
+from pmemlab.scenarios.rate_kinds import why_not_measured
 from pmemlab.scenarios.runner import Outcome
 
 __all__ = ["RATES", "rate_metrics", "run_metrics"]
@@ -74,13 +74,11 @@ def run_metrics(
             metric(f"{prefix}{STEP_MS}{part}", ms, "ms", **told) for part, ms in parts.items()
         ]
 
-    kind = timing_kind(
-        TIER_KINDS[StorageType[storage_type]], outcome.machine, outcome.accelerator, outcome.facts
-    )
-    if PLACES in scenario.not_judged:
-        kind = "functional-only"  # it isn't known what the rate is of
+    kind: MetricKind = "measured"
     if any(devices):
         kind = "modelled"
+    elif why_not_measured(scenario, storage_type, outcome, run):
+        kind = "functional-only"
     tables = run["tables"]
     first_tier_bytes, first_tier_share = _first_tier(tables)
     counted = {

@@ -48,9 +48,9 @@ class TierEvidence:
 
     The engine says name, rows, bytes (of its rows), mapped_bytes (rows and room for more), and
     is_pmem (what libpmem says of the mapping; None where libpmem isn't involved). Another process
-    saw the others: nodes, file and devices, as `Seen` has them. Of the rows that the engine has
-    exported and says are in this tier, it sought some; it found so many in the tier's file or
-    memory, to the last bit; those in memory begin on found_nodes.
+    saw the others: nodes, file, devices and is_direct, as `Seen` has them. Of the rows that the
+    engine has exported and says are in this tier, it sought some; it found so many in the tier's
+    file or memory, to the last bit; those in memory begin on found_nodes.
     """
 
     name: str
@@ -61,6 +61,7 @@ class TierEvidence:
     nodes: dict[int, int]
     file: str | None
     devices: dict[str, int]
+    is_direct: bool | None
     sought: int
     found: int
     found_nodes: dict[int, int]
@@ -200,6 +201,7 @@ def _tier_evidence(tier: Any, claim: Claim, seen: Seen) -> TierEvidence:
         nodes=seen.nodes,
         file=seen.file,
         devices=seen.devices,
+        is_direct=seen.is_direct,
         sought=len(claim.rows),
         found=seen.found,
         found_nodes=seen.found_nodes,

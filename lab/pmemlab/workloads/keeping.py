@@ -60,13 +60,18 @@ class Keeping:
             return 0
         return es.restore(self.folder, variables)
 
-    def keep(self, variables: Sequence[es.EmbeddingVariable], steps: int) -> None:
-        """Save, if it is time, what `steps` steps have come to. Raises EmbStoreError."""
+    def keep(self, variables: Sequence[es.EmbeddingVariable], steps: int) -> bool:
+        """Save, if it is time, what `steps` steps have come to; return whether it was time.
+
+        Raises EmbStoreError.
+        """
         import embstore as es
 
-        if steps % self.every == 0:
-            es.save(self.folder, variables, steps)
-            tell_kept(steps)
+        if steps % self.every:
+            return False
+        es.save(self.folder, variables, steps)
+        tell_kept(steps)
+        return True
 
 
 def tell_trained(steps: int) -> None:

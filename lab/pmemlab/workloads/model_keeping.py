@@ -105,13 +105,14 @@ class ModelKeeping:
             raise KeptModelError(f"{path}: can't be read back: {error}") from error
         return done
 
-    def keep(self, variables: Iterable[es.EmbeddingVariable], dense: DensePart, steps: int) -> None:
-        """Make a checkpoint, if it is time, of what `steps` steps have come to.
+    def keep(self, variables: Iterable[es.EmbeddingVariable], dense: DensePart, steps: int) -> bool:
+        """Make a checkpoint, if it is time, of what `steps` steps have come to; return whether it
+        was time.
 
         Raises EmbStoreError or KeptModelError where it can't be written.
         """
         if steps % self.every:
-            return
+            return False
         path = self._dense_path(steps)
         try:
             write_durably(path, dense.state())
@@ -124,6 +125,7 @@ class ModelKeeping:
                 f"{error.filename or path}: can't be written: {error.strerror}"
             ) from error
         tell_kept(steps)
+        return True
 
     @property
     def _pools(self) -> Path:

@@ -51,6 +51,7 @@ class Run:
         and train_seconds it leaves out the first steps, which warm up, where there are others.
     state_sha256: over every variable's export: keys, values, slots, frequencies, versions.
     first_step: the first that was trained, where a save was restored.
+    saves: checkpoints that were made in the timed steps; their time is in the rates.
     devices: names of those that the tiers were paced as, first tier first; None: not paced.
     step_ms: milliseconds of a timed step by part, where it was recorded: `tier0` and so on for what
         the training thread did there, `compute` for all else.
@@ -72,6 +73,7 @@ class Run:
     state_sha256: str
     tables: list[TableEvidence]
     first_step: int = 0
+    saves: int = 0
     cold: ColdRows | None = None
     plain: PlainCount | None = None
     checksums: dict[int, str] = field(default_factory=dict)

@@ -107,7 +107,7 @@ def train(
             timed_from = min(first + 1, last - 1)
         losses: list[float] = []
         lookup_seconds = 0.0
-        looked_up = 0
+        looked_up = saves = 0
         predicting = (
             recording.enter_context(Predicting(tables, placements, here)) if placements else None
         )
@@ -128,12 +128,13 @@ def train(
             progress(len(losses), losses[-1])
             if keeping and index + 1 < last:  # who goes on from there must have something to do
                 tell_trained(index + 1)
-                keeping.keep(tables, index + 1)
+                saves += keeping.keep(tables, index + 1)
             if checksums_every and (index + 1) % checksums_every == 0:
                 paused = time.perf_counter()
                 checksums[index + 1] = checkpoint_sha256(index + 1, tables)
                 started += time.perf_counter() - paused
             if index + 1 == timed_from:
+                saves = 0
                 if predicting:
                     predicting.reset()
                 started = time.perf_counter()
@@ -159,6 +160,7 @@ def train(
     run = Run(
         storage_type=storage.storage_type.name,
         first_step=first,
+        saves=saves,
         steps=last - first,
         samples=(last - first) * ids,
         losses=[loss.hex() for loss in losses],

@@ -70,6 +70,7 @@ def train(
         losses: list[float] = []
         checksums: dict[int, str] = {}
         first = keeping.restore(tables, network, steps) if keeping else 0
+        saves = 0
         if first:
             checksums[first] = checkpoint_sha256(first, tables, network.state())
             tell_resumed(Resumed(first, checksums[first]))
@@ -85,13 +86,14 @@ def train(
             progress(done, losses[-1])
             if keeping and done < steps:  # who goes on from there must have something to do
                 tell_trained(done)
-                keeping.keep(tables, network, done)
+                saves += keeping.keep(tables, network, done)
             if checksums_every and done % checksums_every == 0:
                 paused = time.perf_counter()
                 checksums[done] = checkpoint_sha256(done, tables, network.state())
                 started += time.perf_counter() - paused
             if len(losses) == warm_up_steps and done < steps:
                 network.lookup_clock.reset()
+                saves = 0
                 if predicting:
                     predicting.reset()
                 started = time.perf_counter()
@@ -117,6 +119,7 @@ def train(
     return Run(
         storage_type=storage.storage_type.name,
         first_step=first,
+        saves=saves,
         steps=steps - first,
         samples=(steps - first) * batch_size,
         losses=[loss.hex() for loss in losses],

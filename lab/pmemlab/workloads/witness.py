@@ -53,6 +53,8 @@ class Seen:
 
     nodes: NUMA node -> touched pages of the mapping on it. file: that is mapped there. devices:
     "major:minor" of what the file, or the folder's files, are on -> bytes that they take there.
+    is_direct: whether the process has files of the folder open, all of them past the page cache
+    (O_DIRECT); None where the tier is mapped.
     found: how many of the rows are there, to the last bit. found_nodes: that those which lie in
     memory begin on.
     """
@@ -60,6 +62,7 @@ class Seen:
     nodes: dict[int, int] = field(default_factory=dict)
     file: str | None = None
     devices: dict[str, int] = field(default_factory=dict)
+    is_direct: bool | None = None
     found: int = 0
     found_nodes: dict[int, int] = field(default_factory=dict)
 
@@ -97,16 +100,20 @@ def look(pid: int, claims: Iterable[Claim]) -> list[Seen]:
     REQUIRES: the process maps and unmaps no memory of theirs meanwhile.
     """
     memory = ProcessMemory(pid)
-    return [_look(pid, memory, claim) for claim in claims]
+    opened = _open_files(pid)
+    return [_look(pid, memory, opened, claim) for claim in claims]
 
 
-def _look(pid: int, memory: ProcessMemory, claim: Claim) -> Seen:
+def _look(
+    pid: int, memory: ProcessMemory, opened: Mapping[str, Sequence[bool]], claim: Claim
+) -> Seen:
     rows = [_Row.of(parts) for parts in claim.rows]
     if not claim.address:
         files = files_in(Path(claim.folder)) if claim.folder else []
         return Seen(
             file=claim.folder,
             devices=_devices(files),
+            is_direct=_is_direct(opened, claim.folder) if claim.folder else None,
             found=_found_in_files(files, rows),
         )
     present = list(memory.present_ranges(claim.address, claim.length))
@@ -115,10 +122,10 @@ def _look(pid: int, memory: ProcessMemory, claim: Claim) -> Seen:
     if file is not None:
         # What lies in the file, whoever has it mapped: the engine's own memory isn't asked.
         files = [Path(file)]
-        return Seen(nodes, file, _devices(files), _found_in_files(files, rows))
+        return Seen(nodes, file, _devices(files), found=_found_in_files(files, rows))
     addresses = _addresses_in_memory(pid, present, rows)
     found_nodes = Counter(memory.nodes_of_pages(addresses)) if addresses else {}
-    return Seen(nodes, None, {}, len(addresses), dict(found_nodes))
+    return Seen(nodes, found=len(addresses), found_nodes=dict(found_nodes))
 
 
 def _addresses_in_memory(
@@ -182,6 +189,33 @@ def _pieces(descriptor: int, start: int, end: int, longest: int) -> Iterator[tup
         if start + len(piece) >= end:
             return
         start += max(1, len(piece) - longest + 1)
+
+
+def _open_files(pid: int) -> dict[str, list[bool]]:
+    """By folder: of each regular file that the process has open in it, whether with O_DIRECT."""
+    folders: dict[str, list[bool]] = {}
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            path = descriptor.readlink()
+            if not path.is_absolute() or not descriptor.is_file():
+                continue
+            information = Path(f"/proc/{pid}/fdinfo/{descriptor.name}").read_text()
+            flags = next(line for line in information.splitlines() if line.startswith("flags:"))
+            is_direct = bool(int(flags.split()[1], 8) & os.O_DIRECT)
+            folders.setdefault(str(path.parent), []).append(is_direct)
+    return folders
+
+
+def _is_direct(opened: Mapping[str, Sequence[bool]], folder: str) -> bool:
+    """Whether files are open at any depth of a folder, and all of them with O_DIRECT."""
+    top = str(Path(folder).resolve())
+    answers = [
+        is_direct
+        for name, files in opened.items()
+        if name == top or name.startswith(f"{top}/")
+        for is_direct in files
+    ]
+    return bool(answers) and all(answers)
 
 
 def files_in(folder: Path) -> list[Path]:

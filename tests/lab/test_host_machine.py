@@ -1,0 +1,168 @@
+"""This computer with the media that a topology names."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pmemlab.errors import LabError, MachineDiedError, ProofError
+from pmemlab.machines import host
+from pmemlab.machines.guest.reading import separate
+from pmemlab.machines.guest.storage_facts import read_mount
+from pmemlab.machines.host import open_host_machine
+from pmemlab.machines.opening import open_machine
+from pmemlab.machines.process import LOST_BY_POWER_CUT
+from pmemlab.topology import PersistentMemory, SolidStateDisk, Topology, load_topology
+
+PLAIN = Topology("plain", "this computer", {"kernel": os.uname().release})
+ON_MEMORY = PersistentMemory("/dev/shm", size_bytes=1 << 20)
+
+
+def _is_on_a_disk(folder: Path) -> bool:
+    return "block_devices" in separate(read_mount(str(folder)))[0]
+
+
+@pytest.fixture
+def disk() -> Path:
+    """A folder on a disk of this computer."""
+    for parent in (Path.cwd(), Path(tempfile.gettempdir())):
+        if _is_on_a_disk(parent):
+            return parent
+    pytest.skip("no folder here is on a disk")
+
+
+@pytest.fixture
+def in_memory() -> PersistentMemory:
+    if not Path("/dev/shm").is_dir():
+        pytest.skip("needs /dev/shm")
+    return ON_MEMORY
+
+
+def test_it_uses_the_paths_that_the_topology_names_and_removes_what_it_made(
+    disk: Path, in_memory: PersistentMemory
+) -> None:
+    proof = {"libpmem.is_pmem": 0, "mount.filesystem": "tmpfs"}
+    named = replace(PLAIN, pmem=in_memory, ssd=SolidStateDisk(str(disk)), proof=proof)
+    with open_host_machine(named) as machine:
+        topology = machine.topology
+        assert topology.pmem.path is not None
+        assert topology.ssd is not None
+        folders = [Path(topology.pmem.path), Path(topology.ssd.path)]
+        assert [folder.parent for folder in folders] == [Path("/dev/shm"), disk]
+        facts = machine.facts()
+        assert facts["unproved"] == []
+        assert "replaced" not in facts
+        found = facts["ssd"]
+        assert isinstance(found, dict)
+        device = disk.stat().st_dev
+        assert found["device_number"] == f"{os.major(device)}:{os.minor(device)}"
+        for folder in folders:
+            assert machine.run(["touch", str(folder / "file")]).returncode == 0
+    assert not any(folder.exists() for folder in folders)
+
+
+def test_nodes_and_environment_are_those_that_the_topology_names() -> None:
+    named = replace(PLAIN, environment={"MEMKIND_DAX_KMEM_NODES": "0"})
+    with open_host_machine(named) as machine:
+        assert machine.run(["sh", "-c", "echo $MEMKIND_DAX_KMEM_NODES"]).stdout == "0\n"
+    nodes = replace(PLAIN, pmem=PersistentMemory(nodes=(0, 4095), size_bytes=1 << 20))
+    with pytest.raises(LabError, match=r"plain\.yaml.*pmem.nodes: .* no NUMA node 4095"):
+        open_host_machine(nodes)
+
+
+@pytest.mark.parametrize("field", ["pmem.path", "ssd.path"])
+def test_a_path_that_is_not_there_is_refused_before_anything_runs(
+    field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*_: object, **__: object) -> None:
+        raise AssertionError("nothing may run")
+
+    monkeypatch.setattr(host.HostMachine, "run", run)
+    gone = tmp_path / "gone"
+    named = replace(
+        PLAIN,
+        pmem=PersistentMemory(str(gone if field == "pmem.path" else tmp_path), size_bytes=1 << 20),
+        ssd=SolidStateDisk(str(gone if field == "ssd.path" else tmp_path)),
+        proof={"libpmem.is_pmem": 0},
+    )
+    with pytest.raises(LabError) as refused:
+        open_host_machine(named)
+    said = str(refused.value)
+    assert f"(plain.yaml): {field}: {gone} is no folder" in said
+    assert "runs nothing of `provision`" in said
+    assert "Your own hardware" in said
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_topology_of_the_lab_tells_people_to_write_their_own() -> None:
+    with pytest.raises(LabError, match=r"fsdax\.yaml.*/mnt/pmem0 is no folder.*one of your own"):
+        open_machine(
+            replace(load_topology("fsdax"), pmem=PersistentMemory("/mnt/pmem0", (), 1)), "host"
+        )
+
+
+def test_memory_that_is_said_to_be_persistent_is_found_out(in_memory: PersistentMemory) -> None:
+    proof = {"mount.dax": True, "mount.map_sync": True, "mount.page_regions": ["region0"]}
+    with pytest.raises(ProofError) as refused:
+        open_host_machine(replace(PLAIN, pmem=in_memory, proof=proof))
+    wrong = {mismatch.fact for mismatch in refused.value.mismatches}
+    assert {"mount.dax", "mount.map_sync"} <= wrong
+    assert "write one of your own for this computer" in str(refused.value)
+    assert not [*Path("/dev/shm").glob("pmemlab-machine-*/.pmemlab-probe")]
+
+
+def test_a_disk_that_is_memory_is_found_out(in_memory: PersistentMemory) -> None:
+    assert in_memory.path is not None
+    with pytest.raises(LabError, match=r"ssd.path: is on \w+ \(tmpfs\), which is no disk"):
+        open_host_machine(replace(PLAIN, ssd=SolidStateDisk(in_memory.path)))
+
+
+def test_too_little_room_is_told(disk: Path) -> None:
+    pmem = PersistentMemory(str(disk), size_bytes=1 << 60)
+    with pytest.raises(LabError, match=r"pmem.size: .* are wanted, and .* are free in"):
+        open_host_machine(replace(PLAIN, pmem=pmem, proof={"libpmem.is_pmem": 0}))
+
+
+def test_it_is_proved_again_and_is_not_what_it_was() -> None:
+    with open_host_machine(PLAIN) as machine:
+        machine.prove()
+        machine.topology = replace(machine.topology, proof={"kernel": "another"})
+        with pytest.raises(ProofError, match="expected 'another'"):
+            machine.prove()
+
+
+def test_its_power_cuts_lose_nothing_and_it_says_so() -> None:
+    with open_host_machine(PLAIN) as machine:
+        machine.power_cut()
+        with pytest.raises(MachineDiedError, match="power cut"):
+            machine.run(["true"])
+        machine.power_on()
+        assert machine.facts()["unproved"] == [LOST_BY_POWER_CUT]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "expected"),
+    [
+        ("Dell Inc.", "flags\t: fpu vme", None),
+        ("QEMU", "flags\t: fpu vme", "its vendor is QEMU"),
+        ("Dell Inc.", "flags\t: fpu hypervisor", "its CPU says hypervisor"),
+        (None, "flags\t: fpu hypervisor", "its CPU says hypervisor"),
+    ],
+)
+def test_a_virtual_machine_is_told_from_hardware(
+    vendor: str | None,
+    flags: str,
+    expected: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{flags}\n")
+    if vendor is not None:
+        (tmp_path / "vendor").write_text(f"{vendor}\n")
+    monkeypatch.setattr(host, "_CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(host, "_VENDOR", tmp_path / "vendor")
+    assert host.virtual_machine() == expected
