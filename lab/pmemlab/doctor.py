@@ -5,17 +5,18 @@ from __future__ import annotations
 import ctypes
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.table import Table
 
 from pmemlab.errors import LabError, MissingRequirementError
-from pmemlab.machines import process
+from pmemlab.machines import host, process
 from pmemlab.machines.guest import machine as guest
 from pmemlab.machines.guest.accelerator import choose_accelerator
 from pmemlab.machines.guest.kernel import cached_kernel, kernel_release, kernel_source
+from pmemlab.machines.guest.probe import read_facts
 from pmemlab.machines.guest.qemu import find_qemu
 from pmemlab.machines.guest.requirements import unmet_requirements
 from pmemlab.machines.guest.sandbox import sandbox_arguments
@@ -59,7 +60,7 @@ class Diagnosis:
 
 def diagnose() -> list[Diagnosis]:
     """Every kind of machine. Downloads nothing; may boot a guest for seconds to try KVM."""
-    return [_process(), _guest(), _container()]
+    return [_process(), _host(), _guest(), _container()]
 
 
 def diagnosis_table(diagnoses: Iterable[Diagnosis]) -> Table:
@@ -84,6 +85,31 @@ def _process() -> Diagnosis:
     missing = process.requirements(_largest(lambda topology: topology.pmem.size_bytes))
     note = "no emulation: proves nothing of persistent memory"
     return Diagnosis("process", tuple(missing), tuple(_missing_libraries()), (note,))
+
+
+def _host() -> Diagnosis:
+    facts = read_facts(path=None, memkind=False)
+    there_are = {
+        "PMem regions": _named(facts, "regions"),
+        "CXL devices": _named(facts, "cxl_memdevs"),
+        "nodes without CPUs": _named(facts, "nodes_without_cpus"),
+        "disks": _named(facts, "disks"),
+    }
+    notes = [
+        "this computer's own media, where a topology of yours names and proves them",
+        "; ".join(f"{what}: {names}" for what, names in there_are.items()),
+    ]
+    if (why := host.virtual_machine()) is not None:
+        notes.append(f"measures DRAM alone: this computer is a virtual machine ({why})")
+    return Diagnosis("host", (), tuple(_missing_libraries()), tuple(notes))
+
+
+def _named(facts: Mapping[str, object], fact: str) -> str:
+    """The names, or numbers, of what a fact lists."""
+    listed = facts.get(fact)
+    if not isinstance(listed, list):
+        return "can't be read"
+    return ", ".join(str(one["name"] if isinstance(one, dict) else one) for one in listed) or "none"
 
 
 def _guest() -> Diagnosis:

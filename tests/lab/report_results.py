@@ -24,7 +24,12 @@ RUN: Final = Metric(
     topology="dram",
     machine="process",
     accelerator="none",
-    facts={"kernel": "6.18.44", "cpus": [0, 1], "unproved": ["cpus"]},
+    facts={
+        "kernel": "6.18.44",
+        "cpus": [0, 1],
+        "unproved": ["cpus"],
+        "replaced": ["pmem.path /mnt/pmem0 -> /dev/shm: DRAM in place of PMem"],
+    },
     commit="0123456789ab",
     time="2026-01-01T00:00:00+00:00",
 )

@@ -12,7 +12,7 @@ from rich.console import Console
 from pmemlab import doctor
 from pmemlab.doctor import Diagnosis, diagnose, diagnosis_table
 from pmemlab.errors import MissingRequirementError
-from pmemlab.machines import process, room
+from pmemlab.machines import host, process, room
 from pmemlab.machines.guest import machine as guest
 from pmemlab.topology import load_topology
 
@@ -51,6 +51,23 @@ def test_a_bare_computer_runs_processes_only() -> None:
     assert not diagnoses["container"].runs
     (error,) = diagnoses["container"].missing
     assert "no Docker engine answers at DOCKER_HOST" in error.what
+
+
+def test_the_media_of_this_computer_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts: dict[str, object] = {
+        "regions": [{"name": "region0"}],
+        "cxl_memdevs": [],
+        "nodes_without_cpus": [1, 3],
+    }
+    monkeypatch.setattr(doctor, "read_facts", lambda **_: facts)
+    monkeypatch.setattr(host, "virtual_machine", lambda: None)
+    told = (
+        "PMem regions: region0; CXL devices: none; nodes without CPUs: 1, 3; disks: can't be read"
+    )
+    assert told in _notes("host")
+    assert "virtual machine" not in _notes("host")
+    monkeypatch.setattr(host, "virtual_machine", lambda: "its vendor is QEMU")
+    assert "measures DRAM alone" in _notes("host")
 
 
 @pytest.mark.usefixtures("bare")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -50,6 +51,25 @@ def test_it_says_what_it_can_t_prove() -> None:
         assert isinstance(unproved, list)
         assert "mount.map_sync" in unproved
         assert machine.accelerator == "none"
+
+
+def test_it_lists_what_it_took_in_the_place_of_the_topology_s_media() -> None:
+    for name in ("fsdax-nvme", "kmem-dax", "dram"):
+        if name == "kmem-dax" and not _has_memkind():
+            continue
+        with open_machine(name, "process") as machine:
+            machine.prove()
+            assert (
+                machine.facts()["replaced"]
+                == {
+                    "fsdax-nvme": [
+                        "pmem.path /mnt/pmem0 -> /dev/shm: DRAM in place of PMem",
+                        f"ssd.path /mnt/nvme0 -> {tempfile.gettempdir()}: whatever disk that is on",
+                    ],
+                    "kmem-dax": ["pmem.nodes 1 -> 0: DRAM in place of PMem or CXL memory"],
+                    "dram": [],
+                }[name]
+            )
 
 
 def test_no_variable_of_this_computer_s_makes_memory_persistent(

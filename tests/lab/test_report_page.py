@@ -161,7 +161,10 @@ def test_the_parts_of_a_step_and_their_sum_stand_in_the_table(tmp_path: Path) ->
 def test_each_machine_shows_what_was_demanded_and_all_its_facts(tmp_path: Path) -> None:
     part = section(page_of_metrics(tmp_path, emulated("fsdax"), [RUN]), "proofs")
     text = words(part)
-    assert "dram process, unproved 6.18.44 doesn't have, or can't prove: cpus" in text
+    assert (
+        "dram process, unproved 6.18.44 doesn't have, or can't prove: cpus "
+        "pmem.path /mnt/pmem0 -> /dev/shm: DRAM in place of PMem" in text
+    )
     assert "facts that are demanded hold" in text
     assert "mount.dax true yes" in text
     assert "mount.filesystem" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -12,7 +13,7 @@ import pmemlab.machines.container.machine
 import pmemlab.machines.guest.machine
 from pmemlab.errors import MissingRequirementError
 from pmemlab.machines.choice import Choice, MachineChooser
-from pmemlab.topology import Topology, load_topology
+from pmemlab.topology import Topology, load_topology, topology_names
 
 
 @dataclass
@@ -88,6 +89,18 @@ def test_in_the_end_a_process_with_both_reasons(computer: Computer) -> None:
     assert choice.kind == "process"
     assert "no Docker engine answers" in choice.why
     assert "no guest: QEMU; to get it: apt-get install qemu" in choice.why
+
+
+def test_a_host_is_never_chosen_but_only_asked_for(computer: Computer) -> None:
+    nothing_else = [MissingRequirementError("QEMU", "apt-get install qemu")]
+    for docker, image, missing in itertools.product(
+        (True, False), (True, False), ([], nothing_else)
+    ):
+        computer.has_docker, computer.has_image, computer.missing_for_guest = docker, image, missing
+        for name in topology_names():
+            assert computer.choose(load_topology(name)).kind != "host"
+    asked_for = MachineChooser("host", Path("/"))
+    assert asked_for.choose(load_topology("fsdax")).kind == "host"
 
 
 def test_containers_run_a_user_s_topology_too(computer: Computer) -> None:

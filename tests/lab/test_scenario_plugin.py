@@ -59,6 +59,7 @@ class FakeMachine:
 
     accelerator: ClassVar[Accelerator] = "tcg"
     unproved: ClassVar[Sequence[str]] = ()
+    replaced: ClassVar[Sequence[str]] = ()
     decay: ClassVar[int | None] = None  # proofs that it passes before it is something else
     python: ClassVar[str] = "python3"
 
@@ -82,7 +83,11 @@ class FakeMachine:
         return self.workload(storage_type)
 
     def facts(self) -> Mapping[str, object]:
-        return {"nodes": [0, 1], "unproved": list(self.unproved)}
+        return {
+            "nodes": [0, 1],
+            "unproved": list(self.unproved),
+            "replaced": list(self.replaced),
+        }
 
     def prove(self) -> None:
         self.proofs.append(self.topology.name)
@@ -199,7 +204,7 @@ def test_the_table_and_the_results_are_written(lab: Lab) -> None:
     result = lab.run()
     result.stdout.fnmatch_lines(
         [
-            "works, on emulated media*",
+            "works; the rates of these runs would say nothing:",
             "*scenario*storage type*machine*hits*AUC",
             "*numa*PMEM_MEMKIND*guest (tcg)*75%*0.625",
             "written: *results*.jsonl",
@@ -216,7 +221,7 @@ def test_the_table_and_the_results_are_written(lab: Lab) -> None:
     rate = records["samples_per_s"]
     assert rate["value"] == 1234.0
     assert rate["kind"] == "functional-only"
-    assert rate["facts"] == {"nodes": [0, 1], "unproved": []}
+    assert rate["facts"] == {"nodes": [0, 1], "unproved": [], "replaced": []}
     assert records["auc"]["kind"] == "measured"
     page = results.with_name("report.html").read_text()
     assert "guest (tcg)" in page
@@ -350,6 +355,29 @@ def test_what_a_machine_cannot_prove_is_skipped_with_the_reason(
     result = lab.run("-rs", machine="process")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["*numa*process, unproved*", "SKIPPED*can't prove mount.dax;*"])
+
+
+def test_what_a_machine_replaced_is_told_once_for_all_topologies(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced = "pmem.nodes 1 -> 0: DRAM in place of PMem or CXL memory"
+    monkeypatch.setattr(FakeMachine, "replaced", [replaced])
+    lab.add("a", topology="one", storage_types="[DRAM, PMEM_MEMKIND]")
+    lab.add("b", topology="two")
+    result = lab.run(machine="process")
+    told = [line for line in result.outlines if replaced in line]
+    assert told == [f"replaced by the process machine: {replaced} (one, two)"]
+
+
+def test_a_host_tells_why_its_rate_is_not_measured(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeMachine, "accelerator", "none")
+    lab.add("numa", storage_types="[PMEM_MEMKIND]")
+    for machine, times in (("host", 1), ("process", 0)):
+        said = lab.run(machine=machine).outlines
+        why = [line for line in said if "no rate: numa on PMEM_MEMKIND: not measured: tier" in line]
+        assert len(why) == times
 
 
 def test_what_a_run_lacked_on_this_computer_is_a_skip_with_the_reason(

@@ -323,10 +323,14 @@ def _summarize(
         reporter.write_line(f"could not be stopped: {leftover}", red=True)
     if not found.metrics:
         return
+    from pmemlab.scenarios.report import replaced_lines
+
     reporter.section("scenarios")
     # A log has no width of its own.
     width = _LOG_WIDTH if not reporter.isatty() else shutil.get_terminal_size().columns
     reporter.write_line(found.tables(width))
+    for line in replaced_lines(found.metrics):
+        reporter.write_line(line, yellow=True)
     for why in found.without_rate:
         reporter.write_line(f"no rate: {why}", yellow=True)
     reporter.write_line("")

@@ -4,23 +4,25 @@ only ran."""
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pmemlab.scenarios.metrics import Metric
 from pmemlab.scenarios.rows import ResultRow, modelled_beside, rate_cells
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["tables"]
+__all__ = ["replaced_lines", "tables"]
 
 
 def tables(rows: Sequence[ResultRow], width: int) -> str:
     """Return a table of measured and modelled rates, one of runs without, and one of programs that
     were not judged, where there are any.
 
-    All are at most `width` columns wide. A rate of emulated media has no digits anywhere: somebody
-    would compare them. In its place stands what was modelled on the devices that they stand for.
+    All are at most `width` columns wide. A rate that is not `measured` (see `rate_kinds`) has no
+    digits anywhere: somebody would compare them. In its place stands what was modelled on the
+    devices that the media stand for.
     """
     from rich.console import Console
 
@@ -43,7 +45,7 @@ def tables(rows: Sequence[ResultRow], width: int) -> str:
                 "USD/h is of the cheapest machine that holds them:\n"
             )
         else:
-            console.print("works, on emulated media whose rates would say nothing:\n")
+            console.print("works; the rates of these runs would say nothing:\n")
         console.print(_works(works, modelled))
     if ran:
         if rated or works:
@@ -51,6 +53,21 @@ def tables(rows: Sequence[ResultRow], width: int) -> str:
         console.print("ran; whether they work is not judged:\n")
         console.print(_ran(ran))
     return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
+
+
+def replaced_lines(metrics: Iterable[Metric]) -> list[str]:
+    """Return a line for each medium of a topology that a machine took something else for."""
+    by_medium: dict[tuple[str, str], list[str]] = {}
+    for metric in metrics:
+        replaced = metric.facts.get("replaced")
+        for what in replaced if isinstance(replaced, list) else []:
+            topologies = by_medium.setdefault((metric.machine, what), [])
+            if metric.topology not in topologies:
+                topologies.append(metric.topology)
+    return [
+        f"replaced by the {machine} machine: {what} ({', '.join(topologies)})"
+        for (machine, what), topologies in by_medium.items()
+    ]
 
 
 def _rates(rows: Sequence[ResultRow]) -> Table:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pmemlab.errors import LabError
 from pmemlab.machines import opening
@@ -13,6 +14,7 @@ from pmemlab.machines.room import at_once
 from pmemlab.scenarios.document import PLACES, Scenario, ScenarioError
 from pmemlab.scenarios.metrics import Metric, ResultsFile, commit_of
 from pmemlab.scenarios.modelled_rates import RateModel
+from pmemlab.scenarios.rate_kinds import why_not_measured
 from pmemlab.scenarios.report import tables
 from pmemlab.scenarios.rows import result_rows
 from pmemlab.scenarios.run_metrics import RATES, rate_metrics, run_metrics
@@ -116,6 +118,8 @@ class ScenarioSession:
             )
         metrics = run_metrics(scenario, storage_type, outcome, document["run"], self._commit)
         self._keep(metrics)
+        if outcome.machine == "host":
+            self._tell_why_not_measured(scenario, storage_type, outcome, document["run"])
         if all(metric.kind == "functional-only" for metric in metrics if metric.name in RATES):
             self._unrated.append((scenario, storage_type))
         return unproved
@@ -137,6 +141,16 @@ class ScenarioSession:
             if rate is not None:
                 self._keep(rate_metrics(scenario, storage_type, rate, self._commit))
         self._unrated.clear()
+
+    def _tell_why_not_measured(
+        self, scenario: Scenario, storage_type: str, outcome: Outcome, run: Mapping[str, Any]
+    ) -> None:
+        """Who asks for a host wants its rates."""
+        reasons = why_not_measured(scenario, storage_type, outcome, run)
+        if reasons:
+            self.without_rate.append(
+                f"{scenario.name} on {storage_type}: not measured: {'; '.join(reasons)}"
+            )
 
     def _keep(self, metrics: Sequence[Metric]) -> None:
         self._results.append(metrics)

@@ -16,6 +16,7 @@ __all__ = ["proofs"]
 
 _TITLE = "The machines' proofs"
 _UNPROVED = "unproved"
+_REPLACED = "replaced"
 
 
 def proofs(results: Results) -> Section:
@@ -29,16 +30,23 @@ def proofs(results: Results) -> Section:
     rows = [machines[key] for key in sorted(machines)]
     table = Table(
         "The machines that results here were taken on",
-        ("topology", "machine", "kernel", "proof"),
+        ("topology", "machine", "kernel", "proof", "replaced"),
         [
-            (row.topology, row.machine_label, str(row.facts.get("kernel", "–")), _proof(row))
+            (
+                row.topology,
+                row.machine_label,
+                str(row.facts.get("kernel", "–")),
+                _proof(row),
+                _replaced(row),
+            )
             for row in rows
         ],
     )
     blocks: list[Block] = [
         "Before anything runs on a machine, its facts are read back from its kernel and held "
-        "against what its topology demands. A process is this computer as it is, and can't prove "
-        "all of it.",
+        "against what its topology demands. A process is this computer as it is, with other media "
+        "in the place of the topology's, and can't prove all of it. A host is this computer with "
+        "the media that the topology names.",
         table,
     ]
     blocks += [
@@ -62,6 +70,12 @@ def _proof(row: ResultRow) -> str:
         return f"doesn't have, or can't prove: {', '.join(map(str, unproved))}"
     demanded = len(_demanded(row))
     return f"all {demanded} facts that are demanded hold" if demanded else "all that is demanded"
+
+
+def _replaced(row: ResultRow) -> str:
+    """What the machine took in the place of the topology's media."""
+    replaced = row.facts.get(_REPLACED)
+    return "; ".join(map(str, replaced)) if isinstance(replaced, list) and replaced else "–"
 
 
 def _demanded(row: ResultRow) -> list[tuple[str, str, str]]:
