@@ -111,7 +111,7 @@ def test_memory_that_is_said_to_be_persistent_is_found_out(in_memory: Persistent
         open_host_machine(replace(PLAIN, pmem=in_memory, proof=proof))
     wrong = {mismatch.fact for mismatch in refused.value.mismatches}
     assert {"mount.dax", "mount.map_sync"} <= wrong
-    assert "write one of your own for this computer" in str(refused.value)
+    assert "for the host machine write one of your own" in str(refused.value)
     assert not [*Path("/dev/shm").glob("pmemlab-machine-*/.pmemlab-probe")]
 
 

@@ -170,6 +170,14 @@ def test_an_option_without_a_value_is_true_or_left_out(tmp_path: Path) -> None:
     assert argv_of(load(tmp_path, text), "PMEM_LIBPMEM")[-2:] == ["--steps", "7"]
 
 
+def test_a_host_reads_its_disk_past_the_page_cache(tmp_path: Path) -> None:
+    scenario = load_with_disk(tmp_path, ON_SEVERAL_TIERS)
+    assert "--direct-io" not in argv_of(scenario, "DRAM_PMEM_SSDHASH")
+    on_host = replace(scenario, direct_io=True)
+    assert "--direct-io" in argv_of(on_host, "DRAM_PMEM_SSDHASH")
+    assert "--direct-io" not in argv_of(on_host, "DRAM_PMEM_LEVELDB")
+
+
 PREDICTED = "predict_on: [[ddr4-2666-x6, here, nvme-p4510], [here, here, here]]\n"
 
 

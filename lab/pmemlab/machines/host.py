@@ -30,9 +30,8 @@ _VENDOR: Final = Path("/sys/class/dmi/id/sys_vendor")
 _EMULATORS: Final = ("QEMU", "Bochs", "KVM")
 
 _OWN_TOPOLOGY: Final = (
-    "The host machine takes this computer as it is. A topology of the lab describes the guest that "
-    "the lab makes of it: write one of your own for this computer, with its paths and what proves "
-    'its media (lab/README.md, "Your own hardware")'
+    "A topology of the lab describes a guest; for the host machine write one of your own, with this "
+    'computer\'s paths and nodes and what proves its media (lab/README.md, "Your own hardware")'
 )
 
 
@@ -111,8 +110,8 @@ def _folder(topology: Topology, field: str, named: str) -> Path:
 def _missing(topology: Topology, what: str) -> LabError:
     return LabError(
         f"topology {topology.name} ({topology.name}.yaml): {what}. The host machine runs nothing "
-        "of `provision`: set the medium up first (ndctl, mkfs, mount, daxctl), and name it as it "
-        "is called here. " + _OWN_TOPOLOGY
+        "of `provision`: set the medium up first (ndctl, mkfs, mount, daxctl), and give the path "
+        "or node that it has here. " + _OWN_TOPOLOGY
     )
 
 

@@ -104,7 +104,7 @@ def storage_command(
         sizes.append(topology.pmem.size_bytes // tables // _MEMORY_OF_A_TIER)
     if sizes:
         argv += ["--storage-size", *map(str, sizes)]
-    return argv
+    return [*argv, "--direct-io"] if scenario.direct_io and TierKind.SSDHASH in kinds else argv
 
 
 def _predicted_on(scenario: Scenario, storage_type: str) -> list[str]:

@@ -283,7 +283,7 @@ class Expectations(Document):
 
 
 @dataclass(frozen=True)
-class Scenario(Document, context=("path", "name", "memory_here"), extra=("like",)):
+class Scenario(Document, context=("path", "name", "memory_here", "direct_io"), extra=("like",)):
     """One scenario.
 
     name: the file's stem.
@@ -301,6 +301,8 @@ class Scenario(Document, context=("path", "name", "memory_here"), extra=("like",
     timeout_s: after so many seconds the run is stopped as stuck. Default: 600.
     memory_here: device file of the memory that its tiers are on, for predictions. Not in the file:
         it is the computer's. Default: isn't known.
+    direct_io: whether SSDHASH tiers read past the page cache, so that rates are of the disk. Not in
+        the file: it goes with the machine. Default: no.
     """
 
     path: Path
@@ -316,6 +318,7 @@ class Scenario(Document, context=("path", "name", "memory_here"), extra=("like",
     predict_on: Annotated[tuple[tuple[str, ...], ...], Parsed(_placements, with_context=True)] = ()
     timeout_s: Positive = 600.0
     memory_here: Path | None = None
+    direct_io: bool = False
 
     @property
     def compared_with(self) -> str:

@@ -83,7 +83,11 @@ class ScenarioFile(pytest.File):
             scenario = load_scenario(self.path)
         except ScenarioError as error:
             raise self.CollectError(str(error)) from error
-        scenario = replace(scenario, memory_here=here_of(self.config))
+        scenario = replace(
+            scenario,
+            memory_here=here_of(self.config),
+            direct_io=self.config.getoption("pmemlab_machine") == "host",
+        )
         for storage_type in scenario.storage_types:
             yield ScenarioItem.from_parent(
                 self, name=storage_type, scenario=scenario, storage_type=storage_type

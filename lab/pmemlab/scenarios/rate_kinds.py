@@ -57,10 +57,10 @@ def why_not_measured(
             for tier in table["tiers"]
             if tier["name"] in names and tier["rows"]
         ]
-        reasons += (
-            f"tier {kind.value}: {reason}" for reason in _of_a_tier(kind, scenario, outcome, tiers)
-        )
-    return list(dict.fromkeys(reasons))
+        of_tier = [*_of_a_tier(kind, scenario, outcome, tiers)]
+        if of_tier:
+            reasons.append(f"of tier {kind.value}, {', '.join(of_tier)}")
+    return reasons
 
 
 def _of_the_run(scenario: Scenario, outcome: Outcome, run: Mapping[str, Any]) -> Iterator[str]:
@@ -89,15 +89,15 @@ def _of_a_tier(
         return
     if outcome.machine == "process":
         stand_in = "DRAM" if kind in PMEM_KINDS else "whatever disk temporary files are on"
-        yield f"the process machine has {stand_in} in its place; the host machine uses the medium"
+        yield f"the process machine has {stand_in} in its place, where the host machine has it"
         return
     if outcome.machine != "host":
         yield "the medium is emulated"
         return
     if facts.get("virtual_machine") is not None:
         yield (
-            f"this computer is a virtual machine ({facts['virtual_machine']}), whose media may be "
-            "emulated"
+            f"the medium may be emulated: this computer is a virtual machine "
+            f"({facts['virtual_machine']})"
         )
     if not tiers:
         yield "it has no rows"

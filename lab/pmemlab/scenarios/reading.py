@@ -37,7 +37,7 @@ _RUNNERS_OPTIONS = (
 def load_scenario(path: Path) -> Scenario:
     """Load one file. Raises `ScenarioError`, naming the file, the line and the field."""
     file = _with_what_it_is_like(File.of_yaml(path, ScenarioError))
-    scenario = file.read(Scenario, {"name": path.stem, "memory_here": None})
+    scenario = file.read(Scenario, {"name": path.stem, "memory_here": None, "direct_io": False})
     try:
         _check(scenario, file)
     except FieldError as error:

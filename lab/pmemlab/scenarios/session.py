@@ -148,9 +148,7 @@ class ScenarioSession:
         """Who asks for a host wants its rates."""
         reasons = why_not_measured(scenario, storage_type, outcome, run)
         if reasons:
-            self.without_rate.append(
-                f"{scenario.name} on {storage_type}: not measured: {'; '.join(reasons)}"
-            )
+            self.without_rate.append(f"{scenario.name} on {storage_type}: {'; '.join(reasons)}")
 
     def _keep(self, metrics: Sequence[Metric]) -> None:
         self._results.append(metrics)
