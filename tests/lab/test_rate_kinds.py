@@ -10,7 +10,7 @@ import pytest
 from recorded_facts import recorded_facts
 
 from pmemlab.machines.protocol import Accelerator, Kind, Result
-from pmemlab.scenarios.document import Expectations, PowerCuts, Scenario
+from pmemlab.scenarios.document import Expectations, PowerCuts, RowPlacement, Scenario
 from pmemlab.scenarios.metrics import SAMPLES_PER_S, MetricKind
 from pmemlab.scenarios.run_metrics import run_metrics
 from pmemlab.scenarios.runner import Outcome
@@ -23,6 +23,7 @@ ON_DISK = {
 }
 ON_DAX = {"name": "PMEM_LIBPMEM", "rows": 9, "nodes": {}, "file": "/mnt/pmem0/rows"}
 ON_NODE = {"name": "PMEM_MEMKIND", "rows": 9, "nodes": {"1": 9}, "devices": {}, "file": None}
+PLACED = Expectations(rows=RowPlacement(nodes=(0,)))
 HARDWARE: Mapping[str, Any] = {"unproved": [], "virtual_machine": None}
 
 
@@ -34,6 +35,7 @@ def kind_of(
     accelerator: Accelerator = "none",
     topology: str = "dram",
     power_cuts: PowerCuts | None = None,
+    expect: Expectations = PLACED,
     **run: Any,
 ) -> MetricKind:
     """The kind of a run's rate, with rows in these tiers."""
@@ -43,7 +45,7 @@ def kind_of(
         summary="a",
         topology=load_topology(topology),
         storage_types=(storage_type,),
-        expect=Expectations(),
+        expect=expect,
         power_cuts=power_cuts,
     )
     outcome = Outcome(Result(0, "", ""), scenario.topology, machine, accelerator, facts, facts)
@@ -90,6 +92,11 @@ def test_a_skipped_run_measures_nothing() -> None:
     unproved = {"unproved": ["memory_side_caches"]}
     for machine in ("process", "host"):
         assert kind_of("DRAM", IN_DRAM, machine=machine, facts=unproved) == "functional-only"
+
+
+def test_a_program_whose_rows_nobody_looked_for_measures_nothing() -> None:
+    anywhere: Any = {"machine": "host", "facts": HARDWARE, "expect": Expectations()}
+    assert kind_of("DRAM", IN_DRAM, **anywhere) == "functional-only"
 
 
 @pytest.mark.parametrize("machine", ["process", "host"])

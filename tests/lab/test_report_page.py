@@ -113,7 +113,7 @@ def test_a_program_that_was_not_judged_is_not_among_those_that_work(tmp_path: Pa
     page = page_of_metrics(tmp_path, judged, ran)
     text = words(section(page, "works"))
     works, _, not_judged = text.partition("programs that were not judged")
-    assert "1 run on emulated media" in works
+    assert "1 run whose own rates say nothing" in works
     assert "fsdax DRAM_PMEM" in works
     assert "mine" not in works
     assert "mine DRAM_PMEM guest (tcg) where rows lie" in not_judged
