@@ -159,3 +159,10 @@ def test_there_is_one_save_to_go_on_from(capsys: pytest.CaptureFixture[str]) -> 
 
 def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().err.splitlines()
+
+
+def test_a_run_for_its_rates_alone_looks_at_no_row(capsys: pytest.CaptureFixture[str]) -> None:
+    document = run(capsys, "--predict", "ddr4-2666-x6", "--rates-only")
+    assert document["run"]["predictions"][0]["samples_per_s"] > 0
+    assert document["run"]["tables"] == []
+    assert document["run"]["cold"] is None

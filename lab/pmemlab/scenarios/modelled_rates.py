@@ -159,7 +159,7 @@ def _run_here(
     here = replace(scenario, workload=workload, storage=Storage(None, run.sizes))
     with open_machine(_roomy(scenario.topology), "process") as machine:
         argv = storage_command(here, run.storage_type, machine.python, machine.topology)
-        argv += ["--predict", *(",".join(devices) for devices in placements)]
+        argv += ["--predict", *(",".join(devices) for devices in placements), "--rates-only"]
         if TierKind.SSDHASH in TIER_KINDS[StorageType[run.storage_type]]:
             argv.append("--direct-io")  # what the page cache has would cost the disk nothing
         done = machine.run([*argv, *workload.argv()], timeout=_TIMEOUT_S)

@@ -35,6 +35,11 @@ def add_placements(parser: argparse.ArgumentParser) -> None:
         f"{AS_HERE}: as on this computer",
     )
     devices.add_argument(
+        "--rates-only",
+        action="store_true",
+        help="with --predict: end after the timed steps, and look at no row",
+    )
+    devices.add_argument(
         "--here",
         metavar="DEVICE,...",
         help="with --predict: what the tiers are on now, by files of `pmemlab model measure`, so "
@@ -57,6 +62,7 @@ class Placements:
     """What `add_placements`' options say. paced: None where tiers are left as they are."""
 
     predict: tuple[Placement, ...]
+    rates_only: bool
     here: Placement
     paced: Placement | None
 
@@ -72,6 +78,7 @@ def load_placements(arguments: argparse.Namespace) -> Placements:
 
     return Placements(
         predict=tuple(load("--predict", text) for text in arguments.predict),
+        rates_only=arguments.rates_only,
         here=() if arguments.here is None else load("--here", arguments.here),
         paced=None if arguments.paced is None else load("--paced", arguments.paced),
     )

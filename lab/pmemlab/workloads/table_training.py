@@ -77,6 +77,7 @@ def train(
     checksums_every: int | None = None,
     compared_with: Rows | None = None,
     placements: Sequence[Placement] = (),
+    rates_only: bool = False,
     here: Placement = (),
     progress: Progress = lambda _step, _loss: None,
 ) -> tuple[Run, Rows]:
@@ -85,8 +86,9 @@ def train(
     restore: a save to go on from. save: where to save in the end. stop_after: so many batches from
     the very first. keeping: saves on the way, the newest of which it goes on from. checksums_every:
     steps between two that have a checksum, beside the last. compared_with: what the rows must be,
-    by a run of the same batches. placements: devices that the timed steps are predicted on. here:
-    what the tiers are on, where that is known.
+    by a run of the same batches. placements: devices that the timed steps are predicted on.
+    rates_only: end after these, and look at no row: the run has no evidence, and nothing is learnt.
+    here: what the tiers are on, where that is known.
 
     Raises EmbStoreError where the engine refuses, LabError for a device that can't do what the run
     did, or where rows can't be looked for.
@@ -148,13 +150,15 @@ def train(
         for variable in tables:
             variable.drain()
         # Once: it reads every row, those on a disk too.
-        exports = [variable.export() for variable in tables]
+        exports = [] if rates_only else [variable.export() for variable in tables]
         if keeping or checksums_every:
             checksums[last] = checkpoint_sha256(last, tables)
-        state, evidence = examine_tables(tables, exports)
+        state, evidence = ("", []) if rates_only else examine_tables(tables, exports)
         learnt = Rows([e["keys"] for e in exports], [e["values"] for e in exports])
-        cold = _look_up_cold_rows(tables, options, compared_with or learnt)
-        plain = _compare_with_plain_count(exports, batches, last)
+        cold = plain = None
+        if not rates_only:
+            cold = _look_up_cold_rows(tables, options, compared_with or learnt)
+            plain = _compare_with_plain_count(exports, batches, last)
         if save:
             es.save(save, tables, last)
     run = Run(

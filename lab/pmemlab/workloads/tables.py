@@ -194,6 +194,7 @@ def _train(
             checksums_every=checksums_every,
             compared_with=compared_with,
             placements=placements.predict if placements else (),
+            rates_only=placements is not None and placements.rates_only,
             here=placements.here if placements else (),
             progress=bar.show,
         )

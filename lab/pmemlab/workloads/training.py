@@ -45,6 +45,7 @@ def train(
     fill: Callable[[EmbeddingTables], None] = lambda _tables: None,
     warm_up_steps: int = 1,
     placements: Sequence[Placement] = (),
+    rates_only: bool = False,
     here: Placement = (),
     progress: Progress = lambda _step, _loss: None,
 ) -> Run:
@@ -56,6 +57,7 @@ def train(
     fill: gives the new tables rows before the first step.
     warm_up_steps: that aren't timed, where there are more.
     placements: devices that the timed steps are predicted on.
+    rates_only: end after these, and look at no row: the run has neither evidence nor an AUC.
     here: what the tiers are on, where that is known.
 
     Raises DataError for unusable data, EmbStoreError where the engine refuses, KeptModelError for
@@ -112,10 +114,14 @@ def train(
             variable.drain()
         # Before the evaluation, whose lookups count for the cache's ranking.
         variables = list(tables)
-        state, evidence = examine_tables(variables, (each.export() for each in variables))
+        state, evidence = (
+            ("", [])
+            if rates_only
+            else examine_tables(variables, (each.export() for each in variables))
+        )
         if keeping or checksums_every:
             checksums[steps] = checkpoint_sha256(steps, tables, network.state())
-        auc, held_out_rows = _evaluate(network, source)
+        auc, held_out_rows = (None, 0) if rates_only else _evaluate(network, source)
     return Run(
         storage_type=storage.storage_type.name,
         first_step=first,

@@ -240,6 +240,7 @@ def _train(
             fill=fill,
             warm_up_steps=arguments.warm_up_steps,
             placements=placements.predict if placements else (),
+            rates_only=placements is not None and placements.rates_only,
             here=placements.here if placements else (),
             progress=bar.show,
         )
