@@ -47,6 +47,14 @@ void Replacement::clear() {
   floors_.assign(floors_.size(), std::nullopt);
 }
 
+void Replacement::make_room(uint64_t rows) {
+  for (int s = 0; s < kShards; ++s) {
+    IndexShard& shard = store_.shard(s);
+    MutexLock lock(shard.mutex);
+    shard.reserve(rows / kShards);
+  }
+}
+
 void Replacement::put(const RowBatch& rows) {
   std::vector<size_t> fresh;
   fresh.reserve(rows.size());

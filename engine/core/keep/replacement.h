@@ -31,6 +31,8 @@ class Replacement {
   // Removes every row and forgets every waiting key.
   void clear();
 
+  // Makes room in the index for so many rows: in the order of a save, they would crowd one end of an index that grows.
+  void make_room(uint64_t rows);
   // The rows that will be put in rank as these do, of which each stands for `step` of them. Tells beforehand in which tier a
   // row will be.
   void expect(std::vector<Rank> sample, size_t step);

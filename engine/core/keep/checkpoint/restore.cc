@@ -149,15 +149,23 @@ void verify_partition(const Reader& reader, const Reader::Block& block) {
   }
 }
 
+// About as many rows as a save has of the partition, and seldom fewer.
+uint64_t most_rows(std::span<const std::string> files, Partition partition) {
+  uint64_t rows = 0;
+  for (const std::string& path : files) {
+    const Reader reader(path);
+    rows += is_of(reader.header(), partition) ? reader.most_rows() : reader.most_rows() / partition.count;
+  }
+  return rows;
+}
+
 // Has the table know what will rank highest before it is put in: files have rows in any order. Of a chain of several saves
 // nobody knows yet which rows count.
 void tell_ranks(Replacement& table, Partition partition, const Chain& chain) {
   constexpr size_t kMostSampled = size_t{1} << 16;
   if (!table.has_lower_tiers() || chain.size() != 1) return;
   const std::span<const std::string> files = files_for(chain.front(), partition);
-  uint64_t most_rows = 0;
-  for (const std::string& path : files) most_rows += Reader(path).most_rows();
-  const size_t step = most_rows / kMostSampled + 16;
+  const size_t step = most_rows(files, partition) / kMostSampled + 4;
   std::vector<Rank> sample;
   for (const std::string& path : files) {
     Reader(path).sample_rows(step, [&](const RowRecord& row) {
@@ -171,6 +179,9 @@ void tell_ranks(Replacement& table, Partition partition, const Chain& chain) {
 }  // namespace
 
 void restore_files(Replacement& table, Partition partition, const Chain& chain, bool waiting_keys) {
+  if (chain.empty()) return;  // the table is to be left empty
+  // A full save comes last. Others add few rows to its.
+  table.make_room(most_rows(files_for(chain.back(), partition), partition));
   tell_ranks(table, partition, chain);
   Keys removed_later;
   for (size_t save = 0; save < chain.size(); ++save) {
