@@ -109,7 +109,7 @@ lab-up: docker-answers lab-tools ## build and start every machine as a container
 
 .PHONY: servers-up
 servers-up: docker-answers lab-tools ## start parameter servers with PMem as containers, on a network of their own
-	$(LAB) lab servers
+	$(LAB) lab servers $(ARGS)
 
 .PHONY: lab-down
 lab-down: lab-tools ## stop machines and servers, and remove whatever they left

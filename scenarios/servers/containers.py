@@ -148,7 +148,9 @@ def containers() -> Iterator[Containers]:
         pytest.skip(f"needs a Docker engine: {error}")
     clone = find_clone(Path(__file__).parent)
     if current_image(client, clone, "servers") is None:
-        pytest.skip("needs an image of this clone's present sources: make lab-up")
+        pytest.skip(
+            "needs the servers' image of this clone's present sources: make servers-up ARGS=--image-only"
+        )
     project = f"{clone.servers_project}-test"
     try:
         yield Containers(client, servers_up(project=project))

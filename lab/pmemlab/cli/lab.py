@@ -23,7 +23,8 @@ def add_commands(group: Group) -> None:
     )
     down = group.add("down", _down)
     down.add_argument("--images", action="store_true", help="the clone's images too")
-    group.add("servers", _servers)
+    servers = group.add("servers", _servers)
+    servers.add_argument("--image-only", action="store_true", help="build it, and start nothing")
     compose = group.add("compose", _compose)
     compose.add_argument(
         "--write", action="store_true", help="write both files into the clone, and print nothing"
@@ -58,10 +59,18 @@ def _compose(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _servers(_arguments: argparse.Namespace) -> int:
+def _servers(arguments: argparse.Namespace) -> int:
     """start parameter servers in containers, on a network of their own; `down` removes them"""
-    from pmemlab.machines.container.servers import HEAD, HEAD_ADDRESS, servers_up
+    from pmemlab.machines.container.servers import (
+        HEAD,
+        HEAD_ADDRESS,
+        build_servers_image,
+        servers_up,
+    )
 
+    if arguments.image_only:
+        build_servers_image()
+        return 0
     head = servers_up()[HEAD]
     console = Console(highlight=False, soft_wrap=True)
     console.print(

@@ -7,6 +7,7 @@ import secrets
 import time
 from datetime import datetime
 
+import docker
 from docker.models.containers import Container
 from rich.console import Console
 
@@ -19,7 +20,14 @@ from pmemlab.machines.container.image import ensure_image
 from pmemlab.machines.container.inventory import find_services
 from pmemlab.machines.container.stages import Stages
 
-__all__ = ["HEAD", "HEAD_ADDRESS", "servers_down", "servers_up", "wait_until_ready"]
+__all__ = [
+    "HEAD",
+    "HEAD_ADDRESS",
+    "build_servers_image",
+    "servers_down",
+    "servers_up",
+    "wait_until_ready",
+]
 
 HEAD = "head"
 """The service that programs are started in."""
@@ -30,6 +38,12 @@ HEAD_ADDRESS = "head:6379"
 _READY = b" is ready"  # as `python -m embstore.server` says
 _READY_WITHIN_S = 120.0
 _POLL_S = 0.25
+
+
+def build_servers_image(console: Console | None = None) -> None:
+    """Build the servers' image if need be, and start nothing. Raises as `servers_up`."""
+    with Stages(console or Console()) as stages:
+        _built_image(connect(), find_clone(), stages)
 
 
 def servers_up(console: Console | None = None, project: str | None = None) -> dict[str, Container]:
@@ -46,9 +60,7 @@ def servers_up(console: Console | None = None, project: str | None = None) -> di
     project = project or clone.servers_project
     client = connect()
     with Stages(console) as stages:
-        building = stages.begin("image")
-        image = ensure_image(client, clone, "servers", stages.announce, building.report)
-        building.end("ready")
+        image = _built_image(client, clone, stages)
         starting = stages.begin("servers")
         starting.report("starting")
         _compose(clone, project, image).run("up", "--detach", "--remove-orphans")
@@ -58,6 +70,13 @@ def servers_up(console: Console | None = None, project: str | None = None) -> di
             wait_until_ready(name, container)
         starting.end("ready")
     return containers
+
+
+def _built_image(client: docker.DockerClient, clone: Clone, stages: Stages) -> str:
+    building = stages.begin("image")
+    image = ensure_image(client, clone, "servers", stages.announce, building.report)
+    building.end("ready")
+    return image
 
 
 def servers_down(project: str) -> None:
