@@ -148,9 +148,7 @@ def containers() -> Iterator[Containers]:
         pytest.skip(f"needs a Docker engine: {error}")
     clone = find_clone(Path(__file__).parent)
     if current_image(client, clone, "servers") is None:
-        pytest.skip(
-            "needs the servers' image of this clone's present sources: make servers-up ARGS=--image-only"
-        )
+        pytest.skip("needs the present servers' image: make servers-up ARGS=--image-only")
     project = f"{clone.servers_project}-test"
     try:
         yield Containers(client, servers_up(project=project))
