@@ -32,7 +32,7 @@ _EMULATORS: Final = ("QEMU", "Bochs", "KVM")
 _OWN_TOPOLOGY: Final = (
     "A topology of the lab describes a guest; for the host machine write one of your own, with "
     "this computer's paths and nodes and what proves its media "
-    '(lab/README.md, "Your own hardware")'
+    '(lab/docs/own-hardware.md, "Your own hardware")'
 )
 
 
