@@ -161,11 +161,11 @@ uint64_t most_rows(std::span<const std::string> files, Partition partition) {
 
 // Has the table know what will rank highest before it is put in: files have rows in any order. Of a chain of several saves
 // nobody knows yet which rows count.
-void tell_ranks(Replacement& table, Partition partition, const Chain& chain) {
+void tell_ranks(Replacement& table, Partition partition, const Chain& chain, uint64_t rows) {
   constexpr size_t kMostSampled = size_t{1} << 16;
   if (!table.has_lower_tiers() || chain.size() != 1) return;
   const std::span<const std::string> files = files_for(chain.front(), partition);
-  const size_t step = most_rows(files, partition) / kMostSampled + 4;
+  const size_t step = rows / kMostSampled + 4;
   std::vector<Rank> sample;
   for (const std::string& path : files) {
     Reader(path).sample_rows(step, [&](const RowRecord& row) {
@@ -181,8 +181,9 @@ void tell_ranks(Replacement& table, Partition partition, const Chain& chain) {
 void restore_files(Replacement& table, Partition partition, const Chain& chain, bool waiting_keys) {
   if (chain.empty()) return;  // the table is to be left empty
   // A full save comes last. Others add few rows to its.
-  table.make_room(most_rows(files_for(chain.back(), partition), partition));
-  tell_ranks(table, partition, chain);
+  const uint64_t expected_rows = most_rows(files_for(chain.back(), partition), partition);
+  table.make_room(expected_rows);
+  tell_ranks(table, partition, chain, expected_rows);
   Keys removed_later;
   for (size_t save = 0; save < chain.size(); ++save) {
     Keys removed;
