@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["main"]
-
-
-def main() -> int:
-    from powercut.command import main
-
-    return main()
-
+from powercut.command import main
 
 if __name__ == "__main__":
     sys.exit(main())
