@@ -203,7 +203,7 @@ sys.meta_path.insert(0, Without())
 @pytest.mark.parametrize(
     ("package", "argv", "remedy", "status"),
     [
-        ("rich", ["doctor"], "pip install 'pmemlab'", 2),
+        ("rich", ["machine", "doctor"], "pip install 'pmemlab'", 2),
         ("pydantic", ["machine", "show", "dram"], "pip install 'pmemlab'", 2),
         ("yaml", ["machine", "exec", "dram", "--", "true"], "pip install 'pmemlab'", 125),
         ("docker", ["lab", "up"], "pip install 'pmemlab'", 2),

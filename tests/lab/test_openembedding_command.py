@@ -13,7 +13,7 @@ from pmemlab.cli import main
 def test_it_answers_for_the_gpus_cache_skew_and_interval_that_are_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    argv = "openembedding --json --gpus 8 --cache-gb 4 --skew 2 --checkpoint-minutes 10"
+    argv = "model predict --json --gpus 8 --cache-gb 4 --skew 2 --checkpoint-minutes 10"
     assert main(argv.split()) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["kind"] == "modelled"
