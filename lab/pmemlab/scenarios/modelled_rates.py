@@ -26,6 +26,8 @@ from pmemlab.topology import StandsFor, Topology
 __all__ = ["ModelledRate", "RateModel", "devices_of"]
 
 _TIMEOUT_S = 120.0
+# What these say comes after the timed steps, or not at all in a run that ends with them.
+_AFTER_THE_TIMED = ("cold-lookups", "held-out-rows", "keep-every")
 _LEAST_PMEM_BYTES = 1 << 30  # for tables of `rated`; sparse
 
 
@@ -141,7 +143,8 @@ def _runs(scenario: Scenario, storage_type: str) -> list[tuple[_Run, tuple[str, 
     if devices is None or rated is None or not stands_for.dram:
         return []
     name, arguments = scenario.workload.name, {**scenario.workload.arguments, **rated.arguments}
-    told = json.dumps(arguments, sort_keys=True)
+    timed = {name: value for name, value in arguments.items() if name not in _AFTER_THE_TIMED}
+    told = json.dumps(timed, sort_keys=True)
     sizes = tuple(size * rated.rows_times for size in scenario.storage.size_bytes)
     if len(devices) == 1:
         run = _Run(name, told, storage_type, ())

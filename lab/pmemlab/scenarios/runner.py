@@ -224,7 +224,6 @@ class ScenarioRunner:
             command = _limited(job.scenario, cut_command(job.scenario, *place, folder))
             while len(made) < cuts.count:
                 self._note(job, f"{job.label}: power cut {len(made) + 1} of {cuts.count}")
-                machine.prove()
                 facts = machine.facts()
                 ended = run_until_cut(
                     machine, command, _ENVIRONMENT, _limit_s(job.scenario), cuts, len(made)
@@ -247,11 +246,12 @@ class ScenarioRunner:
     ) -> Outcome:
         """Run a workload on a machine that is what it says before and after it.
 
+        It was proved as it was opened or had its power again, or after what ran before.
+
         One that doesn't end is told to say where it is, by SIGABRT, before it is killed: that is
         its own failure. The machine's is that it can't even do this.
         """
         self._note(job, f"{job.label}: runs on a {machine.kind}")
-        machine.prove()
         facts = machine.facts()
         result = machine.run(
             _limited(job.scenario, command),

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pmemlab.workloads.run import Run
     from pmemlab.workloads.table_training import Rows
 
+PREPARED: Final = ("pmemlab.workloads.table_training",)
+"""What a run imports, for a process that does so once for several."""
 _TABLES: Final = 2
 _FILTERS = re.compile(r"(counter|cbf):([1-9][0-9]*)")
 

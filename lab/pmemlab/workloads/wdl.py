@@ -33,6 +33,12 @@ if TYPE_CHECKING:
     from pmemlab.workloads.placements import Placements
     from pmemlab.workloads.run import Run
 
+PREPARED: Final = (
+    "pmemlab.workloads.model_keeping",
+    "pmemlab.workloads.training",
+    "pmemlab.workloads.wide_and_deep.numpy_network",
+)
+"""What a run imports, for a process that does so once for several."""
 SYNTHETIC: Final = "synthetic"
 CRITEO_FILE: Final = "criteo-file"
 TABLES: Final = 52

@@ -142,7 +142,10 @@ def open_container_machine(topology: Topology, *, leased: bool = True) -> Contai
             container.start()
         elif has_its_power_cut(container):  # by somebody who was killed before it was on again
             container.restart(timeout=0)
-        return _started(client, topology, container, owned=False, lease=lease)
+        machine = _started(client, topology, container, owned=False, lease=lease)
+        if leased:
+            machine.prove()  # it has been up for long, and others have used it
+        return machine
     except BaseException:
         if lease is not None:
             lease.end()

@@ -42,6 +42,7 @@ import sys
 
 TYPE_CHECKING = False  # typing's own costs a guest time
 if TYPE_CHECKING:
+    from types import ModuleType
     from typing import Any
 
 HELLO, SPAWN, KILL, REFRESH, PING, PONG, STDOUT, STDERR, EXIT, INPUT, RESIZE = range(1, 12)
@@ -117,8 +118,10 @@ class _Command:
 class Agent:
     """Serves one host over one port, in one thread, for as long as the guest lives."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, prepared: ModuleType | None = None) -> None:
+        """prepared: the module of that name, where commands are to be quick by it."""
         self._port = port
+        self._prepared = prepared
         self._unpacker = Unpacker()
         self._commands: dict[int, _Command] = {}  # by channel
         self._pipes: dict[int, _Command] = {}  # by file descriptor
@@ -175,6 +178,8 @@ class Agent:
             if command.terminal is not None:
                 _resize(command.terminal, json.loads(payload))
         elif kind == REFRESH:
+            if self._prepared:
+                self._prepared.stop_servers()
             with open("/proc/sys/vm/drop_caches", "w") as file:  # noqa: PTH123
                 file.write("3")
         elif kind == PING:
@@ -182,14 +187,18 @@ class Agent:
 
     def _spawn(self, channel: int, request: dict[str, Any]) -> None:
         terminal = end = None
+        argv, env = request["argv"], request["env"]
+        if self._prepared:
+            argv = self._prepared.prepared_command(argv, sys.executable)
+            env[self._prepared.VARIABLE] = self._prepared.__file__
         stdin = subprocess.PIPE if request.get("input") else subprocess.DEVNULL
         if "terminal" in request:
             terminal, end = os.openpty()
             _resize(terminal, request["terminal"])
         try:
             process = subprocess.Popen(
-                request["argv"],
-                env=request["env"],
+                argv,
+                env=env,
                 stdin=stdin if end is None else end,
                 stdout=subprocess.PIPE if end is None else end,
                 stderr=subprocess.PIPE if end is None else end,
@@ -334,7 +343,9 @@ def _main() -> None:
     # The boot was quiet, since a console costs time; from now on the kernel's notices count.
     with open("/proc/sys/kernel/printk", "w") as file:  # noqa: PTH123
         file.write("6")
-    Agent(_open_port()).serve()
+    import prepared  # type: ignore[import-not-found]  # it lies beside this file, which has no package
+
+    Agent(_open_port(), prepared).serve()
 
 
 if __name__ == "__main__":

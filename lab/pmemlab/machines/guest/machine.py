@@ -23,7 +23,7 @@ from pmemlab.errors import (
 from pmemlab.machines.facts import read_facts
 from pmemlab.machines.guest.accelerator import choose_accelerator
 from pmemlab.machines.guest.boot import Boot
-from pmemlab.machines.guest.host_files import HostFiles, package_folders
+from pmemlab.machines.guest.host_files import HostFiles, compile_packages, package_folders
 from pmemlab.machines.guest.initramfs import find_busybox, get_initramfs
 from pmemlab.machines.guest.kernel import get_kernel, kernel_release, kernel_source
 from pmemlab.machines.guest.link import Command, Link
@@ -159,6 +159,7 @@ class GuestMachine:
         kernel = get_kernel()
         for missing in unmet_requirements(self.topology, qemu, kernel.release):
             raise missing
+        compile_packages(package_folders())
         shares = shared_folders()
         initramfs = get_initramfs(kernel, guest_root(shares))
         on_step("choosing KVM or TCG")

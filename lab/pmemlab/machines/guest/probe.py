@@ -75,7 +75,7 @@ def _read_memkind(nodes_with_cpus: object) -> dict[str, object]:
     }
 
 
-def _main() -> None:
+def main() -> None:
     names = "".join(f"\n  {name:34}{meaning}" for name, meaning in FACTS.items())
     parser = argparse.ArgumentParser(
         description="Print this machine's facts as JSON.",
@@ -90,4 +90,4 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    main()

@@ -1,0 +1,117 @@
+"""Runs a module of this project in a guest without its imports, which take seconds there.
+
+    python -S -E prepared.py [OPTION...] -m MODULE [ARGUMENT...]
+
+does what `python [OPTION...] -m MODULE [ARGUMENT...]` does. The first such command leaves a process
+behind that has imported the module: see `prepared_server`. It forks a child for each command, with
+the command's arguments, working folder, standard streams and signals. A command with another
+environment than the first one's is run as usual, since libraries read theirs as they are loaded.
+
+It is started by path, and imports next to nothing: that would cost what it saves.
+"""
+
+from __future__ import annotations
+
+import _socket
+import marshal
+import os
+import sys
+import time
+
+import _signal  # type: ignore[import-not-found]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+FOLDER = os.environ.get("XDG_RUNTIME_DIR", "/run") + "/pmemlab-prepared"
+VARIABLE = "PMEMLAB_PREPARED"  # has the path of this file, where there is a guest
+ANOTHER_ENVIRONMENT = 0
+MOST_BYTES = 1 << 20
+STREAMS = 3
+_SERVER = "pmemlab.machines.guest.prepared_server"
+_MODULES = (
+    "pmemlab.machines.guest.probe",
+    "pmemlab.workloads.tables",
+    "pmemlab.workloads.wdl",
+    "pmemlab.workloads.witness",
+)
+_FORWARDED = ("SIGABRT", "SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM")
+_LOOK_AGAIN_S = 0.02
+
+
+def prepared_command(argv: Sequence[str], python: str) -> list[str]:
+    """Returns the command that does the same by this file; `argv` where there is none.
+
+    argv: of a command, which coreutils' `timeout` may lead. python: the interpreter that the
+    modules are prepared for.
+    """
+    words = list(argv)
+    at = words.index(python) if python in words else -1
+    if at and words[:1] != ["timeout"]:
+        return words
+    options = words[at + 1 :]
+    if "-m" in options:
+        del options[options.index("-m") :]
+    module = words[at + len(options) + 1 :][1:2]
+    if not module or module[0] not in _MODULES or not set(options) <= {"-S"}:
+        return words
+    return [*words[: at + 1], "-S", "-E", __file__, *words[at + 1 :]]
+
+
+def stop_servers() -> None:
+    """End the processes that have imported modules: their sources were edited."""
+    try:
+        names = os.listdir(FOLDER)  # noqa: PTH208
+    except FileNotFoundError:
+        return
+    for name in names:
+        with _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET) as connection:
+            try:
+                connection.connect(f"{FOLDER}/{name}")
+            except OSError:
+                continue  # it is being started, and imports what is there now
+
+
+def _main(words: list[str]) -> NoReturn:
+    at = words.index("-m")
+    options, module, arguments = words[:at], words[at + 1], words[at + 2 :]
+    server = _connect(options, module)
+    request = marshal.dumps((arguments, dict(os.environ), os.getcwd()))  # noqa: PTH109
+    streams = b"".join(n.to_bytes(4, sys.byteorder) for n in range(STREAMS))
+    server.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
+    child = int(server.recv(MOST_BYTES))
+    if child == ANOTHER_ENVIRONMENT:
+        os.execv(sys.executable, [sys.executable, *options, "-m", module, *arguments])
+    for name in _FORWARDED:
+        _signal.signal(getattr(_signal, name), lambda number, _: os.kill(child, number))
+    status = int(server.recv(MOST_BYTES))
+    if status < 0:
+        _signal.signal(-status, _signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status)
+
+
+def _connect(options: list[str], module: str) -> _socket.socket:
+    path = f"{FOLDER}/{module}"
+    started = 0
+    while True:
+        connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        try:
+            connection.connect(path)
+        except OSError:
+            connection.close()
+        else:
+            return connection
+        if not started:
+            os.makedirs(FOLDER, exist_ok=True)  # noqa: PTH103
+            command = [sys.executable, *options, "-m", _SERVER, module, path]
+            started = os.posix_spawn(sys.executable, command, os.environ)
+        elif os.waitpid(started, os.WNOHANG)[1]:
+            os._exit(1)  # it has told why
+        time.sleep(_LOOK_AGAIN_S)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -1,0 +1,106 @@
+"""A process that has imported a module, and forks a child for each command: see `prepared`.
+
+    python -m pmemlab.machines.guest.prepared_server MODULE SOCKET
+
+It imports what MODULE names in `PREPARED`, too, and calls nothing itself: what ran before can't
+change what runs next. MODULE has a function `main()`, which returns an exit status or None.
+
+Between it and each command's process stands one that waits for both: the command ends with who
+asked for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import marshal
+import os
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+
+from pmemlab.machines.guest.prepared import ANOTHER_ENVIRONMENT, MOST_BYTES, STREAMS
+
+__all__: list[str] = []
+
+
+def _serve(name: str, path: Path) -> None:
+    environment = dict(os.environ)
+    module = importlib.import_module(name)
+    for further in getattr(module, "PREPARED", ()):
+        importlib.import_module(further)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        try:
+            listener.bind(str(path))
+        except OSError:
+            return  # another one was first
+        listener.listen()
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that it forks
+        with open(os.devnull, "r+b", buffering=0) as nothing:  # noqa: PTH123
+            for stream in range(STREAMS):
+                os.dup2(nothing.fileno(), stream)
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                request, streams, _, _ = socket.recv_fds(connection, MOST_BYTES, STREAMS)
+                if not request:
+                    path.unlink(missing_ok=True)
+                    return
+                arguments, theirs, folder = marshal.loads(request)
+                if theirs != environment:
+                    connection.send(b"%d" % ANOTHER_ENVIRONMENT)
+                elif not os.fork():
+                    listener.close()
+                    _supervise(module, arguments, folder, connection, streams)
+                    return
+                for stream in streams:
+                    os.close(stream)
+
+
+def _supervise(
+    module: ModuleType,
+    arguments: list[str],
+    folder: str,
+    connection: socket.socket,
+    streams: list[int],
+) -> None:
+    """Returns in the command's process alone, when the command has ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    child = os.fork()
+    if not child:
+        connection.close()
+        os.setpgid(0, 0)
+        os.chdir(folder)
+        for stream, theirs in enumerate(streams):
+            os.dup2(theirs, stream)
+            os.close(theirs)
+        sys.argv = [str(module.__file__), *arguments]
+        sys.exit(module.main())
+    for stream in streams:
+        os.close(stream)
+    ended = os.pidfd_open(child)
+    with suppress(OSError):
+        connection.send(b"%d" % child)
+        select.select([ended, connection], [], [])
+    if not select.select([ended], [], [], 0)[0]:  # who asked for it is gone
+        _kill(child)
+    _, status = os.waitpid(child, 0)
+    with suppress(OSError):
+        connection.send(b"%d" % os.waitstatus_to_exitcode(status))
+    os._exit(0)
+
+
+def _kill(child: int) -> None:
+    """Kill it, with its children."""
+    try:
+        os.killpg(child, signal.SIGKILL)
+    except ProcessLookupError:  # it has no group of its own yet
+        os.kill(child, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], Path(sys.argv[2]))

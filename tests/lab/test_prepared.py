@@ -1,0 +1,198 @@
+"""Modules that are run by a process which has imported them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pmemlab.machines.guest import prepared
+from pmemlab.machines.guest.prepared import prepared_command
+
+MODULE = """
+import os, signal, sys, time
+with open("{folder}/imports", "a") as file:
+    file.write("imported\\n")
+PREPARED = ("json",)
+IMPORTED_WITH = os.environ.get("SETTING", "none")
+runs = 0
+
+def main():
+    global runs
+    runs += 1
+    what, *rest = sys.argv[1:]
+    if what == "tell":
+        print(runs, rest, os.getcwd(), IMPORTED_WITH, "json" in sys.modules, flush=True)
+        print("to stderr", file=sys.stderr)
+        return 7
+    if what == "read":
+        print(sys.stdin.read().upper())
+    if what == "raise":
+        raise RuntimeError("as a module does")
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "wait":
+        print(os.getpid(), flush=True)
+        time.sleep(60)
+"""
+
+
+class Prepared:
+    """A guest's folder of prepared modules, played here."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "XDG_RUNTIME_DIR": str(folder),
+            "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)]),
+            "PYTHONFAULTHANDLER": "1",
+        }
+        self.write(MODULE.format(folder=folder))
+
+    def write(self, source: str) -> None:
+        (self.folder / "mine.py").write_text(source)
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-S", "-E", prepared.__file__, "-m", "mine", *arguments],
+            env={**self.environment, **environment},
+            cwd=self.folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str, **environment: str) -> tuple[int, str, str]:
+        process = self.start(*arguments, **environment)
+        out, err = process.communicate("typed", timeout=60)
+        return process.returncode, out, err
+
+    def imports(self) -> int:
+        return len((self.folder / "imports").read_text().splitlines())
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Prepared]:
+    monkeypatch.setattr(prepared, "FOLDER", str(tmp_path / "pmemlab-prepared"))
+    yield Prepared(tmp_path)
+    prepared.stop_servers()
+
+
+def test_a_module_is_imported_once_and_run_each_time_as_if_it_were_the_first(
+    played: Prepared,
+) -> None:
+    for words in (["a", "b"], ["c"], []):
+        status, out, err = played.run("tell", *words)
+        assert (status, err) == (7, "to stderr\n")
+        assert out == f"1 {words} {played.folder} none True\n"
+    assert played.imports() == 1
+
+
+def test_it_reads_standard_input_and_its_streams_end_with_it(played: Prepared) -> None:
+    assert played.run("read") == (0, "TYPED\n", "")
+    assert played.run("read") == (0, "TYPED\n", "")
+
+
+def test_an_exception_is_told_and_is_status_1(played: Prepared) -> None:
+    for _ in range(2):
+        status, _, err = played.run("raise")
+        assert status == 1
+        assert err.endswith("RuntimeError: as a module does\n")
+
+
+def test_its_end_by_a_signal_is_its_command_s(played: Prepared) -> None:
+    assert played.run("kill")[0] == -signal.SIGKILL
+
+
+def test_a_signal_to_the_command_is_the_module_s(played: Prepared) -> None:
+    waiting = played.start("wait")
+    assert waiting.stdout is not None
+    waiting.stdout.readline()
+    waiting.send_signal(signal.SIGABRT)
+    _, err = waiting.communicate(timeout=60)
+    assert waiting.returncode == -signal.SIGABRT
+    assert "mine.py" in err  # the stack of where it was
+
+
+def test_a_command_that_is_killed_takes_the_module_s_process_along(played: Prepared) -> None:
+    waiting = played.start("wait")
+    assert waiting.stdout is not None
+    child = int(waiting.stdout.readline())
+    waiting.kill()
+    waiting.wait()
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{child}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    waiting.stdout.close()
+    for stream in (waiting.stdin, waiting.stderr):
+        assert stream is not None
+        stream.close()
+
+
+def test_another_environment_is_the_one_that_libraries_are_loaded_with(played: Prepared) -> None:
+    assert "none" in played.run("tell")[1]
+    assert "mine" in played.run("tell", SETTING="mine")[1]
+    assert "none" in played.run("tell")[1]
+
+
+def test_a_module_that_can_t_be_imported_is_told_of(played: Prepared) -> None:
+    played.write("import no_such_module")
+    status, out, err = played.run("tell")
+    assert (status, out) == (1, "")
+    assert "No module named 'no_such_module'" in err
+
+
+def test_an_edited_module_is_imported_again_once_servers_are_stopped(played: Prepared) -> None:
+    played.run("tell")
+    played.write("def main():\n    print('edited')\n")
+    prepared.stop_servers()
+    deadline = time.monotonic() + 30
+    while played.run("tell")[1] != "edited\n":  # the old one ends in its own time
+        assert time.monotonic() < deadline
+
+
+PYTHON = "/venv/bin/python"
+TABLES = ["-m", "pmemlab.workloads.tables"]
+BY_FILE = [PYTHON, "-S", "-E", prepared.__file__]
+
+
+@pytest.mark.parametrize(
+    ("argv", "becomes"),
+    [
+        ([PYTHON, *TABLES, "--json"], [*BY_FILE, *TABLES, "--json"]),
+        (["timeout", "5", PYTHON, *TABLES], ["timeout", "5", *BY_FILE, *TABLES]),
+        (
+            [PYTHON, "-S", "-m", "pmemlab.machines.guest.probe", "-m"],
+            [*BY_FILE, "-S", "-m", "pmemlab.machines.guest.probe", "-m"],
+        ),
+        *(
+            (argv, argv)
+            for argv in (
+                ["true"],
+                [],
+                [PYTHON],
+                [PYTHON, "-m"],
+                [PYTHON, "-c", "pass"],
+                [PYTHON, "-m", "json.tool"],
+                [PYTHON, "-O", *TABLES],
+                [PYTHON, "-c", "pass", *TABLES],
+                ["numactl", "--membind=1", PYTHON, *TABLES],
+                ["python3", *TABLES],
+                [PYTHON, "train.py", *TABLES],
+            )
+        ),
+    ],
+)
+def test_only_a_plain_run_of_the_lab_s_own_modules_is_prepared(
+    argv: list[str], becomes: list[str]
+) -> None:
+    assert prepared_command(argv, PYTHON) == becomes
