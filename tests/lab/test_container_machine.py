@@ -404,6 +404,24 @@ def test_a_machine_of_the_lab_that_another_file_made_is_not_attached_to(
     assert not engine.removed
 
 
+def test_a_machine_of_the_lab_that_is_another_by_now_is_not_handed_out(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may have been up for hours, and somebody in it meanwhile."""
+    dram = load_topology("dram")
+    engine.container.labels[labels.TOPOLOGY] = label_of(dram)
+    monkeypatch.setattr(container_machine, "connect", lambda: engine.client)
+    monkeypatch.setattr(container_machine, "find_clone", lambda: Clone(tmp_path))
+    monkeypatch.setattr(container_machine, "sweep_abandoned", lambda *_: None)
+    monkeypatch.setattr(container_machine, "require_image", lambda *_: "image")
+    monkeypatch.setattr(container_machine, "is_of_image", lambda *_: True)
+    monkeypatch.setattr(container_machine, "find_machines", lambda *_: {"dram": engine.container})
+    engine.end_command(0, json.dumps(recorded_facts("dram") | {"nodes": [0, 1]}).encode())
+    with pytest.raises(ProofError, match=r"nodes: expected \[0\], found \[0, 1\]"):
+        open_container_machine(dram)
+    Lease.of_lab_machine(Clone(tmp_path), "dram").end()  # others may have it
+
+
 @pytest.mark.parametrize(
     ("owner", "swept"),
     [(None, False), ("of this process", False), ("0:1", True)],

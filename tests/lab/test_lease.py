@@ -26,9 +26,10 @@ time.sleep(600)
 def test_who_comes_second_waits_until_the_first_is_done(tmp_path: Path) -> None:
     first = Lease(tmp_path / "fsdax.lock")
     done = threading.Event()
+    told: list[str] = []
 
     def come_second() -> None:
-        Lease(tmp_path / "fsdax.lock").end()
+        Lease(tmp_path / "fsdax.lock", on_wait=told.append).end()
         done.set()
 
     second = threading.Thread(target=come_second)
@@ -37,6 +38,7 @@ def test_who_comes_second_waits_until_the_first_is_done(tmp_path: Path) -> None:
     first.end()
     assert done.wait(10)
     second.join()
+    assert told == [f"waits for process {os.getpid()}, which uses fsdax of the running lab"]
 
 
 def test_who_waits_too_long_is_told_whose_the_machine_is(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def machines(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             self.log.append(f"boot {self.topology.name}")
             self.cut = False
 
-    def open_machine(topology: Topology, kind: Kind) -> FakeMachine:
+    def open_machine(topology: Topology, kind: Kind, *_: object) -> FakeMachine:
         lab.log.append(f"start {topology.name} as {kind}")
         return Machine(topology, kind, lab.workload, lab.log)
 
@@ -133,7 +133,7 @@ def test_one(machine, n):
 def test_a_machine_that_can_t_be_proved_is_an_error_and_no_failure(
     run: Callable[..., pytest.RunResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(topology: Topology, kind: Kind) -> FakeMachine:
+    def broken(topology: Topology, kind: Kind, *_: object) -> FakeMachine:
         raise LabError(f"{kind} {topology.name}: no room")
 
     monkeypatch.setattr(pmemlab.machines.opening, "open_machine", broken)
@@ -234,7 +234,7 @@ def test_under_xdist_each_worker_runs_its_own_and_one_table_has_all(
                 with open(os.environ["LOG"], "a") as file:
                     file.write(f"{os.environ['PYTEST_XDIST_WORKER']} {line}\\n")
 
-        def open_machine(topology, kind):
+        def open_machine(topology, kind, *_):
             log = Log()
             log.append(f"start {topology.name}")
             return FakeMachine(topology, kind, document, log)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from pmemlab.errors import LabError
@@ -19,32 +20,46 @@ _WAIT_LIMIT_S = 1800.0
 class Lease:
     """A lock on a file: it ends with the process that holds it, however that ends."""
 
-    def __init__(self, path: Path, limit_s: float = _WAIT_LIMIT_S) -> None:
-        """Wait for the lease. Raises `LabError`, which says whose it is, after `limit_s`."""
+    def __init__(
+        self,
+        path: Path,
+        limit_s: float = _WAIT_LIMIT_S,
+        on_wait: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Wait for the lease. Raises `LabError`, which says whose it is, after `limit_s`.
+
+        on_wait: told once that it has to be waited for, and for whom.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a+")
         deadline = time.monotonic() + limit_s
+        told = False
         while True:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
+                holder = path.read_text().strip() or "another process"
                 if time.monotonic() > deadline:
-                    holder = path.read_text().strip() or "another process"
                     self._file.close()
                     raise LabError(
                         f"{path.stem} of the running lab is used by {holder} for more than "
                         f"{limit_s:.0f} s; wait for it, or take --machine guest"
                     ) from None
+                if not told:
+                    on_wait(f"waits for {holder}, which uses {path.stem} of the running lab")
+                    told = True
                 time.sleep(_POLL_S)
         self._file.truncate(0)
         self._file.write(f"process {os.getpid()}")
         self._file.flush()
 
     @staticmethod
-    def of_lab_machine(clone: Clone, name: str) -> Lease:
+    def of_lab_machine(
+        clone: Clone, name: str, on_wait: Callable[[str], None] = lambda _: None
+    ) -> Lease:
         """The lease of a machine of the clone's lab. Raises as the constructor."""
-        return Lease(clone.root / ".lab" / "leases" / f"{name}.lock")
+        return Lease(clone.root / ".lab" / "leases" / f"{name}.lock", on_wait=on_wait)
 
     def end(self) -> None:
         """Let others have it. Idempotent."""

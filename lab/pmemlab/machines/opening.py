@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pmemlab.machines.protocol import Kind, Machine
 from pmemlab.topology import Topology, load_topology
 
@@ -10,10 +12,13 @@ __all__ = ["KINDS", "open_machine"]
 KINDS: tuple[Kind, ...] = ("process", "host", "guest", "container")
 
 
-def open_machine(topology: Topology | str, kind: Kind) -> Machine:
+def open_machine(
+    topology: Topology | str, kind: Kind, on_step: Callable[[str], None] = lambda _: None
+) -> Machine:
     """Start a machine and prove it.
 
     topology: one, or the name of one of the lab's own, or the path of a file.
+    on_step: told what is being done, where that takes a while.
     Raises `LabError` where it can't be started or isn't what its topology says.
     """
     if isinstance(topology, str):
@@ -30,9 +35,9 @@ def open_machine(topology: Topology | str, kind: Kind) -> Machine:
     if kind == "guest":
         from pmemlab.machines.guest.machine import open_guest_machine
 
-        return open_guest_machine(topology)
+        return open_guest_machine(topology, on_step=on_step)
     if kind == "container":
         from pmemlab.machines.container.machine import open_container_machine
 
-        return open_container_machine(topology)
+        return open_container_machine(topology, on_step=on_step)
     raise ValueError(f"kind: {kind!r} is none of {', '.join(KINDS)}")

@@ -31,7 +31,7 @@ _MACHINE_GRACE_S = 120.0
 # So that a workload that crashes, or is aborted, says where.
 _ENVIRONMENT = {"PYTHONFAULTHANDLER": "1"}
 
-OpenMachine = Callable[[Topology, Kind], Machine]
+OpenMachine = Callable[[Topology, Kind, Callable[[str], None]], Machine]
 """Gives a started and proved machine, or raises LabError: see `open_machine`."""
 
 
@@ -264,7 +264,9 @@ class ScenarioRunner:
 
     def _open(self, job: Job, topology: Topology) -> Machine:
         self._note(job, f"{topology.name}: {job.kind} is being started")
-        machine = self._open_machine(topology, job.kind)
+        machine = self._open_machine(
+            topology, job.kind, lambda step: self._note(job, f"{topology.name}: {step}")
+        )
         with self._lock:
             closed = self._closed
             self._machines[id(machine)] = machine

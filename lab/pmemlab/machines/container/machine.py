@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -113,11 +113,17 @@ def require_image(client: docker.DockerClient, clone: Clone) -> str:
     return image
 
 
-def open_container_machine(topology: Topology, *, leased: bool = True) -> ContainerMachine:
+def open_container_machine(
+    topology: Topology,
+    *,
+    leased: bool = True,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> ContainerMachine:
     """Attach to the machine of the clone's running lab, or start a throwaway container.
 
     leased: wait until no other process has a lease of the lab's machine, and hold it until the
         machine is stopped. A throwaway container is nobody else's anyway.
+    on_step: told what is being done, for progress displays.
 
     Raises `MissingRequirementError` where there is no engine or no image, `LabError` where the
     machine can't be proved.
@@ -129,6 +135,7 @@ def open_container_machine(topology: Topology, *, leased: bool = True) -> Contai
     image = require_image(client, clone)
     container = find_machines(client, clone).get(topology.name)
     if container is None or not serves(container, topology):
+        on_step("starting a container of its own")
         kvm = kvm_works(client, image)
         container = start_throwaway(client, clone, topology, image, kvm)
         return _started(client, topology, container, owned=True)
@@ -136,7 +143,8 @@ def open_container_machine(topology: Topology, *, leased: bool = True) -> Contai
         raise LabError(
             f"container {container.name} runs older sources than this clone's: run `make lab-up`"
         )
-    lease = Lease.of_lab_machine(clone, topology.name) if leased else None
+    lease = Lease.of_lab_machine(clone, topology.name, on_step) if leased else None
+    on_step("attaching to the running lab")
     try:
         if has_ended(container):  # a death that was reported already
             container.start()

@@ -12,13 +12,12 @@ It is started by path, and imports next to nothing: that would cost what it save
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import _socket
 import marshal
 import os
 import sys
 import time
-
-import _signal  # type: ignore[import-not-found]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,11 +66,15 @@ def stop_servers() -> None:
     except FileNotFoundError:
         return
     for name in names:
-        with _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET) as connection:
-            try:
-                connection.connect(f"{FOLDER}/{name}")
-            except OSError:
-                continue  # it is being started, and imports what is there now
+        connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        try:
+            connection.connect(f"{FOLDER}/{name}")
+        except OSError:
+            pass  # it is being started, and imports what is there now
+        else:
+            os.unlink(f"{FOLDER}/{name}")  # noqa: PTH108  # nobody reaches it any more
+        finally:
+            connection.close()  # who asks for nothing ends it
 
 
 def _main(words: list[str]) -> NoReturn:
@@ -80,15 +83,21 @@ def _main(words: list[str]) -> NoReturn:
     server = _connect(options, module)
     request = marshal.dumps((arguments, dict(os.environ), os.getcwd()))  # noqa: PTH109
     streams = b"".join(n.to_bytes(4, sys.byteorder) for n in range(STREAMS))
+    forwarded = [getattr(_signal, name) for name in _FORWARDED]
+    # What comes before the child is known waits.
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, forwarded)
     server.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
     child = int(server.recv(MOST_BYTES))
+    if child != ANOTHER_ENVIRONMENT:
+        for number in forwarded:
+            _signal.signal(number, lambda number, _: os.kill(child, number))
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, forwarded)
     if child == ANOTHER_ENVIRONMENT:
         os.execv(sys.executable, [sys.executable, *options, "-m", module, *arguments])
-    for name in _FORWARDED:
-        _signal.signal(getattr(_signal, name), lambda number, _: os.kill(child, number))
     status = int(server.recv(MOST_BYTES))
     if status < 0:
-        _signal.signal(-status, _signal.SIG_DFL)
+        for number in forwarded:
+            _signal.signal(number, _signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     os._exit(status)
 

@@ -48,7 +48,6 @@ def _serve(name: str, path: Path) -> None:
             with connection:
                 request, streams, _, _ = socket.recv_fds(connection, MOST_BYTES, STREAMS)
                 if not request:
-                    path.unlink(missing_ok=True)
                     return
                 arguments, theirs, folder = marshal.loads(request)
                 if theirs != environment:
@@ -85,7 +84,7 @@ def _supervise(
     ended = os.pidfd_open(child)
     with suppress(OSError):
         connection.send(b"%d" % child)
-        select.select([ended, connection], [], [])
+        select.select([ended, connection.fileno()], [], [])
     if not select.select([ended], [], [], 0)[0]:  # who asked for it is gone
         _kill(child)
     _, status = os.waitpid(child, 0)
