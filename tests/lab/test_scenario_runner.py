@@ -211,7 +211,7 @@ def test_a_workload_that_can_t_be_aborted_is_killed(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_machine_that_dies_is_no_failure_of_the_workload() -> None:
-    def opened(topology: Topology, _: str) -> object:
+    def opened(topology: Topology, _: str, *__: object) -> object:
         machine = open_machine(topology, "process")
         machine.power_cut()
         return machine
