@@ -47,10 +47,10 @@ class ProcessMemory:
         for start, end in ranges:
             for first in range(start, end, _BATCH_PAGES * mmap.PAGESIZE):
                 last = min(first + _BATCH_PAGES * mmap.PAGESIZE, end)
-                counts.update(self.nodes_of_pages(range(first, last, mmap.PAGESIZE)))
+                counts.update(self._nodes_of_pages(range(first, last, mmap.PAGESIZE)))
         return {node: count for node, count in sorted(counts.items()) if node >= 0}
 
-    def nodes_of_pages(self, pages: Sequence[int]) -> list[int]:
+    def _nodes_of_pages(self, pages: Sequence[int]) -> list[int]:
         """Each page's node, by its address; minus an errno where the kernel tells none.
 
         Asked by move_pages(2) without a target, which moves nothing. Raises OSError.

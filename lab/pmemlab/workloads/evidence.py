@@ -51,7 +51,7 @@ class TierEvidence:
     is_pmem (what libpmem says of the mapping; None where libpmem isn't involved). Another process
     saw the others: nodes, file, devices and is_direct, as `Seen` has them. Of the rows that the
     engine has exported and says are in this tier, it sought some; it found so many in the tier's
-    file or memory, to the last bit; those in memory begin on found_nodes.
+    file or memory, to the last bit.
     """
 
     name: str
@@ -65,7 +65,6 @@ class TierEvidence:
     is_direct: bool | None
     sought: int
     found: int
-    found_nodes: dict[int, int]
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,6 @@ def seen_of(answer: str) -> list[Seen]:
             **{
                 **{name: value for name, value in each.items() if name in names},
                 "nodes": {int(node): count for node, count in each["nodes"].items()},
-                "found_nodes": {int(node): n for node, n in each["found_nodes"].items()},
             }
         )
         for each in told
@@ -207,7 +205,6 @@ def _tier_evidence(tier: Any, claim: Claim, seen: Seen) -> TierEvidence:
         is_direct=seen.is_direct,
         sought=len(claim.rows),
         found=seen.found,
-        found_nodes=seen.found_nodes,
     )
 
 

@@ -13,11 +13,10 @@ standard library does, since an emulated machine imports anything else for secon
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,8 +54,7 @@ class Seen:
     "major:minor" of what the file, or the folder's files, are on -> bytes that they take there.
     is_direct: whether the process has files of the folder open, all of them past the page cache
     (O_DIRECT); None where the tier is mapped.
-    found: how many of the rows are there, to the last bit. found_nodes: that those which lie in
-    memory begin on.
+    found: how many of the rows are there, to the last bit; of a mapping, in the touched pages.
     """
 
     nodes: dict[int, int] = field(default_factory=dict)
@@ -64,7 +62,6 @@ class Seen:
     devices: dict[str, int] = field(default_factory=dict)
     is_direct: bool | None = None
     found: int = 0
-    found_nodes: dict[int, int] = field(default_factory=dict)
 
 
 class _Row(NamedTuple):
@@ -82,16 +79,14 @@ class _Row(NamedTuple):
             length += len(part)
         return _Row(tuple(sorted(placed, key=lambda at: -len(at[1]))), length)
 
-    def find_in(self, data: bytes) -> int:
-        """Where it begins; -1 where it isn't."""
+    def is_in(self, data: bytes) -> bool:
         (offset, longest), *others = self.parts
         at = data.find(longest, offset)
         while at >= 0:
-            start = at - offset
-            if all(data.startswith(part, start + offset) for offset, part in others):
-                return start
+            if all(data.startswith(part, at - offset + its) for its, part in others):
+                return True
             at = data.find(longest, at + 1)
-        return -1
+        return False
 
 
 def look(pid: int, claims: Iterable[Claim]) -> list[Seen]:
@@ -123,27 +118,15 @@ def _look(
         # What lies in the file, whoever has it mapped: the engine's own memory isn't asked.
         files = [Path(file)]
         return Seen(nodes, file, _devices(files), found=_found_in_files(files, rows))
-    addresses = _addresses_in_memory(pid, present, rows)
-    found_nodes = Counter(memory.nodes_of_pages(addresses)) if addresses else {}
-    return Seen(nodes, found=len(addresses), found_nodes=dict(found_nodes))
+    return Seen(nodes, found=_found_in_memory(pid, present, rows))
 
 
-def _addresses_in_memory(
-    pid: int, present: Iterable[tuple[int, int]], rows: Sequence[_Row]
-) -> list[int]:
-    """Of the pages that those rows which are there begin on."""
+def _found_in_memory(pid: int, present: Iterable[tuple[int, int]], rows: Sequence[_Row]) -> int:
     missing = set(rows)
-    addresses: list[int] = []
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         for start, end in present:
-            if not missing:
-                break
-            for at, piece in _pieces(memory.fileno(), start, end, _longest(missing)):
-                for row in list(missing):
-                    if (found := row.find_in(piece)) >= 0:
-                        addresses.append((at + found) // mmap.PAGESIZE * mmap.PAGESIZE)
-                        missing.remove(row)
-    return addresses
+            missing -= _found_between(memory.fileno(), start, end, missing)
+    return len(rows) - len(missing)
 
 
 def _longest(rows: Iterable[_Row]) -> int:
@@ -155,13 +138,17 @@ def _found_in_files(files: Iterable[Path], rows: Sequence[_Row]) -> int:
     for path in files:
         with suppress(FileNotFoundError), path.open("rb") as file:  # a tier tidies its folder
             for start, end in _data_in(file.fileno()):
-                if not missing:
-                    return len(rows)
-                for _, piece in _pieces(file.fileno(), start, end, _longest(missing)):
-                    missing -= {row for row in missing if row.find_in(piece) >= 0}
-                    if not missing:
-                        return len(rows)
+                missing -= _found_between(file.fileno(), start, end, missing)
     return len(rows) - len(missing)
+
+
+def _found_between(descriptor: int, start: int, end: int, rows: Set[_Row]) -> set[_Row]:
+    found: set[_Row] = set()
+    for piece in _pieces(descriptor, start, end, _longest(rows)):
+        if len(found) == len(rows):
+            break
+        found |= {row for row in rows - found if row.is_in(piece)}
+    return found
 
 
 def _data_in(descriptor: int) -> Iterator[tuple[int, int]]:
@@ -176,8 +163,8 @@ def _data_in(descriptor: int) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def _pieces(descriptor: int, start: int, end: int, longest: int) -> Iterator[tuple[int, bytes]]:
-    """Bytes from `start` to `end`, each piece with where it begins.
+def _pieces(descriptor: int, start: int, end: int, longest: int) -> Iterator[bytes]:
+    """Bytes from `start` to `end`.
 
     Whatever has `longest` bytes at most lies in one of them whole.
     """
@@ -185,7 +172,7 @@ def _pieces(descriptor: int, start: int, end: int, longest: int) -> Iterator[tup
         piece = os.pread(descriptor, min(_READ_BYTES, end - start), start)
         if not piece:
             return
-        yield start, piece
+        yield piece
         if start + len(piece) >= end:
             return
         start += max(1, len(piece) - longest + 1)
