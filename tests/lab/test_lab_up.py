@@ -55,6 +55,7 @@ class Engine:
 
     made: list[Made] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
+    names: dict[str, str | None] = field(default_factory=dict)  # of containers, by machine
     image_id: str = "sha256:1"
 
     @property
@@ -80,6 +81,7 @@ class Engine:
     def create(self, _image: str, _command: list[str], **options: Any) -> Made:
         name = options["labels"][labels.MACHINE]
         self.made.append(Made(self, name, options["labels"], self.image_id))
+        self.names[name] = options.get("name")
         self.log.append(f"create {name}")
         return self.made[-1]
 
@@ -135,6 +137,7 @@ def test_a_user_s_topology_needs_no_service(engine: Engine) -> None:
     assert first == "compose up dram"
     assert sorted(rest) == ["copy into mine", "create mine", "start dram", "start mine"]
     assert labels.OWNER not in engine.made[-1].labels, "or it would be swept"
+    assert engine.names["mine"] == f"{CLONE.project}-mine-1"
 
 
 def test_a_user_s_machine_that_is_up_is_left_alone(engine: Engine) -> None:

@@ -60,7 +60,9 @@ def create_machine(
     if kvm:
         options["devices"] = [KVM_DEVICE]
     own_labels = {labels.CLONE: clone.project, labels.MACHINE: topology.name}
-    if owner is not None:
+    if owner is None:
+        options["name"] = f"{clone.project}-{topology.name}-1"  # as Compose names its own
+    else:
         own_labels[labels.OWNER] = owner
     is_own = is_the_labs_own(topology)
     if not is_own:
