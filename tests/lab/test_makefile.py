@@ -79,14 +79,20 @@ def test_clean_leaves_nothing_that_git_ignores_but_the_user_s_certificates(tmp_p
     assert [line for line in left if line.startswith("!!")] == ["!! docker/extra-ca/mine.crt"]
 
 
-def test_clean_cache_removes_what_the_lab_cached_and_nothing_else(tmp_path: Path) -> None:
-    cache = tmp_path / "my cache"
-    (cache / "kernel-1234-6.1.0").mkdir(parents=True)
+def test_clean_cache_removes_what_lab_and_powercut_cached_and_nothing_else(tmp_path: Path) -> None:
+    lab, powercut = tmp_path / "my cache", tmp_path / "its cache"
+    (lab / "kernel-1234-6.1.0").mkdir(parents=True)
+    (powercut / "library-1234").mkdir(parents=True)
     for name in ("initramfs-guest-1.cpio", "accelerator.json", "lock", "precious"):
-        (cache / name).touch()
-    command = ["make", "-f", str(CLONE / "Makefile"), "clean-cache", f"PMEMLAB_CACHE={cache}"]
+        (lab / name).touch()
+    (powercut / "precious").touch()
+    command = ["make", "-f", str(CLONE / "Makefile"), "clean-cache"]
+    command += [f"PMEMLAB_CACHE={lab}", f"POWERCUT_CACHE={powercut}"]
+    for cache in (lab, powercut):
+        subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+        assert [path.name for path in cache.iterdir()] == ["precious"]
+    for cache in (lab, powercut):
+        (cache / "precious").unlink()
     subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
-    assert [path.name for path in cache.iterdir()] == ["precious"]
-    (cache / "precious").unlink()
-    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
-    assert not cache.exists()
+    assert not lab.exists()
+    assert not powercut.exists()

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Final
 
 from embstore.options import TIER_KINDS, StorageType, TierKind
-from pmemlab.scenarios.document import Scenario, Workload
+from pmemlab.scenarios.document import Scenario
 from pmemlab.topology import Topology
 from pmemlab.workloads import tables, wdl
 from pmemlab.workloads.command_line import NO_PATH
@@ -20,7 +20,6 @@ __all__ = [
     "cut_command",
     "saving_command",
     "storage_command",
-    "takes_option",
     "workload_command",
 ]
 
@@ -64,13 +63,6 @@ def cut_command(
     """
     argv = storage_command(scenario, storage_type, python, topology)
     return [*argv, "--kept-in", kept_folder, *scenario.workload.argv()]
-
-
-def takes_option(workload: Workload, option: str) -> bool:
-    """Whether the workload has an option, which takes a value."""
-    parser = WORKLOADS[workload.name].argument_parser()
-    _, unknown = parser.parse_known_args([option, "x"])
-    return not unknown
 
 
 def saving_command(scenario: Scenario, python: str, topology: Topology, folder: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from embstore.options import TIER_KINDS, StorageType
 from pmemlab.errors import LabError
-from pmemlab.scenarios.command import SSD_KINDS, WORKLOADS, takes_option
+from pmemlab.scenarios.command import SSD_KINDS, WORKLOADS
 from pmemlab.scenarios.document import (
     PMEM,
     SSD,
@@ -170,8 +170,6 @@ def _check_placement(field: str, placement: RowPlacement, topology: Topology) ->
 
 def _check_power_cuts(medium: str, scenario: Scenario) -> None:
     topology, name = scenario.topology, scenario.workload.name
-    if not takes_option(scenario.workload, "--kept-in"):
-        raise FieldError(f"workload {name} keeps nothing that it can go on from", "power_cuts")
     for storage_type in scenario.storage_types:
         if refusal := WORKLOADS[name].refuses_to_keep(storage_type):
             raise FieldError(f"workload {name} keeps no checkpoints of it: {refusal}", "power_cuts")
