@@ -72,7 +72,11 @@ test: setup ## run the tests that need neither Docker nor a guest
 	$(BIN)/python -m pytest tests -n $(TEST_PROCESSES) $(ARGS)
 
 .PHONY: scenarios
-scenarios: setup-scenarios guest-packages ## train in every storage mode on emulated machines, check, and print the table
+scenarios: setup-scenarios guest-packages cxl-backports ## train in every storage mode on emulated machines, check, and print the table
+	@$(MAKE) --no-print-directory all-scenarios # which sees what was unpacked just now
+
+.PHONY: all-scenarios
+all-scenarios:
 	$(BIN)/python -m pytest scenarios $(ARGS)
 
 .PHONY: throughput
@@ -232,6 +236,13 @@ $(BIN)/pip:
 .PHONY: docker-answers
 docker-answers:
 	@docker/engine.sh check
+
+# Debian 12's own QEMU and kernel are too old for the CXL machines.
+.PHONY: cxl-backports
+cxl-backports:
+	@[ -d $(BACKPORTS)/root ] || [ -n "$$PMEMLAB_QEMU" ] || ! grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release || \
+	  { echo "fetching a newer QEMU and kernel, for the CXL machines"; lab/tools/backports.sh $(BACKPORTS) >/dev/null; } || \
+	  echo "they can't be fetched: the CXL machines will be skipped" >&2
 
 .PHONY: tensorflow
 tensorflow: $(TENSORFLOW)/.installed
