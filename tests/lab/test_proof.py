@@ -230,6 +230,46 @@ def test_a_partition_s_device_is_its_disk(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.parametrize(
+    ("devices", "disks"),
+    [
+        ({"pci0000:00/nvme/nvme0/nvme0n1": "0", "virtual/block/loop0": "0"}, ["nvme0n1"]),
+        # Where the kernel knows that a disk may have several ways to it, they are devices, too.
+        (
+            {
+                "pci0000:00/nvme/nvme0/nvme0c0n1": "1",
+                "virtual/nvme-subsystem/nvme-subsys0/nvme0n1": "0",
+            },
+            ["nvme0n1"],
+        ),
+        ({"pci0000:00/ata1/sda": "0", "LNXSYSTM:00/ndbus0/region0/pmem0": "0"}, ["sda"]),
+        ({"pci0000:00/ata1/sda": None}, ["sda"]),  # an old kernel hides none
+    ],
+)
+def test_a_disk_is_one_whatever_its_kernel_makes_of_it(
+    devices: dict[str, str | None],
+    disks: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "block").mkdir()
+    for device, hidden in devices.items():
+        folder = tmp_path / "devices" / device
+        folder.mkdir(parents=True)
+        if hidden is not None:
+            (folder / "hidden").write_text(f"{hidden}\n")
+        (tmp_path / "block" / folder.name).symlink_to(folder)
+
+    def listed(argv: list[str]) -> dict[str, object]:
+        names = [Path(word).name for word in argv if word.startswith("/dev/")]
+        size = {"maj:min": "259:0", "tran": "nvme", "rota": False, "size": 512}
+        return {"blockdevices": [{"name": name, **size} for name in names]}
+
+    monkeypatch.setattr(storage_facts, "_SYS", tmp_path)
+    monkeypatch.setattr(storage_facts, "document_of", listed)
+    assert [disk["name"] for disk in storage_facts.read_disks()] == disks
+
+
+@pytest.mark.parametrize(
     ("line", "target"),
     [
         ("0 520192 linear 259:0 0", {"target": "linear"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from pmemlab.machines.guest.reading import Unreadable, attempt, document_of, output_of, text_of
@@ -11,7 +12,8 @@ from pmemlab.placement import device_number
 
 __all__ = ["read_disks", "read_mount", "read_ssd"]
 
-_BLOCK_DEVICES = Path("/sys/class/block")
+_SYS = Path("/sys")
+_BLOCK_DEVICES = _SYS / "class/block"
 _SECTOR_BYTES = 512
 
 
@@ -19,7 +21,7 @@ def read_disks() -> list[dict[str, object]]:
     """Every disk that is a device of its own, by name: no RAM disk, no mapping, no part of a disk,
     and no persistent memory, which is told with its region.
     """
-    names = sorted(path.name for path in Path("/sys/block").iterdir() if _is_disk(path))
+    names = sorted(path.name for path in (_SYS / "block").iterdir() if _is_disk(path))
     if not names:
         return []
     columns = "NAME,MAJ:MIN,TRAN,ROTA,SIZE"
@@ -47,8 +49,16 @@ def read_disks() -> list[dict[str, object]]:
 
 
 def _is_disk(path: Path) -> bool:
-    place = str(path.resolve())
-    return not place.startswith("/sys/devices/virtual/") and "/ndbus" not in place
+    with suppress(FileNotFoundError):
+        if (
+            text_of(path / "hidden") == "1"
+        ):  # one of the ways to an NVMe disk, which may have several
+            return False
+    place = path.resolve()
+    virtual = _SYS.resolve() / "devices/virtual"
+    if place.is_relative_to(virtual):
+        return place.is_relative_to(virtual / "nvme-subsystem")
+    return "/ndbus" not in str(place)
 
 
 def read_mount(path: str) -> dict[str, object]:
