@@ -306,6 +306,7 @@ def test_a_machine_that_is_something_else_after_a_run_is_an_error_of_the_lab(
     result = lab.run()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*mount.dax: expected True, found False*"])
+    assert len([entry for entry in lab.log if entry.startswith("run")]) == 1
 
 
 def test_a_machine_that_does_not_start_is_an_error_of_the_lab(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import embstore as es
 from pmemlab.errors import LabError
-from pmemlab.machines.guest.prepared import VARIABLE
+from pmemlab.machines.guest.prepared import VARIABLE, prepared_command
 from pmemlab.placement import unmap_pages_of
 from pmemlab.workloads.witness import Claim, Seen, files_in
 
@@ -81,8 +81,8 @@ def ask_witness(claims: Sequence[Claim]) -> list[Seen]:
     """Have a child of this process look for rows. Raises LabError if the child fails."""
     question = {"pid": os.getpid(), "claims": [vars(claim) for claim in claims]}
     command = [sys.executable, "-m", "pmemlab.workloads.witness"]
-    if prepared := os.environ.get(VARIABLE):
-        command[1:1] = ["-S", "-E", prepared]
+    if os.environ.get(VARIABLE):
+        command = prepared_command(command, sys.executable)
     witness = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

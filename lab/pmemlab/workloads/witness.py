@@ -16,7 +16,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,33 +122,31 @@ def _look(
 
 
 def _found_in_memory(pid: int, present: Iterable[tuple[int, int]], rows: Sequence[_Row]) -> int:
-    missing = set(rows)
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
-        for start, end in present:
-            missing -= _found_between(memory.fileno(), start, end, missing)
-    return len(rows) - len(missing)
-
-
-def _longest(rows: Iterable[_Row]) -> int:
-    return max((row.length for row in rows), default=1)
+        return len(rows) - len(_missing_in(memory.fileno(), present, set(rows)))
 
 
 def _found_in_files(files: Iterable[Path], rows: Sequence[_Row]) -> int:
     missing = set(rows)
     for path in files:
         with suppress(FileNotFoundError), path.open("rb") as file:  # a tier tidies its folder
-            for start, end in _data_in(file.fileno()):
-                missing -= _found_between(file.fileno(), start, end, missing)
+            missing = _missing_in(file.fileno(), _data_in(file.fileno()), missing)
     return len(rows) - len(missing)
 
 
-def _found_between(descriptor: int, start: int, end: int, rows: Set[_Row]) -> set[_Row]:
-    found: set[_Row] = set()
-    for piece in _pieces(descriptor, start, end, _longest(rows)):
-        if len(found) == len(rows):
-            break
-        found |= {row for row in rows - found if row.is_in(piece)}
-    return found
+def _missing_in(
+    descriptor: int, ranges: Iterable[tuple[int, int]], missing: set[_Row]
+) -> set[_Row]:
+    """Of rows that are missing, those that aren't there either. Reads no more than it must."""
+    if not missing:
+        return missing
+    longest = max(row.length for row in missing)
+    for start, end in ranges:
+        for piece in _pieces(descriptor, start, end, longest):
+            missing = {row for row in missing if not row.is_in(piece)}
+            if not missing:
+                return missing
+    return missing
 
 
 def _data_in(descriptor: int) -> Iterator[tuple[int, int]]:

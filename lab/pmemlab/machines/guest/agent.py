@@ -190,7 +190,7 @@ class Agent:
         argv, env = request["argv"], request["env"]
         if self._prepared:
             argv = self._prepared.prepared_command(argv, sys.executable)
-            env[self._prepared.VARIABLE] = self._prepared.__file__
+            env[self._prepared.VARIABLE] = "1"
         stdin = subprocess.PIPE if request.get("input") else subprocess.DEVNULL
         if "terminal" in request:
             terminal, end = os.openpty()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 FOLDER = os.environ.get("XDG_RUNTIME_DIR", "/run") + "/pmemlab-prepared"
-VARIABLE = "PMEMLAB_PREPARED"  # has the path of this file, where there is a guest
+VARIABLE = "PMEMLAB_PREPARED"  # is set for commands in a guest
 ANOTHER_ENVIRONMENT = 0
 MOST_BYTES = 1 << 20
 STREAMS = 3
