@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -128,6 +129,74 @@ def test_one(machine, n):
     assert machines == [
         "start fsdax as guest", *["cut fsdax", "boot fsdax"] * 2, "stop fsdax",
     ]  # fmt: skip
+
+
+BESIDE_SCENARIOS = """
+import pytest
+
+@pytest.mark.pmemlab("topologies/one.yaml")
+@pytest.mark.parametrize("n", range(2))
+def test_mine(machine, n):
+    machine.log.append("test")
+
+@pytest.mark.pmemlab("dram")
+def test_alone(machine):
+    pass
+"""
+
+
+class Answering(FakeMachine):
+    def run(self, argv: Sequence[str], *args: Any, **options: Any) -> Result:
+        return Result(0, "", "") if argv == ["true"] else super().run(argv, *args, **options)
+
+
+@pytest.fixture
+def beside(lab: Lab, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    """Scenarios of three topologies, and tests of one of these and of another."""
+
+    def open_machine(topology: Topology, kind: Kind, *_: object) -> FakeMachine:
+        lab.log.append(f"start {topology.name}")
+        return Answering(topology, kind, lab.workload, lab.log)
+
+    monkeypatch.setattr(pmemlab.machines.opening, "open_machine", open_machine)
+    for name, topology in (("a", "zero"), ("b", "one"), ("c", "two")):
+        lab.add(name, topology)
+    pytester.path.joinpath("scenarios/test_beside.py").write_text(BESIDE_SCENARIOS)
+    return lab
+
+
+def test_tests_take_the_machine_on_which_the_scenarios_of_their_topology_ran(beside: Lab) -> None:
+    beside.run().assert_outcomes(passed=6)
+    of_it = [line for line in beside.log if "one" in line or line == "test"]
+    assert of_it == ["start one", "run one DRAM", "test", "test", "stop one"]
+    assert beside.log.count("start dram") == beside.log.count("stop dram") == 1
+
+
+def test_they_come_next_after_these(beside: Lab) -> None:
+    lines = [line for line in beside.run("-v").outlines if "PASSED" in line]
+    assert [line.split()[0] for line in lines] == [
+        "scenarios/a.yaml::DRAM",
+        "scenarios/b.yaml::DRAM",
+        "scenarios/test_beside.py::test_mine[topologies/one.yaml-0]",
+        "scenarios/test_beside.py::test_mine[topologies/one.yaml-1]",
+        "scenarios/c.yaml::DRAM",
+        "scenarios/test_beside.py::test_alone[dram]",
+    ]
+
+
+def test_a_machine_that_broke_in_a_scenario_is_not_taken(beside: Lab) -> None:
+    def breaks(storage_type: str) -> Result:
+        raise MachineDiedError(f"died of {storage_type}")
+
+    beside.workload = breaks
+    beside.run().assert_outcomes(passed=3, errors=3)
+    assert beside.log.count("start one") == beside.log.count("stop one") == 2
+
+
+def test_a_machine_that_no_test_comes_to_take_is_stopped(beside: Lab) -> None:
+    beside.workload = lambda _: Result(1, "", "no")
+    beside.run("-x").assert_outcomes(failed=1)
+    assert beside.log.count("start one") == beside.log.count("stop one") == 1
 
 
 def test_a_machine_that_can_t_be_proved_is_an_error_and_no_failure(

@@ -4,7 +4,8 @@
     def test_mine(machine): ...
 
 is a test for each of these topologies. Tests that want one topology run after one another on one
-machine, which a test that has cut its power gets anew.
+machine, which a test that has cut its power gets anew. Where scenarios are run as well, it is the
+one on which the topology's have run.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ import pytest
 
 if TYPE_CHECKING:
     from pmemlab.machines.protocol import Machine
+    from pmemlab.scenarios.session import ScenarioSession
 
-__all__ = ["MARKER", "machine", "parametrize", "pmemlab_machines"]
+__all__ = ["MARKER", "SESSION", "machine", "parametrize", "pmemlab_machines"]
+
+SESSION: pytest.StashKey[ScenarioSession] = pytest.StashKey()
+"""Of the scenarios that this run of pytest has."""
 
 MARKER = "pmemlab(*topologies): topologies of the machines that the fixture `machine` gives"
 
@@ -56,12 +61,15 @@ class _Lender:
             if choice.kind == "process" and requested == "auto"
             else None
         )
+        self._scenarios = config.stash.get(SESSION, None)
         self._machine: Machine | None = None
 
     def lend(self) -> Machine:
         from pmemlab.errors import LabError
         from pmemlab.machines import opening
 
+        if self._machine is None and self._scenarios is not None:
+            self._machine = self._scenarios.take_machine(self._topology)
         if self._machine is not None:
             try:
                 self._machine.run(["true"], timeout=_ANSWER_LIMIT_S)

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pmemlab.scenarios.machine_fixture import MARKER, machine, parametrize, pmemlab_machines
+from pmemlab.scenarios.machine_fixture import (
+    MARKER,
+    SESSION,
+    machine,
+    parametrize,
+    pmemlab_machines,
+)
 from pmemlab.scenarios.options import WORKER_OUTPUT, add_options, here_of, lengthen
 from pmemlab.schema import YAML_SUFFIXES
 
@@ -36,7 +42,6 @@ __all__ = ["machine", "pmemlab_machines"]
 
 _INI_FOLDERS = "pmemlab_scenarios"
 _LOG_WIDTH = 120
-_SESSION: pytest.StashKey[ScenarioSession] = pytest.StashKey()
 _FINDINGS: pytest.StashKey[Findings] = pytest.StashKey()
 
 
@@ -107,7 +112,7 @@ class ScenarioItem(pytest.Item):
         from pmemlab.errors import LabError, MissingRequirementError
         from pmemlab.topology import Requirements
 
-        session = self.config.stash[_SESSION]
+        session = self.config.stash[SESSION]
         try:
             with _ActivityLine(self.config) as line:
                 self._outcome = session.wait_for(self.scenario, self.storage_type, line.show)
@@ -125,7 +130,7 @@ class ScenarioItem(pytest.Item):
         from pmemlab.errors import MissingRequirementError
 
         assert self._outcome is not None, "setup gives an outcome, raises or skips"
-        session = self.config.stash[_SESSION]
+        session = self.config.stash[SESSION]
         known = len(session.metrics)
         try:
             unproved = session.judge(self.scenario, self.storage_type, self._outcome)
@@ -209,6 +214,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in set(deselected)]
+    items[:] = _behind_their_scenarios(items)
+
+
+def _behind_their_scenarios(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Tests that take the machine of a topology's scenarios come next after these: else it would
+    wait for them."""
+    last = {_topology_name(item): item for item in _scenario_items(items)}
+    followers: dict[pytest.Item, list[pytest.Item]] = {}
+    order: list[pytest.Item] = []
+    for item in items:
+        scenario = None if isinstance(item, ScenarioItem) else last.get(_topology_name(item))
+        (order if scenario is None else followers.setdefault(scenario, [])).append(item)
+    return [each for item in order for each in (item, *followers.get(item, ()))]
 
 
 def _wanted(
@@ -259,23 +277,28 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     from pmemlab.scenarios.xdist import is_worker
 
     try:
-        session.config.stash[_SESSION] = ScenarioSession(
+        session.config.stash[SESSION] = ScenarioSession(
             [(item.scenario, item.storage_type) for item in scenarios],
             machine=session.config.getoption("pmemlab_machine"),
             root=session.config.rootpath,
             ahead=not is_worker(session.config),  # others get some of them
+            handed_over={
+                name
+                for item in session.items
+                if not isinstance(item, ScenarioItem) and (name := _topology_name(item))
+            },
         )
     except ScenarioError as error:
         raise pytest.UsageError(str(error)) from error
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    session = config.stash.get(_SESSION, None)
+    session = config.stash.get(SESSION, None)
     return session.choices_for_people() if session is not None else []
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    scenarios = session.config.stash.get(_SESSION, None)
+    scenarios = session.config.stash.get(SESSION, None)
     if scenarios is not None:
         from pmemlab.scenarios.xdist import is_worker
 
@@ -310,7 +333,7 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    scenarios = config.stash.get(_SESSION, None)
+    scenarios = config.stash.get(SESSION, None)
     findings = config.stash.get(_FINDINGS, None)
     if scenarios is not None:
         _summarize(terminalreporter, scenarios, scenarios.leftovers())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
@@ -86,8 +86,15 @@ class ScenarioRunner:
     one. All methods are for one thread, the one that made the runner.
     """
 
-    def __init__(self, open_machine: OpenMachine, emulated_at_a_time: int) -> None:
+    def __init__(
+        self,
+        open_machine: OpenMachine,
+        emulated_at_a_time: int,
+        handed_over: Collection[str] = (),
+    ) -> None:
+        """handed_over: names of topologies whose machine `take` is called for, after its jobs."""
         self._open_machine = open_machine
+        self._handed_over = {name: Future[Machine | None]() for name in handed_over}
         self._pool = ThreadPoolExecutor(emulated_at_a_time, thread_name_prefix="pmemlab-machine")
         self._slots = threading.Semaphore(1)
         self._extra_slots = emulated_at_a_time - 1
@@ -118,6 +125,17 @@ class ScenarioRunner:
         wait([future], timeout_s)
         return future.result() if future.done() else None
 
+    def take(self, topology: str) -> Machine | None:
+        """The machine on which the topology's jobs ran, once all of them have; it is the caller's
+        to stop. None where it is broken, or nobody said that it would be taken.
+        """
+        kept = self._handed_over.pop(topology, None)
+        machine = kept.result() if kept is not None else None
+        if machine is not None:
+            with self._lock:
+                self._machines.pop(id(machine), None)
+        return machine
+
     def activities(self) -> list[str]:
         """What is being done now and for how long, for people."""
         now = time.monotonic()
@@ -135,6 +153,9 @@ class ScenarioRunner:
         for future in self._futures.values():
             if not future.done():
                 future.set_exception(LabError("the run was ended before its turn"))
+        for kept in self._handed_over.values():
+            if not kept.done():
+                kept.set_result(None)
 
     def __enter__(self) -> ScenarioRunner:
         return self
@@ -160,7 +181,11 @@ class ScenarioRunner:
                 self._futures[job].set_exception(error)
                 self._stop(machine)
                 machine = None
-        self._stop(machine)
+        kept = self._handed_over.get(jobs[0].scenario.topology.name)
+        if kept is None:
+            self._stop(machine)
+        else:
+            kept.set_result(machine)
 
     def _run(self, job: Job, machine: Machine) -> Outcome:
         if job.scenario.workload.command:

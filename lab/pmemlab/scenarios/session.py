@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pmemlab.errors import LabError
 from pmemlab.machines import opening
 from pmemlab.machines.choice import Choice, KindOrAuto, MachineChooser
-from pmemlab.machines.protocol import Kind
+from pmemlab.machines.protocol import Kind, Machine
 from pmemlab.machines.room import at_once
 from pmemlab.scenarios.document import PLACES, Scenario, ScenarioError
 from pmemlab.scenarios.metrics import Metric, ResultsFile, commit_of
@@ -25,6 +25,7 @@ from pmemlab.scenarios.verdict import (
     judge_power_cuts,
     parse_outcome,
 )
+from pmemlab.topology import Topology
 
 __all__ = ["ScenarioSession"]
 
@@ -44,12 +45,14 @@ class ScenarioSession:
         root: Path,
         *,
         ahead: bool = True,
+        handed_over: Collection[str] = (),
     ) -> None:
         """Choose a machine for each of the selected scenarios and storage types; start none yet.
 
         root: the project's folder; results go to its folder `results`.
         ahead: whether all of the selected will be waited for, so that they can be run before their
             turn. Else each is started when it is waited for.
+        handed_over: names of topologies whose machine is taken by `take_machine` after its runs.
 
         Raises ScenarioError where two topologies have one name: a machine is known by it.
         """
@@ -66,7 +69,8 @@ class ScenarioSession:
             )
             for scenario, storage_type in selected
         }
-        self._runner = ScenarioRunner(opening.open_machine, at_once())
+        names = self._choices.keys() & set(handed_over) if ahead else ()
+        self._runner = ScenarioRunner(opening.open_machine, at_once(), names)
         self._ahead = ahead
         self._started: set[Job] = set()
         self._commit = commit_of(root)
@@ -99,6 +103,12 @@ class ScenarioSession:
         while (outcome := self._runner.outcome(job, timeout_s=_POLL_S)) is None:
             waiting(self._runner.activities())
         return outcome
+
+    def take_machine(self, topology: Topology) -> Machine | None:
+        """The topology's machine, once its scenarios have run; it is the caller's to stop. None
+        where there is none."""
+        is_ours = any(job.scenario.topology == topology for job in self._started)
+        return self._runner.take(topology.name) if is_ours else None
 
     def judge(self, scenario: Scenario, storage_type: str, outcome: Outcome) -> list[str]:
         """Raise ExpectationError where something does not hold, else record the metrics.
