@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -28,7 +29,8 @@ class ProcessMemory:
 
     def __init__(self, pid: int = 0) -> None:
         self._pid = pid
-        self._mappings = list(_mappings(pid))
+        self._mappings = list(_mappings(pid))  # in the order of their addresses
+        self._lows = [mapping.low for mapping in self._mappings]
 
     def page_nodes(self, address: int, length: int) -> dict[int, int]:
         """NUMA node -> number of pages of [address, address + length) that lie on it.
@@ -107,8 +109,8 @@ class ProcessMemory:
         """What may be read between two addresses; what lies side by side as one, since a row may
         lie in both."""
         start = end = low
-        for mapping in self._mappings:  # in the order of their addresses
-            if not mapping.is_readable or mapping.high <= low or mapping.low >= high:
+        for mapping in self._mappings[self._at(low) : self._at(high - 1) + 1]:
+            if not mapping.is_readable or mapping.high <= low:
                 continue
             if mapping.low > end:
                 if end > start:
@@ -123,10 +125,14 @@ class ProcessMemory:
 
         Raises ValueError where nothing is mapped at address.
         """
-        for mapping in self._mappings:
-            if mapping.low <= address < mapping.high:
-                return mapping.path
+        mapping = self._mappings[self._at(address)]
+        if mapping.low <= address < mapping.high:
+            return mapping.path
         raise ValueError(f"address {address:#x}: nothing is mapped there")
+
+    def _at(self, address: int) -> int:
+        """Which mapping an address is in, or comes after; the first for one before all."""
+        return max(0, bisect_right(self._lows, address) - 1)
 
 
 def unmap_pages_of(folder: Path) -> None:

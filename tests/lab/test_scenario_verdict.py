@@ -413,12 +413,6 @@ def test_files_on_another_device_fail_however_they_are_called() -> None:
     assert "on device 8:1; they must be on 259:0" in str(moved)
 
 
-def test_a_yardstick_in_persistent_memory_is_none() -> None:
-    document = {"reference": run("DRAM"), "run": run("PMEM_LIBPMEM")}
-    with pytest.raises(ExpectationError, match="the yardstick's table deep_C1"):
-        judge_placement(scenario(ON_DAX), TOPOLOGY, FACTS, FACTS_AFTER, document)
-
-
 def test_a_run_that_goes_on_from_a_save_is_compared_from_where_it_began() -> None:
     assert verdict(first_step=1, losses=["0x1.5p-1"]) is None
     assert "step 2: the loss" in str(verdict(first_step=1, losses=["0x1.4p-1"]))

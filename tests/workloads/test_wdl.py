@@ -58,7 +58,7 @@ def test_a_file_mapped_by_libpmem_gives_the_bits_of_dram(
     files = {tier["file"] for table in trained["tables"] for tier in table["tiers"]}
     assert len(files) == wdl.TABLES
     assert all(file.startswith(f"{tmp_path}/") for file in files)
-    assert all(tier["file"] is None for t in reference["tables"] for tier in t["tiers"])
+    assert reference["tables"] == []  # nobody asks where its rows lie
 
 
 def test_training_makes_the_auc_rise(capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,14 +137,12 @@ def judge_placement(
     """
     expect = scenario.expect
     placements = expect.tiers if expect.rows is None else (expect.rows,)
-    reference = document["reference"]
     _raise_if_any(
         *_misplaced_tables(
             [placement.on(topology) for placement in placements],
             [_device_of(placement, facts) for placement in placements],
             document["run"]["tables"],
         ),
-        *(_misplaced_yardstick(topology, facts, reference) if reference else ()),
         *_missing_traffic(placements, facts, facts_after),
     )
 
@@ -322,17 +320,6 @@ def _traffic(facts: Mapping[str, Any], name: str) -> int:
             "set TMPDIR to a folder on a disk",
         )
     return int(facts["ssd"][name])
-
-
-def _misplaced_yardstick(
-    topology: Topology, facts: Mapping[str, Any], reference: Mapping[str, Any]
-) -> Iterator[str]:
-    """Rows in DRAM that others are compared with must not lie in persistent memory themselves."""
-    if reference["storage_type"] != "DRAM":
-        return
-    dram = RowPlacement(nodes=tuple(set(facts["nodes"]) - set(topology.pmem.nodes)))
-    for problem in _misplaced_tables([dram], [None], reference["tables"]):
-        yield f"the yardstick's {problem}"
 
 
 def _misplaced_tables(

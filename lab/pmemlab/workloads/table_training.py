@@ -78,6 +78,7 @@ def train(
     compared_with: Rows | None = None,
     placements: Sequence[Placement] = (),
     rates_only: bool = False,
+    bits_only: bool = False,
     here: Placement = (),
     progress: Progress = lambda _step, _loss: None,
 ) -> tuple[Run, Rows]:
@@ -88,7 +89,8 @@ def train(
     steps between two that have a checksum, beside the last. compared_with: what the rows must be,
     by a run of the same batches. placements: devices that the timed steps are predicted on.
     rates_only: end after these, and look at no row: the run has no evidence, and nothing is learnt.
-    here: what the tiers are on, where that is known.
+    bits_only: for another run to be compared with: nobody looks where its rows lie, and what was
+        learnt isn't judged by itself. here: what the tiers are on, where that is known.
 
     Raises EmbStoreError where the engine refuses, LabError for a device that can't do what the run
     did, or where rows can't be looked for.
@@ -153,10 +155,12 @@ def train(
         exports = [] if rates_only else [variable.export() for variable in tables]
         if keeping or checksums_every:
             checksums[last] = checkpoint_sha256(last, tables)
-        state, evidence = ("", []) if rates_only else examine_tables(tables, exports)
+        state, evidence = (
+            ("", []) if rates_only else examine_tables(tables, exports, looks=not bits_only)
+        )
         learnt = Rows([e["keys"] for e in exports], [e["values"] for e in exports])
         cold = plain = None
-        if not rates_only:
+        if not (rates_only or bits_only):
             cold = _look_up_cold_rows(tables, options, compared_with or learnt)
             plain = _compare_with_plain_count(exports, batches, last)
         if save:

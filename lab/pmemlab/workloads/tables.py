@@ -196,6 +196,7 @@ def _train(
             checksums_every=checksums_every,
             compared_with=compared_with,
             placements=placements.predict if placements else (),
+            bits_only=not is_subject,
             rates_only=placements is not None and placements.rates_only,
             here=placements.here if placements else (),
             progress=bar.show,
@@ -203,14 +204,16 @@ def _train(
 
 
 def _summary(run: Run) -> str:
-    rows = sum(tier.rows for table in run.tables for tier in table.tiers)
-    return (
-        f"{run.storage_type}: {run.samples:,} ids in {run.steps:,} steps\n"
-        f"  ids/s      {run.samples_per_s:,.0f}\n"
-        f"  lookups/s  {run.lookups_per_s:,.0f}\n"
-        f"  loss       {run.loss:.6f}\n"
-        f"  rows       {rows:,} in {len(run.tables)} tables"
-    )
+    lines = [
+        f"{run.storage_type}: {run.samples:,} ids in {run.steps:,} steps",
+        f"  ids/s      {run.samples_per_s:,.0f}",
+        f"  lookups/s  {run.lookups_per_s:,.0f}",
+        f"  loss       {run.loss:.6f}",
+    ]
+    if run.tables:  # of what others are only compared with, nobody asks
+        rows = sum(tier.rows for table in run.tables for tier in table.tiers)
+        lines.append(f"  rows       {rows:,} in {len(run.tables)} tables")
+    return "\n".join(lines)
 
 
 def _filter(text: str) -> tuple[str, int]:

@@ -46,6 +46,7 @@ def train(
     warm_up_steps: int = 1,
     placements: Sequence[Placement] = (),
     rates_only: bool = False,
+    bits_only: bool = False,
     here: Placement = (),
     progress: Progress = lambda _step, _loss: None,
 ) -> Run:
@@ -58,6 +59,7 @@ def train(
     warm_up_steps: that aren't timed, where there are more.
     placements: devices that the timed steps are predicted on.
     rates_only: end after these, and look at no row: the run has neither evidence nor an AUC.
+    bits_only: for another run to be compared with: nobody looks where its rows lie.
     here: what the tiers are on, where that is known.
 
     Raises DataError for unusable data, EmbStoreError where the engine refuses, KeptModelError for
@@ -114,10 +116,9 @@ def train(
             variable.drain()
         # Before the evaluation, whose lookups count for the cache's ranking.
         variables = list(tables)
+        exports = (each.export() for each in variables)
         state, evidence = (
-            ("", [])
-            if rates_only
-            else examine_tables(variables, (each.export() for each in variables))
+            ("", []) if rates_only else examine_tables(variables, exports, looks=not bits_only)
         )
         if keeping or checksums_every:
             checksums[steps] = checkpoint_sha256(steps, tables, network.state())

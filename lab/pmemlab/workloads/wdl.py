@@ -179,7 +179,7 @@ def _run(source: Source, arguments: argparse.Namespace) -> int:
         reference = storage_option(arguments.reference) if arguments.reference else None
         checksums_every = arguments.keep_every if keeping else None
         reference_run = (
-            _train(reference, source, arguments, checksums_every=checksums_every)
+            _train(reference, source, arguments, checksums_every=checksums_every, bits_only=True)
             if reference
             else None
         )
@@ -221,6 +221,7 @@ def _train(
     *,
     checksums_every: int | None = None,
     placements: Placements | None = None,
+    bits_only: bool = False,
 ) -> Run:
     from pmemlab.workloads.training import train
     from pmemlab.workloads.wide_and_deep.tables import EmbeddingTables, ModelOptions
@@ -246,6 +247,7 @@ def _train(
             fill=fill,
             warm_up_steps=arguments.warm_up_steps,
             placements=placements.predict if placements else (),
+            bits_only=bits_only,
             rates_only=placements is not None and placements.rates_only,
             here=placements.here if placements else (),
             progress=bar.show,
@@ -261,8 +263,9 @@ def _summary(run: Run) -> str:
         f"  lookups/s  {run.lookups_per_s:,.0f}",
         f"  loss       {run.loss:.4f}",
         f"  AUC        {auc} on {run.held_out_rows:,} held-out rows",
-        f"  rows       {rows:,} in {len(run.tables)} tables",
     ]
+    if run.tables:  # of what others are only compared with, nobody asks
+        lines.append(f"  rows       {rows:,} in {len(run.tables)} tables")
     for prediction in run.predictions:
         rate = f"{prediction['samples_per_s']:,.0f}"
         lines.append(f"  predicted  {rate} samples/s{_on(prediction['devices'])}")

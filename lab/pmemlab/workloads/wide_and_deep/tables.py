@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Final
 
 import numpy as np
@@ -56,8 +57,11 @@ class EmbeddingTables:
                     es.get_embedding_variable(
                         f"deep_{column}",
                         embedding_dim=options.embedding_dim,
-                        initializer=es.initializers.TruncatedNormal(
-                            stddev=options.embedding_dim**-0.5, seed=options.seed + number
+                        initializer=partial(
+                            _drawn,
+                            es.initializers.TruncatedNormal(
+                                stddev=options.embedding_dim**-0.5, seed=options.seed + number
+                            ),
                         ),
                         optimizer=es.optimizers.Adagrad(
                             learning_rate=DEEP_LEARNING_RATE,
@@ -92,6 +96,14 @@ class EmbeddingTables:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@cache
+def _drawn(
+    initializer: es.initializers.TruncatedNormal, shape: tuple[int, int]
+) -> NDArray[np.float32]:
+    """Once for a run and the one that it is compared with: emulated machines draw for a second."""
+    return initializer(shape)
 
 
 def _parts(keys: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
