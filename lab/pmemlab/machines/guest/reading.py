@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["Unreadable", "attempt", "document_of", "output_of", "separate", "text_of"]
 
 _LIMIT_S = 60.0
 
 
-@dataclass(frozen=True)
-class Unreadable:
+class Unreadable(NamedTuple):  # dataclasses would cost a guest half a second
     """What stands in the place of a value. why: for people."""
 
     why: str
