@@ -9,6 +9,7 @@ __all__ = [
     "CheckpointError",
     "ClosedError",
     "DamagedRowsError",
+    "DeviceLostError",
     "EmbStoreError",
     "ForkedError",
     "InUseError",
@@ -74,6 +75,10 @@ class CheckpointError(StorageError):
 
 class ClosedError(EmbStoreError):
     """The variable was used after `close()`."""
+
+
+class DeviceLostError(EmbStoreError):
+    """A GPU failed, and what its memory held is gone; the process can't use it any more."""
 
 
 class ForkedError(EmbStoreError):

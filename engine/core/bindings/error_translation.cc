@@ -21,6 +21,7 @@ const char* python_class(ErrorKind kind) {
     case ErrorKind::kStorage: return "StorageError";
     case ErrorKind::kInUse: return "InUseError";
     case ErrorKind::kDamagedRows: return "DamagedRowsError";
+    case ErrorKind::kDeviceLost: return "DeviceLostError";
     case ErrorKind::kForked: return "ForkedError";
     case ErrorKind::kCheckpoint: return "CheckpointError";
     case ErrorKind::kClosed: return "ClosedError";

@@ -19,6 +19,7 @@ enum class ErrorKind {
   kDamagedRows,      // a medium doesn't give rows back as they were written; see DamagedRowsError
   kCheckpoint,       // a file of a checkpoint isn't what a save finished
   kClosed,           // the table was closed
+  kDeviceLost,       // a GPU failed, and what its memory held is gone
   kForked,           // the table was made by the process that this one was forked from
 };
 

@@ -1,0 +1,122 @@
+// Owners of what a device gives out: memory, pinned memory, streams and events. They give it back in the end; if the device
+// is lost by then, it is gone anyway.
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "errors/error.h"
+#include "gpu/device.h"
+#include "gpu/kernels/language.h"
+
+namespace embstore::gpu {
+
+// A destructor can't throw, and nothing can be done about a device that doesn't take its memory back.
+template <class Call>
+void ignoring_a_lost_device(Call call) noexcept {
+  try {
+    call();
+  } catch (const Error&) {
+  }
+}
+
+// An array in device memory, uninitialised at first.
+template <class T>
+class DeviceArray {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  DeviceArray(Device& device, uint64_t count)
+      : device_(&device), count_(count), address_(device.allocate(std::max<uint64_t>(1, count) * sizeof(T))) {}
+  ~DeviceArray() {
+    if (address_) ignoring_a_lost_device([&] { device_->free(address_); });
+  }
+  DeviceArray(DeviceArray&& other) noexcept
+      : device_(other.device_), count_(other.count_), address_(std::exchange(other.address_, {})) {}
+  DeviceArray& operator=(DeviceArray&&) = delete;
+
+  uint64_t count() const { return count_; }
+  uint64_t bytes() const { return count_ * sizeof(T); }
+  DeviceAddress address() const { return address_; }
+  // As kernels take it; the second is its first part.
+  Global<T> global() const { return {address_, count_}; }
+  Global<T> first(uint64_t count) const { return {address_, count}; }
+  Global<const T> constant() const { return {address_, count_}; }
+
+  void copy_from(const T* host, uint64_t count, Stream stream) {
+    if (count > 0) device_->copy_to_device(address_, host, count * sizeof(T), stream);
+  }
+  void copy_to(T* host, uint64_t count, Stream stream) const {
+    if (count > 0) device_->copy_to_host(host, address_, count * sizeof(T), stream);
+  }
+  void fill(uint8_t value, Stream stream) {
+    if (count_ > 0) device_->fill(address_, value, bytes(), stream);
+  }
+
+ private:
+  Device* device_;
+  uint64_t count_;
+  DeviceAddress address_;
+};
+
+// An array in pinned host memory.
+template <class T>
+class PinnedArray {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  PinnedArray(Device& device, uint64_t count)
+      : device_(device),
+        array_(static_cast<T*>(device.allocate_pinned(std::max<uint64_t>(1, count) * sizeof(T))), count) {}
+  ~PinnedArray() {
+    ignoring_a_lost_device([&] { device_.free_pinned(array_.data()); });
+  }
+  PinnedArray(const PinnedArray&) = delete;
+  PinnedArray& operator=(const PinnedArray&) = delete;
+
+  T* data() const { return array_.data(); }
+  uint64_t count() const { return array_.size(); }
+  T& operator[](uint64_t i) const { return array_[i]; }
+  // As kernels take it.
+  Global<T> global() const { return {device_.address_of_pinned(array_.data()), array_.size()}; }
+
+ private:
+  Device& device_;
+  std::span<T> array_;
+};
+
+class OwnedStream {
+ public:
+  explicit OwnedStream(Device& device) : device_(device), stream_(device.make_stream()) {}
+  ~OwnedStream() {
+    ignoring_a_lost_device([&] { device_.destroy(stream_); });
+  }
+  OwnedStream(const OwnedStream&) = delete;
+  OwnedStream& operator=(const OwnedStream&) = delete;
+
+  operator Stream() const { return stream_; }  // NOLINT(google-explicit-constructor): it is one
+
+ private:
+  Device& device_;
+  Stream stream_;
+};
+
+class OwnedEvent {
+ public:
+  explicit OwnedEvent(Device& device) : device_(device), event_(device.make_event()) {}
+  ~OwnedEvent() {
+    ignoring_a_lost_device([&] { device_.destroy(event_); });
+  }
+  OwnedEvent(const OwnedEvent&) = delete;
+  OwnedEvent& operator=(const OwnedEvent&) = delete;
+
+  operator Event() const { return event_; }  // NOLINT(google-explicit-constructor): it is one
+
+ private:
+  Device& device_;
+  Event event_;
+};
+
+}  // namespace embstore::gpu

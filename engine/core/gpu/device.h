@@ -1,0 +1,128 @@
+// The one seam to a GPU: its memory, its streams and events, copies and kernels. Two devices stand behind it: cuda/ is a
+// GPU, emulated/ is host memory that behaves as one.
+//
+// Whatever is put on a stream may run at any later time, in the order of the stream, and of what events order between
+// streams. Only synchronise() and copies from or to pageable host memory make the host wait. Every call may be made
+// from any thread; work that several threads put on one stream is in the order of their calls.
+//
+// Every call throws Error(kDeviceLost) once the device is lost: its memory, and what was on its streams, is gone.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <type_traits>
+
+#include "gpu/device_address.h"
+#include "gpu/kernel.h"
+
+namespace embstore::gpu {
+
+// The handle of a stream as the device's library knows it, so that a stream made by others (PyTorch's current one)
+// can be used: Stream{its handle}. Zero is the default stream.
+struct Stream {
+  uintptr_t handle = 0;
+  bool operator==(const Stream&) const = default;
+};
+
+// A place in a stream that others can wait for. One that was never recorded has been reached.
+struct Event {
+  uintptr_t handle = 0;
+  bool operator==(const Event&) const = default;
+};
+
+struct MemorySize {
+  uint64_t total_bytes;
+  uint64_t free_bytes;
+};
+
+class Device {
+ public:
+  Device() = default;
+  virtual ~Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  // What a person calls it: "NVIDIA H200", "emulated".
+  virtual std::string name() const = 0;
+
+  // --- Memory
+
+  // Uninitialised memory, aligned to 256 bytes. Throws Error(kStoreFull), which says how much there is, and changes
+  // nothing. REQUIRES: bytes > 0.
+  virtual DeviceAddress allocate(size_t bytes) = 0;
+  // REQUIRES: nothing on a stream uses the memory any more.
+  virtual void free(DeviceAddress address) = 0;
+  virtual MemorySize memory() = 0;
+
+  // Host memory that the device copies from and to by itself, while the host goes on. What a stream reads from it must
+  // stay until the stream has got there.
+  virtual void* allocate_pinned(size_t bytes) = 0;
+  virtual void free_pinned(void* memory) = 0;
+  // Where kernels find pinned memory. They read it across the bus: for lists and counts, not for rows.
+  virtual DeviceAddress address_of_pinned(void* memory) = 0;
+
+  // --- Streams and events
+
+  virtual Stream make_stream() = 0;
+  // What is on the stream still runs.
+  virtual void destroy(Stream stream) = 0;
+  virtual Event make_event() = 0;
+  virtual void destroy(Event event) = 0;
+
+  // The event is reached when all work that is on the stream now is done.
+  virtual void record(Event event, Stream stream) = 0;
+  // What is put on the stream from now on waits for the event, as it was last recorded. The host does not wait.
+  virtual void wait(Stream stream, Event event) = 0;
+  // True if the event was reached.
+  virtual bool query(Event event) = 0;
+
+  // The host waits until the event is reached, or all work of the stream is done.
+  void synchronise(Event event) {
+    count_host_wait();
+    wait_for(event);
+  }
+  void synchronise(Stream stream) {
+    count_host_wait();
+    wait_for(stream);
+  }
+  // How often the host waited, or may have.
+  uint64_t host_waits() const { return host_waits_.load(std::memory_order_relaxed); }
+
+  // --- Work on streams
+
+  // Pinned memory is read, or written, when the stream gets there. Pageable memory is done with when the call returns,
+  // and the host may wait for that.
+  virtual void copy_to_device(DeviceAddress to, const void* from, size_t bytes, Stream stream) = 0;
+  virtual void copy_to_host(void* to, DeviceAddress from, size_t bytes, Stream stream) = 0;
+  virtual void copy_on_device(DeviceAddress to, DeviceAddress from, size_t bytes, Stream stream) = 0;
+  virtual void fill(DeviceAddress to, uint8_t value, size_t bytes, Stream stream) = 0;
+  // Runs a function of the host when the stream gets there; the stream goes on when it returns. It must neither use
+  // the device, nor wait for a thread that does, nor throw.
+  virtual void call_host(std::function<void()> function, Stream stream) = 0;
+  template <class Arguments>
+  void launch(const Kernel<Arguments>& kernel, Grid grid, const std::type_identity_t<Arguments>& arguments,
+              Stream stream) {
+    static_assert(std::is_trivially_copyable_v<Arguments>);
+    launch_kernel({kernel.name, kernel.run}, grid, &arguments, sizeof(Arguments), stream);
+  }
+
+ protected:
+  struct AnyKernel {
+    const char* name;
+    void (*run)(const void* arguments);
+  };
+  // The arguments are copied before it returns.
+  virtual void launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, size_t bytes,
+                             Stream stream) = 0;
+  virtual void wait_for(Event event) = 0;
+  virtual void wait_for(Stream stream) = 0;
+  void count_host_wait() { host_waits_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> host_waits_{0};
+};
+
+}  // namespace embstore::gpu

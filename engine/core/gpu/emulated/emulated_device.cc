@@ -1,0 +1,393 @@
+#include "gpu/emulated/emulated_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "errors/error.h"
+#include "gpu/emulated/fault.h"
+
+namespace embstore::gpu {
+
+using emulated::CopyEnd;
+using emulated::Milestone;
+
+namespace {
+
+constexpr size_t kRememberedParts = 200;
+constexpr uint64_t kEagernesses = 4;
+
+// The host function that the calling thread is in: it must not use the device.
+thread_local bool in_host_function = false;
+
+}  // namespace
+
+EmulatedDevice::EmulatedDevice(const Options& options)
+    : seed_(options.seed),
+      draws_(options.seed),
+      memory_(options.memory_bytes),
+      eagerness_(emulated::Draws(~options.seed).below(kEagernesses)) {
+  queues_[0];  // the default stream
+}
+
+// Kernels that are under way refer to fibers and memory.
+EmulatedDevice::~EmulatedDevice() { queues_.clear(); }
+
+void EmulatedDevice::check_usable() const {
+  if (in_host_function) {
+    throw Error(ErrorKind::kInvalidArgument, "the device was used by a function that a stream had called");
+  }
+  if (!lost_.empty()) {
+    throw Error(ErrorKind::kDeviceLost, "the emulated device is lost: " + lost_);
+  }
+}
+
+void EmulatedDevice::fail(const std::string& reason) {
+  lost_ = reason;
+  throw Error(ErrorKind::kDeviceLost, "the emulated device is lost: " + reason);
+}
+
+void EmulatedDevice::lose(const std::string& reason) {
+  const MutexLock lock(mutex_);
+  lost_ = reason;
+}
+
+// --- Memory
+
+DeviceAddress EmulatedDevice::allocate(size_t bytes) {
+  const MutexLock lock(mutex_);
+  check_usable();
+  run_some();
+  return memory_.allocate(bytes, draws_);
+}
+
+void EmulatedDevice::free(DeviceAddress address) {
+  const MutexLock lock(mutex_);
+  check_usable();
+  run_some();
+  memory_.free(address);
+}
+
+MemorySize EmulatedDevice::memory() {
+  const MutexLock lock(mutex_);
+  check_usable();
+  return memory_.size();
+}
+
+void* EmulatedDevice::allocate_pinned(size_t bytes) {
+  const MutexLock lock(mutex_);
+  check_usable();
+  return memory_.allocate_pinned(bytes, draws_);
+}
+
+void EmulatedDevice::free_pinned(void* memory) {
+  const MutexLock lock(mutex_);
+  check_usable();
+  run_some();
+  memory_.free_pinned(memory);
+}
+
+DeviceAddress EmulatedDevice::address_of_pinned(void* memory) {
+  const MutexLock lock(mutex_);
+  check_usable();
+  if (!memory_.is_pinned(memory, 1)) {
+    throw Error(ErrorKind::kInvalidArgument, "kernels reach no host memory that isn't pinned");
+  }
+  return {reinterpret_cast<uint64_t>(memory)};
+}
+
+// --- Streams and events
+
+Stream EmulatedDevice::make_stream() {
+  const MutexLock lock(mutex_);
+  check_usable();
+  const Stream stream{next_handle_++};
+  queues_[stream.handle];
+  return stream;
+}
+
+void EmulatedDevice::destroy(Stream stream) {
+  const MutexLock lock(mutex_);
+  check_usable();
+  run_some();
+  Queue& queue = queue_of(stream);
+  queue.destroyed = true;
+  if (queue.operations.empty()) queues_.erase(stream.handle);
+}
+
+Event EmulatedDevice::make_event() {
+  const MutexLock lock(mutex_);
+  check_usable();
+  const Event event{next_handle_++};
+  auto reached = std::make_shared<Milestone>();
+  reached->reached = true;
+  events_[event.handle] = std::move(reached);
+  return event;
+}
+
+void EmulatedDevice::destroy(Event event) {
+  const MutexLock lock(mutex_);
+  check_usable();
+  if (events_.erase(event.handle) == 0) throw Error(ErrorKind::kInvalidArgument, "the device has no such event");
+}
+
+void EmulatedDevice::record(Event event, Stream stream) {
+  const MutexLock lock(mutex_);
+  check_usable();
+  auto milestone = std::make_shared<Milestone>(Milestone{stream});
+  milestone_of(event) = milestone;
+  put(stream,
+      std::make_unique<emulated::RecordOperation>("record event " + std::to_string(event.handle), milestone));
+}
+
+void EmulatedDevice::wait(Stream stream, Event event) {
+  const MutexLock lock(mutex_);
+  check_usable();
+  put(stream, std::make_unique<emulated::WaitOperation>("wait for event " + std::to_string(event.handle),
+                                                        milestone_of(event)));
+}
+
+bool EmulatedDevice::query(Event event) {
+  const MutexLock lock(mutex_);
+  check_usable();
+  // Who asks again and again gets there, however lazy the device is.
+  run_some();
+  if (draws_.one_in(2)) run_any();
+  return milestone_of(event)->reached;
+}
+
+// --- Work on streams
+
+void EmulatedDevice::copy_to_device(DeviceAddress to, const void* from, size_t bytes, Stream stream) {
+  const MutexLock lock(mutex_);
+  check_usable();
+  if (memory_.is_pinned(from, bytes)) {
+    copy("copy to device", on_device(to), on_host(from), bytes, stream);
+    return;
+  }
+  // The driver copies pageable memory into pinned memory of its own before it returns, and may wait for the
+  // stream first.
+  count_host_wait();
+  if (draws_.one_in(2)) run_until(stream, queue_of(stream).put);
+  const auto* const first = static_cast<const std::byte*>(from);
+  copy("copy to device", on_device(to), {CopyEnd::Kind::kStaged, 0, {first, first + bytes}}, bytes, stream);
+}
+
+void EmulatedDevice::copy_to_host(void* to, DeviceAddress from, size_t bytes, Stream stream) {
+  const MutexLock lock(mutex_);
+  check_usable();
+  if (memory_.is_pinned(to, bytes)) {
+    copy("copy to host", on_host(to), on_device(from), bytes, stream);
+    return;
+  }
+  // It returns when the copy is done.
+  count_host_wait();
+  run_until(stream, queue_of(stream).put);
+  try {
+    std::memcpy(to, memory_.reach(from.value, bytes), bytes);
+  } catch (const emulated::Fault& fault) {
+    fail(std::string("copy to host: ") + fault.what());
+  }
+}
+
+void EmulatedDevice::copy_on_device(DeviceAddress to, DeviceAddress from, size_t bytes, Stream stream) {
+  const MutexLock lock(mutex_);
+  check_usable();
+  copy("copy on device", on_device(to), on_device(from), bytes, stream);
+}
+
+void EmulatedDevice::fill(DeviceAddress to, uint8_t value, size_t bytes, Stream stream) {
+  const MutexLock lock(mutex_);
+  check_usable();
+  put(stream, std::make_unique<emulated::FillOperation>("fill", to, value, bytes, memory_));
+}
+
+void EmulatedDevice::call_host(std::function<void()> function, Stream stream) {
+  const MutexLock lock(mutex_);
+  check_usable();
+  put(stream, std::make_unique<emulated::HostOperation>("call of the host", std::move(function)));
+}
+
+void EmulatedDevice::launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, size_t bytes,
+                                   Stream stream) {
+  const MutexLock lock(mutex_);
+  check_usable();
+  if (grid.blocks == 0 || grid.block_threads == 0 || grid.block_threads > kMostBlockThreads) {
+    throw Error(ErrorKind::kInvalidArgument, std::string("kernel ") + kernel.name + ": a grid of " +
+                                                 std::to_string(grid.blocks) + " blocks of " +
+                                                 std::to_string(grid.block_threads) + " threads");
+  }
+  const auto* const first = static_cast<const std::byte*>(arguments);
+  const std::vector<std::byte> kept(first, first + bytes);
+  const emulated::KernelRun::Surroundings surroundings{memory_, fibers_, draws_};
+  const auto start = [=] {
+    return std::make_unique<emulated::KernelRun>(kernel.name, kernel.run, grid, kept, surroundings);
+  };
+  put(stream, std::make_unique<emulated::KernelOperation>(kernel.name, start));
+}
+
+CopyEnd EmulatedDevice::on_device(DeviceAddress address) { return {CopyEnd::Kind::kDevice, address.value, {}}; }
+
+CopyEnd EmulatedDevice::on_host(const void* memory) const {
+  return {CopyEnd::Kind::kPinned, reinterpret_cast<uint64_t>(memory), {}};
+}
+
+void EmulatedDevice::copy(const char* what, CopyEnd to, CopyEnd from, size_t bytes, Stream stream) {
+  put(stream, std::make_unique<emulated::CopyOperation>(what, std::move(to), std::move(from), bytes, memory_, draws_));
+}
+
+// --- What runs when
+
+std::shared_ptr<Milestone>& EmulatedDevice::milestone_of(Event event) {
+  const auto found = events_.find(event.handle);
+  if (found == events_.end()) {
+    throw Error(ErrorKind::kInvalidArgument, "the device has no event " + std::to_string(event.handle));
+  }
+  return found->second;
+}
+
+EmulatedDevice::Queue& EmulatedDevice::queue_of(Stream stream) {
+  const auto found = queues_.find(stream.handle);
+  if (found == queues_.end() || found->second.destroyed) {
+    throw Error(ErrorKind::kInvalidArgument, "the device has no stream " + std::to_string(stream.handle));
+  }
+  return found->second;
+}
+
+void EmulatedDevice::put(Stream stream, std::unique_ptr<emulated::Operation> operation) {
+  Queue& queue = queue_of(stream);
+  queue.operations.push_back(std::move(operation));
+  ++queue.put;
+  run_some();
+}
+
+bool EmulatedDevice::can_run(const Queue& queue) const {
+  if (queue.operations.empty() || queue.busy) return false;
+  const auto* const wait = dynamic_cast<const emulated::WaitOperation*>(queue.operations.front().get());
+  return wait == nullptr || wait->milestone().reached;
+}
+
+void EmulatedDevice::run_part_of(Stream stream) {
+  Queue& queue = queues_.at(stream.handle);
+  emulated::Operation& operation = *queue.operations.front();
+  last_ran_.push_back({stream.handle, queue.done, operation.label()});
+  if (last_ran_.size() > kRememberedParts) last_ran_.pop_front();
+  const bool is_hosts = dynamic_cast<const emulated::HostOperation*>(&operation) != nullptr;
+  bool more = false;
+  if (is_hosts) {
+    // Other threads go on meanwhile, and other streams with them.
+    queue.busy = true;
+    mutex_.unlock();
+    in_host_function = true;
+    operation.step();
+    in_host_function = false;
+    mutex_.lock();
+    queue.busy = false;
+    host_function_ended_.notify_all();
+  } else {
+    try {
+      more = operation.step();
+    } catch (const emulated::Fault& fault) {
+      fail(fault.what());
+    }
+  }
+  if (more) return;
+  queue.operations.pop_front();
+  ++queue.done;
+  if (queue.destroyed && queue.operations.empty()) queues_.erase(stream.handle);
+}
+
+bool EmulatedDevice::run_any() {
+  std::vector<Stream> can;
+  for (const auto& [handle, queue] : queues_) {
+    if (can_run(queue)) can.push_back({handle});
+  }
+  if (can.empty()) return false;
+  run_part_of(can[draws_.below(can.size())]);
+  return true;
+}
+
+void EmulatedDevice::run_some() {
+  constexpr uint64_t kMostParts[kEagernesses] = {1, 3, 16, 256};
+  for (uint64_t parts = draws_.below(kMostParts[eagerness_]); parts > 0; --parts) {
+    if (!run_any()) return;
+  }
+}
+
+bool EmulatedDevice::is_done(Stream stream, uint64_t done) {
+  const auto found = queues_.find(stream.handle);
+  return found == queues_.end() || found->second.done >= done;
+}
+
+// The stream that must go on for this one to go on.
+Stream EmulatedDevice::first_in_the_way_of(Stream stream) {
+  while (true) {
+    const auto* const wait =
+        dynamic_cast<const emulated::WaitOperation*>(queues_.at(stream.handle).operations.front().get());
+    if (wait == nullptr || wait->milestone().reached) return stream;
+    stream = wait->milestone().stream;
+  }
+}
+
+void EmulatedDevice::run_until(Stream stream, uint64_t done) {
+  const bool no_more_than_must = eagerness_ == 0 || draws_.one_in(3);
+  while (!is_done(stream, done)) {
+    if (!no_more_than_must && draws_.one_in(2) && run_any()) continue;
+    const Stream next = first_in_the_way_of(stream);
+    if (queues_.at(next.handle).busy) {
+      host_function_ended_.wait(mutex_);
+    } else {
+      run_part_of(next);
+    }
+    // Another thread's call may have lost it, while the mutex was let go.
+    check_usable();
+  }
+}
+
+void EmulatedDevice::wait_for(Stream stream) {
+  const MutexLock lock(mutex_);
+  check_usable();
+  run_until(stream, queue_of(stream).put);
+  run_some();
+}
+
+void EmulatedDevice::wait_for(Event event) {
+  const MutexLock lock(mutex_);
+  check_usable();
+  const std::shared_ptr<const Milestone> milestone = milestone_of(event);
+  const bool no_more_than_must = eagerness_ == 0 || draws_.one_in(3);
+  while (!milestone->reached) {
+    if (!no_more_than_must && draws_.one_in(2) && run_any()) continue;
+    const Stream next = first_in_the_way_of(milestone->stream);
+    if (queues_.at(next.handle).busy) {
+      host_function_ended_.wait(mutex_);
+    } else {
+      run_part_of(next);
+    }
+    check_usable();
+  }
+  run_some();
+}
+
+std::string EmulatedDevice::last_schedule() const {
+  const MutexLock lock(mutex_);
+  std::string text = "seed " + std::to_string(seed_) + ":";
+  uintptr_t stream = 0;
+  uint64_t number = 0;
+  size_t parts = 0;
+  const auto end_of_run = [&] { return parts > 1 ? " (" + std::to_string(parts) + " parts)" : std::string(); };
+  for (const Ran& ran : last_ran_) {
+    if (parts > 0 && ran.stream == stream && ran.number == number) {
+      ++parts;
+      continue;
+    }
+    text += end_of_run() + "\n  stream " + std::to_string(ran.stream) + ", " + std::to_string(ran.number) + ": " +
+            ran.label;
+    stream = ran.stream;
+    number = ran.number;
+    parts = 1;
+  }
+  return text + end_of_run();
+}
+
+}  // namespace embstore::gpu

@@ -1,0 +1,74 @@
+// The memory of the emulated device, and the pinned memory of its host.
+//
+// A memfd is mapped twice. The addresses of the first mapping are those that the host is told; nothing can be read or
+// written there, so a host that follows one is ended by SIGSEGV. The second mapping is where copies and kernels reach
+// the same bytes, after a check that they are allocated: every address between two allocations, of freed memory or
+// never given out is a Fault. Pages that aren't allocated can't be reached there either.
+//
+// Not thread-safe: the device has a mutex.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "gpu/device.h"
+#include "gpu/emulated/draws.h"
+
+namespace embstore::gpu::emulated {
+
+class EmulatedMemory {
+ public:
+  // Throws Error(kStorage) where the system has no memory for it.
+  explicit EmulatedMemory(size_t bytes);
+  ~EmulatedMemory();
+  EmulatedMemory(const EmulatedMemory&) = delete;
+  EmulatedMemory& operator=(const EmulatedMemory&) = delete;
+
+  // Filled with a pattern that is drawn, so that no test can depend on what uninitialised memory holds.
+  DeviceAddress allocate(size_t bytes, Draws& draws);  // throws Error(kStoreFull)
+  void free(DeviceAddress address);                    // throws Error(kInvalidArgument)
+  MemorySize size() const { return {capacity_, capacity_ - used_}; }
+
+  void* allocate_pinned(size_t bytes, Draws& draws);
+  void free_pinned(void* memory);
+  // True if all of the range is pinned, false if none of it is; else throws Error(kInvalidArgument).
+  bool is_pinned(const void* memory, size_t bytes) const;
+
+  // Where copies and kernels reach the bytes; throws Fault if any of them isn't allocated.
+  std::byte* reach(uint64_t address, size_t bytes) const {
+    const uint64_t offset = address - told_address_;
+    const uint64_t in_page = offset % kPage;
+    if (offset < mapped_ && in_page + bytes <= valid_[offset / kPage]) return view_ + offset;
+    return reach_range(address, bytes);
+  }
+  // Pinned memory, which may have been freed since the copy was put on its stream.
+  void check_pinned(const void* memory, size_t bytes) const;
+
+ private:
+  static constexpr uint64_t kPage = 4096;
+
+  std::byte* reach_range(uint64_t address, size_t bytes) const;
+  std::string what_is_at(uint64_t address) const;
+  uint64_t take_range(uint64_t bytes);
+  void give_range_back(uint64_t offset, uint64_t bytes);
+
+  const uint64_t capacity_;
+  // More addresses than memory, so that those of freed memory are given out again as late as possible.
+  const uint64_t mapped_;
+  int file_ = -1;
+  std::byte* told_ = nullptr;
+  uint64_t told_address_ = 0;
+  std::byte* view_ = nullptr;
+
+  uint64_t used_ = 0;
+  uint64_t next_ = 0;                      // where the next range is looked for
+  std::map<uint64_t, uint64_t> free_;      // ranges: offset and bytes
+  std::map<uint64_t, uint64_t> allocated_;  // offset and bytes as asked for
+  std::vector<uint16_t> valid_;            // of each page: how many of its bytes are allocated
+  std::map<uintptr_t, uint64_t> pinned_;   // address and bytes as asked for
+};
+
+}  // namespace embstore::gpu::emulated

@@ -1,0 +1,13 @@
+// What would make a GPU give up a kernel or a copy, and then everything: the emulated device says exactly what it was.
+#pragma once
+
+#include <stdexcept>
+
+namespace embstore::gpu::emulated {
+
+class Fault : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace embstore::gpu::emulated

@@ -1,0 +1,95 @@
+// One launch of a kernel on the emulated device, run a slice at a time.
+//
+// Some blocks are under way at once, in an order that is drawn, and so are the threads of each. A thread runs until it
+// waits at a barrier, ends, or is about to make an atomic access and the draw is against it. What another thread wrote
+// can therefore be seen only if a barrier or the order of atomic accesses says so, in some schedule at least.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu/emulated/draws.h"
+#include "gpu/emulated/emulated_memory.h"
+#include "gpu/emulated/fibers.h"
+#include "gpu/kernel.h"
+
+namespace embstore::gpu::emulated {
+
+class KernelRun {
+ public:
+  // What outlives the run: the device's.
+  struct Surroundings {
+    EmulatedMemory& memory;
+    FiberPool& fibers;
+    Draws& draws;
+  };
+
+  KernelRun(const char* name, void (*thread)(const void* arguments), Grid grid, std::vector<std::byte> arguments,
+            const Surroundings& surroundings);
+  ~KernelRun();
+  KernelRun(const KernelRun&) = delete;
+  KernelRun& operator=(const KernelRun&) = delete;
+
+  // Runs threads of one block until one of them waits, gives way or ends. False when all threads of all blocks have
+  // ended. Throws Fault for what a GPU would give up the kernel for.
+  bool step();
+
+  // --- For the kernel's threads
+  static KernelRun& running();
+  uint32_t thread_index() const { return current_->thread; }
+  uint32_t block_index() const { return current_->block->index; }
+  const Grid& grid() const { return grid_; }
+  void sync_block();
+  void before_atomic();
+  void* global_element(uint64_t address, uint64_t index, uint64_t count, size_t bytes, size_t alignment);
+  void* shared_array(const void* declaration, size_t bytes, size_t alignment);
+
+ private:
+  struct Block;
+  // A fiber and the thread that it runs.
+  struct Runner {
+    KernelRun* run;
+    Block* block;
+    std::unique_ptr<Fiber> fiber;
+    uint32_t thread = 0;
+    bool idle = true;
+  };
+  struct Block {
+    uint32_t index;
+    std::vector<uint32_t> unstarted;
+    std::vector<Runner*> ready;
+    std::vector<Runner*> waiting;  // at the barrier
+    std::vector<std::unique_ptr<Runner>> runners;
+    std::vector<Runner*> idle;
+    uint32_t ended = 0;
+    std::map<const void*, std::unique_ptr<std::byte[]>> shared;
+  };
+
+  void start_block();
+  Runner* choose(Block& block);
+  void release_barrier(Block& block);
+  void end_block(size_t active);
+  void run_threads(Runner& runner);
+  std::string described(const std::string& what) const;
+
+  const std::string name_;
+  void (*const thread_)(const void* arguments);
+  const Grid grid_;
+  const std::vector<std::byte> arguments_;
+  EmulatedMemory& memory_;
+  FiberPool& fibers_;
+  Draws& draws_;
+
+  std::vector<uint32_t> unstarted_;  // blocks
+  std::vector<std::unique_ptr<Block>> active_;
+  size_t most_active_;
+  uint64_t atomic_switches_;  // one atomic access in so many gives way
+  Runner* current_ = nullptr;
+  std::string fault_;
+};
+
+}  // namespace embstore::gpu::emulated

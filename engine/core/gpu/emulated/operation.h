@@ -1,0 +1,138 @@
+// What is put on a stream of the emulated device. Not thread-safe: the device has a mutex.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu/device.h"
+#include "gpu/emulated/draws.h"
+#include "gpu/emulated/emulated_memory.h"
+#include "gpu/emulated/kernel_run.h"
+
+namespace embstore::gpu::emulated {
+
+class Operation {
+ public:
+  explicit Operation(std::string label) : label_(std::move(label)) {}
+  virtual ~Operation() = default;
+
+  // Does a part of it: other streams may come between two parts. False when it's done. Throws Fault.
+  virtual bool step() = 0;
+  const std::string& label() const { return label_; }
+
+ private:
+  const std::string label_;
+};
+
+// A place in a stream, as one call of record() made it. Shared by the event, and by what waits for it.
+struct Milestone {
+  Stream stream;  // that reaches it
+  bool reached = false;
+};
+
+class RecordOperation final : public Operation {
+ public:
+  RecordOperation(std::string label, std::shared_ptr<Milestone> milestone)
+      : Operation(std::move(label)), milestone_(std::move(milestone)) {}
+  bool step() override {
+    milestone_->reached = true;
+    return false;
+  }
+
+ private:
+  const std::shared_ptr<Milestone> milestone_;
+};
+
+class WaitOperation final : public Operation {
+ public:
+  WaitOperation(std::string label, std::shared_ptr<const Milestone> milestone)
+      : Operation(std::move(label)), milestone_(std::move(milestone)) {}
+  bool step() override { return false; }
+  const Milestone& milestone() const { return *milestone_; }
+
+ private:
+  const std::shared_ptr<const Milestone> milestone_;
+};
+
+// The device lets go of its mutex while the function runs.
+class HostOperation final : public Operation {
+ public:
+  HostOperation(std::string label, std::function<void()> function)
+      : Operation(std::move(label)), function_(std::move(function)) {}
+  bool step() noexcept override {
+    function_();
+    return false;
+  }
+
+ private:
+  const std::function<void()> function_;
+};
+
+class KernelOperation final : public Operation {
+ public:
+  KernelOperation(std::string label, std::function<std::unique_ptr<KernelRun>()> start)
+      : Operation(std::move(label)), start_(std::move(start)) {}
+  bool step() override {
+    if (run_ == nullptr) run_ = start_();
+    if (run_->step()) return true;
+    run_.reset();
+    return false;
+  }
+
+ private:
+  const std::function<std::unique_ptr<KernelRun>()> start_;
+  std::unique_ptr<KernelRun> run_;
+};
+
+// A place that a copy reads or writes.
+struct CopyEnd {
+  enum class Kind { kDevice, kPinned, kStaged };
+  Kind kind;
+  uint64_t address;              // kDevice, kPinned
+  std::vector<std::byte> bytes;  // kStaged: pageable memory, read when the copy was put on the stream
+
+  std::byte* reach(const EmulatedMemory& memory, size_t offset, size_t count);
+};
+
+// In pieces, from either side, so that a reader who doesn't wait sees a part of it.
+class CopyOperation final : public Operation {
+ public:
+  CopyOperation(std::string label, CopyEnd to, CopyEnd from, size_t bytes, const EmulatedMemory& memory,
+                Draws& draws)
+      : Operation(std::move(label)),
+        to_(std::move(to)),
+        from_(std::move(from)),
+        bytes_(bytes),
+        memory_(memory),
+        draws_(draws) {}
+  bool step() override;
+
+ private:
+  CopyEnd to_;
+  CopyEnd from_;
+  const size_t bytes_;
+  const EmulatedMemory& memory_;
+  Draws& draws_;
+  size_t piece_ = 0;  // 0: not begun
+  size_t done_ = 0;
+  bool from_behind_ = false;
+};
+
+class FillOperation final : public Operation {
+ public:
+  FillOperation(std::string label, DeviceAddress to, uint8_t value, size_t bytes, const EmulatedMemory& memory)
+      : Operation(std::move(label)), to_(to), value_(value), bytes_(bytes), memory_(memory) {}
+  bool step() override;
+
+ private:
+  const DeviceAddress to_;
+  const uint8_t value_;
+  const size_t bytes_;
+  const EmulatedMemory& memory_;
+};
+
+}  // namespace embstore::gpu::emulated

@@ -1,0 +1,37 @@
+// The kernels' language on a GPU. See language.h.
+#pragma once
+
+#define EMBSTORE_KERNEL(name, Arguments) \
+  extern "C" __global__ void __launch_bounds__(256) embstore_##name(const __grid_constant__ Arguments arguments)
+#define EMBSTORE_SHARED(T, name, count) __shared__ T name[count]
+#define EMBSTORE_UNROLL _Pragma("unroll")
+
+namespace embstore::gpu {
+
+inline constexpr uint32_t kMostBlockThreads = 256;
+
+inline uint32_t thread_index() { return threadIdx.x; }
+inline uint32_t block_index() { return blockIdx.x; }
+inline uint32_t block_threads() { return blockDim.x; }
+inline uint32_t block_count() { return gridDim.x; }
+inline void sync_block() { __syncthreads(); }
+
+// All of them give back what was there before.
+inline uint32_t atomic_add(uint32_t& where, uint32_t value) { return atomicAdd(&where, value); }
+inline uint32_t atomic_sub(uint32_t& where, uint32_t value) { return atomicSub(&where, value); }
+inline uint32_t atomic_min(uint32_t& where, uint32_t value) { return atomicMin(&where, value); }
+inline uint32_t atomic_exchange_if(uint32_t& where, uint32_t expected, uint32_t desired) {
+  return atomicCAS(&where, expected, desired);
+}
+
+inline float square_root(float value) { return __fsqrt_rn(value); }
+
+// Telling the compiler that the address isn't one of shared memory makes it choose ld.global and st.global.
+template <class T>
+inline T& global_element(uint64_t address, uint64_t index, uint64_t) {
+  T* const element = reinterpret_cast<T*>(address) + index;
+  __builtin_assume(__isGlobal(element));
+  return *element;
+}
+
+}  // namespace embstore::gpu

@@ -1,0 +1,67 @@
+// Changes of the mirror, a batch of moves each: rows that came into the device's memory, and rows that left it.
+#pragma once
+
+#include "gpu/kernels/mirror.h"
+
+namespace embstore::gpu {
+
+struct InsertArguments {
+  MirrorArrays mirror;
+  Global<const int64_t> keys;  // none twice, and none that the mirror has
+  Global<const uint32_t> slots;
+  Global<uint32_t> refused;  // one: counts keys that found no entry at all
+};
+
+// The i-th key has its row in the i-th slot from now on.
+EMBSTORE_KERNEL(insert, InsertArguments) {
+  const uint64_t i = global_thread();
+  if (i >= arguments.keys.count) return;
+  const int64_t key = arguments.keys[i];
+  const uint32_t slot = arguments.slots[i];
+  const KeyHash hash = hash_key(key);
+  const uint64_t count = arguments.mirror.buckets.count;
+  uint64_t at = home_bucket(hash, count);
+  for (uint64_t probe = 0; probe < count; ++probe) {
+    Bucket& bucket = arguments.mirror.buckets[at];
+    for (uint32_t entry = 0; entry < kBucketEntries; ++entry) {
+      // Other keys of the batch may want the same entry.
+      if (bucket.slots[entry] == kNoSlot &&
+          atomic_exchange_if(bucket.slots[entry], kNoSlot, slot) == kNoSlot) {
+        bucket.tags[entry] = tag_of(hash);
+        arguments.mirror.keys[slot] = key;
+        return;
+      }
+    }
+    atomic_add(bucket.passed_by, 1);
+    at = at + 1 == count ? 0 : at + 1;
+  }
+  for (uint64_t bucket = 0; bucket < count; ++bucket) atomic_sub(arguments.mirror.buckets[bucket].passed_by, 1);
+  atomic_add(arguments.refused[0], 1);
+}
+
+struct EraseArguments {
+  MirrorArrays mirror;
+  Global<const int64_t> keys;    // none twice
+  Global<const uint32_t> slots;  // as a find gave them before this kernel; kNoSlot: the mirror has no such key
+};
+
+// The finds can't be a part of it: while buckets cease to be passed, they would miss keys.
+EMBSTORE_KERNEL(erase, EraseArguments) {
+  const uint64_t i = global_thread();
+  if (i >= arguments.keys.count || arguments.slots[i] == kNoSlot) return;
+  const uint32_t slot = arguments.slots[i];
+  const uint64_t count = arguments.mirror.buckets.count;
+  uint64_t at = home_bucket(hash_key(arguments.keys[i]), count);
+  for (uint64_t probe = 0; probe < count; ++probe) {
+    Bucket& bucket = arguments.mirror.buckets[at];
+    for (uint32_t entry = 0; entry < kBucketEntries; ++entry) {
+      if (bucket.slots[entry] != slot) continue;
+      bucket.slots[entry] = kNoSlot;
+      return;
+    }
+    atomic_sub(bucket.passed_by, 1);
+    at = at + 1 == count ? 0 : at + 1;
+  }
+}
+
+}  // namespace embstore::gpu

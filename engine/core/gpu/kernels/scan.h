@@ -1,0 +1,71 @@
+// Prefix sums: how threads that each keep some items of a batch agree on where these go, in the batch's order.
+#pragma once
+
+#include "gpu/kernels/language.h"
+
+namespace embstore::gpu {
+
+// The sum of `value` over the threads before this one; `total` becomes that over all threads of the block. Every
+// thread of the block must call it.
+inline uint32_t sum_before_in_block(uint32_t value, uint32_t& total) {
+  constexpr uint32_t kGroup = 16;
+  constexpr uint32_t kGroups = kMostBlockThreads / kGroup;
+  EMBSTORE_SHARED(uint32_t, values, kMostBlockThreads);
+  EMBSTORE_SHARED(uint32_t, groups, kGroups + 1);
+  const uint32_t thread = thread_index();
+  values[thread] = value;
+  sync_block();
+  if (thread < kGroups) {
+    const uint32_t end = (thread + 1) * kGroup < block_threads() ? (thread + 1) * kGroup : block_threads();
+    uint32_t sum = 0;
+    for (uint32_t i = thread * kGroup; i < end; ++i) sum += values[i];
+    groups[thread] = sum;
+  }
+  sync_block();
+  if (thread == 0) {
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < kGroups; ++i) {
+      const uint32_t of_group = i * kGroup < block_threads() ? groups[i] : 0;
+      groups[i] = sum;
+      sum += of_group;
+    }
+    groups[kGroups] = sum;
+  }
+  sync_block();
+  uint32_t before = groups[thread / kGroup];
+  for (uint32_t i = thread / kGroup * kGroup; i < thread; ++i) before += values[i];
+  total = groups[kGroups];
+  sync_block();  // before the next call writes the shared memory
+  return before;
+}
+
+struct ScanCountsArguments {
+  Global<uint32_t> counts;  // become the sums of those before them
+  Global<uint32_t> total;   // one
+};
+
+// For one block: a batch has few counts, one a block or a digit of a block.
+EMBSTORE_KERNEL(scan_counts, ScanCountsArguments) {
+  constexpr uint32_t kItems = 8;  // neighbours of one thread
+  const uint64_t tile = uint64_t{block_threads()} * kItems;
+  uint32_t sum = 0;
+  for (uint64_t start = 0; start < arguments.counts.count; start += tile) {
+    const uint64_t first = start + uint64_t{thread_index()} * kItems;
+    uint32_t of_thread = 0;
+    for (uint32_t i = 0; i < kItems; ++i) {
+      if (first + i < arguments.counts.count) of_thread += arguments.counts[first + i];
+    }
+    uint32_t of_tile;
+    uint32_t before = sum + sum_before_in_block(of_thread, of_tile);
+    for (uint32_t i = 0; i < kItems; ++i) {
+      if (first + i >= arguments.counts.count) break;
+      const uint32_t count = arguments.counts[first + i];
+      arguments.counts[first + i] = before;
+      before += count;
+    }
+    sum += of_tile;
+  }
+  if (thread_index() == 0) arguments.total[0] = sum;
+}
+
+}  // namespace embstore::gpu
