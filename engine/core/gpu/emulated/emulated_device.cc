@@ -30,7 +30,7 @@ EmulatedDevice::EmulatedDevice(const Options& options)
   queues_[0];  // the default stream
 }
 
-// Kernels that are under way refer to fibers and memory.
+// Kernels that are under way refer to the memory.
 EmulatedDevice::~EmulatedDevice() { queues_.clear(); }
 
 void EmulatedDevice::check_usable() const {
@@ -219,7 +219,7 @@ void EmulatedDevice::launch_kernel(const AnyKernel& kernel, Grid grid, const voi
   }
   const auto* const first = static_cast<const std::byte*>(arguments);
   const std::vector<std::byte> kept(first, first + bytes);
-  const emulated::KernelRun::Surroundings surroundings{memory_, fibers_, draws_};
+  const emulated::KernelRun::Surroundings surroundings{memory_, draws_};
   const auto start = [=] {
     return std::make_unique<emulated::KernelRun>(kernel.name, kernel.run, grid, kept, surroundings);
   };

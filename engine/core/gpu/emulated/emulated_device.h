@@ -19,7 +19,6 @@
 #include "gpu/device.h"
 #include "gpu/emulated/draws.h"
 #include "gpu/emulated/emulated_memory.h"
-#include "gpu/emulated/fibers.h"
 #include "gpu/emulated/operation.h"
 #include "threads/mutex.h"
 
@@ -110,7 +109,6 @@ class EmulatedDevice final : public Device {
   Condition host_function_ended_;
   emulated::Draws draws_ GUARDED_BY(mutex_);
   emulated::EmulatedMemory memory_ GUARDED_BY(mutex_);
-  emulated::FiberPool fibers_ GUARDED_BY(mutex_);
   const uint64_t eagerness_;  // 0: nothing runs before it must; 3: most runs soon
   uintptr_t next_handle_ GUARDED_BY(mutex_) = 1;
   std::map<uintptr_t, Queue> queues_ GUARDED_BY(mutex_);

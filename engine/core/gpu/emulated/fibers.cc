@@ -1,6 +1,7 @@
 #include "gpu/emulated/fibers.h"
 
 #include <sys/mman.h>
+#include <ucontext.h>
 
 #include <new>
 #include <utility>
@@ -12,14 +13,79 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
+#if defined(__x86_64__)
+// Pushes the registers that a call keeps, notes the stack at *from, takes the stack `to` and pops them from there.
+// In place of swapcontext(), which asks the system for the mask of signals each time: that takes longer than most of what
+// a thread of a kernel does between two barriers.
+extern "C" void embstore_switch_stacks(void** from, void* to);
+asm(R"(
+.text
+.local embstore_switch_stacks
+.type embstore_switch_stacks, @function
+embstore_switch_stacks:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size embstore_switch_stacks, . - embstore_switch_stacks
+)");
+#endif
+
 namespace embstore::gpu::emulated {
 namespace {
 
 // Kernels keep little on the stack; a sanitizer wants more.
 constexpr size_t kStackBytes = size_t{128} << 10;
 constexpr size_t kGuardBytes = 4096;
+constexpr size_t kMostIdleFibers = 2048;
+
+// Which fiber is entered for the first time: a new stack holds no arguments.
+thread_local Fiber* entered = nullptr;
 
 }  // namespace
+
+#if defined(__x86_64__)
+struct Fiber::Context {
+  void* own;
+  void* resumer;
+
+  Context(std::byte* stack, void (*begin)()) {
+    auto** top = reinterpret_cast<void**>(stack + kStackBytes);
+    *--top = nullptr;  // begin() finds the stack aligned as after a call
+    *--top = reinterpret_cast<void*>(begin);
+    for (int i = 0; i < 6; ++i) *--top = nullptr;  // registers
+    own = top;
+  }
+  void enter() { embstore_switch_stacks(&resumer, own); }
+  void leave() { embstore_switch_stacks(&own, resumer); }
+};
+#else
+struct Fiber::Context {
+  ucontext_t own;
+  ucontext_t resumer;
+
+  Context(std::byte* stack, void (*begin)()) {
+    getcontext(&own);
+    own.uc_stack.ss_sp = stack;
+    own.uc_stack.ss_size = kStackBytes;
+    own.uc_link = nullptr;
+    makecontext(&own, begin, 0);
+  }
+  void enter() { swapcontext(&resumer, &own); }
+  void leave() { swapcontext(&own, &resumer); }
+};
+#endif
 
 Fiber::Fiber() {
   void* const memory = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
@@ -27,13 +93,7 @@ Fiber::Fiber() {
   if (memory == MAP_FAILED) throw std::bad_alloc();
   mprotect(memory, kGuardBytes, PROT_NONE);
   stack_ = static_cast<std::byte*>(memory) + kGuardBytes;
-  getcontext(&own_);
-  own_.uc_stack.ss_sp = stack_;
-  own_.uc_stack.ss_size = kStackBytes;
-  own_.uc_link = nullptr;  // run() never returns
-  const auto self = reinterpret_cast<uintptr_t>(this);
-  makecontext(&own_, reinterpret_cast<void (*)()>(&Fiber::run), 2, static_cast<unsigned>(self >> 32),
-              static_cast<unsigned>(self));
+  context_ = std::make_unique<Context>(stack_, &Fiber::begin);
 #if defined(__SANITIZE_THREAD__)
   own_thread_ = __tsan_create_fiber(0);
 #endif
@@ -49,12 +109,13 @@ Fiber::~Fiber() {
 void Fiber::resume(void (*body)(void*), void* argument) {
   body_ = body;
   argument_ = argument;
+  entered = this;
   start_switch(&resumer_fake_stack_, stack_, kStackBytes);
 #if defined(__SANITIZE_THREAD__)
   resumer_thread_ = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(own_thread_, 0);
 #endif
-  swapcontext(&resumer_, &own_);
+  context_->enter();
   finish_switch(resumer_fake_stack_, nullptr, nullptr);
 }
 
@@ -63,12 +124,12 @@ void Fiber::give_way() {
 #if defined(__SANITIZE_THREAD__)
   __tsan_switch_to_fiber(resumer_thread_, 0);
 #endif
-  swapcontext(&own_, &resumer_);
+  context_->leave();
   finish_switch(own_fake_stack_, &resumer_bottom_, &resumer_bytes_);
 }
 
-void Fiber::run(unsigned high, unsigned low) {
-  auto* const self = reinterpret_cast<Fiber*>(uintptr_t{high} << 32 | low);
+void Fiber::begin() {
+  Fiber* const self = entered;
   self->finish_switch(nullptr, &self->resumer_bottom_, &self->resumer_bytes_);
   while (true) {
     self->body_(self->argument_);
@@ -88,11 +149,26 @@ void Fiber::start_switch(void**, const void*, size_t) {}
 void Fiber::finish_switch(void*, const void**, size_t*) {}
 #endif
 
+FiberPool& FiberPool::of_process() {
+  static FiberPool pool;
+  return pool;
+}
+
 std::unique_ptr<Fiber> FiberPool::take() {
-  if (idle_.empty()) return std::make_unique<Fiber>();
-  std::unique_ptr<Fiber> fiber = std::move(idle_.back());
-  idle_.pop_back();
-  return fiber;
+  {
+    const MutexLock lock(mutex_);
+    if (!idle_.empty()) {
+      std::unique_ptr<Fiber> fiber = std::move(idle_.back());
+      idle_.pop_back();
+      return fiber;
+    }
+  }
+  return std::make_unique<Fiber>();
+}
+
+void FiberPool::give_back(std::unique_ptr<Fiber> idle) {
+  const MutexLock lock(mutex_);
+  if (idle_.size() < kMostIdleFibers) idle_.push_back(std::move(idle));
 }
 
 }  // namespace embstore::gpu::emulated

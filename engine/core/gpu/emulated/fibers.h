@@ -1,12 +1,12 @@
 // Threads of a kernel on the emulated device: each runs on a stack of its own until it gives way.
 #pragma once
 
-#include <ucontext.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
+
+#include "threads/mutex.h"
 
 namespace embstore::gpu::emulated {
 
@@ -25,13 +25,14 @@ class Fiber {
   void give_way();
 
  private:
-  static void run(unsigned high, unsigned low);
+  struct Context;
+
+  [[noreturn]] static void begin();
   void start_switch(void** fake_stack, const void* bottom, size_t bytes);
   void finish_switch(void* fake_stack, const void** bottom, size_t* bytes);
 
   std::byte* stack_;
-  ucontext_t own_;
-  ucontext_t resumer_;
+  std::unique_ptr<Context> context_;
   void (*body_)(void*) = nullptr;
   void* argument_ = nullptr;
 
@@ -44,14 +45,17 @@ class Fiber {
   void* resumer_thread_ = nullptr;
 };
 
-// Fibers that are idle, kept for the next kernel.
+// Fibers that are idle, kept for the next kernel: of all devices, since a stack that was used has its pages.
 class FiberPool {
  public:
-  std::unique_ptr<Fiber> take();
-  void give_back(std::unique_ptr<Fiber> idle) { idle_.push_back(std::move(idle)); }
+  static FiberPool& of_process();
+
+  std::unique_ptr<Fiber> take() EXCLUDES(mutex_);
+  void give_back(std::unique_ptr<Fiber> idle) EXCLUDES(mutex_);
 
  private:
-  std::vector<std::unique_ptr<Fiber>> idle_;
+  Mutex mutex_;
+  std::vector<std::unique_ptr<Fiber>> idle_ GUARDED_BY(mutex_);
 };
 
 }  // namespace embstore::gpu::emulated

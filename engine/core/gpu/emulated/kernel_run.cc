@@ -41,7 +41,6 @@ KernelRun::KernelRun(const char* name, void (*thread)(const void* arguments), Gr
       grid_(grid),
       arguments_(std::move(arguments)),
       memory_(surroundings.memory),
-      fibers_(surroundings.fibers),
       draws_(surroundings.draws),
       unstarted_(in_drawn_order(grid.blocks, draws_)),
       most_active_(1 + draws_.below(kMostActiveBlocks)),

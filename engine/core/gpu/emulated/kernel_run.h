@@ -24,7 +24,6 @@ class KernelRun {
   // What outlives the run: the device's.
   struct Surroundings {
     EmulatedMemory& memory;
-    FiberPool& fibers;
     Draws& draws;
   };
 
@@ -81,7 +80,7 @@ class KernelRun {
   const Grid grid_;
   const std::vector<std::byte> arguments_;
   EmulatedMemory& memory_;
-  FiberPool& fibers_;
+  FiberPool& fibers_ = FiberPool::of_process();
   Draws& draws_;
 
   std::vector<uint32_t> unstarted_;  // blocks

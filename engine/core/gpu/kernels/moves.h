@@ -5,6 +5,23 @@
 
 namespace embstore::gpu {
 
+struct ClearMirrorArguments {
+  MirrorArrays mirror;
+};
+
+// The mirror has no key.
+EMBSTORE_KERNEL(clear_mirror, ClearMirrorArguments) {
+  const uint64_t i = global_thread();
+  if (i >= arguments.mirror.buckets.count) return;
+  Bucket bucket;
+  for (uint32_t entry = 0; entry < kBucketEntries; ++entry) {
+    bucket.slots[entry] = kNoSlot;
+    bucket.tags[entry] = 0;
+  }
+  bucket.passed_by = 0;
+  arguments.mirror.buckets[i] = bucket;
+}
+
 struct InsertArguments {
   MirrorArrays mirror;
   Global<const int64_t> keys;  // none twice, and none that the mirror has
@@ -39,13 +56,24 @@ EMBSTORE_KERNEL(insert, InsertArguments) {
   atomic_add(arguments.refused[0], 1);
 }
 
+struct LocateArguments {
+  MirrorArrays mirror;
+  Global<const int64_t> keys;
+  Global<uint32_t> slots;  // of each key, or kNoSlot
+};
+
+EMBSTORE_KERNEL(locate, LocateArguments) {
+  const uint64_t i = global_thread();
+  if (i < arguments.keys.count) arguments.slots[i] = find_slot(arguments.mirror, arguments.keys[i]);
+}
+
 struct EraseArguments {
   MirrorArrays mirror;
   Global<const int64_t> keys;    // none twice
-  Global<const uint32_t> slots;  // as a find gave them before this kernel; kNoSlot: the mirror has no such key
+  Global<const uint32_t> slots;  // as locate gave them
 };
 
-// The finds can't be a part of it: while buckets cease to be passed, they would miss keys.
+// Can't look for the keys by itself: while buckets cease to be passed, a find would miss keys.
 EMBSTORE_KERNEL(erase, EraseArguments) {
   const uint64_t i = global_thread();
   if (i >= arguments.keys.count || arguments.slots[i] == kNoSlot) return;

@@ -10,8 +10,9 @@ template <class Unit>
 struct CopyRowsArguments {
   Global<Unit> rows;  // of row_units each, by slot
   uint32_t row_units;
-  Global<const uint32_t> slots;       // of the batch's rows; what has kNoSlot is left out
-  Global<const uint32_t> slot_count;  // one: how many of `slots` there are
+  Global<const uint32_t> slots;    // of the batch's rows; what has kNoSlot is left out
+  Global<const uint32_t> inverse;  // where given: row i of the batch has the slot slots[inverse[i]]
+  Global<const uint32_t> count;    // one: how many rows the batch has
   Global<Unit> batch;                 // of batch_units each
   uint32_t batch_units;               // copied of each row: the weights alone are its first ones
 };
@@ -22,8 +23,8 @@ struct UnitOfRow {
   explicit UnitOfRow(const CopyRowsArguments<Unit>& arguments) {
     const uint64_t number = uint64_t{block_index()} * block_threads() + thread_index();
     const uint64_t i = number / arguments.batch_units;
-    if (i >= arguments.slot_count[0]) return;
-    const uint32_t slot = arguments.slots[i];
+    if (i >= arguments.count[0]) return;
+    const uint32_t slot = arguments.slots[arguments.inverse.count == 0 ? i : arguments.inverse[i]];
     if (slot == kNoSlot) return;
     exists = true;
     in_batch = number;

@@ -291,7 +291,8 @@ TEST(the_host_that_follows_a_device_address_is_ended) {
     const DeviceAddress address = device.allocate(64);
     close(STDERR_FILENO);  // a sanitizer would print a report
     const volatile auto* const followed = reinterpret_cast<const uint32_t*>(address.value);
-    _exit(*followed == 0 ? 0 : 1 & 0);
+    (void)*followed;
+    _exit(0);
   }
   int status = 0;
   check(waitpid(child, &status, 0) == child, "the child can't be waited for");

@@ -1,0 +1,71 @@
+// Rows in a device's memory, by slot: copies of them to and from batches. A row is as RowLayout says: weights first, and
+// every block padded to 16 bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/buffers.h"
+#include "gpu/kernels/rows.h"
+
+namespace embstore::gpu {
+
+class DeviceRows {
+ public:
+  // REQUIRES: row_floats is a multiple of 4.
+  DeviceRows(Device& device, uint32_t slots, uint32_t row_floats)
+      : device_(device), row_floats_(row_floats), floats_(device, uint64_t{slots} * row_floats) {}
+
+  uint32_t row_floats() const { return row_floats_; }
+  const DeviceArray<float>& floats() const { return floats_; }
+
+  // Which rows a batch has. `count` is in device memory; no batch has more than `most` rows.
+  struct Batch {
+    DeviceAddress rows;
+    uint64_t most;
+    Global<const uint32_t> slots;        // kNoSlot: the row stays as it is, there and here
+    Global<const uint32_t> count;        // one
+    Global<const uint32_t> inverse = {};  // see CopyRowsArguments
+  };
+
+  // The first `floats` of each row, which follow each other in the batch: the weights, or all of the row.
+  void gather(const Batch& batch, uint32_t floats, Stream stream) const {
+    copy(gather_rows, gather_floats, batch, floats, stream);
+  }
+  // REQUIRES: no slot twice.
+  void scatter(const Batch& batch, uint32_t floats, Stream stream) {
+    copy(scatter_rows, scatter_floats, batch, floats, stream);
+  }
+
+ private:
+  static constexpr uint32_t kVector = sizeof(Words4) / sizeof(float);
+
+  void copy(const Kernel<CopyRowsArguments<Words4>>& by_vector, const Kernel<CopyRowsArguments<float>>& by_float,
+            const Batch& batch, uint32_t floats, Stream stream) const {
+    if (batch.most == 0) return;
+    if (floats % kVector == 0 && batch.rows.value % sizeof(Words4) == 0) {
+      launch(by_vector, kVector, batch, floats, stream);
+    } else {
+      launch(by_float, 1, batch, floats, stream);
+    }
+  }
+  template <class Unit>
+  void launch(const Kernel<CopyRowsArguments<Unit>>& kernel, uint32_t unit_floats, const Batch& batch,
+              uint32_t floats, Stream stream) const {
+    const uint32_t batch_units = floats / unit_floats;
+    device_.launch(kernel, Grid::of(batch.most * batch_units, kMostBlockThreads),
+                   {{floats_.address(), floats_.count() / unit_floats},
+                    row_floats_ / unit_floats,
+                    batch.slots,
+                    batch.inverse,
+                    batch.count,
+                    {batch.rows, batch.most * batch_units},
+                    batch_units},
+                   stream);
+  }
+
+  Device& device_;
+  const uint32_t row_floats_;
+  DeviceArray<float> floats_;
+};
+
+}  // namespace embstore::gpu

@@ -1,0 +1,522 @@
+// The kernels on the emulated device, against plain code of the host: random batches and those at the edges, one schedule a
+// seed.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "gpu/emulated/emulated_device.h"
+#include "gpu/kernels/all.h"
+#include "gpu/operations/device_rows.h"
+#include "gpu/operations/gradient_sums.h"
+#include "gpu/operations/mirror.h"
+#include "gpu/operations/unique_batch.h"
+#include "row/row_guard.h"
+#include "row/row_layout.h"
+#include "row/unique_ids.h"
+#include "testing/tests.h"
+#include "update/gradient_batch.h"
+#include "update/optimizers/optimizer.h"
+
+namespace embstore::gpu {
+namespace {
+
+constexpr uint64_t kSeeds = 1000;
+
+// What every test needs: a device and a stream of its own, and random numbers by the same seed.
+struct Scene {
+  explicit Scene(uint64_t seed) : device({.memory_bytes = 4 << 20, .seed = seed}), stream(device), random(seed) {}
+
+  uint32_t below(uint64_t count) { return static_cast<uint32_t>(random() % count); }
+
+  template <class T>
+  DeviceArray<T> on_device(const std::vector<T>& values) {
+    DeviceArray<T> array(device, values.size());
+    array.copy_from(values.data(), values.size(), stream);
+    return array;
+  }
+  template <class T>
+  std::vector<T> on_host(const DeviceArray<T>& array, uint64_t count) {
+    std::vector<T> values(count);
+    array.copy_to(values.data(), count, stream);
+    return values;
+  }
+  uint32_t number(const DeviceArray<uint32_t>& array) { return on_host(array, 1).front(); }
+
+  // Small blocks make many of them.
+  uint32_t block_threads() { return 1 + below(3) == 1 ? 64 : 32; }
+
+  // Around the sizes of blocks, and none at all.
+  uint32_t batch_size() {
+    constexpr std::array<uint32_t, 12> kEdges = {0, 1, 2, 31, 32, 33, 63, 64, 65, 128, 129, 257};
+    return below(2) == 0 ? kEdges[below(kEdges.size())] : below(300);
+  }
+
+  // All equal, all distinct, few of many, and keys from the ends of their range.
+  std::vector<int64_t> ids(uint32_t count) {
+    const uint64_t distinct = std::array<uint64_t, 4>{1, 5, 100, uint64_t{1} << 40}[below(4)];
+    std::vector<int64_t> result(count);
+    for (int64_t& id : result) {
+      id = static_cast<int64_t>(random() % distinct) - static_cast<int64_t>(distinct / 2);
+      if (below(50) == 0) id = std::numeric_limits<int64_t>::min() + below(2);
+      if (below(50) == 0) id = std::numeric_limits<int64_t>::max() - below(2);
+    }
+    return result;
+  }
+
+  // Of very different sizes, so that another order of additions gives other bits; and zeros of both signs.
+  std::vector<float> floats(size_t count) {
+    std::normal_distribution<float> value;
+    std::uniform_int_distribution<int> exponent(-40, 8);
+    std::vector<float> result(count);
+    for (float& number : result) number = below(20) == 0 ? -0.0f : std::ldexp(value(random), exponent(random));
+    return result;
+  }
+
+  EmulatedDevice device;
+  OwnedStream stream;
+  std::mt19937_64 random;
+};
+
+template <class Test>
+void for_each_seed(const Test& test) {
+  for (uint64_t seed = 0; seed < scenes(kSeeds); ++seed) {
+    Scene scene(seed);
+    tested_case() = "seed " + std::to_string(seed);
+    try {
+      test(scene);
+    } catch (const Error& error) {
+      fail(std::string(error.what()) + "; " + scene.device.last_schedule());
+    }
+  }
+  tested_case().clear();
+}
+
+template <class T>
+bool equal_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+TEST(scan_counts_gives_the_sums_before) {
+  for_each_seed([](Scene& scene) {
+    std::vector<uint32_t> counts(scene.below(2) == 0 ? scene.batch_size() : scene.below(1000));
+    for (uint32_t& count : counts) count = scene.below(10);
+    DeviceArray<uint32_t> array = scene.on_device(counts);
+    DeviceArray<uint32_t> total(scene.device, 1);
+    scene.device.launch(scan_counts, {1, scene.block_threads()}, {array.global(), total.global()}, scene.stream);
+    std::vector<uint32_t> expected(counts.size());
+    std::exclusive_scan(counts.begin(), counts.end(), expected.begin(), 0u);
+    check(scene.on_host(array, counts.size()) == expected, "the sums before each count");
+    check(scene.number(total) == std::accumulate(counts.begin(), counts.end(), 0u), "the sum of all");
+  });
+}
+
+// --- The mirror
+
+// A mirror and what it should hold.
+struct MirrorScene {
+  MirrorScene(Scene& of, uint32_t slots, uint64_t buckets)
+      : scene(of), mirror(of.device, slots, buckets, of.stream), free_slots(slots) {
+    std::iota(free_slots.begin(), free_slots.end(), 0u);
+    std::shuffle(free_slots.begin(), free_slots.end(), of.random);
+  }
+
+  void insert(uint32_t most) {
+    std::vector<int64_t> keys;
+    std::vector<uint32_t> slots;
+    while (keys.size() < most && !free_slots.empty()) {
+      const int64_t key = scene.below(4) == 0 ? scene.ids(1).front() : scene.below(600);
+      if (slot_of.contains(key)) continue;
+      slot_of[key] = free_slots.back();
+      keys.push_back(key);
+      slots.push_back(free_slots.back());
+      free_slots.pop_back();
+    }
+    const DeviceArray<int64_t> device_keys = scene.on_device(keys);
+    const DeviceArray<uint32_t> device_slots = scene.on_device(slots);
+    mirror.insert(device_keys.constant(), device_slots.constant(), scene.stream);
+    scene.device.synchronise(scene.stream);
+  }
+
+  void erase(uint32_t most) {
+    std::vector<int64_t> keys;
+    std::vector<uint32_t> slots;
+    for (const auto& [key, slot] : slot_of) {
+      if (keys.size() < most && scene.below(2) == 0) keys.push_back(key);
+    }
+    if (scene.below(2) == 0) keys.push_back(1'000'000);  // which it never has
+    for (const int64_t key : keys) {
+      const auto found = slot_of.find(key);
+      slots.push_back(found == slot_of.end() ? kNoSlot : found->second);
+      if (found == slot_of.end()) continue;
+      free_slots.push_back(found->second);
+      slot_of.erase(found);
+    }
+    const DeviceArray<int64_t> device_keys = scene.on_device(keys);
+    DeviceArray<uint32_t> device_slots(scene.device, keys.size());
+    mirror.erase(device_keys.constant(), device_slots.global(), scene.stream);
+    check(scene.on_host(device_slots, keys.size()) == slots, "where erased rows were");
+  }
+
+  void find() {
+    std::vector<int64_t> ids = scene.ids(scene.batch_size());
+    for (int64_t& id : ids) {
+      if (scene.below(2) == 0) id = scene.below(600);
+    }
+    // Fewer than there is room for: their number is known to the device alone.
+    const auto count = static_cast<uint32_t>(ids.empty() ? 0 : ids.size() - scene.below(ids.size()) / 2);
+    const DeviceArray<int64_t> device_ids = scene.on_device(ids);
+    const DeviceArray<uint32_t> id_count = scene.on_device(std::vector<uint32_t>{count});
+    FoundBatch found(scene.device, static_cast<uint32_t>(ids.size()), scene.block_threads());
+    found.find(mirror, device_ids.constant(), id_count.constant(), scene.stream);
+    std::vector<uint32_t> slots, positions;
+    std::vector<int64_t> missing;
+    for (uint32_t i = 0; i < count; ++i) {
+      const auto at = slot_of.find(ids[i]);
+      slots.push_back(at == slot_of.end() ? kNoSlot : at->second);
+      if (at != slot_of.end()) continue;
+      missing.push_back(ids[i]);
+      positions.push_back(i);
+    }
+    check(scene.on_host(found.slots(), count) == slots, "the slots of ids");
+    check(scene.number(found.miss_count()) == missing.size(), "how many ids are missing");
+    check(scene.on_host(found.missing_ids(), missing.size()) == missing, "the missing ids in order");
+    check(scene.on_host(found.missing_positions(), missing.size()) == positions, "the positions of missing ids");
+  }
+
+  // Keys that the mirror has, each found where it is.
+  void find_all() {
+    std::vector<int64_t> ids;
+    std::vector<uint32_t> slots;
+    for (const auto& [key, slot] : slot_of) {
+      ids.push_back(key);
+      slots.push_back(slot);
+    }
+    const DeviceArray<int64_t> device_ids = scene.on_device(ids);
+    DeviceArray<uint32_t> found(scene.device, ids.size());
+    scene.device.launch(locate, Grid::of(ids.size(), 64), {mirror.arrays(), device_ids.constant(), found.global()},
+                        scene.stream);
+    check(scene.on_host(found, ids.size()) == slots, "the slot of every key");
+  }
+
+  uint32_t refused() {
+    uint32_t count = 0;
+    scene.device.copy_to_host(&count, mirror.refused().address, sizeof(count), scene.stream);
+    return count;
+  }
+
+  Scene& scene;
+  Mirror mirror;
+  std::vector<uint32_t> free_slots;
+  std::unordered_map<int64_t, uint32_t> slot_of;
+};
+
+TEST(a_mirror_has_what_was_inserted_and_not_erased) {
+  for_each_seed([](Scene& scene) {
+    const uint32_t slots = std::array<uint32_t, 5>{1, 11, 12, 60, 300}[scene.below(5)];
+    // As many entries as slots, up to four times as many.
+    const uint64_t buckets = (slots + kBucketEntries - 1) / kBucketEntries * (1 + scene.below(4));
+    MirrorScene mirror(scene, slots, buckets);
+    mirror.find();
+    for (int step = 0; step < 4; ++step) {
+      mirror.insert(scene.below(2 * slots) + 1);
+      mirror.find();
+      mirror.erase(scene.below(slots + 1));
+      mirror.find_all();
+    }
+    check(mirror.refused() == 0, "a key found no entry");
+  });
+}
+
+TEST(a_mirror_without_a_free_entry_misses_nothing_and_has_all) {
+  for_each_seed([](Scene& scene) {
+    const uint32_t slots = kBucketEntries * (1 + scene.below(6));
+    MirrorScene mirror(scene, slots, slots / kBucketEntries);
+    for (int round = 0; round < 2; ++round) {
+      mirror.insert(slots);
+      check(mirror.free_slots.empty(), "the mirror is full");
+      mirror.find_all();
+      mirror.find();
+      mirror.erase(slots);
+      mirror.find();
+    }
+    check(mirror.refused() == 0, "a key found no entry");
+  });
+}
+
+TEST(a_mirror_refuses_a_key_for_which_there_is_no_entry_and_says_so) {
+  for_each_seed([](Scene& scene) {
+    constexpr uint32_t kKeys = kBucketEntries + 1;
+    MirrorScene scene_of(scene, kKeys, 1);
+    std::vector<int64_t> keys(kKeys);
+    std::iota(keys.begin(), keys.end(), 0);
+    const DeviceArray<int64_t> device_keys = scene.on_device(keys);
+    const DeviceArray<uint32_t> slots = scene.on_device(scene_of.free_slots);
+    DeviceArray<uint32_t> erased(scene.device, kKeys);
+    scene_of.mirror.insert(device_keys.constant(), slots.constant(), scene.stream);
+    check(scene_of.refused() == 1, "one key of 13 finds no entry among 12");
+    scene_of.mirror.erase(device_keys.constant(), erased.global(), scene.stream);
+    const std::vector<uint32_t> were_at = scene.on_host(erased, kKeys);
+    check(std::count(were_at.begin(), were_at.end(), kNoSlot) == 1, "12 keys were there");
+    Bucket bucket;
+    scene.device.copy_to_host(&bucket, scene_of.mirror.arrays().buckets.address, sizeof(bucket), scene.stream);
+    check(bucket.passed_by == 0, "finds would go past an empty bucket");
+  });
+}
+
+// --- Distinct ids
+
+void check_unique(Scene& scene, const std::vector<int64_t>& ids) {
+  const DeviceArray<int64_t> device_ids = scene.on_device(ids);
+  UniqueBatch unique(scene.device, static_cast<uint32_t>(ids.size()), scene.block_threads());
+  const UniqueIds expected(ids);
+  for (int time = 0; time < 2; ++time) {  // its memory is used again
+    unique.make_unique(device_ids.constant(), scene.stream);
+    check(scene.number(unique.count()) == expected.keys.size(), "how many ids are distinct");
+    check(scene.on_host(unique.keys(), expected.keys.size()) == expected.keys, "in order of first occurrence");
+    check(scene.on_host(unique.occurrences(), expected.keys.size()) == expected.occurrences, "occurrences");
+    check(scene.on_host(unique.inverse(), ids.size()) == expected.positions, "which one each id is");
+  }
+}
+
+TEST(ids_are_made_distinct_in_the_order_of_their_first_occurrence) {
+  for_each_seed([](Scene& scene) { check_unique(scene, scene.ids(scene.batch_size())); });
+}
+
+TEST(a_batch_may_be_larger_than_what_a_block_scans_at_once) {
+  Scene scene(1);
+  check_unique(scene, scene.ids(20'000));
+}
+
+// --- Gradients
+
+struct GradientScene {
+  GradientScene(Scene& scene, uint32_t of_dim)
+      : dim(of_dim), ids(scene.ids(scene.batch_size())), gradients(scene.floats(ids.size() * dim)) {}
+
+  // In order of first occurrence, as the CPU sums them.
+  std::vector<float> expected_sums() const {
+    GradientBatch batch;
+    batch.group(ids, gradients.data(), static_cast<int>(dim));
+    std::unordered_map<int64_t, const float*> of;
+    for (const KeyGradient& key : batch.keys()) of[key.key] = key.gradient;
+    std::vector<float> sums;
+    for (const int64_t key : UniqueIds(ids).keys) sums.insert(sums.end(), of.at(key), of.at(key) + dim);
+    return sums;
+  }
+
+  uint32_t dim;
+  std::vector<int64_t> ids;
+  std::vector<float> gradients;
+};
+
+uint32_t some_dim(Scene& scene) { return std::array<uint32_t, 6>{1, 3, 4, 8, 12, 17}[scene.below(6)]; }
+
+TEST(gradients_are_summed_in_the_order_of_the_batch) {
+  for_each_seed([](Scene& scene) {
+    const GradientScene batch(scene, some_dim(scene));
+    const auto count = static_cast<uint32_t>(batch.ids.size());
+    const DeviceArray<int64_t> ids = scene.on_device(batch.ids);
+    // Tensors of others may begin at any float.
+    const uint32_t shift = scene.below(2);
+    DeviceArray<float> gradients(scene.device, shift + batch.gradients.size());
+    if (count > 0) {
+      scene.device.copy_to_device(gradients.address() + shift * sizeof(float), batch.gradients.data(),
+                                  batch.gradients.size() * sizeof(float), scene.stream);
+    }
+    UniqueBatch unique(scene.device, count, scene.block_threads());
+    GradientSums sums(scene.device, count, batch.dim, scene.block_threads());
+    unique.make_unique(ids.constant(), scene.stream);
+    sums.sum(unique, count, gradients.address() + shift * sizeof(float), scene.stream);
+    const std::vector<float> expected = batch.expected_sums();
+    check(equal_bits(scene.on_host(sums.sums(), expected.size()), expected), "the bits of the sums");
+  });
+}
+
+TEST(the_order_of_additions_shows_in_the_bits) {
+  // Or the test above would prove little.
+  uint64_t other_bits = 0;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    Scene scene(seed);
+    GradientScene batch(scene, 4);
+    batch.ids.assign(batch.ids.size(), 1);
+    const std::vector<float> sums = batch.expected_sums();
+    for (size_t i = 0; i < batch.ids.size() / 2; ++i) {
+      std::swap_ranges(&batch.gradients[i * 4], &batch.gradients[i * 4] + 4,
+                       &batch.gradients[(batch.ids.size() - 1 - i) * 4]);
+    }
+    other_bits += !equal_bits(batch.expected_sums(), sums);
+  }
+  check(other_bits > 50, "the reverse order gave the same bits");
+}
+
+TEST(adagrad_gives_the_bits_of_the_cpu) {
+  const auto optimizer = make_optimizer("Adagrad", {{"learning_rate", 0.1}, {"initial_accumulator_value", 0.1}});
+  for_each_seed([&](Scene& scene) {
+    const uint32_t dim = some_dim(scene);
+    const RowLayout layout(static_cast<int>(dim), 1);
+    const auto row_floats = static_cast<uint32_t>(layout.row_floats());
+    const uint32_t rows = 1 + scene.below(40);
+    const uint32_t most = scene.below(rows + 1);
+    const uint32_t count = most - scene.below(most + 1) / 2;
+
+    std::vector<float> expected = scene.floats(size_t{rows} * row_floats);
+    for (uint32_t row = 0; row < rows; ++row) {
+      for (uint32_t i = row_floats / 2; i < row_floats; ++i) {
+        float& accumulator = expected[row * row_floats + i];
+        accumulator = std::abs(accumulator) + 1e-20f;
+      }
+    }
+    DeviceRows device_rows(scene.device, rows, row_floats);
+    scene.device.copy_to_device(device_rows.floats().address(), expected.data(), expected.size() * sizeof(float),
+                                scene.stream);
+    std::vector<uint32_t> slots(rows);
+    std::iota(slots.begin(), slots.end(), 0u);
+    std::shuffle(slots.begin(), slots.end(), scene.random);
+    slots.resize(most);
+    for (uint32_t& slot : slots) {
+      if (scene.below(10) == 0) slot = kNoSlot;
+    }
+    const std::vector<float> gradients = scene.floats(size_t{most} * dim);
+    const DeviceArray<uint32_t> device_slots = scene.on_device(slots);
+    const DeviceArray<float> device_gradients = scene.on_device(gradients);
+    const DeviceArray<uint32_t> device_count = scene.on_device(std::vector<uint32_t>{count});
+
+    constexpr int kApplies = 3;
+    OptimizerState state = optimizer->initial_state();
+    std::vector<RowGuard> guards(1);
+    for (int apply = 0; apply < kApplies; ++apply) {
+      scene.device.launch(gpu::adagrad, Grid::of(uint64_t{most} * dim, scene.block_threads()),
+                          {device_rows.floats().global(), static_cast<uint32_t>(layout.block_floats()),
+                           device_slots.constant(), device_count.constant(), device_gradients.constant(), dim,
+                           static_cast<float>(state.learning_rate)},
+                          scene.stream);
+      for (uint32_t i = 0; i < count; ++i) {
+        if (slots[i] == kNoSlot) continue;
+        const RowUpdate update{guards.data(), &expected[size_t{slots[i]} * row_floats], &gradients[size_t{i} * dim]};
+        optimizer->update({&update, 1}, layout, {apply, state});
+      }
+    }
+    check(equal_bits(scene.on_host(device_rows.floats(), expected.size()), expected), "the bits of rows");
+  });
+}
+
+// --- Rows
+
+TEST(rows_are_gathered_and_scattered) {
+  for_each_seed([](Scene& scene) {
+    const uint32_t row_floats = 4 * (1 + scene.below(6));
+    const uint32_t floats = scene.below(2) == 0 ? row_floats : 1 + scene.below(row_floats);
+    const uint32_t rows = 1 + scene.below(60);
+    const uint32_t most = scene.below(rows + 1);
+    const uint32_t count = most - scene.below(most + 1) / 2;
+    const bool by_inverse = scene.below(2) == 0;
+
+    std::vector<float> values = scene.floats(size_t{rows} * row_floats);
+    DeviceRows device_rows(scene.device, rows, row_floats);
+    scene.device.copy_to_device(device_rows.floats().address(), values.data(), values.size() * sizeof(float),
+                                scene.stream);
+    std::vector<uint32_t> slots(rows), inverse(most);
+    std::iota(slots.begin(), slots.end(), 0u);
+    std::shuffle(slots.begin(), slots.end(), scene.random);
+    slots.resize(most);
+    std::iota(inverse.begin(), inverse.end(), 0u);
+    std::shuffle(inverse.begin(), inverse.end(), scene.random);
+    for (uint32_t& slot : slots) {
+      if (scene.below(10) == 0) slot = kNoSlot;
+    }
+    const DeviceArray<uint32_t> device_slots = scene.on_device(slots);
+    const DeviceArray<uint32_t> device_inverse = scene.on_device(inverse);
+    const DeviceArray<uint32_t> device_count = scene.on_device(std::vector<uint32_t>{count});
+    std::vector<float> batch = scene.floats(size_t{most} * floats);
+    const uint32_t shift = scene.below(2);
+    DeviceArray<float> device_batch(scene.device, shift + batch.size());
+    const DeviceAddress batch_address = device_batch.address() + shift * sizeof(float);
+    const DeviceRows::Batch described{batch_address, most, device_slots.constant(), device_count.constant(),
+                                      by_inverse ? device_inverse.constant() : Global<const uint32_t>{}};
+    const auto slot_of = [&](uint32_t i) { return slots[by_inverse ? inverse[i] : i]; };
+    if (most > 0) scene.device.copy_to_device(batch_address, batch.data(), batch.size() * sizeof(float), scene.stream);
+
+    device_rows.gather(described, floats, scene.stream);
+    for (uint32_t i = 0; i < count; ++i) {
+      if (slot_of(i) != kNoSlot) std::copy_n(&values[slot_of(i) * row_floats], floats, &batch[i * floats]);
+    }
+    std::vector<float> gathered(batch.size());
+    if (most > 0) {
+      scene.device.copy_to_host(gathered.data(), batch_address, batch.size() * sizeof(float), scene.stream);
+    }
+    check(equal_bits(gathered, batch), "the gathered rows");
+
+    batch = scene.floats(batch.size());
+    if (most > 0) scene.device.copy_to_device(batch_address, batch.data(), batch.size() * sizeof(float), scene.stream);
+    device_rows.scatter(described, floats, scene.stream);
+    for (uint32_t i = 0; i < count; ++i) {
+      if (slot_of(i) != kNoSlot) std::copy_n(&batch[i * floats], floats, &values[slot_of(i) * row_floats]);
+    }
+    check(equal_bits(scene.on_host(device_rows.floats(), values.size()), values), "the rows after the scatter");
+  });
+}
+
+// --- Streams
+
+// Finds on two streams, and a move of rows between them on a third: as a tier does it.
+bool moves_between_finds(uint64_t seed, bool moves_wait, bool finds_wait) {
+  constexpr uint32_t kSlots = 48, kIds = 96;
+  Scene scene(seed);
+  Device& device = scene.device;
+  OwnedStream first(device), second(device), moves(device);
+  OwnedEvent found_first(device), moved(device);
+  std::vector<int64_t> ids(kIds);
+  std::iota(ids.begin(), ids.end(), 0);
+  std::vector<uint32_t> slots(kSlots);
+  std::iota(slots.begin(), slots.end(), 0u);
+  const DeviceArray<int64_t> keys = scene.on_device(ids);
+  const DeviceArray<uint32_t> device_slots = scene.on_device(slots);
+  const DeviceArray<uint32_t> id_count = scene.on_device(std::vector<uint32_t>{kIds});
+  Mirror mirror(device, kSlots, kSlots / kBucketEntries, scene.stream);
+  mirror.insert(keys.first(kSlots).as_const(), device_slots.constant(), scene.stream);
+  FoundBatch before(device, kIds, 32), after(device, kIds, 32);
+  DeviceArray<uint32_t> erased(device, kSlots);
+  device.synchronise(scene.stream);
+
+  before.find(mirror, keys.constant(), id_count.constant(), first);
+  device.record(found_first, first);
+  if (moves_wait) device.wait(moves, found_first);
+  // The second half of the ids takes the place of the first.
+  mirror.erase(keys.first(kSlots).as_const(), erased.global(), moves);
+  mirror.insert({keys.address() + kSlots * sizeof(int64_t), kSlots}, device_slots.constant(), moves);
+  device.record(moved, moves);
+  if (finds_wait) device.wait(second, moved);
+  after.find(mirror, keys.constant(), id_count.constant(), second);
+  device.synchronise(second);
+  device.synchronise(first);
+  device.synchronise(moves);
+  std::vector<uint32_t> expected_before(kIds, kNoSlot), expected_after(kIds, kNoSlot);
+  std::iota(expected_before.begin(), expected_before.begin() + kSlots, 0u);
+  std::iota(expected_after.begin() + kSlots, expected_after.end(), 0u);
+  return scene.on_host(before.slots(), kIds) == expected_before && scene.on_host(after.slots(), kIds) == expected_after;
+}
+
+TEST(moves_between_finds_of_two_streams_are_exact) {
+  for (uint64_t seed = 0; seed < scenes(kSeeds); ++seed) {
+    check(moves_between_finds(seed, true, true), "seed " + std::to_string(seed) + ": another slot was found");
+  }
+}
+
+TEST(a_wait_that_is_left_out_between_moves_and_finds_is_noticed) {
+  for (const bool moves_wait : {false, true}) {
+    uint64_t right = 0;
+    for (uint64_t seed = 0; seed < scenes(kSeeds); ++seed) right += moves_between_finds(seed, moves_wait, !moves_wait);
+    check(right < scenes(kSeeds) / 2, moves_wait ? "finds that don't wait for moves" : "moves that don't wait for finds");
+  }
+}
+
+}  // namespace
+}  // namespace embstore::gpu
