@@ -6,11 +6,10 @@
 
 namespace embstore {
 
-SharedLibrary::SharedLibrary(const char* soname, const char* debian_package)
-    : soname_(soname), handle_(dlopen(soname, RTLD_NOW | RTLD_LOCAL)) {
+SharedLibrary::SharedLibrary(std::string soname, const HowToGetIt& how)
+    : soname_(std::move(soname)), handle_(dlopen(soname_.c_str(), RTLD_NOW | RTLD_LOCAL)) {
   if (handle_ == nullptr) {
-    throw Error(ErrorKind::kMissingLibrary, soname_ + " can't be loaded (" + dlerror() +
-                                                "); install it: apt-get install " + debian_package);
+    throw Error(ErrorKind::kMissingLibrary, soname_ + " can't be loaded (" + dlerror() + "); " + how.text);
   }
 }
 

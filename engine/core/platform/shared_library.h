@@ -3,13 +3,20 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 namespace embstore {
 
 class SharedLibrary {
  public:
   // Throws Error(kMissingLibrary) which names `soname` and the Debian package that has it.
-  SharedLibrary(const char* soname, const char* debian_package);
+  SharedLibrary(const char* soname, const char* debian_package)
+      : SharedLibrary(soname, HowToGetIt{std::string("install it: apt-get install ") + debian_package}) {}
+  // For a library that no Debian package has: what the error says in its place. `soname` may be a path.
+  struct HowToGetIt {
+    std::string text;
+  };
+  SharedLibrary(std::string soname, const HowToGetIt& how);
   SharedLibrary(const SharedLibrary&) = delete;
   SharedLibrary& operator=(const SharedLibrary&) = delete;
 

@@ -1,0 +1,208 @@
+// A library in place of libcuda.so.1 and libnvrtc.so.12: the device's memory is the host's, streams run at once, and no
+// kernel runs. FAKE_CUDA_FAILS="cuMemAlloc_v2:2" makes a function give an error.
+#include "gpu/testing/fake_cuda.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+
+namespace {
+
+FakeCuda fake;
+std::map<void*, size_t>& pinned() {
+  static std::map<void*, size_t> all;
+  return all;
+}
+
+int result_of(const char* function) {
+  ++fake.calls;
+  const char* const fails = std::getenv("FAKE_CUDA_FAILS");
+  if (fails == nullptr) return 0;
+  const char* const colon = std::strchr(fails, ':');
+  const bool is_this = std::string(function) == std::string(fails, colon);
+  return is_this ? std::atoi(colon + 1) : 0;
+}
+
+template <class T>
+int give(const char* function, T* to, T value) {
+  const int result = result_of(function);
+  if (result == 0) *to = value;
+  return result;
+}
+
+}  // namespace
+
+extern "C" {
+
+FakeCuda* fake_cuda() { return &fake; }
+
+int cuInit(unsigned) { return result_of("cuInit"); }
+int cuDriverGetVersion(int* version) { return give("cuDriverGetVersion", version, 12090); }
+int cuGetErrorName(int result, const char** name) {
+  static thread_local std::string text;
+  text = "CUDA_ERROR_OF_NUMBER_" + std::to_string(result);
+  *name = text.c_str();
+  return 0;
+}
+int cuGetErrorString(int, const char** text) {
+  *text = "as the driver puts it";
+  return 0;
+}
+int cuDeviceGetCount(int* count) { return give("cuDeviceGetCount", count, 1); }
+int cuDeviceGet(int* device, int ordinal) { return give("cuDeviceGet", device, ordinal); }
+int cuDeviceGetName(char* name, int bytes, int) {
+  std::strncpy(name, "Fake GPU", static_cast<size_t>(bytes));
+  return result_of("cuDeviceGetName");
+}
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  return give("cuDeviceGetAttribute", value, attribute == 75 ? 9 : 0);
+}
+int cuDevicePrimaryCtxRetain(void** context, int) {
+  ++fake.retained;
+  return give("cuDevicePrimaryCtxRetain", context, static_cast<void*>(&fake));
+}
+int cuDevicePrimaryCtxRelease_v2(int) {
+  --fake.retained;
+  return result_of("cuDevicePrimaryCtxRelease_v2");
+}
+int cuCtxPushCurrent_v2(void* context) {
+  const int result = result_of("cuCtxPushCurrent_v2");
+  if (result == 0 && context == &fake) ++fake.pushed;
+  return result;
+}
+int cuCtxPopCurrent_v2(void** context) {
+  --fake.pushed;
+  return give("cuCtxPopCurrent_v2", context, static_cast<void*>(&fake));
+}
+
+int cuMemGetInfo_v2(size_t* free, size_t* total) {
+  *free = 1000;
+  return give("cuMemGetInfo_v2", total, size_t{3000});
+}
+int cuMemAlloc_v2(unsigned long long* address, size_t bytes) {
+  const int result = result_of("cuMemAlloc_v2");
+  if (result == 0) *address = reinterpret_cast<unsigned long long>(std::malloc(bytes));
+  return result;
+}
+int cuMemFree_v2(unsigned long long address) {
+  const int result = result_of("cuMemFree_v2");
+  if (result == 0) std::free(reinterpret_cast<void*>(address));
+  return result;
+}
+int cuMemHostAlloc(void** memory, size_t bytes, unsigned flags) {
+  const int result = result_of("cuMemHostAlloc");
+  if (result != 0) return result;
+  if (flags != 3) return 1;
+  *memory = std::malloc(bytes);
+  pinned()[*memory] = bytes;
+  return 0;
+}
+int cuMemFreeHost(void* memory) {
+  const int result = result_of("cuMemFreeHost");
+  if (result == 0 && pinned().erase(memory) == 1) std::free(memory);
+  return result;
+}
+int cuMemHostGetDevicePointer_v2(unsigned long long* address, void* memory, unsigned) {
+  return give("cuMemHostGetDevicePointer_v2", address, reinterpret_cast<unsigned long long>(memory));
+}
+int cuPointerGetAttribute(void* value, int attribute, unsigned long long address) {
+  if (attribute != 2 || !pinned().contains(reinterpret_cast<void*>(address))) return 1;
+  return give("cuPointerGetAttribute", static_cast<unsigned*>(value), 1u);
+}
+
+int cuStreamCreate(void** stream, unsigned flags) {
+  if (flags != 1) return 1;
+  return give("cuStreamCreate", stream, static_cast<void*>(new int));
+}
+int cuStreamDestroy_v2(void* stream) {
+  delete static_cast<int*>(stream);
+  return result_of("cuStreamDestroy_v2");
+}
+int cuStreamSynchronize(void*) { return result_of("cuStreamSynchronize"); }
+int cuStreamWaitEvent(void*, void*, unsigned) { return result_of("cuStreamWaitEvent"); }
+int cuEventCreate(void** event, unsigned flags) {
+  if (flags != 2) return 1;
+  return give("cuEventCreate", event, static_cast<void*>(new int));
+}
+int cuEventDestroy_v2(void* event) {
+  delete static_cast<int*>(event);
+  return result_of("cuEventDestroy_v2");
+}
+int cuEventRecord(void*, void*) { return result_of("cuEventRecord"); }
+int cuEventQuery(void*) { return result_of("cuEventQuery"); }
+int cuEventSynchronize(void*) { return result_of("cuEventSynchronize"); }
+
+int cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, size_t bytes, void*) {
+  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  return result_of("cuMemcpyHtoDAsync_v2");
+}
+int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, size_t bytes, void*) {
+  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  return result_of("cuMemcpyDtoHAsync_v2");
+}
+int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t bytes, void*) {
+  std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return result_of("cuMemcpyDtoDAsync_v2");
+}
+int cuMemsetD8Async(unsigned long long to, unsigned char value, size_t bytes, void*) {
+  std::memset(reinterpret_cast<void*>(to), value, bytes);
+  return result_of("cuMemsetD8Async");
+}
+int cuLaunchHostFunc(void*, void (*function)(void*), void* argument) {
+  const int result = result_of("cuLaunchHostFunc");
+  if (result == 0) function(argument);
+  return result;
+}
+int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned,
+                   unsigned shared_bytes, void* stream, void** parameters, void** extra) {
+  fake.launched = static_cast<const char*>(function);
+  fake.blocks = blocks;
+  fake.threads = threads;
+  fake.stream = stream;
+  std::memcpy(fake.argument, parameters[0], sizeof(fake.argument));
+  if (shared_bytes != 0 || extra != nullptr) return 1;
+  return result_of("cuLaunchKernel");
+}
+
+int cuModuleLoadData(void** module, const void* image) {
+  fake.loaded_ptx = static_cast<const char*>(image) == std::string("// PTX of a test\n");
+  return give("cuModuleLoadData", module, static_cast<void*>(&fake));
+}
+int cuModuleUnload(void*) { return result_of("cuModuleUnload"); }
+int cuModuleGetFunction(void** function, void*, const char* name) {
+  return give("cuModuleGetFunction", function, static_cast<void*>(strdup(name)));
+}
+
+const char* nvrtcGetErrorString(int) { return "NVRTC_ERROR_OF_A_TEST"; }
+int nvrtcVersion(int* major, int* minor) {
+  *major = 12;
+  return give("nvrtcVersion", minor, 9);
+}
+int nvrtcGetNumSupportedArchs(int* count) { return give("nvrtcGetNumSupportedArchs", count, 3); }
+int nvrtcGetSupportedArchs(int* architectures) {
+  architectures[0] = 80;
+  architectures[1] = 90;
+  return give("nvrtcGetSupportedArchs", architectures + 2, 100);
+}
+int nvrtcCreateProgram(void** program, const char*, const char*, int, const char* const*, const char* const*) {
+  return give("nvrtcCreateProgram", program, static_cast<void*>(&fake));
+}
+int nvrtcDestroyProgram(void**) { return result_of("nvrtcDestroyProgram"); }
+int nvrtcCompileProgram(void*, int count, const char* const* options) {
+  ++fake.compiled;
+  std::strncpy(fake.architecture, options[count - 1], sizeof(fake.architecture) - 1);
+  return result_of("nvrtcCompileProgram");
+}
+int nvrtcGetProgramLogSize(void*, size_t* bytes) { return give("nvrtcGetProgramLogSize", bytes, size_t{20}); }
+int nvrtcGetProgramLog(void*, char* log) {
+  std::strcpy(log, "words of the log");
+  return 0;
+}
+int nvrtcGetPTXSize(void*, size_t* bytes) { return give("nvrtcGetPTXSize", bytes, size_t{18}); }
+int nvrtcGetPTX(void*, char* ptx) {
+  std::strcpy(ptx, "// PTX of a test\n");
+  return result_of("nvrtcGetPTX");
+}
+
+}  // extern "C"
