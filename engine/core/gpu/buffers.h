@@ -29,7 +29,9 @@ class DeviceArray {
 
  public:
   DeviceArray(Device& device, uint64_t count)
-      : device_(&device), count_(count), address_(device.allocate(std::max<uint64_t>(1, count) * sizeof(T))) {}
+      : device_(&device),
+        count_(count),
+        address_(device.allocate(std::max<uint64_t>(1, count) * sizeof(T))) {}
   ~DeviceArray() {
     if (address_) ignoring_a_lost_device([&] { device_->free(address_); });
   }

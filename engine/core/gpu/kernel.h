@@ -11,7 +11,7 @@ inline constexpr uint32_t kMostBlockThreads = 256;
 // `Arguments` is the kernel's only parameter: a struct of plain values and Global arrays.
 template <class Arguments>
 struct Kernel {
-  const char* name;                     // of the function in the PTX
+  const char* name;                    // of the function in the PTX
   void (*run)(const void* arguments);  // one thread of it, compiled for the CPU
 };
 

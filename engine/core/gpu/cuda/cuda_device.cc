@@ -111,8 +111,9 @@ CudaDevice::~CudaDevice() {
 
 void CudaDevice::load_kernels(const Options& options) {
   if (options.nvrtc.empty()) {
-    throw Error(ErrorKind::kMissingLibrary,
-                "the GPU's kernels are compiled by NVRTC, which isn't installed: pip install 'embstore[gpu]'");
+    throw Error(
+        ErrorKind::kMissingLibrary,
+        "the GPU's kernels are compiled by NVRTC, which isn't installed: pip install 'embstore[gpu]'");
   }
   int major = 0;
   int minor = 0;
@@ -138,12 +139,14 @@ void CudaDevice::check_not_lost() {
 
 void CudaDevice::check(Result result, const std::string& what) {
   if (result == kSuccess) return;
-  const std::string message = (name_.empty() ? "the GPU" : name_) + " can't " + what + ": " + driver_.named(result);
+  const std::string message =
+      (name_.empty() ? "the GPU" : name_) + " can't " + what + ": " + driver_.named(result);
   if (!loses_the_device(result)) throw Error(ErrorKind::kInvalidArgument, message);
   const MutexLock lock(mutex_);
   if (lost_.empty()) {
-    lost_ = message + "; it is lost to this process, and what its memory held is gone: start the process again, and "
-                      "restore the last checkpoint";
+    lost_ = message +
+            "; it is lost to this process, and what its memory held is gone: start the process again, and "
+            "restore the last checkpoint";
   }
   throw Error(ErrorKind::kDeviceLost, lost_);
 }
@@ -158,10 +161,10 @@ DeviceAddress CudaDevice::allocate(size_t bytes) {
     size_t free_bytes = 0;
     size_t total_bytes = 0;
     driver_.memory_info(&free_bytes, &total_bytes);
-    throw Error(ErrorKind::kStoreFull,
-                name_ + " is out of memory: " + std::to_string(bytes) + " bytes were asked for, and " +
-                    std::to_string(free_bytes) + " of " + std::to_string(total_bytes) +
-                    " are free; give the tier less, or end what else uses the GPU");
+    throw Error(ErrorKind::kStoreFull, name_ + " is out of memory: " + std::to_string(bytes) +
+                                           " bytes were asked for, and " + std::to_string(free_bytes) +
+                                           " of " + std::to_string(total_bytes) +
+                                           " are free; give the tier less, or end what else uses the GPU");
   }
   check(result, "allocate " + std::to_string(bytes) + " bytes");
   return {address};
@@ -186,7 +189,8 @@ void* CudaDevice::allocate_pinned(size_t bytes) {
   const Result result = driver_.host_allocate(&memory, bytes, kPortable | kMapped);
   if (result == cuda::kOutOfMemory) {
     throw Error(ErrorKind::kStoreFull, "the system can't pin " + std::to_string(bytes) +
-                                           " bytes of memory for " + name_ + "; give the tier smaller batches");
+                                           " bytes of memory for " + name_ +
+                                           "; give the tier smaller batches");
   }
   check(result, "pin " + std::to_string(bytes) + " bytes");
   return memory;
@@ -296,7 +300,8 @@ void CudaDevice::call_host(std::function<void()> function, Stream stream) {
   static_cast<void>(owned.release());  // the call deletes it
 }
 
-void CudaDevice::launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, size_t, Stream stream) {
+void CudaDevice::launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, size_t,
+                               Stream stream) {
   const InContext in_context(*this);
   void* parameters[] = {const_cast<void*>(arguments)};  // which the driver copies
   check(driver_.launch_kernel(function(kernel.name), grid.blocks, 1, 1, grid.block_threads, 1, 1, 0,

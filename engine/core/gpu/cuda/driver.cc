@@ -5,8 +5,9 @@
 namespace embstore::gpu::cuda {
 
 Driver::Driver(const std::string& library)
-    : library_(library, {"install NVIDIA's driver, and in a container give it the GPU (docker run --gpus all); or "
-                         "choose the emulated device"}) {
+    : library_(library,
+               {"install NVIDIA's driver, and in a container give it the GPU (docker run --gpus all); or "
+                "choose the emulated device"}) {
   library_.load(init, "cuInit");
   library_.load(driver_get_version, "cuDriverGetVersion");
   library_.load(get_error_name, "cuGetErrorName");

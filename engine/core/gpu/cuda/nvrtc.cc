@@ -80,8 +80,8 @@ std::string Nvrtc::architecture_for(int capability) const {
 
 // Without contraction, and with division and square root rounded as IEEE 754 says, results have the CPU's bits.
 std::vector<std::string> Nvrtc::options() {
-  return {"--std=c++20",     "--fmad=false", "--prec-div=true", "--prec-sqrt=true",
-          "--ftz=false",     "--device-as-default-execution-space"};
+  return {"--std=c++20",      "--fmad=false", "--prec-div=true",
+          "--prec-sqrt=true", "--ftz=false",  "--device-as-default-execution-space"};
 }
 
 std::string Nvrtc::compile(std::span<const KernelSource> sources, const std::string& architecture) const {

@@ -128,7 +128,8 @@ Event EmulatedDevice::make_event() {
 void EmulatedDevice::destroy(Event event) {
   const MutexLock lock(mutex_);
   check_usable();
-  if (events_.erase(event.handle) == 0) throw Error(ErrorKind::kInvalidArgument, "the device has no such event");
+  if (events_.erase(event.handle) == 0)
+    throw Error(ErrorKind::kInvalidArgument, "the device has no such event");
 }
 
 void EmulatedDevice::record(Event event, Stream stream) {
@@ -226,14 +227,17 @@ void EmulatedDevice::launch_kernel(const AnyKernel& kernel, Grid grid, const voi
   put(stream, std::make_unique<emulated::KernelOperation>(kernel.name, start));
 }
 
-CopyEnd EmulatedDevice::on_device(DeviceAddress address) { return {CopyEnd::Kind::kDevice, address.value, {}}; }
+CopyEnd EmulatedDevice::on_device(DeviceAddress address) {
+  return {CopyEnd::Kind::kDevice, address.value, {}};
+}
 
 CopyEnd EmulatedDevice::on_host(const void* memory) const {
   return {CopyEnd::Kind::kPinned, reinterpret_cast<uint64_t>(memory), {}};
 }
 
 void EmulatedDevice::copy(const char* what, CopyEnd to, CopyEnd from, size_t bytes, Stream stream) {
-  put(stream, std::make_unique<emulated::CopyOperation>(what, std::move(to), std::move(from), bytes, memory_, draws_));
+  put(stream, std::make_unique<emulated::CopyOperation>(what, std::move(to), std::move(from), bytes, memory_,
+                                                        draws_));
 }
 
 // --- What runs when
@@ -375,14 +379,16 @@ std::string EmulatedDevice::last_schedule() const {
   uintptr_t stream = 0;
   uint64_t number = 0;
   size_t parts = 0;
-  const auto end_of_run = [&] { return parts > 1 ? " (" + std::to_string(parts) + " parts)" : std::string(); };
+  const auto end_of_run = [&] {
+    return parts > 1 ? " (" + std::to_string(parts) + " parts)" : std::string();
+  };
   for (const Ran& ran : last_ran_) {
     if (parts > 0 && ran.stream == stream && ran.number == number) {
       ++parts;
       continue;
     }
-    text += end_of_run() + "\n  stream " + std::to_string(ran.stream) + ", " + std::to_string(ran.number) + ": " +
-            ran.label;
+    text += end_of_run() + "\n  stream " + std::to_string(ran.stream) + ", " + std::to_string(ran.number) +
+            ": " + ran.label;
     stream = ran.stream;
     number = ran.number;
     parts = 1;

@@ -73,10 +73,10 @@ DeviceAddress EmulatedMemory::allocate(size_t bytes, Draws& draws) {
   const uint64_t pages = whole_pages(bytes, kPage);
   const uint64_t offset = pages <= capacity_ - used_ ? take_range(pages + kPage) : mapped_;
   if (offset == mapped_) {
-    throw Error(ErrorKind::kStoreFull,
-                "the emulated device is out of memory: " + std::to_string(bytes) + " bytes were asked for, and " +
-                    std::to_string(capacity_ - used_) + " of " + std::to_string(capacity_) +
-                    " are free; give it more, or the tier less");
+    throw Error(ErrorKind::kStoreFull, "the emulated device is out of memory: " + std::to_string(bytes) +
+                                           " bytes were asked for, and " + std::to_string(capacity_ - used_) +
+                                           " of " + std::to_string(capacity_) +
+                                           " are free; give it more, or the tier less");
   }
   if (mprotect(view_ + offset, pages, PROT_READ | PROT_WRITE) != 0) {
     give_range_back(offset, pages + kPage);
@@ -180,7 +180,8 @@ void* EmulatedMemory::allocate_pinned(size_t bytes, Draws& draws) {
 
 void EmulatedMemory::free_pinned(void* memory) {
   const auto found = pinned_.find(reinterpret_cast<uintptr_t>(memory));
-  if (found == pinned_.end()) throw Error(ErrorKind::kInvalidArgument, "memory that isn't pinned can't be freed");
+  if (found == pinned_.end())
+    throw Error(ErrorKind::kInvalidArgument, "memory that isn't pinned can't be freed");
   munmap(memory, whole_pages(found->second, kPage));
   pinned_.erase(found);
 }
@@ -201,7 +202,8 @@ void EmulatedMemory::check_pinned(const void* memory, size_t bytes) const {
     const auto [address, size] = *std::prev(after);
     if (reinterpret_cast<uintptr_t>(memory) + bytes <= address + size) return;
   }
-  throw Fault("the host's pinned memory at " + hexadecimal(reinterpret_cast<uint64_t>(memory)) + " was freed");
+  throw Fault("the host's pinned memory at " + hexadecimal(reinterpret_cast<uint64_t>(memory)) +
+              " was freed");
 }
 
 }  // namespace embstore::gpu::emulated

@@ -64,11 +64,11 @@ class EmulatedMemory {
   std::byte* view_ = nullptr;
 
   uint64_t used_ = 0;
-  uint64_t next_ = 0;                      // where the next range is looked for
-  std::map<uint64_t, uint64_t> free_;      // ranges: offset and bytes
+  uint64_t next_ = 0;                       // where the next range is looked for
+  std::map<uint64_t, uint64_t> free_;       // ranges: offset and bytes
   std::map<uint64_t, uint64_t> allocated_;  // offset and bytes as asked for
-  std::vector<uint16_t> valid_;            // of each page: how many of its bytes are allocated
-  std::map<uintptr_t, uint64_t> pinned_;   // address and bytes as asked for
+  std::vector<uint16_t> valid_;             // of each page: how many of its bytes are allocated
+  std::map<uintptr_t, uint64_t> pinned_;    // address and bytes as asked for
 };
 
 }  // namespace embstore::gpu::emulated

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -13,6 +14,7 @@ namespace embstore::gpu::emulated {
 namespace {
 
 constexpr uint64_t kMostActiveBlocks = 4;
+constexpr uint64_t kRaceSearches = 4;  // one run in so many
 
 thread_local KernelRun* running_here = nullptr;
 
@@ -44,7 +46,8 @@ KernelRun::KernelRun(const char* name, void (*thread)(const void* arguments), Gr
       draws_(surroundings.draws),
       unstarted_(in_drawn_order(grid.blocks, draws_)),
       most_active_(1 + draws_.below(kMostActiveBlocks)),
-      atomic_switches_(draws_.one_in(2) ? 4 : 64) {}
+      atomic_switches_(draws_.one_in(2) ? 4 : 64),
+      looks_for_races_(draws_.one_in(kRaceSearches)) {}
 
 KernelRun::~KernelRun() {
   // Where the kernel failed or was dropped, a stack with a thread on it is thrown away with it.
@@ -113,7 +116,10 @@ KernelRun::Runner* KernelRun::choose(Block& block) {
   return runner;
 }
 
-void KernelRun::release_barrier(Block& block) { block.ready.swap(block.waiting); }
+void KernelRun::release_barrier(Block& block) {
+  block.ready.swap(block.waiting);
+  ++block.phase;
+}
 
 // On the fiber: threads that neither wait nor give way follow each other without a switch.
 void KernelRun::run_threads(Runner& runner) {
@@ -149,7 +155,8 @@ void KernelRun::before_atomic() {
   current_->fiber->give_way();
 }
 
-void* KernelRun::global_element(uint64_t address, uint64_t index, uint64_t count, size_t bytes, size_t alignment) {
+void* KernelRun::global_element(uint64_t address, uint64_t index, uint64_t count, size_t bytes,
+                                size_t alignment) {
   if (index >= count) {
     throw Fault("element " + std::to_string(index) + " of an array of " + std::to_string(count));
   }
@@ -170,8 +177,20 @@ void* KernelRun::shared_array(const void* declaration, size_t bytes, size_t alig
       std::memcpy(array.get() + i, &pattern, std::min(sizeof(pattern), bytes - i));
     }
   }
+  current_->block->shared_ends[array.get()] = array.get() + bytes;
   if (alignment > alignof(std::max_align_t)) throw Fault("shared memory has no such alignment");
   return array.get();
+}
+
+void KernelRun::check_access(const void* element, Access access) {
+  if (!looks_for_races_) return;
+  Block& block = *current_->block;
+  const auto* const byte = static_cast<const std::byte*>(element);
+  const auto after = block.shared_ends.upper_bound(byte);
+  const bool is_shared = after != block.shared_ends.begin() && byte < std::prev(after)->second;
+  const std::string race = (is_shared ? block.shared_races : races_)
+                               .note(element, access, {block.index, current_->thread, block.phase});
+  if (!race.empty()) throw Fault(race);
 }
 
 void before_atomic() { KernelRun::running().before_atomic(); }
@@ -181,6 +200,7 @@ void* global_element(uint64_t address, uint64_t index, uint64_t count, size_t by
 void* shared_array(const void* declaration, size_t bytes, size_t alignment) {
   return KernelRun::running().shared_array(declaration, bytes, alignment);
 }
+void check_access(const void* element, Access access) { KernelRun::running().check_access(element, access); }
 void check_shared_index(uint64_t index, uint64_t count) {
   if (index >= count) {
     throw Fault("element " + std::to_string(index) + " of a shared array of " + std::to_string(count));

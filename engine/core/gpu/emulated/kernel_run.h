@@ -2,7 +2,8 @@
 //
 // Some blocks are under way at once, in an order that is drawn, and so are the threads of each. A thread runs until it
 // waits at a barrier, ends, or is about to make an atomic access and the draw is against it. What another thread wrote
-// can therefore be seen only if a barrier or the order of atomic accesses says so, in some schedule at least.
+// can therefore be seen only if a barrier or the order of atomic accesses says so, in some schedule at least. In some runs
+// races are looked for besides, which takes longer, and finds them whatever the order is.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +16,7 @@
 #include "gpu/emulated/draws.h"
 #include "gpu/emulated/emulated_memory.h"
 #include "gpu/emulated/fibers.h"
+#include "gpu/emulated/races.h"
 #include "gpu/kernel.h"
 
 namespace embstore::gpu::emulated {
@@ -27,8 +29,8 @@ class KernelRun {
     Draws& draws;
   };
 
-  KernelRun(const char* name, void (*thread)(const void* arguments), Grid grid, std::vector<std::byte> arguments,
-            const Surroundings& surroundings);
+  KernelRun(const char* name, void (*thread)(const void* arguments), Grid grid,
+            std::vector<std::byte> arguments, const Surroundings& surroundings);
   ~KernelRun();
   KernelRun(const KernelRun&) = delete;
   KernelRun& operator=(const KernelRun&) = delete;
@@ -46,6 +48,7 @@ class KernelRun {
   void before_atomic();
   void* global_element(uint64_t address, uint64_t index, uint64_t count, size_t bytes, size_t alignment);
   void* shared_array(const void* declaration, size_t bytes, size_t alignment);
+  void check_access(const void* element, Access access);
 
  private:
   struct Block;
@@ -65,7 +68,10 @@ class KernelRun {
     std::vector<std::unique_ptr<Runner>> runners;
     std::vector<Runner*> idle;
     uint32_t ended = 0;
+    uint32_t phase = 0;  // how many barriers it has passed
     std::map<const void*, std::unique_ptr<std::byte[]>> shared;
+    std::map<const std::byte*, const std::byte*> shared_ends;  // of each array, by its begin
+    Races shared_races{};
   };
 
   void start_block();
@@ -87,6 +93,8 @@ class KernelRun {
   std::vector<std::unique_ptr<Block>> active_;
   size_t most_active_;
   uint64_t atomic_switches_;  // one atomic access in so many gives way
+  const bool looks_for_races_;
+  Races races_;  // in device memory
   Runner* current_ = nullptr;
   std::string fault_;
 };

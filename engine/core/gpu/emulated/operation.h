@@ -124,7 +124,8 @@ class CopyOperation final : public Operation {
 
 class FillOperation final : public Operation {
  public:
-  FillOperation(std::string label, DeviceAddress to, uint8_t value, size_t bytes, const EmulatedMemory& memory)
+  FillOperation(std::string label, DeviceAddress to, uint8_t value, size_t bytes,
+                const EmulatedMemory& memory)
       : Operation(std::move(label)), to_(to), value_(value), bytes_(bytes), memory_(memory) {}
   bool step() override;
 

@@ -22,11 +22,10 @@ EMBSTORE_KERNEL(adagrad, AdagradArguments) {
   if (i >= arguments.slot_count[0] || arguments.slots[i] == kNoSlot) return;
   const uint64_t weights = uint64_t{arguments.slots[i]} * 2 * arguments.block_floats + number % arguments.dim;
   const float g = arguments.gradients[number];
-  float& w = arguments.rows[weights];
-  float& a = arguments.rows[weights + arguments.block_floats];
-  const float sum = a + g * g;
-  a = sum;
-  w = w - arguments.learning_rate * g / square_root(sum);
+  const uint64_t accumulators = weights + arguments.block_floats;
+  const float a = arguments.rows[accumulators] + g * g;
+  arguments.rows[accumulators] = a;
+  arguments.rows[weights] = arguments.rows[weights] - arguments.learning_rate * g / square_root(a);
 }
 
 }  // namespace embstore::gpu

@@ -1,8 +1,9 @@
 // The kernels' language on a GPU. See language.h.
 #pragma once
 
-#define EMBSTORE_KERNEL(name, Arguments) \
-  extern "C" __global__ void __launch_bounds__(256) embstore_##name(const __grid_constant__ Arguments arguments)
+#define EMBSTORE_KERNEL(name, Arguments)            \
+  extern "C" __global__ void __launch_bounds__(256) \
+      embstore_##name(const __grid_constant__ Arguments arguments)
 #define EMBSTORE_SHARED(T, name, count) __shared__ T name[count]
 #define EMBSTORE_UNROLL _Pragma("unroll")
 
@@ -15,6 +16,11 @@ inline uint32_t block_index() { return blockIdx.x; }
 inline uint32_t block_threads() { return blockDim.x; }
 inline uint32_t block_count() { return gridDim.x; }
 inline void sync_block() { __syncthreads(); }
+
+template <class T>
+inline T& in_place(T& element) {
+  return element;
+}
 
 // All of them give back what was there before.
 inline uint32_t atomic_add(uint32_t& where, uint32_t value) { return atomicAdd(&where, value); }

@@ -5,12 +5,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "gpu/kernel.h"
 
-#define EMBSTORE_KERNEL(name, Arguments)                                                          \
-  inline void name##_thread(const Arguments& arguments);                                          \
-  inline constexpr ::embstore::gpu::Kernel<Arguments> name{                                       \
+#define EMBSTORE_KERNEL(name, Arguments)                                                             \
+  inline void name##_thread(const Arguments& arguments);                                             \
+  inline constexpr ::embstore::gpu::Kernel<Arguments> name{                                          \
       "embstore_" #name, [](const void* of) { name##_thread(*static_cast<const Arguments*>(of)); }}; \
   inline void name##_thread(const Arguments& arguments)
 // As in CUDA, a declaration is one array for the block, however often it is reached.
@@ -35,40 +36,97 @@ void before_atomic();
 void* global_element(uint64_t address, uint64_t index, uint64_t count, size_t bytes, size_t alignment);
 void* shared_array(const void* declaration, size_t bytes, size_t alignment);
 void check_shared_index(uint64_t index, uint64_t count);
+enum class Access { kRead, kWrite, kAtomic };
+void check_access(const void* element, Access access);
 
 }  // namespace emulated
 
+// What an array's index gives: reads and writes of it are told apart, so that a race is found whatever the schedule is.
+template <class T>
+class Element {
+  using Value = std::remove_const_t<T>;
+
+ public:
+  explicit Element(T* element) : element_(element) {}
+  Element(const Element&) = default;
+
+  operator Value() const {  // NOLINT(google-explicit-constructor): it stands for the value
+    emulated::check_access(element_, emulated::Access::kRead);
+    return *element_;
+  }
+  const Element& operator=(const Value& value) const
+    requires(!std::is_const_v<T>)
+  {
+    emulated::check_access(element_, emulated::Access::kWrite);
+    *element_ = value;
+    return *this;
+  }
+  const Element& operator=(const Element& other) const
+    requires(!std::is_const_v<T>)
+  {
+    return *this = static_cast<Value>(other);
+  }
+  const Element& operator+=(const Value& value) const { return *this = static_cast<Value>(*this) + value; }
+  const Element& operator++() const { return *this += 1; }
+  Value operator++(int) const {
+    const Value before = *this;
+    *this = before + 1;
+    return before;
+  }
+
+  T* address() const { return element_; }
+
+ private:
+  T* element_;
+};
+
+template <class T>
+inline T& in_place(const Element<T>& element) {
+  return *element.address();
+}
+
 // All of them give back what was there before. Threads of a kernel take turns, so plain accesses are atomic.
-inline uint32_t atomic_add(uint32_t& where, uint32_t value) {
-  emulated::before_atomic();
-  const uint32_t before = where;
-  where = before + value;
+namespace emulated {
+template <class Change>
+inline uint32_t atomically(uint32_t* where, const Change& change) {
+  before_atomic();
+  check_access(where, Access::kAtomic);
+  const uint32_t before = *where;
+  *where = change(before);
   return before;
+}
+}  // namespace emulated
+
+inline uint32_t atomic_add(uint32_t& where, uint32_t value) {
+  return emulated::atomically(&where, [=](uint32_t before) { return before + value; });
 }
 inline uint32_t atomic_sub(uint32_t& where, uint32_t value) {
-  emulated::before_atomic();
-  const uint32_t before = where;
-  where = before - value;
-  return before;
+  return emulated::atomically(&where, [=](uint32_t before) { return before - value; });
 }
 inline uint32_t atomic_min(uint32_t& where, uint32_t value) {
-  emulated::before_atomic();
-  const uint32_t before = where;
-  if (value < before) where = value;
-  return before;
+  return emulated::atomically(&where, [=](uint32_t before) { return value < before ? value : before; });
 }
 inline uint32_t atomic_exchange_if(uint32_t& where, uint32_t expected, uint32_t desired) {
-  emulated::before_atomic();
-  const uint32_t before = where;
-  if (before == expected) where = desired;
-  return before;
+  return emulated::atomically(&where, [=](uint32_t before) { return before == expected ? desired : before; });
+}
+inline uint32_t atomic_add(const Element<uint32_t>& where, uint32_t value) {
+  return atomic_add(in_place(where), value);
+}
+inline uint32_t atomic_sub(const Element<uint32_t>& where, uint32_t value) {
+  return atomic_sub(in_place(where), value);
+}
+inline uint32_t atomic_min(const Element<uint32_t>& where, uint32_t value) {
+  return atomic_min(in_place(where), value);
+}
+inline uint32_t atomic_exchange_if(const Element<uint32_t>& where, uint32_t expected, uint32_t desired) {
+  return atomic_exchange_if(in_place(where), expected, desired);
 }
 
 inline float square_root(float value) { return std::sqrt(value); }
 
 template <class T>
-inline T& global_element(uint64_t address, uint64_t index, uint64_t count) {
-  return *static_cast<T*>(emulated::global_element(address, index, count, sizeof(T), alignof(T)));
+inline Element<T> global_element(uint64_t address, uint64_t index, uint64_t count) {
+  return Element<T>(static_cast<T*>(emulated::global_element(address, index, count, sizeof(T), alignof(T))));
 }
 
 template <class T, size_t kCount>
@@ -77,9 +135,9 @@ class SharedArray {
   explicit SharedArray(const void* declaration)
       : elements_(static_cast<T*>(emulated::shared_array(declaration, kCount * sizeof(T), alignof(T)))) {}
 
-  T& operator[](uint64_t i) const {
+  Element<T> operator[](uint64_t i) const {
     emulated::check_shared_index(i, kCount);
-    return elements_[i];
+    return Element<T>(elements_ + i);
   }
 
  private:

@@ -9,12 +9,12 @@ namespace embstore::gpu {
 
 template <class Unit>
 struct SumGradientsArguments {
-  Global<const Unit> gradients;            // of row_units each, by position in the batch
-  Global<const uint32_t> positions;        // of the batch, by distinct id and then in order
-  Global<const uint32_t> begins;           // in `positions`, of each distinct id
-  Global<const uint32_t> occurrences;      // of each distinct id
-  Global<const uint32_t> distinct_count;   // one
-  Global<Unit> sums;                       // of row_units each, by distinct id
+  Global<const Unit> gradients;           // of row_units each, by position in the batch
+  Global<const uint32_t> positions;       // of the batch, by distinct id and then in order
+  Global<const uint32_t> begins;          // in `positions`, of each distinct id
+  Global<const uint32_t> occurrences;     // of each distinct id
+  Global<const uint32_t> distinct_count;  // one
+  Global<Unit> sums;                      // of row_units each, by distinct id
   uint32_t row_units;
 };
 
@@ -29,7 +29,7 @@ inline void sum_unit(const SumGradientsArguments<Unit>& arguments) {
   const uint64_t distinct = number / arguments.row_units;
   const uint64_t column = number % arguments.row_units;
   if (distinct >= arguments.distinct_count[0]) return;
-  const auto gradient = [&](uint64_t i) {
+  const auto gradient = [&](uint64_t i) -> Unit {
     return arguments.gradients[uint64_t{arguments.positions[i]} * arguments.row_units + column];
   };
   const uint64_t begin = arguments.begins[distinct];

@@ -6,8 +6,10 @@
 //   thread_index(), block_index(), block_threads(), block_count()     one dimension is enough for all kernels
 //   sync_block()                                                      every thread of the block must call it
 //   atomic_add(), atomic_sub(), atomic_min(), atomic_exchange_if()    on uint32_t in global or shared memory
+//   in_place(array[i])                                                a reference, for atomic accesses to a struct's parts
 //   EMBSTORE_UNROLL                                                   before a short loop
 //
+// On the emulated device an index gives no reference but a stand-in for one: `auto x = array[i]` is no copy, so name the type.
 // Device memory holds no pointers: arrays are arguments, and rows refer to each other by index. No warp intrinsics:
 // the emulated device has no warps.
 #pragma once
@@ -31,7 +33,7 @@ struct Global {
   DeviceAddress address;
   uint64_t count = 0;
 
-  T& operator[](uint64_t i) const { return global_element<T>(address.value, i, count); }
+  decltype(auto) operator[](uint64_t i) const { return global_element<T>(address.value, i, count); }
   Global<const T> as_const() const { return {address, count}; }
 };
 

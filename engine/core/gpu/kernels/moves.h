@@ -39,7 +39,7 @@ EMBSTORE_KERNEL(insert, InsertArguments) {
   const uint64_t count = arguments.mirror.buckets.count;
   uint64_t at = home_bucket(hash, count);
   for (uint64_t probe = 0; probe < count; ++probe) {
-    Bucket& bucket = arguments.mirror.buckets[at];
+    Bucket& bucket = in_place(arguments.mirror.buckets[at]);
     for (uint32_t entry = 0; entry < kBucketEntries; ++entry) {
       // Other keys of the batch may want the same entry.
       if (bucket.slots[entry] == kNoSlot &&
@@ -52,7 +52,8 @@ EMBSTORE_KERNEL(insert, InsertArguments) {
     atomic_add(bucket.passed_by, 1);
     at = at + 1 == count ? 0 : at + 1;
   }
-  for (uint64_t bucket = 0; bucket < count; ++bucket) atomic_sub(arguments.mirror.buckets[bucket].passed_by, 1);
+  for (uint64_t bucket = 0; bucket < count; ++bucket)
+    atomic_sub(in_place(arguments.mirror.buckets[bucket]).passed_by, 1);
   atomic_add(arguments.refused[0], 1);
 }
 
@@ -81,7 +82,7 @@ EMBSTORE_KERNEL(erase, EraseArguments) {
   const uint64_t count = arguments.mirror.buckets.count;
   uint64_t at = home_bucket(hash_key(arguments.keys[i]), count);
   for (uint64_t probe = 0; probe < count; ++probe) {
-    Bucket& bucket = arguments.mirror.buckets[at];
+    Bucket& bucket = in_place(arguments.mirror.buckets[at]);
     for (uint32_t entry = 0; entry < kBucketEntries; ++entry) {
       if (bucket.slots[entry] != slot) continue;
       bucket.slots[entry] = kNoSlot;

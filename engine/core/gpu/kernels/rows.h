@@ -13,8 +13,8 @@ struct CopyRowsArguments {
   Global<const uint32_t> slots;    // of the batch's rows; what has kNoSlot is left out
   Global<const uint32_t> inverse;  // where given: row i of the batch has the slot slots[inverse[i]]
   Global<const uint32_t> count;    // one: how many rows the batch has
-  Global<Unit> batch;                 // of batch_units each
-  uint32_t batch_units;               // copied of each row: the weights alone are its first ones
+  Global<Unit> batch;              // of batch_units each
+  uint32_t batch_units;            // copied of each row: the weights alone are its first ones
 };
 
 // The thread's unit, by its number: row `number / batch_units` of the batch. The host launches one thread a unit.

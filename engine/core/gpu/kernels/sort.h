@@ -8,8 +8,9 @@ namespace embstore::gpu {
 
 inline constexpr uint32_t kDigitBits = 6;
 inline constexpr uint32_t kDigits = 1 << kDigitBits;
-inline constexpr uint32_t kSortThreads = 128;  // at most, a block: each has a count of every digit in shared memory
-inline constexpr uint32_t kSortItems = 8;      // neighbours of one thread
+inline constexpr uint32_t kSortThreads =
+    128;  // at most, a block: each has a count of every digit in shared memory
+inline constexpr uint32_t kSortItems = 8;  // neighbours of one thread
 
 struct SortArguments {
   Global<const uint32_t> numbers;
@@ -48,8 +49,8 @@ EMBSTORE_KERNEL(count_digits, SortArguments) {
 
 // REQUIRES: block_digits as scan_counts made them, and blocks of as many threads as count_digits's.
 EMBSTORE_KERNEL(move_by_digit, SortArguments) {
-  EMBSTORE_SHARED(uint32_t, counts, kDigits * kSortThreads);  // of digit d of thread t at d * threads + t
-  EMBSTORE_SHARED(uint32_t, starts, kDigits);                 // of each digit, in the block's items
+  EMBSTORE_SHARED(uint32_t, counts, kDigits* kSortThreads);  // of digit d of thread t at d * threads + t
+  EMBSTORE_SHARED(uint32_t, starts, kDigits);                // of each digit, in the block's items
   const uint32_t thread = thread_index();
   const uint32_t threads = block_threads();
   for (uint32_t digit = 0; digit < kDigits; ++digit) counts[digit * threads + thread] = 0;
@@ -89,7 +90,8 @@ EMBSTORE_KERNEL(mark_segments, MarkSegmentsArguments) {
   const uint64_t i = global_thread();
   if (i >= arguments.sorted_numbers.count) return;
   const uint32_t number = arguments.sorted_numbers[i];
-  if (i == 0 || arguments.sorted_numbers[i - 1] != number) arguments.begins[number] = static_cast<uint32_t>(i);
+  if (i == 0 || arguments.sorted_numbers[i - 1] != number)
+    arguments.begins[number] = static_cast<uint32_t>(i);
 }
 
 }  // namespace embstore::gpu

@@ -22,8 +22,8 @@ class DeviceRows {
   struct Batch {
     DeviceAddress rows;
     uint64_t most;
-    Global<const uint32_t> slots;        // kNoSlot: the row stays as it is, there and here
-    Global<const uint32_t> count;        // one
+    Global<const uint32_t> slots;         // kNoSlot: the row stays as it is, there and here
+    Global<const uint32_t> count;         // one
     Global<const uint32_t> inverse = {};  // see CopyRowsArguments
   };
 
@@ -39,8 +39,9 @@ class DeviceRows {
  private:
   static constexpr uint32_t kVector = sizeof(Words4) / sizeof(float);
 
-  void copy(const Kernel<CopyRowsArguments<Words4>>& by_vector, const Kernel<CopyRowsArguments<float>>& by_float,
-            const Batch& batch, uint32_t floats, Stream stream) const {
+  void copy(const Kernel<CopyRowsArguments<Words4>>& by_vector,
+            const Kernel<CopyRowsArguments<float>>& by_float, const Batch& batch, uint32_t floats,
+            Stream stream) const {
     if (batch.most == 0) return;
     if (floats % kVector == 0 && batch.rows.value % sizeof(Words4) == 0) {
       launch(by_vector, kVector, batch, floats, stream);

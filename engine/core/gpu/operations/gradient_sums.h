@@ -33,7 +33,8 @@ class GradientSums {
   void sum(const UniqueBatch& unique, uint32_t ids, DeviceAddress gradients, Stream stream) {
     if (ids == 0) return;
     const Sorted sorted = sort(unique.inverse().first(ids).as_const(), stream);
-    device_.launch(mark_segments, Grid::of(ids, kMostBlockThreads), {sorted.numbers, begins_.global()}, stream);
+    device_.launch(mark_segments, Grid::of(ids, kMostBlockThreads), {sorted.numbers, begins_.global()},
+                   stream);
     // PyTorch's tensors may begin at any float.
     if (dim_ % 4 == 0 && gradients.value % sizeof(Float4) == 0) {
       launch_sums<Float4>(sum_gradients, 4, unique, ids, gradients, sorted, stream);
@@ -64,7 +65,7 @@ class GradientSums {
     auto* next_numbers = &second_numbers_;
     auto* next_positions = &second_positions_;
     for (uint32_t shift = 0; shift == 0 || shift < bits; shift += kDigitBits) {
-      const SortArguments pass{sorted.numbers, sorted.positions,      shift,
+      const SortArguments pass{sorted.numbers, sorted.positions,     shift,
                                digits,         to_numbers->global(), to_positions->global()};
       device_.launch(count_digits, grid, pass, stream);
       device_.launch(scan_counts, {1, kMostBlockThreads}, {digits, total_.global()}, stream);
@@ -77,8 +78,9 @@ class GradientSums {
   }
 
   template <class Unit>
-  void launch_sums(const Kernel<SumGradientsArguments<Unit>>& kernel, uint32_t unit_floats, const UniqueBatch& unique,
-                   uint32_t ids, DeviceAddress gradients, const Sorted& sorted, Stream stream) {
+  void launch_sums(const Kernel<SumGradientsArguments<Unit>>& kernel, uint32_t unit_floats,
+                   const UniqueBatch& unique, uint32_t ids, DeviceAddress gradients, const Sorted& sorted,
+                   Stream stream) {
     const uint64_t row_units = dim_ / unit_floats;
     device_.launch(kernel, Grid::of(ids * row_units, kMostBlockThreads),
                    {{gradients, ids * row_units},

@@ -15,8 +15,7 @@ namespace embstore::gpu {
 class Mirror {
  public:
   // For rows in `slots` slots, of which all may be taken. Empty once `stream` has got there.
-  Mirror(Device& device, uint32_t slots, Stream stream)
-      : Mirror(device, slots, buckets_for(slots), stream) {}
+  Mirror(Device& device, uint32_t slots, Stream stream) : Mirror(device, slots, buckets_for(slots), stream) {}
   // With fewer buckets than would be quick, for tests. REQUIRES: an entry for every slot.
   Mirror(Device& device, uint32_t slots, uint64_t buckets, Stream stream)
       : device_(device), buckets_(device, buckets), keys_(device, slots), refused_(device, 1) {
@@ -30,8 +29,8 @@ class Mirror {
   // The i-th key has its row in the i-th slot. REQUIRES: no key twice, none that the mirror has, no slot that is taken.
   void insert(Global<const int64_t> keys, Global<const uint32_t> slots, Stream stream) {
     if (keys.count == 0) return;
-    device_.launch(gpu::insert, Grid::of(keys.count, kMostBlockThreads), {arrays(), keys, slots, refused_.global()},
-                   stream);
+    device_.launch(gpu::insert, Grid::of(keys.count, kMostBlockThreads),
+                   {arrays(), keys, slots, refused_.global()}, stream);
   }
   // `slots` becomes where the rows were, kNoSlot for a key that the mirror hasn't. REQUIRES: no key twice.
   void erase(Global<const int64_t> keys, Global<uint32_t> slots, Stream stream) {

@@ -42,7 +42,7 @@ class UniqueBatch {
   // In the order of their first occurrence.
   const DeviceArray<int64_t>& keys() const { return keys_; }
   const DeviceArray<uint32_t>& occurrences() const { return occurrences_; }  // of each key
-  const DeviceArray<uint32_t>& inverse() const { return inverse_; }          // of each id: its place in keys()
+  const DeviceArray<uint32_t>& inverse() const { return inverse_; }  // of each id: its place in keys()
 
  private:
   static uint64_t table_entries(uint64_t ids) { return 2 * ids + 1; }

@@ -51,20 +51,30 @@ EMBSTORE_KERNEL(half_come_to_the_barrier, AddArguments) {
   arguments.values[global_thread()] = 0;
 }
 
-// Adds by a load and a store, between which other threads may come.
 EMBSTORE_KERNEL(add_up, AddArguments) { atomic_add(arguments.values[0], arguments.addend); }
-EMBSTORE_KERNEL(add_up_unatomically, AddArguments) {
-  uint32_t before = arguments.values[0];
-  while (true) {
-    const uint32_t found = atomic_exchange_if(arguments.values[0], before, before + arguments.addend);
-    (void)found;  // a correct kernel would try again where it isn't `before`
-    break;
-  }
+EMBSTORE_KERNEL(add_up_unatomically, AddArguments) { arguments.values[0] += arguments.addend; }
+// As if nobody else could change the sum.
+EMBSTORE_KERNEL(add_up_by_one_try, AddArguments) {
+  const uint32_t before = atomic_add(arguments.values[0], 0);
+  atomic_exchange_if(arguments.values[0], before, before + arguments.addend);
 }
 
-EMBSTORE_KERNEL(read_past_the_end, AddArguments) {
-  arguments.values[global_thread() + 1] = arguments.addend;
+EMBSTORE_KERNEL(write_own_element_twice, AddArguments) {
+  arguments.values[global_thread()] = arguments.addend;
+  arguments.values[global_thread()] += arguments.addend;
 }
+EMBSTORE_KERNEL(all_write_one_element, AddArguments) { arguments.values[0] = arguments.addend; }
+EMBSTORE_KERNEL(read_what_another_block_writes, AddArguments) {
+  if (thread_index() == 0 && block_index() == 0) arguments.values[0] = arguments.addend;
+  sync_block();
+  arguments.values[1 + global_thread()] = arguments.values[0];
+}
+EMBSTORE_KERNEL(read_what_is_changed_atomically, AddArguments) {
+  atomic_add(arguments.values[0], 1);
+  arguments.values[1 + global_thread()] = arguments.values[0];
+}
+
+EMBSTORE_KERNEL(read_past_the_end, AddArguments) { arguments.values[global_thread() + 1] = arguments.addend; }
 
 std::vector<uint32_t> ascending(uint32_t count, uint32_t first = 0) {
   std::vector<uint32_t> values(count);
@@ -212,7 +222,8 @@ TEST(a_schedule_is_the_same_for_the_same_seed) {
     }
     schedules.insert(first.substr(first.find('\n')));
   }
-  check(schedules.size() > 25, "50 seeds drew no more than " + std::to_string(schedules.size()) + " schedules");
+  check(schedules.size() > 25,
+        "50 seeds drew no more than " + std::to_string(schedules.size()) + " schedules");
 }
 
 // --- Copies
@@ -254,8 +265,8 @@ TEST(a_read_before_the_copy_ended_is_noticed) {
     values.fill(9, stream);
     values.copy_to(result.data(), 100, stream);
     if (waits) device.synchronise(stream);
-    const bool right = std::vector<uint32_t>(result.data(), result.data() + 100) ==
-                       std::vector<uint32_t>(100, 0x09090909);
+    const bool right =
+        std::vector<uint32_t>(result.data(), result.data() + 100) == std::vector<uint32_t>(100, 0x09090909);
     device.synchronise(stream);
     return right;
   };
@@ -397,7 +408,9 @@ TEST(pinned_memory_that_is_freed_too_early_is_noticed) {
         try {
           OwnedStream stream(device);
           DeviceArray<uint32_t> values(device, 100);
-          { values.copy_from(PinnedArray<uint32_t>(device, 100).data(), 100, stream); }
+          {
+            values.copy_from(PinnedArray<uint32_t>(device, 100).data(), 100, stream);
+          }
           device.synchronise(stream);
         } catch (const Error& error) {
           check(error.kind() == ErrorKind::kDeviceLost, error.what());
@@ -444,16 +457,17 @@ TEST(an_access_out_of_bounds_is_found) {
 TEST(what_is_no_stream_no_event_or_no_memory_is_refused) {
   EmulatedDevice device({.memory_bytes = 1 << 20, .seed = 1});
   Stream gone;
-  { gone = OwnedStream(device); }
+  {
+    gone = OwnedStream(device);
+  }
   const DeviceAddress address = device.allocate(8);
   check_throws(ErrorKind::kInvalidArgument, "no stream", [&] { device.fill(address, 0, 8, gone); });
   check_throws(ErrorKind::kInvalidArgument, "no event", [&] { device.record(Event{99}, Stream{}); });
   check_throws(ErrorKind::kInvalidArgument, "can't be freed", [&] { device.free(address + 4); });
   device.free(address);
   check_throws(ErrorKind::kInvalidArgument, "can't be freed", [&] { device.free(address); });
-  check_throws(ErrorKind::kInvalidArgument, "grid", [&] {
-    device.launch(add, {1, kMostBlockThreads + 1}, {{address, 1}, 1}, Stream{});
-  });
+  check_throws(ErrorKind::kInvalidArgument, "grid",
+               [&] { device.launch(add, {1, kMostBlockThreads + 1}, {{address, 1}, 1}, Stream{}); });
   const Global<uint32_t> values{address, 2};
   check_throws(ErrorKind::kInvalidArgument, "only kernels reach it", [&] { values[0] = 1; });
 }
@@ -490,8 +504,18 @@ TEST(a_barrier_orders_the_threads_of_a_block) {
 }
 
 TEST(a_barrier_that_is_left_out_is_noticed) {
-  check(right_schedules([](EmulatedDevice& device) { return reverses(device, reverse_without_barrier); }) == 0,
-        "a kernel without its barrier was right");
+  uint64_t wrong = 0, races = 0;
+  for (uint64_t seed = 0; seed < scenes(kSeeds); ++seed) {
+    EmulatedDevice device({.memory_bytes = 1 << 20, .seed = seed});
+    try {
+      wrong += !reverses(device, reverse_without_barrier);
+    } catch (const Error& error) {
+      check_has(error.what(), "a race: it ");
+      ++races;
+    }
+  }
+  check(wrong + races == scenes(kSeeds), "a kernel without its barrier was right");
+  check(wrong > 0 && races > 0, "it shows in what the kernel gives, and as a race");
 }
 
 TEST(a_barrier_that_some_threads_miss_is_found) {
@@ -511,7 +535,38 @@ TEST(an_addition_that_is_not_atomic_is_noticed) {
     return read(sum, Stream{}) == std::vector<uint32_t>{4 * 64};
   };
   check_always_right([&](EmulatedDevice& device) { return scene(device, add_up); }, "an atomic addition");
-  check_noticed([&](EmulatedDevice& device) { return scene(device, add_up_unatomically); }, "a lost addition");
+  check_noticed([&](EmulatedDevice& device) { return scene(device, add_up_by_one_try); }, "a lost addition");
+}
+
+// In how many schedules a kernel is found to race.
+uint64_t races_found(const Kernel<AddArguments>& kernel, uint32_t blocks) {
+  uint64_t found = 0;
+  for (uint64_t seed = 0; seed < scenes(kSeeds); ++seed) {
+    EmulatedDevice device({.memory_bytes = 1 << 20, .seed = seed});
+    DeviceArray<uint32_t> values(device, 1 + blocks * 32);
+    try {
+      device.launch(kernel, {blocks, 32}, {values.global(), 1}, Stream{});
+      device.synchronise(Stream{});
+    } catch (const Error& error) {
+      check_has(error.what(), "a race: it ");
+      ++found;
+    }
+  }
+  return found;
+}
+
+TEST(a_race_is_found_whatever_the_schedule) {
+  check(races_found(add, 3) == 0, "threads with elements of their own race");
+  check(races_found(write_own_element_twice, 3) == 0, "a thread races with itself");
+  check(races_found(add_up, 3) == 0, "atomic additions race");
+  check(races_found(add_up_by_one_try, 3) == 0, "atomic accesses race");
+  check(races_found(read_what_another_block_writes, 1) == 0, "a barrier orders nothing");
+  // In every run in which races are looked for: one in four.
+  const uint64_t most = scenes(kSeeds) / 5;
+  check(races_found(add_up_unatomically, 1) > most, "additions that aren't atomic");
+  check(races_found(all_write_one_element, 1) > most, "two writes");
+  check(races_found(read_what_another_block_writes, 2) > most, "a barrier orders no other block");
+  check(races_found(read_what_is_changed_atomically, 1) > most, "a read beside atomic changes");
 }
 
 TEST(a_kernel_reaches_pinned_memory) {
@@ -546,7 +601,8 @@ TEST(a_stream_calls_the_host_in_its_order) {
 TEST(a_function_of_the_host_may_not_use_the_device) {
   EmulatedDevice device({.memory_bytes = 1 << 20, .seed = 1});
   std::string message;
-  device.call_host([&] { message = error_of(ErrorKind::kInvalidArgument, [&] { device.allocate(8); }); }, Stream{});
+  device.call_host([&] { message = error_of(ErrorKind::kInvalidArgument, [&] { device.allocate(8); }); },
+                   Stream{});
   device.synchronise(Stream{});
   check_has(message, "used by a function that a stream had called");
 }

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
 
 namespace {
@@ -171,7 +172,9 @@ int cuModuleLoadData(void** module, const void* image) {
 }
 int cuModuleUnload(void*) { return result_of("cuModuleUnload"); }
 int cuModuleGetFunction(void** function, void*, const char* name) {
-  return give("cuModuleGetFunction", function, static_cast<void*>(strdup(name)));
+  static std::set<std::string> names;
+  return give("cuModuleGetFunction", function,
+              const_cast<void*>(static_cast<const void*>(names.insert(name).first->c_str())));
 }
 
 const char* nvrtcGetErrorString(int) { return "NVRTC_ERROR_OF_A_TEST"; }
@@ -185,7 +188,8 @@ int nvrtcGetSupportedArchs(int* architectures) {
   architectures[1] = 90;
   return give("nvrtcGetSupportedArchs", architectures + 2, 100);
 }
-int nvrtcCreateProgram(void** program, const char*, const char*, int, const char* const*, const char* const*) {
+int nvrtcCreateProgram(void** program, const char*, const char*, int, const char* const*,
+                       const char* const*) {
   return give("nvrtcCreateProgram", program, static_cast<void*>(&fake));
 }
 int nvrtcDestroyProgram(void**) { return result_of("nvrtcDestroyProgram"); }

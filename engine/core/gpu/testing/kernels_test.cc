@@ -32,7 +32,8 @@ constexpr uint64_t kSeeds = 1000;
 
 // What every test needs: a device and a stream of its own, and random numbers by the same seed.
 struct Scene {
-  explicit Scene(uint64_t seed) : device({.memory_bytes = 4 << 20, .seed = seed}), stream(device), random(seed) {}
+  explicit Scene(uint64_t seed)
+      : device({.memory_bytes = 4 << 20, .seed = seed}), stream(device), random(seed) {}
 
   uint32_t below(uint64_t count) { return static_cast<uint32_t>(random() % count); }
 
@@ -76,7 +77,8 @@ struct Scene {
     std::normal_distribution<float> value;
     std::uniform_int_distribution<int> exponent(-40, 8);
     std::vector<float> result(count);
-    for (float& number : result) number = below(20) == 0 ? -0.0f : std::ldexp(value(random), exponent(random));
+    for (float& number : result)
+      number = below(20) == 0 ? -0.0f : std::ldexp(value(random), exponent(random));
     return result;
   }
 
@@ -110,7 +112,8 @@ TEST(scan_counts_gives_the_sums_before) {
     for (uint32_t& count : counts) count = scene.below(10);
     DeviceArray<uint32_t> array = scene.on_device(counts);
     DeviceArray<uint32_t> total(scene.device, 1);
-    scene.device.launch(scan_counts, {1, scene.block_threads()}, {array.global(), total.global()}, scene.stream);
+    scene.device.launch(scan_counts, {1, scene.block_threads()}, {array.global(), total.global()},
+                        scene.stream);
     std::vector<uint32_t> expected(counts.size());
     std::exclusive_scan(counts.begin(), counts.end(), expected.begin(), 0u);
     check(scene.on_host(array, counts.size()) == expected, "the sums before each count");
@@ -188,7 +191,8 @@ struct MirrorScene {
     check(scene.on_host(found.slots(), count) == slots, "the slots of ids");
     check(scene.number(found.miss_count()) == missing.size(), "how many ids are missing");
     check(scene.on_host(found.missing_ids(), missing.size()) == missing, "the missing ids in order");
-    check(scene.on_host(found.missing_positions(), missing.size()) == positions, "the positions of missing ids");
+    check(scene.on_host(found.missing_positions(), missing.size()) == positions,
+          "the positions of missing ids");
   }
 
   // Keys that the mirror has, each found where it is.
@@ -201,8 +205,8 @@ struct MirrorScene {
     }
     const DeviceArray<int64_t> device_ids = scene.on_device(ids);
     DeviceArray<uint32_t> found(scene.device, ids.size());
-    scene.device.launch(locate, Grid::of(ids.size(), 64), {mirror.arrays(), device_ids.constant(), found.global()},
-                        scene.stream);
+    scene.device.launch(locate, Grid::of(ids.size(), 64),
+                        {mirror.arrays(), device_ids.constant(), found.global()}, scene.stream);
     check(scene.on_host(found, ids.size()) == slots, "the slot of every key");
   }
 
@@ -266,7 +270,8 @@ TEST(a_mirror_refuses_a_key_for_which_there_is_no_entry_and_says_so) {
     const std::vector<uint32_t> were_at = scene.on_host(erased, kKeys);
     check(std::count(were_at.begin(), were_at.end(), kNoSlot) == 1, "12 keys were there");
     Bucket bucket;
-    scene.device.copy_to_host(&bucket, scene_of.mirror.arrays().buckets.address, sizeof(bucket), scene.stream);
+    scene.device.copy_to_host(&bucket, scene_of.mirror.arrays().buckets.address, sizeof(bucket),
+                              scene.stream);
     check(bucket.passed_by == 0, "finds would go past an empty bucket");
   });
 }
@@ -280,7 +285,8 @@ void check_unique(Scene& scene, const std::vector<int64_t>& ids) {
   for (int time = 0; time < 2; ++time) {  // its memory is used again
     unique.make_unique(device_ids.constant(), scene.stream);
     check(scene.number(unique.count()) == expected.keys.size(), "how many ids are distinct");
-    check(scene.on_host(unique.keys(), expected.keys.size()) == expected.keys, "in order of first occurrence");
+    check(scene.on_host(unique.keys(), expected.keys.size()) == expected.keys,
+          "in order of first occurrence");
     check(scene.on_host(unique.occurrences(), expected.keys.size()) == expected.occurrences, "occurrences");
     check(scene.on_host(unique.inverse(), ids.size()) == expected.positions, "which one each id is");
   }
@@ -358,7 +364,8 @@ TEST(the_order_of_additions_shows_in_the_bits) {
 }
 
 TEST(adagrad_gives_the_bits_of_the_cpu) {
-  const auto optimizer = make_optimizer("Adagrad", {{"learning_rate", 0.1}, {"initial_accumulator_value", 0.1}});
+  const auto optimizer =
+      make_optimizer("Adagrad", {{"learning_rate", 0.1}, {"initial_accumulator_value", 0.1}});
   for_each_seed([&](Scene& scene) {
     const uint32_t dim = some_dim(scene);
     const RowLayout layout(static_cast<int>(dim), 1);
@@ -375,8 +382,8 @@ TEST(adagrad_gives_the_bits_of_the_cpu) {
       }
     }
     DeviceRows device_rows(scene.device, rows, row_floats);
-    scene.device.copy_to_device(device_rows.floats().address(), expected.data(), expected.size() * sizeof(float),
-                                scene.stream);
+    scene.device.copy_to_device(device_rows.floats().address(), expected.data(),
+                                expected.size() * sizeof(float), scene.stream);
     std::vector<uint32_t> slots(rows);
     std::iota(slots.begin(), slots.end(), 0u);
     std::shuffle(slots.begin(), slots.end(), scene.random);
@@ -400,7 +407,8 @@ TEST(adagrad_gives_the_bits_of_the_cpu) {
                           scene.stream);
       for (uint32_t i = 0; i < count; ++i) {
         if (slots[i] == kNoSlot) continue;
-        const RowUpdate update{guards.data(), &expected[size_t{slots[i]} * row_floats], &gradients[size_t{i} * dim]};
+        const RowUpdate update{guards.data(), &expected[size_t{slots[i]} * row_floats],
+                               &gradients[size_t{i} * dim]};
         optimizer->update({&update, 1}, layout, {apply, state});
       }
     }
@@ -442,7 +450,8 @@ TEST(rows_are_gathered_and_scattered) {
     const DeviceRows::Batch described{batch_address, most, device_slots.constant(), device_count.constant(),
                                       by_inverse ? device_inverse.constant() : Global<const uint32_t>{}};
     const auto slot_of = [&](uint32_t i) { return slots[by_inverse ? inverse[i] : i]; };
-    if (most > 0) scene.device.copy_to_device(batch_address, batch.data(), batch.size() * sizeof(float), scene.stream);
+    if (most > 0)
+      scene.device.copy_to_device(batch_address, batch.data(), batch.size() * sizeof(float), scene.stream);
 
     device_rows.gather(described, floats, scene.stream);
     for (uint32_t i = 0; i < count; ++i) {
@@ -455,12 +464,14 @@ TEST(rows_are_gathered_and_scattered) {
     check(equal_bits(gathered, batch), "the gathered rows");
 
     batch = scene.floats(batch.size());
-    if (most > 0) scene.device.copy_to_device(batch_address, batch.data(), batch.size() * sizeof(float), scene.stream);
+    if (most > 0)
+      scene.device.copy_to_device(batch_address, batch.data(), batch.size() * sizeof(float), scene.stream);
     device_rows.scatter(described, floats, scene.stream);
     for (uint32_t i = 0; i < count; ++i) {
       if (slot_of(i) != kNoSlot) std::copy_n(&batch[i * floats], floats, &values[slot_of(i) * row_floats]);
     }
-    check(equal_bits(scene.on_host(device_rows.floats(), values.size()), values), "the rows after the scatter");
+    check(equal_bits(scene.on_host(device_rows.floats(), values.size()), values),
+          "the rows after the scatter");
   });
 }
 
@@ -501,7 +512,8 @@ bool moves_between_finds(uint64_t seed, bool moves_wait, bool finds_wait) {
   std::vector<uint32_t> expected_before(kIds, kNoSlot), expected_after(kIds, kNoSlot);
   std::iota(expected_before.begin(), expected_before.begin() + kSlots, 0u);
   std::iota(expected_after.begin() + kSlots, expected_after.end(), 0u);
-  return scene.on_host(before.slots(), kIds) == expected_before && scene.on_host(after.slots(), kIds) == expected_after;
+  return scene.on_host(before.slots(), kIds) == expected_before &&
+         scene.on_host(after.slots(), kIds) == expected_after;
 }
 
 TEST(moves_between_finds_of_two_streams_are_exact) {
@@ -513,8 +525,10 @@ TEST(moves_between_finds_of_two_streams_are_exact) {
 TEST(a_wait_that_is_left_out_between_moves_and_finds_is_noticed) {
   for (const bool moves_wait : {false, true}) {
     uint64_t right = 0;
-    for (uint64_t seed = 0; seed < scenes(kSeeds); ++seed) right += moves_between_finds(seed, moves_wait, !moves_wait);
-    check(right < scenes(kSeeds) / 2, moves_wait ? "finds that don't wait for moves" : "moves that don't wait for finds");
+    for (uint64_t seed = 0; seed < scenes(kSeeds); ++seed)
+      right += moves_between_finds(seed, moves_wait, !moves_wait);
+    check(right < scenes(kSeeds) / 2,
+          moves_wait ? "finds that don't wait for moves" : "moves that don't wait for finds");
   }
 }
 

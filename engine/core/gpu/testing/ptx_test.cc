@@ -13,18 +13,21 @@ namespace {
 
 const char* nvrtc_path() {
   const char* const path = std::getenv("EMBSTORE_NVRTC");
-  check(path != nullptr, "EMBSTORE_NVRTC must be the path of libnvrtc.so.12: pip install nvidia-cuda-nvrtc-cu12");
+  check(path != nullptr,
+        "EMBSTORE_NVRTC must be the path of libnvrtc.so.12: pip install nvidia-cuda-nvrtc-cu12");
   return path;
 }
 
 // Instructions whose results may not be the CPU's: fused or approximate ones, what flushes subnormal numbers, and those
 // without a rounding, which the driver may fuse.
 std::vector<std::string> inexact_instructions(const std::string& ptx) {
-  static const std::regex instruction(R"(^\s*(@!?%p\d+\s+)?((fma|mad|mul|add|sub|div|sqrt|rcp|rsqrt|ex2|lg2)\.[a-z0-9.]*f(16|32|64)[a-z0-9x]*)\b)",
-                                      std::regex::multiline);
+  static const std::regex instruction(
+      R"(^\s*(@!?%p\d+\s+)?((fma|mad|mul|add|sub|div|sqrt|rcp|rsqrt|ex2|lg2)\.[a-z0-9.]*f(16|32|64)[a-z0-9x]*)\b)",
+      std::regex::multiline);
   static const std::regex exact(R"((mul|add|sub|div|sqrt)\.rn\.f(32|64))");
   std::vector<std::string> found;
-  for (auto at = std::sregex_iterator(ptx.begin(), ptx.end(), instruction); at != std::sregex_iterator(); ++at) {
+  for (auto at = std::sregex_iterator(ptx.begin(), ptx.end(), instruction); at != std::sregex_iterator();
+       ++at) {
     if (!std::regex_match((*at)[2].str(), exact)) found.push_back((*at)[2].str());
   }
   return found;
@@ -35,7 +38,8 @@ std::vector<std::string> kernel_names() {
   std::vector<std::string> names;
   for (const KernelSource& source : kernel_sources()) {
     const std::string text = source.text;
-    for (auto at = std::sregex_iterator(text.begin(), text.end(), kernel); at != std::sregex_iterator(); ++at) {
+    for (auto at = std::sregex_iterator(text.begin(), text.end(), kernel); at != std::sregex_iterator();
+         ++at) {
       names.push_back((*at)[1].str());
     }
   }
@@ -43,17 +47,21 @@ std::vector<std::string> kernel_names() {
 }
 
 TEST(inexact_instructions_are_told_from_exact_ones) {
-  const auto is_exact = [](const std::string& line) { return inexact_instructions("\t" + line + ";\n").empty(); };
-  for (const char* line : {"add.rn.f32 \t%f3, %f1, %f2", "@%p3 mul.rn.f32 %f3, %f1, %f2", "div.rn.f32 %f3, %f1, %f2",
-                           "sqrt.rn.f32 %f1, %f2", "mad.lo.s32 %r1, %r2, %r3, %r4", "fma_is_no_instruction: ",
-                           "ld.global.v4.f32 {%f1}, [%rd1]"}) {
+  const auto is_exact = [](const std::string& line) {
+    return inexact_instructions("\t" + line + ";\n").empty();
+  };
+  for (const char* line :
+       {"add.rn.f32 \t%f3, %f1, %f2", "@%p3 mul.rn.f32 %f3, %f1, %f2", "div.rn.f32 %f3, %f1, %f2",
+        "sqrt.rn.f32 %f1, %f2", "mad.lo.s32 %r1, %r2, %r3, %r4",
+        "fma_is_no_instruction: ", "ld.global.v4.f32 {%f1}, [%rd1]"}) {
     check(is_exact(line), std::string("is exact: ") + line);
   }
-  for (const char* line : {"fma.rn.f32 %f4, %f1, %f2, %f3", "@%p3 fma.rn.f32 %f4, %f1, %f2, %f3",
-                           "@!%p12 mad.rn.f32 %f4, %f1, %f2, %f3", "mul.f32 %f3, %f1, %f2", "add.ftz.f32 %f3, %f1, %f2",
-                           "add.rn.ftz.f32 %f3, %f1, %f2", "div.full.f32 %f3, %f1, %f2", "sqrt.approx.f32 %f1, %f2",
-                           "rcp.rn.f32 %f1, %f2", "fma.rn.f64 %f4, %f1, %f2, %f3", "add.rz.f32 %f3, %f1, %f2",
-                           "fma.rn.f16x2 %r4, %r1, %r2, %r3"}) {
+  for (const char* line :
+       {"fma.rn.f32 %f4, %f1, %f2, %f3", "@%p3 fma.rn.f32 %f4, %f1, %f2, %f3",
+        "@!%p12 mad.rn.f32 %f4, %f1, %f2, %f3", "mul.f32 %f3, %f1, %f2", "add.ftz.f32 %f3, %f1, %f2",
+        "add.rn.ftz.f32 %f3, %f1, %f2", "div.full.f32 %f3, %f1, %f2", "sqrt.approx.f32 %f1, %f2",
+        "rcp.rn.f32 %f1, %f2", "fma.rn.f64 %f4, %f1, %f2, %f3", "add.rz.f32 %f3, %f1, %f2",
+        "fma.rn.f16x2 %r4, %r1, %r2, %r3"}) {
     check(!is_exact(line), std::string("is not exact: ") + line);
   }
 }
@@ -67,8 +75,10 @@ TEST(all_kernels_compile_to_exact_instructions) {
     for (const std::string& kernel : kernel_names()) {
       check(ptx.find(".entry embstore_" + kernel + "(") != std::string::npos, kernel + " is not in the PTX");
     }
-    for (const std::string& instruction : inexact_instructions(ptx)) check(false, "the PTX has " + instruction);
-    for (const char* wanted : {"add.rn.f32", "mul.rn.f32", "div.rn.f32", "sqrt.rn.f32", "ld.global.v4", "st.global.v4"}) {
+    for (const std::string& instruction : inexact_instructions(ptx))
+      check(false, "the PTX has " + instruction);
+    for (const char* wanted :
+         {"add.rn.f32", "mul.rn.f32", "div.rn.f32", "sqrt.rn.f32", "ld.global.v4", "st.global.v4"}) {
       check(ptx.find(wanted) != std::string::npos, std::string(wanted) + " is not in the PTX");
     }
   }
@@ -84,7 +94,8 @@ TEST(an_architecture_is_chosen_that_the_gpu_runs) {
 
 TEST(what_does_not_compile_is_told_in_the_compilers_words) {
   const cuda::Nvrtc nvrtc(nvrtc_path());
-  const std::vector<KernelSource> broken = {{"gpu/kernels/all.h", "__global__ void kernel() { no_such_name(); }"}};
+  const std::vector<KernelSource> broken = {
+      {"gpu/kernels/all.h", "__global__ void kernel() { no_such_name(); }"}};
   check_throws(ErrorKind::kMissingLibrary, "no_such_name", [&] { nvrtc.compile(broken, "compute_90"); });
 }
 
