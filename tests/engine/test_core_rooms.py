@@ -25,6 +25,7 @@ ROOMS = (
     "tiers/medium",
     "tiers/memory",
     "tiers/tier",
+    "gpu",
     "row",
     "memory",
     "files",

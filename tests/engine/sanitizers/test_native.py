@@ -6,6 +6,7 @@ from native_programs import SANITIZERS, build, run
 # Those that start threads, or a part of the core that does.
 OF_MANY_THREADS = [
     "admission_test",
+    "emulated_device_test",
     "epochs_test",
     "eviction_pool_test",
     "index_test",
@@ -22,6 +23,8 @@ OF_MANY_THREADS = [
 OF_ONE_THREAD = [
     "coldest_rows_test",
     "crc32c_test",
+    "cuda_device_test",
+    "kernels_test",
     "key_partition_test",
     "optimizers_test",
     "pacing_test",

@@ -1,0 +1,31 @@
+"""The GPU's kernels, compiled by NVRTC: it needs no GPU."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from native_programs import build, run
+
+
+def nvrtc_library() -> Path | None:
+    """The compiler's library, in the package that the extra `embstore[gpu]` installs."""
+    try:
+        found = importlib.util.find_spec("nvidia.cuda_nvrtc")
+    except ModuleNotFoundError:
+        return None
+    places = found.submodule_search_locations if found else None
+    libraries = [
+        library for place in places or () for library in Path(place, "lib").glob("libnvrtc.so.*")
+    ]
+    return libraries[0] if libraries else None
+
+
+@pytest.mark.sanitizer
+def test_kernels_compile_for_three_generations_without_fused_operations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    library = nvrtc_library()
+    if library is None:
+        pytest.skip("NVRTC isn't installed: pip install 'nvidia-cuda-nvrtc-cu12>=12.8'")
+    monkeypatch.setenv("EMBSTORE_NVRTC", str(library))
+    assert "held: " in run(build("ptx_test"), timeout_s=300)
