@@ -5,7 +5,8 @@
 // streams. Only synchronise() and copies from or to pageable host memory make the host wait. Every call may be made
 // from any thread; work that several threads put on one stream is in the order of their calls.
 //
-// Every call throws Error(kDeviceLost) once the device is lost: its memory, and what was on its streams, is gone.
+// Every call throws Error(kDeviceLost) once the device is lost: its memory, and what was on its streams, is gone. In a child
+// of the process that opened the device, every call throws Error(kForked).
 #pragma once
 
 #include <atomic>
@@ -15,8 +16,10 @@
 #include <string>
 #include <type_traits>
 
+#include "errors/error.h"
 #include "gpu/device_address.h"
 #include "gpu/kernel.h"
+#include "platform/fork.h"
 
 namespace embstore::gpu {
 
@@ -88,7 +91,8 @@ class Device {
     count_host_wait();
     wait_for(stream);
   }
-  // How often the host waited, or may have.
+  // How often the host waited, or may have: for what is above, for copies from and to pageable memory, and for memory that
+  // was allocated or freed, which CUDA may do only when all streams have ended. A step that is to be quick does none of it.
   uint64_t host_waits() const { return host_waits_.load(std::memory_order_relaxed); }
 
   // --- Work on streams
@@ -119,9 +123,18 @@ class Device {
                              Stream stream) = 0;
   virtual void wait_for(Event event) = 0;
   virtual void wait_for(Stream stream) = 0;
+  bool is_inherited() const { return inherited(made_in_); }
+  void check_not_inherited() const {
+    if (!is_inherited()) return;
+    throw Error(
+        ErrorKind::kForked,
+        "the GPU was opened by the process that this one was forked from; open it in the child, or start "
+        "workers by spawn");
+  }
   void count_host_wait() { host_waits_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
+  const ForkGeneration made_in_ = fork_generation();
   std::atomic<uint64_t> host_waits_{0};
 };
 

@@ -64,6 +64,7 @@ void call_and_delete(void* function) {
 class CudaDevice::InContext {
  public:
   explicit InContext(CudaDevice& device) : driver_(device.driver_) {
+    device.check_not_inherited();
     device.check_not_lost();
     device.check(driver_.context_push(device.context_), "make its context current");
   }
@@ -100,6 +101,7 @@ CudaDevice::CudaDevice(const Options& options) : driver_(options.driver) {
 }
 
 CudaDevice::~CudaDevice() {
+  if (is_inherited()) return;
   // Where the device is lost, these fail, and nothing is left to free.
   if (driver_.context_push(context_) == kSuccess) {
     driver_.module_unload(module_);
@@ -155,6 +157,7 @@ void CudaDevice::check(Result result, const std::string& what) {
 
 DeviceAddress CudaDevice::allocate(size_t bytes) {
   const InContext in_context(*this);
+  count_host_wait();
   DevicePointer address = 0;
   const Result result = driver_.memory_allocate(&address, bytes);
   if (result == cuda::kOutOfMemory) {
@@ -172,6 +175,7 @@ DeviceAddress CudaDevice::allocate(size_t bytes) {
 
 void CudaDevice::free(DeviceAddress address) {
   const InContext in_context(*this);
+  count_host_wait();
   check(driver_.memory_free(address.value), "free memory");
 }
 
@@ -185,6 +189,7 @@ MemorySize CudaDevice::memory() {
 
 void* CudaDevice::allocate_pinned(size_t bytes) {
   const InContext in_context(*this);
+  count_host_wait();
   void* memory = nullptr;
   const Result result = driver_.host_allocate(&memory, bytes, kPortable | kMapped);
   if (result == cuda::kOutOfMemory) {
@@ -198,6 +203,7 @@ void* CudaDevice::allocate_pinned(size_t bytes) {
 
 void CudaDevice::free_pinned(void* memory) {
   const InContext in_context(*this);
+  count_host_wait();
   check(driver_.host_free(memory), "free pinned memory");
 }
 

@@ -30,8 +30,12 @@ EmulatedDevice::EmulatedDevice(const Options& options)
   queues_[0];  // the default stream
 }
 
-// Kernels that are under way refer to the memory.
-EmulatedDevice::~EmulatedDevice() { queues_.clear(); }
+EmulatedDevice::~EmulatedDevice() {
+  // In a child, the threads that held locks are not there: what takes a lock in the end is left as it is.
+  if (is_inherited()) new auto(std::move(queues_));
+  // Kernels that are under way refer to the memory.
+  queues_.clear();
+}
 
 void EmulatedDevice::check_usable() const {
   if (in_host_function) {
@@ -55,39 +59,49 @@ void EmulatedDevice::lose(const std::string& reason) {
 // --- Memory
 
 DeviceAddress EmulatedDevice::allocate(size_t bytes) {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
+  count_host_wait();
   run_some();
   return memory_.allocate(bytes, draws_);
 }
 
 void EmulatedDevice::free(DeviceAddress address) {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
+  count_host_wait();
   run_some();
   memory_.free(address);
 }
 
 MemorySize EmulatedDevice::memory() {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
   return memory_.size();
 }
 
 void* EmulatedDevice::allocate_pinned(size_t bytes) {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
+  count_host_wait();
   return memory_.allocate_pinned(bytes, draws_);
 }
 
 void EmulatedDevice::free_pinned(void* memory) {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
+  count_host_wait();
   run_some();
   memory_.free_pinned(memory);
 }
 
 DeviceAddress EmulatedDevice::address_of_pinned(void* memory) {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
   if (!memory_.is_pinned(memory, 1)) {
@@ -99,6 +113,7 @@ DeviceAddress EmulatedDevice::address_of_pinned(void* memory) {
 // --- Streams and events
 
 Stream EmulatedDevice::make_stream() {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
   const Stream stream{next_handle_++};
@@ -107,6 +122,7 @@ Stream EmulatedDevice::make_stream() {
 }
 
 void EmulatedDevice::destroy(Stream stream) {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
   run_some();
@@ -116,6 +132,7 @@ void EmulatedDevice::destroy(Stream stream) {
 }
 
 Event EmulatedDevice::make_event() {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
   const Event event{next_handle_++};
@@ -126,6 +143,7 @@ Event EmulatedDevice::make_event() {
 }
 
 void EmulatedDevice::destroy(Event event) {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
   if (events_.erase(event.handle) == 0)
@@ -133,6 +151,7 @@ void EmulatedDevice::destroy(Event event) {
 }
 
 void EmulatedDevice::record(Event event, Stream stream) {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
   auto milestone = std::make_shared<Milestone>(Milestone{stream});
@@ -142,6 +161,7 @@ void EmulatedDevice::record(Event event, Stream stream) {
 }
 
 void EmulatedDevice::wait(Stream stream, Event event) {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
   put(stream, std::make_unique<emulated::WaitOperation>("wait for event " + std::to_string(event.handle),
@@ -149,6 +169,7 @@ void EmulatedDevice::wait(Stream stream, Event event) {
 }
 
 bool EmulatedDevice::query(Event event) {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
   // Who asks again and again gets there, however lazy the device is.
@@ -160,6 +181,7 @@ bool EmulatedDevice::query(Event event) {
 // --- Work on streams
 
 void EmulatedDevice::copy_to_device(DeviceAddress to, const void* from, size_t bytes, Stream stream) {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
   if (memory_.is_pinned(from, bytes)) {
@@ -175,6 +197,7 @@ void EmulatedDevice::copy_to_device(DeviceAddress to, const void* from, size_t b
 }
 
 void EmulatedDevice::copy_to_host(void* to, DeviceAddress from, size_t bytes, Stream stream) {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
   if (memory_.is_pinned(to, bytes)) {
@@ -192,18 +215,21 @@ void EmulatedDevice::copy_to_host(void* to, DeviceAddress from, size_t bytes, St
 }
 
 void EmulatedDevice::copy_on_device(DeviceAddress to, DeviceAddress from, size_t bytes, Stream stream) {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
   copy("copy on device", on_device(to), on_device(from), bytes, stream);
 }
 
 void EmulatedDevice::fill(DeviceAddress to, uint8_t value, size_t bytes, Stream stream) {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
   put(stream, std::make_unique<emulated::FillOperation>("fill", to, value, bytes, memory_));
 }
 
 void EmulatedDevice::call_host(std::function<void()> function, Stream stream) {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
   put(stream, std::make_unique<emulated::HostOperation>("call of the host", std::move(function)));
@@ -211,6 +237,7 @@ void EmulatedDevice::call_host(std::function<void()> function, Stream stream) {
 
 void EmulatedDevice::launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, size_t bytes,
                                    Stream stream) {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
   if (grid.blocks == 0 || grid.block_threads == 0 || grid.block_threads > kMostBlockThreads) {
@@ -349,6 +376,7 @@ void EmulatedDevice::run_until(Stream stream, uint64_t done) {
 }
 
 void EmulatedDevice::wait_for(Stream stream) {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
   run_until(stream, queue_of(stream).put);
@@ -356,6 +384,7 @@ void EmulatedDevice::wait_for(Stream stream) {
 }
 
 void EmulatedDevice::wait_for(Event event) {
+  check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
   const std::shared_ptr<const Milestone> milestone = milestone_of(event);

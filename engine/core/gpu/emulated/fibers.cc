@@ -150,7 +150,7 @@ void Fiber::finish_switch(void*, const void**, size_t*) {}
 #endif
 
 FiberPool& FiberPool::of_process() {
-  static FiberPool pool;
+  static FiberPool& pool = *new FiberPool;  // never freed: a device may be closed when the process ends
   return pool;
 }
 

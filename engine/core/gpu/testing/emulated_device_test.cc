@@ -194,20 +194,29 @@ TEST(only_waits_of_the_host_are_counted) {
   DeviceArray<uint32_t> values(device, 8);
   PinnedArray<uint32_t> pinned(device, 8);
   std::vector<uint32_t> pageable(8);
+  const uint64_t before = device.host_waits();
   std::fill_n(pinned.data(), 8, 1u);
   values.copy_from(pinned.data(), 8, stream);
   device.launch(add, {1, 8}, {values.global(), 1}, stream);
   values.copy_to(pinned.data(), 8, stream);
   device.record(event, stream);
   device.wait(stream, event);
-  check(device.host_waits() == 0, "work on streams made the host wait");
+  check(device.host_waits() == before, "work on streams made the host wait");
   values.copy_to(pageable.data(), 8, stream);
-  check(device.host_waits() == 1, "a copy to pageable memory waits");
+  check(device.host_waits() == before + 1, "a copy to pageable memory waits");
   values.copy_from(pageable.data(), 8, stream);
-  check(device.host_waits() == 2, "a copy from pageable memory may wait");
+  check(device.host_waits() == before + 2, "a copy from pageable memory may wait");
   device.synchronise(stream);
   device.synchronise(event);
-  check(device.host_waits() == 4, "each synchronise() is a wait");
+  check(device.host_waits() == before + 4, "each synchronise() is a wait");
+  {
+    const DeviceArray<uint32_t> another(device, 8);
+  }
+  {
+    const PinnedArray<uint32_t> another(device, 8);
+  }
+  check(device.host_waits() == before + 8,
+        "CUDA may wait for all streams where memory is allocated or freed");
 }
 
 TEST(a_schedule_is_the_same_for_the_same_seed) {
@@ -607,7 +616,25 @@ TEST(a_function_of_the_host_may_not_use_the_device) {
   check_has(message, "used by a function that a stream had called");
 }
 
-// --- Threads
+// --- Processes and threads
+
+TEST(a_forked_child_neither_uses_nor_harms_the_device) {
+  auto device = std::make_unique<EmulatedDevice>(EmulatedDevice::Options{.memory_bytes = 1 << 20, .seed = 4});
+  auto values = std::make_unique<DeviceArray<uint32_t>>(*device, 100);
+  values->fill(1, Stream{});
+  const pid_t child = fork();
+  check(child >= 0, "no child");
+  if (child == 0) {
+    check_throws(ErrorKind::kForked, "open it in the child", [&] { device->memory(); });
+    values.reset();
+    device.reset();
+    _exit(0);
+  }
+  int status = 0;
+  check(waitpid(child, &status, 0) == child && status == 0, "the child failed");
+  check(read(*values, Stream{}) == std::vector<uint32_t>(100, 0x01010101),
+        "the child freed its parent's memory");
+}
 
 TEST(threads_use_streams_of_their_own) {
   EmulatedDevice device({.memory_bytes = 4 << 20, .seed = 11});

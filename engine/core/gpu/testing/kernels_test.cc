@@ -210,6 +210,35 @@ struct MirrorScene {
     check(scene.on_host(found, ids.size()) == slots, "the slot of every key");
   }
 
+  // Every bucket is passed by as many keys as it says: one too few would hide a key, and one too many makes finds look
+  // further than they need to.
+  void check_buckets() {
+    const Global<Bucket> array = mirror.arrays().buckets;
+    std::vector<Bucket> buckets(array.count);
+    scene.device.copy_to_host(buckets.data(), array.address, array.count * sizeof(Bucket), scene.stream);
+    std::unordered_map<uint32_t, int64_t> key_of;
+    for (const auto& [key, slot] : slot_of) key_of[slot] = key;
+    std::vector<uint32_t> passed_by(buckets.size());
+    size_t entries = 0;
+    for (uint64_t at = 0; at < buckets.size(); ++at) {
+      for (uint32_t i = 0; i < kBucketEntries; ++i) {
+        if (buckets[at].slots[i] == kNoSlot) continue;
+        ++entries;
+        check(key_of.contains(buckets[at].slots[i]), "an entry has a slot that no key has");
+        const KeyHash hash = hash_key(key_of[buckets[at].slots[i]]);
+        check(buckets[at].tags[i] == tag_of(hash), "the tag of an entry");
+        for (uint64_t passed = home_bucket(hash, buckets.size()); passed != at;
+             passed = (passed + 1) % buckets.size()) {
+          ++passed_by[passed];
+        }
+      }
+    }
+    check(entries == slot_of.size(), "the number of entries");
+    for (uint64_t at = 0; at < buckets.size(); ++at) {
+      check(buckets[at].passed_by == passed_by[at], "how many keys passed a bucket");
+    }
+  }
+
   uint32_t refused() {
     uint32_t count = 0;
     scene.device.copy_to_host(&count, mirror.refused().address, sizeof(count), scene.stream);
@@ -231,8 +260,10 @@ TEST(a_mirror_has_what_was_inserted_and_not_erased) {
     mirror.find();
     for (int step = 0; step < 4; ++step) {
       mirror.insert(scene.below(2 * slots) + 1);
+      mirror.check_buckets();
       mirror.find();
       mirror.erase(scene.below(slots + 1));
+      mirror.check_buckets();
       mirror.find_all();
     }
     check(mirror.refused() == 0, "a key found no entry");
@@ -247,8 +278,10 @@ TEST(a_mirror_without_a_free_entry_misses_nothing_and_has_all) {
       mirror.insert(slots);
       check(mirror.free_slots.empty(), "the mirror is full");
       mirror.find_all();
+      mirror.check_buckets();
       mirror.find();
       mirror.erase(slots);
+      mirror.check_buckets();
       mirror.find();
     }
     check(mirror.refused() == 0, "a key found no entry");
