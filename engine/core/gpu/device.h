@@ -104,7 +104,7 @@ class Device {
   virtual void copy_on_device(DeviceAddress to, DeviceAddress from, size_t bytes, Stream stream) = 0;
   virtual void fill(DeviceAddress to, uint8_t value, size_t bytes, Stream stream) = 0;
   // Runs a function of the host when the stream gets there; the stream goes on when it returns. It must neither use
-  // the device, nor wait for a thread that does, nor throw.
+  // the device, nor wait for a thread that does, nor throw. It is never called if the device is lost before.
   virtual void call_host(std::function<void()> function, Stream stream) = 0;
   template <class Arguments>
   void launch(const Kernel<Arguments>& kernel, Grid grid, const std::type_identity_t<Arguments>& arguments,

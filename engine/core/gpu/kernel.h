@@ -1,4 +1,4 @@
-// A kernel as the host names it when it launches one.
+// A kernel as the host names it when it launches one. NVRTC compiles this file too.
 #pragma once
 
 #include <cstdint>

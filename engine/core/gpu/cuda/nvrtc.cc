@@ -20,6 +20,12 @@ typedef long int64_t;
 typedef unsigned long uint64_t;
 )"};
 
+// Without contraction, and with division and square root rounded as IEEE 754 says, results have the CPU's bits.
+std::vector<std::string> options() {
+  return {"--std=c++20",      "--fmad=false", "--prec-div=true",
+          "--prec-sqrt=true", "--ftz=false",  "--device-as-default-execution-space"};
+}
+
 }  // namespace
 
 class Nvrtc::OwnedProgram {
@@ -78,10 +84,10 @@ std::string Nvrtc::architecture_for(int capability) const {
   return "compute_" + std::to_string(newest);
 }
 
-// Without contraction, and with division and square root rounded as IEEE 754 says, results have the CPU's bits.
-std::vector<std::string> Nvrtc::options() {
-  return {"--std=c++20",      "--fmad=false", "--prec-div=true",
-          "--prec-sqrt=true", "--ftz=false",  "--device-as-default-execution-space"};
+std::vector<std::string> Nvrtc::settings() {
+  std::vector<std::string> all = options();
+  all.insert(all.end(), {kProgram, kStandardIntegers.name, kStandardIntegers.text});
+  return all;
 }
 
 std::string Nvrtc::compile(std::span<const KernelSource> sources, const std::string& architecture) const {

@@ -24,8 +24,8 @@ class Nvrtc {
   // Compiles the kernels for an architecture: "compute_90", or "sm_90" to have the compiler try the machine code as well.
   // Throws Error(kMissingLibrary) with its words.
   std::string compile(std::span<const KernelSource> sources, const std::string& architecture) const;
-  // What compile() tells the compiler beside the architecture.
-  static std::vector<std::string> options();
+  // What compile() tells the compiler beside the sources and the architecture.
+  static std::vector<std::string> settings();
 
  private:
   using Result = int;

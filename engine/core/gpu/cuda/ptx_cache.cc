@@ -56,7 +56,7 @@ std::string PtxCache::compiled(const Nvrtc& nvrtc, std::span<const KernelSource>
     digest.add(source.text);
   }
   digest.add(nvrtc.version());
-  for (const std::string& option : Nvrtc::options()) digest.add(option);
+  for (const std::string& setting : Nvrtc::settings()) digest.add(setting);
   const std::string path = directory_ + "/" + architecture + "-" + digest.hexadecimal() + ".ptx";
   if (std::optional<std::string> kept = read(path)) return *kept;
   std::string ptx = nvrtc.compile(sources, architecture);

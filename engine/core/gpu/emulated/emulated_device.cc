@@ -154,7 +154,7 @@ void EmulatedDevice::record(Event event, Stream stream) {
   check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
-  auto milestone = std::make_shared<Milestone>(Milestone{stream});
+  auto milestone = std::make_shared<Milestone>(Milestone{stream, queue_of(stream).put + 1});
   milestone_of(event) = milestone;
   put(stream,
       std::make_unique<emulated::RecordOperation>("record event " + std::to_string(event.handle), milestone));
@@ -388,17 +388,7 @@ void EmulatedDevice::wait_for(Event event) {
   const MutexLock lock(mutex_);
   check_usable();
   const std::shared_ptr<const Milestone> milestone = milestone_of(event);
-  const bool no_more_than_must = eagerness_ == 0 || draws_.one_in(3);
-  while (!milestone->reached) {
-    if (!no_more_than_must && draws_.one_in(2) && run_any()) continue;
-    const Stream next = first_in_the_way_of(milestone->stream);
-    if (queues_.at(next.handle).busy) {
-      host_function_ended_.wait(mutex_);
-    } else {
-      run_part_of(next);
-    }
-    check_usable();
-  }
+  if (!milestone->reached) run_until(milestone->stream, milestone->number);
   run_some();
 }
 

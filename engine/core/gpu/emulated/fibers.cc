@@ -53,39 +53,98 @@ constexpr size_t kMostIdleFibers = 2048;
 // Which fiber is entered for the first time: a new stack holds no arguments.
 thread_local Fiber* entered = nullptr;
 
-}  // namespace
+// Tells the sanitizers of each switch, on the side that it is made from and on the other one.
+#if defined(__SANITIZE_ADDRESS__)
+class Sanitizer {
+ public:
+  void before_enter(const std::byte* stack) {
+    __sanitizer_start_switch_fiber(&resumer_fake_stack_, stack, kStackBytes);
+  }
+  void after_enter() { __sanitizer_finish_switch_fiber(own_fake_stack_, &resumer_stack_, &resumer_bytes_); }
+  void before_leave() { __sanitizer_start_switch_fiber(&own_fake_stack_, resumer_stack_, resumer_bytes_); }
+  void after_leave() { __sanitizer_finish_switch_fiber(resumer_fake_stack_, nullptr, nullptr); }
 
+ private:
+  void* own_fake_stack_ = nullptr;
+  void* resumer_fake_stack_ = nullptr;
+  const void* resumer_stack_ = nullptr;
+  size_t resumer_bytes_ = 0;
+};
+#elif defined(__SANITIZE_THREAD__)
+class Sanitizer {
+ public:
+  Sanitizer() : own_(__tsan_create_fiber(0)) {}
+  ~Sanitizer() { __tsan_destroy_fiber(own_); }
+  Sanitizer(const Sanitizer&) = delete;
+  Sanitizer& operator=(const Sanitizer&) = delete;
+
+  void before_enter(const std::byte*) {
+    resumer_ = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(own_, 0);
+  }
+  void after_enter() {}
+  void before_leave() { __tsan_switch_to_fiber(resumer_, 0); }
+  void after_leave() {}
+
+ private:
+  void* own_;
+  void* resumer_ = nullptr;
+};
+#else
+class Sanitizer {
+ public:
+  void before_enter(const std::byte*) {}
+  void after_enter() {}
+  void before_leave() {}
+  void after_leave() {}
+};
+#endif
+
+// The registers of both sides.
 #if defined(__x86_64__)
-struct Fiber::Context {
-  void* own;
-  void* resumer;
-
-  Context(std::byte* stack, void (*begin)()) {
+class Registers {
+ public:
+  Registers(std::byte* stack, void (*begin)()) {
     auto** top = reinterpret_cast<void**>(stack + kStackBytes);
     *--top = nullptr;  // begin() finds the stack aligned as after a call
     *--top = reinterpret_cast<void*>(begin);
-    for (int i = 0; i < 6; ++i) *--top = nullptr;  // registers
-    own = top;
+    for (int i = 0; i < 6; ++i) *--top = nullptr;  // what is popped first
+    own_ = top;
   }
-  void enter() { embstore_switch_stacks(&resumer, own); }
-  void leave() { embstore_switch_stacks(&own, resumer); }
+  void enter() { embstore_switch_stacks(&resumer_, own_); }
+  void leave() { embstore_switch_stacks(&own_, resumer_); }
+
+ private:
+  void* own_;
+  void* resumer_ = nullptr;
 };
 #else
-struct Fiber::Context {
-  ucontext_t own;
-  ucontext_t resumer;
-
-  Context(std::byte* stack, void (*begin)()) {
-    getcontext(&own);
-    own.uc_stack.ss_sp = stack;
-    own.uc_stack.ss_size = kStackBytes;
-    own.uc_link = nullptr;
-    makecontext(&own, begin, 0);
+class Registers {
+ public:
+  Registers(std::byte* stack, void (*begin)()) {
+    getcontext(&own_);
+    own_.uc_stack.ss_sp = stack;
+    own_.uc_stack.ss_size = kStackBytes;
+    own_.uc_link = nullptr;
+    makecontext(&own_, begin, 0);
   }
-  void enter() { swapcontext(&resumer, &own); }
-  void leave() { swapcontext(&own, &resumer); }
+  void enter() { swapcontext(&resumer_, &own_); }
+  void leave() { swapcontext(&own_, &resumer_); }
+
+ private:
+  ucontext_t own_;
+  ucontext_t resumer_;
 };
 #endif
+
+}  // namespace
+
+struct Fiber::Context {
+  Context(std::byte* stack, void (*begin)()) : registers(stack, begin) {}
+
+  Registers registers;
+  Sanitizer sanitizer;
+};
 
 Fiber::Fiber() {
   void* const memory = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
@@ -94,60 +153,33 @@ Fiber::Fiber() {
   mprotect(memory, kGuardBytes, PROT_NONE);
   stack_ = static_cast<std::byte*>(memory) + kGuardBytes;
   context_ = std::make_unique<Context>(stack_, &Fiber::begin);
-#if defined(__SANITIZE_THREAD__)
-  own_thread_ = __tsan_create_fiber(0);
-#endif
 }
 
-Fiber::~Fiber() {
-#if defined(__SANITIZE_THREAD__)
-  __tsan_destroy_fiber(own_thread_);
-#endif
-  munmap(stack_ - kGuardBytes, kGuardBytes + kStackBytes);
-}
+Fiber::~Fiber() { munmap(stack_ - kGuardBytes, kGuardBytes + kStackBytes); }
 
 void Fiber::resume(void (*body)(void*), void* argument) {
   body_ = body;
   argument_ = argument;
   entered = this;
-  start_switch(&resumer_fake_stack_, stack_, kStackBytes);
-#if defined(__SANITIZE_THREAD__)
-  resumer_thread_ = __tsan_get_current_fiber();
-  __tsan_switch_to_fiber(own_thread_, 0);
-#endif
-  context_->enter();
-  finish_switch(resumer_fake_stack_, nullptr, nullptr);
+  context_->sanitizer.before_enter(stack_);
+  context_->registers.enter();
+  context_->sanitizer.after_leave();
 }
 
 void Fiber::give_way() {
-  start_switch(&own_fake_stack_, resumer_bottom_, resumer_bytes_);
-#if defined(__SANITIZE_THREAD__)
-  __tsan_switch_to_fiber(resumer_thread_, 0);
-#endif
-  context_->leave();
-  finish_switch(own_fake_stack_, &resumer_bottom_, &resumer_bytes_);
+  context_->sanitizer.before_leave();
+  context_->registers.leave();
+  context_->sanitizer.after_enter();
 }
 
 void Fiber::begin() {
   Fiber* const self = entered;
-  self->finish_switch(nullptr, &self->resumer_bottom_, &self->resumer_bytes_);
+  self->context_->sanitizer.after_enter();
   while (true) {
     self->body_(self->argument_);
     self->give_way();
   }
 }
-
-#if defined(__SANITIZE_ADDRESS__)
-void Fiber::start_switch(void** fake_stack, const void* bottom, size_t bytes) {
-  __sanitizer_start_switch_fiber(fake_stack, bottom, bytes);
-}
-void Fiber::finish_switch(void* fake_stack, const void** bottom, size_t* bytes) {
-  __sanitizer_finish_switch_fiber(fake_stack, bottom, bytes);
-}
-#else
-void Fiber::start_switch(void**, const void*, size_t) {}
-void Fiber::finish_switch(void*, const void**, size_t*) {}
-#endif
 
 FiberPool& FiberPool::of_process() {
   static FiberPool& pool = *new FiberPool;  // never freed: a device may be closed when the process ends

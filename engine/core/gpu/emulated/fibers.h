@@ -28,21 +28,11 @@ class Fiber {
   struct Context;
 
   [[noreturn]] static void begin();
-  void start_switch(void** fake_stack, const void* bottom, size_t bytes);
-  void finish_switch(void* fake_stack, const void** bottom, size_t* bytes);
 
   std::byte* stack_;
   std::unique_ptr<Context> context_;
   void (*body_)(void*) = nullptr;
   void* argument_ = nullptr;
-
-  // What the sanitizers are told at each switch.
-  void* own_fake_stack_ = nullptr;
-  void* resumer_fake_stack_ = nullptr;
-  const void* resumer_bottom_ = nullptr;
-  size_t resumer_bytes_ = 0;
-  void* own_thread_ = nullptr;
-  void* resumer_thread_ = nullptr;
 };
 
 // Fibers that are idle, kept for the next kernel: of all devices, since a stack that was used has its pages.

@@ -30,7 +30,8 @@ class Operation {
 
 // A place in a stream, as one call of record() made it. Shared by the event, and by what waits for it.
 struct Milestone {
-  Stream stream;  // that reaches it
+  Stream stream;    // that reaches it
+  uint64_t number;  // of the operation that does, from 1
   bool reached = false;
 };
 

@@ -1,15 +1,13 @@
 // The kernels' language on a GPU. See language.h.
 #pragma once
 
-#define EMBSTORE_KERNEL(name, Arguments)            \
-  extern "C" __global__ void __launch_bounds__(256) \
+#define EMBSTORE_KERNEL(name, Arguments)                                           \
+  extern "C" __global__ void __launch_bounds__(::embstore::gpu::kMostBlockThreads) \
       embstore_##name(const __grid_constant__ Arguments arguments)
 #define EMBSTORE_SHARED(T, name, count) __shared__ T name[count]
 #define EMBSTORE_UNROLL _Pragma("unroll")
 
 namespace embstore::gpu {
-
-inline constexpr uint32_t kMostBlockThreads = 256;
 
 inline uint32_t thread_index() { return threadIdx.x; }
 inline uint32_t block_index() { return blockIdx.x; }

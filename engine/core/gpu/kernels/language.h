@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "gpu/device_address.h"
+#include "gpu/kernel.h"
 
 #ifdef __CUDACC_RTC__
 #include "gpu/kernels/cuda_language.h"

@@ -26,13 +26,14 @@ struct InsertArguments {
   MirrorArrays mirror;
   Global<const int64_t> keys;  // none twice, and none that the mirror has
   Global<const uint32_t> slots;
-  Global<uint32_t> refused;  // one: counts keys that found no entry at all
+  Global<const uint32_t> count;  // one: how many of `keys` there are
+  Global<uint32_t> refused;      // one: counts keys that found no entry at all
 };
 
 // The i-th key has its row in the i-th slot from now on.
 EMBSTORE_KERNEL(insert, InsertArguments) {
   const uint64_t i = global_thread();
-  if (i >= arguments.keys.count) return;
+  if (i >= arguments.count[0]) return;
   const int64_t key = arguments.keys[i];
   const uint32_t slot = arguments.slots[i];
   const KeyHash hash = hash_key(key);
@@ -60,24 +61,26 @@ EMBSTORE_KERNEL(insert, InsertArguments) {
 struct LocateArguments {
   MirrorArrays mirror;
   Global<const int64_t> keys;
-  Global<uint32_t> slots;  // of each key, or kNoSlot
+  Global<uint32_t> slots;        // of each key, or kNoSlot
+  Global<const uint32_t> count;  // one: how many of `keys` there are
 };
 
 EMBSTORE_KERNEL(locate, LocateArguments) {
   const uint64_t i = global_thread();
-  if (i < arguments.keys.count) arguments.slots[i] = find_slot(arguments.mirror, arguments.keys[i]);
+  if (i < arguments.count[0]) arguments.slots[i] = find_slot(arguments.mirror, arguments.keys[i]);
 }
 
 struct EraseArguments {
   MirrorArrays mirror;
   Global<const int64_t> keys;    // none twice
   Global<const uint32_t> slots;  // as locate gave them
+  Global<const uint32_t> count;  // one: how many of `keys` there are
 };
 
 // Can't look for the keys by itself: while buckets cease to be passed, a find would miss keys.
 EMBSTORE_KERNEL(erase, EraseArguments) {
   const uint64_t i = global_thread();
-  if (i >= arguments.keys.count || arguments.slots[i] == kNoSlot) return;
+  if (i >= arguments.count[0] || arguments.slots[i] == kNoSlot) return;
   const uint32_t slot = arguments.slots[i];
   const uint64_t count = arguments.mirror.buckets.count;
   uint64_t at = home_bucket(hash_key(arguments.keys[i]), count);

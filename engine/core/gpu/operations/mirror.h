@@ -26,18 +26,19 @@ class Mirror {
   MirrorArrays arrays() const { return {buckets_.global(), keys_.global()}; }
   uint64_t bytes() const { return buckets_.bytes() + keys_.bytes(); }
 
-  // The i-th key has its row in the i-th slot. REQUIRES: no key twice, none that the mirror has, no slot that is taken.
-  void insert(Global<const int64_t> keys, Global<const uint32_t> slots, Stream stream) {
-    if (keys.count == 0) return;
+  // The i-th key has its row in the i-th slot. `count`, one number that the device reaches, says how many keys there are, so
+  // that the host need not know it yet. REQUIRES: no key twice, none that the mirror has, no slot that is taken.
+  void insert(Global<const int64_t> keys, Global<const uint32_t> slots, Global<const uint32_t> count,
+              Stream stream) {
     device_.launch(gpu::insert, Grid::of(keys.count, kMostBlockThreads),
-                   {arrays(), keys, slots, refused_.global()}, stream);
+                   {arrays(), keys, slots, count, refused_.global()}, stream);
   }
   // `slots` becomes where the rows were, kNoSlot for a key that the mirror hasn't. REQUIRES: no key twice.
-  void erase(Global<const int64_t> keys, Global<uint32_t> slots, Stream stream) {
-    if (keys.count == 0) return;
+  void erase(Global<const int64_t> keys, Global<uint32_t> slots, Global<const uint32_t> count,
+             Stream stream) {
     const Grid grid = Grid::of(keys.count, kMostBlockThreads);
-    device_.launch(locate, grid, {arrays(), keys, slots}, stream);
-    device_.launch(gpu::erase, grid, {arrays(), keys, slots.as_const()}, stream);
+    device_.launch(locate, grid, {arrays(), keys, slots, count}, stream);
+    device_.launch(gpu::erase, grid, {arrays(), keys, slots.as_const(), count}, stream);
   }
   // How many keys found no entry ever. Anything but none is a bug of the caller's.
   Global<const uint32_t> refused() const { return refused_.constant(); }

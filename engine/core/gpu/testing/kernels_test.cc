@@ -49,6 +49,9 @@ struct Scene {
     array.copy_to(values.data(), count, stream);
     return values;
   }
+  DeviceArray<uint32_t> on_device(size_t number) {
+    return on_device(std::vector<uint32_t>{static_cast<uint32_t>(number)});
+  }
   uint32_t number(const DeviceArray<uint32_t>& array) { return on_host(array, 1).front(); }
 
   // Small blocks make many of them.
@@ -144,7 +147,8 @@ struct MirrorScene {
     }
     const DeviceArray<int64_t> device_keys = scene.on_device(keys);
     const DeviceArray<uint32_t> device_slots = scene.on_device(slots);
-    mirror.insert(device_keys.constant(), device_slots.constant(), scene.stream);
+    const DeviceArray<uint32_t> count = scene.on_device(keys.size());
+    mirror.insert(device_keys.constant(), device_slots.constant(), count.constant(), scene.stream);
     scene.device.synchronise(scene.stream);
   }
 
@@ -164,8 +168,10 @@ struct MirrorScene {
     }
     const DeviceArray<int64_t> device_keys = scene.on_device(keys);
     DeviceArray<uint32_t> device_slots(scene.device, keys.size());
-    mirror.erase(device_keys.constant(), device_slots.global(), scene.stream);
+    const DeviceArray<uint32_t> count = scene.on_device(keys.size());
+    mirror.erase(device_keys.constant(), device_slots.global(), count.constant(), scene.stream);
     check(scene.on_host(device_slots, keys.size()) == slots, "where erased rows were");
+    scene.device.synchronise(scene.stream);  // where there was nothing to copy
   }
 
   void find() {
@@ -176,7 +182,7 @@ struct MirrorScene {
     // Fewer than there is room for: their number is known to the device alone.
     const auto count = static_cast<uint32_t>(ids.empty() ? 0 : ids.size() - scene.below(ids.size()) / 2);
     const DeviceArray<int64_t> device_ids = scene.on_device(ids);
-    const DeviceArray<uint32_t> id_count = scene.on_device(std::vector<uint32_t>{count});
+    const DeviceArray<uint32_t> id_count = scene.on_device(size_t{count});
     FoundBatch found(scene.device, static_cast<uint32_t>(ids.size()), scene.block_threads());
     found.find(mirror, device_ids.constant(), id_count.constant(), scene.stream);
     std::vector<uint32_t> slots, positions;
@@ -205,9 +211,12 @@ struct MirrorScene {
     }
     const DeviceArray<int64_t> device_ids = scene.on_device(ids);
     DeviceArray<uint32_t> found(scene.device, ids.size());
+    const DeviceArray<uint32_t> count = scene.on_device(ids.size());
     scene.device.launch(locate, Grid::of(ids.size(), 64),
-                        {mirror.arrays(), device_ids.constant(), found.global()}, scene.stream);
+                        {mirror.arrays(), device_ids.constant(), found.global(), count.constant()},
+                        scene.stream);
     check(scene.on_host(found, ids.size()) == slots, "the slot of every key");
+    scene.device.synchronise(scene.stream);
   }
 
   // Every bucket is passed by as many keys as it says: one too few would hide a key, and one too many makes finds look
@@ -296,10 +305,11 @@ TEST(a_mirror_refuses_a_key_for_which_there_is_no_entry_and_says_so) {
     std::iota(keys.begin(), keys.end(), 0);
     const DeviceArray<int64_t> device_keys = scene.on_device(keys);
     const DeviceArray<uint32_t> slots = scene.on_device(scene_of.free_slots);
+    const DeviceArray<uint32_t> count = scene.on_device(size_t{kKeys});
     DeviceArray<uint32_t> erased(scene.device, kKeys);
-    scene_of.mirror.insert(device_keys.constant(), slots.constant(), scene.stream);
+    scene_of.mirror.insert(device_keys.constant(), slots.constant(), count.constant(), scene.stream);
     check(scene_of.refused() == 1, "one key of 13 finds no entry among 12");
-    scene_of.mirror.erase(device_keys.constant(), erased.global(), scene.stream);
+    scene_of.mirror.erase(device_keys.constant(), erased.global(), count.constant(), scene.stream);
     const std::vector<uint32_t> were_at = scene.on_host(erased, kKeys);
     check(std::count(were_at.begin(), were_at.end(), kNoSlot) == 1, "12 keys were there");
     Bucket bucket;
@@ -427,7 +437,7 @@ TEST(adagrad_gives_the_bits_of_the_cpu) {
     const std::vector<float> gradients = scene.floats(size_t{most} * dim);
     const DeviceArray<uint32_t> device_slots = scene.on_device(slots);
     const DeviceArray<float> device_gradients = scene.on_device(gradients);
-    const DeviceArray<uint32_t> device_count = scene.on_device(std::vector<uint32_t>{count});
+    const DeviceArray<uint32_t> device_count = scene.on_device(size_t{count});
 
     constexpr int kApplies = 3;
     OptimizerState state = optimizer->initial_state();
@@ -475,7 +485,7 @@ TEST(rows_are_gathered_and_scattered) {
     }
     const DeviceArray<uint32_t> device_slots = scene.on_device(slots);
     const DeviceArray<uint32_t> device_inverse = scene.on_device(inverse);
-    const DeviceArray<uint32_t> device_count = scene.on_device(std::vector<uint32_t>{count});
+    const DeviceArray<uint32_t> device_count = scene.on_device(size_t{count});
     std::vector<float> batch = scene.floats(size_t{most} * floats);
     const uint32_t shift = scene.below(2);
     DeviceArray<float> device_batch(scene.device, shift + batch.size());
@@ -523,9 +533,10 @@ bool moves_between_finds(uint64_t seed, bool moves_wait, bool finds_wait) {
   std::iota(slots.begin(), slots.end(), 0u);
   const DeviceArray<int64_t> keys = scene.on_device(ids);
   const DeviceArray<uint32_t> device_slots = scene.on_device(slots);
-  const DeviceArray<uint32_t> id_count = scene.on_device(std::vector<uint32_t>{kIds});
+  const DeviceArray<uint32_t> id_count = scene.on_device(size_t{kIds}),
+                              half = scene.on_device(size_t{kSlots});
   Mirror mirror(device, kSlots, kSlots / kBucketEntries, scene.stream);
-  mirror.insert(keys.first(kSlots).as_const(), device_slots.constant(), scene.stream);
+  mirror.insert(keys.first(kSlots).as_const(), device_slots.constant(), half.constant(), scene.stream);
   FoundBatch before(device, kIds, 32), after(device, kIds, 32);
   DeviceArray<uint32_t> erased(device, kSlots);
   device.synchronise(scene.stream);
@@ -534,8 +545,9 @@ bool moves_between_finds(uint64_t seed, bool moves_wait, bool finds_wait) {
   device.record(found_first, first);
   if (moves_wait) device.wait(moves, found_first);
   // The second half of the ids takes the place of the first.
-  mirror.erase(keys.first(kSlots).as_const(), erased.global(), moves);
-  mirror.insert({keys.address() + kSlots * sizeof(int64_t), kSlots}, device_slots.constant(), moves);
+  mirror.erase(keys.first(kSlots).as_const(), erased.global(), half.constant(), moves);
+  mirror.insert({keys.address() + kSlots * sizeof(int64_t), kSlots}, device_slots.constant(), half.constant(),
+                moves);
   device.record(moved, moves);
   if (finds_wait) device.wait(second, moved);
   after.find(mirror, keys.constant(), id_count.constant(), second);
