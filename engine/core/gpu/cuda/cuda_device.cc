@@ -33,6 +33,7 @@ bool loses_the_device(Result result) {
     case 4:    // deinitialized
     case 214:  // uncorrectable ECC error
     case 220:  // uncorrectable NVLink error
+    case 226:  // an error of the hardware, or of access to another GPU, that was contained
     case 700:  // illegal address
     case 702:  // launch timeout
     case 709:  // context is destroyed
@@ -43,7 +44,7 @@ bool loses_the_device(Result result) {
     case 717:  // invalid address space
     case 718:  // invalid program counter
     case 719:  // launch failed
-    case 721:  // an error that another process made and that reached this one
+    case 721:  // tensor memory leak
     case 999:  // unknown
       return true;
     default: return false;

@@ -1,5 +1,5 @@
 // The language of the kernels: a part of CUDA C++ that NVRTC compiles for a GPU and the host's compiler for the emulated
-// device. A kernel includes this file, and nothing of the host's but what is named in kernel_sources.h.
+// device. A kernel includes this file, and nothing of the host's but what CMakeLists.txt lists as embstore_kernel_sources.
 //
 //   EMBSTORE_KERNEL(name, Arguments) { ... arguments.ids[i] ... }     the body of one thread
 //   EMBSTORE_SHARED(T, name, count);                                  memory of the block, uninitialised
