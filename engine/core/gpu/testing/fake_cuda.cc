@@ -5,15 +5,23 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
+#include <utility>
 
 namespace {
 
 FakeCuda fake;
-std::map<void*, size_t>& pinned() {
-  static std::map<void*, size_t> all;
-  return all;
+// All that is given out. A device that is lost gives nothing back.
+std::map<void*, std::unique_ptr<char[]>> held;
+std::set<void*> pinned;
+
+void* take(size_t bytes) {
+  auto memory = std::make_unique<char[]>(bytes);
+  void* const address = memory.get();
+  held[address] = std::move(memory);
+  return address;
 }
 
 int result_of(const char* function) {
@@ -83,51 +91,51 @@ int cuMemGetInfo_v2(size_t* free, size_t* total) {
 }
 int cuMemAlloc_v2(unsigned long long* address, size_t bytes) {
   const int result = result_of("cuMemAlloc_v2");
-  if (result == 0) *address = reinterpret_cast<unsigned long long>(std::malloc(bytes));
+  if (result == 0) *address = reinterpret_cast<unsigned long long>(take(bytes));
   return result;
 }
 int cuMemFree_v2(unsigned long long address) {
   const int result = result_of("cuMemFree_v2");
-  if (result == 0) std::free(reinterpret_cast<void*>(address));
+  if (result == 0) held.erase(reinterpret_cast<void*>(address));
   return result;
 }
 int cuMemHostAlloc(void** memory, size_t bytes, unsigned flags) {
   const int result = result_of("cuMemHostAlloc");
   if (result != 0) return result;
   if (flags != 3) return 1;
-  *memory = std::malloc(bytes);
-  pinned()[*memory] = bytes;
+  *memory = take(bytes);
+  pinned.insert(*memory);
   return 0;
 }
 int cuMemFreeHost(void* memory) {
   const int result = result_of("cuMemFreeHost");
-  if (result == 0 && pinned().erase(memory) == 1) std::free(memory);
+  if (result == 0 && pinned.erase(memory) == 1) held.erase(memory);
   return result;
 }
 int cuMemHostGetDevicePointer_v2(unsigned long long* address, void* memory, unsigned) {
   return give("cuMemHostGetDevicePointer_v2", address, reinterpret_cast<unsigned long long>(memory));
 }
 int cuPointerGetAttribute(void* value, int attribute, unsigned long long address) {
-  if (attribute != 2 || !pinned().contains(reinterpret_cast<void*>(address))) return 1;
+  if (attribute != 2 || !pinned.contains(reinterpret_cast<void*>(address))) return 1;
   return give("cuPointerGetAttribute", static_cast<unsigned*>(value), 1u);
 }
 
 int cuStreamCreate(void** stream, unsigned flags) {
   if (flags != 1) return 1;
-  return give("cuStreamCreate", stream, static_cast<void*>(new int));
+  return give("cuStreamCreate", stream, take(1));
 }
 int cuStreamDestroy_v2(void* stream) {
-  delete static_cast<int*>(stream);
+  held.erase(stream);
   return result_of("cuStreamDestroy_v2");
 }
 int cuStreamSynchronize(void*) { return result_of("cuStreamSynchronize"); }
 int cuStreamWaitEvent(void*, void*, unsigned) { return result_of("cuStreamWaitEvent"); }
 int cuEventCreate(void** event, unsigned flags) {
   if (flags != 2) return 1;
-  return give("cuEventCreate", event, static_cast<void*>(new int));
+  return give("cuEventCreate", event, take(1));
 }
 int cuEventDestroy_v2(void* event) {
-  delete static_cast<int*>(event);
+  held.erase(event);
   return result_of("cuEventDestroy_v2");
 }
 int cuEventRecord(void*, void*) { return result_of("cuEventRecord"); }

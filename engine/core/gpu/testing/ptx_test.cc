@@ -1,6 +1,8 @@
 // What NVRTC makes of the kernels, for three generations of GPUs. EMBSTORE_NVRTC is the path of libnvrtc.so.12; it needs no GPU.
+#include <algorithm>
 #include <cstdlib>
-#include <regex>
+#include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -18,29 +20,56 @@ const char* nvrtc_path() {
   return path;
 }
 
+// The instruction of a line of PTX: "add.rn.f32" of "@%p1 add.rn.f32 %f1, %f2, %f3;".
+std::string instruction_of(const std::string& line) {
+  std::istringstream words(line);
+  std::string word;
+  words >> word;
+  if (word.starts_with('@')) words >> word;
+  return word;
+}
+
+std::vector<std::string> parts_of(const std::string& instruction) {
+  std::istringstream text(instruction);
+  std::vector<std::string> parts;
+  for (std::string part; std::getline(text, part, '.');) parts.push_back(part);
+  return parts;
+}
+
+// Whether it computes with floating-point numbers; loads, stores, comparisons and conversions leave them as they are.
+bool computes_floats(const std::vector<std::string>& parts) {
+  static const std::set<std::string> kLeaveThemAsTheyAre = {"ld",   "st",  "mov", "selp", "setp", "set",
+                                                            "slct", "cvt", "abs", "neg",  "atom", "red"};
+  const bool has_floats = std::any_of(parts.begin() + 1, parts.end(), [](const std::string& part) {
+    return part == "f16" || part == "f16x2" || part == "bf16" || part == "bf16x2" || part == "f32" ||
+           part == "f64";
+  });
+  return has_floats && !kLeaveThemAsTheyAre.contains(parts.front());
+}
+
 // Instructions whose results may not be the CPU's: fused or approximate ones, what flushes subnormal numbers, and those
 // without a rounding, which the driver may fuse.
 std::vector<std::string> inexact_instructions(const std::string& ptx) {
-  static const std::regex instruction(
-      R"(^\s*(@!?%p\d+\s+)?((fma|mad|mul|add|sub|div|sqrt|rcp|rsqrt|ex2|lg2)\.[a-z0-9.]*f(16|32|64)[a-z0-9x]*)\b)",
-      std::regex::multiline);
-  static const std::regex exact(R"((mul|add|sub|div|sqrt)\.rn\.f(32|64))");
+  static const std::set<std::string> kExact = {"add.rn.f32", "sub.rn.f32", "mul.rn.f32", "div.rn.f32",
+                                               "sqrt.rn.f32"};
   std::vector<std::string> found;
-  for (auto at = std::sregex_iterator(ptx.begin(), ptx.end(), instruction); at != std::sregex_iterator();
-       ++at) {
-    if (!std::regex_match((*at)[2].str(), exact)) found.push_back((*at)[2].str());
+  std::istringstream text(ptx);
+  for (std::string line; std::getline(text, line);) {
+    const std::string instruction = instruction_of(line);
+    if (instruction.find('.', 1) == std::string::npos || instruction.starts_with('.')) continue;
+    if (computes_floats(parts_of(instruction)) && !kExact.contains(instruction)) found.push_back(instruction);
   }
   return found;
 }
 
 std::vector<std::string> kernel_names() {
-  static const std::regex kernel(R"(\nEMBSTORE_KERNEL\((\w+),)");
+  const std::string definition = "\nEMBSTORE_KERNEL(";
   std::vector<std::string> names;
   for (const KernelSource& source : kernel_sources()) {
     const std::string text = source.text;
-    for (auto at = std::sregex_iterator(text.begin(), text.end(), kernel); at != std::sregex_iterator();
-         ++at) {
-      names.push_back((*at)[1].str());
+    for (size_t at = text.find(definition); at != std::string::npos; at = text.find(definition, at + 1)) {
+      const size_t begin = at + definition.size();
+      names.push_back(text.substr(begin, text.find(',', begin) - begin));
     }
   }
   return names;
