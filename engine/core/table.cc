@@ -79,25 +79,27 @@ void Table::lookup(std::span<const int64_t> ids, float* out, bool train,
   const LookUp look_up(*parts_.store, parts_.filters, parts_.initial);
   std::vector<RowRef> refs(occurrences.size());  // where each is, to count it as often as it occurs
   RowRef* const wanted_refs = occurrences.empty() ? nullptr : refs.data();
-  const auto count = [&](uint64_t hits) {
+  const TierStack& tiers = parts_.store->tiers();
+  const auto count = [&](uint64_t hits, const BatchInFlight* lower) {
     uint64_t looked_up = ids.size();
+    for (size_t t = 1; t <= tiers.tier_of_level(0); ++t) hits += lower->rows_of(t).places().size();
     if (!occurrences.empty()) {
       hits = looked_up = 0;
       for (size_t i = 0; i < ids.size(); ++i) {
         looked_up += occurrences[i];
-        if (refs[i] && refs[i].tier() == 0) hits += occurrences[i];
+        if (refs[i] && tiers.level_of(refs[i].tier()) == 0) hits += occurrences[i];
       }
     }
     hits_.fetch_add(hits, std::memory_order_relaxed);
     misses_.fetch_add(looked_up - hits, std::memory_order_relaxed);
   };
   if (!parts_.mover) {
-    count(look_up.read_first_tier(ids, out, nullptr, wanted_refs));
+    count(look_up.read_first_tier(ids, out, nullptr, wanted_refs), nullptr);
     return;
   }
   BatchPtr batch = parts_.store->start_batch();
   if (train) {
-    count(look_up.read_first_tier(ids, out, batch.get(), wanted_refs));
+    count(look_up.read_first_tier(ids, out, batch.get(), wanted_refs), batch.get());
     if (batch->empty()) return;
     if (!parts_.reads.updates_follow()) return look_up.read_lower(out, *batch, RowPart::kWeights);
     look_up.read_lower(out, *batch, RowPart::kAll);
@@ -107,7 +109,7 @@ void Table::lookup(std::span<const int64_t> ids, float* out, bool train,
   batch->first_stamp = parts_.clock.begin_batch(ids.size());
   batch->ids.assign(ids.begin(), ids.end());
   batch->refs.resize(ids.size());
-  count(look_up.read_first_tier(ids, out, batch.get(), batch->refs.data()));
+  count(look_up.read_first_tier(ids, out, batch.get(), batch->refs.data()), batch.get());
   if (!batch->empty()) look_up.read_lower(out, *batch, RowPart::kAll);
   parts_.mover->count_served(std::move(batch));
 }
@@ -118,7 +120,7 @@ void Table::lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const {
   for (size_t i = 0; i < ids.size(); ++i) {
     IndexHit hit = reader.find(hash_key(ids[i]), ids[i]);
     while (!hit.holds()) hit = reader.find(hash_key(ids[i]), ids[i]);
-    tiers[i] = hit.ref ? static_cast<int32_t>(hit.ref.tier()) : -1;
+    tiers[i] = hit.ref ? static_cast<int32_t>(parts_.store->tiers().level_of(hit.ref.tier())) : -1;
   }
 }
 
@@ -192,11 +194,13 @@ TableStats Table::stats() const {
       .background_error = mover ? mover->background_error() : "",
       .tiers = {},
   };
-  for (size_t t = 0; t < store.tiers().size(); ++t) {
-    const Tier& tier = store.tiers().tier(t);
-    stats.tiers.push_back(
-        {tier.stats(), store.rows(t), store.tiers().capacity_rows(t), tier.meter().counts()});
+  const TierStack& tiers = store.tiers();
+  for (size_t level = 0; level < tiers.levels(); ++level) {
+    const size_t t = tiers.tier_of_level(level);
+    const Tier& tier = tiers.tier(t);
+    stats.tiers.push_back({tier.stats(), 0, tiers.capacity_rows(t), tier.meter().counts()});
   }
+  for (size_t t = 0; t < tiers.size(); ++t) stats.tiers[tiers.level_of(t)].rows += store.rows(t);
   for (int s = 0; s < kShards; ++s) {
     MutexLock lock(store.shard(s).mutex);
     if (const AdmissionFilter* const filter = parts_.filters.shard(s)) {
@@ -207,10 +211,12 @@ TableStats Table::stats() const {
 }
 
 void Table::watch(const void* owner,
-                  const std::function<std::shared_ptr<PhaseWatcher>(size_t tier)>& watcher_of) {
+                  const std::function<std::shared_ptr<PhaseWatcher>(size_t level)>& watcher_of) {
   Operation operation(parts_);
   const TierStack& tiers = parts_.store->tiers();
-  for (size_t t = 0; t < tiers.size(); ++t) tiers.tier(t).meter().watch(owner, watcher_of(t));
+  for (size_t level = 0; level < tiers.levels(); ++level) {
+    tiers.tier(tiers.tier_of_level(level)).meter().watch(owner, watcher_of(level));
+  }
 }
 
 void Table::unwatch(const void* owner) {

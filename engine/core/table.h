@@ -33,7 +33,7 @@ struct TableStats {
     uint64_t capacity_rows;  // kUnlimitedRows: no limit
     std::vector<AccessCount> accesses;
   };
-  uint64_t hits;    // ids looked up whose row was in the first tier
+  uint64_t hits;    // ids looked up whose row was in the first of `tiers`
   uint64_t misses;  // the others
   uint64_t promotions;
   uint64_t demotions;
@@ -41,7 +41,7 @@ struct TableStats {
   uint64_t waiting_keys;        // that the filter keeps out
   uint64_t index_bytes;
   std::string background_error;  // of moves; empty if the last went well
-  std::vector<Level> tiers;
+  std::vector<Level> tiers;      // as they were asked for
 };
 
 // Every method may be called from any thread and throws Error(kClosed) after close().
@@ -101,8 +101,9 @@ class Table {
   ExportedRows export_rows(OnDamage on_damage = OnDamage::kRaise) const;
   TableStats stats() const;
 
-  // Has the phases of each tier watched by what watcher_of gives for its number, until unwatch() of the same owner.
-  void watch(const void* owner, const std::function<std::shared_ptr<PhaseWatcher>(size_t tier)>& watcher_of);
+  // Has the phases of each tier that was asked for watched by what watcher_of gives for its number, until unwatch() of the
+  // same owner.
+  void watch(const void* owner, const std::function<std::shared_ptr<PhaseWatcher>(size_t level)>& watcher_of);
   void unwatch(const void* owner);
 
   // Returns when every tier is within its capacity and nothing is being moved.

@@ -87,6 +87,8 @@ class Table:
         keeps_rows: bool = False,
         devices: list[DeviceTuple | None] = [],
         partition_count: int = 1,
+        # of a tier of HBM: its device's name; the library of NVRTC; the folder of compiled kernels
+        gpu: tuple[str, str, str] = ("", "", ""),
     ) -> None: ...
     def lookup(
         self,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embstore import _core
+from embstore._gpu import gpu_to_open
 from embstore._pool_note import read_note, write_note
 from embstore.options import TierKind
 
@@ -55,6 +56,7 @@ class ShardSpec:
     # Of each tier, or None; as DeviceTable.core() has them. Fewer than tiers: None for the rest.
     devices: tuple[_core.DeviceTuple | None, ...] = ()
     partition_count: int = 1  # of the variable
+    gpu: str | None = None  # of a tier of HBM; None: the one of the shard's process
 
 
 @dataclass(frozen=True)
@@ -393,6 +395,10 @@ class LocalSave:
         self._save.abandon()
 
 
+def _has_hbm(spec: ShardSpec) -> bool:
+    return any(kind == TierKind.HBM.value for kind, _, _ in spec.tiers)
+
+
 class LocalShard:
     """A shard in this process."""
 
@@ -411,6 +417,7 @@ class LocalShard:
             keeps_rows=spec.keeps_rows,
             devices=list(spec.devices),
             partition_count=spec.partition_count,
+            gpu=gpu_to_open(spec.gpu) if _has_hbm(spec) else ("", "", ""),
         )
         self._dim = spec.dim
         pools = (path for kind, path, _ in spec.tiers if kind == TierKind.PMEM_POOL.value)

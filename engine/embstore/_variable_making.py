@@ -22,7 +22,6 @@ from embstore.options import (
     SSDHashOption,
     StorageOption,
     TierKind,
-    check_runs,
 )
 from embstore.variable import EmbeddingVariable
 
@@ -154,7 +153,6 @@ def _shard_specs(
     default_values = initial_rows(initializer, (init.default_value_dim, dim))
     # A variable that is never trained still needs rows without slots: those of SGD.
     core_optimizer = optimizer if optimizer is not None else SGD(learning_rate=0.0)
-    check_runs(option.storage_option.storage_type)
     tiers = option.storage_option.tiers()
     devices = _core_devices(option.storage_option, dim, len(core_optimizer.slots))
     if not elsewhere:
@@ -185,6 +183,7 @@ def _shard_specs(
             keeps_rows=option.storage_option.keeps_rows,
             devices=devices,
             partition_count=partitions,
+            gpu=option.storage_option.device,
         )
         for partition in partition_numbers(partitions)
     ]

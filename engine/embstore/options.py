@@ -14,8 +14,9 @@ from numpy.typing import DTypeLike
 
 from embstore import _checks
 from embstore._device_table import check_device
+from embstore._gpu import check_gpu
 from embstore.devices import Device
-from embstore.errors import InvalidArgumentError, UnsupportedError
+from embstore.errors import InvalidArgumentError
 from embstore.initializers import Initializer, check_initializer
 
 __all__ = [
@@ -119,8 +120,8 @@ TIER_KINDS: Mapping[StorageType, tuple[TierKind, ...]] = MappingProxyType(
     }
 )
 
-# Those with a tier of GPU memory are for later.
-RUNNABLE = tuple(kind for kind, tiers in TIER_KINDS.items() if _HBM not in tiers)
+# Every one that has a name.
+RUNNABLE = tuple(TIER_KINDS)
 _ON_SSD = frozenset({_SSDHASH, _LEVELDB})
 _NEEDS_PATH = _ON_SSD | {TierKind.PMEM_LIBPMEM}
 _TAKES_PATH = _NEEDS_PATH | {_PMEM}
@@ -216,6 +217,10 @@ class StorageOption:
         computer's. Rows that the device's CPU caches would have cost nothing; those that the page
         cache has cost nothing either, so that a tier of SSDHASH is as slow as its device only with
         direct_io.
+    device: the GPU of a tier of HBM: "cuda", which is "cuda:0", "cuda:N", or "emulated", a GPU
+        made of host memory, for tests. None: what EMBSTORE_DEVICE says in the environment of the
+        process that has the rows, else "cuda". The CUDA device has not run on a GPU yet, and
+        look-ups and updates still pass through the host.
     """
 
     storage_type: StorageType = StorageType.DRAM
@@ -225,10 +230,18 @@ class StorageOption:
     ssdhash_option: SSDHashOption | None = None
     durability: str | None = None
     devices: Sequence[Device | None] | None = None
+    device: str | None = None
 
     def __post_init__(self) -> None:
         _set(self, "storage_type", _member(StorageType, "storage_type", self.storage_type))
         _set(self, "cache_strategy", _member(CacheStrategy, "cache_strategy", self.cache_strategy))
+        if self.device is not None:
+            check_gpu("device", self.device)
+            if not self.has_hbm:
+                raise InvalidArgumentError(
+                    f"device: {self.storage_type.name} has no tier of HBM "
+                    f"({_names(TIER_KINDS[self.storage_type])})"
+                )
         self._check_durability()
         self.tiers()  # raises where path and size don't fit the storage type
         self.tier_devices()
@@ -240,6 +253,10 @@ class StorageOption:
                 f"ssdhash_option: {self.storage_type.name} has no SSDHASH tier "
                 f"({_names(TIER_KINDS[self.storage_type])})"
             )
+
+    @property
+    def has_hbm(self) -> bool:
+        return _HBM in TIER_KINDS[self.storage_type]
 
     @property
     def keeps_rows(self) -> bool:
@@ -306,6 +323,12 @@ class StorageOption:
                 f'durability must be None or "checkpoint", got {self.durability!r}'
             )
         kinds = TIER_KINDS[self.storage_type]
+        if self.has_hbm and _PMEM in kinds:
+            raise InvalidArgumentError(
+                f"durability: {self.storage_type.name} can't have it yet, since a pool can only be "
+                "right below the first tier; use DRAM_PMEM or DRAM_PMEM_SSDHASH, or "
+                "HBM_DRAM_SSDHASH with SSDHashOption(keep_files=True)"
+            )
         if kinds[:2] != (_DRAM, _PMEM):
             raise InvalidArgumentError(
                 f"durability: {self.storage_type.name} has no tier of PMem below DRAM "
@@ -443,15 +466,6 @@ class EmbeddingVariableOption:
             _check_kind("filter_option", self.filter_option, CounterFilter, CBFFilter)
         if self.evict_option is not None:
             _check_kind("evict_option", self.evict_option, GlobalStepEvict, L2WeightEvict)
-
-
-def check_runs(storage_type: StorageType) -> None:
-    """Raises UnsupportedError for a storage type that this version doesn't run yet."""
-    if storage_type not in RUNNABLE:
-        raise UnsupportedError(
-            f"storage_type {storage_type.name} doesn't run in this version; "
-            f"the ones that do: {', '.join(kind.name for kind in RUNNABLE)}"
-        )
 
 
 def _set(option: object, name: str, value: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -28,6 +29,15 @@ def _memkind_may_use_node_0() -> Iterator[None]:
     """memkind asks once a process, so this is set before the first variable is made."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MEMKIND_DAX_KMEM_NODES", "0")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _hbm_is_emulated() -> Iterator[None]:
+    """Unless another device was asked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "EMBSTORE_DEVICE" not in os.environ:
+            patch.setenv("EMBSTORE_DEVICE", "emulated")
         yield
 
 

@@ -64,7 +64,12 @@ class Stack:
         return option
 
 
-_PMEM = [kind for kind in TIERED if TierKind.PMEM in TIER_KINDS[kind]]
+# Below HBM one kind of persistent memory tells as much as the other.
+_PMEM = [
+    kind
+    for kind in TIERED
+    if TierKind.PMEM in TIER_KINDS[kind] and TierKind.HBM not in TIER_KINDS[kind]
+]
 STACKS = (*map(Stack, STORAGE_TYPES), *(Stack(kind, memkind=True) for kind in _PMEM))
 TIERED_STACKS = tuple(stack for stack in STACKS if stack.tiers > 1)
 

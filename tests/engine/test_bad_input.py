@@ -178,21 +178,6 @@ def test_a_size_that_holds_no_row_is_refused(make_variable: MakeVariable) -> Non
         make_variable(storage=es.StorageOption(storage_size=[31]))
 
 
-@pytest.mark.parametrize(
-    "storage_type",
-    [kind for kind in es.StorageType if "HBM" in kind.name],
-    ids=lambda kind: kind.name,
-)
-def test_storage_types_with_gpu_memory_are_refused_by_name(
-    make_variable: MakeVariable, storage_type: es.StorageType, tmp_path: Path
-) -> None:
-    needs_path = storage_type.name.endswith(("SSDHASH", "LEVELDB", "PMEM"))
-    storage = es.StorageOption(storage_type, storage_path=tmp_path if needs_path else None)
-    with pytest.raises(UnsupportedError, match=f"{storage_type.name} .*DRAM, PMEM_MEMKIND"):
-        make_variable(storage=storage)
-    assert list(tmp_path.iterdir()) == []
-
-
 def pmem(path: Path, size_bytes: int = 4096) -> es.StorageOption:
     skip_without_library(PMEM)
     return es.StorageOption(PMEM, storage_path=path, storage_size=[size_bytes])

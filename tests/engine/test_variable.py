@@ -179,7 +179,8 @@ def test_stats_tell_hits_from_misses_and_what_rows_take(var: es.EmbeddingVariabl
     assert [tier["name"] for tier in stats["tiers"]] == kinds
     assert first["rows"] == 2
     assert first["bytes"] == 64
-    assert first["address"] != 0
+    assert (first["address"] != 0) == (kinds[0] != "HBM")
+    assert (first["gpu"] is None) == (kinds[0] != "HBM")
     assert first["mapped_bytes"] >= first["capacity_rows"] * 32
     for tier in lower:
         assert (tier["rows"], tier["bytes"]) == (0, 0)

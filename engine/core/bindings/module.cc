@@ -89,6 +89,7 @@ nb::dict to_dict(const TableStats::Level& level, const std::optional<std::string
   dict["path"] = tier.path;
   dict["is_pmem"] = tier.is_pmem;
   dict["io_scheme"] = tier.io_scheme;
+  dict["gpu"] = tier.gpu;
   dict["accesses"] = to_list(level.accesses);
   dict["device"] = device_name;
   return dict;
@@ -118,6 +119,9 @@ nb::dict stats(const TableHandle& table) {
 
 using TierTuple = std::tuple<std::string, std::optional<std::string>, std::optional<uint64_t>>;
 
+// name, path of NVRTC, folder of compiled kernels; see gpu::DeviceChoice
+using GpuTuple = std::tuple<std::string, std::string, std::string>;
+
 // filter_freq; and of a sketch: max_element_size, false_positive_probability, counter_bits.
 using FilterTuple = std::tuple<uint64_t, std::optional<std::tuple<uint64_t, double, uint32_t>>>;
 
@@ -138,6 +142,11 @@ SsdHashOptions to_ssd_hash_options(const SsdHashTuple& tuple) {
     throw Error(ErrorKind::kInvalidArgument, "io_scheme: must be auto, io_uring or pread, got " + io_scheme);
   }
   return options;
+}
+
+gpu::DeviceChoice to_device_choice(const GpuTuple& tuple) {
+  const auto& [name, nvrtc, cache_directory] = tuple;
+  return {.name = name, .nvrtc = nvrtc, .cache_directory = cache_directory};
 }
 
 // name; bytes of the CPU's last-level cache, and of a memory in front of the device; sizes of accesses; times in ns by
@@ -197,7 +206,7 @@ void construct_table(TableHandle* self, std::string name, int dim, const Rows& d
                      const std::vector<TierTuple>& tiers, const std::string& cache_strategy,
                      const std::optional<FilterTuple>& filter, float no_permission_value,
                      const SsdHashTuple& ssd_hash, bool keeps_rows, const std::vector<DeviceTuple>& devices,
-                     size_t partition_count) {
+                     size_t partition_count, const GpuTuple& gpu) {
   if (cache_strategy != "LFU" && cache_strategy != "LRU") {
     throw Error(ErrorKind::kInvalidArgument, "cache_strategy: must be LFU or LRU, got " + cache_strategy);
   }
@@ -227,6 +236,7 @@ void construct_table(TableHandle* self, std::string name, int dim, const Rows& d
                                                       .path = path,
                                                       .size_bytes = size_bytes,
                                                       .ssd_hash = to_ssd_hash_options(ssd_hash),
+                                                      .gpu = to_device_choice(gpu),
                                                       .keeps_rows = keeps_rows && kind == "SSDHASH"});
     const std::shared_ptr<const Device> device = t < devices.size() ? to_device(devices[t]) : nullptr;
     if (device == nullptr) continue;
@@ -326,7 +336,8 @@ void bind_table(nb::module_& module) {
            "optimizer"_a, "optimizer_params"_a, "tiers"_a, "cache_strategy"_a = "LFU",
            "filter"_a = nb::none(), "no_permission_value"_a = 0.0f,
            "ssd_hash"_a = SsdHashTuple(false, "auto", uint64_t{64} << 20, uint64_t{4} << 20),
-           "keeps_rows"_a = false, "devices"_a = std::vector<DeviceTuple>(), "partition_count"_a = 1)
+           "keeps_rows"_a = false, "devices"_a = std::vector<DeviceTuple>(), "partition_count"_a = 1,
+           "gpu"_a = GpuTuple())
       .def(
           "lookup",
           [](const TableHandle& handle, const Ids& ids, const MutableRows& out, bool train,

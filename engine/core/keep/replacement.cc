@@ -96,7 +96,7 @@ Rank Replacement::rank_of(uint64_t count, uint64_t stamp) const {
 size_t Replacement::tier_for(const RowHeader& header) const {
   if (!table_.mover) return 0;
   const Rank rank = rank_of(header.frequency + header.served, header.stamp);
-  size_t t = 0;
+  size_t t = store_.tiers().tier_of_level(0);
   while (t + 1 < floors_.size() && floors_[t] && rank <= *floors_[t]) ++t;
   return t;
 }

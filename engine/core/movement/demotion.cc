@@ -25,10 +25,7 @@ bool Demotion::step(uint64_t most_rows) {
   for (size_t t = tiers.size() - 1; t-- > 0;) {
     const uint64_t excess = store_.excess_rows(t);
     if (excess == 0) continue;
-    uint64_t count = std::min(excess, most_rows);
-    if (const MemoryTier* const below = tiers.memory(t + 1)) {
-      count = std::min(count, below->slots().free_slots());
-    }
+    const uint64_t count = std::min({excess, most_rows, tiers.tier(t + 1).free_places()});
     if (demote(t, count, Which::kExcess)) return true;
   }
   return false;
@@ -85,8 +82,12 @@ bool Demotion::demote(size_t t, uint64_t count, Which which) {
     return rows_to_go(t, which) != 0;
   }
   leaving->read(store_.tiers());
-  if (!leaving->rows_of(t).damaged().empty()) note_damaged(t, leaving->rows_of(t));
-  demoted_.fetch_add(refer_to_copies(t, *leaving), std::memory_order_relaxed);
+  if (!leaving->rows_of(t).damaged().empty()) {
+    store_.tiers().tier(t).check_not_lost();
+    note_damaged(t, leaving->rows_of(t));
+  }
+  const uint64_t moved = refer_to_copies(t, *leaving);
+  if (!store_.tiers().are_one_level(t, t + 1)) demoted_.fetch_add(moved, std::memory_order_relaxed);
   return true;
 }
 
@@ -115,8 +116,7 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which, BatchInFlight& 
   candidates_.clear();
   uint64_t pinned = 0;
   Phase phase(store_.tiers().tier(t).meter());
-  // In the first tier keys are known without their rows.
-  if (t != 0) phase.count(Access::kLoad, coldest.size(), sizeof(int64_t));
+  if (!from.keys_lie_apart()) phase.count(Access::kLoad, coldest.size(), sizeof(int64_t));
   for (size_t i = 0; i < coldest.size(); ++i) {
     if (i + 2 * kBucketsFetchedAhead < coldest.size()) {
       from.ranks().prefetch(coldest[i + 2 * kBucketsFetchedAhead].slot);

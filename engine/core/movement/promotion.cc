@@ -120,7 +120,7 @@ void Promotion::promote_shard(IndexShard& shard, const BatchInFlight& batch, siz
       missed.push_back({found.key, stamp});
     }  // a row that is damaged, or has no room, is served from where it is
   }
-  note_promoted(rise.rows());
+  note_promoted(rise.promoted_rows());
 }
 
 }  // namespace embstore

@@ -14,7 +14,7 @@ TableParts::TableParts(const TableSpec& spec)
       optimizer_state(optimizer->initial_state()),
       store(std::make_unique<RowStore>(make_tiers(spec.name, spec.optimizer, layout, spec.tiers), layout,
                                        epochs)),
-      mover(spec.tiers.size() > 1 ? std::make_unique<Mover>(*store, spec.cache_strategy) : nullptr) {}
+      mover(store->tiers().size() > 1 ? std::make_unique<Mover>(*store, spec.cache_strategy) : nullptr) {}
 
 Operation::Operation(TableParts& table) : guard_(table.epochs.enter()) {
   if (table.closed.load()) throw Error(ErrorKind::kClosed, table.name + " is closed");

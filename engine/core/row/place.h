@@ -14,15 +14,17 @@ struct Place {
   Slot slot;
 };
 
-// A tier (two bits) and a slot there. The raw value 0 refers to nothing, so zeroed memory holds empty
+// A tier (three bits) and a slot there. The raw value 0 refers to nothing, so zeroed memory holds empty
 // references.
 class RowRef {
+  static constexpr uint32_t kSlotBits = 29;
+
  public:
-  static constexpr uint32_t kMaxTiers = 4;
-  static constexpr uint32_t kMaxSlots = (uint32_t{1} << 30) - 2;
+  static constexpr uint32_t kMaxTiers = 8;
+  static constexpr uint32_t kMaxSlots = (uint32_t{1} << kSlotBits) - 2;
 
   RowRef() = default;
-  RowRef(uint32_t tier, Slot slot) : raw_(((tier << 30) | slot) + 1) {}
+  RowRef(uint32_t tier, Slot slot) : raw_(((tier << kSlotBits) | slot) + 1) {}
   static RowRef from_raw(uint32_t raw) {
     RowRef ref;
     ref.raw_ = raw;
@@ -31,8 +33,8 @@ class RowRef {
 
   explicit operator bool() const { return raw_ != 0; }
   uint32_t raw() const { return raw_; }
-  uint32_t tier() const { return (raw_ - 1) >> 30; }
-  Slot slot() const { return (raw_ - 1) & ((uint32_t{1} << 30) - 1); }
+  uint32_t tier() const { return (raw_ - 1) >> kSlotBits; }
+  Slot slot() const { return (raw_ - 1) & ((uint32_t{1} << kSlotBits) - 1); }
   bool operator==(const RowRef&) const = default;
 
  private:

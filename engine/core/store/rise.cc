@@ -43,6 +43,7 @@ Rise::Outcome Rise::bring_up(IndexShard& shard, const IndexEntry& entry, int64_t
   first_.put(slot, header, floats);
   first_.count_row(phase_, Access::kStore, slot);
   moves_.move(shard, entry, key, RowRef(0, slot));
+  if (!store_.tiers().are_one_level(0, from.tier())) ++promoted_;
   return Outcome::kUp;
 }
 

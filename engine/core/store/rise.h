@@ -31,7 +31,8 @@ class Rise {
 
   // The claimed slots, for new rows too.
   FirstTierSlots& slots() { return slots_; }
-  uint64_t rows() const { return moves_.moved_rows(); }
+  // Those that came up from a lower level.
+  uint64_t promoted_rows() const { return promoted_; }
 
  private:
   RowStore& store_;
@@ -39,6 +40,7 @@ class Rise {
   Phase& phase_;
   FirstTierSlots slots_;
   Transaction moves_;
+  uint64_t promoted_ = 0;
   std::vector<float> floats_;  // of one row
 };
 

@@ -1,4 +1,7 @@
 // The tiers of a table, first to last: which there are, and how many rows each may hold.
+//
+// Rows are updated in the first tier, which the host can address. Where the first tier that was asked for is a GPU's memory,
+// there is one more above it: a stage, in DRAM, that no row stays in. From outside the two are one level, the first.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +16,14 @@ class TierStack {
   explicit TierStack(MadeTiers made) : made_(std::move(made)) {}
 
   size_t size() const { return made_.tiers.size(); }
+
+  // --- Levels: the tiers as they were asked for.
+  size_t levels() const { return size() - stages(); }
+  size_t level_of(size_t t) const { return t < stages() ? 0 : t - stages(); }
+  bool are_one_level(size_t t, size_t u) const { return level_of(t) == level_of(u); }
+  // The tier in which rows of the level stay.
+  size_t tier_of_level(size_t level) const { return level + stages(); }
+
   MemoryTier& first() const { return *made_.tiers.front().memory; }
   Tier& tier(size_t t) const { return *made_.tiers[t].tier; }
   // The durable tier below the first, if there is one; else null.
@@ -44,6 +55,8 @@ class TierStack {
   void close();
 
  private:
+  size_t stages() const { return made_.has_stage ? 1 : 0; }
+
   MadeTiers made_;
 };
 

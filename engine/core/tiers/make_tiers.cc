@@ -10,6 +10,7 @@
 #include "errors/error.h"
 #include "memory/address_space.h"
 #include "memory/memory.h"
+#include "tiers/hbm/hbm_tier.h"
 #include "tiers/leveldb/leveldb_tier.h"
 #include "tiers/log/ssd_hash_tier.h"
 
@@ -20,6 +21,8 @@ namespace {
 // the tier itself.
 constexpr uint64_t kLeastHeadroomRows = 256;
 constexpr uint64_t kMostHeadroomRows = 16384;
+
+constexpr const char* kHbm = "HBM";
 
 // Of a pool's file, beside which its checkpoints lie.
 constexpr const char* kPoolEnding = ".pool";
@@ -117,9 +120,10 @@ uint64_t middle_capacity_of(const PoolTier& pool, uint64_t first_tier_rows) {
   return std::max<uint64_t>(1, left - left / 4);
 }
 
-// What tiers share, unless the spec says otherwise: the computer's DRAM, memkind's nodes, or what a directory lies on.
+// What tiers share, unless the spec says otherwise: a GPU, the computer's DRAM, memkind's nodes, or what a directory lies on.
 std::shared_ptr<SharedMedium> medium_of(const TierSpec& spec) {
   if (spec.medium != nullptr) return spec.medium;
+  if (spec.kind == kHbm) return SharedMedium::named(kHbm + (" of " + spec.gpu.name));
   if (!spec.path) return SharedMedium::named(spec.kind);
   return SharedMedium::named(std::filesystem::path(*spec.path).parent_path().string());
 }
@@ -195,15 +199,45 @@ void make_file_level(MadeTiers& made, size_t t, const TierSpec& spec, const log:
   }
 }
 
+uint64_t headroom_of(uint64_t capacity_rows) {
+  return std::clamp(capacity_rows / 8, kLeastHeadroomRows, kMostHeadroomRows);
+}
+
+// No row stays in it, so that it has headroom alone.
+void make_stage(MadeTiers& made, uint64_t headroom_rows, const RowLayout& layout) {
+  MadeTier& level = made.tiers[0];
+  level.headroom_rows = headroom_rows;
+  auto tier = make_memory_tier({.kind = "DRAM", .path = {}, .size_bytes = {}}, layout, MemoryRole::kFirst,
+                               headroom_rows);
+  level.memory = tier.get();
+  level.ranked = tier.get();
+  level.tier = std::move(tier);
+  level.tier->meter().lies_on(SharedMedium::named("DRAM"));
+}
+
+void make_hbm_level(MadeTiers& made, size_t t, const TierSpec& spec, const RowLayout& layout) {
+  MadeTier& level = made.tiers[t];
+  if (!made.has_stage || t != 1) {
+    throw Error(ErrorKind::kInvalidArgument, "tiers: HBM can only be the first");
+  }
+  if (level.capacity_rows == kUnlimitedRows) {
+    throw Error(ErrorKind::kInvalidArgument, "storage_size: an HBM tier needs one");
+  }
+  level.headroom_rows = headroom_of(level.capacity_rows);
+  make_stage(made, level.headroom_rows, layout);
+  auto tier = std::make_unique<HbmTier>(layout, level.capacity_rows + level.headroom_rows,
+                                        gpu::open_device(spec.gpu));
+  if (t + 1 < made.tiers.size()) level.ranked = tier.get();
+  level.tier = std::move(tier);
+}
+
 void make_memory_level(MadeTiers& made, size_t t, const TierSpec& spec, const RowLayout& layout,
                        size_t tiers) {
   MadeTier& level = made.tiers[t];
   if (level.capacity_rows == kUnlimitedRows) {
     throw Error(ErrorKind::kInvalidArgument, "storage_size: a " + spec.kind + " tier needs one");
   }
-  if (tiers > 1) {
-    level.headroom_rows = std::clamp(level.capacity_rows / 8, kLeastHeadroomRows, kMostHeadroomRows);
-  }
+  if (tiers > 1) level.headroom_rows = headroom_of(level.capacity_rows);
   auto tier = make_memory_tier(spec, layout, role_of(t, tiers), level.capacity_rows + level.headroom_rows);
   level.memory = tier.get();
   if (tier->is_ranked()) level.ranked = tier.get();
@@ -214,8 +248,8 @@ void make_memory_level(MadeTiers& made, size_t t, const TierSpec& spec, const Ro
 
 MadeTiers make_tiers(const std::string& table_name, const std::string& optimizer, const RowLayout& layout,
                      const std::vector<TierSpec>& specs) {
-  if (specs.empty() || specs.size() > RowRef::kMaxTiers) {
-    throw Error(ErrorKind::kInvalidArgument, "tiers: a table has 1 to " + std::to_string(RowRef::kMaxTiers) +
+  if (specs.empty() || specs.size() > kMostTiersAskedFor) {
+    throw Error(ErrorKind::kInvalidArgument, "tiers: a table has 1 to " + std::to_string(kMostTiersAskedFor) +
                                                  " tiers, got " + std::to_string(specs.size()));
   }
   MadeTiers made;
@@ -225,18 +259,22 @@ MadeTiers make_tiers(const std::string& table_name, const std::string& optimizer
     made.checkpoints = std::make_unique<log::Checkpoints>(*prefix, table);
     table = made.checkpoints->table();
   }
-  made.tiers.resize(specs.size());
+  made.has_stage = specs.front().kind == kHbm;
+  const size_t tiers = specs.size() + (made.has_stage ? 1 : 0);
+  made.tiers.resize(tiers);
   std::vector<DurableTier*> durable;
-  for (size_t t = 0; t < specs.size(); ++t) {
-    const TierSpec& spec = specs[t];
+  for (size_t t = tiers - specs.size(); t < tiers; ++t) {
+    const TierSpec& spec = specs[t - (tiers - specs.size())];
     MadeTier& level = made.tiers[t];
     level.capacity_rows = capacity_of(spec, layout);
     if (spec.kind == "PMEM_POOL") {
-      make_pool_level(made, t, spec, specs.size());
+      make_pool_level(made, t, spec, tiers);
+    } else if (spec.kind == kHbm) {
+      make_hbm_level(made, t, spec, layout);
     } else if (is_memory(spec.kind)) {
-      make_memory_level(made, t, spec, layout, specs.size());
+      make_memory_level(made, t, spec, layout, tiers);
     } else {
-      make_file_level(made, t, spec, table, specs.size());
+      make_file_level(made, t, spec, table, tiers);
     }
     if (level.durable != nullptr) durable.push_back(level.durable);
     TierMeter& meter = level.tier->meter();

@@ -10,6 +10,7 @@
 
 #include "access/phase_watcher.h"
 #include "access/shared_medium.h"
+#include "gpu/open_device.h"
 #include "tiers/log/checkpoints.h"
 #include "tiers/log/pool_tier.h"
 #include "tiers/log/ssd_hash_options.h"
@@ -20,13 +21,15 @@
 namespace embstore {
 
 inline constexpr uint64_t kUnlimitedRows = std::numeric_limits<uint64_t>::max();
+inline constexpr size_t kMostTiersAskedFor = 4;
 
 struct TierSpec {
-  // "DRAM", "PMEM_LIBPMEM", "PMEM_MEMKIND", "PMEM_POOL", "SSDHASH" or "LEVELDB"
+  // "HBM", "DRAM", "PMEM_LIBPMEM", "PMEM_MEMKIND", "PMEM_POOL", "SSDHASH" or "LEVELDB"
   std::string kind;
   std::optional<std::string> path;     // of a tier that is kept in files
   std::optional<uint64_t> size_bytes;  // nothing: unlimited, which only a last tier in files may be
   SsdHashOptions ssd_hash = {};        // of an SSDHASH tier; how it compacts is the environment's to say
+  gpu::DeviceChoice gpu = {};          // of an HBM tier
   bool keeps_rows = false;  // of an SSDHASH tier without a pool above: closing the table makes a checkpoint
   std::shared_ptr<SharedMedium> medium = nullptr;  // null: one for all tiers in its directory, or of its kind
   std::shared_ptr<PhaseWatcher> watcher = nullptr;  // as long as the tier lives
@@ -45,12 +48,14 @@ struct MadeTiers {
   std::unique_ptr<log::Checkpoints> checkpoints;  // null where no tier is durable
   std::vector<MadeTier> tiers;                    // first to last; they go before the checkpoints do
   PoolTier* pool = nullptr;                       // the durable tier below the first, if there is one
-  uint64_t least_free_pool_slots = 0;             // below it, a pool above another tier is short
-  bool keeps_rows = false;                        // closing the table makes a checkpoint
+  bool has_stage = false;              // the first tier is one that nobody asked for, see TierStack
+  uint64_t least_free_pool_slots = 0;  // below it, a pool above another tier is short
+  gpu::DeviceChoice gpu = {};          // of an HBM tier
+  bool keeps_rows = false;             // closing the table makes a checkpoint
 };
 
-// Throws Error(kInvalidArgument), or whatever a tier needs and can't have. All tiers but the last are of memory, since rows are
-// ranked there. `optimizer`: whose rows these are.
+// Throws Error(kInvalidArgument), or whatever a tier needs and can't have. All tiers but the last are of memory, or a GPU's,
+// since rows are ranked there. `optimizer`: whose rows these are.
 MadeTiers make_tiers(const std::string& table_name, const std::string& optimizer, const RowLayout& layout,
                      const std::vector<TierSpec>& specs);
 

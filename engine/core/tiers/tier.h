@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,6 +28,7 @@ struct TierStats {
   std::optional<std::string> path;
   std::optional<bool> is_pmem;
   std::optional<std::string> io_scheme = {};  // by which files are read; nothing where that is no question
+  std::optional<std::string> gpu = {};        // whose memory it is, as a person calls it
 };
 
 // Told by a tier that moves rows on its own accord (compaction).
@@ -61,6 +63,8 @@ class Tier {
   // file) no place is taken. A row of a key that the tier has already is a new row; the old place stays
   // until it's erased.
   virtual void write(const RowBatch& rows, std::span<Slot> slots) = 0;
+  // So many rows may be written before others are erased.
+  virtual uint64_t free_places() const { return std::numeric_limits<uint64_t>::max(); }
 
   // Fills `rows` with the rows at rows.places(), in order; of kWeights the floats after the weights are
   // unspecified. A place that was erased meanwhile yields an unspecified row: the caller checks against the
@@ -70,6 +74,9 @@ class Tier {
   // Fills `rows` with the rows at `places` for callers who need every row: throws DamagedRowsError, which has the
   // keys. Where a place may have been erased meanwhile, that error may speak of a row that isn't wanted any more.
   void read(std::span<const Place> places, RowBatch& rows, RowPart part = RowPart::kAll) const;
+  // Throws Error(kDeviceLost) where all rows are damaged since the device that had them is lost: for those who would go on to
+  // read others.
+  virtual void check_not_lost() const {}
 
   // A number that changes before a place is given out that was given out before. So if it's the same as
   // before a place was read, and the place is still the row's, then the row is what was read.

@@ -216,7 +216,7 @@ size_t GatheredRows::seat_shard(IndexShard& shard, int number, SlotClaim& claim,
     }
   }
   find_moved_entries(shard, number);
-  mover_.note_promoted(rise.rows());
+  mover_.note_promoted(rise.promoted_rows());
   return left;
 }
 

@@ -7,7 +7,7 @@ namespace embstore::gpu::cuda {
 Driver::Driver(const std::string& library)
     : library_(library,
                {"install NVIDIA's driver, and in a container give it the GPU (docker run --gpus all); or "
-                "choose the emulated device"}) {
+                "try it without one: EMBSTORE_DEVICE=emulated"}) {
   library_.load(init, "cuInit");
   library_.load(driver_get_version, "cuDriverGetVersion");
   library_.load(get_error_name, "cuGetErrorName");
@@ -50,7 +50,8 @@ Driver::Driver(const std::string& library)
   if (result != kSuccess) {
     throw Error(ErrorKind::kMissingDevice,
                 "no GPU can be used: " + named(result) +
-                    "; look at nvidia-smi and CUDA_VISIBLE_DEVICES, or choose the emulated device");
+                    "; look at nvidia-smi and CUDA_VISIBLE_DEVICES, or try it without one: "
+                    "EMBSTORE_DEVICE=emulated");
   }
 }
 

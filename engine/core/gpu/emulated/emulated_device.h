@@ -24,7 +24,7 @@
 
 namespace embstore::gpu {
 
-class EmulatedDevice final : public Device {
+class EmulatedDevice : public Device {
  public:
   struct Options {
     size_t memory_bytes;

@@ -73,10 +73,11 @@ DeviceAddress EmulatedMemory::allocate(size_t bytes, Draws& draws) {
   const uint64_t pages = whole_pages(bytes, kPage);
   const uint64_t offset = pages <= capacity_ - used_ ? take_range(pages + kPage) : mapped_;
   if (offset == mapped_) {
-    throw Error(ErrorKind::kStoreFull, "the emulated device is out of memory: " + std::to_string(bytes) +
-                                           " bytes were asked for, and " + std::to_string(capacity_ - used_) +
-                                           " of " + std::to_string(capacity_) +
-                                           " are free; give it more, or the tier less");
+    throw Error(ErrorKind::kStoreFull,
+                "the emulated device is out of memory: " + std::to_string(bytes) +
+                    " bytes were asked for, and " + std::to_string(capacity_ - used_) + " of " +
+                    std::to_string(capacity_) +
+                    " are free; give it more (EMBSTORE_DEVICE_MEMORY), or the tier less");
   }
   if (mprotect(view_ + offset, pages, PROT_READ | PROT_WRITE) != 0) {
     give_range_back(offset, pages + kPage);

@@ -74,6 +74,7 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
   uint64_t untouched_from() const override { return slots_.untouched_from(); }
   int64_t key(Slot slot) const override;
   bool take_arrivals(std::vector<Slot>& slots) override;
+  bool keys_lie_apart() const override { return false; }
   bool is_first() const override { return false; }
 
   uint64_t free_slots() const { return slots_.free_slots(); }  // neither taken nor claimed

@@ -98,13 +98,10 @@ void MemoryTier::read_rows(RowBatch& rows, RowPart part) const {
 }
 
 void MemoryTier::erase(std::span<const Place> places) {
-  constexpr size_t kPlacesAtOnce = 256;
-  Slot slots[kPlacesAtOnce];
-  for (size_t first = 0; first < places.size(); first += kPlacesAtOnce) {
-    const auto some = places.subspan(first, std::min(kPlacesAtOnce, places.size() - first));
-    std::transform(some.begin(), some.end(), slots, [](const Place& place) { return place.slot; });
-    give_back(std::span(slots, some.size()));
+  if (ranks_ != nullptr) {
+    for (const Place& place : places) ranks_->empty(place.slot);
   }
+  slots_.give_back(places);
 }
 
 void MemoryTier::give_back(std::span<const Slot> slots) {

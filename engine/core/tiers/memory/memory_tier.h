@@ -38,6 +38,7 @@ class MemoryTier final : public Tier, public RankedTier {
 
   void write(const RowBatch& rows, std::span<Slot> slots) override;
   void read_rows(RowBatch& rows, RowPart part) const override;
+  uint64_t free_places() const override { return slots_.free_slots(); }
   uint64_t reused_places() const override { return slots_.reused_slots(); }
   void erase(std::span<const Place> places) override;
   TierStats stats() const override;
@@ -50,6 +51,7 @@ class MemoryTier final : public Tier, public RankedTier {
   int64_t key(Slot slot) const override {
     return role_ == MemoryRole::kFirst ? ranks_->key(slot) : rows_.key(slot);
   }
+  bool keys_lie_apart() const override { return role_ == MemoryRole::kFirst; }
   bool take_arrivals(std::vector<Slot>& slots) override { return slots_.take_arrivals(slots); }
   bool is_first() const override { return role_ == MemoryRole::kFirst; }
 

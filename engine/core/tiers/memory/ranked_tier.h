@@ -20,6 +20,8 @@ class RankedTier {
   virtual uint64_t untouched_from() const = 0;
   // Of the row that fills the slot, or filled it last.
   virtual int64_t key(Slot slot) const = 0;
+  // Keys lie with the ranks, so that asking for one touches no row.
+  virtual bool keys_lie_apart() const = 0;
   // Adds to `slots` those that rows came to since the last call, each once. False where there were too many to be noted.
   virtual bool take_arrivals(std::vector<Slot>& slots) = 0;
   // A first tier's slots may be noted before rows fill them.

@@ -64,20 +64,30 @@ void SlotAllocator::take(std::span<Slot> slots) {
   }
 }
 
+void SlotAllocator::put_back(Slot slot) {
+  if (slot < first_slots_) {
+    free_list_[back_++] = slot;
+  } else {
+    free_list_[most_slots_ - ++added_back_] = slot;
+  }
+}
+
 void SlotAllocator::untake(std::span<const Slot> slots) {
   MutexLock lock(mutex_);
-  for (const Slot slot : slots) {
-    if (slot < first_slots_) {
-      free_list_[back_++] = slot;
-    } else {
-      free_list_[most_slots_ - ++added_back_] = slot;
-    }
-  }
+  for (const Slot slot : slots) put_back(slot);
 }
 
 void SlotAllocator::give_back(std::span<const Slot> slots) {
   untake(slots);
   free_slots_.fetch_add(static_cast<int64_t>(slots.size()));
+}
+
+void SlotAllocator::give_back(std::span<const Place> places) {
+  {
+    MutexLock lock(mutex_);
+    for (const Place& place : places) put_back(place.slot);
+  }
+  free_slots_.fetch_add(static_cast<int64_t>(places.size()));
 }
 
 uint64_t SlotAllocator::untouched_from() const {

@@ -58,6 +58,7 @@ class SlotAllocator {
   // REQUIRES: as many were claimed. Slots that were added come last.
   void take(std::span<Slot> slots);
   void give_back(std::span<const Slot> slots);
+  void give_back(std::span<const Place> places);
   // Gives slots back that go on being claimed: they may be taken again without another claim.
   void untake(std::span<const Slot> slots);
 
@@ -69,6 +70,8 @@ class SlotAllocator {
   bool take_arrivals(std::vector<Slot>& slots);
 
  private:
+  void put_back(Slot slot) REQUIRES(mutex_);
+
   const uint64_t first_slots_;
   const uint64_t most_slots_;
   std::atomic<uint64_t> slots_;

@@ -1,0 +1,185 @@
+#include "tiers/hbm/hbm_tier.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "access/phase.h"
+#include "errors/error.h"
+
+namespace embstore {
+namespace {
+
+// Large enough for a bus's bandwidth, small beside what a table takes.
+constexpr size_t kPieceBytes = size_t{4} << 20;
+// A part of a piece begins where kernels can move 16 bytes at once.
+constexpr size_t kAlignment = 16;
+constexpr uint32_t kHeaderFloats = sizeof(RowHeader) / sizeof(float);
+
+constexpr size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+size_t rows_a_piece(const RowLayout& layout, uint64_t slots) {
+  const size_t most = kPieceBytes / (sizeof(Slot) + sizeof(RowHeader) + layout.row_bytes());
+  return std::max<size_t>(1, std::min<uint64_t>(most, slots));
+}
+
+}  // namespace
+
+// First how many rows there are, for kernels.
+HbmTier::PieceLayout::PieceLayout(size_t rows, size_t row_floats)
+    : slots(kAlignment),
+      headers(slots + aligned(rows * sizeof(Slot))),
+      floats(headers + rows * sizeof(RowHeader)),
+      end(floats + rows * row_floats * sizeof(float)) {}
+
+HbmTier::HbmTier(const RowLayout& layout, uint64_t slots, std::shared_ptr<gpu::Device> device)
+    : layout_(layout),
+      device_(std::move(device)),
+      rows_a_piece_(embstore::rows_a_piece(layout, slots)),
+      slots_(slots, slots, std::max<uint64_t>(slots / 32, 256)),
+      ranks_(slots, slots, /*accessed=*/false),
+      keys_(slots, PageSize::kSmall),
+      stream_(*device_),
+      floats_(*device_, static_cast<uint32_t>(slots), static_cast<uint32_t>(layout.row_floats())),
+      headers_(*device_, static_cast<uint32_t>(slots), kHeaderFloats),
+      pieces_{Piece(*device_, PieceLayout(rows_a_piece_, layout.row_floats()).end),
+              Piece(*device_, PieceLayout(rows_a_piece_, layout.row_floats()).end)},
+      device_bytes_(floats_.floats().bytes() + headers_.floats().bytes() + 2 * pieces_[0].on_device.bytes()) {
+}
+
+HbmTier::~HbmTier() {
+  // What is freed below may still be in use.
+  gpu::ignoring_a_lost_device([this] { device_->synchronise(stream_); });
+}
+
+// --- Writing
+
+void HbmTier::write(const RowBatch& rows, std::span<Slot> slots) {
+  if (!slots_.try_claim(rows.size())) {
+    throw Error(ErrorKind::kStoreFull, "the HBM tier has no " + std::to_string(rows.size()) +
+                                           " free slots of its " + std::to_string(slots_.slots()));
+  }
+  slots_.take(slots);
+  try {
+    Phase phase(meter());
+    const MutexLock lock(mutex_);
+    for (size_t first = 0; first < rows.size(); first += rows_a_piece_) {
+      Piece& piece = pieces_[next_piece_++ % pieces_.size()];
+      write_piece(piece, rows, first, slots.subspan(first, std::min(rows_a_piece_, rows.size() - first)));
+    }
+    phase.count(Access::kStore, rows.size(), layout_.row_bytes());
+    phase.count(Access::kStore, rows.size(), sizeof(RowHeader));
+  } catch (...) {
+    slots_.give_back(std::span<const Slot>(slots));
+    throw;
+  }
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const RowHeader& header = rows.header(i);
+    keys_[slots[i]].store(header.key, std::memory_order_relaxed);
+    ranks_.fill(slots[i], header.key, header.frequency, header.served, header.stamp);
+  }
+}
+
+gpu::DeviceRows::Batch HbmTier::batch_of(const Piece& piece, size_t rows, size_t at) const {
+  const gpu::DeviceAddress begin = piece.on_device.address();
+  const PieceLayout layout(rows, 0);
+  return {.rows = begin + at, .most = rows, .slots = {begin + layout.slots, rows}, .count = {begin, 1}};
+}
+
+void HbmTier::write_piece(Piece& piece, const RowBatch& rows, size_t first, std::span<const Slot> slots) {
+  const PieceLayout layout(slots.size(), layout_.row_floats());
+  device_->synchronise(piece.is_done);
+  std::byte* const host = piece.on_host.data();
+  const auto count = static_cast<uint32_t>(slots.size());
+  std::memcpy(host, &count, sizeof(count));
+  std::memcpy(host + layout.slots, slots.data(), slots.size_bytes());
+  std::memcpy(host + layout.headers, &rows.header(first), slots.size() * sizeof(RowHeader));
+  std::memcpy(host + layout.floats, rows.row(first), slots.size() * layout_.row_bytes());
+  device_->copy_to_device(piece.on_device.address(), host, layout.end, stream_);
+  headers_.scatter(batch_of(piece, slots.size(), layout.headers), kHeaderFloats, stream_);
+  floats_.scatter(batch_of(piece, slots.size(), layout.floats), floats_.row_floats(), stream_);
+  device_->record(piece.is_done, stream_);
+}
+
+// --- Reading
+
+void HbmTier::read_rows(RowBatch& rows, RowPart part) const {
+  rows.start_reading();
+  const std::span<const Place> places = rows.places();
+  const size_t floats = part == RowPart::kAll ? layout_.row_floats() : layout_.block_floats();
+  Phase phase(meter());
+  size_t read = 0;
+  try {
+    const MutexLock lock(mutex_);
+    Piece* started = nullptr;  // and not ended
+    for (size_t first = 0; first < places.size(); first += rows_a_piece_) {
+      Piece& piece = pieces_[next_piece_++ % pieces_.size()];
+      start_reading(piece, places.subspan(first, std::min(rows_a_piece_, places.size() - first)), first,
+                    floats);
+      if (started != nullptr) {
+        end_reading(*started, rows, floats);
+        read = started->first + started->rows;
+      }
+      started = &piece;
+    }
+    if (started != nullptr) end_reading(*started, rows, floats);
+  } catch (const Error& error) {
+    for (size_t i = read; i < places.size(); ++i) rows.add_damaged(i, error.what());
+  }
+  phase.count(Access::kLoad, places.size(), floats * sizeof(float));
+  phase.count(Access::kLoad, places.size(), sizeof(RowHeader));
+}
+
+void HbmTier::start_reading(Piece& piece, std::span<const Place> places, size_t first, size_t floats) const {
+  const PieceLayout layout(places.size(), floats);
+  device_->synchronise(piece.is_done);
+  piece.first = first;
+  piece.rows = places.size();
+  std::byte* const host = piece.on_host.data();
+  const auto count = static_cast<uint32_t>(places.size());
+  std::memcpy(host, &count, sizeof(count));
+  for (size_t i = 0; i < places.size(); ++i) {
+    std::memcpy(host + layout.slots + i * sizeof(Slot), &places[i].slot, sizeof(Slot));
+  }
+  const gpu::DeviceAddress device = piece.on_device.address();
+  device_->copy_to_device(device, host, layout.headers, stream_);
+  headers_.gather(batch_of(piece, places.size(), layout.headers), kHeaderFloats, stream_);
+  floats_.gather(batch_of(piece, places.size(), layout.floats), static_cast<uint32_t>(floats), stream_);
+  device_->copy_to_host(host + layout.headers, device + layout.headers, layout.end - layout.headers, stream_);
+  device_->record(piece.is_done, stream_);
+}
+
+void HbmTier::end_reading(const Piece& piece, RowBatch& rows, size_t floats) const {
+  const PieceLayout layout(piece.rows, floats);
+  device_->synchronise(piece.is_done);
+  const std::byte* const host = piece.on_host.data();
+  for (size_t i = 0; i < piece.rows; ++i) {
+    std::memcpy(&rows.header(piece.first + i), host + layout.headers + i * sizeof(RowHeader),
+                sizeof(RowHeader));
+    std::memcpy(rows.row(piece.first + i), host + layout.floats + i * floats * sizeof(float),
+                floats * sizeof(float));
+  }
+}
+
+void HbmTier::check_not_lost() const { static_cast<void>(device_->memory()); }
+
+// --- Giving up
+
+void HbmTier::erase(std::span<const Place> places) {
+  for (const Place& place : places) ranks_.empty(place.slot);
+  slots_.give_back(places);
+}
+
+TierStats HbmTier::stats() const {
+  return TierStats{
+      .name = "HBM",
+      .rows = slots_.taken_slots(),
+      .row_bytes = layout_.row_bytes(),
+      .address = 0,
+      .mapped_bytes = device_bytes_,
+      .path = std::nullopt,
+      .is_pmem = std::nullopt,
+      .gpu = device_->name(),
+  };
+}
+
+}  // namespace embstore

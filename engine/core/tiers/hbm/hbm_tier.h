@@ -1,0 +1,101 @@
+// Rows in a GPU's memory, which the host can't address: it writes and reads them in batches, through pinned buffers.
+//
+// A row's floats and its header lie in arrays by slot on the device; its key and its rank are kept in DRAM, so that the
+// coldest rows are found without the device. Everything goes over one stream, so what is read was written before, and a row
+// that is read while its slot is given out again is the old one or the new one, whole.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "gpu/buffers.h"
+#include "gpu/device.h"
+#include "gpu/operations/device_rows.h"
+#include "memory/huge_pages.h"
+#include "row/row_layout.h"
+#include "threads/mutex.h"
+#include "tiers/memory/ranked_tier.h"
+#include "tiers/memory/slot_allocator.h"
+#include "tiers/memory/slot_ranks.h"
+#include "tiers/tier.h"
+
+namespace embstore {
+
+class HbmTier final : public Tier, public RankedTier {
+ public:
+  // Throws Error(kStoreFull) where the device hasn't the memory.
+  HbmTier(const RowLayout& layout, uint64_t slots, std::shared_ptr<gpu::Device> device);
+  ~HbmTier() override;
+
+  void write(const RowBatch& rows, std::span<Slot> slots) override;
+  uint64_t free_places() const override { return slots_.free_slots(); }
+  // If the device is lost, every row of it is damaged.
+  void read_rows(RowBatch& rows, RowPart part) const override;
+  void check_not_lost() const override;
+  uint64_t reused_places() const override { return slots_.reused_slots(); }
+  void erase(std::span<const Place> places) override;
+  TierStats stats() const override;
+
+  // --- RankedTier
+  SlotRanks& ranks() const override { return ranks_; }
+  uint64_t slot_count() const override { return slots_.slots(); }
+  uint64_t most_slots() const override { return slots_.most_slots(); }
+  uint64_t untouched_from() const override { return slots_.untouched_from(); }
+  int64_t key(Slot slot) const override { return keys_[slot].load(std::memory_order_relaxed); }
+  bool keys_lie_apart() const override { return true; }
+  bool take_arrivals(std::vector<Slot>& slots) override { return slots_.take_arrivals(slots); }
+  bool is_first() const override { return false; }
+
+ private:
+  // Rows on their way, at most rows_a_piece_ at once: on the host, and what of it was copied, or is to be, on the device.
+  struct Piece {
+    Piece(gpu::Device& device, size_t bytes)
+        : on_host(device, bytes), on_device(device, bytes), is_done(device) {}
+
+    gpu::PinnedArray<std::byte> on_host;
+    gpu::DeviceArray<std::byte> on_device;
+    gpu::OwnedEvent is_done;  // nothing on the stream uses it any more
+    size_t first = 0;         // of the batch's rows, those that are read
+    size_t rows = 0;
+  };
+  // Where what lies in a piece of so many rows.
+  struct PieceLayout {
+    PieceLayout(size_t rows, size_t row_floats);
+    size_t slots;
+    size_t headers;
+    size_t floats;
+    size_t end;
+  };
+
+  void write_piece(Piece& piece, const RowBatch& rows, size_t first, std::span<const Slot> slots)
+      REQUIRES(mutex_);
+  void start_reading(Piece& piece, std::span<const Place> places, size_t first, size_t floats) const
+      REQUIRES(mutex_);
+  void end_reading(const Piece& piece, RowBatch& rows, size_t floats) const REQUIRES(mutex_);
+  // The rows of a piece, as kernels take them.
+  gpu::DeviceRows::Batch batch_of(const Piece& piece, size_t rows, size_t at) const;
+
+  const RowLayout layout_;
+  const std::shared_ptr<gpu::Device> device_;  // outlives what is made on it
+  const size_t rows_a_piece_;
+  SlotAllocator slots_;
+  mutable SlotRanks ranks_;
+  const PageArray<std::atomic<int64_t>> keys_;
+  const gpu::OwnedStream stream_;
+
+  // Work of several threads is put on the stream a batch after the other.
+  mutable Mutex mutex_;
+  gpu::DeviceRows floats_ GUARDED_BY(mutex_);
+  gpu::DeviceRows headers_ GUARDED_BY(mutex_);
+  // The host fills one, or empties it, while the device is at the other.
+  mutable std::array<Piece, 2> pieces_ GUARDED_BY(mutex_);
+  mutable size_t next_piece_ GUARDED_BY(mutex_) = 0;
+  uint64_t device_bytes_;
+};
+
+}  // namespace embstore

@@ -1,0 +1,53 @@
+"""Which GPU a tier of HBM lies on, and what it takes to open it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+from embstore.errors import InvalidArgumentError
+
+__all__ = ["check_gpu", "gpu_to_open"]
+
+VARIABLE = "EMBSTORE_DEVICE"
+
+
+def check_gpu(argument: str, name: object) -> str:
+    """Raises InvalidArgumentError for a name that is none."""
+    if not isinstance(name, str) or not re.fullmatch(r"cuda(:[0-9]{1,4})?|emulated", name):
+        raise InvalidArgumentError(
+            f'{argument} must be "cuda", "cuda:N" (N: the number of a GPU) or "emulated", '
+            f"got {name!r}"
+        )
+    return name
+
+
+def gpu_to_open(name: str | None) -> tuple[str, str, str]:
+    """What the core is told of a GPU, as this process has it.
+
+    The name; where there is none, that in EMBSTORE_DEVICE, or "cuda". The library that compiles
+    kernels. The folder in which compiled ones are kept.
+    """
+    if name is None:
+        name = check_gpu(VARIABLE, os.environ.get(VARIABLE) or "cuda")
+    return name, _nvrtc(), _kernel_cache()
+
+
+def _nvrtc() -> str:
+    """That of the package nvidia-cuda-nvrtc-cu12; else where the system looks for libraries."""
+    try:
+        package = importlib.util.find_spec("nvidia.cuda_nvrtc")
+    except ModuleNotFoundError:
+        package = None
+    folders = package.submodule_search_locations if package else None
+    for folder in folders or ():
+        for library in Path(folder).glob("lib/libnvrtc.so.*"):
+            return str(library)
+    return "libnvrtc.so.12"
+
+
+def _kernel_cache() -> str:
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return str(caches / "embstore" / "kernels")
