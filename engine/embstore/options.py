@@ -120,8 +120,6 @@ TIER_KINDS: Mapping[StorageType, tuple[TierKind, ...]] = MappingProxyType(
     }
 )
 
-# Every one that has a name.
-RUNNABLE = tuple(TIER_KINDS)
 _ON_SSD = frozenset({_SSDHASH, _LEVELDB})
 _NEEDS_PATH = _ON_SSD | {TierKind.PMEM_LIBPMEM}
 _TAKES_PATH = _NEEDS_PATH | {_PMEM}

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import embstore as es
-from embstore.options import RUNNABLE, TIER_KINDS, TierKind
+from embstore.options import TIER_KINDS, TierKind
 
 MIB = 1 << 20
 
 # SSDHASH and LEVELDB are further names of DRAM_SSDHASH and DRAM_LEVELDB.
-STORAGE_TYPES = tuple(kind for kind in RUNNABLE if kind.name not in ("SSDHASH", "LEVELDB"))
+STORAGE_TYPES = tuple(kind for kind in TIER_KINDS if kind.name not in ("SSDHASH", "LEVELDB"))
 TIERED = tuple(kind for kind in STORAGE_TYPES if len(TIER_KINDS[kind]) > 1)
 
 # What Debian and Ubuntu call the library that a tier needs.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import embstore as es
 from embstore.bench._yardsticks import LevelDbStore
 from embstore.bench.contenders import INITIAL_ACCUMULATOR, LEARNING_RATE, Ids, Rows
-from embstore.options import RUNNABLE, TIER_KINDS, TierKind
+from embstore.options import TIER_KINDS, TierKind
 
 YARDSTICK = es.StorageType.DRAM.name
 KEYS_A_LOAD = 100_000
@@ -297,10 +297,14 @@ _KEY_VALUE_STORES: dict[str, type[LevelDb] | type[RocksDb] | type[Lmdb]] = {
     "RocksDB": RocksDb,
     "LMDB": Lmdb,
 }
-# Two names mean the same tiers as another; the longer one is measured.
+# Two names mean the same tiers as another; the longer one is measured. A GPU's rates are not.
 _SAME_TIERS = {es.StorageType.SSDHASH, es.StorageType.LEVELDB}
 STORE_NAMES: tuple[str, ...] = (
-    *(kind.name for kind in RUNNABLE if kind not in _SAME_TIERS),
+    *(
+        kind.name
+        for kind, tiers in TIER_KINDS.items()
+        if kind not in _SAME_TIERS and TierKind.HBM not in tiers
+    ),
     *_KEY_VALUE_STORES,
 )
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from embstore.options import TIER_KINDS, StorageType
+from embstore.options import TIER_KINDS, StorageType, TierKind
 from pmemlab.errors import LabError
 from pmemlab.scenarios.command import SSD_KINDS, WORKLOADS
 from pmemlab.scenarios.document import (
@@ -103,6 +103,8 @@ def _check_storage_type(field: str, value: str) -> None:
     if value not in StorageType.__members__:
         names = ", ".join(StorageType.__members__)
         raise FieldError(f"{value!r} is no storage type; there are {names}", field)
+    if TierKind.HBM in TIER_KINDS[StorageType[value]]:
+        raise FieldError(f"{value} needs a GPU, which no topology has", field)
 
 
 def _check_disk(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from embstore.devices import Access
-from embstore.options import RUNNABLE, TIER_KINDS, StorageType, TierKind
+from embstore.options import TIER_KINDS, StorageType, TierKind
 from pmemlab.errors import LabError, PlanError
 from pmemlab.model.devices import load_device
 
@@ -37,8 +37,6 @@ _SAME = {
     StorageType.SSDHASH: StorageType.DRAM_SSDHASH,
     StorageType.LEVELDB: StorageType.DRAM_LEVELDB,
 }
-PLANNED_TYPES = tuple(kind for kind in RUNNABLE if kind not in _SAME)
-
 _ROLES: dict[TierKind, Role] = {
     TierKind.DRAM: "DRAM",
     TierKind.PMEM: "PMEM",
@@ -47,6 +45,11 @@ _ROLES: dict[TierKind, Role] = {
     TierKind.SSDHASH: "SSD",
     TierKind.LEVELDB: "SSD",
 }
+PLANNED_TYPES = tuple(
+    kind
+    for kind, tiers in TIER_KINDS.items()
+    if kind not in _SAME and all(tier in _ROLES for tier in tiers)
+)
 
 
 class DramBefore(Protocol):
@@ -103,7 +106,7 @@ def storage_type_of(name: str) -> StorageType:
     except KeyError:
         known = ", ".join(kind.name for kind in PLANNED_TYPES)
         raise PlanError(f"--storage-types {name}: no storage type; there are {known}") from None
-    if storage_type not in RUNNABLE:
+    if TierKind.HBM in TIER_KINDS[storage_type]:
         raise PlanError(
             f"--storage-types {name}: needs GPU memory, which isn't planned; "
             f"there are {', '.join(kind.name for kind in PLANNED_TYPES)}"
