@@ -20,6 +20,7 @@ ROOMS = (
     "admission",
     "store",
     "tiers/make_tiers",
+    "tiers/hbm",
     "tiers/leveldb",
     "tiers/log",
     "tiers/medium",

@@ -139,6 +139,12 @@ constexpr uint64_t kLarge = uint64_t{8} << 20;
 
 TierSpec dram(uint64_t size_bytes) { return {"DRAM", std::nullopt, size_bytes}; }
 
+TierSpec hbm(uint64_t size_bytes) {
+  TierSpec tier{"HBM", std::nullopt, size_bytes};
+  tier.gpu.name = "emulated";
+  return tier;
+}
+
 // Takes a little longer than here, with caches before it.
 TierSpec on_a_device(TierSpec tier) {
   const std::vector<uint64_t> sizes = {64, 4096};
@@ -181,6 +187,7 @@ std::vector<Storage> storages() {
 #ifndef __SANITIZE_THREAD__  // which can't see LevelDB's own locks: Debian's library isn't instrumented
           {"LEVELDB", {dram(kSmall), leveldb()}},
 #endif
+          {"HBM above DRAM and SSDHASH", {hbm(kSmall), dram(kSmall * 3 / 2), ssd_hash(true)}},
           {"one tier with a sketch", {dram(kLarge)}, CacheStrategy::kLfu, bloom},
           {"three tiers with a sketch",
            {dram(kSmall), dram(kSmall), ssd_hash(false)},

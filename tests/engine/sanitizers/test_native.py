@@ -9,6 +9,7 @@ OF_MANY_THREADS = [
     "emulated_device_test",
     "epochs_test",
     "eviction_pool_test",
+    "hbm_tier_test",
     "index_test",
     "leveldb_tier_test",
     "medium_test",

@@ -9,16 +9,14 @@
 namespace embstore {
 namespace {
 
-// Large enough for a bus's bandwidth, small beside what a table takes.
-constexpr size_t kPieceBytes = size_t{4} << 20;
 // A part of a piece begins where kernels can move 16 bytes at once.
 constexpr size_t kAlignment = 16;
 constexpr uint32_t kHeaderFloats = sizeof(RowHeader) / sizeof(float);
 
 constexpr size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-size_t rows_a_piece(const RowLayout& layout, uint64_t slots) {
-  const size_t most = kPieceBytes / (sizeof(Slot) + sizeof(RowHeader) + layout.row_bytes());
+size_t rows_a_piece(const RowLayout& layout, uint64_t slots, size_t bytes) {
+  const size_t most = bytes / (sizeof(Slot) + sizeof(RowHeader) + layout.row_bytes());
   return std::max<size_t>(1, std::min<uint64_t>(most, slots));
 }
 
@@ -31,10 +29,11 @@ HbmTier::PieceLayout::PieceLayout(size_t rows, size_t row_floats)
       floats(headers + rows * sizeof(RowHeader)),
       end(floats + rows * row_floats * sizeof(float)) {}
 
-HbmTier::HbmTier(const RowLayout& layout, uint64_t slots, std::shared_ptr<gpu::Device> device)
+HbmTier::HbmTier(const RowLayout& layout, uint64_t slots, std::shared_ptr<gpu::Device> device,
+                 size_t piece_bytes)
     : layout_(layout),
       device_(std::move(device)),
-      rows_a_piece_(embstore::rows_a_piece(layout, slots)),
+      rows_a_piece_(embstore::rows_a_piece(layout, slots, piece_bytes)),
       slots_(slots, slots, std::max<uint64_t>(slots / 32, 256)),
       ranks_(slots, slots, /*accessed=*/false),
       keys_(slots, PageSize::kSmall),

@@ -28,8 +28,12 @@ namespace embstore {
 
 class HbmTier final : public Tier, public RankedTier {
  public:
-  // Throws Error(kStoreFull) where the device hasn't the memory.
-  HbmTier(const RowLayout& layout, uint64_t slots, std::shared_ptr<gpu::Device> device);
+  // Large enough for a bus's bandwidth, small beside what a table takes.
+  static constexpr size_t kPieceBytes = size_t{4} << 20;
+
+  // Throws Error(kStoreFull) where the device hasn't the memory. Rows go over the bus in pieces of so many bytes, or of one row.
+  HbmTier(const RowLayout& layout, uint64_t slots, std::shared_ptr<gpu::Device> device,
+          size_t piece_bytes = kPieceBytes);
   ~HbmTier() override;
 
   void write(const RowBatch& rows, std::span<Slot> slots) override;
