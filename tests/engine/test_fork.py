@@ -25,7 +25,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
 ]
 
-KEEPING = [es.StorageType.DRAM_SSDHASH, es.StorageType.DRAM_PMEM_SSDHASH]
+KEEPING = [
+    es.StorageType.DRAM_SSDHASH,
+    es.StorageType.DRAM_PMEM_SSDHASH,
+    es.StorageType.HBM_DRAM_SSDHASH,
+]
 
 IDS = np.arange(5000)
 
@@ -62,7 +66,7 @@ class Kept:
         lower = len(TIER_KINDS[kind]) - 1
         self._storage = es.StorageOption(
             kind,
-            [None, *[directory] * lower],
+            directory,
             [500 * 32] * lower,
             ssdhash_option=es.SSDHashOption(keep_files=True),
         )

@@ -23,7 +23,11 @@ import embstore as es
 from embstore.errors import DamagedRowsError, InvalidArgumentError, StorageError, StoreFullError
 
 DRAM_SSDHASH = Stack(es.StorageType.DRAM_SSDHASH)
-STACKS = [DRAM_SSDHASH, Stack(es.StorageType.DRAM_PMEM_SSDHASH)]
+STACKS = [
+    DRAM_SSDHASH,
+    Stack(es.StorageType.DRAM_PMEM_SSDHASH),
+    Stack(es.StorageType.HBM_DRAM_SSDHASH),
+]
 ADAGRAD = es.optimizers.Adagrad(0.1)
 KEPT = es.SSDHashOption(keep_files=True)
 

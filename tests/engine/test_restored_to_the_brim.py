@@ -32,6 +32,9 @@ STACKS = [
         "DRAM_LEVELDB",
         "DRAM_PMEM_SSDHASH",
         "DRAM_PMEM_LEVELDB",
+        "HBM",
+        "HBM_DRAM",
+        "HBM_DRAM_SSDHASH",
     )
 ]
 RANKED_KEYS = np.arange(-500, 4000, dtype=np.int64) * 7919

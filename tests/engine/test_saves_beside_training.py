@@ -176,6 +176,8 @@ def check_chains(
         (es.StorageType.DRAM_LEVELDB, 1),
         (es.StorageType.DRAM_PMEM, 2),
         (es.StorageType.DRAM_PMEM_SSDHASH, 2),
+        (es.StorageType.HBM, 1),
+        (es.StorageType.HBM_DRAM_SSDHASH, 2),
     ],
 )
 def test_a_chain_of_saves_is_the_variable_between_two_batches(
@@ -237,7 +239,13 @@ def test_more_rows_change_than_a_save_keeps_in_memory(
     "rule", [es.GlobalStepEvict(3), es.L2WeightEvict(0.9)], ids=["steps", "weights"]
 )
 @pytest.mark.parametrize(
-    "storage_type", [es.StorageType.DRAM, es.StorageType.DRAM_SSDHASH, es.StorageType.DRAM_PMEM]
+    "storage_type",
+    [
+        es.StorageType.DRAM,
+        es.StorageType.DRAM_SSDHASH,
+        es.StorageType.DRAM_PMEM,
+        es.StorageType.HBM_DRAM,
+    ],
 )
 def test_rows_are_evicted_between_two_batches(
     tmp_path: Path, storage_type: es.StorageType, rule: es.GlobalStepEvict | es.L2WeightEvict

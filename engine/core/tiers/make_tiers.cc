@@ -215,6 +215,17 @@ void make_stage(MadeTiers& made, uint64_t headroom_rows, const RowLayout& layout
   level.tier->meter().lies_on(SharedMedium::named("DRAM"));
 }
 
+std::unique_ptr<HbmTier> make_hbm_tier(const TierSpec& spec, const RowLayout& layout, uint64_t slots) {
+  std::shared_ptr<gpu::Device> device = gpu::open_device(spec.gpu);
+  try {
+    return std::make_unique<HbmTier>(layout, slots, std::move(device));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kStoreFull) throw;
+    throw Error(ErrorKind::kStoreFull, "storage_size: an HBM tier of " + std::to_string(slots) +
+                                           " rows, with those on the move, doesn't fit: " + error.what());
+  }
+}
+
 void make_hbm_level(MadeTiers& made, size_t t, const TierSpec& spec, const RowLayout& layout) {
   MadeTier& level = made.tiers[t];
   if (!made.has_stage || t != 1) {
@@ -225,8 +236,7 @@ void make_hbm_level(MadeTiers& made, size_t t, const TierSpec& spec, const RowLa
   }
   level.headroom_rows = headroom_of(level.capacity_rows);
   make_stage(made, level.headroom_rows, layout);
-  auto tier = std::make_unique<HbmTier>(layout, level.capacity_rows + level.headroom_rows,
-                                        gpu::open_device(spec.gpu));
+  std::unique_ptr<HbmTier> tier = make_hbm_tier(spec, layout, level.capacity_rows + level.headroom_rows);
   if (t + 1 < made.tiers.size()) level.ranked = tier.get();
   level.tier = std::move(tier);
 }

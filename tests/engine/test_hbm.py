@@ -1,0 +1,175 @@
+"""Tables with a tier of a GPU's memory: which GPU, what is told of it, and what can't be had."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_storage import MakeVariable
+
+import embstore as es
+from embstore.errors import (
+    InvalidArgumentError,
+    MissingDeviceError,
+    MissingLibraryError,
+    StoreFullError,
+)
+
+HBM_TYPES = [kind for kind in es.StorageType if "HBM" in kind.name]
+ROW_BYTES = 32  # dim 3, weights and an accumulator
+
+
+def hbm(rows: int = 100, **options: Any) -> es.StorageOption:
+    return es.StorageOption(es.StorageType.HBM, storage_size=[rows * ROW_BYTES], **options)
+
+
+def hbm_above_dram(rows: int) -> es.StorageOption:
+    return es.StorageOption(es.StorageType.HBM_DRAM, storage_size=[rows * ROW_BYTES, 1 << 20])
+
+
+def ones(ids: Any) -> Any:
+    return np.ones((*np.shape(ids), 3), np.float32)
+
+
+# --- Which GPU
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:12", "emulated", None])
+def test_a_device_is_named(name: str | None) -> None:
+    assert hbm(device=name).device == name
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "cuda:", "cuda:-1", "CUDA", "emulated:0", 0])
+def test_a_name_that_is_none_says_which_there_are(name: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r'device must be "cuda", "cuda:N" .*"emulated"'):
+        hbm(device=name)
+
+
+def test_a_device_for_a_storage_type_without_hbm_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="device: DRAM_SSDHASH has no tier of HBM"):
+        es.StorageOption(es.StorageType.DRAM_SSDHASH, tmp_path, device="emulated")
+
+
+def test_a_bad_name_in_the_environment_names_the_variable(
+    make_variable: MakeVariable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBSTORE_DEVICE", "tpu")
+    with pytest.raises(InvalidArgumentError, match=r"EMBSTORE_DEVICE must be .*got 'tpu'"):
+        make_variable(storage=hbm())
+    make_variable(storage=hbm(device="emulated"))
+    make_variable()  # has no tier of HBM
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("EMBSTORE_DEVICE_SEED", "-1"),
+        ("EMBSTORE_DEVICE_MEMORY", "4G"),
+        ("EMBSTORE_DEVICE_MEMORY", "5"),
+    ],
+)
+def test_a_bad_number_in_the_environment_names_the_variable(
+    make_variable: MakeVariable, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(InvalidArgumentError, match=f"{variable} must be a number .*got {value}"):
+        make_variable(storage=hbm(device="emulated"))
+
+
+def test_nothing_is_emulated_that_nobody_asked_to(tmp_path: Path) -> None:
+    program = """
+import embstore as es
+option = es.EmbeddingVariableOption(es.StorageOption(es.StorageType.HBM, storage_size=[4096]))
+try:
+    print(es.get_embedding_variable("var", 3, ev_option=option).stats()["tiers"][0]["gpu"])
+except (es.errors.MissingLibraryError, es.errors.MissingDeviceError) as error:
+    assert "EMBSTORE_DEVICE=emulated" in str(error) or "embstore[gpu]" in str(error), error
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "EMBSTORE_DEVICE"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment | {"XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "emulated" not in done.stdout
+
+
+def test_a_gpu_that_there_is_not_says_so(make_variable: MakeVariable) -> None:
+    with pytest.raises((MissingLibraryError, MissingDeviceError)):
+        make_variable(storage=hbm(device="cuda:99"))
+
+
+# --- What is told
+
+
+@pytest.mark.parametrize("kind", HBM_TYPES, ids=lambda kind: kind.name)
+def test_the_rows_of_a_drained_table_are_in_the_tiers_that_were_asked_for(
+    make_variable: MakeVariable, kind: es.StorageType, tmp_path: Path
+) -> None:
+    storage = es.StorageOption(kind, _path_for(kind, tmp_path), [50 * ROW_BYTES])
+    var = make_variable(storage=storage)
+    ids = np.arange(40)
+    var.apply_gradients(ids, ones(ids))
+    var.drain()
+    assert set(var.lookup_tier(ids)) == {0}
+    tiers = var.stats()["tiers"]
+    assert [tier["name"] for tier in tiers] == [tier.kind.value for tier in storage.tiers()]
+    assert [tier["rows"] for tier in tiers] == [40, *[0] * (len(tiers) - 1)]
+    assert tiers[0]["capacity_rows"] == 50
+    var.lookup([*ids, 1000])
+    assert (var.stats()["hits"], var.stats()["misses"]) == (40, 1)
+
+
+def test_rows_that_pass_the_stage_are_neither_promoted_nor_demoted(
+    make_variable: MakeVariable,
+) -> None:
+    var = make_variable(storage=hbm_above_dram(rows=100))
+    ids = np.arange(60)
+    for _ in range(3):
+        var.lookup(ids)
+        var.apply_gradients(ids, ones(ids))
+        var.drain()
+    assert (var.stats()["promotions"], var.stats()["demotions"]) == (0, 0)
+    var.apply_gradients(np.arange(60, 120), ones(ids))
+    var.drain()
+    assert (var.stats()["promotions"], var.stats()["demotions"]) == (0, 20)
+    assert (var.lookup_tier(np.arange(120)) == 1).sum() == 20
+
+
+def test_a_full_table_counts_the_rows_that_were_asked_for(make_variable: MakeVariable) -> None:
+    var = make_variable(storage=hbm(rows=10))
+    var.apply_gradients(np.arange(8), ones(np.arange(8)))
+    with pytest.raises(StoreFullError, match=r"brings 3 new rows, .* room for 2 more of their 10"):
+        var.apply_gradients(np.arange(7, 11), ones(np.arange(4)))
+    assert var.total_count() == (8, 3)
+
+
+# --- What can't be had
+
+
+def test_a_tier_larger_than_the_device_says_what_both_have(
+    make_variable: MakeVariable,
+) -> None:
+    with pytest.raises(StoreFullError, match=r"storage_size: .*out of memory: .* are free"):
+        make_variable(storage=hbm(rows=1 << 28, device="emulated"))
+    make_variable(storage=hbm(device="emulated"))
+
+
+@pytest.mark.parametrize(
+    "kind", ["HBM_DRAM_PMEM", "HBM_DRAM_PMEM_SSDHASH", "HBM_DRAM_PMEM_LEVELDB"]
+)
+def test_a_pool_below_hbm_names_what_keeps_rows(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"durability: {kind} .*HBM_DRAM_SSDHASH"):
+        es.StorageOption(es.StorageType[kind], tmp_path, durability="checkpoint")
+
+
+def _path_for(kind: es.StorageType, path: Path) -> Path | None:
+    return path if kind.name.endswith(("SSDHASH", "LEVELDB")) else None
