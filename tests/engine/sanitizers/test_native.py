@@ -12,6 +12,7 @@ OF_MANY_THREADS = [
     "hbm_tier_test",
     "index_test",
     "leveldb_tier_test",
+    "lost_device_test",
     "medium_test",
     "path_lock_test",
     "prepared_updates_test",
