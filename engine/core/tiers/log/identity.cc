@@ -9,6 +9,7 @@
 
 #include "errors/error.h"
 #include "files/file.h"
+#include "row/place.h"
 #include "tiers/log/file_names.h"
 
 namespace embstore::log {
@@ -135,6 +136,12 @@ FileHeader read_extent_header(files::FileCalls& calls, const std::string& path, 
   if (!exists(path)) refuse_needed(path, "is missing");
   const FileHeader header = read_header(calls, path);
   check_header(path, header, kRowsMagic, table);
+  if (header.capacity > RowRef::kMaxSlots) {
+    refuse(path, "has room for " + std::to_string(header.capacity) + " rows, more than the " +
+                     std::to_string(RowRef::kMaxSlots) +
+                     " that this version can address; save the table with the version that made it, and "
+                     "restore the save with a larger partition_num");
+  }
   if (header.uuid == table.uuid && header.number == number && header.stride == stride) return header;
   refuse_needed(path, "is another file than the one that the checkpoints beside it are of");
 }

@@ -60,8 +60,6 @@ std::shared_ptr<LogFile> open_extent(const LogShape& shape, const ExtentRows& ex
   const std::string path = shape.path_of(extent.extent);
   const log::FileHeader header = log::read_extent_header(*shape.options.file_calls, path, shape.table,
                                                          extent.extent, shape.record.stride);
-  if (header.capacity > RowRef::kMaxSlots)
-    log::refuse_needed(path, "has room for more records than can be addressed");
   auto file = std::make_shared<LogFile>(shape.open(path), header.number, static_cast<uint32_t>(index),
                                         static_cast<uint32_t>(header.capacity));
   const uint64_t size = file->file().size_bytes();

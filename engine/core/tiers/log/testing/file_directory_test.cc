@@ -10,8 +10,6 @@
 #include <fstream>
 #include <string>
 
-#include "files/file.h"
-#include "platform/crc32c.h"
 #include "table.h"
 
 namespace embstore::log::testing {
@@ -166,18 +164,11 @@ TEST(files_that_do_not_fit_the_checkpoints_beside_them_are_refused) {
                  [&] { FileTable(root, small_files_for_checkpoints()); });
     check(files_in(root + "/rows") == files, "files went");
   };
-  const auto with_header = [&](const auto& change) {
-    files::File file(files::system_file_calls(), path, O_RDWR);
-    FileHeader header{};
-    file.read_at(&header, sizeof header, 0);
-    change(header);
-    header.checksum = crc32c(&header, offsetof(FileHeader, checksum));
-    file.write_at(&header, sizeof header, 0);
-  };
   refused("has room for 102 records and ", [&] { fs::resize_file(path, fs::file_size(path) - kBlockBytes); });
-  refused("has room for 103 records", [&] { with_header([](FileHeader& header) { ++header.capacity; }); });
+  refused("has room for 103 records",
+          [&] { change_header(path, [](FileHeader& header) { ++header.capacity; }); });
   const std::string another = "is another file than the one that the checkpoints beside it are of";
-  refused(another, [&] { with_header([](FileHeader& header) { header.stride += 16; }); });
+  refused(another, [&] { change_header(path, [](FileHeader& header) { header.stride += 16; }); });
   refused(another, [&] {
     fs::copy(root + "/rows/rows-0000000001.ssdhash", path, fs::copy_options::overwrite_existing);
   });

@@ -109,6 +109,11 @@ TEST(files_that_are_damaged_or_not_ours_are_refused_by_name) {
     refused(rows,
             site.is_pool ? "is truncated: it has 8192 bytes of " : "has room for 102 records and 8192 bytes",
             [&] { fs::resize_file(rows, 2 * medium::kBlockBytes); });
+    const std::string most = std::to_string(RowRef::kMaxSlots);
+    refused(
+        rows, "has room for 536870911 rows, more than the " + most + " that this version can address", [&] {
+          change_header(rows, [](FileHeader& header) { header.capacity = uint64_t{RowRef::kMaxSlots} + 1; });
+        });
     refused(rows, "is another file than the one that the checkpoints beside it are of",
             [&] { fs::copy(one_of(other), rows, fs::copy_options::overwrite_existing); });
     refused(site.manifest(2), "is of another table than the checkpoints beside it",

@@ -1,11 +1,17 @@
 #include "testing.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <numeric>
+
+#include "files/file.h"
+#include "platform/crc32c.h"
 
 namespace embstore::log::testing {
 namespace {
@@ -101,6 +107,15 @@ void overwrite(const std::string& file, uint64_t offset, const std::string& byte
   stream.seekp(static_cast<std::streamoff>(offset));
   stream << bytes;
   check(stream.good(), file + " can't be changed");
+}
+
+void change_header(const std::string& file, const std::function<void(FileHeader&)>& change) {
+  files::File opened(files::system_file_calls(), file, O_RDWR);
+  FileHeader header{};
+  opened.read_at(&header, sizeof header, 0);
+  change(header);
+  header.checksum = crc32c(&header, offsetof(FileHeader, checksum));
+  opened.write_at(&header, sizeof header, 0);
 }
 
 }  // namespace embstore::log::testing

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "files/file_calls.h"
 #include "row/row_batch.h"
 #include "testing/tests.h"
+#include "tiers/log/identity.h"
 #include "tiers/log/manifest.h"
 
 namespace embstore::log::testing {
@@ -31,6 +33,8 @@ uint64_t bytes_in(const std::string& directory);
 std::vector<std::string> files_in(const std::string& directory);  // by name
 void flip(const std::string& file, uint64_t offset);              // the lowest bit of the byte there
 void overwrite(const std::string& file, uint64_t offset, const std::string& bytes);
+// With a checksum that fits.
+void change_header(const std::string& file, const std::function<void(FileHeader&)>& change);
 
 // The medium isn't waited for: where no machine goes down, a sync says nothing.
 class UnwaitingCalls : public files::FileCalls {
