@@ -311,8 +311,9 @@ class EmbeddingVariable:
         tiers: a list of one dict a tier: name, rows, capacity_rows, bytes (of its rows), row_bytes,
             address (of the first row; 0 if none), mapped_bytes, path, is_pmem (None where nothing
             can tell), io_scheme (of an SSDHASH tier, by which it reads what isn't in the page
-            cache: "io_uring" or "pread"; else None), accesses, device (the name of the one that
-            it takes as long as on, from `StorageOption.devices`; else None).
+            cache: "io_uring" or "pread"; else None), gpu (of an HBM tier, the GPU's name, or
+            "emulated"; else None), accesses, device (the name of the one that it takes as long as
+            on, from `StorageOption.devices`; else None).
         tiers[i]["accesses"]: how the tier's rows were touched, a list of one dict for each access
             (an `embstore.Access`) and number of threads: access, threads, accesses (contiguous
             pieces that were touched, or calls for files), bytes (of those), elapsed_ns (in all

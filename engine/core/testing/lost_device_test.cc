@@ -108,6 +108,19 @@ TEST(a_lost_gpu_is_told_by_whoever_moves_rows_and_changes_nothing) {
   check(scene.table->row_count() == kKeys, "a batch that failed left rows");
 }
 
+// Else each of them would be found damaged, and the next one be looked at.
+TEST(rows_do_not_leave_a_lost_gpu_one_by_one) {
+  const TemporaryDirectory directory;
+  Scene scene(directory / "rows");
+  Mover::Pause moves(*scene.table->parts().mover);
+  std::vector<int64_t> new_keys(30);
+  std::iota(new_keys.begin(), new_keys.end(), kKeys);
+  scene.add(new_keys, 1.0f);
+  check(moves.shrink_once(), "nothing went down to the GPU");
+  scene.lose();
+  check_throws(ErrorKind::kDeviceLost, kReason, [&] { moves.shrink_once(); });
+}
+
 TEST(a_save_that_leaves_lost_rows_out_has_all_others) {
   const TemporaryDirectory directory;
   Scene scene(directory / "rows");

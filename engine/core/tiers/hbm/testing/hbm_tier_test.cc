@@ -228,6 +228,22 @@ TEST(threads_read_whole_rows_while_others_take_their_slots) {
   for (std::thread& reader : readers) reader.join();
 }
 
+TEST(a_tier_that_ends_leaves_the_device_to_others) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    const auto device = std::make_shared<EmulatedDevice>(options(seed));
+    const HbmTier other(kLayout, kSlots, device);
+    const uint64_t free_bytes = device->memory().free_bytes;
+    {
+      HbmTier tier(kLayout, kSlots, device, kSmallPieces);
+      std::vector<Slot> slots(50);
+      tier.write(batch_of(numbers(0, 50), 1), slots);
+    }
+    other.check_not_lost();
+    check(device->memory().free_bytes == free_bytes, "memory stays taken");
+  }
+}
+
 TEST(tables_of_a_process_share_a_device_as_long_as_any_uses_it) {
   const auto open = [] { return gpu::open_device({.name = "emulated", .nvrtc = "", .cache_directory = ""}); };
   std::shared_ptr<gpu::Device> device = open();
