@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_storage import MakeVariable
+from example_devices import ExampleDevice
 
 import embstore as es
 from embstore.errors import (
@@ -150,6 +151,50 @@ def test_a_full_table_counts_the_rows_that_were_asked_for(make_variable: MakeVar
     with pytest.raises(StoreFullError, match=r"brings 3 new rows, .* room for 2 more of their 10"):
         var.apply_gradients(np.arange(7, 11), ones(np.arange(4)))
     assert var.total_count() == (8, 3)
+
+
+def test_a_restore_takes_few_rows_to_the_gpu_that_do_not_stay_there(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    ids = np.arange(10_000)
+    storage = hbm_above_dram(rows=4100)
+    saved = make_variable(name="var", storage=storage)
+    saved.apply_gradients(ids, ones(ids))
+    es.save(tmp_path / "save", [saved], 1)
+    var = make_variable(name="var", storage=storage)
+    es.restore(tmp_path / "save", [var])
+    assert var.lookup_tier(ids).tolist() == [1] * 5900 + [0] * 4100
+    stored = [
+        count["accesses"] // 2  # a row and its header
+        for count in var.stats()["tiers"][0]["accesses"]
+        if count["access"] is es.Access.STORE
+    ]
+    assert 4100 <= sum(stored) < 7000
+
+
+def test_devices_and_recordings_know_the_tiers_that_were_asked_for(
+    make_variable: MakeVariable,
+) -> None:
+    sizes = [20 * ROW_BYTES, 1 << 20]
+    fast = ExampleDevice("fast", lambda *_: 100.0)
+    storage = es.StorageOption(
+        es.StorageType.HBM_DRAM, storage_size=sizes, devices=[fast, None], device="emulated"
+    )
+    var = make_variable(storage=storage, partition_num=2)
+    with es.record_accesses(var) as recorded:
+        for first in (0, 50, 0):
+            ids = np.arange(first, first + 100)
+            var.apply_gradients(ids, ones(ids))
+            var.lookup(ids)
+        var.drain()
+    tiers = var.stats()["tiers"]
+    assert [tier["device"] for tier in tiers] == ["fast", None] * 2
+    for number in range(2):
+        told = [count for tier in tiers[number::2] for count in tier["accesses"]]
+        phases = recorded.phases[recorded.phases["tier"] == number]
+        assert phases["accesses"].sum() == sum(count["accesses"] for count in told) > 0
+        assert set(phases["access"]) == {es.Access.LOAD, es.Access.STORE}
+    assert set(recorded.phases["tier"]) == {0, 1}
 
 
 # --- What can't be had
