@@ -186,7 +186,7 @@ def test_devices_and_recordings_know_the_tiers_that_were_asked_for(
             ids = np.arange(first, first + 100)
             var.apply_gradients(ids, ones(ids))
             var.lookup(ids)
-        var.drain()
+            var.drain()
     tiers = var.stats()["tiers"]
     assert [tier["device"] for tier in tiers] == ["fast", None] * 2
     for number in range(2):
