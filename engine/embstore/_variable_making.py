@@ -59,8 +59,8 @@ def get_embedding_variable(
     shards: the same tables, but each in a process of its own on a Ray cluster; see
         `embstore.cluster`. None: they are in this process.
 
-    Raises InvalidArgumentError, UnsupportedError, MissingLibraryError, MissingDeviceError,
-    StoreFullError (memkind's node has less room than storage_size) or StorageError.
+    Raises InvalidArgumentError, MissingLibraryError, MissingDeviceError, StoreFullError (memkind's
+    node, or the GPU, has less room than storage_size) or StorageError.
     """
     _checks.variable_name(name)
     if ev_option is None:
