@@ -50,7 +50,6 @@ struct MadeTiers {
   PoolTier* pool = nullptr;                       // the durable tier below the first, if there is one
   bool has_stage = false;              // the first tier is one that nobody asked for, see TierStack
   uint64_t least_free_pool_slots = 0;  // below it, a pool above another tier is short
-  gpu::DeviceChoice gpu = {};          // of an HBM tier
   bool keeps_rows = false;             // closing the table makes a checkpoint
 };
 
