@@ -112,7 +112,7 @@ template <class Scene>
 void check_noticed(const Scene& scene, const std::string& what) {
   const uint64_t seeds = scenes(kSeeds);
   const uint64_t right = right_schedules(scene);
-  check(right < seeds * 3 / 4, what + ": noticed in " + std::to_string(seeds - right) + " of " +
+  check(right < seeds * 7 / 8, what + ": noticed in " + std::to_string(seeds - right) + " of " +
                                    std::to_string(seeds) + " schedules only");
 }
 
