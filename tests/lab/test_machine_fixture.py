@@ -172,6 +172,14 @@ def test_tests_take_the_machine_on_which_the_scenarios_of_their_topology_ran(bes
     assert beside.log.count("start dram") == beside.log.count("stop dram") == 1
 
 
+def test_a_container_is_given_back_since_others_may_wait_for_it(beside: Lab) -> None:
+    beside.run(machine="container").assert_outcomes(passed=6)
+    of_it = [line for line in beside.log if "one" in line or line == "test"]
+    assert of_it == [
+        "start one", "run one DRAM", "stop one", "start one", "test", "test", "stop one",
+    ]  # fmt: skip
+
+
 def test_they_come_next_after_these(beside: Lab) -> None:
     lines = [line for line in beside.run("-v").outlines if "PASSED" in line]
     assert [line.split()[0] for line in lines] == [

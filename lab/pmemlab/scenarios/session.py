@@ -52,7 +52,7 @@ class ScenarioSession:
         root: the project's folder; results go to its folder `results`.
         ahead: whether all of the selected will be waited for, so that they can be run before their
             turn. Else each is started when it is waited for.
-        handed_over: names of topologies whose machine is taken by `take_machine` after its runs.
+        handed_over: names of topologies whose guest is taken by `take_machine` after its runs.
 
         Raises ScenarioError where two topologies have one name: a machine is known by it.
         """
@@ -69,7 +69,12 @@ class ScenarioSession:
             )
             for scenario, storage_type in selected
         }
-        names = self._choices.keys() & set(handed_over) if ahead else ()
+        # Whoever else wants a container waits for its lease: it isn't kept for tests to come.
+        names = [
+            name
+            for name in handed_over
+            if ahead and name in self._choices and self._choices[name].kind == "guest"
+        ]
         self._runner = ScenarioRunner(opening.open_machine, at_once(), names)
         self._ahead = ahead
         self._started: set[Job] = set()
