@@ -88,11 +88,6 @@ def table(**changed: Any) -> dict[str, Any]:
     return {"name": "deep_C1", "exported_rows": 3, "tiers": [tier]}
 
 
-def yardstick() -> dict[str, Any]:
-    in_dram = {"name": "DRAM", "nodes": {"0": 4}, "file": None, "devices": {}, "is_pmem": None}
-    return run("DRAM") | {"tables": [table(**in_dram)]}
-
-
 CHECKSUMS = {"1": "11", "2": "22"}
 
 
@@ -109,7 +104,7 @@ def verdict_after(
     losses = run("DRAM")["losses"][first_step:]
     changed = {"first_step": first_step, "losses": losses, "checksums": checksums}
     document = {
-        "reference": yardstick() | {"checksums": expected},
+        "reference": run("DRAM") | {"checksums": expected},
         "run": run("PMEM_LIBPMEM") | changed,
     }
     try:
@@ -203,7 +198,7 @@ def verdict(
     """Judge a good document, but for what is changed in its run; returns the complaint."""
     document = {
         "workload": "wdl",
-        "reference": yardstick(),
+        "reference": run("DRAM"),
         "run": run("PMEM_LIBPMEM") | changed,
     }
     judged = scenario(rows, auc_above)
@@ -321,7 +316,7 @@ def verdict_on_two_tiers(
         "plain": {"wrong_keys": 0, "wrong_frequencies": 0},
     }
     document = {
-        "reference": yardstick(),
+        "reference": run("DRAM"),
         "run": run("DRAM_SSDHASH") | good | changed,
     }
     try:
