@@ -22,7 +22,7 @@ OPTIONAL_PACKAGES := libmemkind0 libpmemobj-dev
 # What the report's page is looked at with in the tests, which are skipped without it.
 BROWSER_PACKAGE := chromium
 # What checks the rules of the core's locks.
-CHECK_PACKAGES := clang
+CHECK_PACKAGES := clang libclang-rt-dev
 # What an emulated machine needs of the computer that it runs on.
 GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ndctl daxctl numactl e2fsprogs dmsetup
 

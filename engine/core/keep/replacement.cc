@@ -23,7 +23,7 @@ Replacement::Replacement(TableParts& table) NO_THREAD_SAFETY_ANALYSIS : turn_(ta
 }
 
 void Replacement::clear() {
-  constexpr size_t kRowsAtATime = 4096;
+  constexpr size_t kKeysAtATime = 4096;
   for (int s = 0; s < kShards; ++s) {
     std::vector<int64_t> keys;
     {
@@ -33,8 +33,8 @@ void Replacement::clear() {
       shard.for_each([&keys](int64_t key, RowRef) { keys.push_back(key); });
       if (AdmissionFilter* const filter = table_.filters.shard(s)) filter->reset();
     }
-    for (size_t first = 0; first < keys.size(); first += kRowsAtATime) {
-      store_.remove(std::span(keys).subspan(first, std::min(kRowsAtATime, keys.size() - first)));
+    for (size_t first = 0; first < keys.size(); first += kKeysAtATime) {
+      store_.remove(std::span(keys).subspan(first, std::min(kKeysAtATime, keys.size() - first)));
     }
     IndexShard& shard = store_.shard(s);
     MutexLock lock(shard.mutex);

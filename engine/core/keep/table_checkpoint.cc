@@ -43,10 +43,9 @@ void find_wanted(const RowStore& store, std::span<const Slot> slots, BatchInFlig
   const InclusiveCache& copies = *store.cache();
   const SlotRanks& ranks = store.tiers().first().ranks();
   IndexReader reader(store.index());
-  constexpr size_t kBucketsFetchedAhead = 16;
   for (size_t i = 0; i < slots.size(); ++i) {
-    if (i + kBucketsFetchedAhead < slots.size()) {
-      reader.prefetch(hash_key(ranks.key(slots[i + kBucketsFetchedAhead])));
+    if (i + IndexReader::kBucketsFetchedAhead < slots.size()) {
+      reader.prefetch(hash_key(ranks.key(slots[i + IndexReader::kBucketsFetchedAhead])));
     }
     const Slot slot = slots[i];
     if (!copies.is_wanted(slot)) continue;  // written meanwhile by whoever changed it

@@ -16,8 +16,6 @@ namespace {
 
 // Ids of which a filter is asked one after the other.
 constexpr size_t kAskedAtOnce = 64;
-// An id's bucket is fetched so many ids before it is probed.
-constexpr size_t kBucketsFetchedAhead = 16;
 
 // A gather that says where the rows are.
 template <class Gather>
@@ -82,7 +80,7 @@ template <class Gather>
   const auto dim = static_cast<size_t>(store_.layout().dim());
   const bool is_filtered = filters_.any();
   IndexReader reader(store_.index());
-  std::array<KeyHash, kBucketsFetchedAhead> hashes;
+  std::array<KeyHash, IndexReader::kBucketsFetchedAhead> hashes;
   // Ids without a row, where a filter is to be asked: what it looks at is fetched for some of them first.
   std::array<size_t, kAskedAtOnce> absent;
   size_t absent_count = 0;
@@ -110,9 +108,9 @@ template <class Gather>
     }
   };
 
-  for (size_t i = 0; i < ids.size() + kBucketsFetchedAhead; ++i) {
-    KeyHash& hash = hashes[i % kBucketsFetchedAhead];
-    if (i >= kBucketsFetchedAhead) take(i - kBucketsFetchedAhead, hash);
+  for (size_t i = 0; i < ids.size() + IndexReader::kBucketsFetchedAhead; ++i) {
+    KeyHash& hash = hashes[i % IndexReader::kBucketsFetchedAhead];
+    if (i >= IndexReader::kBucketsFetchedAhead) take(i - IndexReader::kBucketsFetchedAhead, hash);
     if (i < ids.size()) {
       hash = hash_key(ids[i]);
       reader.prefetch(hash);

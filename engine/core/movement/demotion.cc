@@ -8,12 +8,6 @@
 #include "store/shard_order.h"
 
 namespace embstore {
-namespace {
-
-constexpr size_t kBucketsFetchedAhead = 16;
-
-}  // namespace
-
 Demotion::Demotion(RowStore& store, CacheStrategy strategy) : store_(store), strategy_(strategy) {
   for (size_t t = 0; t + 1 < store.tiers().size(); ++t)
     coldest_.emplace_back(*store.tiers().ranked(t), strategy);
@@ -118,11 +112,11 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which, BatchInFlight& 
   Phase phase(store_.tiers().tier(t).meter());
   if (!from.keys_lie_apart()) phase.count(Access::kLoad, coldest.size(), sizeof(int64_t));
   for (size_t i = 0; i < coldest.size(); ++i) {
-    if (i + 2 * kBucketsFetchedAhead < coldest.size()) {
-      from.ranks().prefetch(coldest[i + 2 * kBucketsFetchedAhead].slot);
+    if (i + 2 * IndexReader::kBucketsFetchedAhead < coldest.size()) {
+      from.ranks().prefetch(coldest[i + 2 * IndexReader::kBucketsFetchedAhead].slot);
     }
-    if (i + kBucketsFetchedAhead < coldest.size()) {
-      reader.prefetch(hash_key(from.key(coldest[i + kBucketsFetchedAhead].slot)));
+    if (i + IndexReader::kBucketsFetchedAhead < coldest.size()) {
+      reader.prefetch(hash_key(from.key(coldest[i + IndexReader::kBucketsFetchedAhead].slot)));
     }
     const auto& [rank, slot] = coldest[i];
     if (t == 0 && from.ranks().pins(slot) != 0) {
@@ -182,8 +176,8 @@ uint64_t Demotion::refer_to_copies(size_t t, const BatchInFlight& leaving) {
     entries.clear();
     size_t end = first;
     for (; end < leaving.size() && shard_of(leaving.found(end).hash()) == number; ++end) {
-      if (end + kBucketsFetchedAhead < leaving.size()) {
-        prefetch_line(leaving.found(end + kBucketsFetchedAhead).hit.bucket);
+      if (end + IndexReader::kBucketsFetchedAhead < leaving.size()) {
+        prefetch_line(leaving.found(end + IndexReader::kBucketsFetchedAhead).hit.bucket);
       }
       const BatchInFlight::Found& row = leaving.found(end);
       const IndexEntry entry = shard.entry(row.hash(), row.key);

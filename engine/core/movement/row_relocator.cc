@@ -6,7 +6,6 @@ namespace embstore {
 
 // Where a row is within its tier is the tier's to say: no ledger changes, and the tier erases what is left.
 void RowRelocator::relocate(std::span<Relocation> rows) {
-  constexpr size_t kBucketsFetchedAhead = 8;
   const auto tier = static_cast<uint32_t>(store_.tiers().size() - 1);
   const Epochs::Guard guard = store_.epochs().enter();
   const IndexReader reader(store_.index());
@@ -20,8 +19,8 @@ void RowRelocator::relocate(std::span<Relocation> rows) {
       Relocation& row = rows[order[first]];
       const KeyHash hash = hash_key(row.key);
       if (shard_of(hash) != number) break;
-      if (first + kBucketsFetchedAhead < order.size()) {
-        reader.prefetch(hash_key(rows[order[first + kBucketsFetchedAhead]].key));
+      if (first + IndexReader::kBucketsFetchedAhead < order.size()) {
+        reader.prefetch(hash_key(rows[order[first + IndexReader::kBucketsFetchedAhead]].key));
       }
       const IndexEntry entry = shard.entry(hash, row.key);
       row.done = entry && entry.ref() == RowRef(tier, row.from);

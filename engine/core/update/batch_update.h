@@ -14,6 +14,10 @@
 
 namespace embstore {
 
+// Keys whose cache misses are in flight together. Enough to cover a miss's latency, few enough for the
+// core's outstanding-miss buffers.
+constexpr size_t kKeysABlock = 16;
+
 // What an update needs of its table.
 struct UpdateParts {
   RowStore& store;

@@ -7,12 +7,6 @@
 #include "store/rise.h"
 
 namespace embstore {
-namespace {
-
-constexpr size_t kKeysABlock = 16;
-constexpr size_t kKeysFetchedAhead = 12;
-
-}  // namespace
 
 GatheredRows::GatheredRows(const UpdateParts& parts, const GradientBatch& batch, Mover& mover,
                            RecentReads& reads)

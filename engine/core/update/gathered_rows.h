@@ -24,6 +24,8 @@ class Rise;
 
 class GatheredRows {
  public:
+  static constexpr size_t kKeysFetchedAhead = 12;
+
   enum class Where : uint8_t {
     kAbsent,  // has no row, and is to have one
     kWaits,   // has no row, since the filter keeps it out

@@ -6,12 +6,6 @@
 #include "platform/prefetch.h"
 
 namespace embstore {
-namespace {
-
-constexpr size_t kKeysABlock = 16;
-constexpr size_t kKeysFetchedAhead = 12;
-
-}  // namespace
 
 GatheredUpdate::GatheredUpdate(const UpdateParts& parts, const GradientBatch& batch, Mover& mover,
                                RecentReads& reads)
@@ -43,8 +37,9 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
   if (InclusiveCache* const cache = parts_.store.cache()) {
     InclusiveCache::Changes changes(*cache);
     for (size_t i = 0; i < keys.size(); ++i) {
-      if (i + kKeysFetchedAhead < keys.size() && seats[i + kKeysFetchedAhead].is_seated()) {
-        cache->prefetch(seats[i + kKeysFetchedAhead].at.slot());
+      if (i + GatheredRows::kKeysFetchedAhead < keys.size() &&
+          seats[i + GatheredRows::kKeysFetchedAhead].is_seated()) {
+        cache->prefetch(seats[i + GatheredRows::kKeysFetchedAhead].at.slot());
       }
       if (!seats[i].is_seated()) continue;
       if (changes.will_change(seats[i].at.slot(), keys[i].key)) rows_.change_claim().pass_on();
@@ -63,8 +58,9 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
     count = 0;
   };
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (i + kKeysFetchedAhead < keys.size() && seats[i + kKeysFetchedAhead].is_seated()) {
-      const GatheredRows::Seat& ahead = seats[i + kKeysFetchedAhead];
+    if (i + GatheredRows::kKeysFetchedAhead < keys.size() &&
+        seats[i + GatheredRows::kKeysFetchedAhead].is_seated()) {
+      const GatheredRows::Seat& ahead = seats[i + GatheredRows::kKeysFetchedAhead];
       prefetch_line(ahead.entry.bucket);
       first_tier_.prefetch(ahead.at.slot());
     }

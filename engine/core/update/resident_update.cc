@@ -6,13 +6,6 @@
 #include "platform/prefetch.h"
 
 namespace embstore {
-namespace {
-
-// Keys whose cache misses are in flight together. Enough to cover a miss's latency, few enough for the
-// core's outstanding-miss buffers.
-constexpr size_t kKeysABlock = 16;
-
-}  // namespace
 
 ResidentUpdate::ResidentUpdate(const UpdateParts& parts, const GradientBatch& batch)
     : parts_(parts),

@@ -1,39 +1,8 @@
 """The native tests of the core's parts, as they are and under the sanitizers."""
 
 import pytest
-from native_programs import SANITIZERS, build, run
+from native_programs import OF_MANY_THREADS, OF_ONE_THREAD, SANITIZERS, build, run
 
-# Those that start threads, or a part of the core that does.
-OF_MANY_THREADS = [
-    "admission_test",
-    "emulated_device_test",
-    "epochs_test",
-    "eviction_pool_test",
-    "hbm_tier_test",
-    "index_test",
-    "leveldb_tier_test",
-    "lost_device_test",
-    "medium_test",
-    "path_lock_test",
-    "prepared_updates_test",
-    "process_local_test",
-    "right_to_move_test",
-    "saves_test",
-    "table_faults_test",
-]
-# What one thread does from end to end has no race that the thread sanitizer could see.
-OF_ONE_THREAD = [
-    "coldest_rows_test",
-    "crc32c_test",
-    "cuda_device_test",
-    "kernels_test",
-    "key_partition_test",
-    "optimizers_test",
-    "pacing_test",
-    "phase_test",
-    "inclusive_cache_test",
-    "slot_allocator_test",
-]
 # Scenarios a failure, and with files kept or not. As it is, it runs in full.
 OF_TABLE_FAULTS_UNDER_SANITIZERS = ("20",)
 

@@ -28,6 +28,9 @@ struct IndexHit {
 // REQUIRES: a guard of the epochs is held, and not refreshed, as long as the view lives.
 class IndexReader {
  public:
+  // A key's bucket is fetched so many keys before it is probed.
+  static constexpr size_t kBucketsFetchedAhead = 16;
+
   explicit IndexReader(const Index& index) : index_(index) {
     for (int i = 0; i < kShards; ++i) views_[static_cast<size_t>(i)] = view_of(i);
   }
