@@ -1,9 +1,10 @@
 // Every rule with each of the processor's vector extensions: the bits of rows and slots must not tell which.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <map>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -11,46 +12,19 @@
 #include "platform/vector_extensions.h"
 #include "row/row_guard.h"
 #include "row/row_layout.h"
+#include "rules/power.h"
 #include "testing/check.h"
+#include "testing/optimizer_cases.h"
 #include "update/optimizers/optimizer.h"
 
 namespace embstore {
 namespace {
 
-const std::map<std::string, OptimizerParams> kRules = {
-    {"Adadelta", {{"learning_rate", 0.5}, {"rho", 0.9}, {"epsilon", 1e-7}}},
-    {"Adagrad", {{"learning_rate", 0.1}, {"initial_accumulator_value", 0.1}}},
-    {"AdagradDecay",
-     {{"learning_rate", 0.1},
-      {"initial_accumulator_value", 0.1},
-      {"accumulator_decay_step", 3},
-      {"accumulator_decay_rate", 0.7}}},
-    {"Adam", {{"learning_rate", 0.01}, {"beta1", 0.9}, {"beta2", 0.999}, {"epsilon", 1e-8}}},
-    {"AdamAsync",
-     {{"learning_rate", 0.01},
-      {"beta1", 0.9},
-      {"beta2", 0.999},
-      {"epsilon", 1e-8},
-      {"apply_sparse_rmsprop", 1}}},
-    {"AdamW",
-     {{"learning_rate", 0.01}, {"beta1", 0.9}, {"beta2", 0.999}, {"epsilon", 1e-8}, {"weight_decay", 0.05}}},
-    {"Adamax", {{"learning_rate", 0.01}, {"beta1", 0.9}, {"beta2", 0.999}, {"epsilon", 1e-7}}},
-    {"Ftrl",
-     {{"learning_rate", 0.1},
-      {"learning_rate_power", -0.5},
-      {"initial_accumulator_value", 0.1},
-      {"l1_regularization_strength", 0.4},
-      {"l2_regularization_strength", 0.01}}},
-    {"RMSprop", {{"learning_rate", 0.01}, {"rho", 0.9}, {"momentum", 0.0}, {"epsilon", 1e-7}}},
-    {"RMSpropMomentum", {{"learning_rate", 0.01}, {"rho", 0.9}, {"momentum", 0.7}, {"epsilon", 1e-7}}},
-    {"SGD", {{"learning_rate", 0.1}}},
-};
-
 // Rows and slots after some applies, the same for the same dim whatever computes them.
-std::vector<float> trained(const std::string& rule, VectorExtensions extensions, int dim) {
+std::vector<float> trained(const OptimizerCase& rule, VectorExtensions extensions, int dim) {
   constexpr size_t kRows = 5;
   constexpr int kApplies = 8;
-  const auto optimizer = make_optimizer(rule, kRules.at(rule), extensions);
+  const auto optimizer = make_optimizer(rule.name, rule.params, extensions);
   const RowLayout layout(dim, optimizer->slot_count());
   std::mt19937_64 random(static_cast<uint64_t>(dim));
   // Gradients of very different sizes, down to where squares are subnormal.
@@ -82,16 +56,44 @@ std::vector<float> trained(const std::string& rule, VectorExtensions extensions,
 }
 
 void same_bits_with_all_extensions() {
-  for (const auto& [rule, params] : kRules) {
+  for (const OptimizerCase& rule : optimizer_cases()) {
     for (const int dim : {1, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100}) {
       const std::vector<float> wanted = trained(rule, VectorExtensions::kNone, dim);
       for (const VectorExtensions extensions : offered_vector_extensions()) {
         const std::vector<float> got = trained(rule, extensions, dim);
         check(std::memcmp(got.data(), wanted.data(), wanted.size() * sizeof(float)) == 0,
-              rule + " of dim " + std::to_string(dim) + " gives other bits with " + name_of(extensions));
+              rule.name + " of dim " + std::to_string(dim) + " gives other bits with " + name_of(extensions));
       }
     }
   }
+}
+
+// How many floats lie between them.
+int64_t distance(float a, float b) {
+  return std::abs(int64_t{std::bit_cast<int32_t>(a)} - std::bit_cast<int32_t>(b));
+}
+
+void powers_are_the_nearest_floats() {
+  std::mt19937_64 random(1);
+  std::uniform_int_distribution<uint32_t> any_float(
+      0, std::bit_cast<uint32_t>(std::numeric_limits<float>::max()));
+  std::uniform_real_distribution<float> exponent(0.0f, 2.0f);
+  constexpr int kArguments = 1'000'000;
+  int others = 0;
+  for (int i = 0; i < kArguments; ++i) {
+    const auto base = std::bit_cast<float>(any_float(random));
+    const float to = i % 4 == 0 ? 0.5f : exponent(random);
+    const auto wanted = static_cast<float>(std::pow(static_cast<double>(base), static_cast<double>(to)));
+    const float got = power(base, to);
+    check(distance(got, wanted) <= 1, std::to_string(base) + " to the power of " + std::to_string(to));
+    others += got != wanted;
+  }
+  check(others <= kArguments / 100'000, std::to_string(others) + " powers are not the nearest float");
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  check(power(0.0f, 0.5f) == 0.0f && power(0.0f, 0.0f) == 1.0f, "powers of 0");
+  check(power(kInfinity, 0.5f) == kInfinity && power(kInfinity, 0.0f) == 1.0f, "powers of infinity");
+  check(std::isnan(power(std::nanf(""), 0.5f)) && power(1.0f, 100.0f) == 1.0f, "powers of NaN and 1");
+  check(power(1e30f, 3.0f) == kInfinity && power(1e-30f, 3.0f) == 0.0f, "powers beyond the range");
 }
 
 }  // namespace
@@ -99,7 +101,8 @@ void same_bits_with_all_extensions() {
 
 int main() {
   embstore::same_bits_with_all_extensions();
-  std::printf("held: %zu rules with", embstore::kRules.size());
+  embstore::powers_are_the_nearest_floats();
+  std::printf("held: %zu rules with", embstore::optimizer_cases().size());
   for (const auto extensions : embstore::offered_vector_extensions()) {
     std::printf(" %s", embstore::name_of(extensions));
   }

@@ -1,7 +1,6 @@
 // Every kernel: NVRTC compiles them as one program.
 #pragma once
 
-#include "gpu/kernels/adagrad.h"
 #include "gpu/kernels/find.h"
 #include "gpu/kernels/gradient_sums.h"
 #include "gpu/kernels/moves.h"
@@ -9,3 +8,4 @@
 #include "gpu/kernels/scan.h"
 #include "gpu/kernels/sort.h"
 #include "gpu/kernels/unique.h"
+#include "gpu/kernels/update_rows.h"

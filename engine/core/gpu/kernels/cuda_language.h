@@ -28,8 +28,6 @@ inline uint32_t atomic_exchange_if(uint32_t& where, uint32_t expected, uint32_t 
   return atomicCAS(&where, expected, desired);
 }
 
-inline float square_root(float value) { return __fsqrt_rn(value); }
-
 // Telling the compiler that the address isn't one of shared memory makes it choose ld.global and st.global.
 template <class T>
 inline T& global_element(uint64_t address, uint64_t index, uint64_t) {

@@ -122,8 +122,6 @@ inline uint32_t atomic_exchange_if(const Element<uint32_t>& where, uint32_t expe
   return atomic_exchange_if(in_place(where), expected, desired);
 }
 
-inline float square_root(float value) { return std::sqrt(value); }
-
 template <class T>
 inline Element<T> global_element(uint64_t address, uint64_t index, uint64_t count) {
   return Element<T>(static_cast<T*>(emulated::global_element(address, index, count, sizeof(T), alignof(T))));
