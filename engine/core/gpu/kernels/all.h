@@ -1,6 +1,7 @@
 // Every kernel: NVRTC compiles them as one program.
 #pragma once
 
+#include "gpu/kernels/count_updates.h"
 #include "gpu/kernels/find.h"
 #include "gpu/kernels/gradient_sums.h"
 #include "gpu/kernels/moves.h"
