@@ -11,6 +11,7 @@
 #include "rules/adam_w.h"
 #include "rules/adamax.h"
 #include "rules/ftrl.h"
+#include "rules/power.h"
 #include "rules/rmsprop.h"
 #include "rules/sgd.h"
 
@@ -18,6 +19,6 @@ namespace embstore {
 
 using AnyStep =
     std::variant<AdadeltaStep, AdagradStep, AdagradDecayStep, AdamStep, AdamAsyncStep, AdamWStep, AdamaxStep,
-                 FtrlStep<false>, FtrlStep<true>, RmspropStep, RmspropMomentumStep, SgdStep>;
+                 FtrlStep<DevicePower>, FtrlStep<SquareRoot>, RmspropStep, RmspropMomentumStep, SgdStep>;
 
 }  // namespace embstore

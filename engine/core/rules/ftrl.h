@@ -8,7 +8,6 @@
 #pragma once
 
 #include "rules/arithmetic.h"
-#include "rules/power.h"
 
 namespace embstore {
 
@@ -16,8 +15,13 @@ namespace embstore {
 // compiler may use vector registers of any width, and a GPU a thread a lane.
 inline constexpr int kNormLanes = 8;
 
-// `kSquareRoot`: learning_rate_power is -0.5.
-template <bool kSquareRoot>
+// The power where learning_rate_power is -0.5.
+struct SquareRoot {
+  static float raised(float a, float) { return square_root(a); }
+};
+
+// `Power` raises `a`. With any other power than the square root a CPU and a GPU have one of their own: see rules/power.h.
+template <class Power>
 struct FtrlStep {
   static constexpr int kSlots = 2;  // a, linear
   double learning_rate;
@@ -26,13 +30,7 @@ struct FtrlStep {
   float l2_term;       // 2 * l2 * learning_rate
   float exponent;      // -learning_rate_power
 
-  float raised(float a) const {
-    if constexpr (kSquareRoot) {
-      return square_root(a);
-    } else {
-      return power(a, exponent);
-    }
-  }
+  float raised(float a) const { return Power::raised(a, exponent); }
 
   void accumulate(float w, float& a, float& linear, float g) const {
     const float sum = a + g * g;

@@ -15,6 +15,7 @@
 #include "rules/adam_w.h"
 #include "rules/adamax.h"
 #include "rules/ftrl.h"
+#include "rules/power.h"
 #include "rules/rmsprop.h"
 #include "rules/sgd.h"
 
@@ -151,9 +152,9 @@ inline void update_rows(const UpdateRowsArguments<AdagradDecayStep>& arguments) 
   });
 }
 
-template <bool kSquareRoot>
-inline void update_rows(const UpdateRowsArguments<FtrlStep<kSquareRoot>>& arguments) {
-  using Step = FtrlStep<kSquareRoot>;
+template <class Power>
+inline void update_rows(const UpdateRowsArguments<FtrlStep<Power>>& arguments) {
+  using Step = FtrlStep<Power>;
   EMBSTORE_SHARED(double, norm_lanes, kMostBlockThreads* kNormLanes);  // of each row of the block
   const RowPart<Step> part(arguments);
   const Step& step = arguments.step;
@@ -206,8 +207,8 @@ EMBSTORE_KERNEL(update_adam, UpdateRowsArguments<AdamStep>) { update_rows(argume
 EMBSTORE_KERNEL(update_adam_async, UpdateRowsArguments<AdamAsyncStep>) { update_rows(arguments); }
 EMBSTORE_KERNEL(update_adam_w, UpdateRowsArguments<AdamWStep>) { update_rows(arguments); }
 EMBSTORE_KERNEL(update_adamax, UpdateRowsArguments<AdamaxStep>) { update_rows(arguments); }
-EMBSTORE_KERNEL(update_ftrl, UpdateRowsArguments<FtrlStep<true>>) { update_rows(arguments); }
-EMBSTORE_KERNEL(update_ftrl_by_power, UpdateRowsArguments<FtrlStep<false>>) { update_rows(arguments); }
+EMBSTORE_KERNEL(update_ftrl, UpdateRowsArguments<FtrlStep<SquareRoot>>) { update_rows(arguments); }
+EMBSTORE_KERNEL(update_ftrl_by_power, UpdateRowsArguments<FtrlStep<DevicePower>>) { update_rows(arguments); }
 EMBSTORE_KERNEL(update_rmsprop, UpdateRowsArguments<RmspropStep>) { update_rows(arguments); }
 EMBSTORE_KERNEL(update_rmsprop_momentum, UpdateRowsArguments<RmspropMomentumStep>) { update_rows(arguments); }
 EMBSTORE_KERNEL(update_sgd, UpdateRowsArguments<SgdStep>) { update_rows(arguments); }

@@ -23,8 +23,8 @@ inline const auto& kernel_of(const AdamStep&) { return update_adam; }
 inline const auto& kernel_of(const AdamAsyncStep&) { return update_adam_async; }
 inline const auto& kernel_of(const AdamWStep&) { return update_adam_w; }
 inline const auto& kernel_of(const AdamaxStep&) { return update_adamax; }
-inline const auto& kernel_of(const FtrlStep<true>&) { return update_ftrl; }
-inline const auto& kernel_of(const FtrlStep<false>&) { return update_ftrl_by_power; }
+inline const auto& kernel_of(const FtrlStep<SquareRoot>&) { return update_ftrl; }
+inline const auto& kernel_of(const FtrlStep<DevicePower>&) { return update_ftrl_by_power; }
 inline const auto& kernel_of(const RmspropStep&) { return update_rmsprop; }
 inline const auto& kernel_of(const RmspropMomentumStep&) { return update_rmsprop_momentum; }
 inline const auto& kernel_of(const SgdStep&) { return update_sgd; }

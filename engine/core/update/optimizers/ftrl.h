@@ -1,13 +1,20 @@
 // FTRL-proximal: parameters. The formula is in rules/ftrl.h.
 #pragma once
 
+#include <cmath>
+
 #include "rules/ftrl.h"
+#include "rules/power.h"
 #include "update/optimizers/optimizer.h"
 
 namespace embstore {
 
-// `kSquareRoot`: learning_rate_power is -0.5.
-template <bool kSquareRoot>
+// The power where learning_rate_power isn't -0.5.
+struct LibraryPower {
+  static float raised(float a, float exponent) { return std::pow(a, exponent); }
+};
+
+template <class Power>
 struct Ftrl : StatelessRule {
   float exponent;
   float initial_accumulator_value;
@@ -21,7 +28,7 @@ struct Ftrl : StatelessRule {
         l2(parameter(params, "l2_regularization_strength")) {}
 
   float initial_slot_value(int slot) const { return slot == 0 ? initial_accumulator_value : 0.0f; }
-  FtrlStep<kSquareRoot> step(const ApplyContext& context) const {
+  FtrlStep<Power> step(const ApplyContext& context) const {
     const double learning_rate = context.state.learning_rate;
     return {.learning_rate = learning_rate,
             .l1 = l1,
@@ -31,8 +38,17 @@ struct Ftrl : StatelessRule {
   }
 };
 
-template <bool kSquareRoot>
-inline void update_row(const FtrlStep<kSquareRoot>& step, float* __restrict w, float* __restrict slots,
+// A GPU's power is within 1 ulp of the library's. All else that it computes has the CPU's bits.
+inline FtrlStep<DevicePower> device_step(const FtrlStep<LibraryPower>& step) {
+  return {.learning_rate = step.learning_rate,
+          .l1 = step.l1,
+          .inverse_rate = step.inverse_rate,
+          .l2_term = step.l2_term,
+          .exponent = step.exponent};
+}
+
+template <class Power>
+inline void update_row(const FtrlStep<Power>& step, float* __restrict w, float* __restrict slots,
                        size_t stride, const float* __restrict g, int dim) {
   float* __restrict a = slots;
   float* __restrict linear = slots + stride;

@@ -31,8 +31,8 @@ std::unique_ptr<Optimizer> make_adam_async(const OptimizerParams& params, Vector
 }
 std::unique_ptr<Optimizer> make_ftrl(const OptimizerParams& params, VectorExtensions extensions) {
   if (static_cast<float>(parameter(params, "learning_rate_power")) == -0.5f)
-    return make<Ftrl<true>>(params, extensions);
-  return make<Ftrl<false>>(params, extensions);
+    return make<Ftrl<SquareRoot>>(params, extensions);
+  return make<Ftrl<LibraryPower>>(params, extensions);
 }
 
 const std::map<std::string, Factory>& factories() {

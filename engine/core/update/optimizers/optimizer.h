@@ -64,7 +64,8 @@ class Optimizer {
   // REQUIRES: the mutex of the shard that the rows belong to is held.
   virtual void update(std::span<const RowUpdate> rows, const RowLayout& layout,
                       const ApplyContext& context) const = 0;
-  // The formula of one apply, for a device that updates rows by itself. It gives the bits of update().
+  // The formula of one apply, for a device that updates rows by itself. It gives the bits of update(), but where the rule has
+  // a device_step().
   virtual AnyStep step(const ApplyContext& context) const = 0;
 };
 
@@ -89,6 +90,12 @@ struct StatelessRule {
   OptimizerState initial_state() const { return {}; }
   void advance(OptimizerState&) const {}
 };
+
+// What a device does for a rule's step: the same, but for rules with an overload.
+template <class Step>
+inline const Step& device_step(const Step& step) {
+  return step;
+}
 
 // Updates one row by a step that knows elements alone; steps that need more of a row have an overload. `slots` is the
 // first slot; slot k lies k * stride floats behind it.
@@ -164,7 +171,7 @@ class OptimizerOf final : public Optimizer {
               const ApplyContext& context) const override {
     update_rows_(rule_, rows, layout, context);
   }
-  AnyStep step(const ApplyContext& context) const override { return rule_.step(context); }
+  AnyStep step(const ApplyContext& context) const override { return device_step(rule_.step(context)); }
 
  private:
   const Rule rule_;
