@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include "gpu/buffers.h"
-#include "gpu/kernels/count_updates.h"
 #include "gpu/kernels/update_rows.h"
 #include "gpu/operations/device_rows.h"
 #include "gpu/operations/gradient_sums.h"
@@ -28,18 +27,6 @@ inline const auto& kernel_of(const FtrlStep<DevicePower>&) { return update_ftrl_
 inline const auto& kernel_of(const RmspropStep&) { return update_rmsprop; }
 inline const auto& kernel_of(const RmspropMomentumStep&) { return update_rmsprop_momentum; }
 inline const auto& kernel_of(const SgdStep&) { return update_sgd; }
-
-// Counts the update of rows in what is kept beside them: occurrences, the version, the span of saves, and the stamp of the last
-// occurrence, as GatheredUpdate does. REQUIRES: sums.sort() or sums.sum() of the unique batch.
-inline void count_updates(Device& device, Global<RowMeta> metas, Global<uint64_t> stamps,
-                          Global<const uint32_t> slots, const UniqueBatch& unique, const GradientSums& sums,
-                          const CountedUpdate& update, Stream stream) {
-  if (slots.count == 0) return;
-  device.launch(gpu::count_updates_of_rows, Grid::of(slots.count, kMostBlockThreads),
-                {metas, stamps, slots, unique.count().constant(), unique.occurrences().constant(),
-                 sums.positions(), sums.begins().constant(), update},
-                stream);
-}
 
 // Rows of `dim` weights, and the gradients that they are updated by.
 class DeviceUpdate {

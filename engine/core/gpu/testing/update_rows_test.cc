@@ -218,52 +218,5 @@ TEST(a_formula_with_one_operation_reordered_is_noticed) {
   check(seeds_with_other_bits(update_fused) > 50, "a contraction gave the same bits");
 }
 
-TEST(updates_are_counted_as_on_the_cpu) {
-  for_each_seed([](Scene& scene) {
-    const uint32_t rows = 1 + scene.below(60);
-    const std::vector<int64_t> ids = scene.ids(scene.batch_size());
-    const UniqueIds distinct(ids);
-    const CountedUpdate update{.global_step = static_cast<int64_t>(scene.random() >> 1),
-                               .first_stamp = 1 + scene.below(1000),
-                               .save_span = static_cast<uint16_t>(scene.below(1 << 16))};
-    std::vector<RowMeta> metas(rows);
-    std::vector<uint64_t> stamps(rows);
-    for (uint32_t row = 0; row < rows; ++row) {
-      metas[row] = RowMeta::of(scene.below(3) == 0 ? RowMeta::kFrequencyBits - 1 : scene.below(1000),
-                               RowMeta::kNeverUpdated, 7);
-      // Some were used by a batch that began later.
-      stamps[row] = 1 + scene.below(2000);
-    }
-    std::vector<uint32_t> slots(rows);
-    std::iota(slots.begin(), slots.end(), 0u);
-    std::shuffle(slots.begin(), slots.end(), scene.random);
-    slots.resize(ids.size(), kNoSlot);
-    const DeviceArray<RowMeta> device_metas = scene.on_device(metas);
-    const DeviceArray<uint64_t> device_stamps = scene.on_device(stamps);
-    const DeviceArray<uint32_t> device_slots = scene.on_device(slots);
-    const DeviceArray<int64_t> device_ids = scene.on_device(ids);
-    const auto count = static_cast<uint32_t>(ids.size());
-    UniqueBatch unique(scene.device, count, scene.block_threads());
-    GradientSums sums(scene.device, count, 1, scene.block_threads());
-    unique.make_unique(device_ids.constant(), scene.stream);
-    sums.sort(unique, count, scene.stream);
-    count_updates(scene.device, device_metas.global(), device_stamps.global(), device_slots.constant(),
-                  unique, sums, update, scene.stream);
-
-    GradientBatch batch;
-    batch.group(ids, std::vector<float>(ids.size()).data(), 1);
-    std::unordered_map<int64_t, uint32_t> slot_of;
-    for (size_t i = 0; i < distinct.keys.size(); ++i) slot_of[distinct.keys[i]] = slots[i];
-    for (const KeyGradient& key : batch.keys()) {
-      const uint32_t slot = slot_of.at(key.key);
-      if (slot == kNoSlot) continue;
-      metas[slot].count(key.occurrences, update.global_step, update.save_span);
-      stamps[slot] = std::max(stamps[slot], update.first_stamp + key.last_position);
-    }
-    check(equal_bits(scene.on_host(device_metas, rows), metas), "what is kept beside rows");
-    check(scene.on_host(device_stamps, rows) == stamps, "the stamps");
-  });
-}
-
 }  // namespace
 }  // namespace embstore::gpu
