@@ -27,6 +27,7 @@ ROOMS = (
     "tiers/memory",
     "tiers/tier",
     "gpu",
+    "rules",
     "row",
     "memory",
     "files",

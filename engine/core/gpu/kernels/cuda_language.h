@@ -27,8 +27,12 @@ inline uint32_t atomic_min(uint32_t& where, uint32_t value) { return atomicMin(&
 inline uint32_t atomic_exchange_if(uint32_t& where, uint32_t expected, uint32_t desired) {
   return atomicCAS(&where, expected, desired);
 }
-
-inline float square_root(float value) { return __fsqrt_rn(value); }
+inline uint64_t atomic_add(uint64_t& where, uint64_t value) {
+  return atomicAdd(reinterpret_cast<unsigned long long*>(&where), value);
+}
+inline uint64_t atomic_max(uint64_t& where, uint64_t value) {
+  return atomicMax(reinterpret_cast<unsigned long long*>(&where), value);
+}
 
 // Telling the compiler that the address isn't one of shared memory makes it choose ld.global and st.global.
 template <class T>

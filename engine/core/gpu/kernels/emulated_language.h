@@ -87,11 +87,11 @@ inline T& in_place(const Element<T>& element) {
 
 // All of them give back what was there before. Threads of a kernel take turns, so plain accesses are atomic.
 namespace emulated {
-template <class Change>
-inline uint32_t atomically(uint32_t* where, const Change& change) {
+template <class T, class Change>
+inline T atomically(T* where, const Change& change) {
   before_atomic();
   check_access(where, Access::kAtomic);
-  const uint32_t before = *where;
+  const T before = *where;
   *where = change(before);
   return before;
 }
@@ -109,6 +109,12 @@ inline uint32_t atomic_min(uint32_t& where, uint32_t value) {
 inline uint32_t atomic_exchange_if(uint32_t& where, uint32_t expected, uint32_t desired) {
   return emulated::atomically(&where, [=](uint32_t before) { return before == expected ? desired : before; });
 }
+inline uint64_t atomic_add(uint64_t& where, uint64_t value) {
+  return emulated::atomically(&where, [=](uint64_t before) { return before + value; });
+}
+inline uint64_t atomic_max(uint64_t& where, uint64_t value) {
+  return emulated::atomically(&where, [=](uint64_t before) { return before < value ? value : before; });
+}
 inline uint32_t atomic_add(const Element<uint32_t>& where, uint32_t value) {
   return atomic_add(in_place(where), value);
 }
@@ -121,8 +127,12 @@ inline uint32_t atomic_min(const Element<uint32_t>& where, uint32_t value) {
 inline uint32_t atomic_exchange_if(const Element<uint32_t>& where, uint32_t expected, uint32_t desired) {
   return atomic_exchange_if(in_place(where), expected, desired);
 }
-
-inline float square_root(float value) { return std::sqrt(value); }
+inline uint64_t atomic_add(const Element<uint64_t>& where, uint64_t value) {
+  return atomic_add(in_place(where), value);
+}
+inline uint64_t atomic_max(const Element<uint64_t>& where, uint64_t value) {
+  return atomic_max(in_place(where), value);
+}
 
 template <class T>
 inline Element<T> global_element(uint64_t address, uint64_t index, uint64_t count) {

@@ -21,19 +21,10 @@ struct SumGradientsArguments {
 inline float plus(float a, float b) { return a + b; }
 inline Float4 plus(const Float4& a, const Float4& b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 
-// The host launches one thread a unit of the most sums there can be.
-template <class Unit>
-inline void sum_unit(const SumGradientsArguments<Unit>& arguments) {
+// gradient(begin) + ... + gradient(end - 1), added in that order. REQUIRES: begin < end.
+template <class Unit, class Gradient>
+inline Unit sum_in_order(uint64_t begin, uint64_t end, const Gradient& gradient) {
   constexpr uint32_t kLoadedAhead = 4;  // additions wait for each other, loads need not
-  const uint64_t number = uint64_t{block_index()} * block_threads() + thread_index();
-  const uint64_t distinct = number / arguments.row_units;
-  const uint64_t column = number % arguments.row_units;
-  if (distinct >= arguments.distinct_count[0]) return;
-  const auto gradient = [&](uint64_t i) -> Unit {
-    return arguments.gradients[uint64_t{arguments.positions[i]} * arguments.row_units + column];
-  };
-  const uint64_t begin = arguments.begins[distinct];
-  const uint64_t end = begin + arguments.occurrences[distinct];
   Unit sum = gradient(begin);
   uint64_t i = begin + 1;
   for (; i + kLoadedAhead <= end; i += kLoadedAhead) {
@@ -44,7 +35,21 @@ inline void sum_unit(const SumGradientsArguments<Unit>& arguments) {
     for (uint32_t ahead = 0; ahead < kLoadedAhead; ++ahead) sum = plus(sum, loaded[ahead]);
   }
   for (; i < end; ++i) sum = plus(sum, gradient(i));
-  arguments.sums[number] = sum;
+  return sum;
+}
+
+// The host launches one thread a unit of the most sums there can be.
+template <class Unit>
+inline void sum_unit(const SumGradientsArguments<Unit>& arguments) {
+  const uint64_t number = uint64_t{block_index()} * block_threads() + thread_index();
+  const uint64_t distinct = number / arguments.row_units;
+  const uint64_t column = number % arguments.row_units;
+  if (distinct >= arguments.distinct_count[0]) return;
+  const uint64_t begin = arguments.begins[distinct];
+  arguments.sums[number] =
+      sum_in_order<Unit>(begin, begin + arguments.occurrences[distinct], [&](uint64_t i) -> Unit {
+        return arguments.gradients[uint64_t{arguments.positions[i]} * arguments.row_units + column];
+      });
 }
 
 EMBSTORE_KERNEL(sum_gradients, SumGradientsArguments<Float4>) { sum_unit(arguments); }

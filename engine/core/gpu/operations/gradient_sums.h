@@ -28,23 +28,32 @@ class GradientSums {
         begins_(device, most_ids),
         sums_(device, uint64_t{most_ids} * dim) {}
 
-  // `gradients`: a row of `dim` floats each of the `ids` ids of the unique batch. The sums are there when the stream
-  // has got there.
-  void sum(const UniqueBatch& unique, uint32_t ids, DeviceAddress gradients, Stream stream) {
+  // Puts the positions of the batch's `ids` ids in order, as positions() says. That is all that device_update.h needs.
+  void sort(const UniqueBatch& unique, uint32_t ids, Stream stream) {
     if (ids == 0) return;
     const Sorted sorted = sort(unique.inverse().first(ids).as_const(), stream);
     device_.launch(mark_segments, Grid::of(ids, kMostBlockThreads), {sorted.numbers, begins_.global()},
                    stream);
+    positions_ = sorted.positions;
+  }
+  // `gradients`: a row of `dim` floats each of the `ids` ids of the unique batch. The sums are there when the stream
+  // has got there.
+  void sum(const UniqueBatch& unique, uint32_t ids, DeviceAddress gradients, Stream stream) {
+    if (ids == 0) return;
+    sort(unique, ids, stream);
     // PyTorch's tensors may begin at any float.
     if (dim_ % 4 == 0 && gradients.value % sizeof(Float4) == 0) {
-      launch_sums<Float4>(sum_gradients, 4, unique, ids, gradients, sorted, stream);
+      launch_sums<Float4>(sum_gradients, 4, unique, ids, gradients, stream);
     } else {
-      launch_sums<float>(sum_gradients_by_float, 1, unique, ids, gradients, sorted, stream);
+      launch_sums<float>(sum_gradients_by_float, 1, unique, ids, gradients, stream);
     }
   }
 
   // Of `dim` floats each, by distinct id.
   const DeviceArray<float>& sums() const { return sums_; }
+  // Of the batch that was sorted last, by distinct id and then in order; and where those of each distinct id begin.
+  Global<const uint32_t> positions() const { return positions_; }
+  const DeviceArray<uint32_t>& begins() const { return begins_; }
 
  private:
   struct Sorted {
@@ -79,12 +88,11 @@ class GradientSums {
 
   template <class Unit>
   void launch_sums(const Kernel<SumGradientsArguments<Unit>>& kernel, uint32_t unit_floats,
-                   const UniqueBatch& unique, uint32_t ids, DeviceAddress gradients, const Sorted& sorted,
-                   Stream stream) {
+                   const UniqueBatch& unique, uint32_t ids, DeviceAddress gradients, Stream stream) {
     const uint64_t row_units = dim_ / unit_floats;
     device_.launch(kernel, Grid::of(ids * row_units, kMostBlockThreads),
                    {{gradients, ids * row_units},
-                    sorted.positions,
+                    positions_,
                     begins_.constant(),
                     unique.occurrences().constant(),
                     unique.count().constant(),
@@ -104,6 +112,7 @@ class GradientSums {
   DeviceArray<uint32_t> second_positions_;
   DeviceArray<uint32_t> begins_;
   DeviceArray<float> sums_;
+  Global<const uint32_t> positions_{};
 };
 
 }  // namespace embstore::gpu

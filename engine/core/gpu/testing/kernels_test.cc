@@ -18,96 +18,13 @@
 #include "gpu/operations/gradient_sums.h"
 #include "gpu/operations/mirror.h"
 #include "gpu/operations/unique_batch.h"
-#include "row/row_guard.h"
-#include "row/row_layout.h"
+#include "gpu/testing/scene.h"
 #include "row/unique_ids.h"
 #include "testing/tests.h"
 #include "update/gradient_batch.h"
-#include "update/optimizers/optimizer.h"
 
 namespace embstore::gpu {
 namespace {
-
-constexpr uint64_t kSeeds = 1000;
-
-// What every test needs: a device and a stream of its own, and random numbers by the same seed.
-struct Scene {
-  explicit Scene(uint64_t seed)
-      : device({.memory_bytes = 4 << 20, .seed = seed}), stream(device), random(seed) {}
-
-  uint32_t below(uint64_t count) { return static_cast<uint32_t>(random() % count); }
-
-  template <class T>
-  DeviceArray<T> on_device(const std::vector<T>& values) {
-    DeviceArray<T> array(device, values.size());
-    array.copy_from(values.data(), values.size(), stream);
-    return array;
-  }
-  template <class T>
-  std::vector<T> on_host(const DeviceArray<T>& array, uint64_t count) {
-    std::vector<T> values(count);
-    array.copy_to(values.data(), count, stream);
-    return values;
-  }
-  DeviceArray<uint32_t> on_device(size_t number) {
-    return on_device(std::vector<uint32_t>{static_cast<uint32_t>(number)});
-  }
-  uint32_t number(const DeviceArray<uint32_t>& array) { return on_host(array, 1).front(); }
-
-  // Small blocks make many of them.
-  uint32_t block_threads() { return 1 + below(3) == 1 ? 64 : 32; }
-
-  // Around the sizes of blocks, and none at all.
-  uint32_t batch_size() {
-    constexpr std::array<uint32_t, 12> kEdges = {0, 1, 2, 31, 32, 33, 63, 64, 65, 128, 129, 257};
-    return below(2) == 0 ? kEdges[below(kEdges.size())] : below(300);
-  }
-
-  // All equal, all distinct, few of many, and keys from the ends of their range.
-  std::vector<int64_t> ids(uint32_t count) {
-    const uint64_t distinct = std::array<uint64_t, 4>{1, 5, 100, uint64_t{1} << 40}[below(4)];
-    std::vector<int64_t> result(count);
-    for (int64_t& id : result) {
-      id = static_cast<int64_t>(random() % distinct) - static_cast<int64_t>(distinct / 2);
-      if (below(50) == 0) id = std::numeric_limits<int64_t>::min() + below(2);
-      if (below(50) == 0) id = std::numeric_limits<int64_t>::max() - below(2);
-    }
-    return result;
-  }
-
-  // Of very different sizes, so that another order of additions gives other bits; and zeros of both signs.
-  std::vector<float> floats(size_t count) {
-    std::normal_distribution<float> value;
-    std::uniform_int_distribution<int> exponent(-40, 8);
-    std::vector<float> result(count);
-    for (float& number : result)
-      number = below(20) == 0 ? -0.0f : std::ldexp(value(random), exponent(random));
-    return result;
-  }
-
-  EmulatedDevice device;
-  OwnedStream stream;
-  std::mt19937_64 random;
-};
-
-template <class Test>
-void for_each_seed(const Test& test) {
-  for (uint64_t seed = 0; seed < scenes(kSeeds); ++seed) {
-    Scene scene(seed);
-    tested_case() = "seed " + std::to_string(seed);
-    try {
-      test(scene);
-    } catch (const Error& error) {
-      fail(std::string(error.what()) + "; " + scene.device.last_schedule());
-    }
-  }
-  tested_case().clear();
-}
-
-template <class T>
-bool equal_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
-}
 
 TEST(scan_counts_gives_the_sums_before) {
   for_each_seed([](Scene& scene) {
@@ -404,59 +321,6 @@ TEST(the_order_of_additions_shows_in_the_bits) {
     other_bits += !equal_bits(batch.expected_sums(), sums);
   }
   check(other_bits > 50, "the reverse order gave the same bits");
-}
-
-TEST(adagrad_gives_the_bits_of_the_cpu) {
-  const auto optimizer =
-      make_optimizer("Adagrad", {{"learning_rate", 0.1}, {"initial_accumulator_value", 0.1}});
-  for_each_seed([&](Scene& scene) {
-    const uint32_t dim = some_dim(scene);
-    const RowLayout layout(static_cast<int>(dim), 1);
-    const auto row_floats = static_cast<uint32_t>(layout.row_floats());
-    const uint32_t rows = 1 + scene.below(40);
-    const uint32_t most = scene.below(rows + 1);
-    const uint32_t count = most - scene.below(most + 1) / 2;
-
-    std::vector<float> expected = scene.floats(size_t{rows} * row_floats);
-    for (uint32_t row = 0; row < rows; ++row) {
-      for (uint32_t i = row_floats / 2; i < row_floats; ++i) {
-        float& accumulator = expected[row * row_floats + i];
-        accumulator = std::abs(accumulator) + 1e-20f;
-      }
-    }
-    DeviceRows device_rows(scene.device, rows, row_floats);
-    scene.device.copy_to_device(device_rows.floats().address(), expected.data(),
-                                expected.size() * sizeof(float), scene.stream);
-    std::vector<uint32_t> slots(rows);
-    std::iota(slots.begin(), slots.end(), 0u);
-    std::shuffle(slots.begin(), slots.end(), scene.random);
-    slots.resize(most);
-    for (uint32_t& slot : slots) {
-      if (scene.below(10) == 0) slot = kNoSlot;
-    }
-    const std::vector<float> gradients = scene.floats(size_t{most} * dim);
-    const DeviceArray<uint32_t> device_slots = scene.on_device(slots);
-    const DeviceArray<float> device_gradients = scene.on_device(gradients);
-    const DeviceArray<uint32_t> device_count = scene.on_device(size_t{count});
-
-    constexpr int kApplies = 3;
-    OptimizerState state = optimizer->initial_state();
-    std::vector<RowGuard> guards(1);
-    for (int apply = 0; apply < kApplies; ++apply) {
-      scene.device.launch(gpu::adagrad, Grid::of(uint64_t{most} * dim, scene.block_threads()),
-                          {device_rows.floats().global(), static_cast<uint32_t>(layout.block_floats()),
-                           device_slots.constant(), device_count.constant(), device_gradients.constant(), dim,
-                           static_cast<float>(state.learning_rate)},
-                          scene.stream);
-      for (uint32_t i = 0; i < count; ++i) {
-        if (slots[i] == kNoSlot) continue;
-        const RowUpdate update{guards.data(), &expected[size_t{slots[i]} * row_floats],
-                               &gradients[size_t{i} * dim]};
-        optimizer->update({&update, 1}, layout, {apply, state});
-      }
-    }
-    check(equal_bits(scene.on_host(device_rows.floats(), expected.size()), expected), "the bits of rows");
-  });
 }
 
 // --- Rows

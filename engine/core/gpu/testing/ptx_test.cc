@@ -38,8 +38,8 @@ std::vector<std::string> parts_of(const std::string& instruction) {
 
 // Whether it computes with floating-point numbers; loads, stores, comparisons and conversions leave them as they are.
 bool computes_floats(const std::vector<std::string>& parts) {
-  static const std::set<std::string> kLeaveThemAsTheyAre = {"ld",   "st",  "mov", "selp", "setp", "set",
-                                                            "slct", "cvt", "abs", "neg",  "atom", "red"};
+  static const std::set<std::string> kLeaveThemAsTheyAre = {
+      "ld", "st", "mov", "selp", "setp", "set", "slct", "cvt", "abs", "neg", "min", "max", "atom", "red"};
   const bool has_floats = std::any_of(parts.begin() + 1, parts.end(), [](const std::string& part) {
     return part == "f16" || part == "f16x2" || part == "bf16" || part == "bf16x2" || part == "f32" ||
            part == "f64";
@@ -50,8 +50,9 @@ bool computes_floats(const std::vector<std::string>& parts) {
 // Instructions whose results may not be the CPU's: fused or approximate ones, what flushes subnormal numbers, and those
 // without a rounding, which the driver may fuse.
 std::vector<std::string> inexact_instructions(const std::string& ptx) {
-  static const std::set<std::string> kExact = {"add.rn.f32", "sub.rn.f32", "mul.rn.f32", "div.rn.f32",
-                                               "sqrt.rn.f32"};
+  static const std::set<std::string> kExact = {"add.rn.f32",  "sub.rn.f32", "mul.rn.f32", "div.rn.f32",
+                                               "sqrt.rn.f32", "add.rn.f64", "sub.rn.f64", "mul.rn.f64",
+                                               "div.rn.f64",  "sqrt.rn.f64"};
   std::vector<std::string> found;
   std::istringstream text(ptx);
   for (std::string line; std::getline(text, line);) {
@@ -106,8 +107,8 @@ TEST(all_kernels_compile_to_exact_instructions) {
     }
     for (const std::string& instruction : inexact_instructions(ptx))
       check(false, "the PTX has " + instruction);
-    for (const char* wanted :
-         {"add.rn.f32", "mul.rn.f32", "div.rn.f32", "sqrt.rn.f32", "ld.global.v4", "st.global.v4"}) {
+    for (const char* wanted : {"add.rn.f32", "mul.rn.f32", "div.rn.f32", "sqrt.rn.f32", "div.rn.f64",
+                               "sqrt.rn.f64", "ld.global.v4", "st.global.v4"}) {
       check(ptx.find(wanted) != std::string::npos, std::string(wanted) + " is not in the PTX");
     }
   }

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "gpu/emulated/emulated_device.h"
-#include "gpu/kernels/adagrad.h"
 #include "gpu/operations/device_rows.h"
+#include "gpu/operations/device_update.h"
 #include "gpu/operations/gradient_sums.h"
 #include "gpu/operations/mirror.h"
 #include "gpu/operations/unique_batch.h"
@@ -126,10 +126,9 @@ struct GpuTable {
     weights.copy_to(step.weights.data(), kIds * kDim, stream);
     gradients.copy_from(step.gradients.data(), kIds * kDim, stream);
     sums.sum(unique, kIds, gradients.address(), stream);
-    device.launch(adagrad, Grid::of(kIds * kDim, 64),
-                  {rows.floats().global(), kDim, all_found.slots().constant(), unique.count().constant(),
-                   sums.sums().constant(), kDim, 0.1f},
-                  stream);
+    DeviceUpdate::by_sums(all_found.slots().constant(), unique.count().constant(), sums.sums().address(),
+                          kDim)
+        .launch(device, AdagradStep{0.1f}, rows, stream);
   }
 
   EmulatedDevice& device;

@@ -1,17 +1,14 @@
-// Adam as tf.compat.v1.train.AdamOptimizer on sparse rows (Kingma & Ba, 2014, the form before section
-// 2.1): m += (1 - beta1) * (g - m); v += (1 - beta2) * (g^2 - v);
-// w -= learning_rate * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon).
+// Adam: parameters, and the powers of beta that a table keeps. The formula is in rules/adam.h.
 #pragma once
 
 #include <cmath>
 
+#include "rules/adam.h"
 #include "update/optimizers/optimizer.h"
 
 namespace embstore {
 
 struct Adam {
-  static constexpr int kSlots = 2;  // m, v
-
   double beta1;
   double beta2;
   float epsilon;
@@ -27,23 +24,19 @@ struct Adam {
     state.beta1_power *= beta1;
     state.beta2_power *= beta2;
   }
-
-  void update(float* __restrict w, float* __restrict slots, size_t stride, const float* __restrict g, int dim,
-              const ApplyContext& context) const {
-    // The bias corrections are differences of nearly equal numbers, hence the doubles.
-    const auto step =
-        static_cast<float>(context.state.learning_rate * std::sqrt(1.0 - context.state.beta2_power) /
-                           (1.0 - context.state.beta1_power));
-    const auto m_gain = static_cast<float>(1.0 - beta1);
-    const auto v_gain = static_cast<float>(1.0 - beta2);
-    float* __restrict m = slots;
-    float* __restrict v = slots + stride;
-    for (int i = 0; i < dim; ++i) {
-      m[i] += m_gain * (g[i] - m[i]);
-      v[i] += v_gain * (g[i] * g[i] - v[i]);
-      w[i] -= step * m[i] / (std::sqrt(v[i]) + epsilon);
-    }
+  // The bias corrections are differences of nearly equal numbers, hence the doubles.
+  AdamStep step(const ApplyContext& context) const {
+    return {
+        .step = static_cast<float>(context.state.learning_rate * std::sqrt(1.0 - context.state.beta2_power) /
+                                   (1.0 - context.state.beta1_power)),
+        .m_gain = m_gain(),
+        .v_gain = v_gain(),
+        .epsilon = epsilon};
   }
+
+ protected:
+  float m_gain() const { return static_cast<float>(1.0 - beta1); }
+  float v_gain() const { return static_cast<float>(1.0 - beta2); }
 };
 
 }  // namespace embstore

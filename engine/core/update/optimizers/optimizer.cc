@@ -24,6 +24,17 @@ std::unique_ptr<Optimizer> make(const OptimizerParams& params, VectorExtensions 
   return std::make_unique<OptimizerOf<Rule>>(params, extensions);
 }
 
+// Some optimizers have two formulas, of which a parameter chooses one.
+std::unique_ptr<Optimizer> make_adam_async(const OptimizerParams& params, VectorExtensions extensions) {
+  if (parameter(params, "apply_sparse_rmsprop") == 0.0) return make<Adam>(params, extensions);
+  return make<AdamAsync>(params, extensions);
+}
+std::unique_ptr<Optimizer> make_ftrl(const OptimizerParams& params, VectorExtensions extensions) {
+  if (static_cast<float>(parameter(params, "learning_rate_power")) == -0.5f)
+    return make<Ftrl<SquareRoot>>(params, extensions);
+  return make<Ftrl<LibraryPower>>(params, extensions);
+}
+
 const std::map<std::string, Factory>& factories() {
   static const std::map<std::string, Factory> table = {
       {"Adadelta", make<Adadelta>},
@@ -31,12 +42,12 @@ const std::map<std::string, Factory>& factories() {
       {"AdagradDecay", make<AdagradDecay>},
       {"AdagradDecayV2", make<AdagradDecay>},
       {"Adam", make<Adam>},
-      {"AdamAsync", make<AdamAsync>},
+      {"AdamAsync", make_adam_async},
       {"AdamW", make<AdamW>},
       {"Adamax", make<Adamax>},
-      {"Ftrl", make<Ftrl>},
-      {"RMSprop", make<RMSprop<false>>},
-      {"RMSpropMomentum", make<RMSprop<true>>},
+      {"Ftrl", make_ftrl},
+      {"RMSprop", make<Rmsprop>},
+      {"RMSpropMomentum", make<RmspropMomentum>},
       {"SGD", make<Sgd>},
   };
   return table;

@@ -1,8 +1,9 @@
 // The seam between the apply loop and the update rules.
 //
-// A rule is a small struct: its parameters and an inline update of one row (see adagrad.h). OptimizerOf
-// turns it into an Optimizer, whose virtual call is made once for a block of rows; inside, the rule is
-// known to the compiler, which inlines and vectorises it, once for each of VectorExtensions.
+// A rule is a small struct: its parameters, and the step that it makes of them for one apply. The step has the formula,
+// element by element, in rules/ (see rules/adagrad.h), which the kernels of a GPU compile too. OptimizerOf turns a rule into
+// an Optimizer, whose virtual call is made once for a block of rows; inside, the step is known to the compiler, which inlines
+// and vectorises it, once for each of VectorExtensions.
 #pragma once
 
 #include <concepts>
@@ -17,6 +18,7 @@
 #include "platform/vector_extensions.h"
 #include "row/row_guard.h"
 #include "row/row_layout.h"
+#include "rules/any_step.h"
 
 namespace embstore {
 
@@ -62,6 +64,9 @@ class Optimizer {
   // REQUIRES: the mutex of the shard that the rows belong to is held.
   virtual void update(std::span<const RowUpdate> rows, const RowLayout& layout,
                       const ApplyContext& context) const = 0;
+  // The formula of one apply, for a device that updates rows by itself. It gives the bits of update(), but where the rule has
+  // a device_step().
+  virtual AnyStep step(const ApplyContext& context) const = 0;
 };
 
 // `name` as in embstore.optimizers; throws Error(kInvalidArgument) for one that doesn't exist. Gives the same
@@ -70,16 +75,14 @@ std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const Optimiz
                                           VectorExtensions extensions = chosen_vector_extensions());
 
 template <class Rule>
-concept UpdateRule = requires(const Rule rule, const OptimizerParams& params, float* row,
-                              const float* gradient, OptimizerState& state, const ApplyContext& context) {
+concept UpdateRule = requires(const Rule rule, const OptimizerParams& params, OptimizerState& state,
+                              const ApplyContext& context) {
   Rule(params);
-  { Rule::kSlots } -> std::convertible_to<int>;
   { rule.initial_slot_value(0) } -> std::same_as<float>;
   // All but the learning rate, which every rule reads from context.state.
   { rule.initial_state() } -> std::same_as<OptimizerState>;
   rule.advance(state);
-  // `slots` is the first slot; slot k lies k * slot_stride floats behind it.
-  rule.update(row, /*slots=*/row, /*slot_stride=*/size_t{}, gradient, /*dim=*/0, context);
+  { decltype(rule.step(context))::kSlots } -> std::convertible_to<int>;
 };
 
 // The parts that rules share whose only global state is the learning rate.
@@ -87,6 +90,27 @@ struct StatelessRule {
   OptimizerState initial_state() const { return {}; }
   void advance(OptimizerState&) const {}
 };
+
+// What a device does for a rule's step: the same, but for rules with an overload.
+template <class Step>
+inline const Step& device_step(const Step& step) {
+  return step;
+}
+
+// Updates one row by a step that knows elements alone; steps that need more of a row have an overload. `slots` is the
+// first slot; slot k lies k * stride floats behind it.
+template <class Step>
+inline void update_row(const Step& step, float* __restrict w, float* __restrict slots,
+                       [[maybe_unused]] size_t stride, const float* __restrict g, int dim) {
+  if constexpr (Step::kSlots == 0) {
+    for (int i = 0; i < dim; ++i) step.update(w[i], g[i]);
+  } else if constexpr (Step::kSlots == 1) {
+    for (int i = 0; i < dim; ++i) step.update(w[i], slots[i], g[i]);
+  } else {
+    float* __restrict second = slots + stride;
+    for (int i = 0; i < dim; ++i) step.update(w[i], slots[i], second[i], g[i]);
+  }
+}
 
 // One loop over rows for each of VectorExtensions: the same source, since a rule that is inlined is compiled
 // for what the function around it may use. `flatten` inlines all of it; a call that stayed one would be of
@@ -96,16 +120,14 @@ template <UpdateRule Rule>
 using RowLoop = void (*)(const Rule&, std::span<const RowUpdate>, const RowLayout&, const ApplyContext&);
 
 template <UpdateRule Rule>
-inline void update_rows(const Rule& of, std::span<const RowUpdate> rows, const RowLayout& layout,
+inline void update_rows(const Rule& rule, std::span<const RowUpdate> rows, const RowLayout& layout,
                         const ApplyContext& context) {
-  // Local copies, which stores to rows can't alias: what doesn't depend on the row leaves the loop.
-  const Rule rule = of;
-  const ApplyContext apply = context;
+  const auto step = rule.step(context);
   const size_t stride = layout.block_floats();
   const int dim = layout.dim();
   for (const RowUpdate& update : rows) {
     const RowWrite write(*update.guard);
-    rule.update(update.row, update.row + stride, stride, update.gradient, dim, apply);
+    update_row(step, update.row, update.row + stride, stride, update.gradient, dim);
   }
 }
 
@@ -136,7 +158,7 @@ class OptimizerOf final : public Optimizer {
         learning_rate_(parameter(params, "learning_rate")),
         update_rows_(row_loop<Rule>(extensions)) {}
 
-  int slot_count() const override { return Rule::kSlots; }
+  int slot_count() const override { return decltype(rule_.step({}))::kSlots; }
   float initial_slot_value(int slot) const override { return rule_.initial_slot_value(slot); }
   OptimizerState initial_state() const override {
     OptimizerState state = rule_.initial_state();
@@ -149,6 +171,7 @@ class OptimizerOf final : public Optimizer {
               const ApplyContext& context) const override {
     update_rows_(rule_, rows, layout, context);
   }
+  AnyStep step(const ApplyContext& context) const override { return device_step(rule_.step(context)); }
 
  private:
   const Rule rule_;

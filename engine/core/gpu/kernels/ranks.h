@@ -1,0 +1,64 @@
+// What is kept of rows in the device's memory beside their floats, and what accesses make of it: counts, versions, and the stamps
+// by which rows are ranked, as in row/ranking.h. Look-ups may be counted on several streams at once, and beside an update;
+// updates of one row may not.
+#pragma once
+
+#include "gpu/kernels/mirror.h"
+#include "row/row_meta.h"
+
+namespace embstore::gpu {
+
+// By slot.
+struct RankArrays {
+  Global<RowMeta> metas;
+  Global<uint64_t> served;  // how many accesses by look-ups were counted
+  Global<uint64_t> stamps;  // of the row's last access; 0: no row fills the slot
+};
+
+struct CountedUpdate {
+  int64_t global_step;
+  uint64_t first_stamp;  // of the batch's first id
+  uint16_t save_span;
+};
+
+struct CountUpdatesArguments {
+  RankArrays ranks;
+  Global<const uint32_t> slots;        // of each distinct id, none twice; what has kNoSlot is left out
+  Global<const uint32_t> count;        // one: how many of `slots` there are
+  Global<const uint32_t> occurrences;  // of each distinct id
+  Global<const uint32_t> positions;    // of the batch, by distinct id and then in order
+  Global<const uint32_t> begins;       // in `positions`, of each distinct id
+  CountedUpdate update;
+};
+
+EMBSTORE_KERNEL(count_updates_of_rows, CountUpdatesArguments) {
+  const uint64_t i = global_thread();
+  if (i >= arguments.count[0] || arguments.slots[i] == kNoSlot) return;
+  const uint32_t slot = arguments.slots[i];
+  const uint32_t occurrences = arguments.occurrences[i];
+  RowMeta meta = arguments.ranks.metas[slot];
+  meta.count(occurrences, arguments.update.global_step, arguments.update.save_span);
+  arguments.ranks.metas[slot] = meta;
+  const uint32_t last_position = arguments.positions[uint64_t{arguments.begins[i]} + occurrences - 1];
+  // A batch that began later may have been first.
+  atomic_max(arguments.ranks.stamps[slot], arguments.update.first_stamp + last_position);
+}
+
+struct CountHitsArguments {
+  RankArrays ranks;
+  Global<const uint32_t> slots;    // of each distinct id; what has kNoSlot is left out
+  Global<const uint32_t> inverse;  // of each id of the batch: its place in `slots`
+  uint64_t first_stamp;            // of the batch's first id
+};
+
+// Every id is an access of its own, whether it occurs again or not.
+EMBSTORE_KERNEL(count_hits_of_rows, CountHitsArguments) {
+  const uint64_t i = global_thread();
+  if (i >= arguments.inverse.count) return;
+  const uint32_t slot = arguments.slots[arguments.inverse[i]];
+  if (slot == kNoSlot) return;
+  atomic_add(arguments.ranks.served[slot], uint64_t{1});
+  atomic_max(arguments.ranks.stamps[slot], arguments.first_stamp + i);
+}
+
+}  // namespace embstore::gpu

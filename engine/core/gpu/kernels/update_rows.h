@@ -1,0 +1,216 @@
+// The update of rows in the device's memory, one kernel a rule: the formulas are those of rules/, which the CPU's optimizers
+// are made of too, so bits are equal.
+//
+// Some neighbouring threads share a row, and take units of four floats in turn. Rules that look at one element alone take one
+// pass; the others meet at barriers of the block between theirs.
+#pragma once
+
+#include "gpu/kernels/gradient_sums.h"
+#include "gpu/kernels/mirror.h"
+#include "rules/adadelta.h"
+#include "rules/adagrad.h"
+#include "rules/adagrad_decay.h"
+#include "rules/adam.h"
+#include "rules/adam_async.h"
+#include "rules/adam_w.h"
+#include "rules/adamax.h"
+#include "rules/ftrl.h"
+#include "rules/power.h"
+#include "rules/rmsprop.h"
+#include "rules/sgd.h"
+
+namespace embstore::gpu {
+
+// Where a batch's gradients are, in rows of `dim` floats.
+struct BatchGradients {
+  Global<const float> floats;  // by position in the batch; by distinct id where `positions` isn't given
+  uint32_t dim;
+  uint32_t by_four;  // 1: four floats may be read at once
+  // Where given, those of equal ids are summed as in gradient_sums.h.
+  Global<const uint32_t> positions;    // by distinct id and then in order
+  Global<const uint32_t> begins;       // in `positions`, of each distinct id
+  Global<const uint32_t> occurrences;  // of each distinct id
+};
+
+template <class Step>
+struct UpdateRowsArguments {
+  Step step;
+  Global<Float4> rows;  // by slot: the weights, then the rule's slots, each block_units long
+  uint32_t block_units;
+  uint32_t row_threads;          // that share a row; divides the block's
+  Global<const uint32_t> slots;  // of each distinct id, none twice; what has kNoSlot is left out
+  Global<const uint32_t> count;  // one: how many of `slots` there are
+  BatchGradients gradients;
+};
+
+// Calls f(lane) for the first `lanes` of a unit's four floats: lane(unit) is the float.
+template <class F>
+inline void for_each_lane(uint32_t lanes, const F& f) {
+  f([](auto& unit) -> auto& { return unit.x; });
+  if (lanes > 1) f([](auto& unit) -> auto& { return unit.y; });
+  if (lanes > 2) f([](auto& unit) -> auto& { return unit.z; });
+  if (lanes > 3) f([](auto& unit) -> auto& { return unit.w; });
+}
+
+// How many floats of a unit the row has: padding stays as it is.
+inline uint32_t lanes_of(uint32_t dim, uint32_t unit) { return dim - 4 * unit < 4 ? dim - 4 * unit : 4; }
+
+inline Float4 gradient_at(const BatchGradients& gradients, uint64_t row, uint32_t unit) {
+  const uint64_t first = row * gradients.dim + 4 * unit;
+  if (gradients.by_four != 0) {
+    return Global<const Float4>{gradients.floats.address, gradients.floats.count / 4}[first / 4];
+  }
+  Float4 gradient{};
+  uint64_t i = first;
+  for_each_lane(lanes_of(gradients.dim, unit), [&](auto lane) { lane(gradient) = gradients.floats[i++]; });
+  return gradient;
+}
+
+// The thread's part of a row.
+template <class Step>
+struct RowPart {
+  explicit RowPart(const UpdateRowsArguments<Step>& of)
+      : arguments(of),
+        row_in_block(thread_index() / of.row_threads),
+        first_unit(thread_index() % of.row_threads) {
+    const uint64_t i = uint64_t{block_index()} * (block_threads() / of.row_threads) + row_in_block;
+    if (i >= of.count[0]) return;
+    const uint32_t slot = of.slots[i];
+    if (slot == kNoSlot) return;
+    exists = true;
+    distinct = i;
+    weights = uint64_t{slot} * (1 + Step::kSlots) * of.block_units;
+  }
+
+  template <class F>
+  void for_each_unit(const F& f) const {
+    for (uint32_t unit = first_unit; 4 * unit < arguments.gradients.dim; unit += arguments.row_threads)
+      f(unit);
+  }
+  uint32_t lanes(uint32_t unit) const { return lanes_of(arguments.gradients.dim, unit); }
+  Float4 gradient(uint32_t unit) const {
+    const BatchGradients& of = arguments.gradients;
+    if (of.positions.count == 0) return gradient_at(of, distinct, unit);
+    const uint64_t begin = of.begins[distinct];
+    return sum_in_order<Float4>(begin, begin + of.occurrences[distinct],
+                                [&](uint64_t i) { return gradient_at(of, of.positions[i], unit); });
+  }
+  // Where a block's unit is: block 0 is the weights, block 1 the first slot.
+  uint64_t at(uint32_t block, uint32_t unit) const { return weights + block * arguments.block_units + unit; }
+  Float4 load(uint32_t block, uint32_t unit) const { return arguments.rows[at(block, unit)]; }
+  void store(uint32_t block, uint32_t unit, const Float4& value) const {
+    arguments.rows[at(block, unit)] = value;
+  }
+
+  const UpdateRowsArguments<Step>& arguments;
+  const uint32_t row_in_block;
+  const uint32_t first_unit;
+  bool exists = false;
+  uint64_t distinct = 0;
+  uint64_t weights = 0;
+};
+
+template <class Step>
+inline void update_rows(const UpdateRowsArguments<Step>& arguments) {
+  const RowPart<Step> part(arguments);
+  if (!part.exists) return;
+  const Step& step = arguments.step;
+  part.for_each_unit([&](uint32_t unit) {
+    Float4 g = part.gradient(unit);
+    Float4 w = part.load(0, unit);
+    if constexpr (Step::kSlots == 0) {
+      for_each_lane(part.lanes(unit), [&](auto lane) { step.update(lane(w), lane(g)); });
+    } else if constexpr (Step::kSlots == 1) {
+      Float4 a = part.load(1, unit);
+      for_each_lane(part.lanes(unit), [&](auto lane) { step.update(lane(w), lane(a), lane(g)); });
+      part.store(1, unit, a);
+    } else {
+      Float4 a = part.load(1, unit);
+      Float4 b = part.load(2, unit);
+      for_each_lane(part.lanes(unit), [&](auto lane) { step.update(lane(w), lane(a), lane(b), lane(g)); });
+      part.store(1, unit, a);
+      part.store(2, unit, b);
+    }
+    part.store(0, unit, w);
+  });
+}
+
+inline void update_rows(const UpdateRowsArguments<AdagradDecayStep>& arguments) {
+  const RowPart<AdagradDecayStep> part(arguments);
+  const AdagradDecayStep& step = arguments.step;
+  const bool due = part.exists && step.is_due(part.load(2, 0).x);
+  sync_block();  // before a thread changes that element
+  if (!part.exists) return;
+  part.for_each_unit([&](uint32_t unit) {
+    Float4 g = part.gradient(unit);
+    Float4 w = part.load(0, unit), a = part.load(1, unit), decays = part.load(2, unit);
+    for_each_lane(part.lanes(unit),
+                  [&](auto lane) { step.update(lane(w), lane(a), lane(decays), lane(g), due); });
+    part.store(0, unit, w);
+    part.store(1, unit, a);
+    part.store(2, unit, decays);
+  });
+}
+
+template <class Power>
+inline void update_rows(const UpdateRowsArguments<FtrlStep<Power>>& arguments) {
+  using Step = FtrlStep<Power>;
+  EMBSTORE_SHARED(double, norm_lanes, kMostBlockThreads* kNormLanes);  // of each row of the block
+  const RowPart<Step> part(arguments);
+  const Step& step = arguments.step;
+  if (part.exists) {
+    part.for_each_unit([&](uint32_t unit) {
+      Float4 g = part.gradient(unit);
+      Float4 w = part.load(0, unit), a = part.load(1, unit), linear = part.load(2, unit);
+      for_each_lane(part.lanes(unit),
+                    [&](auto lane) { step.accumulate(lane(w), lane(a), lane(linear), lane(g)); });
+      part.store(1, unit, a);
+      part.store(2, unit, linear);
+    });
+  }
+  sync_block();
+  if (part.exists) {
+    const Global<const float> floats{arguments.rows.address, arguments.rows.count * 4};
+    for (uint32_t lane = part.first_unit; lane < kNormLanes; lane += arguments.row_threads) {
+      double sum = 0.0;
+      for (uint32_t i = lane; i < arguments.gradients.dim; i += kNormLanes) {
+        sum = Step::with_element(sum, floats[4 * part.at(2, 0) + i]);
+      }
+      norm_lanes[part.row_in_block * kNormLanes + lane] = sum;
+    }
+  }
+  sync_block();
+  if (!part.exists) return;
+  double lanes[kNormLanes];
+  for (uint32_t lane = 0; lane < kNormLanes; ++lane)
+    lanes[lane] = norm_lanes[part.row_in_block * kNormLanes + lane];
+  const double norm = Step::norm(lanes);
+  const bool is_zero = step.is_zero(norm);
+  const float shrink = is_zero ? 0.0f : step.shrink(norm);
+  part.for_each_unit([&](uint32_t unit) {
+    Float4 w = part.load(0, unit), a = part.load(1, unit), linear = part.load(2, unit);
+    for_each_lane(part.lanes(unit), [&](auto lane) {
+      if (is_zero) {
+        lane(w) = 0.0f;
+      } else {
+        step.settle(lane(w), lane(a), lane(linear), shrink);
+      }
+    });
+    part.store(0, unit, w);
+  });
+}
+
+EMBSTORE_KERNEL(update_adadelta, UpdateRowsArguments<AdadeltaStep>) { update_rows(arguments); }
+EMBSTORE_KERNEL(update_adagrad, UpdateRowsArguments<AdagradStep>) { update_rows(arguments); }
+EMBSTORE_KERNEL(update_adagrad_decay, UpdateRowsArguments<AdagradDecayStep>) { update_rows(arguments); }
+EMBSTORE_KERNEL(update_adam, UpdateRowsArguments<AdamStep>) { update_rows(arguments); }
+EMBSTORE_KERNEL(update_adam_async, UpdateRowsArguments<AdamAsyncStep>) { update_rows(arguments); }
+EMBSTORE_KERNEL(update_adam_w, UpdateRowsArguments<AdamWStep>) { update_rows(arguments); }
+EMBSTORE_KERNEL(update_adamax, UpdateRowsArguments<AdamaxStep>) { update_rows(arguments); }
+EMBSTORE_KERNEL(update_ftrl, UpdateRowsArguments<FtrlStep<SquareRoot>>) { update_rows(arguments); }
+EMBSTORE_KERNEL(update_ftrl_by_power, UpdateRowsArguments<FtrlStep<DevicePower>>) { update_rows(arguments); }
+EMBSTORE_KERNEL(update_rmsprop, UpdateRowsArguments<RmspropStep>) { update_rows(arguments); }
+EMBSTORE_KERNEL(update_rmsprop_momentum, UpdateRowsArguments<RmspropMomentumStep>) { update_rows(arguments); }
+EMBSTORE_KERNEL(update_sgd, UpdateRowsArguments<SgdStep>) { update_rows(arguments); }
+
+}  // namespace embstore::gpu

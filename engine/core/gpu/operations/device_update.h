@@ -1,0 +1,88 @@
+// The update of rows in a device's memory by one apply of an optimizer: Optimizer::step() says which, and has what the apply
+// tells all rows. See kernels/update_rows.h.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "gpu/buffers.h"
+#include "gpu/kernels/update_rows.h"
+#include "gpu/operations/device_rows.h"
+#include "gpu/operations/gradient_sums.h"
+#include "gpu/operations/unique_batch.h"
+#include "rules/any_step.h"
+
+namespace embstore::gpu {
+
+inline const auto& kernel_of(const AdadeltaStep&) { return update_adadelta; }
+inline const auto& kernel_of(const AdagradStep&) { return update_adagrad; }
+inline const auto& kernel_of(const AdagradDecayStep&) { return update_adagrad_decay; }
+inline const auto& kernel_of(const AdamStep&) { return update_adam; }
+inline const auto& kernel_of(const AdamAsyncStep&) { return update_adam_async; }
+inline const auto& kernel_of(const AdamWStep&) { return update_adam_w; }
+inline const auto& kernel_of(const AdamaxStep&) { return update_adamax; }
+inline const auto& kernel_of(const FtrlStep<SquareRoot>&) { return update_ftrl; }
+inline const auto& kernel_of(const FtrlStep<DevicePower>&) { return update_ftrl_by_power; }
+inline const auto& kernel_of(const RmspropStep&) { return update_rmsprop; }
+inline const auto& kernel_of(const RmspropMomentumStep&) { return update_rmsprop_momentum; }
+inline const auto& kernel_of(const SgdStep&) { return update_sgd; }
+
+// Rows of `dim` weights, and the gradients that they are updated by.
+class DeviceUpdate {
+ public:
+  // Of the `most` first slots, a gradient each that is summed already. `slots`: of each distinct id, none twice; kNoSlot
+  // leaves a gradient out.
+  static DeviceUpdate by_sums(Global<const uint32_t> slots, Global<const uint32_t> count, DeviceAddress sums,
+                              uint32_t dim) {
+    return DeviceUpdate(slots, count, {{sums, slots.count * dim}, dim, reads_four(sums, dim), {}, {}, {}});
+  }
+  // Sums the gradients as it goes. REQUIRES: sums.sort(unique, ids), and gradients of `ids` ids.
+  static DeviceUpdate by_gradients(Global<const uint32_t> slots, const UniqueBatch& unique,
+                                   const GradientSums& sums, DeviceAddress gradients, uint32_t dim) {
+    return DeviceUpdate(slots, unique.count().constant(),
+                        {{gradients, sums.positions().count * dim},
+                         dim,
+                         reads_four(gradients, dim),
+                         sums.positions(),
+                         sums.begins().constant(),
+                         unique.occurrences().constant()});
+  }
+
+  void launch(Device& device, const AnyStep& step, const DeviceRows& rows, Stream stream) const {
+    std::visit([&](const auto& of) { launch(device, kernel_of(of), of, rows, stream, kMostBlockThreads); },
+               step);
+  }
+  // REQUIRES: block_threads is a power of two.
+  template <class Step>
+  void launch(Device& device, const Kernel<UpdateRowsArguments<Step>>& kernel, const Step& step,
+              const DeviceRows& rows, Stream stream, uint32_t block_threads) const {
+    if (slots_.count == 0) return;
+    const uint32_t units = (gradients_.dim + 3) / 4;
+    const uint32_t row_threads = std::min(std::bit_ceil(units), block_threads);
+    device.launch(kernel, Grid::of(slots_.count * row_threads, block_threads),
+                  {step,
+                   {rows.floats().address(), rows.floats().count() / 4},
+                   units,
+                   row_threads,
+                   slots_,
+                   count_,
+                   gradients_},
+                  stream);
+  }
+
+ private:
+  DeviceUpdate(Global<const uint32_t> slots, Global<const uint32_t> count, const BatchGradients& gradients)
+      : slots_(slots), count_(count), gradients_(gradients) {}
+
+  // PyTorch's tensors may begin at any float.
+  static uint32_t reads_four(DeviceAddress gradients, uint32_t dim) {
+    return dim % 4 == 0 && gradients.value % sizeof(Float4) == 0;
+  }
+
+  Global<const uint32_t> slots_;
+  Global<const uint32_t> count_;
+  BatchGradients gradients_;
+};
+
+}  // namespace embstore::gpu

@@ -1,0 +1,99 @@
+// What the tests of kernels have in common: a device whose schedule is drawn from a seed, and batches at the edges.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gpu/buffers.h"
+#include "gpu/emulated/emulated_device.h"
+#include "testing/tests.h"
+
+namespace embstore::gpu {
+
+inline constexpr uint64_t kSeeds = 1000;
+
+// What every test needs: a device and a stream of its own, and random numbers by the same seed.
+struct Scene {
+  explicit Scene(uint64_t seed)
+      : device({.memory_bytes = 4 << 20, .seed = seed}), stream(device), random(seed) {}
+
+  uint32_t below(uint64_t count) { return static_cast<uint32_t>(random() % count); }
+
+  template <class T>
+  DeviceArray<T> on_device(const std::vector<T>& values) {
+    DeviceArray<T> array(device, values.size());
+    array.copy_from(values.data(), values.size(), stream);
+    return array;
+  }
+  template <class T>
+  std::vector<T> on_host(const DeviceArray<T>& array, uint64_t count) {
+    std::vector<T> values(count);
+    array.copy_to(values.data(), count, stream);
+    return values;
+  }
+  DeviceArray<uint32_t> on_device(size_t number) {
+    return on_device(std::vector<uint32_t>{static_cast<uint32_t>(number)});
+  }
+  uint32_t number(const DeviceArray<uint32_t>& array) { return on_host(array, 1).front(); }
+
+  // Small blocks make many of them.
+  uint32_t block_threads() { return 1 + below(3) == 1 ? 64 : 32; }
+
+  // Around the sizes of blocks, and none at all.
+  uint32_t batch_size() {
+    constexpr std::array<uint32_t, 12> kEdges = {0, 1, 2, 31, 32, 33, 63, 64, 65, 128, 129, 257};
+    return below(2) == 0 ? kEdges[below(kEdges.size())] : below(300);
+  }
+
+  // All equal, all distinct, few of many, and keys from the ends of their range.
+  std::vector<int64_t> ids(uint32_t count) {
+    const uint64_t distinct = std::array<uint64_t, 4>{1, 5, 100, uint64_t{1} << 40}[below(4)];
+    std::vector<int64_t> result(count);
+    for (int64_t& id : result) {
+      id = static_cast<int64_t>(random() % distinct) - static_cast<int64_t>(distinct / 2);
+      if (below(50) == 0) id = std::numeric_limits<int64_t>::min() + below(2);
+      if (below(50) == 0) id = std::numeric_limits<int64_t>::max() - below(2);
+    }
+    return result;
+  }
+
+  // Of very different sizes, so that another order of additions gives other bits; and zeros of both signs.
+  std::vector<float> floats(size_t count) {
+    std::normal_distribution<float> value;
+    std::uniform_int_distribution<int> exponent(-40, 8);
+    std::vector<float> result(count);
+    for (float& number : result)
+      number = below(20) == 0 ? -0.0f : std::ldexp(value(random), exponent(random));
+    return result;
+  }
+
+  EmulatedDevice device;
+  OwnedStream stream;
+  std::mt19937_64 random;
+};
+
+template <class Test>
+void for_each_seed(const Test& test) {
+  for (uint64_t seed = 0; seed < scenes(kSeeds); ++seed) {
+    Scene scene(seed);
+    tested_case() = "seed " + std::to_string(seed);
+    try {
+      test(scene);
+    } catch (const Error& error) {
+      fail(std::string(error.what()) + "; " + scene.device.last_schedule());
+    }
+  }
+  tested_case().clear();
+}
+
+template <class T>
+bool equal_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+}  // namespace embstore::gpu
