@@ -35,6 +35,7 @@ from pmemlab.schema import (
 )
 
 __all__ = [
+    "GPU_VARIABLE",
     "MISLEADING",
     "PersistentMemory",
     "ProvisionStep",
@@ -47,6 +48,9 @@ __all__ = [
 ]
 
 _FOLDER = Path(__file__).parent / "topologies"
+
+GPU_VARIABLE: Final = "EMBSTORE_DEVICE"
+"""Of a topology's environment: the GPU that its programs use."""
 
 MISLEADING: Final = {
     "PMEM_IS_PMEM_FORCE": "makes libpmem take any memory for persistent",
@@ -107,10 +111,11 @@ class StandsFor(Document):
 
     The rates of its runs are modelled on these. dram: its DRAM, or that of such a machine without
     persistent memory. pmem: its persistent memory. ssd: its solid-state disk. memory: what its
-    kernel takes for memory, where that isn't DRAM. Default, of each: there is none.
+    kernel takes for memory, where that isn't DRAM. gpu: its GPU. Default, of each: there is none.
     """
 
     dram: Text = ""
+    gpu: Text = ""
     pmem: Text = ""
     ssd: Text = ""
     memory: Text = ""
@@ -181,7 +186,8 @@ class Topology(Document, aliases={"memory_bytes": "memory"}, extra=("like",)):
     kernel_command_line: added to the kernel's command line. Default: "".
     provision: what is run in the guest in this order. In the file a list of commands; those for new
         media alone stand in lists of their own below `format`. Default: none.
-    environment: of every command that is run in the machine. Default: none.
+    environment: of every command that is run in the machine. EMBSTORE_DEVICE in it is the GPU that
+        programs use: `emulated`, one made of host memory. Default: none.
     pmem: where the persistent memory is. Default: nowhere.
     ssd: where the solid-state disk is. Default: there is none.
     stands_for: devices whose rates are modelled. Default: none.
@@ -209,6 +215,11 @@ class Topology(Document, aliases={"memory_bytes": "memory"}, extra=("like",)):
 
     def check(self) -> None:
         _check(self)
+
+    @property
+    def gpu(self) -> str | None:
+        """The GPU that programs use; None where the topology names none."""
+        return self.environment.get(GPU_VARIABLE)
 
     @property
     def keeps_media(self) -> bool:

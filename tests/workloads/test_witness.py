@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import dataclasses
 import mmap
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,18 +48,31 @@ STORAGES: dict[str, Storage] = {
         es.StorageType.DRAM_LEVELDB, [None, path], [16 * KIB]
     ),
 }
+GPU_STORAGES: dict[str, Storage] = {
+    "HBM": lambda _: es.StorageOption(
+        es.StorageType.HBM, storage_size=[KEYS.size * 64], device="emulated"
+    ),
+    "HBM_DRAM": lambda _: es.StorageOption(
+        es.StorageType.HBM_DRAM, storage_size=[16 * KIB], device="emulated"
+    ),
+}
+IN_GPU = RowPlacement(gpu="emulated")
 
 
 @contextlib.contextmanager
-def trained(kind: str, folder: Path, name: str = "table") -> Iterator[es.EmbeddingVariable]:
+def trained(
+    kind: str, folder: Path, name: str = "table", seed: int = 4
+) -> Iterator[es.EmbeddingVariable]:
     folder.mkdir(exist_ok=True)
     try:
         variable = es.get_embedding_variable(
             name,
             8,
-            initializer=es.initializers.RandomUniform(seed=4),
+            initializer=es.initializers.RandomUniform(seed=seed),
             optimizer=es.optimizers.Adagrad(0.1),
-            ev_option=es.EmbeddingVariableOption(storage_option=STORAGES[kind](folder)),
+            ev_option=es.EmbeddingVariableOption(
+                storage_option={**STORAGES, **GPU_STORAGES}[kind](folder)
+            ),
         )
     except es.errors.MissingLibraryError as error:
         pytest.skip(str(error))
@@ -75,6 +89,10 @@ def examined(variable: Any) -> TableEvidence:
 
 def complaint(table: TableEvidence, *placements: RowPlacement) -> str | None:
     """What a scenario says that expects rows in those places; None where it's content."""
+    return complaint_of([table], *placements)
+
+
+def complaint_of(tables: Sequence[TableEvidence], *placements: RowPlacement) -> str | None:
     dram = {"storage_type": "other"}  # no yardstick is judged here
     scenario = Scenario(
         path=Path("x.yaml"),
@@ -84,7 +102,7 @@ def complaint(table: TableEvidence, *placements: RowPlacement) -> str | None:
         storage_types=(),
         expect=Expectations(None, tiers=placements),
     )
-    document = {"run": {"tables": [dataclasses.asdict(table)]}, "reference": dram}
+    document = {"run": {"tables": [*map(dataclasses.asdict, tables)]}, "reference": dram}
     try:
         judge_placement(scenario, scenario.topology, {}, {}, document)
     except ExpectationError as error:
@@ -103,6 +121,7 @@ class Liar:
         self._tiers = tiers
         self.name = variable.name
         self.export = variable.export
+        self.lookup = variable.lookup
 
     def stats(self) -> dict[str, Any]:
         stats: Any = self._variable.stats()
@@ -197,3 +216,95 @@ def test_a_row_that_differs_in_one_bit_is_not_found(tmp_path: Path) -> None:
         table = examine_tables([variable], [export])[1][0]
     assert table.tiers[0].sought > 0
     assert table.tiers[0].found == 0
+
+
+@pytest.mark.parametrize("kind", GPU_STORAGES)
+def test_rows_are_found_in_the_memory_of_the_emulated_gpu(kind: str, tmp_path: Path) -> None:
+    with trained(kind, tmp_path) as variable:
+        before = variable.export()
+        table = examined(variable)
+        after = variable.export()
+    first = table.tiers[0]
+    assert (first.gpu, first.sought, first.found) == ("emulated", 64, 64)
+    assert first.read_changed == first.sought
+    placements = [IN_GPU, *(RowPlacement(nodes=(0,)) for _ in table.tiers[1:])]
+    assert complaint(table, *placements) is None
+    for name, column in before.items():  # a look changes nothing
+        np.testing.assert_array_equal(column, after[name])
+
+
+def test_rows_that_stay_in_dram_aren_t_taken_for_a_gpus(tmp_path: Path) -> None:
+    with trained("DRAM", tmp_path) as variable:
+        lie = {"name": "HBM", "address": 0, "path": None, "gpu": "emulated"}
+        without_gpu = examined(Liar(variable, [lie]))
+        with trained("HBM", tmp_path, "another", seed=5):  # there is a GPU, with other rows
+            beside_gpu = examined(Liar(variable, [lie]))
+    shown = str(complaint(without_gpu, IN_GPU))
+    assert "lies in no memory of a GPU that was found; it must be that of emulated" in shown
+    sought = beside_gpu.tiers[0].sought
+    assert f"another process found 0 of {sought} rows in /memfd:emu" in str(
+        complaint(beside_gpu, IN_GPU)
+    )
+
+
+@pytest.mark.parametrize("copies", ["in memory that is called so", "in a GPU's memory"])
+def test_an_engine_that_shows_a_copy_in_a_gpus_memory_is_found_out(
+    tmp_path: Path, copies: str
+) -> None:
+    """As what a transfer leaves in the GPU's memory would be, of rows that are kept in DRAM."""
+    with contextlib.ExitStack() as stack:
+        variable = stack.enter_context(trained("DRAM", tmp_path))
+        if copies == "in a GPU's memory":  # another table's, with the same rows
+            stack.enter_context(trained("HBM", tmp_path, "another"))
+        else:
+            copy = os.memfd_create("emulated device")
+            stack.callback(os.close, copy)
+            export = variable.export()
+            rows = np.hstack([export["values"], export["accumulator"]])
+            os.write(copy, rows.tobytes() * 2)
+        lie = {"name": "HBM", "address": 0, "path": None, "gpu": "emulated"}
+        table = examined(Liar(variable, [lie]))
+    first = table.tiers[0]
+    assert (first.gpu, first.found, first.read_changed) == ("emulated", first.sought, 0)
+    assert "the table read 0 of them so: it keeps rows elsewhere" in str(complaint(table, IN_GPU))
+
+
+def test_a_file_that_is_called_as_the_memory_of_the_emulated_gpu_is_not_it(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs a file in the root folder, which root alone can make")
+    decoy = Path("/memfd:emulated device (deleted)")
+    with trained("DRAM", tmp_path) as variable:
+        export = variable.export()
+        rows = np.hstack([export["values"], export["accumulator"]])
+        decoy.write_bytes(rows.tobytes())
+        try:
+            with decoy.open("rb"):
+                lie = {"name": "HBM", "address": 0, "path": None, "gpu": "emulated"}
+                table = examined(Liar(variable, [lie]))
+        finally:
+            decoy.unlink()
+    assert (table.tiers[0].gpu, table.tiers[0].found) == (None, 0)
+
+
+def test_rows_of_several_tables_must_all_fit_what_the_gpu_holds(tmp_path: Path) -> None:
+    with trained("HBM", tmp_path) as variable:
+        first = examined(variable)
+    [tier] = first.tiers
+    holds = sum(tier.devices.values())
+    others = dataclasses.replace(tier, bytes=holds)
+    assert complaint(first, IN_GPU) is None
+    tables = [first, dataclasses.replace(first, tiers=[others])]
+    assert f"the GPU holds {holds} bytes, too few for rows of {holds + tier.bytes}" in str(
+        complaint_of(tables, IN_GPU)
+    )
+
+
+def test_rows_that_are_said_to_be_on_a_real_gpu_are_not_found(tmp_path: Path) -> None:
+    with trained("HBM", tmp_path) as variable:
+        table = examined(Liar(variable, [{"gpu": "NVIDIA H100 80GB HBM3"}]))
+    assert (table.tiers[0].gpu, table.tiers[0].found, table.tiers[0].read_changed) == (
+        None,
+        0,
+        None,
+    )
+    assert "lies in no memory of a GPU that was found" in str(complaint(table, IN_GPU))

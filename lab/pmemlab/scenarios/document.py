@@ -25,6 +25,7 @@ from pmemlab.schema import (
     parse_size,
 )
 from pmemlab.topology import Topology, load_topology
+from pmemlab.workloads.witness import EMULATED_GPU
 
 __all__ = [
     "PLACES",
@@ -215,6 +216,7 @@ class RowPlacement(Document, aliases={"read_bytes": "read", "written_bytes": "wr
     nodes: NUMA nodes that alone may hold pages of rows; "pmem": the topology's `pmem.nodes`.
     file_under: folder of the file that the rows are mapped from, or of a disk tier's own folder;
         "pmem": the topology's `pmem.path`, "ssd": its `ssd.path`.
+    gpu: the GPU whose memory must hold them; only that of the emulated one can be looked into.
     is_pmem: what libpmem must say of that mapping.
     read_bytes, written_bytes: what the kernel must at least have read from and written to the
         topology's disk during the run (`read` and `written` in the file).
@@ -231,13 +233,14 @@ class RowPlacement(Document, aliases={"read_bytes": "read", "written_bytes": "wr
         ]
         | None
     ) = None
+    gpu: Annotated[str, Must(EMULATED_GPU, lambda gpu: gpu == EMULATED_GPU)] | None = None
     is_pmem: Annotated[bool, Must("true or false")] | None = None
     read_bytes: Size | None = None
     written_bytes: Size | None = None
 
     def check(self) -> None:
-        if self.nodes is None and self.file_under is None and self.is_pmem is None:
-            raise FieldError("say where rows must lie: nodes, file_under or is_pmem", "nodes")
+        if all(each is None for each in (self.nodes, self.file_under, self.gpu, self.is_pmem)):
+            raise FieldError("say where rows must lie: nodes, file_under, gpu or is_pmem", "nodes")
         for name, least in (("read", self.read_bytes), ("written", self.written_bytes)):
             if self.file_under == SSD and least is None:
                 raise FieldError(

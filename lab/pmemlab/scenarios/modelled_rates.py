@@ -131,6 +131,8 @@ def devices_of(storage_type: str, stands_for: StandsFor) -> tuple[str, ...] | No
             devices.append(stands_for.pmem)
         elif kind in SSD_KINDS:
             devices.append(stands_for.ssd)
+        elif kind is TierKind.HBM:
+            devices.append(stands_for.gpu)
         else:
             devices.append(stands_for.memory or stands_for.dram)
     return tuple(devices) if all(devices) else None

@@ -4,6 +4,7 @@ A rate is `measured` only if every tier was on the kind of medium that its name 
 
 | tier | process | host | guest or container on KVM | on TCG |
 |---|---|---|---|---|
+| HBM | no: emulated | no: emulated, or the lab can't look into it | no: emulated | no |
 | DRAM | yes | yes | yes, without a memory-side cache | no |
 | PMem or CXL memory, a mount | no: DRAM | yes, in a region of NFIT's or CXL's | no: emulated | no |
 | PMem or CXL memory, a node | no: DRAM | yes, if slow and without CPUs | no: emulated | no |
@@ -27,6 +28,7 @@ from embstore.options import TIER_KINDS, StorageType, TierKind
 from pmemlab.scenarios.command import PMEM_KINDS, SSD_KINDS
 from pmemlab.scenarios.document import PLACES, Scenario
 from pmemlab.scenarios.runner import Outcome
+from pmemlab.workloads.witness import EMULATED_GPU
 
 __all__ = ["why_not_measured"]
 
@@ -83,6 +85,10 @@ def _of_a_tier(
     facts = outcome.facts
     if kind is TierKind.DRAM:
         yield from _of_dram(scenario, outcome, tiers)
+        return
+    if kind is TierKind.HBM:
+        is_emulated = all(tier.get("gpu") == EMULATED_GPU for tier in tiers)
+        yield "the GPU is emulated" if is_emulated else "the lab can't look into the GPU"
         return
     if kind not in PMEM_KINDS and kind not in SSD_KINDS:
         yield "the lab can't tell what it is on"

@@ -22,8 +22,9 @@ from pmemlab.scenarios.document import (
 )
 from pmemlab.scenarios.program import check_program
 from pmemlab.schema import YAML_SUFFIXES, FieldError, File
-from pmemlab.topology import Topology
+from pmemlab.topology import GPU_VARIABLE, Topology
 from pmemlab.workloads.placements import load_placement
+from pmemlab.workloads.witness import EMULATED_GPU
 
 __all__ = ["load_scenario"]
 
@@ -66,7 +67,7 @@ def _check(scenario: Scenario, file: File) -> None:
         _check_storage_type("storage_types", storage_type)
     if len(set(types)) != len(types):
         raise FieldError(f"names one twice: {', '.join(types)}", "storage_types")
-    _check_disk("storage_types", types, scenario.storage, topology)
+    _check_media("storage_types", types, scenario.storage, topology)
     _check_expectations(scenario, topology, types)
     try:
         if workload.command:
@@ -88,7 +89,7 @@ def _check(scenario: Scenario, file: File) -> None:
         saved_as = scenario.saved_on.storage_type
         _check_storage_type("saved_on.storage_type", saved_as)
         machine = scenario.saved_on.topology
-        _check_disk("saved_on.storage_type", [saved_as], Storage(), machine)
+        _check_media("saved_on.storage_type", [saved_as], Storage(), machine)
     if scenario.power_cuts:
         _check_power_cuts(scenario.power_cuts.kept_on, scenario)
     for number, names in enumerate(scenario.predict_on):
@@ -103,14 +104,19 @@ def _check_storage_type(field: str, value: str) -> None:
     if value not in StorageType.__members__:
         names = ", ".join(StorageType.__members__)
         raise FieldError(f"{value!r} is no storage type; there are {names}", field)
-    if TierKind.HBM in TIER_KINDS[StorageType[value]]:
-        raise FieldError(f"{value} needs a GPU, which no topology has", field)
 
 
-def _check_disk(
+def _check_media(
     field: str, storage_types: Collection[str], storage: Storage, topology: Topology
 ) -> None:
+    """The GPU and the disk that storage types need."""
     for name in storage_types:
+        if TierKind.HBM in TIER_KINDS[StorageType[name]] and topology.gpu is None:
+            raise FieldError(
+                f"{name} needs a GPU, but topology {topology.name} names none; take one that does, "
+                f"or add {GPU_VARIABLE}: {EMULATED_GPU} to its environment",
+                field,
+            )
         needs_a_disk = any(kind in SSD_KINDS for kind in TIER_KINDS[StorageType[name]])
         if needs_a_disk and storage.path is None and topology.ssd is None:
             raise FieldError(
@@ -166,6 +172,11 @@ def _check_placement(field: str, placement: RowPlacement, topology: Topology) ->
         )
     if placement.file_under == PMEM and topology.pmem.path is None:
         raise FieldError(f"topology {topology.name} has no pmem.path", f"{field}.file_under")
+    if placement.gpu is not None and placement.gpu != topology.gpu:
+        raise FieldError(
+            f"topology {topology.name} has no such GPU ({GPU_VARIABLE} of its environment)",
+            f"{field}.gpu",
+        )
     if placement.file_under == SSD and topology.ssd is None:
         raise FieldError(f"topology {topology.name} has no ssd", f"{field}.file_under")
 

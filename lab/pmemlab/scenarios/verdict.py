@@ -373,6 +373,8 @@ def _misplacements(
                 f"has its files on device {', '.join(sorted(others)) or 'none'}; they must be on "
                 f"{device}, where {folder} is"
             )
+    if placement.gpu is not None and tier.get("gpu") != placement.gpu:
+        yield f"lies in no memory of a GPU that was found; it must be that of {placement.gpu}"
     if placement.is_pmem is not None and tier["is_pmem"] is not placement.is_pmem:
         yield f"is_pmem is {tier['is_pmem']}; it must be {placement.is_pmem}"
     yield from _rows_not_there(tier)
@@ -387,6 +389,12 @@ def _rows_not_there(tier: Mapping[str, Any]) -> Iterator[str]:
     sought, found = tier["sought"], tier["found"]
     if found < sought and not _writes_through_buffers(tier):
         yield f"another process found {found} of {sought} rows in {where}"
+    read_changed = tier.get("read_changed")
+    if read_changed is not None and read_changed < sought:
+        yield (
+            f"a bit of {sought} rows was changed in {where}, and the table read {read_changed} of "
+            "them so: it keeps rows elsewhere"
+        )
 
 
 def _rows_not_anywhere(tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -396,6 +404,10 @@ def _rows_not_anywhere(tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         of_name = [tier for tier in tiers if tier["name"] == name]
         sought = sum(tier["sought"] for tier in of_name)
         found = sum(tier["found"] for tier in of_name)
+        holds = min((sum(tier["devices"].values()) for tier in of_name), default=0)
+        total = sum(tier["bytes"] for tier in of_name)
+        if of_name[0].get("gpu") is not None and holds < total:  # which all tables share
+            yield f"tier {name}: the GPU holds {holds} bytes, too few for rows of {total}"
         if not sought:
             yield f"tier {name}: none of its rows could be looked for by another process"
         elif _writes_through_buffers(of_name[0]) and found < _LEAST_WRITTEN * sought:

@@ -21,7 +21,7 @@ import embstore as es
 from pmemlab.errors import LabError
 from pmemlab.machines.guest.prepared import VARIABLE, prepared_command
 from pmemlab.placement import unmap_pages_of
-from pmemlab.workloads.witness import Claim, Seen, files_in
+from pmemlab.workloads.witness import EMULATED_GPU, Claim, Seen, change_rows, files_in
 
 __all__ = [
     "TableEvidence",
@@ -33,6 +33,8 @@ __all__ = [
     "seen_of",
     "state_sha256",
 ]
+
+Keys = NDArray[np.int64]
 
 _ROWS_OF_A_RUN: Final = 64
 _FEWEST_ROWS: Final = 2
@@ -49,9 +51,11 @@ class TierEvidence:
 
     The engine says name, rows, bytes (of its rows), mapped_bytes (rows and room for more), and
     is_pmem (what libpmem says of the mapping; None where libpmem isn't involved). Another process
-    saw the others: nodes, file, devices and is_direct, as `Seen` has them. Of the rows that the
-    engine has exported and says are in this tier, it sought some; it found so many in the tier's
-    file or memory, to the last bit.
+    saw the others: nodes, file, devices, is_direct and gpu, as `Seen` has them. Of the rows that
+    the engine has exported and says are in this tier, it sought some; it found so many in the
+    tier's file or memory, to the last bit. read_changed: of the rows that were sought, those that
+    the engine read with another bit after that bit was changed there behind its back; None where
+    no bit was.
     """
 
     name: str
@@ -65,6 +69,8 @@ class TierEvidence:
     is_direct: bool | None
     sought: int
     found: int
+    gpu: str | None = None
+    read_changed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,7 @@ def examine_tables(
     digest = hashlib.sha256()
     random = np.random.default_rng(_SEED)
     rows_a_table = max(_FEWEST_ROWS, _ROWS_OF_A_RUN // max(1, len(variables)))
-    examined: list[tuple[es.EmbeddingVariable, Any, int, list[Claim]]] = []
+    examined: list[tuple[es.EmbeddingVariable, Any, int, list[tuple[Claim, Keys]]]] = []
     for variable, export in zip(variables, exports, strict=True):
         _add_to_digest(digest, variable.name, export)
         stats = variable.stats()
@@ -144,15 +150,15 @@ def examine_tables(
             variable, stats, export, random.permutation(export["keys"].size), rows_a_table
         )
         examined.append((variable, stats, export["keys"].size, claims))
-    seen = iter(ask([claim for *_, claims in examined for claim in claims]))
+    seen = iter(ask([claim for *_, claims in examined for claim, _ in claims]))
     tables = [
         TableEvidence(
             variable.name,
             dict(stats),
             exported_rows,
             [
-                _tier_evidence(tier, claim, next(seen))
-                for tier, claim in zip(stats["tiers"], claims, strict=True)
+                _tier_evidence(tier, claim, next(seen), _read_changed(variable, claim, keys))
+                for tier, (claim, keys) in zip(stats["tiers"], claims, strict=True)
             ],
         )
         for variable, stats, exported_rows, claims in examined
@@ -166,12 +172,12 @@ def _claims(
     export: Mapping[str, NDArray[Any]],
     order: NDArray[np.int64],
     rows_a_table: int,
-) -> list[Claim]:
-    """Of each tier, what the engine says, with rows that it says are there."""
+) -> list[tuple[Claim, Keys]]:
+    """Of each tier, what the engine says, with rows that it says are there, and their keys."""
     tiers = stats["tiers"]
     # Partitions have the same tiers, one after the other; which of them has a key isn't known here.
     kinds = list(dict.fromkeys(tier["name"] for tier in tiers))
-    rows: list[list[tuple[str, ...]]] = [[] for _ in tiers]
+    rows: list[dict[tuple[str, ...], int]] = [{} for _ in tiers]
     if len(kinds) == len(tiers):
         candidates = order[:_MOST_CANDIDATES]
         where = variable.lookup_tier(export["keys"][candidates])
@@ -179,17 +185,41 @@ def _claims(
             if tier >= 0 and len(rows[tier]) < rows_a_table:
                 parts = _parts(export, int(row))
                 different = set(bytes.fromhex("".join(parts)))
-                if len(different) >= _FEWEST_DIFFERENT_BYTES and parts not in rows[tier]:
-                    rows[tier].append(parts)
+                if len(different) >= _FEWEST_DIFFERENT_BYTES:
+                    rows[tier].setdefault(parts, int(export["keys"][row]))
     return [
-        Claim(
-            tuple(of_tier),
-            address=tier["address"],
-            length=tier["mapped_bytes"] if tier["address"] else 0,
-            folder=None if tier["address"] else tier["path"],
+        (
+            Claim(
+                tuple(of_tier),
+                address=tier["address"],
+                length=tier["mapped_bytes"] if tier["address"] else 0,
+                folder=None if tier["address"] else tier["path"],
+                gpu=tier["gpu"],
+            ),
+            np.array([*of_tier.values()], np.int64),
         )
         for tier, of_tier in zip(tiers, rows, strict=True)
     ]
+
+
+def _read_changed(variable: es.EmbeddingVariable, claim: Claim, keys: Keys) -> int | None:
+    """Of a claim's rows, how many the table reads as the emulated GPU's memory has them.
+
+    A copy there, or what a transfer left, would be found as well as the rows themselves. So a bit
+    of each is changed, the rows are read, and the bit is changed back. None of other memory.
+    """
+    if claim.gpu != EMULATED_GPU or not keys.size:
+        return None
+    changes = change_rows(claim.rows)
+    try:
+        read = variable.lookup(keys, train=True)  # which moves and counts nothing
+    finally:
+        for change in changes:
+            change.undo()
+    weights = [bytes.fromhex(parts[0]) for parts in claim.rows]
+    expected = [bytes([row[0] ^ 1]) + row[1:] for row in weights]
+    pairs = zip(read, expected, strict=True)
+    return sum(int(row.tobytes() == bits) for row, bits in pairs)
 
 
 def _parts(export: Mapping[str, NDArray[Any]], row: int) -> tuple[str, ...]:
@@ -198,7 +228,7 @@ def _parts(export: Mapping[str, NDArray[Any]], row: int) -> tuple[str, ...]:
     return tuple(export[name][row].tobytes().hex() for name in ("values", *rest))
 
 
-def _tier_evidence(tier: Any, claim: Claim, seen: Seen) -> TierEvidence:
+def _tier_evidence(tier: Any, claim: Claim, seen: Seen, read_changed: int | None) -> TierEvidence:
     return TierEvidence(
         name=tier["name"],
         rows=tier["rows"],
@@ -211,6 +241,8 @@ def _tier_evidence(tier: Any, claim: Claim, seen: Seen) -> TierEvidence:
         is_direct=seen.is_direct,
         sought=len(claim.rows),
         found=seen.found,
+        gpu=seen.gpu,
+        read_changed=read_changed,
     )
 
 

@@ -20,14 +20,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pmemlab.placement import ProcessMemory, device_number
 
-__all__ = ["Claim", "Seen", "files_in", "look"]
+__all__ = ["EMULATED_GPU", "Change", "Claim", "Seen", "change_rows", "files_in", "look"]
+
+EMULATED_GPU: Final = "emulated"
+"""What the engine calls the GPU that is made of host memory."""
 
 _READ_BYTES = 8 << 20
 _PART_ALIGNMENT = 16
+# What the kernel calls the memory of the emulated GPU, among what a process has open
+# (engine/core/gpu/emulated/emulated_memory.cc).
+_EMULATED_MEMORY = "/memfd:emulated device (deleted)"
 
 
 @dataclass(frozen=True)
@@ -37,13 +43,14 @@ class Claim:
     rows: some of them, each as parts, in hex: weights, and what the optimizer keeps beside them. A
     part begins on a multiple of 16 bytes from the one before it; what is between doesn't matter.
     address, length: where the tier is mapped; 0 for one that isn't. folder: of a tier that keeps
-    files and maps none.
+    files and maps none. gpu: of a tier in a GPU's memory, the engine's name of that GPU.
     """
 
     rows: tuple[tuple[str, ...], ...]
     address: int = 0
     length: int = 0
     folder: str | None = None
+    gpu: str | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,8 @@ class Seen:
     nodes: NUMA node -> touched pages of the mapping on it. file: that is mapped there. devices:
     "major:minor" of what the file, or the folder's files, are on -> bytes that they take there.
     is_direct: whether the process has files of the folder open, all of them past the page cache
-    (O_DIRECT); None where the tier is mapped.
+    (O_DIRECT); None where the tier is mapped. gpu: `EMULATED_GPU`, where the tier is said to be in
+    that one's memory and the process has such memory; it is then the file.
     found: how many of the rows are there, to the last bit; of a mapping, in the touched pages.
     """
 
@@ -61,6 +69,7 @@ class Seen:
     file: str | None = None
     devices: dict[str, int] = field(default_factory=dict)
     is_direct: bool | None = None
+    gpu: str | None = None
     found: int = 0
 
 
@@ -80,13 +89,16 @@ class _Row(NamedTuple):
         return _Row(tuple(sorted(placed, key=lambda at: -len(at[1]))), length)
 
     def is_in(self, data: bytes) -> bool:
+        return any(True for _ in self.places_in(data))
+
+    def places_in(self, data: bytes) -> Iterator[int]:
+        """Where it begins."""
         (offset, longest), *others = self.parts
         at = data.find(longest, offset)
         while at >= 0:
             if all(data.startswith(part, at - offset + its) for its, part in others):
-                return True
+                yield at - offset
             at = data.find(longest, at + 1)
-        return False
 
 
 def look(pid: int, claims: Iterable[Claim]) -> list[Seen]:
@@ -103,6 +115,14 @@ def _look(
     pid: int, memory: ProcessMemory, opened: Mapping[str, Sequence[bool]], claim: Claim
 ) -> Seen:
     rows = [_Row.of(parts) for parts in claim.rows]
+    if claim.gpu is not None:
+        gpus = _emulated_gpus(pid) if claim.gpu == EMULATED_GPU else []
+        return Seen(
+            file=_EMULATED_MEMORY if gpus else None,
+            devices=_devices(gpus),
+            gpu=EMULATED_GPU if gpus else None,
+            found=_found_in_files(gpus, rows),
+        )
     if not claim.address:
         files = files_in(Path(claim.folder)) if claim.folder else []
         return Seen(
@@ -119,6 +139,63 @@ def _look(
         files = [Path(file)]
         return Seen(nodes, file, _devices(files), found=_found_in_files(files, rows))
     return Seen(nodes, found=_found_in_memory(pid, present, rows))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A byte of a GPU's memory, as it is and as it was."""
+
+    gpu: Path
+    at: int
+    now: int
+    before: int
+
+    def undo(self) -> None:
+        _write(self.gpu, self.at, self.before)
+
+
+def change_rows(rows: Iterable[Sequence[str]]) -> list[Change]:
+    """Change the lowest bit of the first byte of rows, wherever they lie in the memory of this
+    process's emulated GPUs. rows: as a claim's.
+    """
+    wanted = {_Row.of(parts) for parts in rows}
+    longest = max((row.length for row in wanted), default=0)
+    changes = []
+    for gpu in _emulated_gpus(os.getpid()):
+        first_bytes: dict[int, int] = {}
+        with gpu.open("rb") as memory:
+            for start, end in _data_in(memory.fileno()):
+                for at, piece in _placed_pieces(memory.fileno(), start, end, longest):
+                    places = (place for row in wanted for place in row.places_in(piece))
+                    first_bytes.update({at + place: piece[place] for place in places})
+        changes += [Change(gpu, at, byte ^ 1, byte) for at, byte in first_bytes.items()]
+    for change in changes:
+        _write(change.gpu, change.at, change.now)
+    return changes
+
+
+def _write(file: Path, at: int, byte: int) -> None:
+    with file.open("r+b", buffering=0) as opened:
+        os.pwrite(opened.fileno(), bytes([byte]), at)
+
+
+def _emulated_gpus(pid: int) -> list[Path]:
+    """The memory of each that a process has: a file that is in no folder.
+
+    A file that is called the same isn't one: it lies on another device of the kernel's.
+    """
+    of_none = os.memfd_create("pmemlab")
+    try:
+        device = os.fstat(of_none).st_dev
+    finally:
+        os.close(of_none)
+    found: dict[int, Path] = {}
+    for descriptor in sorted(Path(f"/proc/{pid}/fd").iterdir(), key=lambda path: int(path.name)):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            status = descriptor.stat()
+            if str(descriptor.readlink()) == _EMULATED_MEMORY and status.st_dev == device:
+                found.setdefault(status.st_ino, descriptor)
+    return [*found.values()]
 
 
 def _found_in_memory(pid: int, present: Iterable[tuple[int, int]], rows: Sequence[_Row]) -> int:
@@ -166,11 +243,18 @@ def _pieces(descriptor: int, start: int, end: int, longest: int) -> Iterator[byt
 
     Whatever has `longest` bytes at most lies in one of them whole.
     """
+    return (piece for _, piece in _placed_pieces(descriptor, start, end, longest))
+
+
+def _placed_pieces(
+    descriptor: int, start: int, end: int, longest: int
+) -> Iterator[tuple[int, bytes]]:
+    """The same, each with where it begins."""
     while start < end:
         piece = os.pread(descriptor, min(_READ_BYTES, end - start), start)
         if not piece:
             return
-        yield piece
+        yield start, piece
         if start + len(piece) >= end:
             return
         start += max(1, len(piece) - longest + 1)
