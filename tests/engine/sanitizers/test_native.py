@@ -7,6 +7,7 @@ from native_programs import SANITIZERS, build, run
 OF_MANY_THREADS = [
     "admission_test",
     "emulated_device_test",
+    "device_look_up_test",
     "epochs_test",
     "eviction_pool_test",
     "hbm_tier_test",

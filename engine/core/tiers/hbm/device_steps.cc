@@ -10,6 +10,7 @@ namespace {
 
 // Of the calling thread: whose rows it uses, as often as it does.
 thread_local std::vector<const DeviceSteps*> uses_of_thread;
+thread_local bool is_in_function = false;
 
 bool is_used_by_thread(const DeviceSteps& steps) {
   return std::find(uses_of_thread.begin(), uses_of_thread.end(), &steps) != uses_of_thread.end();
@@ -70,13 +71,17 @@ void DeviceSteps::finish() {
   while (functions_ != 0) function_ended_.wait(mutex_);
 }
 
-DeviceSteps::Function::Function(DeviceSteps& steps) : steps_(steps) {
+DeviceSteps::Function::Function(DeviceSteps& steps)
+    : steps_(steps), was_under_way_(std::exchange(is_in_function, true)) {
   const MutexLock lock(steps_.mutex_);
   is_too_late_ = steps_.is_over_;
   if (!is_too_late_) ++steps_.functions_;
 }
 
+bool DeviceSteps::Function::is_under_way() { return is_in_function; }
+
 DeviceSteps::Function::~Function() {
+  is_in_function = was_under_way_;
   if (is_too_late_) return;
   const MutexLock lock(steps_.mutex_);
   if (--steps_.functions_ == 0) steps_.function_ended_.notify_all();

@@ -80,12 +80,15 @@ class DeviceSteps {
     Function(const Function&) = delete;
     Function& operator=(const Function&) = delete;
 
+    // True for the calling thread in such a scope. What it calls must not use the device.
+    static bool is_under_way();
     // True after finish(): the device was lost, and what the function would use is gone.
     bool is_too_late() const { return is_too_late_; }
 
    private:
     DeviceSteps& steps_;
     bool is_too_late_;
+    const bool was_under_way_;
   };
 
   // Waits for the steps in flight, for good. REQUIRES: no thread puts others on streams.

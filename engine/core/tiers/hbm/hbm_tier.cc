@@ -5,6 +5,7 @@
 
 #include "access/phase.h"
 #include "errors/error.h"
+#include "tiers/hbm/device_steps.h"
 
 namespace embstore {
 namespace {
@@ -113,6 +114,9 @@ void HbmTier::read_rows(RowBatch& rows, RowPart part) const {
   Phase phase(meter());
   size_t read = 0;
   try {
+    if (DeviceSteps::Function::is_under_way()) {
+      throw Error(ErrorKind::kInvalidArgument, "a step missed rows that the GPU has");
+    }
     const MutexLock lock(mutex_);
     Piece* started = nullptr;  // and not ended
     for (size_t first = 0; first < places.size(); first += rows_a_piece_) {
