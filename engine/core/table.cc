@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <utility>
 
 #include "access/phase.h"
@@ -10,6 +11,8 @@
 #include "keep/save.h"
 #include "keep/table_moment.h"
 #include "lookup/look_up.h"
+#include "row/unique_ids.h"
+#include "tiers/hbm/hbm_tier.h"
 #include "update/gathered_update.h"
 #include "update/resident_update.h"
 
@@ -30,6 +33,7 @@ Table::~Table() {
 void Table::end_operations() {
   parts_.closed.store(true);
   parts_.epochs.wait_until_idle();
+  if (parts_.steps) parts_.steps->finish();
   if (parts_.mover) parts_.mover->stop();
 }
 
@@ -48,6 +52,7 @@ void Table::close() {
   parts_.store->tiers().close();  // before the mover goes, which a tier's own thread may be calling
   parts_.mover.reset();
   parts_.reads.take();  // batches of the store
+  parts_.device_look_up.reset();
   parts_.store.reset();
 }
 
@@ -65,7 +70,7 @@ void Table::drop_older_rows() {
 }
 
 std::vector<log::CheckpointId> Table::kept_rows() const {
-  Operation operation(parts_);
+  Operation operation(parts_, Operation::Uses::kNoRows);
   return embstore::kept_rows(parts_);
 }
 
@@ -73,9 +78,19 @@ void Table::take_over_kept_rows(const log::CheckpointId* id) { embstore::take_ov
 
 // --- Reading
 
+void Table::raise_kept_error() const {
+  if (parts_.steps) parts_.steps->raise_kept_error();
+}
+
 void Table::lookup(std::span<const int64_t> ids, float* out, bool train,
                    std::span<const uint32_t> occurrences) const {
   Operation operation(parts_);
+  raise_kept_error();
+  look_up(ids, out, train, occurrences);
+}
+
+void Table::look_up(std::span<const int64_t> ids, float* out, bool train,
+                    std::span<const uint32_t> occurrences) const {
   const LookUp look_up(*parts_.store, parts_.filters, parts_.initial);
   std::vector<RowRef> refs(occurrences.size());  // where each is, to count it as often as it occurs
   RowRef* const wanted_refs = occurrences.empty() ? nullptr : refs.data();
@@ -114,8 +129,62 @@ void Table::lookup(std::span<const int64_t> ids, float* out, bool train,
   parts_.mover->count_served(std::move(batch));
 }
 
+gpu::Device& Table::device() const {
+  const Operation operation(parts_, Operation::Uses::kNoRows);
+  if (parts_.store->tiers().hbm() == nullptr) {
+    throw Error(ErrorKind::kInvalidArgument,
+                parts_.name + ": has no tier in a GPU's memory, so it takes ids in the host's memory alone");
+  }
+  return parts_.store->tiers().hbm()->device();
+}
+
+void Table::lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, bool train) const {
+  static_cast<void>(device());
+  if (train && ids.count != 0) {
+    const Operation operation(parts_, Operation::Uses::kNoRows);
+    raise_kept_error();
+    const auto read = [this](std::span<const int64_t> missing, uint64_t hits, float* rows) {
+      read_missing(missing, hits, rows);
+    };
+    if (parts_.device_look_up->try_put(ids, out, read)) return;
+  }
+  const size_t floats = size_t{ids.count} * static_cast<size_t>(dim());
+  std::vector<int64_t> on_host(ids.count);
+  std::vector<float> rows(floats);
+  gpu::Device& device = this->device();
+  if (ids.count != 0) device.copy_to_host(on_host.data(), ids.ids, ids.count * sizeof(int64_t), ids.stream);
+  lookup(on_host, rows.data(), train);
+  if (ids.count != 0) device.copy_to_device(out, rows.data(), floats * sizeof(float), ids.stream);
+}
+
+// Called by a stream. Each key is read once, however often it is missing.
+void Table::read_missing(std::span<const int64_t> missing, uint64_t hits, float* rows) const {
+  const Epochs::Guard guard = parts_.epochs.enter();
+  hits_.fetch_add(hits, std::memory_order_relaxed);
+  const HbmTier& tier = *parts_.store->tiers().hbm();
+  const auto dim = static_cast<size_t>(parts_.layout.dim());
+  Phase(tier.meter()).count(Access::kLoad, hits, dim * sizeof(float));
+  if (missing.empty()) return;
+  const UniqueIds unique(missing);
+  if (unique.keys.size() == missing.size()) return look_up(missing, rows, /*train=*/true, {});
+  std::vector<float> found(unique.keys.size() * dim);
+  std::exception_ptr damaged;
+  try {
+    look_up(unique.keys, found.data(), /*train=*/true, unique.occurrences);
+  } catch (const DamagedRowsError&) {
+    damaged = std::current_exception();
+  }
+  unique.spread(found.data(), dim, rows);
+  if (damaged != nullptr) std::rethrow_exception(damaged);
+}
+
+void Table::synchronise() const {
+  const Operation operation(parts_);
+  raise_kept_error();
+}
+
 void Table::lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const {
-  Operation operation(parts_);
+  Operation operation(parts_, Operation::Uses::kNoRows);
   IndexReader reader(parts_.store->index());
   for (size_t i = 0; i < ids.size(); ++i) {
     IndexHit hit = reader.find(hash_key(ids[i]), ids[i]);
@@ -175,7 +244,7 @@ void Table::versions(std::span<const int64_t> ids, int64_t* versions) const {
 }
 
 uint64_t Table::row_count() const {
-  Operation operation(parts_);
+  Operation operation(parts_, Operation::Uses::kNoRows);
   return parts_.store->row_count();
 }
 
@@ -212,7 +281,7 @@ TableStats Table::stats() const {
 
 void Table::watch(const void* owner,
                   const std::function<std::shared_ptr<PhaseWatcher>(size_t level)>& watcher_of) {
-  Operation operation(parts_);
+  Operation operation(parts_, Operation::Uses::kNoRows);
   const TierStack& tiers = parts_.store->tiers();
   for (size_t level = 0; level < tiers.levels(); ++level) {
     tiers.tier(tiers.tier_of_level(level)).meter().watch(owner, watcher_of(level));
@@ -220,13 +289,14 @@ void Table::watch(const void* owner,
 }
 
 void Table::unwatch(const void* owner) {
-  Operation operation(parts_);
+  Operation operation(parts_, Operation::Uses::kNoRows);
   const TierStack& tiers = parts_.store->tiers();
   for (size_t t = 0; t < tiers.size(); ++t) tiers.tier(t).meter().unwatch(owner);
 }
 
 void Table::drain() const {
   Operation operation(parts_);
+  raise_kept_error();
   if (!parts_.mover) return;
   {
     const ApplyGate::Shared gate(parts_.gate);
@@ -344,11 +414,13 @@ void Table::PreparedApply::commit(std::optional<int64_t> global_step) { scope_->
 std::unique_ptr<Table::PreparedApply> Table::prepare_apply(std::span<const int64_t> ids,
                                                            const float* gradients,
                                                            std::span<const uint32_t> occurrences) {
+  raise_kept_error();
   return std::unique_ptr<PreparedApply>(new PreparedApply(*this, ids, gradients, occurrences));
 }
 
 void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients,
                             std::optional<int64_t> global_step, std::span<const uint32_t> occurrences) {
+  raise_kept_error();
   PreparedApply(*this, ids, gradients, occurrences).commit(global_step);
 }
 
@@ -363,13 +435,13 @@ void Table::advance_apply_count(int64_t at_least) {
 }
 
 double Table::learning_rate() const {
-  const Operation operation(parts_);
+  const Operation operation(parts_, Operation::Uses::kNoRows);
   MutexLock lock(parts_.state_mutex);
   return parts_.optimizer_state.learning_rate;
 }
 
 void Table::set_learning_rate(double learning_rate) {
-  const Operation operation(parts_);
+  const Operation operation(parts_, Operation::Uses::kNoRows);
   MutexLock lock(parts_.state_mutex);
   parts_.optimizer_state.learning_rate = learning_rate;
 }
@@ -404,7 +476,7 @@ void Table::drop_persisted(uint64_t number) {
 }
 
 std::vector<log::KeptCheckpoint> Table::persisted() const {
-  Operation operation(parts_);
+  Operation operation(parts_, Operation::Uses::kNoRows);
   return checkpoints().kept();
 }
 
@@ -416,17 +488,17 @@ void Table::restore_persisted(uint64_t number, checkpoint::Partition partition,
 }
 
 bool Table::should_persist() const {
-  Operation operation(parts_);
+  Operation operation(parts_, Operation::Uses::kNoRows);
   return !checkpoints().has_pending() && parts_.store->rows(0) >= parts_.store->tiers().capacity_rows(0);
 }
 
 bool Table::is_pool_short() const {
-  Operation operation(parts_);
+  Operation operation(parts_, Operation::Uses::kNoRows);
   return !checkpoints().has_pending() && parts_.store->tiers().is_pool_short();
 }
 
 bool Table::awaits_restore() const {
-  Operation operation(parts_);
+  Operation operation(parts_, Operation::Uses::kNoRows);
   return checkpoints().awaits_restore();
 }
 
@@ -462,6 +534,7 @@ uint64_t Table::drop(std::span<const int64_t> keys) {
 }
 
 std::unique_ptr<TableSave> Table::prepare_save(checkpoint::Writer& file, const EvictionRule& eviction) {
+  raise_kept_error();
   return std::make_unique<TableSave>(parts_, file, eviction);
 }
 

@@ -66,6 +66,16 @@ class Table {
   void lookup(std::span<const int64_t> ids, float* out, bool train,
               std::span<const uint32_t> occurrences = {}) const;
 
+  // The same with ids and rows in the memory of device(): puts a look-up on their stream, and waits for nothing. In serving, and
+  // while a save is under way, the host does the work, and waits for the stream. If the rows of some ids can't be read,
+  // they are NaN, and the error is raised by the next look-up, apply, save, drain() or synchronise(). Throws
+  // Error(kInvalidArgument) where no tier is in a GPU's memory.
+  void lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, bool train) const;
+  // Of the HBM tier.
+  gpu::Device& device() const;
+  // Waits until what was put on streams is done, and throws what it met.
+  void synchronise() const;
+
   // A batch of gradients that can be applied: what may fail has been done. Several tables' batches are so applied all
   // or not at all. Holds the table's apply gate: to be ended soon, by the thread that made it.
   class PreparedApply {
@@ -174,6 +184,13 @@ class Table {
   void close();
 
  private:
+  // What is left of lookup() in an operation, or in a function that a stream calls.
+  void look_up(std::span<const int64_t> ids, float* out, bool train,
+               std::span<const uint32_t> occurrences) const;
+  void read_missing(std::span<const int64_t> missing, uint64_t hits, float* rows) const;
+  // Throws what a step on the device met.
+  void raise_kept_error() const;
+
   // Of a table that has some.
   log::Checkpoints& checkpoints() const;
 

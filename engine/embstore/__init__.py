@@ -28,6 +28,7 @@ from embstore import devices, errors, initializers, optimizers
 from embstore._pulling import pulling
 from embstore._variable_making import get_embedding_variable
 from embstore.checkpoint import SaveReport, restore, save, save_incremental
+from embstore.device_array import DeviceArray
 from embstore.devices import Access
 from embstore.durability import (
     discard_persisted,
@@ -69,6 +70,7 @@ __all__ = [
     "CacheStrategy",
     "Caches",
     "CounterFilter",
+    "DeviceArray",
     "EmbeddingVariable",
     "EmbeddingVariableOption",
     "GlobalStepEvict",

@@ -66,6 +66,28 @@ class PreparedApply:
     def commit(self, global_step: int | None = None) -> None: ...
     def abort(self) -> None: ...
 
+class DeviceMemory:
+    """Memory of a GPU, which is used on its default stream."""
+
+    def __init__(self, gpu: tuple[str, str, str], bytes: int) -> None: ...
+    def address(self) -> int: ...
+    def write(self, array: NDArray[np.uint8]) -> None: ...
+    def read(self, array: NDArray[np.uint8]) -> None: ...
+
+def described(array: object) -> tuple[int, tuple[int, ...], str, int, int, int]:
+    """Of an array that speaks DLPack, C-contiguous: address, shape, the letter of its type ("i",
+    "u", "f" or "?") and its bits, the kind of its device, and its number."""
+
+def to_dlpack(
+    owner: object,
+    address: int,
+    shape: list[int],
+    is_float: bool,
+    device_type: int,
+    device_id: int,
+) -> Any:
+    """A capsule of DLPack, of float32 or int64."""
+
 class Table:
     """One partition of an embedding variable. See engine/core/table.h."""
 
@@ -97,6 +119,11 @@ class Table:
         train: bool = False,
         occurrences: NDArray[np.uint32] | None = None,
     ) -> None: ...
+    # Of arrays on the device of the table's HBM tier: their addresses, and the handle of a stream.
+    def lookup_on_device(
+        self, ids: int, count: int, out: int, stream: int, train: bool
+    ) -> None: ...
+    def synchronize(self) -> None: ...
     def apply_gradients(
         self,
         ids: _Ids,

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from embstore.errors import InvalidArgumentError
 
-__all__ = ["check_gpu", "gpu_to_open"]
+__all__ = ["EMULATED", "check_gpu", "gpu_number", "gpu_to_open"]
 
+EMULATED = "emulated"
 VARIABLE = "EMBSTORE_DEVICE"
 
 
@@ -22,6 +23,12 @@ def check_gpu(argument: str, name: object) -> str:
             f"got {name!r}"
         )
     return name
+
+
+def gpu_number(name: str) -> int:
+    """Of "cuda" or "cuda:N"."""
+    _, _, number = name.partition(":")
+    return int(number or 0)
 
 
 def gpu_to_open(name: str | None) -> tuple[str, str, str]:

@@ -403,6 +403,7 @@ class LocalShard:
     """A shard in this process."""
 
     def __init__(self, spec: ShardSpec) -> None:
+        gpu = gpu_to_open(spec.gpu) if _has_hbm(spec) else ("", "", "")
         self._table = _core.Table(
             name=spec.name,
             dim=spec.dim,
@@ -417,8 +418,9 @@ class LocalShard:
             keeps_rows=spec.keeps_rows,
             devices=list(spec.devices),
             partition_count=spec.partition_count,
-            gpu=gpu_to_open(spec.gpu) if _has_hbm(spec) else ("", "", ""),
+            gpu=gpu,
         )
+        self.gpu = gpu[0] or None  # of its tier of HBM
         self._dim = spec.dim
         pools = (path for kind, path, _ in spec.tiers if kind == TierKind.PMEM_POOL.value)
         self._pool_path = next(pools, None)
@@ -436,6 +438,14 @@ class LocalShard:
             out = np.empty((ids.size, self._dim), np.float32)
         self._table.lookup(ids, out, train, occurrences)
         return out
+
+    def lookup_on_device(self, ids: int, count: int, out: int, stream: int, train: bool) -> None:
+        """Puts a look-up on a stream of its GPU. ids and out: addresses there, of so many rows."""
+        self._table.lookup_on_device(ids, count, out, stream, train)
+
+    def synchronize(self) -> None:
+        """Waits for what was put on streams, and raises what it met."""
+        self._table.synchronize()
 
     def apply_gradients(
         self,

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embstore import _checks, _core
 from embstore._closing_at_exit import close_at_exit
+from embstore._device_batches import IdsOnDevice, OnDevice, check_same_gpu, is_on_device, to_host
 from embstore._prefetched import Prefetched
 from embstore._several_shards import Later, Part, apply_to_all, look_up_later, wait_for_all
-from embstore._shard import Shard, ShardRows
+from embstore._shard import LocalShard, Shard, ShardRows
 from embstore.devices import Access
 from embstore.errors import (
     EmbStoreError,
@@ -130,19 +132,33 @@ class EmbeddingVariable:
     def partition_num(self) -> int:
         return len(self._shards)
 
+    @overload
     def lookup(
         self,
         ids: _checks.Ids,
         *,
         train: bool = False,
         out: NDArray[np.float32] | None = None,
-    ) -> NDArray[np.float32]:
+    ) -> NDArray[np.float32]: ...
+    @overload
+    def lookup(self, ids: OnDevice, *, train: bool = False, out: Any = None) -> Any: ...
+    def lookup(self, ids: _checks.Ids | OnDevice, *, train: bool = False, out: Any = None) -> Any:
         """The rows of `ids`, float32 of ids.shape + (dim,); unknown keys read their initial row.
 
         train: a lookup that `apply_gradients` will follow, which counts and promotes; so this one
             doesn't. A serving lookup does both by itself. Neither inserts rows.
         out: C-contiguous float32 of that shape to write into and return, in place of a new array.
+
+        ids on a GPU: an array that speaks DLPack, as PyTorch's CUDA tensors and `DeviceArray` do,
+        for a variable with a tier of HBM on that GPU. The rows are there too, as a tensor or a
+        DeviceArray. A look-up to train is put on PyTorch's current stream (else on the default one)
+        and waits for nothing: rows that lie in HBM don't pass through the host. Rows that can't be
+        read are NaN; the next look-up, apply, save, `drain()` or `synchronize()` raises the error.
+        A look-up to serve, one of a variable with partitions, and one while a save is under way
+        pass through the host.
         """
+        if is_on_device(ids):
+            return self._look_up_on_device(IdsOnDevice.of(ids), train, out)
         keys = _checks.ids(ids)
         shape = (*keys.shape, self._dim)
         if out is None:
@@ -155,6 +171,29 @@ class EmbeddingVariable:
             return out
         pending = self._prefetched.take(keys) or _Pending(self, keys)
         pending.write_to(rows)
+        return out
+
+    def synchronize(self) -> None:
+        """Returns when look-ups that were put on a GPU's streams are done; raises what they met."""
+        for shard in self._shards:
+            if isinstance(shard, LocalShard):
+                shard.synchronize()
+
+    def _look_up_on_device(self, ids: IdsOnDevice, train: bool, out: Any) -> Any:
+        gpus = {shard.gpu for shard in self._shards if isinstance(shard, LocalShard)}
+        gpu = gpus.pop() if gpus else None
+        if gpu is None:
+            raise InvalidArgumentError(
+                f"ids are on {ids.device}, but {self._name} has no tier of HBM in this process; "
+                "copy them to the host"
+            )
+        check_same_gpu(self._name, ids, gpu)
+        if len(self._shards) > 1:
+            return ids.write(self.lookup(to_host("ids", ids.array), train=train), out)
+        out, address = ids.rows(self._dim, out)
+        (shard,) = self._shards
+        assert isinstance(shard, LocalShard)
+        shard.lookup_on_device(ids.address, prod(ids.shape), address, ids.stream, train)
         return out
 
     def prefetch(self, *batch: _checks.Ids) -> None:
@@ -185,20 +224,26 @@ class EmbeddingVariable:
             rows[where] = found
 
     def apply_gradients(
-        self, ids: _checks.Ids, grads: _checks.Rows, global_step: int | None = None
+        self,
+        ids: _checks.Ids | OnDevice,
+        grads: _checks.Rows | OnDevice,
+        global_step: int | None = None,
     ) -> None:
         """Trains the rows of `ids`, inserting those that are new, with one optimizer step.
 
         grads: float32 of ids.shape + (dim,); those of a key that occurs more than once are
             summed, in order.
         global_step: becomes the rows' version; by default the number of applies so far, from 0.
+        ids and grads on a GPU, tensors or `DeviceArray`s, are copied to the host.
 
         Whole or not at all: an error leaves every row as it was. StoreFullError where the new rows
         have no room; DamagedRowsError, StorageError where rows can't be read, or room for them
         can't be made.
         """
         self._check_trainable()
-        keys = _checks.ids(ids)
+        keys = _checks.ids(to_host("ids", ids) if is_on_device(ids) else ids)
+        if is_on_device(grads):
+            grads = to_host("grads", grads)
         values = _checks.grads(grads, (*keys.shape, self._dim))
         if global_step is not None:
             global_step = _checks.integer("global_step", global_step, at_least=0)

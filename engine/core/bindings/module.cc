@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@
 
 #include "bindings/array_arguments.h"
 #include "bindings/checkpoint.h"
+#include "bindings/device_memory.h"
 #include "bindings/error_translation.h"
 #include "bindings/keys_by_partition.h"
 #include "bindings/table_handle.h"
@@ -119,9 +121,6 @@ nb::dict stats(const TableHandle& table) {
 
 using TierTuple = std::tuple<std::string, std::optional<std::string>, std::optional<uint64_t>>;
 
-// name, path of NVRTC, folder of compiled kernels; see gpu::DeviceChoice
-using GpuTuple = std::tuple<std::string, std::string, std::string>;
-
 // filter_freq; and of a sketch: max_element_size, false_positive_probability, counter_bits.
 using FilterTuple = std::tuple<uint64_t, std::optional<std::tuple<uint64_t, double, uint32_t>>>;
 
@@ -142,11 +141,6 @@ SsdHashOptions to_ssd_hash_options(const SsdHashTuple& tuple) {
     throw Error(ErrorKind::kInvalidArgument, "io_scheme: must be auto, io_uring or pread, got " + io_scheme);
   }
   return options;
-}
-
-gpu::DeviceChoice to_device_choice(const GpuTuple& tuple) {
-  const auto& [name, nvrtc, cache_directory] = tuple;
-  return {.name = name, .nvrtc = nvrtc, .cache_directory = cache_directory};
 }
 
 // name; bytes of the CPU's last-level cache, and of a memory in front of the device; sizes of accesses; times in ns by
@@ -351,6 +345,22 @@ void bind_table(nb::module_& module) {
           "ids"_a.noconvert(), "out"_a.noconvert(), "train"_a = false,
           "occurrences"_a.noconvert() = nb::none())
       .def(
+          "lookup_on_device",
+          [](const TableHandle& handle, uint64_t ids, size_t count, uint64_t out, uintptr_t stream,
+             bool train) {
+            if (count > std::numeric_limits<int32_t>::max()) {
+              throw Error(ErrorKind::kInvalidArgument,
+                          "ids: a look-up on a GPU takes at most 2147483647, got " + std::to_string(count));
+            }
+            const Table& table = handle.table();
+            const nb::gil_scoped_release release;
+            table.lookup_on_device({{ids}, static_cast<uint32_t>(count), {stream}}, {out}, train);
+          },
+          "ids"_a, "count"_a, "out"_a, "stream"_a, "train"_a)
+      .def(
+          "synchronize", [](const TableHandle& table) { table->synchronise(); },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
           "apply_gradients",
           [](const TableHandle& handle, const Ids& ids, const Rows& grads, std::optional<int64_t> global_step,
              const Occurrences& occurrences) {
@@ -455,6 +465,7 @@ NB_MODULE(_core, module) {
   nb::class_<embstore::files::PathLock>(module, "PathLock")
       .def(nb::init<const std::string&, const std::string&>(), "lock_path"_a, "path"_a)
       .def("release", &embstore::files::PathLock::release);
+  embstore::bind_device_memory(module);
   embstore::bind_keys_by_partition(module);
   embstore::bind_prepared_apply(module);
   embstore::bind_recording(module);

@@ -214,7 +214,11 @@ bool EvictionRule::evicts(const RowHeader& header, const float* weights, int dim
 }
 
 TableSave::TableSave(TableParts& table, checkpoint::Writer& file, const EvictionRule& eviction)
-    : turn_(table), table_(table), operation_(table), file_(file), eviction_(eviction) {
+    : turn_(table),
+      table_(table),
+      operation_(table, Operation::Uses::kRowsForLong),
+      file_(file),
+      eviction_(eviction) {
   if (!eviction.any()) return;
   try {
     find_evicted();

@@ -22,9 +22,10 @@ constexpr int kStepsATurn = 16;
 
 }  // namespace
 
-Mover::Mover(RowStore& store, CacheStrategy strategy)
+Mover::Mover(RowStore& store, CacheStrategy strategy, DeviceSteps* steps)
     : store_(store),
       strategy_(strategy),
+      steps_(steps),
       relocator_(store),
       promotion_(
           store,
@@ -126,6 +127,7 @@ void Mover::count_waiting(size_t bytes) {
 // --- Moving
 
 bool Mover::run() noexcept {
+  const DeviceSteps::HostUse use(steps_, DeviceSteps::Length::kShort);
   // Whoever holds the right to move has what is left done when they let go of it.
   if (!right_to_move_.try_lock()) return false;
   bool any = false;

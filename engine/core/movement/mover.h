@@ -22,13 +22,15 @@
 #include "movement/row_relocator.h"
 #include "store/row_store.h"
 #include "threads/mutex.h"
+#include "tiers/hbm/device_steps.h"
 
 namespace embstore {
 
 class Mover final : private EvictionPool::Job {
  public:
   // REQUIRES: the store has several tiers, and outlives this.
-  Mover(RowStore& store, CacheStrategy strategy);
+  // `steps`: of the table, if it has some: they wait while an eviction thread moves rows.
+  Mover(RowStore& store, CacheStrategy strategy, DeviceSteps* steps = nullptr);
 
   // The right to so many slots of the first tier, in which rows may be put beyond its capacity. Makes room where
   // there is none, or more slots where the rows that are there are pinned; throws what a tier threw.
@@ -104,6 +106,7 @@ class Mover final : private EvictionPool::Job {
 
   RowStore& store_;
   const CacheStrategy strategy_;
+  DeviceSteps* const steps_;
   RowRelocator relocator_;
 
   RightToMove right_to_move_;

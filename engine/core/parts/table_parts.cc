@@ -1,6 +1,7 @@
 #include "parts/table_parts.h"
 
 #include "errors/error.h"
+#include "tiers/hbm/hbm_tier.h"
 
 namespace embstore {
 
@@ -14,9 +15,17 @@ TableParts::TableParts(const TableSpec& spec)
       optimizer_state(optimizer->initial_state()),
       store(std::make_unique<RowStore>(make_tiers(spec.name, spec.optimizer, layout, spec.tiers), layout,
                                        epochs)),
-      mover(store->tiers().size() > 1 ? std::make_unique<Mover>(*store, spec.cache_strategy) : nullptr) {}
+      steps(store->tiers().hbm() ? std::make_unique<DeviceSteps>(store->tiers().hbm()->device()) : nullptr),
+      device_look_up(steps ? std::make_unique<DeviceLookUp>(*store->tiers().hbm(), *steps,
+                                                            static_cast<size_t>(layout.dim()))
+                           : nullptr),
+      mover(store->tiers().size() > 1 ? std::make_unique<Mover>(*store, spec.cache_strategy, steps.get())
+                                      : nullptr) {}
 
-Operation::Operation(TableParts& table) : guard_(table.epochs.enter()) {
+Operation::Operation(TableParts& table, Uses uses)
+    : use_(uses == Uses::kNoRows ? nullptr : table.steps.get(),
+           uses == Uses::kRowsForLong ? DeviceSteps::Length::kLong : DeviceSteps::Length::kShort),
+      guard_(table.epochs.enter()) {
   if (table.closed.load()) throw Error(ErrorKind::kClosed, table.name + " is closed");
 }
 

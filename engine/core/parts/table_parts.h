@@ -11,6 +11,7 @@
 
 #include "access/safe_point.h"
 #include "admission/shard_filters.h"
+#include "lookup/device_look_up.h"
 #include "lookup/recent_reads.h"
 #include "movement/mover.h"
 #include "parts/removed_keys.h"
@@ -24,6 +25,7 @@
 #include "threads/apply_gate.h"
 #include "threads/epochs.h"
 #include "threads/mutex.h"
+#include "tiers/hbm/device_steps.h"
 #include "update/optimizers/optimizer.h"
 
 namespace embstore {
@@ -73,19 +75,25 @@ struct TableParts {
 
   // Reset when the table is closed.
   std::unique_ptr<RowStore> store;
-  std::unique_ptr<Mover> mover;  // null where there is one tier
+  const std::unique_ptr<DeviceSteps> steps;      // null where no tier is in a GPU's memory
+  std::unique_ptr<DeviceLookUp> device_look_up;  // likewise; reset with the store
+  std::unique_ptr<Mover> mover;                  // null where there is one tier
   RecentReads reads;
 };
 
 // The scope of one operation: what it may look at stays, and close() waits for it. Throws Error(kClosed).
 class Operation {
  public:
-  explicit Operation(TableParts& table);
+  // Whether it may read, write or move rows in a GPU's memory: then it waits for steps on the device, and they for it, or are
+  // refused where it takes long.
+  enum class Uses { kRows, kRowsForLong, kNoRows };
+  explicit Operation(TableParts& table, Uses uses = Uses::kRows);
   // What was found in the index before may be gone from now on.
   void refresh() { guard_.refresh(); }
 
  private:
   const SafePointAtEnd safe_point_;  // after the guard, and what the operation has locked, is let go of
+  const DeviceSteps::HostUse use_;
   Epochs::Guard guard_;
 };
 

@@ -21,6 +21,8 @@ class TierStack {
   size_t levels() const { return size() - stages(); }
   size_t level_of(size_t t) const { return t < stages() ? 0 : t - stages(); }
   bool are_one_level(size_t t, size_t u) const { return level_of(t) == level_of(u); }
+  // The tier in a GPU's memory, if there is one; else null.
+  HbmTier* hbm() const { return made_.hbm; }
   // The tier in which rows of the level stay.
   size_t tier_of_level(size_t level) const { return level + stages(); }
 

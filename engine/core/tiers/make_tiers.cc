@@ -237,6 +237,7 @@ void make_hbm_level(MadeTiers& made, size_t t, const TierSpec& spec, const RowLa
   level.headroom_rows = headroom_of(level.capacity_rows);
   make_stage(made, level.headroom_rows, layout);
   std::unique_ptr<HbmTier> tier = make_hbm_tier(spec, layout, level.capacity_rows + level.headroom_rows);
+  made.hbm = tier.get();
   if (t + 1 < made.tiers.size()) level.ranked = tier.get();
   level.tier = std::move(tier);
 }

@@ -20,6 +20,8 @@
 
 namespace embstore {
 
+class HbmTier;
+
 inline constexpr uint64_t kUnlimitedRows = std::numeric_limits<uint64_t>::max();
 inline constexpr size_t kMostTiersAskedFor = 4;
 
@@ -48,6 +50,7 @@ struct MadeTiers {
   std::unique_ptr<log::Checkpoints> checkpoints;  // null where no tier is durable
   std::vector<MadeTier> tiers;                    // first to last; they go before the checkpoints do
   PoolTier* pool = nullptr;                       // the durable tier below the first, if there is one
+  HbmTier* hbm = nullptr;                         // the tier in a GPU's memory, if there is one
   bool has_stage = false;              // the first tier is one that nobody asked for, see TierStack
   uint64_t least_free_pool_slots = 0;  // below it, a pool above another tier is short
   bool keeps_rows = false;             // closing the table makes a checkpoint

@@ -63,10 +63,10 @@ class Embstore:
         return self._keys[ranks]
 
     def lookup(self, ids: object, out: Rows) -> None:
-        self._variable.lookup(ids, out=out)  # type: ignore[arg-type]
+        self._variable.lookup(ids, out=out)  # type: ignore[call-overload]
 
     def train(self, ids: object, out: Rows, grads: Rows) -> None:
-        self._variable.lookup(ids, train=True, out=out)  # type: ignore[arg-type]
+        self._variable.lookup(ids, train=True, out=out)  # type: ignore[call-overload]
         self._variable.apply_gradients(ids, grads)  # type: ignore[arg-type]
 
     def close(self) -> None:

@@ -72,9 +72,9 @@ EMBSTORE_KERNEL(locate, LocateArguments) {
 
 struct EraseArguments {
   MirrorArrays mirror;
-  Global<const int64_t> keys;    // none twice
-  Global<const uint32_t> slots;  // as locate gave them
-  Global<const uint32_t> count;  // one: how many of `keys` there are
+  Global<const int64_t> keys;    // none twice; where there are none: those that the mirror has in the slots
+  Global<const uint32_t> slots;  // of each key, as locate gave them
+  Global<const uint32_t> count;  // one: how many slots there are
 };
 
 // Can't look for the keys by itself: while buckets cease to be passed, a find would miss keys.
@@ -83,7 +83,8 @@ EMBSTORE_KERNEL(erase, EraseArguments) {
   if (i >= arguments.count[0] || arguments.slots[i] == kNoSlot) return;
   const uint32_t slot = arguments.slots[i];
   const uint64_t count = arguments.mirror.buckets.count;
-  uint64_t at = home_bucket(hash_key(arguments.keys[i]), count);
+  const int64_t key = arguments.keys.count == 0 ? arguments.mirror.keys[slot] : arguments.keys[i];
+  uint64_t at = home_bucket(hash_key(key), count);
   for (uint64_t probe = 0; probe < count; ++probe) {
     Bucket& bucket = in_place(arguments.mirror.buckets[at]);
     for (uint32_t entry = 0; entry < kBucketEntries; ++entry) {

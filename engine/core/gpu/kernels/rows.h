@@ -54,4 +54,27 @@ EMBSTORE_KERNEL(gather_floats, CopyRowsArguments<float>) { gather_unit(arguments
 EMBSTORE_KERNEL(scatter_rows, CopyRowsArguments<Words4>) { scatter_unit(arguments); }
 EMBSTORE_KERNEL(scatter_floats, CopyRowsArguments<float>) { scatter_unit(arguments); }
 
+template <class Unit>
+struct FetchRowsArguments {
+  Global<const Unit> batch;  // rows of row_units each, one after the other: in pinned memory, say
+  uint32_t row_units;
+  Global<const uint32_t> positions;  // of each row of the batch, in `rows`
+  Global<const uint32_t> count;      // one: how many rows the batch has
+  Global<Unit> rows;
+};
+
+// A thread copies units far apart, so that a grid need not be as large as the largest batch: most batches are small.
+template <class Unit>
+inline void fetch_units(const FetchRowsArguments<Unit>& arguments) {
+  const uint64_t end = uint64_t{arguments.count[0]} * arguments.row_units;
+  const uint64_t step = uint64_t{block_count()} * block_threads();
+  for (uint64_t i = uint64_t{block_index()} * block_threads() + thread_index(); i < end; i += step) {
+    const uint64_t row = arguments.positions[i / arguments.row_units];
+    arguments.rows[row * arguments.row_units + i % arguments.row_units] = arguments.batch[i];
+  }
+}
+
+EMBSTORE_KERNEL(fetch_rows, FetchRowsArguments<Words4>) { fetch_units(arguments); }
+EMBSTORE_KERNEL(fetch_floats, FetchRowsArguments<float>) { fetch_units(arguments); }
+
 }  // namespace embstore::gpu

@@ -40,6 +40,11 @@ class Mirror {
     device_.launch(locate, grid, {arrays(), keys, slots, count}, stream);
     device_.launch(gpu::erase, grid, {arrays(), keys, slots.as_const(), count}, stream);
   }
+  // The rows in these slots leave. REQUIRES: the mirror has a key in each, and no slot is there twice.
+  void erase_slots(Global<const uint32_t> slots, Global<const uint32_t> count, Stream stream) {
+    device_.launch(gpu::erase, Grid::of(slots.count, kMostBlockThreads), {arrays(), {}, slots, count},
+                   stream);
+  }
   // How many keys found no entry ever. Anything but none is a bug of the caller's.
   Global<const uint32_t> refused() const { return refused_.constant(); }
 
@@ -69,14 +74,19 @@ class FoundBatch {
   // `id_count`: one number in device memory, at most ids.count. What this class gives is there when the stream has got
   // there.
   void find(const Mirror& mirror, Global<const int64_t> ids, Global<const uint32_t> id_count, Stream stream) {
+    find(mirror, ids, id_count, missing_ids_.global(), stream);
+  }
+  // The list of missing ids goes elsewhere: to pinned memory, say.
+  void find(const Mirror& mirror, Global<const int64_t> ids, Global<const uint32_t> id_count,
+            Global<int64_t> missing_ids, Stream stream) {
     const Grid grid = Grid::of(ids.count, block_threads_);
     const Global<uint32_t> misses = block_misses_.first(grid.blocks);
     device_.launch(gpu::find, grid, {mirror.arrays(), ids, id_count, slots_.global(), misses}, stream);
     device_.launch(scan_counts, {1, block_threads_}, {misses, miss_count_.global()}, stream);
-    device_.launch(collect_misses, grid,
-                   {ids, id_count, slots_.constant(), misses.as_const(), missing_ids_.global(),
-                    missing_positions_.global()},
-                   stream);
+    device_.launch(
+        collect_misses, grid,
+        {ids, id_count, slots_.constant(), misses.as_const(), missing_ids, missing_positions_.global()},
+        stream);
   }
 
   const DeviceArray<uint32_t>& slots() const { return slots_; }  // of each id, or kNoSlot

@@ -5,6 +5,7 @@
 
 #include "access/phase.h"
 #include "errors/error.h"
+#include "tiers/hbm/device_steps.h"
 
 namespace embstore {
 namespace {
@@ -42,8 +43,12 @@ HbmTier::HbmTier(const RowLayout& layout, uint64_t slots, std::shared_ptr<gpu::D
       headers_(*device_, static_cast<uint32_t>(slots), kHeaderFloats),
       pieces_{Piece(*device_, PieceLayout(rows_a_piece_, layout.row_floats()).end),
               Piece(*device_, PieceLayout(rows_a_piece_, layout.row_floats()).end)},
-      device_bytes_(floats_.floats().bytes() + headers_.floats().bytes() + 2 * pieces_[0].on_device.bytes()) {
-}
+      mirror_(*device_, static_cast<uint32_t>(slots), stream_),
+      is_mirrored_(slots),
+      changed_(slots),
+      is_mirrored_now_(*device_),
+      device_bytes_(floats_.floats().bytes() + headers_.floats().bytes() + 2 * pieces_[0].on_device.bytes() +
+                    mirror_.bytes()) {}
 
 HbmTier::~HbmTier() {
   // What is freed below may still be in use.
@@ -75,6 +80,7 @@ void HbmTier::write(const RowBatch& rows, std::span<Slot> slots) {
     const RowHeader& header = rows.header(i);
     keys_[slots[i]].store(header.key, std::memory_order_relaxed);
     ranks_.fill(slots[i], header.key, header.frequency, header.served, header.stamp);
+    changed_.note(slots[i]);
   }
 }
 
@@ -108,6 +114,9 @@ void HbmTier::read_rows(RowBatch& rows, RowPart part) const {
   Phase phase(meter());
   size_t read = 0;
   try {
+    if (DeviceSteps::Function::is_under_way()) {
+      throw Error(ErrorKind::kInvalidArgument, "a step missed rows that the GPU has");
+    }
     const MutexLock lock(mutex_);
     Piece* started = nullptr;  // and not ended
     for (size_t first = 0; first < places.size(); first += rows_a_piece_) {
@@ -161,10 +170,82 @@ void HbmTier::end_reading(const Piece& piece, RowBatch& rows, size_t floats) con
 
 void HbmTier::check_not_lost() const { static_cast<void>(device_->memory()); }
 
+// --- The mirror
+
+void HbmTier::join(gpu::Stream stream) {
+  const MutexLock lock(mutex_);
+  bring_mirror_up_to_date();
+  device_->record(is_mirrored_now_, stream_);
+  device_->wait(stream, is_mirrored_now_);
+}
+
+// All that left before any that came: a slot may have another key's row now, and a key another slot.
+void HbmTier::bring_mirror_up_to_date() {
+  constexpr size_t kSlotsAtOnce = 4096;
+  std::vector<Slot> slots;
+  slots.reserve(kSlotsAtOnce);
+  const auto change_all = [&](Change change, auto is_wanted) {
+    mutex_.assert_held();
+    const auto change_some = [&] {
+      mutex_.assert_held();
+      change_mirror(change, slots);
+      slots.clear();
+    };
+    changed_.for_each([&](Slot slot) {
+      if (!is_wanted(slot)) return;
+      slots.push_back(slot);
+      if (slots.size() == kSlotsAtOnce) change_some();
+    });
+    change_some();
+  };
+  change_all(Change::kLeft, [this](Slot slot) {
+    mutex_.assert_held();
+    return is_mirrored_.contains(slot);
+  });
+  change_all(Change::kCame, [this](Slot slot) { return ranks_.is_filled(slot); });
+  changed_.clear();
+}
+
+// By pieces, which are made for rows: they have room for one slot and its key at least.
+void HbmTier::change_mirror(Change change, std::span<const Slot> slots) {
+  while (!slots.empty()) {
+    Piece& piece = pieces_[next_piece_++ % pieces_.size()];
+    const size_t most = (piece.on_host.count() - 2 * kAlignment) / (sizeof(Slot) + sizeof(int64_t));
+    const std::span<const Slot> now = slots.first(std::min(slots.size(), most));
+    slots = slots.subspan(now.size());
+    const size_t slots_at = kAlignment;
+    const size_t keys_at = slots_at + aligned(now.size_bytes());
+    device_->synchronise(piece.is_done);
+    std::byte* const host = piece.on_host.data();
+    const auto count = static_cast<uint32_t>(now.size());
+    std::memcpy(host, &count, sizeof(count));
+    std::memcpy(host + slots_at, now.data(), now.size_bytes());
+    for (size_t i = 0; i < now.size(); ++i) {
+      const int64_t key = this->key(now[i]);
+      std::memcpy(host + keys_at + i * sizeof(key), &key, sizeof(key));
+    }
+    const gpu::DeviceAddress device = piece.on_device.address();
+    const gpu::Global<const uint32_t> device_slots{device + slots_at, now.size()};
+    const gpu::Global<const uint32_t> device_count{device, 1};
+    device_->copy_to_device(device, host, keys_at + now.size() * sizeof(int64_t), stream_);
+    if (change == Change::kCame) {
+      mirror_.insert({device + keys_at, now.size()}, device_slots, device_count, stream_);
+      for (const Slot slot : now) is_mirrored_.add(slot);
+    } else {
+      mirror_.erase_slots(device_slots, device_count, stream_);
+      for (const Slot slot : now) is_mirrored_.remove(slot);
+    }
+    device_->record(piece.is_done, stream_);
+  }
+}
+
 // --- Giving up
 
 void HbmTier::erase(std::span<const Place> places) {
-  for (const Place& place : places) ranks_.empty(place.slot);
+  for (const Place& place : places) {
+    ranks_.empty(place.slot);
+    changed_.note(place.slot);
+  }
   slots_.give_back(places);
 }
 

@@ -3,6 +3,9 @@
 // A row's floats and its header lie in arrays by slot on the device; its key and its rank are kept in DRAM, so that the
 // coldest rows are found without the device. Everything goes over one stream, so what is read was written before, and a row
 // that is read while its slot is given out again is the old one or the new one, whole.
+//
+// A mirror on the device says which keys have their row in which slot, for steps that find rows there. What came and left is
+// noted, and the mirror brought up to date when a step asks for it: who never does pays for no more than the notes.
 #pragma once
 
 #include <array>
@@ -16,12 +19,15 @@
 #include "gpu/buffers.h"
 #include "gpu/device.h"
 #include "gpu/operations/device_rows.h"
+#include "gpu/operations/mirror.h"
 #include "memory/huge_pages.h"
 #include "row/row_layout.h"
 #include "threads/mutex.h"
+#include "tiers/hbm/changed_slots.h"
 #include "tiers/memory/ranked_tier.h"
 #include "tiers/memory/slot_allocator.h"
 #include "tiers/memory/slot_ranks.h"
+#include "tiers/memory/slot_set.h"
 #include "tiers/tier.h"
 
 namespace embstore {
@@ -44,6 +50,15 @@ class HbmTier final : public Tier, public RankedTier {
   uint64_t reused_places() const override { return slots_.reused_slots(); }
   void erase(std::span<const Place> places) override;
   TierStats stats() const override;
+
+  // --- Steps on the device, which find rows by the mirror.
+  gpu::Device& device() const { return *device_; }
+  // What is put on the stream from now on finds every row that is in the tier, and none that has left. REQUIRES: nobody
+  // writes or erases rows until it is done.
+  void join(gpu::Stream stream);
+  // REQUIRES of these: the stream on which they are used has joined.
+  const gpu::Mirror& mirror() const NO_THREAD_SAFETY_ANALYSIS { return mirror_; }
+  const gpu::DeviceRows& rows() const NO_THREAD_SAFETY_ANALYSIS { return floats_; }
 
   // --- RankedTier
   SlotRanks& ranks() const override { return ranks_; }
@@ -81,6 +96,9 @@ class HbmTier final : public Tier, public RankedTier {
   void start_reading(Piece& piece, std::span<const Place> places, size_t first, size_t floats) const
       REQUIRES(mutex_);
   void end_reading(const Piece& piece, RowBatch& rows, size_t floats) const REQUIRES(mutex_);
+  void bring_mirror_up_to_date() REQUIRES(mutex_);
+  enum class Change { kCame, kLeft };
+  void change_mirror(Change change, std::span<const Slot> slots) REQUIRES(mutex_);
   // The rows of a piece, as kernels take them.
   gpu::DeviceRows::Batch batch_of(const Piece& piece, size_t rows, size_t at) const;
 
@@ -99,6 +117,10 @@ class HbmTier final : public Tier, public RankedTier {
   // The host fills one, or empties it, while the device is at the other.
   mutable std::array<Piece, 2> pieces_ GUARDED_BY(mutex_);
   mutable size_t next_piece_ GUARDED_BY(mutex_) = 0;
+  gpu::Mirror mirror_ GUARDED_BY(mutex_);
+  SlotSet is_mirrored_ GUARDED_BY(mutex_);
+  ChangedSlots changed_;  // since the mirror was up to date
+  const gpu::OwnedEvent is_mirrored_now_;
   uint64_t device_bytes_;
 };
 

@@ -1,0 +1,452 @@
+// Look-ups on the emulated device, between and beside everything that the host does with a table: they read what a table in
+// DRAM alone has, bit for bit, and make the host wait for nothing.
+#include "lookup/device_look_up.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "access/process_registry.h"
+#include "gpu/buffers.h"
+#include "gpu/emulated/emulated_device.h"
+#include "keep/checkpoint/writer.h"
+#include "table.h"
+#include "testing/tests.h"
+
+namespace embstore {
+namespace {
+
+using gpu::EmulatedDevice;
+
+constexpr int kDim = 5;  // rows that no vector fits, and padded ones in the tier
+constexpr size_t kRowBytes = 2 * 8 * sizeof(float);
+constexpr uint64_t kHbmRows = 40;
+constexpr int64_t kKeys = 150;
+
+// What a table forgets, if it does.
+enum class Forgets { kNothing, kToWaitForMoves, kToWaitForSteps, kToEraseFromTheMirror };
+
+// A device on which some calls do nothing: as if nobody had made them.
+class ForgetfulDevice final : public EmulatedDevice {
+ public:
+  ForgetfulDevice(uint64_t seed, Forgets forgets)
+      : EmulatedDevice({.memory_bytes = 8 << 20, .seed = seed}), forgets_(forgets) {}
+
+  void wait(gpu::Stream stream, gpu::Event event) override {
+    if (forgets_ != Forgets::kToWaitForMoves) EmulatedDevice::wait(stream, event);
+  }
+  // The events of steps are made while a look-up is put on a stream.
+  gpu::Event make_event() override {
+    const gpu::Event event = EmulatedDevice::make_event();
+    if (puts_a_step.load()) ends_of_steps_.insert(event.handle);
+    return event;
+  }
+
+  std::atomic<bool> puts_a_step{false};
+
+ private:
+  void wait_for(gpu::Event event) override {
+    if (forgets_ == Forgets::kToWaitForSteps && ends_of_steps_.contains(event.handle)) return;
+    EmulatedDevice::wait_for(event);
+  }
+  void launch_kernel(const AnyKernel& kernel, gpu::Grid grid, const void* arguments, size_t bytes,
+                     gpu::Stream stream) override {
+    if (forgets_ == Forgets::kToEraseFromTheMirror && kernel.name == std::string_view("embstore_erase"))
+      return;
+    EmulatedDevice::launch_kernel(kernel, grid, arguments, bytes, stream);
+  }
+
+  const Forgets forgets_;
+  std::set<uintptr_t> ends_of_steps_;
+};
+
+TableSpec spec_of(std::vector<TierSpec> tiers) {
+  std::vector<float> defaults(4 * kDim);
+  std::iota(defaults.begin(), defaults.end(), 0.25f);
+  return {.name = "looked-up",
+          .dim = kDim,
+          .default_values = std::move(defaults),
+          .optimizer = "Adagrad",
+          .optimizer_params = {{"learning_rate", 0.1}, {"initial_accumulator_value", 0.1}},
+          .tiers = std::move(tiers)};
+}
+
+TierSpec hbm() {
+  TierSpec tier{"HBM", std::nullopt, kHbmRows * kRowBytes};
+  tier.gpu.name = "emulated";
+  return tier;
+}
+
+enum class Below { kDram, kSsd };
+
+// A table with HBM, and one in DRAM alone that says what it should read.
+struct Scene {
+  explicit Scene(uint64_t seed, Forgets forgets = Forgets::kNothing, Below below = Below::kDram)
+      : device(std::make_shared<ForgetfulDevice>(seed, forgets)),
+        // Whoever opens the emulated device from now on has this one.
+        opened(ProcessRegistry<std::string, gpu::Device>::get("emulated", [this] { return device; })),
+        random(seed),
+        plain(spec_of({{"DRAM", std::nullopt, 1 << 20}})) {
+    check(opened == device, "another device is open");
+    TierSpec lower{"DRAM", std::nullopt, 1 << 20};
+    if (below == Below::kSsd) lower = {"SSDHASH", directory / "rows", std::nullopt};
+    lower.ssd_hash.file_bytes = 32 << 10;
+    lower.ssd_hash.buffer_bytes = 128 << 10;
+    table = std::make_unique<Table>(spec_of({hbm(), lower}));
+    for (int i = 0; i < 2; ++i) streams.push_back(std::make_unique<gpu::OwnedStream>(*device));
+  }
+
+  uint64_t below(uint64_t n) { return random() % n; }
+  std::vector<int64_t> some_ids(size_t most) {
+    std::vector<int64_t> ids(1 + below(most));
+    // Some keys come often, and duplicates do.
+    for (int64_t& id : ids) id = static_cast<int64_t>(std::min(below(kKeys), below(kKeys)));
+    return ids;
+  }
+
+  void train(const std::vector<int64_t>& ids) {
+    std::normal_distribution<float> value;
+    std::vector<float> gradients(ids.size() * kDim);
+    for (float& gradient : gradients) gradient = value(random);
+    table->apply_gradients(ids, gradients.data(), std::nullopt);
+    plain.apply_gradients(ids, gradients.data(), std::nullopt);
+  }
+  std::vector<float> expected(const std::vector<int64_t>& ids) const {
+    std::vector<float> rows(ids.size() * kDim);
+    plain.lookup(ids, rows.data(), /*train=*/true);
+    return rows;
+  }
+
+  // A look-up on a stream, with what it should give.
+  struct LookUp {
+    LookUp(gpu::Device& on, const std::vector<int64_t>& of, gpu::Stream put_on, std::vector<float> gives)
+        : stream(put_on), ids(on, of.size()), out(on, of.size() * kDim), expected(std::move(gives)) {
+      ids.copy_from(of.data(), of.size(), stream);
+    }
+    IdsOnDevice on_device() const { return {ids.address(), static_cast<uint32_t>(ids.count()), stream}; }
+
+    gpu::Stream stream;
+    gpu::DeviceArray<int64_t> ids;
+    gpu::DeviceArray<float> out;
+    std::vector<float> expected;
+  };
+  std::unique_ptr<LookUp> made(const std::vector<int64_t>& ids, size_t stream = 0) {
+    return std::make_unique<LookUp>(*device, ids, *streams[stream], expected(ids));
+  }
+  void put(const LookUp& look_up, bool train = true) {
+    device->puts_a_step.store(true);
+    table->lookup_on_device(look_up.on_device(), look_up.out.address(), train);
+    device->puts_a_step.store(false);
+  }
+  // What came of it, when the stream is through.
+  static std::vector<float> rows_of(const LookUp& look_up) {
+    std::vector<float> rows(look_up.expected.size());
+    look_up.out.copy_to(rows.data(), rows.size(), look_up.stream);
+    return rows;
+  }
+  static bool is_right(const LookUp& look_up) {
+    const std::vector<float> rows = rows_of(look_up);
+    return std::memcmp(rows.data(), look_up.expected.data(), rows.size() * sizeof(float)) == 0;
+  }
+
+  TemporaryDirectory directory;
+  std::shared_ptr<ForgetfulDevice> device;
+  std::shared_ptr<gpu::Device> opened;
+  std::mt19937_64 random;
+  Table plain;
+  std::unique_ptr<Table> table;
+  std::vector<std::unique_ptr<gpu::OwnedStream>> streams;
+};
+
+// Steps on two streams between whatever the host does. False where a look-up read something else.
+bool reads_what_a_plain_table_has(Scene& scene) {
+  std::deque<std::unique_ptr<Scene::LookUp>> under_way;
+  bool is_right = true;
+  const auto end_one = [&] {
+    is_right = is_right && Scene::is_right(*under_way.front());
+    under_way.pop_front();
+  };
+  for (int i = 0; i < 40; ++i) {
+    switch (scene.below(8)) {
+      case 0:
+      case 1: scene.train(scene.some_ids(60)); break;
+      case 2: scene.table->drain(); break;
+      case 3: {
+        const std::vector<int64_t> keys = {scene.some_ids(1)[0], kKeys};
+        check(scene.table->drop(keys) == scene.plain.drop(keys), "a key had a row, and should have none");
+        break;
+      }
+      case 4: {  // which brings rows up
+        std::vector<float> rows(30 * kDim);
+        std::vector<int64_t> ids = scene.some_ids(30);
+        scene.table->lookup(ids, rows.data(), /*train=*/false);
+        break;
+      }
+      case 5:  // the moves may still be on the tier's stream
+        scene.train(scene.some_ids(60));
+        scene.table->drain();
+        [[fallthrough]];
+      default:
+        under_way.push_back(scene.made(scene.some_ids(100), scene.below(2)));
+        scene.put(*under_way.back());
+    }
+    while (!under_way.empty() && (under_way.size() > 4 || scene.below(4) == 0)) end_one();
+  }
+  while (!under_way.empty()) end_one();
+  return is_right;
+}
+
+TEST(look_ups_on_the_device_read_what_a_plain_table_has) {
+  for (uint64_t seed = 0; seed < scenes(90); ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    Scene scene(seed, Forgets::kNothing, seed % 3 == 0 ? Below::kSsd : Below::kDram);
+    check(reads_what_a_plain_table_has(scene), "a row is another; " + scene.device->last_schedule());
+    const gpu::Global<const uint32_t> refused = scene.table->parts().store->tiers().hbm()->mirror().refused();
+    uint32_t keys = 1;
+    scene.device->copy_to_host(&keys, refused.address, sizeof(keys), *scene.streams[0]);
+    check(keys == 0, "the mirror was told of keys that it had, or of too many");
+  }
+}
+
+TEST(a_look_up_that_forgets_something_is_noticed) {
+  constexpr uint64_t kSchedules = 48;
+  for (const auto& [forgets, name] : {std::pair{Forgets::kToWaitForMoves, "to wait for moves"},
+                                      {Forgets::kToWaitForSteps, "to wait for steps"},
+                                      {Forgets::kToEraseFromTheMirror, "to erase keys from the mirror"}}) {
+    tested_case() = name;
+    uint64_t noticed = 0;
+    for (uint64_t seed = 0; seed < kSchedules; ++seed) {
+      Scene scene(seed, forgets);
+      try {
+        noticed += !reads_what_a_plain_table_has(scene);
+      } catch (const Error&) {
+        ++noticed;  // a kernel was out of bounds
+      }
+    }
+    check(noticed >= kSchedules / 16, "in " + std::to_string(noticed) + " schedules alone");
+  }
+}
+
+TEST(a_step_without_misses_waits_for_nothing_and_takes_no_memory) {
+  for (uint64_t seed = 0; seed < scenes(30); ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    Scene scene(seed);
+    std::vector<int64_t> keys(kHbmRows);
+    std::iota(keys.begin(), keys.end(), int64_t{0});
+    scene.train(keys);
+    scene.table->drain();
+    std::vector<std::unique_ptr<Scene::LookUp>> look_ups;
+    for (int i = 0; i < 12; ++i) look_ups.push_back(scene.made(keys, scene.below(2)));
+    // The first ones take memory, as many as may be in flight at once.
+    gpu::OwnedEvent ends[] = {gpu::OwnedEvent(*scene.device), gpu::OwnedEvent(*scene.device)};
+    const auto put_all = [&] {
+      for (const auto& look_up : look_ups) scene.put(*look_up);
+      for (size_t s = 0; s < 2; ++s) scene.device->record(ends[s], *scene.streams[s]);
+      while (!scene.device->query(ends[0]) || !scene.device->query(ends[1])) {
+      }
+    };
+    constexpr uint64_t kRounds = 40;
+    uint64_t waited = 0;
+    for (uint64_t round = 0; round < kRounds; ++round) {
+      const uint64_t free_bytes = scene.device->memory().free_bytes;
+      const uint64_t waits = scene.device->host_waits();
+      put_all();
+      const bool has_waited = scene.device->host_waits() != waits;
+      check(has_waited || scene.device->memory().free_bytes == free_bytes, "memory was taken");
+      waited += has_waited;
+    }
+    check(waited <= look_ups.size(), "the host waited in " + std::to_string(waited) + " rounds");
+    for (const auto& look_up : look_ups) check(Scene::is_right(*look_up), "a row is another");
+    const TableStats stats = scene.table->stats();
+    check(stats.hits == kRounds * look_ups.size() * kHbmRows && stats.misses == 0,
+          "hits are counted otherwise");
+  }
+}
+
+TEST(a_batch_may_be_empty_and_larger_than_the_tier) {
+  Scene scene(1);
+  std::vector<int64_t> keys(1000);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<int64_t>(i * 7 % 333);
+  scene.train(keys);
+  for (const bool drained : {false, true}) {
+    if (drained) scene.table->drain();
+    const auto all = scene.made(keys);
+    scene.put(*all);
+    check(Scene::is_right(*all), "a row is another");
+    scene.table->lookup_on_device({gpu::DeviceAddress{}, 0, *scene.streams[0]}, {}, /*train=*/true);
+    const auto unknown = scene.made(std::vector<int64_t>(300, int64_t{-5}));
+    scene.put(*unknown);
+    check(Scene::is_right(*unknown), "a key without a row reads another value");
+  }
+  const TableStats stats = scene.table->stats();
+  check(stats.hits + stats.misses == 2600, "ids aren't counted");
+}
+
+TEST(a_serving_look_up_on_the_device_counts_and_brings_rows_up) {
+  Scene scene(2);
+  std::vector<int64_t> keys(100);
+  std::iota(keys.begin(), keys.end(), int64_t{0});
+  scene.train(keys);
+  scene.table->drain();
+  std::vector<int32_t> tiers(keys.size());
+  scene.table->lookup_tier(keys, tiers.data());
+  const auto lower = static_cast<int64_t>(std::find(tiers.begin(), tiers.end(), 1) - tiers.begin());
+  const auto look_up = scene.made(std::vector<int64_t>(5, lower));
+  scene.put(*look_up, /*train=*/false);
+  check(Scene::is_right(*look_up), "a row is another");
+  scene.table->drain();
+  scene.table->lookup_tier({&lower, 1}, tiers.data());
+  check(tiers[0] == 0, "a row that was asked for five times stays below");
+}
+
+TEST(a_save_under_way_lets_steps_through_by_the_host) {
+  Scene scene(3);
+  scene.train(scene.some_ids(100));
+  scene.table->drain();
+  const auto before = scene.made(scene.some_ids(100));
+  scene.put(*before);
+  checkpoint::FileIdentity identity{};
+  identity.partition_count = 1;
+  checkpoint::Writer file(scene.directory / "save", scene.table->parts().layout, identity);
+  const auto save = scene.table->prepare_save(file, {});
+  save->begin(/*waiting_keys=*/false);
+  const auto during = scene.made(scene.some_ids(100));
+  scene.put(*during);
+  scene.train(scene.some_ids(100));
+  const auto later = scene.made(scene.some_ids(100));
+  scene.put(*later);
+  check(save->write(OnDamage::kRaise).skipped.empty(), "rows weren't saved");
+  for (const auto* look_up : {&before, &during, &later})
+    check(Scene::is_right(**look_up), "a row is another");
+}
+
+TEST(a_thread_that_is_to_apply_a_batch_may_look_rows_up_meanwhile) {
+  Scene scene(4);
+  const std::vector<int64_t> ids = scene.some_ids(100);
+  scene.train(ids);
+  const std::vector<float> gradients(ids.size() * kDim, 1.0f);
+  const auto prepared = scene.table->prepare_apply(ids, gradients.data());
+  const auto look_up = scene.made(ids);
+  scene.put(*look_up);
+  check(Scene::is_right(*look_up), "a row is another");
+}
+
+// Everything in files is turned to noise.
+void spoil(const std::string& directory) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+    if (!entry.is_regular_file() || entry.file_size() < 4096) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    const std::vector<char> noise(entry.file_size() - 4096, '\x5a');
+    file.seekp(4096);
+    file.write(noise.data(), static_cast<std::streamsize>(noise.size()));
+  }
+}
+
+TEST(rows_that_cannot_be_read_are_nan_and_the_next_call_says_why) {
+  Scene scene(5, Forgets::kNothing, Below::kSsd);
+  std::vector<int64_t> keys(4000);  // more than are kept in memory until they are written
+  std::iota(keys.begin(), keys.end(), int64_t{0});
+  scene.train(keys);
+  scene.table->drain();
+  std::vector<int32_t> tiers(keys.size());
+  scene.table->lookup_tier(keys, tiers.data());
+  spoil(scene.directory.path());
+  const auto look_up = scene.made(keys);
+  scene.put(*look_up);
+  const std::vector<float> rows = Scene::rows_of(*look_up);
+  size_t lost = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const bool is_lost = std::isnan(rows[i]);
+    lost += is_lost;
+    check(is_lost ? tiers[i / kDim] == 1 : rows[i] == look_up->expected[i], "a row is another");
+  }
+  check(lost != 0 && lost % kDim == 0, "no row was lost");
+  check_throws(ErrorKind::kDamagedRows, "key", [&] { scene.table->synchronise(); });
+  scene.table->synchronise();  // it is told once
+}
+
+TEST(a_lost_device_is_told_by_whoever_looks_rows_up_there) {
+  Scene scene(6);
+  const auto look_up = scene.made(scene.some_ids(50));
+  scene.put(*look_up);
+  scene.device->lose("somebody pulled it out");
+  check_throws(ErrorKind::kDeviceLost, "somebody pulled it out", [&] { scene.put(*look_up); });
+  scene.table->synchronise();
+  std::vector<float> row(kDim);
+  const int64_t key = kKeys;
+  scene.table->lookup({&key, 1}, row.data(), /*train=*/true);
+}
+
+TEST(a_table_may_close_while_steps_are_in_flight) {
+  for (uint64_t seed = 0; seed < scenes(20); ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    Scene scene(seed);
+    scene.train(scene.some_ids(100));
+    const auto look_up = scene.made(scene.some_ids(100));
+    scene.put(*look_up);
+    scene.table->close();
+    check(Scene::is_right(*look_up), "a row is another");
+    check_throws(ErrorKind::kClosed, "is closed", [&] { scene.put(*look_up); });
+  }
+}
+
+TEST(a_table_without_hbm_takes_no_ids_on_a_device) {
+  const Scene scene(7);
+  check_throws(ErrorKind::kInvalidArgument, "has no tier in a GPU's memory",
+               [&] { scene.plain.lookup_on_device({}, {}, /*train=*/true); });
+}
+
+// Rows whose floats are alike and only grow: each look-up has whole rows, none of which is older than one read before.
+TEST(threads_look_up_on_streams_of_their_own_while_others_train_and_move_rows) {
+  Scene scene(8);
+  TableSpec spec = spec_of({hbm(), {"DRAM", std::nullopt, 1 << 20}});
+  spec.optimizer = "SGD";
+  spec.optimizer_params = {{"learning_rate", -1.0}};
+  spec.default_values.assign(kDim, 0.0f);
+  Table table(spec);
+  std::vector<int64_t> keys(100);
+  std::iota(keys.begin(), keys.end(), int64_t{0});
+  std::atomic<bool> done{false};
+  std::vector<std::thread> readers;
+  for (int reader = 0; reader < 3; ++reader) {
+    readers.emplace_back([&] {
+      const gpu::OwnedStream stream(*scene.device);
+      const Scene::LookUp look_up(*scene.device, keys, stream, std::vector<float>(keys.size() * kDim));
+      std::vector<float> newest(keys.size(), 0.0f);
+      while (!done.load()) {
+        table.lookup_on_device(look_up.on_device(), look_up.out.address(), /*train=*/true);
+        const std::vector<float> rows = Scene::rows_of(look_up);
+        for (size_t i = 0; i < rows.size(); ++i) {
+          check(rows[i] == rows[i / kDim * kDim], "a row is torn");
+          check(rows[i] >= newest[i / kDim], "a row is older than one that was read");
+          if (i % kDim == 0) newest[i / kDim] = rows[i];
+        }
+      }
+    });
+  }
+  std::mt19937_64 random(8);
+  for (uint64_t i = 0; i < scenes(150); ++i) {
+    const std::vector<int64_t> ids = {static_cast<int64_t>(random() % 100),
+                                      static_cast<int64_t>(random() % 100)};
+    const std::vector<float> gradients(ids.size() * kDim, 1.0f);
+    table.apply_gradients(ids, gradients.data(), std::nullopt);
+    if (i % 20 == 0) table.drain();
+  }
+  done.store(true);
+  for (std::thread& reader : readers) reader.join();
+}
+
+}  // namespace
+}  // namespace embstore

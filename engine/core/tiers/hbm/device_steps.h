@@ -1,0 +1,126 @@
+// Who uses the rows in a GPU's memory, and when: any number of steps on the device, or any number of uses by the host.
+//
+// A step is put on a stream by a thread that doesn't wait for it: it finds rows by the mirror, so none may move before its
+// stream is through. A use is the scope of an operation of the host that may read, write or move such rows. So while a step is
+// in flight the mirror is what the host's index says of the GPU's rows, and while the host uses rows, the device is at rest.
+//
+// A step waits for the uses that are under way, and a use for the steps in flight. Whoever waits lets nobody else begin, so
+// that neither kind starves the other. A use for long, as a save is, makes no step wait: it is refused, and the host does its
+// work. Comes before every lock but the turn to save.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "gpu/buffers.h"
+#include "gpu/device.h"
+#include "threads/mutex.h"
+
+namespace embstore {
+
+// What a step keeps until its stream is through.
+class StepInFlight {
+ public:
+  explicit StepInFlight(gpu::Device& device) : end_(device) {}
+  virtual ~StepInFlight() = default;
+  StepInFlight(const StepInFlight&) = delete;
+  StepInFlight& operator=(const StepInFlight&) = delete;
+
+  // To be recorded when all of the step is on its stream.
+  gpu::Event end() const { return end_; }
+
+ private:
+  const gpu::OwnedEvent end_;
+};
+
+class DeviceSteps {
+ public:
+  explicit DeviceSteps(gpu::Device& device) : device_(device) {}
+
+  // The scope in which one thread puts a step on a stream. Steps come one after the other.
+  class Turn {
+   public:
+    // Waits until no use is under way; not for one for long, nor for one of the same thread.
+    explicit Turn(DeviceSteps& steps);
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+    // Nothing may be put on a stream where it was refused.
+    bool is_refused() const { return !has_turn_; }
+    // The step is on its stream, and its end recorded. To be called even where only a part of it came to be there.
+    void is_in_flight(std::shared_ptr<const StepInFlight> step);
+
+   private:
+    DeviceSteps& steps_;
+    bool has_turn_ = false;
+  };
+
+  enum class Length { kShort, kLong };
+  // A use by the host. Uses of one thread may lie in one another. One for long may end in another thread.
+  class HostUse {
+   public:
+    // Does nothing where `steps` is null: the table has no rows in a GPU's memory.
+    HostUse(DeviceSteps* steps, Length length);
+    ~HostUse();
+    HostUse(const HostUse&) = delete;
+    HostUse& operator=(const HostUse&) = delete;
+
+   private:
+    DeviceSteps* const steps_;
+    const Length length_;
+  };
+
+  // The scope of a function that a stream calls for a step.
+  class Function {
+   public:
+    explicit Function(DeviceSteps& steps);
+    ~Function();
+    Function(const Function&) = delete;
+    Function& operator=(const Function&) = delete;
+
+    // True for the calling thread in such a scope. What it calls must not use the device.
+    static bool is_under_way();
+    // True after finish(): the device was lost, and what the function would use is gone.
+    bool is_too_late() const { return is_too_late_; }
+
+   private:
+    DeviceSteps& steps_;
+    bool is_too_late_;
+    const bool was_under_way_;
+  };
+
+  // Waits for the steps in flight, for good. REQUIRES: no thread puts others on streams.
+  void finish();
+
+  // What a step met, which nobody was there to be told. Only the first is kept.
+  void keep_error(std::exception_ptr error);
+  // Throws it, once.
+  void raise_kept_error();
+
+ private:
+  void begin_use(Length length) REQUIRES(turnstile_);
+  // Beside another use: no step is in flight then. False where there is none.
+  bool try_begin_beside(Length length);
+  void wait_for_steps() REQUIRES(turnstile_);
+  void forget_ended_steps() REQUIRES(turnstile_);
+
+  gpu::Device& device_;
+  // Held by whoever begins, and meanwhile waits for those before.
+  Mutex turnstile_;
+  std::vector<std::shared_ptr<const StepInFlight>> in_flight_ GUARDED_BY(turnstile_);
+
+  Mutex mutex_;
+  Condition use_ended_;
+  int uses_ GUARDED_BY(mutex_) = 0;
+  int long_uses_ GUARDED_BY(mutex_) = 0;  // which uses_ counts too
+  Condition function_ended_;
+  int functions_ GUARDED_BY(mutex_) = 0;
+  bool is_over_ GUARDED_BY(mutex_) = false;
+
+  Mutex error_mutex_;
+  std::exception_ptr error_ GUARDED_BY(error_mutex_);
+};
+
+}  // namespace embstore
