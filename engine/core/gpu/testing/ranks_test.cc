@@ -147,7 +147,7 @@ std::vector<uint64_t> some_words(Scene& scene, size_t count, uint32_t bits) {
 struct TierScene {
   TierScene(Scene& of, CacheStrategy by)
       : scene(of),
-        slots(1 + of.below(700)),
+        slots(1 + of.below(400)),
         strategy(by),
         tier("DRAM", layout, MemoryRole::kFirst, slots, slots,
              allocate_heap_memory(MemoryTier::bytes_for(layout, MemoryRole::kFirst, slots))),
