@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from embstore.devices import Access
 from embstore.options import TIER_KINDS, StorageType, TierKind
 from pmemlab.errors import LabError, PlanError
-from pmemlab.model.devices import load_device
+from pmemlab.model.devices import device_names, load_device
 
 __all__ = [
     "DRAM_LATENCY_LIMIT_NS",
@@ -22,6 +22,7 @@ __all__ = [
     "Role",
     "named_devices",
     "placements",
+    "planned_devices",
     "role_of",
     "storage_type_of",
 ]
@@ -132,6 +133,11 @@ def role_of(device: PlannedDevice) -> Role:
     return "DRAM" if latency_ns <= DRAM_LATENCY_LIMIT_NS else "PMEM"
 
 
+def planned_devices() -> list[str]:
+    """Names of the lab's own devices that tables are planned on: not yet those of GPUs."""
+    return [name for name in device_names() if load_device(name).bus is None]
+
+
 def named_devices(names: Iterable[str]) -> DevicePool:
     """Devices by tier. names: of device files, or their paths; TIER=NAME where it isn't to be told
     from the device, TIER being DRAM, PMEM or SSD. Raises PlanError, and what loading raises.
@@ -139,7 +145,10 @@ def named_devices(names: Iterable[str]) -> DevicePool:
     pool: dict[Role, dict[str, PlannedDevice]] = {"DRAM": {}, "PMEM": {}, "SSD": {}}
     for name in names:
         given, equals, device_name = name.rpartition("=")
-        device: PlannedDevice = load_device(device_name)
+        loaded = load_device(device_name)
+        if loaded.bus is not None:
+            raise PlanError(f"--devices {name}: is a GPU, which isn't planned yet")
+        device: PlannedDevice = loaded
         role = _given_role(name, given, device) if equals else role_of(device)
         pool[role][device.name] = device
     return {role: tuple(devices.values()) for role, devices in pool.items()}
