@@ -9,12 +9,13 @@ from rich.console import Console
 
 from embstore.options import CacheStrategy
 from pmemlab.errors import PlanError
+from pmemlab.model.devices import device_names
 from pmemlab.model.planning.cpu_work import NS_PER_MOVED_ROW, CpuWork, measure_cpu_work
 from pmemlab.model.planning.plan import Settings, Workload, make_plans
 from pmemlab.model.planning.presentation import plans_document, plans_table
 from pmemlab.model.planning.prices import load_prices
 from pmemlab.model.planning.row_bytes import optimizer_of
-from pmemlab.model.planning.tiers import named_devices, planned_devices, storage_type_of
+from pmemlab.model.planning.tiers import named_devices, storage_type_of
 from pmemlab.schema import parse_size
 
 __all__ = ["plan"]
@@ -44,7 +45,7 @@ def plan(arguments: argparse.Namespace) -> int:
     if arguments.top < 1:
         raise PlanError(f"--top {arguments.top}: must be 1 or more")
     prices = load_prices(arguments.prices).of(arguments.machines)
-    pool = named_devices(arguments.devices or planned_devices())
+    pool = named_devices(arguments.devices or device_names())
     messages = Console(stderr=True, highlight=False)
     with messages.status("measuring the CPU's work on a look-up") as status:
         cpu = _cpu_work(arguments.cpu_ns_per_lookup, workload)
