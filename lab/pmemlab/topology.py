@@ -111,11 +111,10 @@ class StandsFor(Document):
 
     The rates of its runs are modelled on these. dram: its DRAM, or that of such a machine without
     persistent memory. pmem: its persistent memory. ssd: its solid-state disk. memory: what its
-    kernel takes for memory, where that isn't DRAM. gpu: its GPU. Default, of each: there is none.
+    kernel takes for memory, where that isn't DRAM. Default, of each: there is none.
     """
 
     dram: Text = ""
-    gpu: Text = ""
     pmem: Text = ""
     ssd: Text = ""
     memory: Text = ""

@@ -44,6 +44,7 @@ class Device:
     cpu_cache_bytes: int = 0
     media_line_bytes: int = 64
     cache: Dram | None = None
+    bus: Device | None = None
     publishes_latency: bool = True
 
     def time_ns(self, access: Access, size_bytes: int, threads: int) -> float:

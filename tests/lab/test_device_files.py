@@ -135,7 +135,7 @@ POINT = ("bandwidth", 0, "points", 0)
     [
         (remove("title"), "title: is missing"),
         (remove("kind"), "kind: is missing"),
-        (put("tape", "kind"), "kind: must be one of memory, block, memory-mode"),
+        (put("tape", "kind"), "kind: must be one of memory, block, gpu, memory-mode"),
         (remove("name"), "name: is missing"),
         (remove("capacity_gb"), "capacity_gb: is missing"),
         (put(-1, "capacity_gb"), "capacity_gb: must be a number above 0"),

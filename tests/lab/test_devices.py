@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 from embstore.devices import Access
 from pmemlab.errors import DeviceFileError, LabError, NotPublishedError
 from pmemlab.model.devices import DeviceModel, EngineConcurrency, device_names, load_device
+from pmemlab.model.devices import model as device_model
 from pmemlab.model.devices.memory_mode import MemoryModeDevice
 
 DEVICES = {name: load_device(name) for name in device_names()}
 MEMORIES = [name for name, device in DEVICES.items() if device.kind == "memory"]
+GPUS = ["a100-80", "gb200", "h100-sxm"]
 DISKS = [name for name, device in DEVICES.items() if device.kind == "block"]
 ADDRESSED = [
     Access.LOAD,
@@ -48,7 +51,7 @@ def test_a_device_says_what_it_is_and_where_its_figures_are_from(name: str) -> N
     device = DEVICES[name]
     assert device.name == name
     assert device.title
-    assert device.capacity_bytes > 10**11
+    assert device.capacity_bytes >= 8 * 10**10
     assert device.media_line_bytes in (64, 256, 4096)
     assert device.sources
     assert all((source.url or "").startswith("https://") for source in device.sources.values())
@@ -337,3 +340,52 @@ def test_an_access_alone_takes_no_less_than_one_among_many(
         # A hit, whose write comes later.
         one_of_many = 0.0
     assert device.alone_ns(access, size_bytes) >= one_of_many * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "bus"), [("a100-80", 2039, 32), ("h100-sxm", 3350, 64), ("gb200", 8000, 225)]
+)
+def test_a_gpus_rows_take_what_its_memory_and_its_bus_give(
+    name: str, memory: float, bus: float
+) -> None:
+    gpu = DEVICES[name]
+    assert gpu.bus is not None
+    for threads in (1, 8):
+        for access, times in ((Access.LOAD, 1), (Access.STORE, 1), (Access.UPDATE, 2)):
+            bytes_a_ns = 512 * threads * times / gpu.time_ns(access, 512, threads)
+            assert bytes_a_ns == pytest.approx(memory)
+        for access in (Access.LOAD, Access.STORE_FLUSHED):
+            assert 512 * threads / gpu.bus.time_ns(access, 512, threads) == pytest.approx(bus)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_gpu_is_neither_memory_nor_a_disk(name: str) -> None:
+    gpu = DEVICES[name]
+    assert (gpu.kind, gpu.is_addressable, gpu.cpu_cache_bytes) == ("gpu", False, 0)
+    for access in (Access.FILE_READ, Access.FILE_WRITE):
+        with pytest.raises(LabError, match=f"{name}: is a GPU, which does no FILE_"):
+            gpu.time_ns(access, 4096, 1)
+    assert gpu.bus is not None
+    with pytest.raises(LabError, match=f"{name} bus: is a GPU, which does no UPDATE"):
+        gpu.bus.time_ns(Access.UPDATE, 64, 1)
+    with pytest.raises(NotPublishedError, match="no random read"):
+        gpu.bandwidth_mb_per_s("read", "random", 64, 1)
+    assert all(device.bus is None for device in DEVICES.values() if device.kind != "gpu")
+
+
+def test_a_batch_on_a_gpu_takes_a_launch_at_least_where_its_time_is_known(tmp_path: Path) -> None:
+    whole = (Path(device_model.__file__).parent / "h100-sxm.yaml").read_text(encoding="utf-8")
+    launch = "{operation: launch, pattern: sequential, value: 5, unit: us, source: memory}"
+    own = tmp_path / "own.yaml"
+    own.write_text(f"{whole}idle_latency:\n  - {launch}\n", encoding="utf-8")
+    assert load_device(own).alone_ns(Access.LOAD, 64) == pytest.approx(5000, rel=1e-3)
+    assert load_device("h100-sxm").alone_ns(Access.LOAD, 64) < 1
+
+
+def test_a_gpus_file_without_its_bus_is_refused(tmp_path: Path) -> None:
+    whole = (Path(device_model.__file__).parent / "h100-sxm.yaml").read_text(encoding="utf-8")
+    own = tmp_path / "own.yaml"
+    lines = [line for line in whole.splitlines() if "to-host" not in line]
+    own.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(DeviceFileError, match="ceilings: is missing for sequential to-host"):
+        load_device(own)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from test_metrics import METRIC
 
+from embstore.options import TIER_KINDS, StorageType, TierKind
 from pmemlab.errors import LabError
 from pmemlab.model.devices import device_names
 from pmemlab.scenarios import modelled_rates
@@ -62,16 +63,18 @@ def test_the_lab_s_own_machines_stand_for_devices_that_there_are() -> None:
     for name in topology_names():
         stands_for = load_topology(name).stands_for
         assert stands_for.dram, name
-        told = {stands_for.dram, stands_for.pmem, stands_for.ssd, stands_for.memory} - {""}
+        told = {*vars(stands_for).values()} - {""}
         assert told <= set(device_names()), name
 
 
 def test_every_scenario_of_the_lab_has_devices_for_its_tiers_and_a_rated_workload() -> None:
     for path in sorted((CLONE / "scenarios").glob("*.yaml")):
         document = load_scenario(path)
-        for storage_type in document.storage_types:
-            assert devices_of(storage_type, document.topology.stands_for), path
-        assert document.workload.rated is not None, path
+        with_hbm = [TierKind.HBM in TIER_KINDS[StorageType[t]] for t in document.storage_types]
+        for storage_type, has_hbm in zip(document.storage_types, with_hbm, strict=True):
+            devices = devices_of(storage_type, document.topology.stands_for)
+            assert (devices is None) == has_hbm, path
+        assert all(with_hbm) or document.workload.rated is not None, path
 
 
 @pytest.mark.parametrize(

@@ -321,8 +321,9 @@ def test_devices_are_put_where_they_belong(device: Device, role: str) -> None:
 def test_the_lab_s_devices_are_put_where_they_belong() -> None:
     drams = ["ddr4-2666-x6", "ddr5-snc", "optane-100-x6-memory-mode"]
     others = ["optane-100-x6", "cxl-asic", "optane-200-x6", "nvme-p4510", "sata-s4510"]
-    pool = named_devices([*drams, *others])
+    pool = named_devices([*drams, *others, "gb200", "HBM=a100-80"])
     assert {role: [device.name for device in devices] for role, devices in pool.items()} == {
+        "HBM": ["gb200", "a100-80"],
         "DRAM": ["ddr4-2666-x6", "ddr5-snc", "optane-100-x6-memory-mode"],
         "PMEM": ["optane-100-x6", "cxl-asic", "optane-200-x6"],
         "SSD": ["nvme-p4510", "sata-s4510"],
@@ -340,7 +341,7 @@ def test_a_memory_that_nothing_is_known_of_must_be_given_with_its_tier() -> None
         (["DRAM=nvme-p4510"], "nvme-p4510 is a disk, .* can't be a first tier.*; give SSD=nvme"),
         (["PMEM=sata-s4510"], "sata-s4510 is a disk"),
         (["SSD=optane-100-x6"], "optane-100-x6 is memory"),
-        (["HBM=ddr5-snc"], "HBM is no tier; there are DRAM, PMEM and SSD"),
+        (["TAPE=ddr5-snc"], "TAPE is no tier; there are HBM, DRAM, PMEM and SSD"),
     ],
 )
 def test_a_device_on_a_tier_that_it_can_t_hold_is_refused(names: list[str], problem: str) -> None:
@@ -373,8 +374,7 @@ def test_a_storage_type_that_is_asked_for_must_have_devices(
 
 def test_storage_types_are_known_by_name() -> None:
     assert storage_type_of("ssdhash") is StorageType.DRAM_SSDHASH
-    with pytest.raises(PlanError, match="--storage-types HBM: needs GPU memory"):
-        storage_type_of("HBM")
+    assert storage_type_of("hbm_dram") is StorageType.HBM_DRAM
     with pytest.raises(PlanError, match="--storage-types TAPE: no storage type; there are DRAM,"):
         storage_type_of("TAPE")
 

@@ -52,7 +52,9 @@ def test_every_machine_of_the_lab_has_a_source_and_devices_that_there_are() -> N
         for holding in machine.holds:
             for name in holding.devices:
                 assert name in device_names()
-                assert load_device(name).kind == ("block" if "nvme" in name else "memory")
+                gpus = {"a100-80": "gpu", "h100-sxm": "gpu"}
+                kind = "block" if "nvme" in name else gpus.get(name, "memory")
+                assert load_device(name).kind == kind
 
 
 def test_memory_mode_is_the_same_machine_with_its_persistent_memory_alone() -> None:

@@ -124,7 +124,10 @@ class RateModel:
 
 
 def devices_of(storage_type: str, stands_for: StandsFor) -> tuple[str, ...] | None:
-    """A device for each tier; None where there isn't one for all."""
+    """A device for each tier; None where there isn't one for all.
+
+    There is none for HBM: accesses to its stage in DRAM aren't told apart from those to the GPU.
+    """
     devices = []
     for kind in TIER_KINDS[StorageType[storage_type]]:
         if kind in PMEM_KINDS:
@@ -132,7 +135,7 @@ def devices_of(storage_type: str, stands_for: StandsFor) -> tuple[str, ...] | No
         elif kind in SSD_KINDS:
             devices.append(stands_for.ssd)
         elif kind is TierKind.HBM:
-            devices.append(stands_for.gpu)
+            devices.append("")
         else:
             devices.append(stands_for.memory or stands_for.dram)
     return tuple(devices) if all(devices) else None

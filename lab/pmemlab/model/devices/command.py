@@ -7,11 +7,10 @@ from rich.table import Column, Table
 
 from embstore.devices import Access
 from pmemlab.errors import NotPublishedError
-from pmemlab.model.devices.block_device import BlockDevice
 from pmemlab.model.devices.curves import BandwidthCurve, LoadedLatencyCurve
 from pmemlab.model.devices.device_file import Curve, DeviceFile
+from pmemlab.model.devices.filed_device import FiledDevice
 from pmemlab.model.devices.loading import device_names, load_device
-from pmemlab.model.devices.memory_device import MemoryDevice
 from pmemlab.model.devices.memory_mode import MemoryModeDevice
 from pmemlab.model.devices.model import DeviceModel
 
@@ -33,7 +32,8 @@ def print_devices(console: Console) -> None:
         Column(f"read, ns\n1 of {_THREADS} threads", justify="right"),
         Column("write, ns", justify="right"),
         "what it is",
-        caption=f"reads and writes: of {_ROW_BYTES} bytes in memory, {_BLOCK_BYTES:,} on disks; "
+        caption=f"reads and writes: of {_ROW_BYTES} bytes in memory (a GPU's by its kernels), "
+        f"{_BLOCK_BYTES:,} on disks; "
         "pmemlab model devices NAME has curves and sources",
         box=None,
     )
@@ -60,7 +60,7 @@ def print_device(console: Console, name_or_path: str) -> None:
     )
     if isinstance(device, MemoryModeDevice):
         _print_memory_mode(console, device)
-    elif isinstance(device, (MemoryDevice, BlockDevice)):
+    elif isinstance(device, FiledDevice):
         _print_curves(console, device.file)
     for note in device.notes:
         console.print(f"\nnote: {note}", markup=False)
@@ -148,7 +148,7 @@ def _print_memory_mode(console: Console, device: MemoryModeDevice) -> None:
 
 
 def _times(device: DeviceModel) -> tuple[str, str]:
-    if device.is_addressable:
+    if device.is_addressable or device.bus is not None:
         accesses, size_bytes = (Access.LOAD, Access.UPDATE), _ROW_BYTES
     else:
         accesses, size_bytes = (Access.FILE_READ, Access.FILE_WRITE), _BLOCK_BYTES

@@ -32,6 +32,7 @@ from pmemlab.schema import (
 
 __all__ = [
     "BLOCK_OPERATIONS",
+    "GPU_OPERATIONS",
     "MEMORY_OPERATIONS",
     "PATTERNS",
     "Ceiling",
@@ -45,7 +46,7 @@ __all__ = [
     "read_device_file",
 ]
 
-Kind = Literal["memory", "block"]
+Kind = Literal["memory", "block", "gpu"]
 Curve = tuple[str, str]
 """Operation and pattern."""
 
@@ -54,6 +55,9 @@ MEMORY_OPERATIONS = ("load", "store", "store-clwb", "ntstore", "read:write 1:1")
 caches. read:write 1:1: as many lines read as written, both counted, which is what stores that are
 left to the caches make of a memory."""
 BLOCK_OPERATIONS = ("read", "write")
+GPU_OPERATIONS = ("read", "write", "to-host", "to-device", "launch")
+"""read, write: of its own memory, by kernels. to-host, to-device: over its bus, one direction at a
+time. launch: of a kernel, which moves nothing."""
 PATTERNS = ("random", "sequential")
 
 _MB_PER_S = {"MB/s": 1.0, "GB/s": 1e3}
@@ -331,6 +335,21 @@ class _BlockFile(
 
 
 @dataclass(frozen=True)
+class _GpuFile(
+    DeviceFile,
+    aliases={"capacity_bytes": "capacity_gb"},
+    context=("path", "system", "bandwidth", "loaded_latency"),
+):
+    """A GPU: the most that its memory and its bus do, and how long a kernel's launch takes."""
+
+    def check(self) -> None:
+        super().check()
+        for operation in ("read", "write", "to-host", "to-device"):
+            if (operation, "sequential") not in self.ceilings:
+                raise FieldError(f"is missing for sequential {operation}", "ceilings")
+
+
+@dataclass(frozen=True)
 class _MediaAccesses(Document):
     dram_read: Count = 0
     dram_write: Count = 0
@@ -394,7 +413,7 @@ class CompositionFile(Document, context=("path",)):
 
 @dataclass(frozen=True)
 class _OfAKind(Document, open=True):
-    kind: Annotated[str, _one_of(["memory", "block", "memory-mode"])]
+    kind: Annotated[str, _one_of(["memory", "block", "gpu", "memory-mode"])]
 
 
 def read_device_file(path: Path) -> DeviceFile | CompositionFile:
@@ -407,6 +426,9 @@ def read_device_file(path: Path) -> DeviceFile | CompositionFile:
         return file.read(CompositionFile, known)
     if kind == "memory":
         return file.read(DeviceFile, {**known, "operations": MEMORY_OPERATIONS})
+    if kind == "gpu":
+        no_curves: dict[str, object] = {"system": None, "bandwidth": [], "loaded_latency": []}
+        return file.read(_GpuFile, {**known, **no_curves, "operations": GPU_OPERATIONS})
     not_a_disk_s: dict[str, object] = {"system": None, "loaded_latency": []}
     return file.read(_BlockFile, {**known, **not_a_disk_s, "operations": BLOCK_OPERATIONS})
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from pmemlab.errors import DeviceFileError
 from pmemlab.model.devices.block_device import BlockDevice
 from pmemlab.model.devices.device_file import CompositionFile, read_device_file
+from pmemlab.model.devices.gpu_device import GpuDevice
 from pmemlab.model.devices.memory_device import MemoryDevice
 from pmemlab.model.devices.memory_mode import MemoryModeDevice
 from pmemlab.model.devices.model import DeviceModel, EngineConcurrency
@@ -42,6 +43,8 @@ def load_device(
         return MemoryModeDevice(file, dram, pmem)
     if file.kind == "block":
         return BlockDevice(file, concurrency)
+    if file.kind == "gpu":
+        return GpuDevice(file, concurrency)
     return MemoryDevice(file, concurrency)
 
 

@@ -34,7 +34,7 @@ class EngineConcurrency:
 class DeviceModel(ABC):
     """A device that tiers can be on, as `embstore.devices.Device` wants it.
 
-    name; title: for people. kind: memory, or block for disks. capacity_bytes: of one unit, as
+    name; title: for people. kind: memory, block for disks, or gpu. capacity_bytes: of one unit, as
     it is sold. media_line_bytes: what the medium moves at least. notes: what its figures leave
     open. sources: of all figures, by id.
     """
@@ -60,6 +60,11 @@ class DeviceModel(ABC):
     @property
     def cache(self) -> MemoryCache | None:
         """Memory mode's DRAM before it; None for plain devices."""
+        return None
+
+    @property
+    def bus(self) -> DeviceModel | None:
+        """Of a GPU, what rows cross on their way from and to the host; None for others."""
         return None
 
     def time_ns(self, access: Access, size_bytes: int, threads: int) -> float:

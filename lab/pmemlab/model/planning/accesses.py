@@ -113,15 +113,31 @@ def step_accesses(
     below = _MovingRows(different)
     found: list[DeviceAccess] = []
 
+    bus = first.bus
+
+    def cross(access: Access, rate: float) -> None:
+        """Rows that cross a GPU's bus: a store goes up to it, a load comes down."""
+        if bus is not None and rate > 0:
+            size_bytes = each_row[0].record + each_row[0].header
+            found.append(DeviceAccess(0, bus.name, access, size_bytes, rate))
+
     def count(tier: int | None, access: Access, size_bytes: int, rate: float) -> None:
         device = placed.index_device if tier is None else placed.devices[tier]
         if rate > 0:
             found.append(DeviceAccess(tier, device.name, access, size_bytes, rate))
 
-    uncached = in_tier(0, lambda p: p * cpu.missing(p))
-    count(None, Access.LOAD, INDEX_LINE_BYTES, uncached + comes_up)
-    count(0, Access.LOAD, shape.weights_bytes, uncached)
     each_row = [bytes_a_row(shape, kinds, tier) for tier in tiers]
+    if bus is None:
+        uncached = in_tier(0, lambda p: p * cpu.missing(p))
+        count(None, Access.LOAD, INDEX_LINE_BYTES, uncached + comes_up)
+        count(0, Access.LOAD, shape.weights_bytes, uncached)
+    else:  # it makes ids unique, has a mirror of the index, and writes what was looked up
+        count(None, Access.LOAD, INDEX_LINE_BYTES, comes_up)
+        count(0, Access.LOAD, INDEX_LINE_BYTES, sum(different))
+        count(0, Access.LOAD, shape.weights_bytes, sum(different))
+        count(0, Access.STORE, shape.weights_bytes, 1.0)
+        if training:  # an id's gradient
+            count(0, Access.LOAD, shape.weights_bytes, 1.0)
 
     def count_rows(tier: int, access: Access, rate: float) -> None:
         count(tier, access, each_row[tier].record, rate)
@@ -137,6 +153,8 @@ def step_accesses(
     if len(kinds) > 1:
         count_rows(0, Access.STORE, comes_up)
         count_rows(0, Access.LOAD, below.arriving(1))
+        cross(Access.STORE, comes_up)
+        cross(Access.LOAD, below.arriving(1))
     for tier in tiers[1:]:
         if kinds[tier] in ON_SSD:
             for access, size, rate in _disk_accesses(
@@ -148,8 +166,9 @@ def step_accesses(
             ):
                 count(tier, access, size, rate)
             continue
-        # The look-up reads a row, and the apply, which brings it up, reads it where it lies again.
-        reads = 2 if training and not again_cached else 1
+        # The look-up reads a row, and the apply, which brings it up, reads it where it lies again;
+        # to a GPU it comes up once.
+        reads = 2 if training and not again_cached and bus is None else 1
         count_rows(tier, Access.LOAD, reads * different[tier] + below.arriving(tier + 1))
         count_rows(tier, Access.STORE, below.arriving(tier))
     return StepAccesses(

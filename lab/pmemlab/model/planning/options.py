@@ -58,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--storage-types",
         nargs="+",
         metavar="TYPE",
-        help="names of embstore.StorageType, without HBM (default: all that have devices)",
+        help="names of embstore.StorageType (default: all that have devices)",
     )
     where.add_argument(
         "--devices",

@@ -222,13 +222,14 @@ def _splits(
         return
     for fraction in settings.first_tier_fractions:
         upper = [max(1, round(fraction * rows))]
-        if tiers == 3:
-            if fraction + settings.middle_tier_fraction >= 1:
+        if tiers > 2:
+            if fraction + (tiers - 2) * settings.middle_tier_fraction >= 1:
                 raise PlanError(
-                    f"--first-tier-fraction {fraction:g}: leaves the last of three tiers nothing, "
-                    f"beside --middle-tier-fraction {settings.middle_tier_fraction:g}"
+                    f"--first-tier-fraction {fraction:g}: leaves the last of "
+                    f"{('three', 'four')[tiers - 3]} tiers nothing, beside "
+                    f"--middle-tier-fraction {settings.middle_tier_fraction:g}"
                 )
-            upper.append(max(1, round(settings.middle_tier_fraction * rows)))
+            upper += [max(1, round(settings.middle_tier_fraction * rows))] * (tiers - 2)
         yield fraction, tuple(upper)
 
 
@@ -387,10 +388,15 @@ class _Candidate:
                 )
             }
         step = self._accesses[case]
-        cpu_ns = self._cpu.ns_per_lookup + step.moved_rows * self._cpu.ns_per_moved_row
-        return lookup_time(
-            cpu_ns, step.accesses, self._devices, units, threads, self._workload.batch_ids
-        )
+        gpu = self._placed.devices[0]
+        # What a GPU finds in its memory costs the CPU nothing; it is asked once for a missing row.
+        looked_up = 1.0 if gpu.bus is None else step.moved_rows
+        cpu_ns = looked_up * self._cpu.ns_per_lookup + step.moved_rows * self._cpu.ns_per_moved_row
+        devices = dict(self._devices)
+        if gpu.bus is not None:
+            devices[gpu.bus.name] = gpu.bus
+            units = {**units, gpu.bus.name: units.get(gpu.name, 1.0)}
+        return lookup_time(cpu_ns, step.accesses, devices, units, threads, self._workload.batch_ids)
 
     def _machines_for_bytes(self, machine: MachineShape) -> tuple[int, str]:
         """So many that every memory and disk has room, and which of them is the fullest."""

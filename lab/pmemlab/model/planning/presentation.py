@@ -85,6 +85,11 @@ def _notes(plans: Plans, shown: int) -> list[str]:
         f"{cpu.ns_per_moved_row:.0f} ns a row that moves.",
         "A step is one thread's batch. $ a million look-ups: at the rate that is asked for.",
     ]
+    if any(plan.storage_type.startswith("HBM") for plan in plans.plans[:shown]):
+        notes.append(
+            "HBM: as if look-ups and updates stayed on the GPU; the engine still passes them "
+            "through the host. Bandwidths are the makers', so these rates are bounds."
+        )
     if shown < len(plans.plans):
         notes.append(f"{len(plans.plans) - shown} more: --top, or --json FILE.")
     for why in dict.fromkeys(p.why_unpriced for p in plans.plans[:shown] if p.why_unpriced):

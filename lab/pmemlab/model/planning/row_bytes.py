@@ -21,6 +21,7 @@ _BESIDE_ONLY_TIER = 20.9
 _BESIDE_MIDDLE_TIER = 37.5
 _BESIDE_LAST_TIER = {
     TierKind.PMEM: 21.4,
+    TierKind.DRAM: 21.4,  # below HBM, as any memory below another
     TierKind.SSDHASH: 22.1,
     TierKind.LEVELDB: 23.8,
 }
@@ -28,6 +29,7 @@ _BESIDE_LAST_TIER = {
 _META_BYTES = 16
 _HEADER_BYTES = 48
 _FIRST_TIER_RANK_BYTES = 32
+_HBM_SLOT_BYTES = 8 + 16  # its key and rank, in DRAM (tiers/hbm/hbm_tier.h)
 # engine/FORMAT.md: of SSDHASH a record's head, and that files take at most twice the live rows; of
 # LEVELDB a record's key, LevelDB's 8 bytes to it, and the value beside the floats.
 SSDHASH_RECORD_HEAD_BYTES = 64
@@ -72,6 +74,8 @@ class TierBytes:
 def bytes_a_row(shape: RowShape, kinds: tuple[TierKind, ...], tier: int) -> TierBytes:
     """Of a row in that tier of a storage type. kinds: its tiers, fastest first."""
     kind, row = kinds[tier], shape.row_bytes
+    if kind is TierKind.HBM:
+        return TierBytes(row + _HEADER_BYTES, _INDEX_BYTES + _HBM_SLOT_BYTES, row, _HEADER_BYTES)
     if len(kinds) == 1:
         return TierBytes(row + _META_BYTES, _BESIDE_ONLY_TIER, row, _META_BYTES)
     if tier == 0:

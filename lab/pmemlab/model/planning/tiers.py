@@ -26,7 +26,7 @@ __all__ = [
     "storage_type_of",
 ]
 
-Role = Literal["DRAM", "PMEM", "SSD"]
+Role = Literal["HBM", "DRAM", "PMEM", "SSD"]
 
 DRAM_LATENCY_LIMIT_NS = 170.0
 """A memory whose random load takes longer isn't taken for DRAM: DDR4 and DDR5 have about 100,
@@ -38,6 +38,7 @@ _SAME = {
     StorageType.LEVELDB: StorageType.DRAM_LEVELDB,
 }
 _ROLES: dict[TierKind, Role] = {
+    TierKind.HBM: "HBM",
     TierKind.DRAM: "DRAM",
     TierKind.PMEM: "PMEM",
     TierKind.PMEM_LIBPMEM: "PMEM",
@@ -74,6 +75,8 @@ class PlannedDevice(Protocol):
     def media_line_bytes(self) -> int: ...
     @property
     def cache(self) -> DramBefore | None: ...
+    @property
+    def bus(self) -> PlannedDevice | None: ...
     def time_ns(self, access: Access, size_bytes: int, threads: int) -> float: ...
     def alone_ns(self, access: Access, size_bytes: int) -> float: ...
     def latency_ns(self, operation: str, pattern: str) -> float: ...
@@ -106,16 +109,13 @@ def storage_type_of(name: str) -> StorageType:
     except KeyError:
         known = ", ".join(kind.name for kind in PLANNED_TYPES)
         raise PlanError(f"--storage-types {name}: no storage type; there are {known}") from None
-    if TierKind.HBM in TIER_KINDS[storage_type]:
-        raise PlanError(
-            f"--storage-types {name}: needs GPU memory, which isn't planned; "
-            f"there are {', '.join(kind.name for kind in PLANNED_TYPES)}"
-        )
     return _SAME.get(storage_type, storage_type)
 
 
 def role_of(device: PlannedDevice) -> Role:
     """The tiers that a device is for. Raises PlanError where nothing tells."""
+    if device.bus is not None:
+        return "HBM"
     if not device.is_addressable:
         return "SSD"
     if device.cache is not None:  # all of a machine's memory, with DRAM before it
@@ -134,9 +134,9 @@ def role_of(device: PlannedDevice) -> Role:
 
 def named_devices(names: Iterable[str]) -> DevicePool:
     """Devices by tier. names: of device files, or their paths; TIER=NAME where it isn't to be told
-    from the device, TIER being DRAM, PMEM or SSD. Raises PlanError, and what loading raises.
+    from the device, TIER being HBM, DRAM, PMEM or SSD. Raises PlanError, and what loading raises.
     """
-    pool: dict[Role, dict[str, PlannedDevice]] = {"DRAM": {}, "PMEM": {}, "SSD": {}}
+    pool: dict[Role, dict[str, PlannedDevice]] = {"HBM": {}, "DRAM": {}, "PMEM": {}, "SSD": {}}
     for name in names:
         given, equals, device_name = name.rpartition("=")
         device: PlannedDevice = load_device(device_name)
@@ -154,8 +154,8 @@ def placements(
     """
     for storage_type in storage_types:
         roles = [_ROLES[kind] for kind in TIER_KINDS[storage_type]]
-        # The index is in DRAM, whatever the rows are on.
-        wanted = roles if roles[0] == "DRAM" else ["DRAM", *roles]
+        # The index is in DRAM, whatever the rows are on: in that of a tier, where there is one.
+        wanted = roles if "DRAM" in roles else ["DRAM", *roles]
         lacking = [role for role in wanted if not pool.get(role)]
         if lacking:
             if asked_for:
@@ -163,16 +163,24 @@ def placements(
             continue
         for devices in itertools.product(*(pool[role] for role in wanted)):
             tiers = devices if wanted is roles else devices[1:]
-            if "PMEM" in roles and devices[0].cache is not None:
+            index = devices[wanted.index("DRAM")]
+            if "PMEM" in roles and index.cache is not None:
                 continue  # in memory mode all persistent memory is memory, and none left for a tier
             _check_first(storage_type, tiers[0])
-            yield Placed(storage_type, tuple(tiers), devices[0])
+            yield Placed(storage_type, tuple(tiers), index)
 
 
 def _given_role(name: str, given: str, device: PlannedDevice) -> Role:
     role = given.upper()
-    if role not in ("DRAM", "PMEM", "SSD"):
-        raise PlanError(f"--devices {name}: {given} is no tier; there are DRAM, PMEM and SSD")
+    if role not in ("HBM", "DRAM", "PMEM", "SSD"):
+        raise PlanError(f"--devices {name}: {given} is no tier; there are HBM, DRAM, PMEM and SSD")
+    if (role == "HBM") != (device.bus is not None):
+        raise PlanError(
+            f"--devices {name}: a tier of HBM is on a GPU, and no other is; {device.name} is "
+            f"{'a' if device.bus is not None else 'no'} GPU"
+        )
+    if role == "HBM":
+        return "HBM"
     if role != "SSD" and not device.is_addressable:
         raise PlanError(
             f"--devices {name}: {device.name} is a disk, which the CPU can't load rows from, so it "
@@ -186,7 +194,7 @@ def _given_role(name: str, given: str, device: PlannedDevice) -> Role:
 
 
 def _check_first(storage_type: StorageType, device: PlannedDevice) -> None:
-    if not device.is_addressable:
+    if not device.is_addressable and device.bus is None:
         raise PlanError(
             f"{storage_type.name}: {device.name} is a disk, which the CPU can't load rows from, so "
             "it can't be the first tier; put memory there"
@@ -194,7 +202,12 @@ def _check_first(storage_type: StorageType, device: PlannedDevice) -> None:
 
 
 def _lacking(storage_type: StorageType, role: str, is_tier: bool, pool: DevicePool) -> str:
-    what = {"DRAM": "DRAM or memory mode", "PMEM": "PMem or CXL memory", "SSD": "a disk"}[role]
+    what = {
+        "HBM": "a GPU",
+        "DRAM": "DRAM or memory mode",
+        "PMEM": "PMem or CXL memory",
+        "SSD": "a disk",
+    }[role]
     where = f"its {role} tier" if is_tier or role != "DRAM" else "its index"
     given = ", ".join(device.name for devices in pool.values() for device in devices) or "none"
     message = f"--devices: {storage_type.name} needs {what} for {where}; given: {given}"

@@ -1,0 +1,91 @@
+"""A GPU: rows in its memory, which its kernels read and write, and its bus to the host.
+
+The time of an access is its bytes, of all threads together, by the bandwidth of the memory; an
+update reads and writes them. Rows that come from the host, or go there, cross the bus too, which is
+a device of its own (`GpuDevice.bus`): a store goes up, a load comes down.
+
+Bandwidths are the makers', which kernels don't reach, and rows at random are taken to be as fast as
+a sequence: what is predicted is a bound. A batch takes no less than a kernel's launch.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from embstore.devices import Access
+from pmemlab.errors import LabError, NotPublishedError
+from pmemlab.model.devices.device_file import DeviceFile
+from pmemlab.model.devices.filed_device import FiledDevice
+from pmemlab.model.devices.model import EngineConcurrency
+
+__all__ = ["GpuBus", "GpuDevice"]
+
+_SEQUENTIAL = "sequential"
+_STORES = (Access.STORE, Access.STORE_FLUSHED, Access.STORE_STREAMED)
+_OF_KERNELS: dict[Access, tuple[str, ...]] = {
+    Access.LOAD: ("read",),
+    Access.UPDATE: ("read", "write"),
+    **dict.fromkeys(_STORES, ("write",)),
+}
+_OF_THE_BUS: dict[Access, tuple[str, ...]] = {
+    Access.LOAD: ("to-host",),
+    **dict.fromkeys(_STORES, ("to-device",)),
+}
+
+
+class _ByCeilings(FiledDevice):
+    """Each access moves its bytes by some operations, one after the other."""
+
+    def __init__(
+        self,
+        file: DeviceFile,
+        concurrency: EngineConcurrency,
+        operations: dict[Access, tuple[str, ...]],
+    ) -> None:
+        super().__init__(file, concurrency)
+        self._operations = operations
+
+    @property
+    def cpu_cache_bytes(self) -> int:
+        return 0
+
+    def missing(self, access: Access) -> str | None:
+        if access in self._operations:
+            return None
+        return f"{self.name}: is a GPU, which does no {access.name}"
+
+    def _time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
+        problem = self.missing(access)
+        if problem is not None:
+            raise LabError(problem)
+        return sum(
+            size_bytes * threads * 1e3 / self.file.ceilings[operation, _SEQUENTIAL].mb_per_s
+            for operation in self._operations[access]
+        )
+
+    def _alone_ns(self, access: Access, size_bytes: int) -> float:
+        launch = self.file.idle_latency.get(("launch", _SEQUENTIAL))
+        return (0.0 if launch is None else launch.ns) + self._time_ns(access, size_bytes, 1)
+
+    def bandwidth_mb_per_s(
+        self, operation: str, pattern: str, size_bytes: int, threads: int
+    ) -> float:
+        del size_bytes, threads  # the most of any
+        if (operation, pattern) not in self.file.ceilings:
+            raise NotPublishedError(f"{self.name}: no {pattern} {operation} in {self.file.path}")
+        return self.file.ceilings[operation, pattern].mb_per_s
+
+
+class GpuBus(_ByCeilings):
+    def __init__(self, file: DeviceFile, concurrency: EngineConcurrency) -> None:
+        super().__init__(file, concurrency, _OF_THE_BUS)
+        self.name = f"{file.name} bus"
+
+
+class GpuDevice(_ByCeilings):
+    def __init__(self, file: DeviceFile, concurrency: EngineConcurrency) -> None:
+        super().__init__(file, concurrency, _OF_KERNELS)
+
+    @cached_property
+    def bus(self) -> GpuBus:
+        return GpuBus(self.file, self._concurrency)

@@ -1,0 +1,112 @@
+"""Plans on GPUs: what crosses the bus, what stays in their memory, and which machines hold them."""
+
+from __future__ import annotations
+
+import pytest
+
+from embstore.devices import Access
+from embstore.optimizers import Adagrad
+from embstore.options import StorageType
+from pmemlab.errors import PlanError
+from pmemlab.model.planning.accesses import DeviceAccess, StepAccesses, step_accesses
+from pmemlab.model.planning.cpu_work import CpuWork
+from pmemlab.model.planning.hit_rates import LeastFrequent
+from pmemlab.model.planning.plan import Settings, Workload, make_plans
+from pmemlab.model.planning.prices import load_prices
+from pmemlab.model.planning.row_bytes import RowShape
+from pmemlab.model.planning.tiers import PLANNED_TYPES, named_devices, placements
+from pmemlab.model.planning.zipf import BoundedZipf
+
+ROWS = 1_000_000
+SHAPE = RowShape(dim=16, slots=1)
+HBM_TYPES = [kind for kind in StorageType if kind.name.startswith("HBM")]
+DEVICES = ["a100-80", "ddr4-2666-x6", "optane-100-x6", "nvme-p4510"]
+CPU = CpuWork(100.0, 370.0, "given")
+
+
+def accesses(kind: StorageType, *upper: int, training: bool = True) -> StepAccesses:
+    [placed] = placements([kind], named_devices(DEVICES), asked_for=True)
+    return step_accesses(
+        placed,
+        LeastFrequent(BoundedZipf(ROWS, 1.05), upper),
+        SHAPE,
+        batch_ids=8192,
+        threads=4,
+        training=training,
+        machines=1,
+    )
+
+
+def over_the_bus(step: StepAccesses) -> dict[Access, DeviceAccess]:
+    return {each.access: each for each in step.accesses if each.device == "a100-80 bus"}
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_rows_that_are_all_in_a_gpu_never_cross_its_bus(training: bool) -> None:
+    step = accesses(StorageType.HBM, training=training)
+    assert step.moved_rows == 0
+    assert {each.device for each in step.accesses} == {"a100-80"}
+    assert any(each.access is Access.UPDATE for each in step.accesses) == training
+
+
+def test_each_row_that_is_missing_crosses_the_bus_once_and_another_goes_back() -> None:
+    step = accesses(StorageType.HBM_DRAM, ROWS // 10)
+    crossing = over_the_bus(step)
+    assert {*crossing} == {Access.STORE, Access.LOAD}
+    for each in crossing.values():
+        assert each.rate == pytest.approx(step.moved_rows)
+        assert each.size_bytes == SHAPE.row_bytes + 48  # and its header
+    misses = 1 - step.hit_rates[0]
+    assert 0 < step.moved_rows <= misses  # a row is missed once a batch
+
+
+def test_a_batch_reads_each_of_its_rows_once_and_writes_each_id() -> None:
+    step = accesses(StorageType.HBM, training=False)
+    read, written = (
+        next(e for e in step.accesses if e.access is access and e.size_bytes == 64)
+        for access in (Access.LOAD, Access.STORE)
+    )
+    assert written.rate == 1.0
+    of_index = [e for e in step.accesses if e.access is Access.LOAD]
+    assert len(of_index) == 2
+    assert read.rate == pytest.approx(step.distinct_rows)
+    assert step.distinct_rows < 1
+
+
+def test_every_type_with_hbm_is_planned_with_one_dram_for_its_tier_and_the_index() -> None:
+    assert set(HBM_TYPES) <= set(PLANNED_TYPES)
+    pool = named_devices([*DEVICES, "ddr5-snc"])
+    for placed in placements(HBM_TYPES, pool, asked_for=True):
+        names = dict(zip(placed.kinds, placed.names, strict=True))
+        for kind, name in names.items():
+            if kind.value == "DRAM":
+                assert placed.index_device.name == name
+
+
+def test_plans_with_gpus_are_in_machines_that_hold_them() -> None:
+    workload = Workload(
+        rows=10**8, dim=64, optimizer=Adagrad(0.1), skew=1.05, lookups_per_s=1e6, batch_ids=65536
+    )
+    pool = named_devices(["h100-sxm", "ddr5-snc", "nvme-p4510"])
+    plans = make_plans(workload, pool, load_prices(), CPU, Settings(), HBM_TYPES[:3]).plans
+    rates = {plan.storage_type: plan.lookups_per_s for plan in plans}
+    assert {plan.machine for plan in plans} <= {"p5.4xlarge", "p5.48xlarge"}
+    assert rates["HBM"] > 2 * rates["HBM_DRAM"] > 2 * rates["HBM_DRAM_SSDHASH"]
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["DRAM=h100-sxm"], "DRAM=h100-sxm: a tier of HBM is on a GPU, and no other is"),
+        (["HBM=ddr5-snc"], "HBM=ddr5-snc: a tier of HBM is on a GPU, .* ddr5-snc is no GPU"),
+        (["L3=h100-sxm"], "there are HBM, DRAM, PMEM and SSD"),
+    ],
+)
+def test_a_gpu_is_for_hbm_alone(names: list[str], problem: str) -> None:
+    with pytest.raises(PlanError, match=problem):
+        named_devices(names)
+
+
+def test_hbm_without_a_gpu_names_what_is_missing() -> None:
+    with pytest.raises(PlanError, match="HBM_DRAM needs a GPU for its HBM tier"):
+        list(placements([StorageType.HBM_DRAM], named_devices(["ddr5-snc"]), asked_for=True))
