@@ -40,7 +40,7 @@ class DeviceArray:
         device: "cuda", "cuda:N" or "emulated"; by default what the environment variable
             EMBSTORE_DEVICE says, else "cuda".
         """
-        values = np.ascontiguousarray(values)
+        values = np.asarray(values, order="C")
         self._make(values.shape, values.dtype, device)
         self.copy_from(values)
 
@@ -90,7 +90,7 @@ class DeviceArray:
                 f"values must be {self._dtype} of shape {self._shape}, "
                 f"got {values.dtype} of shape {values.shape}"
             )
-        self._memory.write(_bytes_of(np.ascontiguousarray(values)))
+        self._memory.write(_bytes_of(np.asarray(values, order="C")))
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (EXTENSION, 0) if self._device == EMULATED else (CUDA, gpu_number(self._device))

@@ -64,7 +64,8 @@ class Device {
   // stay until the stream has got there.
   virtual void* allocate_pinned(size_t bytes) = 0;
   virtual void free_pinned(void* memory) = 0;
-  // Where kernels find pinned memory. They read it across the bus: for lists and counts, not for rows.
+  // Where kernels find pinned memory. They read it across the bus: for lists and counts, and for rows of which the host can't
+  // tell how many there are.
   virtual DeviceAddress address_of_pinned(void* memory) = 0;
 
   // --- Streams and events

@@ -1,0 +1,199 @@
+"""Ids and rows in a GPU's memory: look-ups there read what a variable in DRAM has, bit for bit."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_storage import MakeVariable
+
+import embstore as es
+from embstore import _core
+from embstore.errors import InvalidArgumentError
+
+DIM = 3
+ROW_BYTES = 32  # weights and an accumulator
+
+
+def hbm(rows: int = 40, kind: es.StorageType = es.StorageType.HBM_DRAM) -> es.StorageOption:
+    return es.StorageOption(kind, storage_size=[rows * ROW_BYTES, 1 << 20][: len(kind.name) // 3])
+
+
+def on_device(values: Any, dtype: type[np.generic] = np.int64) -> es.DeviceArray:
+    return es.DeviceArray(np.asarray(values, dtype), device="emulated")
+
+
+def trained(make_variable: MakeVariable, rows: int = 80, **options: Any) -> Any:
+    var = make_variable(storage=hbm(), **options)
+    ids = np.arange(rows)
+    var.apply_gradients(ids, np.linspace(-1, 1, rows * DIM, dtype=np.float32).reshape(rows, DIM))
+    var.drain()
+    return var
+
+
+# --- Arrays
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4), (0,), (3, 0)])
+def test_values_come_back_from_the_device(shape: tuple[int, ...], dtype: type) -> None:
+    values = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    array = es.DeviceArray(values, device="emulated")
+    assert (array.shape, array.dtype, array.device) == (shape, np.dtype(dtype), "emulated")
+    np.testing.assert_array_equal(array.numpy(), values)
+    array.copy_from(values + dtype(1))
+    np.testing.assert_array_equal(array.numpy(), values + dtype(1))
+
+
+def test_values_of_another_layout_are_copied_as_they_are() -> None:
+    values = np.arange(12, dtype=np.int64).reshape(3, 4).T[::2]
+    np.testing.assert_array_equal(on_device(values).numpy(), values)
+
+
+def test_an_array_tells_of_itself_by_dlpack() -> None:
+    array = on_device(np.zeros((4, 6)), np.float32)
+    address, *told = _core.described(array)
+    assert told == [(4, 6), "f", 32, *array.__dlpack_device__()]
+    assert address % 256 == 0
+    shared = array.__dlpack__(stream=0, max_version=(1, 0))
+    del array
+    gc.collect()
+    assert _core.described(shared)[0] == address  # whoever shares the memory keeps it
+
+
+def test_other_types_and_values_of_another_shape_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="must be int64 or float32, got float64"):
+        es.DeviceArray(np.zeros(3), device="emulated")
+    with pytest.raises(InvalidArgumentError, match="device must be"):
+        es.DeviceArray(np.zeros(3, np.float32), device="gpu")
+    with pytest.raises(InvalidArgumentError, match=r"float32 of shape \(3,\), got float32 of .*4"):
+        on_device(np.zeros(3), np.float32).copy_from(np.zeros(4, np.float32))
+
+
+# --- Look-ups
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("shape", [(), (7,), (5, 4), (0,), (300,)])
+def test_rows_on_the_device_are_those_of_the_host(
+    make_variable: MakeVariable, shape: tuple[int, ...], partitions: int, train: bool
+) -> None:
+    var = trained(make_variable, partition_num=partitions)
+    ids = np.random.default_rng(1).integers(0, 100, shape)
+    expected = var.lookup(ids, train=True)
+    rows = var.lookup(on_device(ids), train=train)
+    assert isinstance(rows, es.DeviceArray)
+    assert rows.shape == (*shape, DIM)
+    np.testing.assert_array_equal(rows.numpy(), expected)
+    out = es.DeviceArray.empty((*shape, DIM), np.float32, "emulated")
+    assert var.lookup(on_device(ids), train=train, out=out) is out
+    np.testing.assert_array_equal(out.numpy(), expected)
+
+
+def test_each_id_is_a_hit_or_a_miss_once(make_variable: MakeVariable) -> None:
+    var = trained(make_variable)
+    ids = np.concatenate([np.arange(80), np.arange(80), [1000]])
+    var.lookup(on_device(ids), train=True)
+    stats = var.stats()  # when the look-up is done
+    assert (stats["hits"], stats["misses"]) == (80, 81)
+
+
+def test_the_arrays_of_a_look_up_may_go_before_it_is_done(make_variable: MakeVariable) -> None:
+    var = trained(make_variable)
+    for _ in range(20):
+        var.lookup(on_device(np.arange(100)), train=True)
+    var.synchronize()
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("kind", [es.StorageType.HBM, es.StorageType.HBM_DRAM])
+def test_training_from_the_device_gives_the_bits_of_dram(
+    make_variable: MakeVariable, kind: es.StorageType, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    var = make_variable(name="hbm", storage=hbm(200 if kind == es.StorageType.HBM else 40, kind))
+    plain = make_variable(name="plain")
+    pending: list[tuple[es.DeviceArray, Any]] = []
+    for _ in range(40):
+        ids = np.minimum(random.integers(0, 120, 50), random.integers(0, 120, 50))
+        match random.integers(0, 6):
+            case 0 | 1:
+                grads = random.normal(size=(ids.size, DIM)).astype(np.float32)
+                plain.apply_gradients(ids, grads)
+                var.apply_gradients(on_device(ids), on_device(grads, np.float32))
+            case 2:
+                var.drain()
+            case 3:  # which brings rows up
+                np.testing.assert_array_equal(
+                    var.lookup(on_device(ids)).numpy(), plain.lookup(ids, train=True)
+                )
+            case _:
+                rows = var.lookup(on_device(ids), train=True)
+                pending.append((rows, plain.lookup(ids, train=True)))
+        if random.integers(0, 3) == 0:
+            for rows, expected in pending:
+                np.testing.assert_array_equal(rows.numpy(), expected)
+            pending.clear()
+    for rows, expected in pending:
+        np.testing.assert_array_equal(rows.numpy(), expected)
+    left, right = var.export(), plain.export()
+    for column in right:
+        np.testing.assert_array_equal(left[column], right[column])
+
+
+# --- What can't be looked up
+
+
+class Elsewhere:
+    """Ids that say they are on another GPU than they are."""
+
+    def __init__(self, ids: es.DeviceArray, number: int) -> None:
+        self.ids = ids
+        self.number = number
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.number
+
+    def __dlpack__(self, **_: Any) -> Any:
+        address, shape, *_rest = _core.described(self.ids)
+        return _core.to_dlpack(self.ids, address, list(shape), False, 2, self.number)
+
+
+def test_ids_on_another_gpu_name_both(make_variable: MakeVariable) -> None:
+    var = trained(make_variable)
+    ids = Elsewhere(on_device([1, 2]), number=3)
+    with pytest.raises(InvalidArgumentError, match=r"ids are on cuda:3, and .* rows on emulated"):
+        var.lookup(ids)
+
+
+def test_a_variable_without_hbm_says_so(make_variable: MakeVariable) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"ids are on emulated, but .* no tier of HBM"):
+        make_variable().lookup(on_device([1]))
+
+
+def test_arrays_that_do_not_fit_are_refused(make_variable: MakeVariable) -> None:
+    var = trained(make_variable)
+    with pytest.raises(InvalidArgumentError, match="ids must be int64, got float32"):
+        var.lookup(on_device([1.0], np.float32))
+    ids = on_device([1, 2])
+    with pytest.raises(InvalidArgumentError, match="out must be on emulated, as ids are"):
+        var.lookup(ids, out=np.zeros((2, DIM), np.float32))
+    with pytest.raises(InvalidArgumentError, match=r"out must be .* shape \(2, 3\) .* \(3, 3\)"):
+        var.lookup(ids, out=on_device(np.zeros((3, 3)), np.float32))
+    with pytest.raises(InvalidArgumentError, match="out must be float32, got int64"):
+        var.lookup(ids, out=on_device(np.zeros((2, 3))))
+    with pytest.raises(InvalidArgumentError, match="grads must have the shape"):
+        var.apply_gradients(ids, on_device(np.zeros((3, 3)), np.float32))
+
+
+def test_a_closed_variable_says_so(make_variable: MakeVariable) -> None:
+    var = trained(make_variable)
+    rows = var.lookup(on_device([1]), train=True)
+    expected = var.lookup([1], train=True)
+    var.close()
+    np.testing.assert_array_equal(rows.numpy(), expected)
+    with pytest.raises(es.errors.ClosedError):
+        var.lookup(on_device([1]), train=True)
