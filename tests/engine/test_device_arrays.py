@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_storage import MakeVariable
+from numpy.typing import NDArray
 
 import embstore as es
 from embstore import _core
@@ -39,7 +40,8 @@ def trained(make_variable: MakeVariable, rows: int = 80, **options: Any) -> Any:
 @pytest.mark.parametrize("dtype", [np.int64, np.float32])
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4), (0,), (3, 0)])
 def test_values_come_back_from_the_device(shape: tuple[int, ...], dtype: type) -> None:
-    values = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    count = int(np.prod(shape, dtype=int))
+    values: NDArray[Any] = np.arange(count, dtype=dtype).reshape(shape)
     array = es.DeviceArray(values, device="emulated")
     assert (array.shape, array.dtype, array.device) == (shape, np.dtype(dtype), "emulated")
     np.testing.assert_array_equal(array.numpy(), values)
