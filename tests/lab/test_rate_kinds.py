@@ -190,3 +190,11 @@ def test_a_host_s_memory_mode_is_measured_where_the_topology_names_it() -> None:
     here: Any = {"machine": "host", "facts": facts}
     assert kind_of("DRAM", IN_DRAM, **here, topology="memory-mode") == "measured"
     assert kind_of("DRAM", IN_DRAM, **here, topology="dram") == "functional-only"
+
+
+@pytest.mark.parametrize("gpu", ["emulated", None])
+def test_no_rate_of_hbm_is_measured(gpu: str | None) -> None:
+    tier = {"name": "HBM", "rows": 9, "nodes": {}, "devices": {}, "file": None, "gpu": gpu}
+    for machine in ("process", "host", "guest"):
+        kind = kind_of("HBM", tier, machine=machine, facts=HARDWARE)
+        assert kind == "functional-only"

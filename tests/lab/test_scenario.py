@@ -427,3 +427,14 @@ def test_a_bad_beginning_is_named(tmp_path: Path, old: str, new: str, complaint:
     assert old in text
     with pytest.raises(ScenarioError, match=complaint):
         load(tmp_path, text.replace(old, new))
+
+
+def test_hbm_needs_a_topology_with_a_gpu(tmp_path: Path) -> None:
+    text = "summary: a\ntopology: {}\nstorage_types: [HBM]\nexpect: {{rows: {{gpu: emulated}}}}\n"
+    assert load(tmp_path, text.format("dram")).topology.gpu == "emulated"
+    with pytest.raises(ScenarioError, match="storage_types: HBM needs a GPU, but topology sata"):
+        load(tmp_path, text.format("sata"))
+    with pytest.raises(ScenarioError, match=r"expect.rows.gpu: topology sata has no such GPU"):
+        load(tmp_path, text.format("sata").replace("[HBM]", "[DRAM]"))
+    with pytest.raises(ScenarioError, match=r"expect.rows.gpu: must be emulated, not 'cuda'"):
+        load(tmp_path, text.format("dram").replace("gpu: emulated", "gpu: cuda"))
