@@ -321,7 +321,7 @@ def test_a_device_is_shown_with_its_curves_and_sources(
 
 def test_an_unknown_device_is_an_error_of_the_lab(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model", "devices", "tape"]) == 2
-    assert "tape: no device of this name; there are cxl-asic" in capsys.readouterr().err
+    assert "tape: no device of this name; there are a100-80, cxl-asic" in capsys.readouterr().err
 
 
 def test_a_measured_file_says_its_figures_in_four_digits(

@@ -8,6 +8,7 @@
 #include "store/shard_order.h"
 
 namespace embstore {
+
 Demotion::Demotion(RowStore& store, CacheStrategy strategy) : store_(store), strategy_(strategy) {
   for (size_t t = 0; t + 1 < store.tiers().size(); ++t)
     coldest_.emplace_back(*store.tiers().ranked(t), strategy);
