@@ -71,9 +71,12 @@ def share_of_each_thread(threads: int, batches: int) -> None:
         for part in np.array_split(everything, 50):
             var.apply_gradients(part, ones(part))
         finished = [0] * threads
+        # Whoever began before the others would have got on alone.
+        all_are_there = threading.Barrier(threads)
 
         def work(number: int) -> None:
             random = np.random.default_rng(number)
+            all_are_there.wait()
             while min(finished) < batches:
                 ids = random.integers(0, keys, batch)
                 if number % 3 == 0:
