@@ -1,6 +1,8 @@
 #include "movement/coldest_rows.h"
 
 #include <algorithm>
+#include <limits>
+#include <span>
 
 namespace embstore {
 namespace {
@@ -12,6 +14,9 @@ constexpr uint64_t kLeastRowsAScan = 256;
 constexpr size_t kLatePart = 8;  // of a scan's rows, that came since, are sorted in
 
 constexpr size_t kRanksFetchedAhead = 16;
+
+// Ranks that a device is asked for at once, if not for more.
+constexpr uint64_t kLeastRefreshed = 256;
 
 constexpr auto kColder = [](const ColdestRows::Candidate& a, const ColdestRows::Candidate& b) {
   return a.rank < b.rank;
@@ -28,7 +33,8 @@ ColdestRows::ColdestRows(RankedTier& tier, CacheStrategy strategy)
       ranks_(tier.ranks()),
       strategy_(strategy),
       limit_(Rank::highest()),
-      is_given_(tier.most_slots()) {}
+      is_given_(tier.most_slots()),
+      is_current_(tier.most_slots()) {}
 
 // Of the slots that there are now: large batches may have added many times those that the tier was made with.
 uint64_t ColdestRows::rows_a_scan() const {
@@ -109,7 +115,10 @@ bool ColdestRows::take_coldest(Candidate& row) {
 const std::vector<ColdestRows::Candidate>& ColdestRows::next(uint64_t count) {
   keep_given();
   add_arrivals();
-  std::optional<size_t> given_before_scan;
+  forget_current();
+  const bool lags = tier_.ranks_lag();
+  constexpr size_t kNone = std::numeric_limits<size_t>::max();
+  size_t given_before_scan = kNone;
   bool any_unpinned = false;
   while (given_.size() < count) {
     Candidate row;
@@ -120,6 +129,11 @@ const std::vector<ColdestRows::Candidate>& ColdestRows::next(uint64_t count) {
       continue;
     }
     if (!is_filled(row.slot)) continue;
+    if (lags && !is_current_.contains(row.slot)) {
+      refresh(row, count - given_.size());
+      given_before_scan = kNone;  // a scan finds others now
+      continue;
+    }
     // Whichever row fills the slot now.
     const Rank rank = rank_of(row.slot);
     if (rank != row.rank) {
@@ -134,7 +148,33 @@ const std::vector<ColdestRows::Candidate>& ColdestRows::next(uint64_t count) {
   return given_;
 }
 
+void ColdestRows::refresh(const Candidate& row, uint64_t count) {
+  const size_t first = current_.size();
+  current_.push_back(row.slot);
+  Candidate next;
+  while (current_.size() - first < std::max(count, kLeastRefreshed) && take_coldest(next)) {
+    if (is_filled(next.slot)) current_.push_back(next.slot);
+  }
+  tier_.refresh_ranks(std::span(current_).subspan(first));
+  for (size_t i = first; i < current_.size(); ++i) {
+    is_current_.add(current_[i]);
+    keep({rank_of(current_[i]), current_[i]});
+  }
+}
+
+void ColdestRows::forget_current() {
+  for (const Slot slot : current_) is_current_.remove(slot);
+  current_.clear();
+}
+
 std::optional<Rank> ColdestRows::least_rank() const {
+  if (tier_.ranks_lag()) {
+    std::vector<Slot> filled;
+    for (uint64_t i = 0; i < tier_.untouched_from(); ++i) {
+      if (is_filled(static_cast<Slot>(i))) filled.push_back(static_cast<Slot>(i));
+    }
+    tier_.refresh_ranks(filled);
+  }
   std::vector<Candidate> rows;
   find_coldest(1, rows);
   if (rows.empty()) return std::nullopt;

@@ -3,7 +3,8 @@
 // Ranks only grow while a row stays. So of the rows that were there at a scan, those that it didn't find
 // among the coldest rank no lower now than its limit was; and whatever came since is known by its slot. The
 // coldest row is thus the least of what is kept here, once its rank is brought up to date, as long as that
-// isn't above the limit. Beyond it, the tier is scanned again.
+// isn't above the limit. Beyond it, the tier is scanned again. Where the tier's ranks lag, the same holds of what they were:
+// those that seem coldest are brought up to date before any is given.
 #pragma once
 
 #include <cstdint>
@@ -51,6 +52,9 @@ class ColdestRows {
   void sort_late();
   void keep_given();
   void add_arrivals();
+  // Brings the ranks of `row` and of others that seem coldest up to date, and keeps them by those.
+  void refresh(const Candidate& row, uint64_t count);
+  void forget_current();
 
   RankedTier& tier_;
   SlotRanks& ranks_;
@@ -64,6 +68,8 @@ class ColdestRows {
   std::vector<Candidate> given_;  // by the last call
   SlotSet is_given_;              // without those that have left
   std::vector<Slot> arrivals_;    // slots that were taken, and maybe not filled yet
+  SlotSet is_current_;            // whose rank was brought up to date since this call began
+  std::vector<Slot> current_;     // the same
 };
 
 }  // namespace embstore

@@ -10,20 +10,10 @@
 
 #include "memory/page_vector.h"
 #include "row/place.h"
+#include "row/row_header.h"
 #include "row/row_layout.h"
 
 namespace embstore {
-
-// What a row takes along beside its floats.
-struct RowHeader {
-  int64_t key;
-  uint64_t frequency;
-  int64_t version;
-  uint64_t served;  // this and the next: by which tiers rank rows, see ranking.h
-  uint64_t stamp;
-  uint64_t save_span = 0;  // as in RowMeta
-};
-static_assert(sizeof(RowHeader) == 48);
 
 class RowBatch {
  public:

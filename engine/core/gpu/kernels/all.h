@@ -1,7 +1,6 @@
 // Every kernel: NVRTC compiles them as one program.
 #pragma once
 
-#include "gpu/kernels/coldest.h"
 #include "gpu/kernels/find.h"
 #include "gpu/kernels/gradient_sums.h"
 #include "gpu/kernels/moves.h"

@@ -9,12 +9,13 @@ namespace embstore::gpu {
 
 template <class Unit>
 struct SumGradientsArguments {
-  Global<const Unit> gradients;           // of row_units each, by position in the batch
-  Global<const uint32_t> positions;       // of the batch, by distinct id and then in order
-  Global<const uint32_t> begins;          // in `positions`, of each distinct id
-  Global<const uint32_t> occurrences;     // of each distinct id
-  Global<const uint32_t> distinct_count;  // one
-  Global<Unit> sums;                      // of row_units each, by distinct id
+  Global<const Unit> gradients;        // of row_units each, by position in the batch
+  Global<const uint32_t> positions;    // of the batch, by distinct id and then in order
+  Global<const uint32_t> begins;       // in `positions`, of each distinct id
+  Global<const uint32_t> occurrences;  // of each distinct id
+  Global<const uint32_t> chosen;       // distinct ids whose gradients are summed
+  Global<const uint32_t> count;        // one: how many of them there are
+  Global<Unit> sums;                   // of row_units each, of those that are chosen: in pinned memory, say
   uint32_t row_units;
 };
 
@@ -38,21 +39,43 @@ inline Unit sum_in_order(uint64_t begin, uint64_t end, const Gradient& gradient)
   return sum;
 }
 
-// The host launches one thread a unit of the most sums there can be.
+// A thread sums units far apart, so that a grid need not be as large as the largest batch: few ids are chosen of most.
 template <class Unit>
-inline void sum_unit(const SumGradientsArguments<Unit>& arguments) {
-  const uint64_t number = uint64_t{block_index()} * block_threads() + thread_index();
-  const uint64_t distinct = number / arguments.row_units;
-  const uint64_t column = number % arguments.row_units;
-  if (distinct >= arguments.distinct_count[0]) return;
-  const uint64_t begin = arguments.begins[distinct];
-  arguments.sums[number] =
-      sum_in_order<Unit>(begin, begin + arguments.occurrences[distinct], [&](uint64_t i) -> Unit {
-        return arguments.gradients[uint64_t{arguments.positions[i]} * arguments.row_units + column];
-      });
+inline void sum_units(const SumGradientsArguments<Unit>& arguments) {
+  const uint64_t end = uint64_t{arguments.count[0]} * arguments.row_units;
+  const uint64_t step = uint64_t{block_count()} * block_threads();
+  for (uint64_t number = uint64_t{block_index()} * block_threads() + thread_index(); number < end;
+       number += step) {
+    const uint32_t distinct = arguments.chosen[number / arguments.row_units];
+    const uint64_t column = number % arguments.row_units;
+    const uint64_t begin = arguments.begins[distinct];
+    arguments.sums[number] =
+        sum_in_order<Unit>(begin, begin + arguments.occurrences[distinct], [&](uint64_t i) -> Unit {
+          return arguments.gradients[uint64_t{arguments.positions[i]} * arguments.row_units + column];
+        });
+  }
 }
 
-EMBSTORE_KERNEL(sum_gradients, SumGradientsArguments<Float4>) { sum_unit(arguments); }
-EMBSTORE_KERNEL(sum_gradients_by_float, SumGradientsArguments<float>) { sum_unit(arguments); }
+EMBSTORE_KERNEL(sum_gradients, SumGradientsArguments<Float4>) { sum_units(arguments); }
+EMBSTORE_KERNEL(sum_gradients_by_float, SumGradientsArguments<float>) { sum_units(arguments); }
+
+struct DescribeChosenArguments {
+  Global<const uint32_t> positions;  // these and the next are as above
+  Global<const uint32_t> begins;
+  Global<const uint32_t> occurrences;
+  Global<const uint32_t> chosen;
+  Global<const uint32_t> count;
+  Global<uint32_t> chosen_occurrences;
+  Global<uint32_t> last_positions;  // in the batch
+};
+
+EMBSTORE_KERNEL(describe_chosen, DescribeChosenArguments) {
+  const uint64_t i = global_thread();
+  if (i >= arguments.count[0]) return;
+  const uint32_t distinct = arguments.chosen[i];
+  const uint32_t occurrences = arguments.occurrences[distinct];
+  arguments.chosen_occurrences[i] = occurrences;
+  arguments.last_positions[i] = arguments.positions[uint64_t{arguments.begins[distinct]} + occurrences - 1];
+}
 
 }  // namespace embstore::gpu

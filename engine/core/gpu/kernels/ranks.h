@@ -4,6 +4,7 @@
 #pragma once
 
 #include "gpu/kernels/mirror.h"
+#include "row/row_header.h"
 #include "row/row_meta.h"
 
 namespace embstore::gpu {
@@ -12,8 +13,42 @@ namespace embstore::gpu {
 struct RankArrays {
   Global<RowMeta> metas;
   Global<uint64_t> served;  // how many accesses by look-ups were counted
-  Global<uint64_t> stamps;  // of the row's last access; 0: no row fills the slot
+  Global<uint64_t> stamps;  // of the row's last access
 };
+
+struct CopyHeadersArguments {
+  RankArrays ranks;
+  Global<const uint32_t> slots;  // of the batch's rows; none twice where headers are put
+  Global<const uint32_t> count;  // one: how many rows the batch has
+  Global<RowHeader> headers;     // of the batch
+};
+
+EMBSTORE_KERNEL(put_headers, CopyHeadersArguments) {
+  const uint64_t i = global_thread();
+  if (i >= arguments.count[0]) return;
+  const uint32_t slot = arguments.slots[i];
+  const RowHeader header = arguments.headers[i];
+  arguments.ranks.metas[slot] =
+      RowMeta::of(header.frequency, header.version, static_cast<uint16_t>(header.save_span));
+  arguments.ranks.served[slot] = header.served;
+  arguments.ranks.stamps[slot] = header.stamp;
+}
+
+// But for the key, which isn't among them.
+EMBSTORE_KERNEL(take_headers, CopyHeadersArguments) {
+  const uint64_t i = global_thread();
+  if (i >= arguments.count[0]) return;
+  const uint32_t slot = arguments.slots[i];
+  const RowMeta meta = arguments.ranks.metas[slot];
+  RowHeader header;
+  header.key = 0;
+  header.frequency = meta.frequency;
+  header.version = meta.version;
+  header.served = arguments.ranks.served[slot];
+  header.stamp = arguments.ranks.stamps[slot];
+  header.save_span = meta.save_span;
+  arguments.headers[i] = header;
+}
 
 struct CountedUpdate {
   int64_t global_step;
@@ -46,17 +81,15 @@ EMBSTORE_KERNEL(count_updates_of_rows, CountUpdatesArguments) {
 
 struct CountHitsArguments {
   RankArrays ranks;
-  Global<const uint32_t> slots;    // of each distinct id; what has kNoSlot is left out
-  Global<const uint32_t> inverse;  // of each id of the batch: its place in `slots`
-  uint64_t first_stamp;            // of the batch's first id
+  Global<const uint32_t> slots;  // of each id of the batch; what has kNoSlot is left out
+  uint64_t first_stamp;          // of the batch's first id
 };
 
 // Every id is an access of its own, whether it occurs again or not.
 EMBSTORE_KERNEL(count_hits_of_rows, CountHitsArguments) {
   const uint64_t i = global_thread();
-  if (i >= arguments.inverse.count) return;
-  const uint32_t slot = arguments.slots[arguments.inverse[i]];
-  if (slot == kNoSlot) return;
+  if (i >= arguments.slots.count || arguments.slots[i] == kNoSlot) return;
+  const uint32_t slot = arguments.slots[i];
   atomic_add(arguments.ranks.served[slot], uint64_t{1});
   atomic_max(arguments.ranks.stamps[slot], arguments.first_stamp + i);
 }

@@ -21,12 +21,11 @@
 
 namespace embstore::gpu {
 
-// Where a batch's gradients are, in rows of `dim` floats.
+// Where a batch's gradients are, in rows of `dim` floats. Those of equal ids are summed as in gradient_sums.h.
 struct BatchGradients {
-  Global<const float> floats;  // by position in the batch; by distinct id where `positions` isn't given
+  Global<const float> floats;  // by position in the batch
   uint32_t dim;
-  uint32_t by_four;  // 1: four floats may be read at once
-  // Where given, those of equal ids are summed as in gradient_sums.h.
+  uint32_t by_four;                    // 1: four floats may be read at once
   Global<const uint32_t> positions;    // by distinct id and then in order
   Global<const uint32_t> begins;       // in `positions`, of each distinct id
   Global<const uint32_t> occurrences;  // of each distinct id
@@ -90,7 +89,6 @@ struct RowPart {
   uint32_t lanes(uint32_t unit) const { return lanes_of(arguments.gradients.dim, unit); }
   Float4 gradient(uint32_t unit) const {
     const BatchGradients& of = arguments.gradients;
-    if (of.positions.count == 0) return gradient_at(of, distinct, unit);
     const uint64_t begin = of.begins[distinct];
     return sum_in_order<Float4>(begin, begin + of.occurrences[distinct],
                                 [&](uint64_t i) { return gradient_at(of, of.positions[i], unit); });

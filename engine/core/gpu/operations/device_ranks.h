@@ -1,5 +1,5 @@
-// By what rows in a device's memory are ranked, by slot: counted when they are accessed, as the host's first tier counts. See
-// kernels/ranks.h.
+// What is kept of rows in a device's memory beside their floats, by slot: counted when they are accessed, as the host's first
+// tier counts. See kernels/ranks.h.
 #pragma once
 
 #include <cstdint>
@@ -13,39 +13,48 @@ namespace embstore::gpu {
 
 class DeviceRanks {
  public:
-  // No slot has a row once `stream` has got there.
-  DeviceRanks(Device& device, uint32_t slots, Stream stream)
-      : device_(device), metas_(device, slots), served_(device, slots), stamps_(device, slots) {
-    stamps_.fill(0, stream);
-  }
+  DeviceRanks(Device& device, uint32_t slots)
+      : device_(device), metas_(device, slots), served_(device, slots), stamps_(device, slots) {}
 
-  RankArrays arrays() const { return {metas_.global(), served_.global(), stamps_.global()}; }
-  const DeviceArray<RowMeta>& metas() const { return metas_; }
-  const DeviceArray<uint64_t>& served() const { return served_; }
-  const DeviceArray<uint64_t>& stamps() const { return stamps_; }
   uint64_t bytes() const { return metas_.bytes() + served_.bytes() + stamps_.bytes(); }
 
-  // Of the distinct ids of a batch, `slots` says where they have rows: none twice, kNoSlot where they have none.
+  // Of the rows in `slots`, of which there are so many as the device reaches at `count`.
+  struct Batch {
+    Global<RowHeader> headers;
+    Global<const uint32_t> slots;
+    Global<const uint32_t> count;
+  };
+  // REQUIRES: no slot twice.
+  void put(const Batch& batch, Stream stream) { launch(put_headers, batch, stream); }
+  // All but the keys.
+  void take(const Batch& batch, Stream stream) const { launch(take_headers, batch, stream); }
 
-  // Counts an update: occurrences, the version, the span of saves, and the stamp of the last occurrence. REQUIRES: sums.sort()
-  // or sums.sum() of the unique batch.
-  void count_update(Global<const uint32_t> slots, const UniqueBatch& unique, const GradientSums& sums,
-                    const CountedUpdate& update, Stream stream) {
+  // Counts an update of the distinct ids of a batch: occurrences, the version, the span of saves, and the stamp of the last
+  // occurrence. `slots` says where they have rows: none twice, kNoSlot where they have none; `count`, how many distinct ids
+  // there are. REQUIRES: sums.sort() of the unique batch.
+  void count_update(Global<const uint32_t> slots, Global<const uint32_t> count, const UniqueBatch& unique,
+                    const GradientSums& sums, const CountedUpdate& update, Stream stream) {
     if (slots.count == 0) return;
     device_.launch(count_updates_of_rows, Grid::of(slots.count, kMostBlockThreads),
-                   {arrays(), slots, unique.count().constant(), unique.occurrences().constant(),
-                    sums.positions(), sums.begins().constant(), update},
+                   {arrays(), slots, count, unique.occurrences().constant(), sums.positions(),
+                    sums.begins().constant(), update},
                    stream);
   }
-  // Counts a served look-up of `ids` ids, each of which is an access of its own. REQUIRES: until then, moves wait.
-  void count_hits(Global<const uint32_t> slots, const UniqueBatch& unique, uint32_t ids, uint64_t first_stamp,
-                  Stream stream) {
-    if (ids == 0) return;
-    device_.launch(count_hits_of_rows, Grid::of(ids, kMostBlockThreads),
-                   {arrays(), slots, unique.inverse().first(ids).as_const(), first_stamp}, stream);
+  // Counts a served look-up of ids, whose rows are in `slots`. REQUIRES: until then, moves wait.
+  void count_hits(Global<const uint32_t> slots, uint64_t first_stamp, Stream stream) {
+    if (slots.count == 0) return;
+    device_.launch(count_hits_of_rows, Grid::of(slots.count, kMostBlockThreads),
+                   {arrays(), slots, first_stamp}, stream);
   }
 
  private:
+  RankArrays arrays() const { return {metas_.global(), served_.global(), stamps_.global()}; }
+  void launch(const Kernel<CopyHeadersArguments>& kernel, const Batch& batch, Stream stream) const {
+    if (batch.slots.count == 0) return;
+    device_.launch(kernel, Grid::of(batch.slots.count, kMostBlockThreads),
+                   {arrays(), batch.slots, batch.count, batch.headers}, stream);
+  }
+
   Device& device_;
   DeviceArray<RowMeta> metas_;
   DeviceArray<uint64_t> served_;

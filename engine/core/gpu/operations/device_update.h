@@ -28,26 +28,22 @@ inline const auto& kernel_of(const RmspropStep&) { return update_rmsprop; }
 inline const auto& kernel_of(const RmspropMomentumStep&) { return update_rmsprop_momentum; }
 inline const auto& kernel_of(const SgdStep&) { return update_sgd; }
 
-// Rows of `dim` weights, and the gradients that they are updated by.
+// Rows of `dim` weights, and the gradients that they are updated by, which are summed on the way.
 class DeviceUpdate {
  public:
-  // Of the `most` first slots, a gradient each that is summed already. `slots`: of each distinct id, none twice; kNoSlot
-  // leaves a gradient out.
-  static DeviceUpdate by_sums(Global<const uint32_t> slots, Global<const uint32_t> count, DeviceAddress sums,
-                              uint32_t dim) {
-    return DeviceUpdate(slots, count, {{sums, slots.count * dim}, dim, reads_four(sums, dim), {}, {}, {}});
-  }
-  // Sums the gradients as it goes. REQUIRES: sums.sort(unique, ids), and gradients of `ids` ids.
-  static DeviceUpdate by_gradients(Global<const uint32_t> slots, const UniqueBatch& unique,
-                                   const GradientSums& sums, DeviceAddress gradients, uint32_t dim) {
-    return DeviceUpdate(slots, unique.count().constant(),
-                        {{gradients, sums.positions().count * dim},
-                         dim,
-                         reads_four(gradients, dim),
-                         sums.positions(),
-                         sums.begins().constant(),
-                         unique.occurrences().constant()});
-  }
+  // Of the distinct ids of a batch: `slots` says where they have rows, none twice, and kNoSlot leaves one out; `count`, how
+  // many there are. REQUIRES: sums.sort() of the unique batch, and a gradient for each id.
+  DeviceUpdate(Global<const uint32_t> slots, Global<const uint32_t> count, const UniqueBatch& unique,
+               const GradientSums& sums, DeviceAddress gradients, uint32_t dim)
+      : slots_(slots),
+        count_(count),
+        gradients_{.floats = {gradients, sums.positions().count * dim},
+                   .dim = dim,
+                   // PyTorch's tensors may begin at any float.
+                   .by_four = dim % 4 == 0 && gradients.value % sizeof(Float4) == 0,
+                   .positions = sums.positions(),
+                   .begins = sums.begins().constant(),
+                   .occurrences = unique.occurrences().constant()} {}
 
   void launch(Device& device, const AnyStep& step, const DeviceRows& rows, Stream stream) const {
     std::visit([&](const auto& of) { launch(device, kernel_of(of), of, rows, stream, kMostBlockThreads); },
@@ -72,14 +68,6 @@ class DeviceUpdate {
   }
 
  private:
-  DeviceUpdate(Global<const uint32_t> slots, Global<const uint32_t> count, const BatchGradients& gradients)
-      : slots_(slots), count_(count), gradients_(gradients) {}
-
-  // PyTorch's tensors may begin at any float.
-  static uint32_t reads_four(DeviceAddress gradients, uint32_t dim) {
-    return dim % 4 == 0 && gradients.value % sizeof(Float4) == 0;
-  }
-
   Global<const uint32_t> slots_;
   Global<const uint32_t> count_;
   BatchGradients gradients_;

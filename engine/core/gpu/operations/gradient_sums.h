@@ -1,7 +1,8 @@
-// The gradients of a batch, summed for each distinct id in the order of the batch: the CPU's bits. Its memory is used again
+// The gradients of a batch, put in order by distinct id, and summed for some of these in the order of the batch: the CPU's bits. Its memory is used again
 // by the next batch, so each batch in flight needs one of its own.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <utility>
@@ -25,10 +26,9 @@ class GradientSums {
         first_positions_(device, most_ids),
         second_numbers_(device, most_ids),
         second_positions_(device, most_ids),
-        begins_(device, most_ids),
-        sums_(device, uint64_t{most_ids} * dim) {}
+        begins_(device, most_ids) {}
 
-  // Puts the positions of the batch's `ids` ids in order, as positions() says. That is all that device_update.h needs.
+  // Puts the positions of the batch's `ids` ids in order, as positions() says: what device_update.h needs.
   void sort(const UniqueBatch& unique, uint32_t ids, Stream stream) {
     if (ids == 0) return;
     const Sorted sorted = sort(unique.inverse().first(ids).as_const(), stream);
@@ -36,21 +36,34 @@ class GradientSums {
                    stream);
     positions_ = sorted.positions;
   }
-  // `gradients`: a row of `dim` floats each of the `ids` ids of the unique batch. The sums are there when the stream
-  // has got there.
-  void sum(const UniqueBatch& unique, uint32_t ids, DeviceAddress gradients, Stream stream) {
+  // Which distinct ids: `count`, one number that the device reaches, says how many.
+  struct Chosen {
+    Global<const uint32_t> numbers;
+    Global<const uint32_t> count;
+  };
+  // What is told of each that was chosen: its sum, of `dim` floats, how often it occurs and where it does last. In device
+  // memory, or pinned.
+  struct Sums {
+    Global<float> sums;
+    Global<uint32_t> occurrences;
+    Global<uint32_t> last_positions;
+  };
+  // `gradients`: a row of `dim` floats each of the `ids` ids of the unique batch. REQUIRES: sort() of it.
+  void sum(const UniqueBatch& unique, uint32_t ids, DeviceAddress gradients, const Chosen& chosen,
+           const Sums& to, Stream stream) {
     if (ids == 0) return;
-    sort(unique, ids, stream);
     // PyTorch's tensors may begin at any float.
     if (dim_ % 4 == 0 && gradients.value % sizeof(Float4) == 0) {
-      launch_sums<Float4>(sum_gradients, 4, unique, ids, gradients, stream);
+      launch_sums<Float4>(sum_gradients, 4, unique, ids, gradients, chosen, to, stream);
     } else {
-      launch_sums<float>(sum_gradients_by_float, 1, unique, ids, gradients, stream);
+      launch_sums<float>(sum_gradients_by_float, 1, unique, ids, gradients, chosen, to, stream);
     }
+    device_.launch(describe_chosen, Grid::of(ids, kMostBlockThreads),
+                   {positions_, begins_.constant(), unique.occurrences().constant(), chosen.numbers,
+                    chosen.count, to.occurrences, to.last_positions},
+                   stream);
   }
 
-  // Of `dim` floats each, by distinct id.
-  const DeviceArray<float>& sums() const { return sums_; }
   // Of the batch that was sorted last, by distinct id and then in order; and where those of each distinct id begin.
   Global<const uint32_t> positions() const { return positions_; }
   const DeviceArray<uint32_t>& begins() const { return begins_; }
@@ -88,15 +101,20 @@ class GradientSums {
 
   template <class Unit>
   void launch_sums(const Kernel<SumGradientsArguments<Unit>>& kernel, uint32_t unit_floats,
-                   const UniqueBatch& unique, uint32_t ids, DeviceAddress gradients, Stream stream) {
+                   const UniqueBatch& unique, uint32_t ids, DeviceAddress gradients, const Chosen& chosen,
+                   const Sums& to, Stream stream) {
+    constexpr uint32_t kMostBlocks = 1024;
     const uint64_t row_units = dim_ / unit_floats;
-    device_.launch(kernel, Grid::of(ids * row_units, kMostBlockThreads),
+    Grid grid = Grid::of(ids * row_units, kMostBlockThreads);
+    grid.blocks = std::min(grid.blocks, kMostBlocks);
+    device_.launch(kernel, grid,
                    {{gradients, ids * row_units},
                     positions_,
                     begins_.constant(),
                     unique.occurrences().constant(),
-                    unique.count().constant(),
-                    {sums_.address(), ids * row_units},
+                    chosen.numbers,
+                    chosen.count,
+                    {to.sums.address, to.sums.count / unit_floats},
                     static_cast<uint32_t>(row_units)},
                    stream);
   }
@@ -111,7 +129,6 @@ class GradientSums {
   DeviceArray<uint32_t> second_numbers_;
   DeviceArray<uint32_t> second_positions_;
   DeviceArray<uint32_t> begins_;
-  DeviceArray<float> sums_;
   Global<const uint32_t> positions_{};
 };
 

@@ -267,15 +267,31 @@ struct GradientScene {
   GradientScene(Scene& scene, uint32_t of_dim)
       : dim(of_dim), ids(scene.ids(scene.batch_size())), gradients(scene.floats(ids.size() * dim)) {}
 
-  // In order of first occurrence, as the CPU sums them.
-  std::vector<float> expected_sums() const {
+  struct Expected {
+    std::vector<float> sums;
+    std::vector<uint32_t> occurrences;
+    std::vector<uint32_t> last_positions;
+  };
+  // Of distinct ids, in order of first occurrence, as the CPU sums them.
+  Expected expected(const std::vector<uint32_t>& chosen) const {
     GradientBatch batch;
     batch.group(ids, gradients.data(), static_cast<int>(dim));
-    std::unordered_map<int64_t, const float*> of;
-    for (const KeyGradient& key : batch.keys()) of[key.key] = key.gradient;
-    std::vector<float> sums;
-    for (const int64_t key : UniqueIds(ids).keys) sums.insert(sums.end(), of.at(key), of.at(key) + dim);
-    return sums;
+    std::unordered_map<int64_t, const KeyGradient*> of;
+    for (const KeyGradient& key : batch.keys()) of[key.key] = &key;
+    const UniqueIds unique(ids);
+    Expected expected;
+    for (const uint32_t number : chosen) {
+      const KeyGradient& key = *of.at(unique.keys[number]);
+      expected.sums.insert(expected.sums.end(), key.gradient, key.gradient + dim);
+      expected.occurrences.push_back(static_cast<uint32_t>(key.occurrences));
+      expected.last_positions.push_back(key.last_position);
+    }
+    return expected;
+  }
+  std::vector<float> all_sums() const {
+    std::vector<uint32_t> all(UniqueIds(ids).keys.size());
+    std::iota(all.begin(), all.end(), 0u);
+    return expected(all).sums;
   }
 
   uint32_t dim;
@@ -300,9 +316,27 @@ TEST(gradients_are_summed_in_the_order_of_the_batch) {
     UniqueBatch unique(scene.device, count, scene.block_threads());
     GradientSums sums(scene.device, count, batch.dim, scene.block_threads());
     unique.make_unique(ids.constant(), scene.stream);
-    sums.sum(unique, count, gradients.address() + shift * sizeof(float), scene.stream);
-    const std::vector<float> expected = batch.expected_sums();
-    check(equal_bits(scene.on_host(sums.sums(), expected.size()), expected), "the bits of the sums");
+    sums.sort(unique, count, scene.stream);
+    // None, some or all of the distinct ids.
+    std::vector<uint32_t> chosen;
+    const uint32_t one_in = 1 + scene.below(4);
+    const auto distinct = static_cast<uint32_t>(UniqueIds(batch.ids).keys.size());
+    for (uint32_t number = 0; number < distinct; ++number) {
+      if (scene.below(one_in) == 0) chosen.push_back(number);
+    }
+    const DeviceArray<uint32_t> numbers = scene.on_device(chosen);
+    const DeviceArray<uint32_t> chosen_count = scene.on_device(chosen.size());
+    const DeviceArray<float> to(scene.device, chosen.size() * batch.dim);
+    const DeviceArray<uint32_t> occurrences(scene.device, chosen.size());
+    const DeviceArray<uint32_t> last_positions(scene.device, chosen.size());
+    sums.sum(unique, count, gradients.address() + shift * sizeof(float),
+             {numbers.constant(), chosen_count.constant()},
+             {to.global(), occurrences.global(), last_positions.global()}, scene.stream);
+    scene.device.synchronise(scene.stream);  // none may be chosen, and the arrays go
+    const GradientScene::Expected expected = batch.expected(chosen);
+    check(equal_bits(scene.on_host(to, expected.sums.size()), expected.sums), "the bits of the sums");
+    check(scene.on_host(occurrences, chosen.size()) == expected.occurrences, "how often ids occur");
+    check(scene.on_host(last_positions, chosen.size()) == expected.last_positions, "where ids occur last");
   });
 }
 
@@ -313,12 +347,12 @@ TEST(the_order_of_additions_shows_in_the_bits) {
     Scene scene(seed);
     GradientScene batch(scene, 4);
     batch.ids.assign(batch.ids.size(), 1);
-    const std::vector<float> sums = batch.expected_sums();
+    const std::vector<float> sums = batch.all_sums();
     for (size_t i = 0; i < batch.ids.size() / 2; ++i) {
       std::swap_ranges(&batch.gradients[i * 4], &batch.gradients[i * 4] + 4,
                        &batch.gradients[(batch.ids.size() - 1 - i) * 4]);
     }
-    other_bits += !equal_bits(batch.expected_sums(), sums);
+    other_bits += !equal_bits(batch.all_sums(), sums);
   }
   check(other_bits > 50, "the reverse order gave the same bits");
 }

@@ -128,15 +128,8 @@ struct UpdateScene {
     UniqueBatch unique(scene.device, count, scene.block_threads());
     GradientSums sums(scene.device, count, dim, scene.block_threads());
     unique.make_unique(device_ids.constant(), scene.stream);
-    if (scene.below(2) == 0) {
-      sums.sum(unique, count, address, scene.stream);
-      launch(DeviceUpdate::by_sums(device_slots.constant(), unique.count().constant(), sums.sums().address(),
-                                   dim),
-             step);
-    } else {
-      sums.sort(unique, count, scene.stream);
-      launch(DeviceUpdate::by_gradients(device_slots.constant(), unique, sums, address, dim), step);
-    }
+    sums.sort(unique, count, scene.stream);
+    launch({device_slots.constant(), unique.count().constant(), unique, sums, address, dim}, step);
     optimizer->advance(state);
     scene.device.synchronise(scene.stream);  // the arrays go
   }

@@ -12,7 +12,6 @@ namespace {
 
 // A part of a piece begins where kernels can move 16 bytes at once.
 constexpr size_t kAlignment = 16;
-constexpr uint32_t kHeaderFloats = sizeof(RowHeader) / sizeof(float);
 
 constexpr size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -40,14 +39,14 @@ HbmTier::HbmTier(const RowLayout& layout, uint64_t slots, std::shared_ptr<gpu::D
       keys_(slots, PageSize::kSmall),
       stream_(*device_),
       floats_(*device_, static_cast<uint32_t>(slots), static_cast<uint32_t>(layout.row_floats())),
-      headers_(*device_, static_cast<uint32_t>(slots), kHeaderFloats),
+      device_ranks_(*device_, static_cast<uint32_t>(slots)),
       pieces_{Piece(*device_, PieceLayout(rows_a_piece_, layout.row_floats()).end),
               Piece(*device_, PieceLayout(rows_a_piece_, layout.row_floats()).end)},
       mirror_(*device_, static_cast<uint32_t>(slots), stream_),
       is_mirrored_(slots),
       changed_(slots),
       is_mirrored_now_(*device_),
-      device_bytes_(floats_.floats().bytes() + headers_.floats().bytes() + 2 * pieces_[0].on_device.bytes() +
+      device_bytes_(floats_.floats().bytes() + device_ranks_.bytes() + 2 * pieces_[0].on_device.bytes() +
                     mirror_.bytes()) {}
 
 HbmTier::~HbmTier() {
@@ -84,10 +83,20 @@ void HbmTier::write(const RowBatch& rows, std::span<Slot> slots) {
   }
 }
 
-gpu::DeviceRows::Batch HbmTier::batch_of(const Piece& piece, size_t rows, size_t at) const {
+gpu::DeviceRows::Batch HbmTier::floats_of(const Piece& piece, size_t rows) {
   const gpu::DeviceAddress begin = piece.on_device.address();
   const PieceLayout layout(rows, 0);
-  return {.rows = begin + at, .most = rows, .slots = {begin + layout.slots, rows}, .count = {begin, 1}};
+  return {.rows = begin + layout.floats,
+          .most = rows,
+          .slots = {begin + layout.slots, rows},
+          .count = {begin, 1}};
+}
+
+gpu::DeviceRanks::Batch HbmTier::headers_of(const Piece& piece, size_t rows) {
+  const gpu::DeviceAddress begin = piece.on_device.address();
+  const PieceLayout layout(rows, 0);
+  return {
+      .headers = {begin + layout.headers, rows}, .slots = {begin + layout.slots, rows}, .count = {begin, 1}};
 }
 
 void HbmTier::write_piece(Piece& piece, const RowBatch& rows, size_t first, std::span<const Slot> slots) {
@@ -100,8 +109,8 @@ void HbmTier::write_piece(Piece& piece, const RowBatch& rows, size_t first, std:
   std::memcpy(host + layout.headers, &rows.header(first), slots.size() * sizeof(RowHeader));
   std::memcpy(host + layout.floats, rows.row(first), slots.size() * layout_.row_bytes());
   device_->copy_to_device(piece.on_device.address(), host, layout.end, stream_);
-  headers_.scatter(batch_of(piece, slots.size(), layout.headers), kHeaderFloats, stream_);
-  floats_.scatter(batch_of(piece, slots.size(), layout.floats), floats_.row_floats(), stream_);
+  device_ranks_.put(headers_of(piece, slots.size()), stream_);
+  floats_.scatter(floats_of(piece, slots.size()), floats_.row_floats(), stream_);
   device_->record(piece.is_done, stream_);
 }
 
@@ -118,18 +127,14 @@ void HbmTier::read_rows(RowBatch& rows, RowPart part) const {
       throw Error(ErrorKind::kInvalidArgument, "a step missed rows that the GPU has");
     }
     const MutexLock lock(mutex_);
-    Piece* started = nullptr;  // and not ended
-    for (size_t first = 0; first < places.size(); first += rows_a_piece_) {
-      Piece& piece = pieces_[next_piece_++ % pieces_.size()];
-      start_reading(piece, places.subspan(first, std::min(rows_a_piece_, places.size() - first)), first,
-                    floats);
-      if (started != nullptr) {
-        end_reading(*started, rows, floats);
-        read = started->first + started->rows;
-      }
-      started = &piece;
-    }
-    if (started != nullptr) end_reading(*started, rows, floats);
+    read_pieces(
+        places.size(), floats, [&](size_t i) { return places[i].slot; },
+        [&](size_t i, const RowHeader& header, const std::byte* row) {
+          rows.header(i) = header;
+          rows.header(i).key = places[i].key;
+          std::memcpy(rows.row(i), row, floats * sizeof(float));
+          read = i + 1;
+        });
   } catch (const Error& error) {
     for (size_t i = read; i < places.size(); ++i) rows.add_damaged(i, error.what());
   }
@@ -137,35 +142,59 @@ void HbmTier::read_rows(RowBatch& rows, RowPart part) const {
   phase.count(Access::kLoad, places.size(), sizeof(RowHeader));
 }
 
-void HbmTier::start_reading(Piece& piece, std::span<const Place> places, size_t first, size_t floats) const {
-  const PieceLayout layout(places.size(), floats);
-  device_->synchronise(piece.is_done);
-  piece.first = first;
-  piece.rows = places.size();
+template <class SlotOf, class Take>
+void HbmTier::read_pieces(size_t count, size_t floats, SlotOf slot_of, Take take) const {
+  Piece* started = nullptr;  // and not ended
+  for (size_t first = 0; first < count; first += rows_a_piece_) {
+    Piece& piece = pieces_[next_piece_++ % pieces_.size()];
+    device_->synchronise(piece.is_done);
+    piece.first = first;
+    piece.rows = std::min(rows_a_piece_, count - first);
+    start_reading(piece, floats, slot_of);
+    if (started != nullptr) end_reading(*started, floats, take);
+    started = &piece;
+  }
+  if (started != nullptr) end_reading(*started, floats, take);
+}
+
+template <class SlotOf>
+void HbmTier::start_reading(Piece& piece, size_t floats, SlotOf slot_of) const {
+  const PieceLayout layout(piece.rows, floats);
   std::byte* const host = piece.on_host.data();
-  const auto count = static_cast<uint32_t>(places.size());
+  const auto count = static_cast<uint32_t>(piece.rows);
   std::memcpy(host, &count, sizeof(count));
-  for (size_t i = 0; i < places.size(); ++i) {
-    std::memcpy(host + layout.slots + i * sizeof(Slot), &places[i].slot, sizeof(Slot));
+  for (size_t i = 0; i < piece.rows; ++i) {
+    const Slot slot = slot_of(piece.first + i);
+    std::memcpy(host + layout.slots + i * sizeof(Slot), &slot, sizeof(Slot));
   }
   const gpu::DeviceAddress device = piece.on_device.address();
   device_->copy_to_device(device, host, layout.headers, stream_);
-  headers_.gather(batch_of(piece, places.size(), layout.headers), kHeaderFloats, stream_);
-  floats_.gather(batch_of(piece, places.size(), layout.floats), static_cast<uint32_t>(floats), stream_);
+  device_ranks_.take(headers_of(piece, piece.rows), stream_);
+  if (floats != 0) floats_.gather(floats_of(piece, piece.rows), static_cast<uint32_t>(floats), stream_);
   device_->copy_to_host(host + layout.headers, device + layout.headers, layout.end - layout.headers, stream_);
   device_->record(piece.is_done, stream_);
 }
 
-void HbmTier::end_reading(const Piece& piece, RowBatch& rows, size_t floats) const {
+template <class Take>
+void HbmTier::end_reading(const Piece& piece, size_t floats, Take take) const {
   const PieceLayout layout(piece.rows, floats);
   device_->synchronise(piece.is_done);
   const std::byte* const host = piece.on_host.data();
   for (size_t i = 0; i < piece.rows; ++i) {
-    std::memcpy(&rows.header(piece.first + i), host + layout.headers + i * sizeof(RowHeader),
-                sizeof(RowHeader));
-    std::memcpy(rows.row(piece.first + i), host + layout.floats + i * floats * sizeof(float),
-                floats * sizeof(float));
+    RowHeader header;
+    std::memcpy(&header, host + layout.headers + i * sizeof(RowHeader), sizeof(RowHeader));
+    take(piece.first + i, header, host + layout.floats + i * floats * sizeof(float));
   }
+}
+
+void HbmTier::refresh_ranks(std::span<const Slot> slots) {
+  const MutexLock lock(mutex_);
+  read_pieces(
+      slots.size(), /*floats=*/0, [&](size_t i) { return slots[i]; },
+      [&](size_t i, const RowHeader& header, const std::byte*) {
+        if (ranks_.is_filled(slots[i]))
+          ranks_.fill(slots[i], key(slots[i]), header.frequency, header.served, header.stamp);
+      });
 }
 
 void HbmTier::check_not_lost() const { static_cast<void>(device_->memory()); }

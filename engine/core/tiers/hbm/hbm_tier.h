@@ -1,8 +1,9 @@
 // Rows in a GPU's memory, which the host can't address: it writes and reads them in batches, through pinned buffers.
 //
-// A row's floats and its header lie in arrays by slot on the device; its key and its rank are kept in DRAM, so that the
-// coldest rows are found without the device. Everything goes over one stream, so what is read was written before, and a row
-// that is read while its slot is given out again is the old one or the new one, whole.
+// A row's floats, and what accesses count of it, lie in arrays by slot on the device. Its key is kept in DRAM, and its rank
+// too, as it was when the host knew it last: ranks only grow, so the coldest rows are found without the device but for a look
+// at those that seem coldest. Everything goes over one stream, so what is read was written before, and a row that is read while
+// its slot is given out again is the old one or the new one, whole.
 //
 // A mirror on the device says which keys have their row in which slot, for steps that find rows there. What came and left is
 // noted, and the mirror brought up to date when a step asks for it: who never does pays for no more than the notes.
@@ -18,6 +19,7 @@
 
 #include "gpu/buffers.h"
 #include "gpu/device.h"
+#include "gpu/operations/device_ranks.h"
 #include "gpu/operations/device_rows.h"
 #include "gpu/operations/mirror.h"
 #include "memory/huge_pages.h"
@@ -47,7 +49,10 @@ class HbmTier final : public Tier, public RankedTier {
   // If the device is lost, every row of it is damaged.
   void read_rows(RowBatch& rows, RowPart part) const override;
   void check_not_lost() const override;
-  uint64_t reused_places() const override { return slots_.reused_slots(); }
+  // Steps that change rows, or count accesses to them, count too: what was read before isn't the row any more.
+  uint64_t reused_places() const override {
+    return slots_.reused_slots() + changing_steps_.load(std::memory_order_acquire);
+  }
   void erase(std::span<const Place> places) override;
   TierStats stats() const override;
 
@@ -59,6 +64,17 @@ class HbmTier final : public Tier, public RankedTier {
   // REQUIRES of these: the stream on which they are used has joined.
   const gpu::Mirror& mirror() const NO_THREAD_SAFETY_ANALYSIS { return mirror_; }
   const gpu::DeviceRows& rows() const NO_THREAD_SAFETY_ANALYSIS { return floats_; }
+  // A step on the stream counts accesses.
+  gpu::DeviceRanks& ranks_to_count() NO_THREAD_SAFETY_ANALYSIS {
+    changing_steps_.fetch_add(1, std::memory_order_release);
+    ranks_lag_.store(true, std::memory_order_release);
+    return device_ranks_;
+  }
+  // A step on the stream changes rows.
+  gpu::DeviceRows& rows_to_change() NO_THREAD_SAFETY_ANALYSIS {
+    changing_steps_.fetch_add(1, std::memory_order_release);
+    return floats_;
+  }
 
   // --- RankedTier
   SlotRanks& ranks() const override { return ranks_; }
@@ -69,6 +85,8 @@ class HbmTier final : public Tier, public RankedTier {
   bool keys_lie_apart() const override { return true; }
   bool take_arrivals(std::vector<Slot>& slots) override { return slots_.take_arrivals(slots); }
   bool is_first() const override { return false; }
+  bool ranks_lag() const override { return ranks_lag_.load(std::memory_order_acquire); }
+  void refresh_ranks(std::span<const Slot> slots) override;
 
  private:
   // Rows on their way, at most rows_a_piece_ at once: on the host, and what of it was copied, or is to be, on the device.
@@ -93,14 +111,20 @@ class HbmTier final : public Tier, public RankedTier {
 
   void write_piece(Piece& piece, const RowBatch& rows, size_t first, std::span<const Slot> slots)
       REQUIRES(mutex_);
-  void start_reading(Piece& piece, std::span<const Place> places, size_t first, size_t floats) const
-      REQUIRES(mutex_);
-  void end_reading(const Piece& piece, RowBatch& rows, size_t floats) const REQUIRES(mutex_);
+  // Calls slot_of(i) for the numbers of `count` rows, and take(i, header, floats) when the rows are there, so many floats of
+  // each. Whatever throws, those that were taken are whole.
+  template <class SlotOf, class Take>
+  void read_pieces(size_t count, size_t floats, SlotOf slot_of, Take take) const REQUIRES(mutex_);
+  template <class SlotOf>
+  void start_reading(Piece& piece, size_t floats, SlotOf slot_of) const REQUIRES(mutex_);
+  template <class Take>
+  void end_reading(const Piece& piece, size_t floats, Take take) const REQUIRES(mutex_);
   void bring_mirror_up_to_date() REQUIRES(mutex_);
   enum class Change { kCame, kLeft };
   void change_mirror(Change change, std::span<const Slot> slots) REQUIRES(mutex_);
   // The rows of a piece, as kernels take them.
-  gpu::DeviceRows::Batch batch_of(const Piece& piece, size_t rows, size_t at) const;
+  static gpu::DeviceRows::Batch floats_of(const Piece& piece, size_t rows);
+  static gpu::DeviceRanks::Batch headers_of(const Piece& piece, size_t rows);
 
   const RowLayout layout_;
   const std::shared_ptr<gpu::Device> device_;  // outlives what is made on it
@@ -113,7 +137,7 @@ class HbmTier final : public Tier, public RankedTier {
   // Work of several threads is put on the stream a batch after the other.
   mutable Mutex mutex_;
   gpu::DeviceRows floats_ GUARDED_BY(mutex_);
-  gpu::DeviceRows headers_ GUARDED_BY(mutex_);
+  gpu::DeviceRanks device_ranks_ GUARDED_BY(mutex_);
   // The host fills one, or empties it, while the device is at the other.
   mutable std::array<Piece, 2> pieces_ GUARDED_BY(mutex_);
   mutable size_t next_piece_ GUARDED_BY(mutex_) = 0;
@@ -121,6 +145,8 @@ class HbmTier final : public Tier, public RankedTier {
   SlotSet is_mirrored_ GUARDED_BY(mutex_);
   ChangedSlots changed_;  // since the mirror was up to date
   const gpu::OwnedEvent is_mirrored_now_;
+  std::atomic<uint64_t> changing_steps_{0};
+  std::atomic<bool> ranks_lag_{false};
   uint64_t device_bytes_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "row/place.h"
@@ -26,6 +27,12 @@ class RankedTier {
   virtual bool take_arrivals(std::vector<Slot>& slots) = 0;
   // A first tier's slots may be noted before rows fill them.
   virtual bool is_first() const = 0;
+
+  // Accesses may be counted elsewhere first: a row's rank here is then no higher than it is. Nothing counts while rows are
+  // chosen.
+  virtual bool ranks_lag() const { return false; }
+  // Brings the ranks of the rows in these slots up to date. Throws Error(kDeviceLost).
+  virtual void refresh_ranks(std::span<const Slot>) {}
 };
 
 }  // namespace embstore
