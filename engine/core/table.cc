@@ -53,6 +53,7 @@ void Table::close() {
   parts_.mover.reset();
   parts_.reads.take();  // batches of the store
   parts_.device_look_up.reset();
+  parts_.device_apply.reset();
   parts_.store.reset();
 }
 
@@ -86,47 +87,63 @@ void Table::lookup(std::span<const int64_t> ids, float* out, bool train,
                    std::span<const uint32_t> occurrences) const {
   Operation operation(parts_);
   raise_kept_error();
-  look_up(ids, out, train, occurrences);
+  if (train) return look_up_to_train(ids, out, occurrences);
+  BatchPtr batch = look_up_to_serve(ids, {}, parts_.clock.begin_batch(ids.size()), out);
+  if (parts_.mover) parts_.mover->count_served(std::move(batch));
 }
 
-void Table::look_up(std::span<const int64_t> ids, float* out, bool train,
-                    std::span<const uint32_t> occurrences) const {
+void Table::look_up_to_train(std::span<const int64_t> ids, float* out,
+                             std::span<const uint32_t> occurrences) const {
   const LookUp look_up(*parts_.store, parts_.filters, parts_.initial);
   std::vector<RowRef> refs(occurrences.size());  // where each is, to count it as often as it occurs
-  RowRef* const wanted_refs = occurrences.empty() ? nullptr : refs.data();
-  const TierStack& tiers = parts_.store->tiers();
-  const auto count = [&](uint64_t hits, const BatchInFlight* lower) {
-    uint64_t looked_up = ids.size();
-    for (size_t t = 1; t <= tiers.tier_of_level(0); ++t) hits += lower->rows_of(t).places().size();
-    if (!occurrences.empty()) {
-      hits = looked_up = 0;
-      for (size_t i = 0; i < ids.size(); ++i) {
-        looked_up += occurrences[i];
-        if (refs[i] && tiers.level_of(refs[i].tier()) == 0) hits += occurrences[i];
-      }
+  BatchPtr batch = parts_.mover ? parts_.store->start_batch() : nullptr;
+  const uint64_t hits =
+      look_up.read_first_tier(ids, out, batch.get(), occurrences.empty() ? nullptr : refs.data());
+  if (occurrences.empty()) {
+    count_look_up(ids.size(), hits, batch.get());
+  } else {
+    const TierStack& tiers = parts_.store->tiers();
+    uint64_t looked_up = 0;
+    uint64_t hit = 0;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      looked_up += occurrences[i];
+      if (refs[i] && tiers.level_of(refs[i].tier()) == 0) hit += occurrences[i];
     }
-    hits_.fetch_add(hits, std::memory_order_relaxed);
-    misses_.fetch_add(looked_up - hits, std::memory_order_relaxed);
-  };
+    count_look_up(looked_up, hit, nullptr);
+  }
+  if (batch == nullptr || batch->empty()) return;
+  if (!parts_.reads.updates_follow()) return look_up.read_lower(out, *batch, RowPart::kWeights);
+  look_up.read_lower(out, *batch, RowPart::kAll);
+  parts_.reads.keep(std::move(batch));
+}
+
+BatchPtr Table::look_up_to_serve(std::span<const int64_t> ids, std::span<const uint32_t> positions,
+                                 uint64_t first_stamp, float* out) const {
+  const LookUp look_up(*parts_.store, parts_.filters, parts_.initial);
   if (!parts_.mover) {
-    count(look_up.read_first_tier(ids, out, nullptr, wanted_refs), nullptr);
-    return;
+    count_look_up(ids.size(), look_up.read_first_tier(ids, out, nullptr, nullptr), nullptr);
+    return nullptr;
   }
   BatchPtr batch = parts_.store->start_batch();
-  if (train) {
-    count(look_up.read_first_tier(ids, out, batch.get(), wanted_refs), batch.get());
-    if (batch->empty()) return;
-    if (!parts_.reads.updates_follow()) return look_up.read_lower(out, *batch, RowPart::kWeights);
-    look_up.read_lower(out, *batch, RowPart::kAll);
-    parts_.reads.keep(std::move(batch));
-    return;
-  }
-  batch->first_stamp = parts_.clock.begin_batch(ids.size());
+  batch->first_stamp = first_stamp;
   batch->ids.assign(ids.begin(), ids.end());
+  batch->positions.assign(positions.begin(), positions.end());
   batch->refs.resize(ids.size());
-  count(look_up.read_first_tier(ids, out, batch.get(), batch->refs.data()), batch.get());
+  const uint64_t hits = look_up.read_first_tier(ids, out, batch.get(), batch->refs.data());
+  count_look_up(ids.size(), hits, batch.get());
   if (!batch->empty()) look_up.read_lower(out, *batch, RowPart::kAll);
-  parts_.mover->count_served(std::move(batch));
+  return batch;
+}
+
+// `lower`: of what is below the first tier, some may be in the first level.
+void Table::count_look_up(uint64_t ids, uint64_t first_tier_hits, const BatchInFlight* lower) const {
+  uint64_t hits = first_tier_hits;
+  if (lower != nullptr) {
+    const size_t last = parts_.store->tiers().tier_of_level(0);
+    for (size_t t = 1; t <= last; ++t) hits += lower->rows_of(t).places().size();
+  }
+  hits_.fetch_add(hits, std::memory_order_relaxed);
+  misses_.fetch_add(ids - hits, std::memory_order_relaxed);
 }
 
 gpu::Device& Table::device() const {
@@ -139,38 +156,48 @@ gpu::Device& Table::device() const {
 }
 
 void Table::lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, bool train) const {
-  static_cast<void>(device());
-  if (train && ids.count != 0) {
+  gpu::Device& device = this->device();
+  if (ids.count != 0) {
     const Operation operation(parts_, Operation::Uses::kNoRows);
     raise_kept_error();
-    const auto read = [this](std::span<const int64_t> missing, uint64_t hits, float* rows) {
-      read_missing(missing, hits, rows);
-    };
-    if (parts_.device_look_up->try_put(ids, out, read)) return;
+    if (train || parts_.mover->has_room_in_log()) {
+      std::optional<uint64_t> first_stamp;
+      if (!train) first_stamp = parts_.clock.begin_batch(ids.count);
+      const auto read = [this, first_stamp](const DeviceLookUp::Missing& missing, float* rows) {
+        read_missing(missing, first_stamp, rows);
+      };
+      if (parts_.device_look_up->try_put(ids, out, first_stamp, read)) return;
+    }
   }
   const size_t floats = size_t{ids.count} * static_cast<size_t>(dim());
   std::vector<int64_t> on_host(ids.count);
   std::vector<float> rows(floats);
-  gpu::Device& device = this->device();
   if (ids.count != 0) device.copy_to_host(on_host.data(), ids.ids, ids.count * sizeof(int64_t), ids.stream);
   lookup(on_host, rows.data(), train);
   if (ids.count != 0) device.copy_to_device(out, rows.data(), floats * sizeof(float), ids.stream);
 }
 
-// Called by a stream. Each key is read once, however often it is missing.
-void Table::read_missing(std::span<const int64_t> missing, uint64_t hits, float* rows) const {
+// Called by a stream.
+void Table::read_missing(const DeviceLookUp::Missing& missing, std::optional<uint64_t> first_stamp,
+                         float* rows) const {
   const Epochs::Guard guard = parts_.epochs.enter();
-  hits_.fetch_add(hits, std::memory_order_relaxed);
-  const HbmTier& tier = *parts_.store->tiers().hbm();
+  hits_.fetch_add(missing.hits, std::memory_order_relaxed);
+  Phase(parts_.store->tiers().hbm()->meter())
+      .count(Access::kLoad, missing.hits, static_cast<size_t>(parts_.layout.dim()) * sizeof(float));
+  if (missing.ids.empty()) return;
+  if (!first_stamp) return read_missing_to_train(missing.ids, rows);
+  parts_.mover->log_served(look_up_to_serve(missing.ids, missing.positions, *first_stamp, rows));
+}
+
+// Each key is read once, however often it is missing.
+void Table::read_missing_to_train(std::span<const int64_t> missing, float* rows) const {
   const auto dim = static_cast<size_t>(parts_.layout.dim());
-  Phase(tier.meter()).count(Access::kLoad, hits, dim * sizeof(float));
-  if (missing.empty()) return;
   const UniqueIds unique(missing);
-  if (unique.keys.size() == missing.size()) return look_up(missing, rows, /*train=*/true, {});
+  if (unique.keys.size() == missing.size()) return look_up_to_train(missing, rows, {});
   std::vector<float> found(unique.keys.size() * dim);
   std::exception_ptr damaged;
   try {
-    look_up(unique.keys, found.data(), /*train=*/true, unique.occurrences);
+    look_up_to_train(unique.keys, found.data(), unique.occurrences);
   } catch (const DamagedRowsError&) {
     damaged = std::current_exception();
   }
@@ -311,11 +338,20 @@ void Table::drain() const {
 
 // --- Updating
 
+namespace {
+
+UpdateParts update_parts(TableParts& table) {
+  return {*table.store, table.filters, table.initial, *table.optimizer, table.slot_values.data()};
+}
+
+}  // namespace
+
 class Table::PreparedApply::Scope {
  public:
   Scope(Table& table, std::span<const int64_t> ids, const float* gradients,
         std::span<const uint32_t> occurrences)
       : operation_(table.parts_),
+        table_(table),
         parts_(table.parts_),
         ids_(ids.size()),
         batch_(GradientBatch::take_spare()) {
@@ -354,15 +390,12 @@ class Table::PreparedApply::Scope {
                       cache->pool().described_room() +
                       "; persist, which lets older rows go, or raise storage_size");
     }
-    const uint64_t room = parts_.store->room();
-    throw Error(ErrorKind::kStoreFull,
-                parts_.name + ": the batch brings " + std::to_string(new_rows) +
-                    " new rows, but its tiers have room for " + std::to_string(room) + " more of their " +
-                    std::to_string(parts_.store->tiers().total_capacity_rows()) + "; raise storage_size");
+    throw table_.store_full(new_rows);
   }
 
   void commit(std::optional<int64_t> global_step) NO_THREAD_SAFETY_ANALYSIS {
-    update_->commit({begin(global_step), parts_.clock.begin_batch(ids_), parts_.spans.current()});
+    update_->commit(
+        {table_.begin_apply(global_step), parts_.clock.begin_batch(ids_), parts_.spans.current()});
     end();
     if (parts_.mover) parts_.mover->rows_changed();
   }
@@ -371,17 +404,9 @@ class Table::PreparedApply::Scope {
   enum class Gate { kOutside, kShared, kAlone };
 
   std::unique_ptr<BatchUpdate> make_update() {
-    const UpdateParts parts{*parts_.store, parts_.filters, parts_.initial, *parts_.optimizer,
-                            parts_.slot_values.data()};
+    const UpdateParts parts = update_parts(parts_);
     if (!parts_.mover) return std::make_unique<ResidentUpdate>(parts, *batch_);
     return std::make_unique<GatheredUpdate>(parts, *batch_, *parts_.mover, parts_.reads);
-  }
-  ApplyContext begin(std::optional<int64_t> global_step) {
-    MutexLock lock(parts_.state_mutex);
-    const ApplyContext context{global_step.value_or(parts_.apply_count), parts_.optimizer_state};
-    ++parts_.apply_count;
-    parts_.optimizer->advance(parts_.optimizer_state);
-    return context;
   }
   void end() NO_THREAD_SAFETY_ANALYSIS {
     update_.reset();
@@ -394,6 +419,7 @@ class Table::PreparedApply::Scope {
   }
 
   Operation operation_;
+  Table& table_;
   TableParts& parts_;
   const size_t ids_;
   std::unique_ptr<GradientBatch> batch_;
@@ -422,6 +448,80 @@ void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients
                             std::optional<int64_t> global_step, std::span<const uint32_t> occurrences) {
   raise_kept_error();
   PreparedApply(*this, ids, gradients, occurrences).commit(global_step);
+}
+
+void Table::apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients,
+                            std::optional<int64_t> global_step) {
+  gpu::Device& device = this->device();
+  if (ids.count != 0) {
+    const Operation operation(parts_, Operation::Uses::kNoRows);
+    raise_kept_error();
+    const auto begin = [&]() -> DeviceApply::Update {
+      const ApplyGate::Shared gate(parts_.gate);  // nobody is alone: that would be a use of rows
+      const UpdateTime time{begin_apply(global_step), parts_.clock.begin_batch(ids.count),
+                            parts_.spans.current()};
+      return {.step = parts_.optimizer->step(time.context),
+              .counted = {time.context.global_step, time.first_stamp, time.save_span},
+              .update_missing = [this, time](const DeviceApply::Missing& missing, uint64_t updated,
+                                             SlotClaim& claim) {
+                update_missing(missing, updated, claim, time);
+              }};
+    };
+    if (parts_.device_apply->try_put(ids, gradients, claim_for_step(ids.count), begin)) return;
+  }
+  const size_t floats = size_t{ids.count} * static_cast<size_t>(dim());
+  std::vector<int64_t> on_host(ids.count);
+  std::vector<float> sums(floats);
+  if (ids.count != 0) {
+    device.copy_to_host(on_host.data(), ids.ids, ids.count * sizeof(int64_t), ids.stream);
+    device.copy_to_host(sums.data(), gradients, floats * sizeof(float), ids.stream);
+  }
+  apply_gradients(on_host, sums.data(), global_step);
+}
+
+// Any of them may be missing, and only the host can make room.
+SlotClaim Table::claim_for_step(uint32_t ids) {
+  SlotAllocator& slots = parts_.store->tiers().first().slots();
+  if (slots.try_claim(ids)) return SlotClaim(slots, ids);
+  const Operation operation(parts_);
+  return parts_.mover->claim(ids);
+}
+
+// Called by a stream. Steps that change rows come one after the other, so nobody else brings rows.
+void Table::update_missing(const DeviceApply::Missing& missing, uint64_t updated, SlotClaim& claim,
+                           const UpdateTime& time) {
+  const Epochs::Guard guard = parts_.epochs.enter();
+  if (!missing.ids.empty()) {
+    const ApplyGate::Shared gate(parts_.gate);
+    std::unique_ptr<GradientBatch> batch = GradientBatch::take_spare();
+    batch->group(missing.ids, missing.gradients, dim(), missing.occurrences);
+    batch->set_last_positions(missing.last_positions);
+    {
+      GatheredUpdate update(update_parts(parts_), *batch, *parts_.mover, parts_.reads, &claim);
+      uint64_t new_rows = 0;
+      if (!update.prepare(new_rows)) throw store_full(new_rows);
+      update.commit(time);
+    }
+    GradientBatch::recycle(std::move(batch));
+    parts_.mover->rows_came();
+  }
+  Phase(parts_.store->tiers().hbm()->meter()).count(Access::kUpdate, updated, parts_.layout.row_bytes());
+}
+
+ApplyContext Table::begin_apply(std::optional<int64_t> global_step) {
+  MutexLock lock(parts_.state_mutex);
+  const ApplyContext context{global_step.value_or(parts_.apply_count), parts_.optimizer_state};
+  ++parts_.apply_count;
+  parts_.optimizer->advance(parts_.optimizer_state);
+  return context;
+}
+
+Error Table::store_full(uint64_t new_rows) const {
+  return Error(ErrorKind::kStoreFull, parts_.name + ": the batch brings " + std::to_string(new_rows) +
+                                          " new rows, but its tiers have room for " +
+                                          std::to_string(parts_.store->room()) + " more of their " +
+                                          std::to_string(parts_.store->tiers().total_capacity_rows()) +
+                                          "; raise storage_size");
 }
 
 int64_t Table::apply_count() {

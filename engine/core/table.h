@@ -16,6 +16,7 @@
 #include "access/phase_watcher.h"
 #include "access/safe_point.h"
 #include "access/tier_meter.h"
+#include "errors/error.h"
 #include "keep/checkpoint/restore.h"
 #include "keep/save.h"
 #include "keep/table_checkpoint.h"
@@ -66,10 +67,10 @@ class Table {
   void lookup(std::span<const int64_t> ids, float* out, bool train,
               std::span<const uint32_t> occurrences = {}) const;
 
-  // The same with ids and rows in the memory of device(): puts a look-up on their stream, and waits for nothing. In serving, and
-  // while a save is under way, the host does the work, and waits for the stream. If the rows of some ids can't be read,
-  // they are NaN, and the error is raised by the next look-up, apply, save, drain() or synchronise(). Throws
-  // Error(kInvalidArgument) where no tier is in a GPU's memory.
+  // The same with ids and rows in the memory of device(): puts a look-up on their stream, and waits for nothing. While a save is
+  // under way, or more was served than the host has counted, the host does the work, and waits for the stream. If the rows of
+  // some ids can't be read, they are NaN, and the error is raised by the next look-up, apply, save, drain() or synchronise().
+  // Throws Error(kInvalidArgument) where no tier is in a GPU's memory.
   void lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, bool train) const;
   // Of the HBM tier.
   gpu::Device& device() const;
@@ -102,6 +103,11 @@ class Table {
   // Prepares and commits at once.
   void apply_gradients(std::span<const int64_t> ids, const float* gradients,
                        std::optional<int64_t> global_step, std::span<const uint32_t> occurrences = {});
+
+  // The same with ids and gradients in the memory of device(), like lookup_on_device(). What may fail does so when the stream
+  // gets there: then no row has changed, but the apply counts as one; the error is raised by the next call.
+  void apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients,
+                       std::optional<int64_t> global_step);
 
   void lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const;        // -1: no row
   void frequencies(std::span<const int64_t> ids, int64_t* frequencies) const;  // 0: no row
@@ -185,9 +191,22 @@ class Table {
 
  private:
   // What is left of lookup() in an operation, or in a function that a stream calls.
-  void look_up(std::span<const int64_t> ids, float* out, bool train,
-               std::span<const uint32_t> occurrences) const;
-  void read_missing(std::span<const int64_t> missing, uint64_t hits, float* rows) const;
+  void look_up_to_train(std::span<const int64_t> ids, float* out,
+                        std::span<const uint32_t> occurrences) const;
+  // Gives what is to be counted. `positions`: as of BatchInFlight.
+  BatchPtr look_up_to_serve(std::span<const int64_t> ids, std::span<const uint32_t> positions,
+                            uint64_t first_stamp, float* out) const;
+  void count_look_up(uint64_t ids, uint64_t first_tier_hits, const BatchInFlight* lower) const;
+  // What the function of a step does.
+  void read_missing(const DeviceLookUp::Missing& missing, std::optional<uint64_t> first_stamp,
+                    float* rows) const;
+  void read_missing_to_train(std::span<const int64_t> missing, float* rows) const;
+  SlotClaim claim_for_step(uint32_t ids);
+  void update_missing(const DeviceApply::Missing& missing, uint64_t updated, SlotClaim& claim,
+                      const UpdateTime& time);
+  // An apply is one more.
+  ApplyContext begin_apply(std::optional<int64_t> global_step);
+  Error store_full(uint64_t new_rows) const;
   // Throws what a step on the device met.
   void raise_kept_error() const;
 

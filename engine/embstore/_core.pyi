@@ -123,6 +123,9 @@ class Table:
     def lookup_on_device(
         self, ids: int, count: int, out: int, stream: int, train: bool
     ) -> None: ...
+    def apply_on_device(
+        self, ids: int, count: int, grads: int, stream: int, global_step: int | None = None
+    ) -> None: ...
     def synchronize(self) -> None: ...
     def apply_gradients(
         self,

@@ -81,6 +81,18 @@ class IdsOnDevice:
             )
         return out, address
 
+    def gradients(self, grads: OnDevice, dim: int) -> tuple[OnDevice, int]:
+        """`grads`, or a contiguous copy, with a row of `dim` floats for each id; its address."""
+        if _is_of_torch(grads):
+            grads = grads.detach().contiguous()  # type: ignore[attr-defined]
+        address, shape, device = _described("grads", grads, "float32")
+        if shape != (*self.shape, dim) or device != self.device:
+            raise InvalidArgumentError(
+                f"grads must be float32 of shape {(*self.shape, dim)} on {self.device}, as ids "
+                f"are, got shape {shape} on {device}"
+            )
+        return grads, address
+
     def write(self, rows: NDArray[np.float32], out: Any) -> Any:
         """Copies rows of the host to `out`, or to a new array where it is None; returns it."""
         out, _ = self.rows(rows.shape[-1], out)

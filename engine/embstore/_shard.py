@@ -443,6 +443,12 @@ class LocalShard:
         """Puts a look-up on a stream of its GPU. ids and out: addresses there, of so many rows."""
         self._table.lookup_on_device(ids, count, out, stream, train)
 
+    def apply_on_device(
+        self, ids: int, count: int, grads: int, stream: int, global_step: int | None
+    ) -> None:
+        """Puts an update on a stream of its GPU. ids and grads: addresses of so many rows."""
+        self._table.apply_on_device(ids, count, grads, stream, global_step)
+
     def synchronize(self) -> None:
         """Waits for what was put on streams, and raises what it met."""
         self._table.synchronize()

@@ -151,11 +151,11 @@ class EmbeddingVariable:
 
         ids on a GPU: an array that speaks DLPack, as PyTorch's CUDA tensors and `DeviceArray` do,
         for a variable with a tier of HBM on that GPU. The rows are there too, as a tensor or a
-        DeviceArray. A look-up to train is put on PyTorch's current stream (else on the default one)
-        and waits for nothing: rows that lie in HBM don't pass through the host. Rows that can't be
+        DeviceArray. A look-up is put on PyTorch's current stream (else on the default one) and
+        waits for nothing: rows that lie in HBM don't pass through the host. Rows that can't be
         read are NaN; the next look-up, apply, save, `drain()` or `synchronize()` raises the error.
-        A look-up to serve, one of a variable with partitions, and one while a save is under way
-        pass through the host.
+        A look-up of a variable with partitions, and one while a save is under way, pass through
+        the host.
         """
         if is_on_device(ids):
             return self._look_up_on_device(IdsOnDevice.of(ids), train, out)
@@ -174,7 +174,7 @@ class EmbeddingVariable:
         return out
 
     def synchronize(self) -> None:
-        """Returns when look-ups that were put on a GPU's streams are done; raises what they met."""
+        """Returns when what was put on a GPU's streams is done; raises what it met."""
         for shard in self._shards:
             if isinstance(shard, LocalShard):
                 shard.synchronize()
@@ -234,24 +234,45 @@ class EmbeddingVariable:
         grads: float32 of ids.shape + (dim,); those of a key that occurs more than once are
             summed, in order.
         global_step: becomes the rows' version; by default the number of applies so far, from 0.
-        ids and grads on a GPU, tensors or `DeviceArray`s, are copied to the host.
+
+        ids and grads both on a GPU, as `lookup()` takes ids there: the update is put on the same
+        stream and waits for nothing. What it meets is raised by the next look-up, apply, save,
+        `drain()` or `synchronize()`, and it counts as an apply. For a variable with partitions or
+        without HBM, and while a save is under way, they are copied to the host.
 
         Whole or not at all: an error leaves every row as it was. StoreFullError where the new rows
         have no room; DamagedRowsError, StorageError where rows can't be read, or room for them
         can't be made.
         """
         self._check_trainable()
+        if global_step is not None:
+            global_step = _checks.integer("global_step", global_step, at_least=0)
+        if is_on_device(ids) and is_on_device(grads):
+            (shard, *others) = self._shards
+            if not others and isinstance(shard, LocalShard) and shard.gpu is not None:
+                self._apply_on_device(shard, shard.gpu, IdsOnDevice.of(ids), grads, global_step)
+                return
         keys = _checks.ids(to_host("ids", ids) if is_on_device(ids) else ids)
         if is_on_device(grads):
             grads = to_host("grads", grads)
         values = _checks.grads(grads, (*keys.shape, self._dim))
-        if global_step is not None:
-            global_step = _checks.integer("global_step", global_step, at_least=0)
         keys, values = keys.reshape(-1), values.reshape(-1, self._dim)
         with self._prefetched.push():
             self._apply(keys, values, global_step)
         if len(self._shards) > 1:
             _core.wait_as_owed()  # not while others wait for a lock
+
+    def _apply_on_device(
+        self,
+        shard: LocalShard,
+        gpu: str,
+        ids: IdsOnDevice,
+        grads: OnDevice,
+        global_step: int | None,
+    ) -> None:
+        check_same_gpu(self._name, ids, gpu)
+        grads, address = ids.gradients(grads, self._dim)
+        shard.apply_on_device(ids.address, prod(ids.shape), address, ids.stream, global_step)
 
     def _apply(
         self, keys: NDArray[np.int64], values: NDArray[np.float32], global_step: int | None

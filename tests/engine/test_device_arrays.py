@@ -1,4 +1,4 @@
-"""Ids and rows in a GPU's memory: look-ups there read what a variable in DRAM has, bit for bit."""
+"""Ids, rows and gradients in a GPU's memory: a variable there is what one in DRAM is, bit for bit."""
 
 from __future__ import annotations
 
@@ -110,6 +110,26 @@ def test_the_arrays_of_a_look_up_may_go_before_it_is_done(make_variable: MakeVar
     var.synchronize()
 
 
+def test_the_arrays_of_an_apply_may_go_before_it_is_done(make_variable: MakeVariable) -> None:
+    var = trained(make_variable)
+    for _ in range(20):
+        var.apply_gradients(on_device(np.arange(100)), on_device(np.ones((100, DIM)), np.float32))
+    var.synchronize()
+    assert var.get_frequency([0, 99]).tolist() == [21, 20]
+
+
+def test_an_apply_without_room_is_told_by_the_next_call(make_variable: MakeVariable) -> None:
+    var = make_variable(storage=hbm(kind=es.StorageType.HBM))
+    ids = np.arange(41)
+    grads = np.ones((41, DIM), np.float32)
+    var.apply_gradients(on_device(ids), on_device(grads, np.float32))
+    with pytest.raises(es.errors.StoreFullError, match="brings 41 new rows"):
+        var.synchronize()
+    assert var.total_count() == (0, DIM)
+    var.apply_gradients(on_device(ids[:40]), on_device(grads[:40], np.float32), global_step=7)
+    assert var.get_version(ids).tolist() == [7] * 40 + [-1]
+
+
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kind", [es.StorageType.HBM, es.StorageType.HBM_DRAM])
 def test_training_from_the_device_gives_the_bits_of_dram(
@@ -125,7 +145,10 @@ def test_training_from_the_device_gives_the_bits_of_dram(
             case 0 | 1:
                 grads = random.normal(size=(ids.size, DIM)).astype(np.float32)
                 plain.apply_gradients(ids, grads)
-                var.apply_gradients(on_device(ids), on_device(grads, np.float32))
+                if random.integers(0, 4) == 0:
+                    var.apply_gradients(ids, grads)
+                else:
+                    var.apply_gradients(on_device(ids), on_device(grads, np.float32))
             case 2:
                 var.drain()
             case 3:  # which brings rows up
@@ -187,8 +210,14 @@ def test_arrays_that_do_not_fit_are_refused(make_variable: MakeVariable) -> None
         var.lookup(ids, out=on_device(np.zeros((3, 3)), np.float32))
     with pytest.raises(InvalidArgumentError, match="out must be float32, got int64"):
         var.lookup(ids, out=on_device(np.zeros((2, 3))))
-    with pytest.raises(InvalidArgumentError, match="grads must have the shape"):
+    with pytest.raises(InvalidArgumentError, match=r"grads must be .* shape \(2, 3\) .* \(3, 3\)"):
         var.apply_gradients(ids, on_device(np.zeros((3, 3)), np.float32))
+    with pytest.raises(InvalidArgumentError, match="grads must be float32, got int64"):
+        var.apply_gradients(ids, on_device(np.zeros((2, 3))))
+    with pytest.raises(InvalidArgumentError, match="grads must have the shape"):
+        var.apply_gradients(ids, np.zeros((3, 3), np.float32))
+    with pytest.raises(InvalidArgumentError, match="grads must have the shape"):
+        var.apply_gradients([1, 2], on_device(np.zeros((3, 3)), np.float32))
 
 
 def test_a_closed_variable_says_so(make_variable: MakeVariable) -> None:

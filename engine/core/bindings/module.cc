@@ -39,6 +39,14 @@ using namespace nb::literals;
 namespace embstore {
 namespace {
 
+IdsOnDevice ids_on_device(uint64_t ids, size_t count, uintptr_t stream) {
+  if (count > std::numeric_limits<int32_t>::max()) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "ids: a batch on a GPU has at most 2147483647, got " + std::to_string(count));
+  }
+  return {{ids}, static_cast<uint32_t>(count), {stream}};
+}
+
 template <class T, class Read>
 nb::object read_per_id(const Ids& ids, Read read) {
   std::vector<T> values(ids.shape(0));
@@ -348,15 +356,20 @@ void bind_table(nb::module_& module) {
           "lookup_on_device",
           [](const TableHandle& handle, uint64_t ids, size_t count, uint64_t out, uintptr_t stream,
              bool train) {
-            if (count > std::numeric_limits<int32_t>::max()) {
-              throw Error(ErrorKind::kInvalidArgument,
-                          "ids: a look-up on a GPU takes at most 2147483647, got " + std::to_string(count));
-            }
             const Table& table = handle.table();
             const nb::gil_scoped_release release;
-            table.lookup_on_device({{ids}, static_cast<uint32_t>(count), {stream}}, {out}, train);
+            table.lookup_on_device(ids_on_device(ids, count, stream), {out}, train);
           },
           "ids"_a, "count"_a, "out"_a, "stream"_a, "train"_a)
+      .def(
+          "apply_on_device",
+          [](const TableHandle& handle, uint64_t ids, size_t count, uint64_t grads, uintptr_t stream,
+             std::optional<int64_t> global_step) {
+            Table& table = handle.table();
+            const nb::gil_scoped_release release;
+            table.apply_on_device(ids_on_device(ids, count, stream), {grads}, global_step);
+          },
+          "ids"_a, "count"_a, "grads"_a, "stream"_a, "global_step"_a = nb::none())
       .def(
           "synchronize", [](const TableHandle& table) { table->synchronise(); },
           nb::call_guard<nb::gil_scoped_release>())

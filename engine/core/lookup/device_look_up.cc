@@ -1,11 +1,11 @@
 #include "lookup/device_look_up.h"
 
 #include <algorithm>
-#include <bit>
 #include <exception>
 #include <limits>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "errors/error.h"
 #include "gpu/buffers.h"
@@ -25,6 +25,7 @@ class DeviceLookUp::Memory final : public StepInFlight {
         id_count(device),
         miss_count(device, 1),
         missing(device, most),
+        positions(device, most),
         rows(device, uint64_t{most} * dim) {}
 
   const uint32_t most_ids;
@@ -32,13 +33,11 @@ class DeviceLookUp::Memory final : public StepInFlight {
   gpu::CountOnDevice id_count;
   gpu::PinnedArray<uint32_t> miss_count;
   gpu::PinnedArray<int64_t> missing;
-  gpu::PinnedArray<float> rows;  // of the missing ids
+  gpu::PinnedArray<uint32_t> positions;  // of the missing ids, if they are wanted
+  gpu::PinnedArray<float> rows;          // of the missing ids
 };
 
 namespace {
-
-// Smaller batches take the memory of such a one.
-constexpr uint32_t kLeastIds = 256;
 
 void fill_with_nan(float* row, size_t floats) {
   std::fill_n(row, floats, std::numeric_limits<float>::quiet_NaN());
@@ -59,69 +58,59 @@ DeviceLookUp::DeviceLookUp(HbmTier& tier, DeviceSteps& steps, size_t dim)
 
 DeviceLookUp::~DeviceLookUp() = default;
 
-bool DeviceLookUp::try_put(const IdsOnDevice& ids, gpu::DeviceAddress out, ReadMissing read) {
-  DeviceSteps::Turn turn(steps_);
+bool DeviceLookUp::try_put(const IdsOnDevice& ids, gpu::DeviceAddress out,
+                           std::optional<uint64_t> first_stamp, ReadMissing read) {
+  DeviceSteps::Turn turn(steps_, ids.stream, DeviceSteps::Effect::kReads);
   if (turn.is_refused()) return false;
   tier_.join(ids.stream);
-  const std::shared_ptr<Memory> memory = take_memory(ids.count);
-  try {
-    put(*memory, ids, out, std::move(read));
-  } catch (...) {
-    // A part of it may be on the stream.
-    gpu::ignoring_a_lost_device([&] { device_.record(memory->end(), ids.stream); });
-    turn.is_in_flight(memory);
-    throw;
-  }
-  turn.is_in_flight(memory);
+  const std::shared_ptr<Memory> memory = memories_.take(
+      ids.count, [this](uint32_t most) { return std::make_shared<Memory>(device_, most, dim_); });
+  turn.put(memory, ids.stream, [&] { put(*memory, ids, out, first_stamp, std::move(read)); });
   return true;
 }
 
-std::shared_ptr<DeviceLookUp::Memory> DeviceLookUp::take_memory(uint32_t ids) {
-  std::shared_ptr<Memory>* best = nullptr;
-  for (std::shared_ptr<Memory>& memory : memories_) {
-    // What is in flight is the steps' too.
-    if (memory.use_count() != 1 || memory->most_ids < ids) continue;
-    if (best == nullptr || memory->most_ids < (*best)->most_ids) best = &memory;
-  }
-  if (best != nullptr) return *best;
-  // What is too small goes, unless it's in flight: batches have grown.
-  std::erase_if(memories_,
-                [ids](const auto& memory) { return memory.use_count() == 1 && memory->most_ids < ids; });
-  return memories_.emplace_back(
-      std::make_shared<Memory>(device_, std::bit_ceil(std::max(ids, kLeastIds)), dim_));
-}
-
-void DeviceLookUp::put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress out, ReadMissing read) {
+void DeviceLookUp::put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress out,
+                       std::optional<uint64_t> first_stamp, ReadMissing read) {
   const gpu::Stream stream = ids.stream;
   const gpu::FoundBatch& found = memory.found;
+  const gpu::Global<const uint32_t> slots = found.slots().first(ids.count).as_const();
   const gpu::Global<const uint32_t> id_count = memory.id_count.set(ids.count, stream);
   memory.found.find(tier_.mirror(), {ids.ids, ids.count}, id_count, memory.missing.global(), stream);
   found.miss_count().copy_to(memory.miss_count.data(), 1, stream);
-  tier_.rows().gather({out, ids.count, found.slots().constant(), id_count}, dim_, stream);
+  tier_.rows().gather({out, ids.count, slots, id_count}, dim_, stream);
+  if (first_stamp) {
+    tier_.ranks_to_count().count_hits(slots, *first_stamp, stream);
+    found.missing_positions().copy_to(memory.positions.data(), ids.count, stream);
+  }
   // The stream never calls it if the device is lost, so it owns nothing.
   device_.call_host(
-      [&memory, read = std::move(read), &steps = steps_, count = ids.count, dim = dim_] {
+      [&memory, read = std::move(read), &steps = steps_, count = ids.count, dim = dim_,
+       is_served = first_stamp.has_value()] {
         const DeviceSteps::Function function(steps);
-        if (!function.is_too_late()) read_missing(memory, read, steps, count, dim);
+        if (function.is_too_late()) return;
+        const uint32_t missing = memory.miss_count[0];
+        read_missing(memory,
+                     {.ids = {memory.missing.data(), missing},
+                      .positions = {memory.positions.data(), is_served ? missing : 0},
+                      .hits = count - missing},
+                     read, steps, dim);
       },
       stream);
   gpu::fetch_rows_into(device_, memory.rows.global().as_const(),
                        found.missing_positions().first(ids.count).as_const(), found.miss_count().constant(),
                        {out, uint64_t{ids.count} * dim_}, dim_, stream);
-  device_.record(memory.end(), stream);
 }
 
-void DeviceLookUp::read_missing(const Memory& memory, const ReadMissing& read, DeviceSteps& steps,
-                                uint32_t ids, size_t dim) {
-  const std::span<const int64_t> missing(memory.missing.data(), memory.miss_count[0]);
+void DeviceLookUp::read_missing(const Memory& memory, const Missing& missing, const ReadMissing& read,
+                                DeviceSteps& steps, size_t dim) {
   float* const rows = memory.rows.data();
   try {
-    read(missing, ids - missing.size(), rows);
+    read(missing, rows);
   } catch (const DamagedRowsError& error) {
-    forget_rows(missing, error.keys(), dim, rows);
+    forget_rows(missing.ids, error.keys(), dim, rows);
     steps.keep_error(std::current_exception());
   } catch (...) {
-    fill_with_nan(rows, missing.size() * dim);
+    fill_with_nan(rows, missing.ids.size() * dim);
     steps.keep_error(std::current_exception());
   }
 }

@@ -2,28 +2,22 @@
 //
 // On the caller's stream ids are found in the mirror of the HBM tier, and rows that it has are copied on the device. The ids
 // that it hasn't are listed in pinned memory; a function of the host, for which the stream waits, reads their rows, and a kernel
-// fetches those. See gpu/README.md.
+// fetches those. In serving, accesses to the others are counted on the device. See gpu/README.md.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
-#include <vector>
 
-#include "gpu/device.h"
 #include "gpu/device_address.h"
 #include "tiers/hbm/device_steps.h"
 #include "tiers/hbm/hbm_tier.h"
+#include "tiers/hbm/ids_on_device.h"
+#include "tiers/hbm/step_memories.h"
 
 namespace embstore {
-
-// Arrays in device memory, and the stream on which they are used.
-struct IdsOnDevice {
-  gpu::DeviceAddress ids;  // int64
-  uint32_t count = 0;
-  gpu::Stream stream = {};
-};
 
 class DeviceLookUp {
  public:
@@ -33,30 +27,36 @@ class DeviceLookUp {
   DeviceLookUp(const DeviceLookUp&) = delete;
   DeviceLookUp& operator=(const DeviceLookUp&) = delete;
 
-  // Reads the rows of ids that aren't in the tier, an id each time that it occurs; `hits` others are. Called when the stream
-  // gets there, by any thread, with none missing too. It may throw: of DamagedRowsError's keys the rows, else all of them,
-  // become NaN, and the steps keep the error. It must do no more than a function that a stream calls.
-  using ReadMissing = std::function<void(std::span<const int64_t> missing, uint64_t hits, float* rows)>;
+  // The ids that aren't in the tier, each as often as it occurs.
+  struct Missing {
+    std::span<const int64_t> ids;
+    std::span<const uint32_t> positions;  // in the batch; none of a look-up for training
+    uint64_t hits;                        // how many ids are in the tier
+  };
+  // Reads their rows. Called when the stream gets there, by any thread, with none missing too. It may throw: of
+  // DamagedRowsError's keys the rows, else all of them, become NaN, and the steps keep the error. It must do no more than a
+  // function that a stream calls.
+  using ReadMissing = std::function<void(const Missing& missing, float* rows)>;
 
   // Puts a look-up on ids.stream: `out` has the rows, dim floats each, when the stream is through. Waits for no stream. False
-  // where the host uses rows for long: nothing was done.
-  bool try_put(const IdsOnDevice& ids, gpu::DeviceAddress out, ReadMissing read);
+  // where the host uses rows for long: nothing was done. `first_stamp`: of a look-up for serving, that of its first id.
+  bool try_put(const IdsOnDevice& ids, gpu::DeviceAddress out, std::optional<uint64_t> first_stamp,
+               ReadMissing read);
 
  private:
   class Memory;
 
-  void put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress out, ReadMissing read);
+  void put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress out,
+           std::optional<uint64_t> first_stamp, ReadMissing read);
   // Called by the stream.
-  static void read_missing(const Memory& memory, const ReadMissing& read, DeviceSteps& steps, uint32_t ids,
-                           size_t dim);
-  // That of a step which has ended, if there is one large enough.
-  std::shared_ptr<Memory> take_memory(uint32_t ids);
+  static void read_missing(const Memory& memory, const Missing& missing, const ReadMissing& read,
+                           DeviceSteps& steps, size_t dim);
 
   HbmTier& tier_;
   gpu::Device& device_;
   DeviceSteps& steps_;
   const uint32_t dim_;
-  std::vector<std::shared_ptr<Memory>> memories_;  // guarded by the turn
+  StepMemories<Memory> memories_;  // guarded by the turn
 };
 
 }  // namespace embstore

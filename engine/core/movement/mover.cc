@@ -81,8 +81,12 @@ SlotClaim Mover::claim_for_promotion(uint64_t count) {
 }
 
 void Mover::rows_changed() {
-  if (has_work()) EvictionPool::instance().schedule(*this);
+  rows_came();
   store_.tiers().compact();
+}
+
+void Mover::rows_came() {
+  if (has_work()) EvictionPool::instance().schedule(*this);
 }
 
 bool Mover::has_work() const { return !log_.empty() || store_.has_excess(); }
@@ -90,13 +94,21 @@ bool Mover::has_work() const { return !log_.empty() || store_.has_excess(); }
 // --- Counting
 
 void Mover::count_served(BatchPtr batch) {
-  // Behind the look-ups that wait already, so that all of them get on.
-  const bool has_room = log_.waiting_bytes() <= kMostWaitingBytes && look_ups_waiting_.load() == 0;
-  if (!has_room && !wait_for_room_in_log(batch->size_bytes())) {
+  if (!has_room_in_log() && !wait_for_room_in_log(batch->size_bytes())) {
     forgotten_.fetch_add(batch->ids.size(), std::memory_order_relaxed);
+    EvictionPool::instance().schedule(*this);
   } else {
-    log_.append(std::move(batch));
+    log_served(std::move(batch));
   }
+}
+
+// Behind the look-ups that wait already, so that all of them get on.
+bool Mover::has_room_in_log() const {
+  return log_.waiting_bytes() <= kMostWaitingBytes && look_ups_waiting_.load() == 0;
+}
+
+void Mover::log_served(BatchPtr batch) {
+  log_.append(std::move(batch));
   EvictionPool::instance().schedule(*this);
 }
 

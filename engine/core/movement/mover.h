@@ -41,10 +41,16 @@ class Mover final : private EvictionPool::Job {
   // If the eviction threads are far behind, the look-up first counts as much itself as it adds. While moves are held off,
   // or fail, accesses are forgotten then, and counted as that.
   void count_served(BatchPtr batch);
+  // False: a look-up had better not promise to wait for nothing.
+  bool has_room_in_log() const;
+  // The same, waiting for nothing.
+  void log_served(BatchPtr batch);
 
   // To be called, without locks, after rows came to the first tier or left it: sets the eviction threads to work
   // if there is something to do.
   void rows_changed();
+  // The same for a thread that can't wait: leaves all of it to the eviction threads.
+  void rows_came();
   // The count is atomic: it needs no right to move.
   void note_promoted(uint64_t rows) NO_THREAD_SAFETY_ANALYSIS { promotion_.note_promoted(rows); }
 

@@ -27,7 +27,7 @@ void Promotion::count_hits(const BatchInFlight& batch, PageVector<ServedAccess>&
       ranks.prefetch(batch.refs[i + kRanksFetchedAhead].slot());
     }
     if (!is_hit(batch.refs[i])) continue;
-    const uint64_t stamp = batch.first_stamp + i;
+    const uint64_t stamp = batch.stamp(i);
     if (!count_served(batch.refs[i].slot(), batch.ids[i], stamp)) missed.push_back({batch.ids[i], stamp});
   }
 }
@@ -108,7 +108,7 @@ void Promotion::promote_shard(IndexShard& shard, const BatchInFlight& batch, siz
       rise.fetch(ahead.hit.ref, {&batch, i + kRowsFetchedAhead});
     }
     const BatchInFlight::Found& found = batch.found(i);
-    const uint64_t stamp = batch.first_stamp + found.tag;
+    const uint64_t stamp = batch.stamp(found.tag);
     const IndexEntry entry = shard.entry(found.hash(), found.key);
     if (!entry) continue;  // removed
     if (entry.ref().tier() == 0) {

@@ -19,6 +19,7 @@ TableParts::TableParts(const TableSpec& spec)
       device_look_up(steps ? std::make_unique<DeviceLookUp>(*store->tiers().hbm(), *steps,
                                                             static_cast<size_t>(layout.dim()))
                            : nullptr),
+      device_apply(steps ? std::make_unique<DeviceApply>(*store->tiers().hbm(), *steps, layout) : nullptr),
       mover(store->tiers().size() > 1 ? std::make_unique<Mover>(*store, spec.cache_strategy, steps.get())
                                       : nullptr) {}
 

@@ -26,6 +26,7 @@
 #include "threads/epochs.h"
 #include "threads/mutex.h"
 #include "tiers/hbm/device_steps.h"
+#include "update/device_apply.h"
 #include "update/optimizers/optimizer.h"
 
 namespace embstore {
@@ -76,8 +77,9 @@ struct TableParts {
   // Reset when the table is closed.
   std::unique_ptr<RowStore> store;
   const std::unique_ptr<DeviceSteps> steps;      // null where no tier is in a GPU's memory
-  std::unique_ptr<DeviceLookUp> device_look_up;  // likewise; reset with the store
-  std::unique_ptr<Mover> mover;                  // null where there is one tier
+  std::unique_ptr<DeviceLookUp> device_look_up;  // this and the next likewise; reset with the store
+  std::unique_ptr<DeviceApply> device_apply;
+  std::unique_ptr<Mover> mover;  // null where there is one tier
   RecentReads reads;
 };
 

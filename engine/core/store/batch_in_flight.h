@@ -88,10 +88,12 @@ class BatchInFlight {
   size_t memory_bytes() const;
 
   // --- What a serving look-up read, until its accesses are counted: all of its ids, where the row of each was seen (empty
-  // for those that had none), and the stamp of the first id; the others' follow. A tag is a position among the ids.
+  // for those that had none), and the stamp of its batch's first id; the others' follow. A tag is a position among the ids.
   PageVector<int64_t> ids;
   PageVector<RowRef> refs;
   uint64_t first_stamp = 0;
+  PageVector<uint32_t> positions;  // of the ids, where the batch had others too; else empty
+  uint64_t stamp(size_t i) const { return first_stamp + (positions.empty() ? i : positions[i]); }
 
  private:
   const RowBatch& rows_with(size_t i) const { return tiers_[found_[i].hit.ref.tier()]; }

@@ -1,6 +1,7 @@
 #include "update/gathered_rows.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "errors/error.h"
 #include "platform/prefetch.h"
@@ -9,10 +10,11 @@
 namespace embstore {
 
 GatheredRows::GatheredRows(const UpdateParts& parts, const GradientBatch& batch, Mover& mover,
-                           RecentReads& reads)
+                           RecentReads& reads, SlotClaim* claim)
     : parts_(parts),
       batch_(batch),
       mover_(mover),
+      claim_(claim),
       first_tier_(parts.store.tiers().first()),
       seats_(batch.keys().size()),
       insertion_(parts.store, /*most_departures=*/0),
@@ -46,7 +48,7 @@ bool GatheredRows::gather(uint64_t& new_rows) {
   if (below + new_rows == 0) return change_claim_.try_add_noted();
   if (!insertion_.try_reserve_rows(new_rows)) return false;
   if (below != 0) stage();
-  SlotClaim claim = mover_.claim(below + new_rows);
+  SlotClaim claim = claim_ != nullptr ? std::move(*claim_) : mover_.claim(below + new_rows);
   for (int s = 0; s < kShards && new_rows != 0; ++s) {
     const std::span<const KeyGradient> keys = batch_.shard(s);
     const auto seats = std::span(seats_).subspan(keys.empty() ? 0 : first_key(s), keys.size());

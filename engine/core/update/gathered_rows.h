@@ -42,7 +42,9 @@ class GatheredRows {
   };
 
   // All of these outlive this.
-  GatheredRows(const UpdateParts& parts, const GradientBatch& batch, Mover& mover, RecentReads& reads);
+  // `claim`: slots of the first tier that were claimed beforehand, as many as the batch has keys; null: the mover makes room.
+  GatheredRows(const UpdateParts& parts, const GradientBatch& batch, Mover& mover, RecentReads& reads,
+               SlotClaim* claim);
   // Unpins the rows and takes the new ones away, unless they were updated.
   ~GatheredRows();
   GatheredRows(const GatheredRows&) = delete;
@@ -84,6 +86,7 @@ class GatheredRows {
   const UpdateParts parts_;
   const GradientBatch& batch_;
   Mover& mover_;
+  SlotClaim* const claim_;
   MemoryTier& first_tier_;
 
   PageVector<Seat> seats_;                   // by key of the batch

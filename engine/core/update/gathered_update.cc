@@ -8,11 +8,11 @@
 namespace embstore {
 
 GatheredUpdate::GatheredUpdate(const UpdateParts& parts, const GradientBatch& batch, Mover& mover,
-                               RecentReads& reads)
+                               RecentReads& reads, SlotClaim* claim)
     : parts_(parts),
       batch_(batch),
       first_tier_(parts.store.tiers().first()),
-      rows_(parts, batch, mover, reads) {}
+      rows_(parts, batch, mover, reads, claim) {}
 
 bool GatheredUpdate::prepare(uint64_t& new_rows) { return rows_.gather(new_rows); }
 

@@ -32,6 +32,10 @@ class GradientBatch {
   // given, says how many ids each of `ids` stands for.
   void group(std::span<const int64_t> ids, const float* gradients, int dim,
              std::span<const uint32_t> occurrences = {});
+  // Of ids that are distinct already: where each occurs last in the batch that they are of.
+  void set_last_positions(std::span<const uint32_t> last_positions) {
+    for (KeyGradient& key : keys_) key.last_position = last_positions[key.last_position];
+  }
 
   // The keys of one index shard, in order of their first occurrence.
   std::span<const KeyGradient> shard(int i) const {

@@ -19,7 +19,7 @@ SANITIZERS = ("thread", "address,undefined")
 # Those that start threads, or a part of the core that does.
 OF_MANY_THREADS = [
     "admission_test",
-    "device_look_up_test",
+    "device_steps_test",
     "emulated_device_test",
     "epochs_test",
     "eviction_pool_test",

@@ -20,7 +20,9 @@ bool is_used_by_thread(const DeviceSteps& steps) {
 
 // --- Steps
 
-DeviceSteps::Turn::Turn(DeviceSteps& steps) NO_THREAD_SAFETY_ANALYSIS : steps_(steps) {
+DeviceSteps::Turn::Turn(DeviceSteps& steps, gpu::Stream stream, Effect effect) NO_THREAD_SAFETY_ANALYSIS
+    : steps_(steps),
+      effect_(effect) {
   if (is_used_by_thread(steps)) return;
   steps.turnstile_.lock();
   {
@@ -35,6 +37,7 @@ DeviceSteps::Turn::Turn(DeviceSteps& steps) NO_THREAD_SAFETY_ANALYSIS : steps_(s
   try {
     steps.forget_ended_steps();
     steps.in_flight_.reserve(steps.in_flight_.size() + 1);
+    steps.put_in_order(stream, effect);
   } catch (...) {
     steps.turnstile_.unlock();
     throw;
@@ -45,19 +48,29 @@ DeviceSteps::Turn::~Turn() NO_THREAD_SAFETY_ANALYSIS {
   if (has_turn_) steps_.turnstile_.unlock();
 }
 
-void DeviceSteps::Turn::is_in_flight(std::shared_ptr<const StepInFlight> step) {
+void DeviceSteps::Turn::is_in_flight(std::shared_ptr<const StepInFlight> step, gpu::Stream stream) {
   steps_.turnstile_.assert_held();
-  steps_.in_flight_.push_back(std::move(step));
+  const gpu::Event end = step->end();
+  steps_.in_flight_.push_back({std::move(step), effect_});
+  steps_.device_.record(end, stream);
 }
 
 void DeviceSteps::forget_ended_steps() {
-  std::erase_if(in_flight_, [this](const auto& step) { return device_.query(step->end()); });
+  std::erase_if(in_flight_, [this](const InFlight& one) { return device_.query(one.step->end()); });
+}
+
+// The last one that changes rows came after all before it.
+void DeviceSteps::put_in_order(gpu::Stream stream, Effect effect) {
+  for (auto one = in_flight_.rbegin(); one != in_flight_.rend(); ++one) {
+    if (effect == Effect::kChanges || one->effect == Effect::kChanges) device_.wait(stream, one->step->end());
+    if (one->effect == Effect::kChanges) return;
+  }
 }
 
 void DeviceSteps::wait_for_steps() {
-  for (const auto& step : in_flight_) {
+  for (const InFlight& one : in_flight_) {
     // Steps on a device that is lost have ended, however they did.
-    gpu::ignoring_a_lost_device([&] { device_.synchronise(step->end()); });
+    gpu::ignoring_a_lost_device([&] { device_.synchronise(one.step->end()); });
   }
   in_flight_.clear();
 }

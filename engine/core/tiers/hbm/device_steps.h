@@ -4,6 +4,8 @@
 // stream is through. A use is the scope of an operation of the host that may read, write or move such rows. So while a step is
 // in flight the mirror is what the host's index says of the GPU's rows, and while the host uses rows, the device is at rest.
 //
+// On their streams, a step that changes rows runs after those before it, and those that come run after it; others run at once.
+//
 // A step waits for the uses that are under way, and a use for the steps in flight. Whoever waits lets nobody else begin, so
 // that neither kind starves the other. A use for long, as a save is, makes no step wait: it is refused, and the host does its
 // work. Comes before every lock but the turn to save.
@@ -11,6 +13,7 @@
 
 #include <exception>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "gpu/buffers.h"
@@ -27,7 +30,7 @@ class StepInFlight {
   StepInFlight(const StepInFlight&) = delete;
   StepInFlight& operator=(const StepInFlight&) = delete;
 
-  // To be recorded when all of the step is on its stream.
+  // Recorded when all of the step is on its stream.
   gpu::Event end() const { return end_; }
 
  private:
@@ -38,22 +41,37 @@ class DeviceSteps {
  public:
   explicit DeviceSteps(gpu::Device& device) : device_(device) {}
 
+  // What a step does to the rows that it finds on the device.
+  enum class Effect { kReads, kChanges };
   // The scope in which one thread puts a step on a stream. Steps come one after the other.
   class Turn {
    public:
-    // Waits until no use is under way; not for one for long, nor for one of the same thread.
-    explicit Turn(DeviceSteps& steps);
+    // Waits until no use is under way; not for one for long, nor for one of the same thread. What is put on the stream then
+    // is in order with other steps.
+    Turn(DeviceSteps& steps, gpu::Stream stream, Effect effect);
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
 
     // Nothing may be put on a stream where it was refused.
     bool is_refused() const { return !has_turn_; }
-    // The step is on its stream, and its end recorded. To be called even where only a part of it came to be there.
-    void is_in_flight(std::shared_ptr<const StepInFlight> step);
+    // The step is what put() puts on the stream, even if it throws half-way. REQUIRES: the turn wasn't refused.
+    template <class Put>
+    void put(std::shared_ptr<const StepInFlight> step, gpu::Stream stream, Put put) {
+      try {
+        put();
+      } catch (...) {
+        gpu::ignoring_a_lost_device([&] { is_in_flight(std::move(step), stream); });
+        throw;
+      }
+      is_in_flight(std::move(step), stream);
+    }
 
    private:
+    void is_in_flight(std::shared_ptr<const StepInFlight> step, gpu::Stream stream);
+
     DeviceSteps& steps_;
+    const Effect effect_;
     bool has_turn_ = false;
   };
 
@@ -104,12 +122,17 @@ class DeviceSteps {
   // Beside another use: no step is in flight then. False where there is none.
   bool try_begin_beside(Length length);
   void wait_for_steps() REQUIRES(turnstile_);
+  void put_in_order(gpu::Stream stream, Effect effect) REQUIRES(turnstile_);
   void forget_ended_steps() REQUIRES(turnstile_);
 
   gpu::Device& device_;
   // Held by whoever begins, and meanwhile waits for those before.
   Mutex turnstile_;
-  std::vector<std::shared_ptr<const StepInFlight>> in_flight_ GUARDED_BY(turnstile_);
+  struct InFlight {
+    std::shared_ptr<const StepInFlight> step;
+    Effect effect;
+  };
+  std::vector<InFlight> in_flight_ GUARDED_BY(turnstile_);  // in the order of their turns
 
   Mutex mutex_;
   Condition use_ended_;

@@ -1,7 +1,5 @@
-// Look-ups on the emulated device, between and beside everything that the host does with a table: they read what a table in
-// DRAM alone has, bit for bit, and make the host wait for nothing.
-#include "lookup/device_look_up.h"
-
+// Look-ups and updates on the emulated device, between and beside everything that the host does with a table: rows are those of
+// a table without a GPU, bit for bit, and lie where it has them, and the host waits for nothing.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -31,12 +29,12 @@ namespace {
 using gpu::EmulatedDevice;
 
 constexpr int kDim = 5;  // rows that no vector fits, and padded ones in the tier
-constexpr size_t kRowBytes = 2 * 8 * sizeof(float);
+constexpr size_t kBlockBytes = 8 * sizeof(float);
 constexpr uint64_t kHbmRows = 40;
 constexpr int64_t kKeys = 150;
 
 // What a table forgets, if it does.
-enum class Forgets { kNothing, kToWaitForMoves, kToWaitForSteps, kToEraseFromTheMirror };
+enum class Forgets { kNothing, kToWaitForMoves, kToWaitForSteps, kToOrderSteps, kToEraseFromTheMirror };
 
 // A device on which some calls do nothing: as if nobody had made them.
 class ForgetfulDevice final : public EmulatedDevice {
@@ -45,9 +43,11 @@ class ForgetfulDevice final : public EmulatedDevice {
       : EmulatedDevice({.memory_bytes = 8 << 20, .seed = seed}), forgets_(forgets) {}
 
   void wait(gpu::Stream stream, gpu::Event event) override {
-    if (forgets_ != Forgets::kToWaitForMoves) EmulatedDevice::wait(stream, event);
+    const Forgets what =
+        ends_of_steps_.contains(event.handle) ? Forgets::kToOrderSteps : Forgets::kToWaitForMoves;
+    if (forgets_ != what) EmulatedDevice::wait(stream, event);
   }
-  // The events of steps are made while a look-up is put on a stream.
+  // The events of steps are made while one is put on a stream.
   gpu::Event make_event() override {
     const gpu::Event event = EmulatedDevice::make_event();
     if (puts_a_step.load()) ends_of_steps_.insert(event.handle);
@@ -72,39 +72,61 @@ class ForgetfulDevice final : public EmulatedDevice {
   std::set<uintptr_t> ends_of_steps_;
 };
 
-TableSpec spec_of(std::vector<TierSpec> tiers) {
+struct Rule {
+  std::string name;
+  OptimizerParams params;
+  uint64_t blocks;  // of a row: its weights, and the rule's slots
+};
+const Rule& rule_of(uint64_t seed) {
+  static const std::vector<Rule> rules = {
+      {"Adagrad", {{"learning_rate", 0.1}, {"initial_accumulator_value", 0.1}}, 2},
+      {"Adam", {{"learning_rate", 0.1}, {"beta1", 0.9}, {"beta2", 0.999}, {"epsilon", 1e-8}}, 3},
+      {"SGD", {{"learning_rate", 0.1}}, 1},
+  };
+  return rules[seed % rules.size()];
+}
+
+TableSpec spec_of(std::vector<TierSpec> tiers, const Rule& rule) {
   std::vector<float> defaults(4 * kDim);
   std::iota(defaults.begin(), defaults.end(), 0.25f);
-  return {.name = "looked-up",
+  return {.name = "stepped",
           .dim = kDim,
           .default_values = std::move(defaults),
-          .optimizer = "Adagrad",
-          .optimizer_params = {{"learning_rate", 0.1}, {"initial_accumulator_value", 0.1}},
+          .optimizer = rule.name,
+          .optimizer_params = rule.params,
           .tiers = std::move(tiers)};
 }
 
-TierSpec hbm() {
-  TierSpec tier{"HBM", std::nullopt, kHbmRows * kRowBytes};
+TierSpec hbm(const Rule& rule) {
+  TierSpec tier{"HBM", std::nullopt, kHbmRows * rule.blocks * kBlockBytes};
   tier.gpu.name = "emulated";
   return tier;
 }
 
 enum class Below { kDram, kSsd };
 
-// A table with HBM, and one in DRAM alone that says what it should read.
+// A table with HBM, and one with DRAM in its place that says what it should be.
 struct Scene {
   explicit Scene(uint64_t seed, Forgets forgets = Forgets::kNothing, Below below = Below::kDram)
-      : device(std::make_shared<ForgetfulDevice>(seed, forgets)),
+      : rule(rule_of(seed)),
+        device(std::make_shared<ForgetfulDevice>(seed, forgets)),
         // Whoever opens the emulated device from now on has this one.
         opened(ProcessRegistry<std::string, gpu::Device>::get("emulated", [this] { return device; })),
-        random(seed),
-        plain(spec_of({{"DRAM", std::nullopt, 1 << 20}})) {
+        random(seed) {
     check(opened == device, "another device is open");
-    TierSpec lower{"DRAM", std::nullopt, 1 << 20};
-    if (below == Below::kSsd) lower = {"SSDHASH", directory / "rows", std::nullopt};
-    lower.ssd_hash.file_bytes = 32 << 10;
-    lower.ssd_hash.buffer_bytes = 128 << 10;
-    table = std::make_unique<Table>(spec_of({hbm(), lower}));
+    const auto made = [&](TierSpec first, const char* name) {
+      TierSpec lower{"DRAM", std::nullopt, 1 << 20};
+      // Two tiers can't both be DRAM.
+      if (below == Below::kSsd || first.kind == "DRAM") lower = {"SSDHASH", directory / name, std::nullopt};
+      lower.ssd_hash.file_bytes = 32 << 10;
+      lower.ssd_hash.buffer_bytes = 128 << 10;
+      TableSpec spec = spec_of({first, lower}, rule);
+      spec.cache_strategy = seed % 2 == 0 ? CacheStrategy::kLfu : CacheStrategy::kLru;
+      if (seed % 11 == 10) spec.filter = CounterFilterSpec{3};
+      return std::make_unique<Table>(spec);
+    };
+    table = made(hbm(rule), "rows");
+    plain = made({"DRAM", std::nullopt, kHbmRows * rule.blocks * kBlockBytes}, "plain");
     for (int i = 0; i < 2; ++i) streams.push_back(std::make_unique<gpu::OwnedStream>(*device));
   }
 
@@ -116,16 +138,20 @@ struct Scene {
     return ids;
   }
 
-  void train(const std::vector<int64_t>& ids) {
+  std::vector<float> some_gradients(size_t ids) {
     std::normal_distribution<float> value;
-    std::vector<float> gradients(ids.size() * kDim);
+    std::vector<float> gradients(ids * kDim);
     for (float& gradient : gradients) gradient = value(random);
+    return gradients;
+  }
+  void train(const std::vector<int64_t>& ids) {
+    const std::vector<float> gradients = some_gradients(ids.size());
     table->apply_gradients(ids, gradients.data(), std::nullopt);
-    plain.apply_gradients(ids, gradients.data(), std::nullopt);
+    plain->apply_gradients(ids, gradients.data(), std::nullopt);
   }
   std::vector<float> expected(const std::vector<int64_t>& ids) const {
     std::vector<float> rows(ids.size() * kDim);
-    plain.lookup(ids, rows.data(), /*train=*/true);
+    plain->lookup(ids, rows.data(), /*train=*/true);
     return rows;
   }
 
@@ -150,6 +176,54 @@ struct Scene {
     table->lookup_on_device(look_up.on_device(), look_up.out.address(), train);
     device->puts_a_step.store(false);
   }
+  void serve(const std::vector<int64_t>& ids) const {
+    std::vector<float> rows(ids.size() * kDim);
+    plain->lookup(ids, rows.data(), /*train=*/false);
+  }
+
+  // An update on a stream, and on the plain table.
+  struct Apply {
+    Apply(gpu::Device& on, const std::vector<int64_t>& of, const std::vector<float>& by, gpu::Stream put_on)
+        : stream(put_on), ids(on, of.size()), gradients(on, by.size()) {
+      ids.copy_from(of.data(), of.size(), stream);
+      gradients.copy_from(by.data(), by.size(), stream);
+    }
+    IdsOnDevice on_device() const { return {ids.address(), static_cast<uint32_t>(ids.count()), stream}; }
+
+    gpu::Stream stream;
+    gpu::DeviceArray<int64_t> ids;
+    gpu::DeviceArray<float> gradients;
+  };
+  std::unique_ptr<Apply> train_on_device(const std::vector<int64_t>& ids, size_t stream = 0) {
+    const std::vector<float> gradients = some_gradients(ids.size());
+    auto apply = std::make_unique<Apply>(*device, ids, gradients, *streams[stream]);
+    put(*apply);
+    plain->apply_gradients(ids, gradients.data(), std::nullopt);
+    return apply;
+  }
+  void put(const Apply& apply) {
+    device->puts_a_step.store(true);
+    table->apply_on_device(apply.on_device(), apply.gradients.address(), std::nullopt);
+    device->puts_a_step.store(false);
+  }
+
+  // What of all rows differs from the plain table, and of where they lie; nothing if they are alike.
+  std::string difference() const {
+    std::vector<int64_t> keys(kKeys + 1);
+    std::iota(keys.begin(), keys.end(), int64_t{0});
+    for (Table* const of : {table.get(), plain.get()}) of->drain();
+    const ExportedRows mine = table->export_rows();
+    const ExportedRows other = plain->export_rows();
+    if (mine.keys != other.keys) return "the keys that have rows";
+    if (mine.frequencies != other.frequencies) return "how often keys were trained";
+    if (mine.versions != other.versions) return "the versions of rows";
+    if (mine.values != other.values || mine.slots != other.slots) return "the rows";
+    std::vector<int32_t> tiers(keys.size());
+    std::vector<int32_t> other_tiers(keys.size());
+    table->lookup_tier(keys, tiers.data());
+    plain->lookup_tier(keys, other_tiers.data());
+    return tiers == other_tiers ? "" : "where rows lie";
+  }
   // What came of it, when the stream is through.
   static std::vector<float> rows_of(const LookUp& look_up) {
     std::vector<float> rows(look_up.expected.size());
@@ -162,57 +236,73 @@ struct Scene {
   }
 
   TemporaryDirectory directory;
+  const Rule& rule;
   std::shared_ptr<ForgetfulDevice> device;
   std::shared_ptr<gpu::Device> opened;
   std::mt19937_64 random;
-  Table plain;
   std::unique_ptr<Table> table;
+  std::unique_ptr<Table> plain;
   std::vector<std::unique_ptr<gpu::OwnedStream>> streams;
 };
 
-// Steps on two streams between whatever the host does. False where a look-up read something else.
-bool reads_what_a_plain_table_has(Scene& scene) {
-  std::deque<std::unique_ptr<Scene::LookUp>> under_way;
-  bool is_right = true;
+// Steps on two streams between whatever the host does. What came to be otherwise than in a plain table; nothing if all is
+// alike.
+std::string difference_after_steps(Scene& scene) {
+  std::deque<std::unique_ptr<Scene::LookUp>> look_ups;
+  std::deque<std::unique_ptr<Scene::Apply>> applies;
+  std::string wrong;
   const auto end_one = [&] {
-    is_right = is_right && Scene::is_right(*under_way.front());
-    under_way.pop_front();
+    if (!Scene::is_right(*look_ups.front())) wrong = "what a look-up read";
+    look_ups.pop_front();
   };
   for (int i = 0; i < 40; ++i) {
-    switch (scene.below(8)) {
+    switch (scene.below(12)) {
       case 0:
       case 1: scene.train(scene.some_ids(60)); break;
       case 2: scene.table->drain(); break;
       case 3: {
         const std::vector<int64_t> keys = {scene.some_ids(1)[0], kKeys};
-        check(scene.table->drop(keys) == scene.plain.drop(keys), "a key had a row, and should have none");
+        if (scene.table->drop(keys) != scene.plain->drop(keys)) wrong = "which keys had rows";
         break;
       }
       case 4: {  // which brings rows up
         std::vector<float> rows(30 * kDim);
-        std::vector<int64_t> ids = scene.some_ids(30);
+        const std::vector<int64_t> ids = scene.some_ids(30);
         scene.table->lookup(ids, rows.data(), /*train=*/false);
+        scene.serve(ids);
         break;
       }
-      case 5:  // the moves may still be on the tier's stream
+      case 5: {  // what is read is kept for an update
+        std::vector<float> rows(30 * kDim);
+        scene.table->lookup(scene.some_ids(30), rows.data(), /*train=*/true);
+        break;
+      }
+      case 6:  // the moves may still be on the tier's stream
         scene.train(scene.some_ids(60));
         scene.table->drain();
         [[fallthrough]];
-      default:
-        under_way.push_back(scene.made(scene.some_ids(100), scene.below(2)));
-        scene.put(*under_way.back());
+      case 7:
+      case 8: applies.push_back(scene.train_on_device(scene.some_ids(60), scene.below(2))); break;
+      default: {
+        const bool train = scene.below(3) != 0;
+        const std::vector<int64_t> ids = scene.some_ids(100);
+        look_ups.push_back(scene.made(ids, scene.below(2)));
+        scene.put(*look_ups.back(), train);
+        if (!train) scene.serve(ids);
+      }
     }
-    while (!under_way.empty() && (under_way.size() > 4 || scene.below(4) == 0)) end_one();
+    while (!look_ups.empty() && (look_ups.size() > 4 || scene.below(4) == 0)) end_one();
   }
-  while (!under_way.empty()) end_one();
-  return is_right;
+  while (!look_ups.empty()) end_one();
+  return wrong.empty() ? scene.difference() : wrong;
 }
 
-TEST(look_ups_on_the_device_read_what_a_plain_table_has) {
+TEST(steps_between_what_the_host_does_give_what_a_plain_table_is) {
   for (uint64_t seed = 0; seed < scenes(90); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     Scene scene(seed, Forgets::kNothing, seed % 3 == 0 ? Below::kSsd : Below::kDram);
-    check(reads_what_a_plain_table_has(scene), "a row is another; " + scene.device->last_schedule());
+    const std::string difference = difference_after_steps(scene);
+    check(difference.empty(), difference + "; " + scene.device->last_schedule());
     const gpu::Global<const uint32_t> refused = scene.table->parts().store->tiers().hbm()->mirror().refused();
     uint32_t keys = 1;
     scene.device->copy_to_host(&keys, refused.address, sizeof(keys), *scene.streams[0]);
@@ -220,18 +310,19 @@ TEST(look_ups_on_the_device_read_what_a_plain_table_has) {
   }
 }
 
-TEST(a_look_up_that_forgets_something_is_noticed) {
+TEST(a_step_that_forgets_something_is_noticed) {
   if (kUnderSanitizer) return;  // some mistakes are races
   constexpr uint64_t kSchedules = 48;
   for (const auto& [forgets, name] : {std::pair{Forgets::kToWaitForMoves, "to wait for moves"},
                                       {Forgets::kToWaitForSteps, "to wait for steps"},
+                                      {Forgets::kToOrderSteps, "to put steps in order"},
                                       {Forgets::kToEraseFromTheMirror, "to erase keys from the mirror"}}) {
     tested_case() = name;
     uint64_t noticed = 0;
     for (uint64_t seed = 0; seed < kSchedules; ++seed) {
       Scene scene(seed, forgets);
       try {
-        noticed += !reads_what_a_plain_table_has(scene);
+        noticed += !difference_after_steps(scene).empty();
       } catch (const Error&) {
         ++noticed;  // a kernel was out of bounds
       }
@@ -240,7 +331,8 @@ TEST(a_look_up_that_forgets_something_is_noticed) {
   }
 }
 
-TEST(a_step_without_misses_waits_for_nothing_and_takes_no_memory) {
+// Look-ups to train and to serve, and updates, of rows that are all in HBM.
+TEST(steps_without_misses_wait_for_nothing_and_take_no_memory) {
   for (uint64_t seed = 0; seed < scenes(10); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     Scene scene(seed);
@@ -248,17 +340,27 @@ TEST(a_step_without_misses_waits_for_nothing_and_takes_no_memory) {
     std::iota(keys.begin(), keys.end(), int64_t{0});
     scene.train(keys);
     scene.table->drain();
+    const auto before = scene.table->stats();
     std::vector<std::unique_ptr<Scene::LookUp>> look_ups;
+    std::vector<std::unique_ptr<Scene::Apply>> applies;
     for (int i = 0; i < 12; ++i) look_ups.push_back(scene.made(keys, scene.below(2)));
+    for (int i = 0; i < 4; ++i) {
+      const std::vector<float> gradients = scene.some_gradients(keys.size());
+      applies.push_back(
+          std::make_unique<Scene::Apply>(*scene.device, keys, gradients, *scene.streams[scene.below(2)]));
+    }
     // The first ones take memory, as many as may be in flight at once.
     gpu::OwnedEvent ends[] = {gpu::OwnedEvent(*scene.device), gpu::OwnedEvent(*scene.device)};
     const auto put_all = [&] {
-      for (const auto& look_up : look_ups) scene.put(*look_up);
+      for (size_t i = 0; i < look_ups.size(); ++i) {
+        scene.put(*look_ups[i], /*train=*/i % 2 == 0);
+        if (i % 3 == 0) scene.put(*applies[i / 3]);
+      }
       for (size_t s = 0; s < 2; ++s) scene.device->record(ends[s], *scene.streams[s]);
       while (!scene.device->query(ends[0]) || !scene.device->query(ends[1])) {
       }
     };
-    constexpr uint64_t kRounds = 20;  // at most one for each look-up takes memory
+    constexpr uint64_t kRounds = 30;  // at most one for each step takes memory
     uint64_t waited = 0;
     for (uint64_t round = 0; round < kRounds; ++round) {
       const uint64_t free_bytes = scene.device->memory().free_bytes;
@@ -268,11 +370,16 @@ TEST(a_step_without_misses_waits_for_nothing_and_takes_no_memory) {
       check(has_waited || scene.device->memory().free_bytes == free_bytes, "memory was taken");
       waited += has_waited;
     }
-    check(waited <= look_ups.size(), "the host waited in " + std::to_string(waited) + " rounds");
-    for (const auto& look_up : look_ups) check(Scene::is_right(*look_up), "a row is another");
+    check(waited <= look_ups.size() + applies.size(),
+          "the host waited in " + std::to_string(waited) + " rounds");
     const TableStats stats = scene.table->stats();
-    check(stats.hits == kRounds * look_ups.size() * kHbmRows && stats.misses == 0,
+    check(stats.hits - before.hits == kRounds * look_ups.size() * kHbmRows && stats.misses == before.misses,
           "hits are counted otherwise");
+    check(stats.promotions == before.promotions && stats.demotions == before.demotions, "rows have moved");
+    std::vector<int64_t> frequencies(keys.size());
+    scene.table->frequencies(keys, frequencies.data());
+    for (const int64_t frequency : frequencies)
+      check(frequency == 1 + static_cast<int64_t>(kRounds * applies.size()), "updates are counted otherwise");
   }
 }
 
@@ -326,6 +433,7 @@ TEST(a_save_under_way_lets_steps_through_by_the_host) {
   const auto during = scene.made(scene.some_ids(100));
   scene.put(*during);
   scene.train(scene.some_ids(100));
+  const auto apply = scene.train_on_device(scene.some_ids(100));
   const auto later = scene.made(scene.some_ids(100));
   scene.put(*later);
   check(save->write(OnDamage::kRaise).skipped.empty(), "rows weren't saved");
@@ -363,7 +471,7 @@ TEST(rows_that_cannot_be_read_are_nan_and_the_next_call_says_why) {
   scene.table->drain();
   std::vector<int32_t> tiers(keys.size());
   scene.table->lookup_tier(keys, tiers.data());
-  spoil(scene.directory.path());
+  spoil(scene.directory / "rows");
   const auto look_up = scene.made(keys);
   scene.put(*look_up);
   const std::vector<float> rows = Scene::rows_of(*look_up);
@@ -406,15 +514,70 @@ TEST(a_table_may_close_while_steps_are_in_flight) {
 TEST(a_table_without_hbm_takes_no_ids_on_a_device) {
   const Scene scene(7);
   check_throws(ErrorKind::kInvalidArgument, "has no tier in a GPU's memory",
-               [&] { scene.plain.lookup_on_device({}, {}, /*train=*/true); });
+               [&] { scene.plain->lookup_on_device({}, {}, /*train=*/true); });
+}
+
+// A batch of which some ids have rows in HBM, and some rows can't be read, or have no room.
+TEST(an_apply_that_fails_leaves_every_row_as_it_was_and_the_next_call_says_why) {
+  Scene scene(5, Forgets::kNothing, Below::kSsd);
+  std::vector<int64_t> keys(4000);
+  std::iota(keys.begin(), keys.end(), int64_t{0});
+  scene.train(keys);
+  scene.table->drain();
+  std::vector<int32_t> tiers(keys.size());
+  scene.table->lookup_tier(keys, tiers.data());
+  std::vector<int64_t> in_hbm;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (tiers[i] == 0) in_hbm.push_back(keys[i]);
+  }
+  check(in_hbm.size() == kHbmRows, "HBM isn't full");
+  const std::vector<float> before = scene.expected(in_hbm);
+  spoil(scene.directory / "rows");
+  const Scene::Apply all(*scene.device, keys, scene.some_gradients(keys.size()), *scene.streams[0]);
+  scene.put(all);
+  const auto after = std::make_unique<Scene::LookUp>(*scene.device, in_hbm, *scene.streams[1], before);
+  check_throws(ErrorKind::kDamagedRows, "key", [&] { scene.table->synchronise(); });
+  scene.put(*after);
+  check(Scene::is_right(*after), "a row of a batch that failed was updated");
+  std::vector<int64_t> frequencies(in_hbm.size());
+  scene.table->frequencies(in_hbm, frequencies.data());
+  check(frequencies == std::vector<int64_t>(in_hbm.size(), 1), "a batch that failed was counted");
+  check(scene.table->apply_count() == 2, "an apply is counted when it is put");
+}
+
+TEST(an_apply_without_room_changes_nothing_and_the_next_call_says_so) {
+  Scene scene(9);
+  const TableSpec spec =
+      spec_of({hbm(scene.rule), {"DRAM", std::nullopt, 60 * scene.rule.blocks * kBlockBytes}}, scene.rule);
+  Table table(spec);
+  std::vector<int64_t> keys(101);
+  std::iota(keys.begin(), keys.end(), int64_t{0});
+  const std::vector<float> gradients = scene.some_gradients(keys.size());
+  const std::span<const int64_t> all(keys);
+  const auto apply = [&](std::span<const int64_t> ids) {
+    const Scene::Apply on_device(*scene.device, {ids.begin(), ids.end()}, gradients, *scene.streams[0]);
+    table.apply_on_device(on_device.on_device(), on_device.gradients.address(), std::nullopt);
+    scene.device->synchronise(*scene.streams[0]);
+  };
+  apply(all.first(99));
+  table.drain();
+  apply(all);
+  check_throws(ErrorKind::kStoreFull, "brings 2 new rows, but its tiers have room for 1 more of their 100",
+               [&] { table.drain(); });
+  std::vector<int64_t> frequencies(keys.size());
+  table.frequencies(keys, frequencies.data());
+  check(std::accumulate(frequencies.begin(), frequencies.end(), int64_t{0}) == 99, "some rows were updated");
+  apply(all.first(100));
+  table.drain();
+  table.frequencies(keys, frequencies.data());
+  check(std::accumulate(frequencies.begin(), frequencies.end(), int64_t{0}) == 199, "the last place is lost");
 }
 
 // Rows whose floats are alike and only grow: each look-up has whole rows, none of which is older than one read before.
-TEST(threads_look_up_on_streams_of_their_own_while_others_train_and_move_rows) {
+TEST(threads_use_streams_of_their_own_while_others_train_and_move_rows) {
   Scene scene(8);
-  TableSpec spec = spec_of({hbm(), {"DRAM", std::nullopt, 1 << 20}});
-  spec.optimizer = "SGD";
-  spec.optimizer_params = {{"learning_rate", -1.0}};
+  const Rule rule{"SGD", {{"learning_rate", -1.0}}, 1};
+  TableSpec spec = spec_of({hbm(rule), {"DRAM", std::nullopt, 1 << 20}}, rule);
   spec.default_values.assign(kDim, 0.0f);
   Table table(spec);
   std::vector<int64_t> keys(100);
@@ -437,16 +600,37 @@ TEST(threads_look_up_on_streams_of_their_own_while_others_train_and_move_rows) {
       }
     });
   }
-  std::mt19937_64 random(8);
-  for (uint64_t i = 0; i < scenes(150); ++i) {
-    const std::vector<int64_t> ids = {static_cast<int64_t>(random() % 100),
-                                      static_cast<int64_t>(random() % 100)};
-    const std::vector<float> gradients(ids.size() * kDim, 1.0f);
-    table.apply_gradients(ids, gradients.data(), std::nullopt);
-    if (i % 20 == 0) table.drain();
+  const uint64_t rounds = scenes(150);
+  std::vector<std::thread> writers;
+  for (uint64_t writer = 0; writer < 2; ++writer) {
+    writers.emplace_back([&, writer] {
+      const gpu::OwnedStream stream(*scene.device);
+      std::mt19937_64 random(writer);
+      for (uint64_t i = 0; i < rounds; ++i) {
+        const std::vector<int64_t> ids = {static_cast<int64_t>(random() % 100),
+                                          static_cast<int64_t>(random() % 100)};
+        const std::vector<float> gradients(ids.size() * kDim, 1.0f);
+        if (random() % 2 == 0) {
+          table.apply_gradients(ids, gradients.data(), std::nullopt);
+        } else {
+          const Scene::Apply apply(*scene.device, ids, gradients, stream);
+          table.apply_on_device(apply.on_device(), apply.gradients.address(), std::nullopt);
+          if (random() % 4 != 0) scene.device->synchronise(stream);
+          if (random() % 4 == 0) table.lookup_on_device(apply.on_device(), apply.gradients.address(), false);
+          scene.device->synchronise(stream);  // the arrays go
+        }
+        if (i % 20 == 0) table.drain();
+      }
+    });
   }
+  for (std::thread& writer : writers) writer.join();
   done.store(true);
   for (std::thread& reader : readers) reader.join();
+  std::vector<float> rows(keys.size() * kDim);
+  table.lookup(keys, rows.data(), /*train=*/true);
+  float sum = 0;
+  for (size_t i = 0; i < rows.size(); i += kDim) sum += rows[i];
+  check(sum == static_cast<float>(2 * 2 * rounds), "an update is lost, or was applied twice");
 }
 
 }  // namespace

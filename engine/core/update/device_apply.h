@@ -1,0 +1,71 @@
+// Updates of rows by ids and gradients in a device's memory: the host waits for nothing.
+//
+// On the caller's stream ids are made distinct and found in the mirror of the HBM tier. The gradients of those that it hasn't
+// are summed into pinned memory; a function of the host, for which the stream waits, updates their rows. If it could, a kernel
+// updates the rows that the tier has: a batch is applied whole or not at all. See gpu/README.md.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "gpu/device.h"
+#include "gpu/device_address.h"
+#include "gpu/kernels/ranks.h"
+#include "row/row_layout.h"
+#include "rules/any_step.h"
+#include "tiers/hbm/device_steps.h"
+#include "tiers/hbm/hbm_tier.h"
+#include "tiers/hbm/ids_on_device.h"
+#include "tiers/hbm/step_memories.h"
+#include "tiers/memory/slot_allocator.h"
+
+namespace embstore {
+
+class DeviceApply {
+ public:
+  // Both outlive this.
+  DeviceApply(HbmTier& tier, DeviceSteps& steps, const RowLayout& layout);
+  ~DeviceApply();
+  DeviceApply(const DeviceApply&) = delete;
+  DeviceApply& operator=(const DeviceApply&) = delete;
+
+  // The distinct ids that aren't in the tier.
+  struct Missing {
+    std::span<const int64_t> ids;
+    const float* gradients;  // dim floats each: the sums
+    std::span<const uint32_t> occurrences;
+    std::span<const uint32_t> last_positions;  // in the batch
+  };
+  // Updates their rows, or throws: then no row is updated, and the steps keep the error. Called when the stream gets there, by
+  // any thread, with none missing too; `updated` rows of the tier will be. `claim` is that of try_put(). It must do no more
+  // than a function that a stream calls.
+  using UpdateMissing = std::function<void(const Missing& missing, uint64_t updated, SlotClaim& claim)>;
+  struct Update {
+    AnyStep step;
+    gpu::CountedUpdate counted;
+    UpdateMissing update_missing;
+  };
+
+  // Puts an update on ids.stream, with a row of gradients for each id. Waits for no stream. False where the host uses rows for
+  // long: nothing was done. Else `begin` is called, in the order of the steps. `claim`: slots of the first tier, as many as there
+  // are ids.
+  bool try_put(const IdsOnDevice& ids, gpu::DeviceAddress gradients, SlotClaim claim,
+               const std::function<Update()>& begin);
+
+ private:
+  class Memory;
+
+  void put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress gradients, Update update);
+  // Called by the stream.
+  static void update_missing(Memory& memory, const UpdateMissing& update, DeviceSteps& steps);
+
+  HbmTier& tier_;
+  gpu::Device& device_;
+  DeviceSteps& steps_;
+  const uint32_t dim_;
+  StepMemories<Memory> memories_;  // guarded by the turn
+};
+
+}  // namespace embstore
