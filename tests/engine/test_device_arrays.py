@@ -1,4 +1,4 @@
-"""Ids, rows and gradients in a GPU's memory: a variable there is what one in DRAM is, bit for bit."""
+"""Arrays in a GPU's memory: a variable trained from there is what one in DRAM is, bit for bit."""
 
 from __future__ import annotations
 
