@@ -85,7 +85,9 @@ void Replacement::expect(std::vector<Rank> sample, size_t step) {
     if (expected < kFewest || most >= sample.size()) continue;
     const auto least = sample.begin() + static_cast<ptrdiff_t>(most);
     std::nth_element(sample.begin(), least, sample.end(), std::greater<>());
-    floors_[t] = *least;
+    // Of rows that rank the same, as many belong up here as there is room for, and nobody knows which.
+    const bool is_tied = std::count(sample.begin(), least, *least) > static_cast<ptrdiff_t>(most) / 32;
+    if (!is_tied) floors_[t] = *least;
   }
 }
 

@@ -31,6 +31,7 @@ OF_MANY_THREADS = [
     "path_lock_test",
     "prepared_updates_test",
     "process_local_test",
+    "restore_test",
     "right_to_move_test",
     "saves_test",
     "table_faults_test",
