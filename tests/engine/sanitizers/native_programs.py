@@ -31,7 +31,6 @@ OF_MANY_THREADS = [
     "path_lock_test",
     "prepared_updates_test",
     "process_local_test",
-    "restore_test",
     "right_to_move_test",
     "saves_test",
     "table_faults_test",
@@ -47,6 +46,7 @@ OF_ONE_THREAD = [
     "pacing_test",
     "phase_test",
     "inclusive_cache_test",
+    "restore_test",
     "slot_allocator_test",
 ]
 
