@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embstore import _core
-from embstore._gpu import EMULATED, gpu_number
+from embstore._gpu import EMULATED, full_name
 from embstore.device_array import CUDA, EXTENSION, DeviceArray
 from embstore.errors import InvalidArgumentError
 
@@ -136,7 +136,7 @@ def _described(argument: str, array: OnDevice, dtype: str) -> tuple[int, tuple[i
 
 def check_same_gpu(name: str, ids: IdsOnDevice, gpu: str) -> None:
     """Raises InvalidArgumentError where the ids are on another GPU than the rows."""
-    own = gpu if gpu == EMULATED else f"cuda:{gpu_number(gpu)}"
+    own = full_name(gpu)
     if ids.device != own:
         raise InvalidArgumentError(
             f"ids are on {ids.device}, and {name} has its rows on {own}; move them there"

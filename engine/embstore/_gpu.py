@@ -9,7 +9,7 @@ from pathlib import Path
 
 from embstore.errors import InvalidArgumentError
 
-__all__ = ["EMULATED", "check_gpu", "gpu_number", "gpu_to_open"]
+__all__ = ["EMULATED", "check_gpu", "full_name", "gpu_number", "gpu_to_open"]
 
 EMULATED = "emulated"
 VARIABLE = "EMBSTORE_DEVICE"
@@ -29,6 +29,11 @@ def gpu_number(name: str) -> int:
     """Of "cuda" or "cuda:N"."""
     _, _, number = name.partition(":")
     return int(number or 0)
+
+
+def full_name(name: str) -> str:
+    """With its number, unless it is the emulated one."""
+    return name if name == EMULATED else f"cuda:{gpu_number(name)}"
 
 
 def gpu_to_open(name: str | None) -> tuple[str, str, str]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from embstore import _checks, _core
 from embstore._closing_at_exit import close_at_exit
 from embstore._device_batches import IdsOnDevice, OnDevice, check_same_gpu, is_on_device, to_host
+from embstore._gpu import full_name
 from embstore._prefetched import Prefetched
 from embstore._several_shards import Later, Part, apply_to_all, look_up_later, wait_for_all
 from embstore._shard import LocalShard, Shard, ShardRows
@@ -173,6 +174,16 @@ class EmbeddingVariable:
         pending.write_to(rows)
         return out
 
+    @property
+    def gpu(self) -> str | None:
+        """The GPU of a tier of HBM in this process, where batches of ids may stay: "cuda:N" or
+        "emulated". None: there is none, or several partitions share a batch.
+        """
+        (shard, *others) = self._shards
+        if others or not isinstance(shard, LocalShard) or shard.gpu is None:
+            return None
+        return full_name(shard.gpu)
+
     def synchronize(self) -> None:
         """Returns when what was put on a GPU's streams is done; raises what it met."""
         for shard in self._shards:
@@ -247,11 +258,9 @@ class EmbeddingVariable:
         self._check_trainable()
         if global_step is not None:
             global_step = _checks.integer("global_step", global_step, at_least=0)
-        if is_on_device(ids) and is_on_device(grads):
-            (shard, *others) = self._shards
-            if not others and isinstance(shard, LocalShard) and shard.gpu is not None:
-                self._apply_on_device(shard, shard.gpu, IdsOnDevice.of(ids), grads, global_step)
-                return
+        if is_on_device(ids) and is_on_device(grads) and self.gpu is not None:
+            self._apply_on_device(self.gpu, IdsOnDevice.of(ids), grads, global_step)
+            return
         keys = _checks.ids(to_host("ids", ids) if is_on_device(ids) else ids)
         if is_on_device(grads):
             grads = to_host("grads", grads)
@@ -263,15 +272,12 @@ class EmbeddingVariable:
             _core.wait_as_owed()  # not while others wait for a lock
 
     def _apply_on_device(
-        self,
-        shard: LocalShard,
-        gpu: str,
-        ids: IdsOnDevice,
-        grads: OnDevice,
-        global_step: int | None,
+        self, gpu: str, ids: IdsOnDevice, grads: OnDevice, global_step: int | None
     ) -> None:
         check_same_gpu(self._name, ids, gpu)
         grads, address = ids.gradients(grads, self._dim)
+        (shard,) = self._shards
+        assert isinstance(shard, LocalShard)
         shard.apply_on_device(ids.address, prod(ids.shape), address, ids.stream, global_step)
 
     def _apply(

@@ -169,6 +169,12 @@ def test_training_from_the_device_gives_the_bits_of_dram(
         np.testing.assert_array_equal(left[column], right[column])
 
 
+def test_a_variable_says_which_gpu_takes_its_batches(make_variable: MakeVariable) -> None:
+    assert trained(make_variable, name="one").gpu == "emulated"
+    assert trained(make_variable, name="parts", partition_num=3).gpu is None
+    assert make_variable(name="dram").gpu is None
+
+
 # --- What can't be looked up
 
 

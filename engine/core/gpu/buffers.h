@@ -89,36 +89,23 @@ class PinnedArray {
   std::span<T> array_;
 };
 
-class OwnedStream {
+template <class Handle, Handle (Device::*make)()>
+class Owned {
  public:
-  explicit OwnedStream(Device& device) : device_(device), stream_(device.make_stream()) {}
-  ~OwnedStream() {
-    ignoring_a_lost_device([&] { device_.destroy(stream_); });
+  explicit Owned(Device& device) : device_(device), handle_((device.*make)()) {}
+  ~Owned() {
+    ignoring_a_lost_device([&] { device_.destroy(handle_); });
   }
-  OwnedStream(const OwnedStream&) = delete;
-  OwnedStream& operator=(const OwnedStream&) = delete;
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
 
-  operator Stream() const { return stream_; }  // NOLINT(google-explicit-constructor): it is one
+  operator Handle() const { return handle_; }  // NOLINT(google-explicit-constructor): it is one
 
  private:
   Device& device_;
-  Stream stream_;
+  Handle handle_;
 };
-
-class OwnedEvent {
- public:
-  explicit OwnedEvent(Device& device) : device_(device), event_(device.make_event()) {}
-  ~OwnedEvent() {
-    ignoring_a_lost_device([&] { device_.destroy(event_); });
-  }
-  OwnedEvent(const OwnedEvent&) = delete;
-  OwnedEvent& operator=(const OwnedEvent&) = delete;
-
-  operator Event() const { return event_; }  // NOLINT(google-explicit-constructor): it is one
-
- private:
-  Device& device_;
-  Event event_;
-};
+using OwnedStream = Owned<Stream, &Device::make_stream>;
+using OwnedEvent = Owned<Event, &Device::make_event>;
 
 }  // namespace embstore::gpu

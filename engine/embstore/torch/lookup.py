@@ -13,7 +13,7 @@ from torch._compile import _disable_dynamo
 
 from embstore.errors import InvalidArgumentError
 from embstore.torch import replicas
-from embstore.torch.rows import GradientPart, Rows, joined, rows_of
+from embstore.torch.rows import GradientPart, Rows, apply, joined, rows_lie_with, rows_of
 from embstore.torch.step_checks import trained_at_once
 from embstore.variable import EmbeddingVariable
 
@@ -39,7 +39,7 @@ def _eager_lookup(
     variable: EmbeddingVariable, ids: Tensor, training: bool, padding_idx: int | None
 ) -> Tensor:
     rows = rows_of(variable)
-    kept_ids = ids.detach().cpu()
+    kept_ids = ids.detach() if rows_lie_with(variable, ids) else ids.detach().cpu()
     if training and rows.requires_grad and torch.is_grad_enabled():
         values: Tensor = _Lookup.apply(  # type: ignore[no-untyped-call]
             rows, kept_ids.clone(), padding_idx, replicas.current(variable)
@@ -132,7 +132,7 @@ def _train_at_once(variable: EmbeddingVariable, part: GradientPart) -> None:
             "embstore.torch.Optimizer, which can leave out a step"
         )
     trained_at_once(variable)
-    variable.apply_gradients(part.ids.numpy(), part.grads.cpu().numpy())
+    apply(variable, part)
 
 
 # By autograd's number of the backward pass. Only the callback that ends a pass owns its entry, so
@@ -153,4 +153,8 @@ def _current_pass() -> _Pass:
 
 
 def _read(variable: EmbeddingVariable, ids: Tensor, train: bool) -> Tensor:
+    """On the device of the ids."""
+    if ids.is_cuda:
+        found: Tensor = variable.lookup(ids, train=train)
+        return found
     return torch.from_numpy(variable.lookup(ids.numpy(), train=train))

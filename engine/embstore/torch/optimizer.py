@@ -9,7 +9,7 @@ import torch
 
 from embstore import _checks
 from embstore.errors import InvalidArgumentError
-from embstore.torch.rows import Rows, rows_of
+from embstore.torch.rows import Rows, apply, rows_of
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["Optimizer", "dense_parameters"]
@@ -99,9 +99,7 @@ class Optimizer(torch.optim.Optimizer):
             self._agree_on_rate(group, rows)
             part = rows.gathered()
             if part is not None:
-                rows.variable.apply_gradients(
-                    part.ids.numpy(), part.grads.cpu().numpy(), global_step=step
-                )
+                apply(rows.variable, part, step)
         self._global_step = step + 1
         return loss
 

@@ -55,7 +55,7 @@ class Replicas:
         pairs = list(zip(ids, grads, lengths, strict=True))
         return GradientPart(
             part.number,
-            torch.cat([ids[:length] for ids, _, length in pairs]).cpu(),
+            torch.cat([ids[:length] for ids, _, length in pairs]).to(part.ids.device),
             torch.cat([grads[:length] for _, grads, length in pairs]).to(part.grads.device)
             / replicas,
         )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Self
 
-__all__ = ["GradientPart", "Rows", "rows_of"]
+__all__ = ["GradientPart", "Rows", "apply", "joined", "rows_lie_with", "rows_of"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class GradientPart:
     """Gradients of rows, one for each time that an id was looked up."""
 
     number: int  # of the forward
-    ids: Tensor  # int64 (n,), on the CPU
+    ids: Tensor  # int64 (n,), on the CPU, or on the GPU that has the rows
     grads: Tensor  # float32 (n, dim)
     of_all_replicas: bool = True  # False: other processes have parts of theirs, see replicas.py
 
@@ -145,7 +145,9 @@ class _Sum:
     def of(part: GradientPart) -> _Sum:
         keys, inverse = torch.unique(part.ids, return_inverse=True)
         n = len(part.ids)
-        firsts = torch.full((len(keys),), n).scatter_reduce(0, inverse, torch.arange(n), "amin")
+        positions = torch.arange(n, device=part.ids.device)
+        firsts = torch.full((len(keys),), n, device=part.ids.device)
+        firsts = firsts.scatter_reduce(0, inverse, positions, "amin")
         # Adds in the order of occurrence, on the CPU at least: as apply_gradients does.
         grads = torch.ops.aten.embedding_dense_backward(
             part.grads, inverse.to(part.grads.device), len(keys), -1, False
@@ -172,10 +174,23 @@ def joined(parts: Sequence[GradientPart]) -> GradientPart:
     device = ordered[-1].grads.device
     return GradientPart(
         ordered[-1].number,
-        torch.cat([part.ids for part in ordered]),
+        torch.cat([part.ids.to(ordered[-1].ids.device) for part in ordered]),
         torch.cat([part.grads.to(device) for part in ordered]),
         all(part.of_all_replicas for part in ordered),
     )
+
+
+def rows_lie_with(variable: EmbeddingVariable, ids: Tensor) -> bool:
+    """Whether the variable takes the ids where they are, in the memory of its GPU."""
+    return ids.is_cuda and variable.gpu == f"cuda:{ids.device.index}"
+
+
+def apply(variable: EmbeddingVariable, part: GradientPart, global_step: int | None = None) -> None:
+    """Trains the variable's rows, where the ids are: on a GPU, nothing waits for it."""
+    if part.ids.is_cuda:
+        variable.apply_gradients(part.ids, part.grads.to(part.ids.device), global_step)
+    else:
+        variable.apply_gradients(part.ids.numpy(), part.grads.cpu().numpy(), global_step)
 
 
 _rows: weakref.WeakKeyDictionary[EmbeddingVariable, Rows] = weakref.WeakKeyDictionary()

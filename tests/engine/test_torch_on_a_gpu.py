@@ -1,0 +1,75 @@
+"""PyTorch modules whose ids, rows and gradients stay on a GPU train as those on the CPU do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from engine_storage import MakeVariable
+
+import embstore as es
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use"
+)
+
+DIM = 8
+ON_GPU = es.StorageOption(
+    es.StorageType.HBM_DRAM, storage_size=[64 * DIM * 8, 1 << 20], device="cuda:0"
+)
+
+
+@pytest.mark.parametrize("gathers", [True, False])
+@pytest.mark.parametrize("padding_idx", [None, 3])
+def test_modules_train_the_same_rows_on_a_gpu_and_on_the_cpu(
+    make_variable: MakeVariable, padding_idx: int | None, gathers: bool
+) -> None:
+    random = np.random.default_rng(1)
+    on_gpu = make_variable(name="gpu", storage=ON_GPU, dim=DIM)
+    on_cpu = make_variable(name="cpu", dim=DIM)
+    assert on_gpu.gpu == "cuda:0"
+    models = [
+        (es.torch.Embedding(variable, padding_idx=padding_idx), device)
+        for variable, device in ((on_gpu, "cuda"), (on_cpu, "cpu"))
+    ]
+    optimizers = [es.torch.Optimizer(model) for model, _ in models] if gathers else []
+    for _ in range(20):
+        ids = torch.from_numpy(np.minimum(*random.integers(0, 100, (2, 50))))
+        weights = torch.from_numpy(random.normal(size=(50, DIM)).astype(np.float32))
+        read: list[Any] = []
+        for model, device in models:
+            rows = model(ids.to(device))
+            assert rows.device.type == device
+            (rows * weights.to(device)).sum().backward()
+            read.append(rows.detach().cpu())
+        assert torch.equal(*read)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    left, right = on_gpu.export(), on_cpu.export()
+    for column in right:
+        np.testing.assert_array_equal(left[column], right[column])
+
+
+def test_a_warm_step_makes_nobody_wait(make_variable: MakeVariable) -> None:
+    variable = make_variable(name="gpu", storage=ON_GPU, dim=DIM)
+    model = es.torch.Embedding(variable)
+    optimizer = es.torch.Optimizer(model)
+    ids = torch.arange(50, device="cuda")
+
+    def step() -> None:
+        model(ids).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    variable.drain()
+    for _ in range(3):
+        step()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
