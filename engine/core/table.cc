@@ -87,9 +87,9 @@ void Table::lookup(std::span<const int64_t> ids, float* out, bool train,
                    std::span<const uint32_t> occurrences) const {
   Operation operation(parts_);
   raise_kept_error();
-  if (train) return look_up_to_train(ids, out, occurrences);
-  BatchPtr batch = look_up_to_serve(ids, {}, parts_.clock.begin_batch(ids.size()), out);
-  if (parts_.mover) parts_.mover->count_served(std::move(batch));
+  if (train || !parts_.mover) return look_up_to_train(ids, out, occurrences);
+  const uint64_t first_stamp = parts_.clock.begin_batch(ids.size());
+  parts_.mover->count_served(look_up_to_serve(ids, {}, first_stamp, out));
 }
 
 void Table::look_up_to_train(std::span<const int64_t> ids, float* out,
@@ -120,10 +120,6 @@ void Table::look_up_to_train(std::span<const int64_t> ids, float* out,
 BatchPtr Table::look_up_to_serve(std::span<const int64_t> ids, std::span<const uint32_t> positions,
                                  uint64_t first_stamp, float* out) const {
   const LookUp look_up(*parts_.store, parts_.filters, parts_.initial);
-  if (!parts_.mover) {
-    count_look_up(ids.size(), look_up.read_first_tier(ids, out, nullptr, nullptr), nullptr);
-    return nullptr;
-  }
   BatchPtr batch = parts_.store->start_batch();
   batch->first_stamp = first_stamp;
   batch->ids.assign(ids.begin(), ids.end());
@@ -156,9 +152,9 @@ gpu::Device& Table::device() const {
 }
 
 void Table::lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, bool train) const {
+  const Operation operation(parts_, Operation::Uses::kNoRows);  // the device stays
   gpu::Device& device = this->device();
   if (ids.count != 0) {
-    const Operation operation(parts_, Operation::Uses::kNoRows);
     raise_kept_error();
     if (train || parts_.mover->has_room_in_log()) {
       std::optional<uint64_t> first_stamp;
@@ -452,9 +448,9 @@ void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients
 
 void Table::apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients,
                             std::optional<int64_t> global_step) {
+  const Operation operation(parts_, Operation::Uses::kNoRows);  // the device stays
   gpu::Device& device = this->device();
   if (ids.count != 0) {
-    const Operation operation(parts_, Operation::Uses::kNoRows);
     raise_kept_error();
     const auto begin = [&]() -> DeviceApply::Update {
       const ApplyGate::Shared gate(parts_.gate);  // nobody is alone: that would be a use of rows

@@ -193,7 +193,7 @@ class Table {
   // What is left of lookup() in an operation, or in a function that a stream calls.
   void look_up_to_train(std::span<const int64_t> ids, float* out,
                         std::span<const uint32_t> occurrences) const;
-  // Gives what is to be counted. `positions`: as of BatchInFlight.
+  // Gives what is to be counted. `positions`: as of BatchInFlight. REQUIRES: there is a mover.
   BatchPtr look_up_to_serve(std::span<const int64_t> ids, std::span<const uint32_t> positions,
                             uint64_t first_stamp, float* out) const;
   void count_look_up(uint64_t ids, uint64_t first_tier_hits, const BatchInFlight* lower) const;
