@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -167,6 +168,30 @@ def test_training_from_the_device_gives_the_bits_of_dram(
     left, right = var.export(), plain.export()
     for column in right:
         np.testing.assert_array_equal(left[column], right[column])
+
+
+def test_an_incremental_save_has_the_rows_that_were_trained_on_the_device_since(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    var = trained(make_variable, name="v")
+    es.save(tmp_path / "full", [var], 1)
+    ids = np.array([3, 70, 5, 3])
+    rows = var.lookup(on_device(ids), train=True)
+    var.apply_gradients(on_device(ids), rows)
+    es.save_incremental(tmp_path / "more", [var], 2)
+    es.save_incremental(tmp_path / "nothing", [var], 3)
+    sizes = [
+        sum(file.stat().st_size for file in (tmp_path / name).rglob("*") if file.is_file())
+        for name in ("more", "nothing")
+    ]
+    assert 3 * 64 <= sizes[0] - sizes[1] < 4 * 64
+    expected = var.export()
+    assert var.get_frequency(ids).tolist() == [3, 2, 2, 3]
+    var.close()
+    other = make_variable(name="v", storage=hbm())
+    assert es.restore(tmp_path / "full", [other], incremental=[tmp_path / "more"]) == 2
+    for column, values in other.export().items():
+        np.testing.assert_array_equal(values, expected[column])
 
 
 def test_a_variable_says_which_gpu_takes_its_batches(make_variable: MakeVariable) -> None:
