@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import embstore as es
+from pmemlab.workloads.beside_rows import beside_rows, on_host
 from pmemlab.workloads.evidence import (
     checkpoint_sha256,
     examine_tables,
@@ -120,14 +121,15 @@ def train(
             total = 0.0
             for number, variable in enumerate(tables):
                 keys = batches.keys(number, index)
+                batch = beside_rows(variable, keys)
                 at = time.perf_counter()
-                rows = variable.lookup(keys, train=True)
+                rows = on_host(variable.lookup(batch, train=True))
                 if losses:  # the first step warms up
                     lookup_seconds += time.perf_counter() - at
                     looked_up += keys.size
                 errors = rows - _targets(keys, options.dim)
                 total += float(np.square(errors, dtype=np.float64).mean())
-                variable.apply_gradients(keys, errors)
+                variable.apply_gradients(batch, beside_rows(variable, errors))
             losses.append(total / len(tables))
             progress(len(losses), losses[-1])
             if keeping and index + 1 < last:  # who goes on from there must have something to do
