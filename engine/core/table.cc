@@ -170,7 +170,9 @@ void Table::lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, boo
   std::vector<float> rows(floats);
   if (ids.count != 0) device.copy_to_host(on_host.data(), ids.ids, ids.count * sizeof(int64_t), ids.stream);
   lookup(on_host, rows.data(), train);
-  if (ids.count != 0) device.copy_to_device(out, rows.data(), floats * sizeof(float), ids.stream);
+  if (ids.count == 0) return;
+  device.copy_to_device(out, rows.data(), floats * sizeof(float), ids.stream);
+  device.synchronise(ids.stream);  // no step that synchronise() could wait for
 }
 
 // Called by a stream.

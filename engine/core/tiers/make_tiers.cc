@@ -218,7 +218,8 @@ void make_stage(MadeTiers& made, uint64_t headroom_rows, const RowLayout& layout
 std::unique_ptr<HbmTier> make_hbm_tier(const TierSpec& spec, const RowLayout& layout, uint64_t slots) {
   std::shared_ptr<gpu::Device> device = gpu::open_device(spec.gpu);
   try {
-    return std::make_unique<HbmTier>(layout, slots, std::move(device));
+    const size_t piece_bytes = spec.piece_bytes.value_or(HbmTier::kPieceBytes);
+    return std::make_unique<HbmTier>(layout, slots, std::move(device), piece_bytes);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kStoreFull) throw;
     throw Error(ErrorKind::kStoreFull, "storage_size: an HBM tier of " + std::to_string(slots) +

@@ -32,6 +32,7 @@ struct TierSpec {
   std::optional<uint64_t> size_bytes;  // nothing: unlimited, which only a last tier in files may be
   SsdHashOptions ssd_hash = {};        // of an SSDHASH tier; how it compacts is the environment's to say
   gpu::DeviceChoice gpu = {};          // of an HBM tier
+  std::optional<size_t> piece_bytes = std::nullopt;  // of an HBM tier: of rows that go over the bus at once
   bool keeps_rows = false;  // of an SSDHASH tier without a pool above: closing the table makes a checkpoint
   std::shared_ptr<SharedMedium> medium = nullptr;  // null: one for all tiers in its directory, or of its kind
   std::shared_ptr<PhaseWatcher> watcher = nullptr;  // as long as the tier lives

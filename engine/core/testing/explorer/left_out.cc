@@ -1,0 +1,48 @@
+#include "testing/explorer/left_out.h"
+
+#include <iterator>
+
+#include "testing/explorer/program.h"
+
+namespace embstore::explorer {
+
+std::string_view name_of(Synchronisation what) {
+  constexpr std::string_view kNames[] = {
+      "an event's record", "a stream's wait for an event",   "the host's wait",
+      "an event's query",  "a stream's wait for a function", "a lock",
+      "a use by the host", "a wait for the end of steps"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Synchronisation::kCount));
+  return kNames[static_cast<size_t>(what)];
+}
+
+LeftOut& left_out() {
+  static auto* const state = new LeftOut;
+  return *state;
+}
+
+bool LeftOut::is_it(Synchronisation what, const void* caller) {
+  if (!is_used()) return false;
+  // The compiler writes the loop that looks for steps which ended several times.
+  const uint64_t place =
+      what == Synchronisation::kQuery ? begin_of_function_at(place_of(caller)) : place_of(caller);
+  const Site called{what, place};
+  if (looks_for_sites) ++seen[called];
+  if (called != site) return false;
+  ++times_;
+  return true;
+}
+
+std::map<Site, std::string> names_of(const std::map<Site, uint64_t>& sites) {
+  std::map<Site, std::string> names;
+  std::map<std::string, int> ordinals;
+  for (const auto& [site, times] : sites) {
+    std::string name(name_of(site.what));
+    name.append(" in ").append(function_at(site.place));
+    const int ordinal = ++ordinals[name];
+    if (ordinal > 1) name.append(", number ").append(std::to_string(ordinal));
+    names[site] = std::move(name);
+  }
+  return names;
+}
+
+}  // namespace embstore::explorer

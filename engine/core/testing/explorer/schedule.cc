@@ -1,0 +1,551 @@
+#include "testing/explorer/schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "access/process_registry.h"
+#include "gpu/buffers.h"
+#include "gpu/emulated/draws.h"
+#include "keep/checkpoint/reader.h"
+#include "keep/checkpoint/writer.h"
+#include "table.h"
+#include "testing/check.h"
+#include "testing/explorer/explored_device.h"
+#include "testing/explorer/history.h"
+#include "testing/explorer/scheduler.h"
+#include "tiers/hbm/hbm_tier.h"
+
+namespace embstore::explorer {
+namespace {
+
+using gpu::emulated::Draws;
+
+constexpr int kDim = 3;
+constexpr size_t kRowBytes = 4 * sizeof(float);
+constexpr int64_t kKeys = 8;
+constexpr size_t kMostIds = 5;
+constexpr size_t kMostOperations = 5;  // of a thread
+constexpr size_t kStreams = 2;
+
+// A row is worth how often it was updated, beyond what its key begins with: so each float says of which row it is, and when.
+constexpr int64_t kMostUpdates = 1000;
+float initial_value(int64_t key) { return static_cast<float>((key + 1) * kMostUpdates); }
+
+std::vector<int64_t> all_keys() {
+  std::vector<int64_t> keys(kKeys);
+  std::iota(keys.begin(), keys.end(), int64_t{0});
+  return keys;
+}
+
+// Batches go over the bus in one piece, or in several.
+TierSpec hbm(Draws& draws, uint64_t rows) {
+  constexpr size_t kPieceBytes[] = {1, 200, HbmTier::kPieceBytes};
+  TierSpec tier{"HBM", std::nullopt, rows * kRowBytes};
+  tier.gpu.name = "emulated";
+  tier.piece_bytes = kPieceBytes[draws.below(3)];
+  return tier;
+}
+
+std::vector<TierSpec> some_tiers(Draws& draws, const std::string& path) {
+  const uint64_t rows = 1 + draws.below(5);
+  TierSpec files{"SSDHASH", path, std::nullopt};
+  files.ssd_hash.file_bytes = 32 << 10;
+  files.ssd_hash.buffer_bytes = 128 << 10;
+  switch (draws.below(8)) {
+    case 0:
+    case 1: return {hbm(draws, kKeys + 1)};
+    case 2: return {hbm(draws, rows), {"DRAM", std::nullopt, (1 + draws.below(3)) * kRowBytes}, files};
+    default: return {hbm(draws, rows), {"DRAM", std::nullopt, 64 * kRowBytes}};
+  }
+}
+
+TableSpec spec_of(Draws& draws, const std::string& path) {
+  std::vector<float> defaults;
+  for (int64_t key = 0; key < kKeys; ++key) defaults.insert(defaults.end(), kDim, initial_value(key));
+  return {.name = "explored",
+          .dim = kDim,
+          .default_values = std::move(defaults),
+          .optimizer = "SGD",
+          .optimizer_params = {{"learning_rate", -1.0}},
+          .tiers = some_tiers(draws, path),
+          .cache_strategy = draws.one_in(2) ? CacheStrategy::kLfu : CacheStrategy::kLru};
+}
+
+// Nothing is lost where the computer doesn't fail.
+class UnsafeCalls final : public files::FileCalls {
+ public:
+  int fdatasync(int) override { return 0; }
+  int fsync(int) override { return 0; }
+};
+
+class Schedule {
+ public:
+  explicit Schedule(uint64_t seed)
+      : draws_(~seed),
+        device_(std::make_shared<ExploredDevice>(seed)),
+        // Whoever opens the emulated device from now on has this one.
+        opened_(ProcessRegistry<std::string, gpu::Device>::get("emulated", [this] { return device_; })) {
+    check(opened_ == device_, "another device is open");
+    table_ = std::make_unique<Table>(spec_of(draws_, directory_ / "rows"));
+    for (size_t i = 0; i < kStreams; ++i) streams_.push_back(std::make_unique<gpu::OwnedStream>(*device_));
+  }
+
+  void run() {
+    train_first();
+    const size_t threads = 2 + draws_.below(3);
+    closes_ = draws_.one_in(8);
+    std::deque<Worker> workers;
+    for (size_t i = 0; i < threads; ++i) workers.emplace_back(*this, draws_.next(), closes_ && i == 0);
+    {
+      std::vector<std::jthread> running;
+      for (Worker& worker : workers) running.emplace_back([&worker] { worker.run(); });
+    }
+    if (!closes_) look_at_the_end();
+    for (const auto& stream : streams_) device_->synchronise(gpu::Stream(*stream));
+    workers.clear();
+    table_.reset();
+    // What is still on streams runs now, on what the table has freed, if it was on its way.
+    const gpu::OwnedEvent event(*device_);
+    for (int i = 0; i < 300; ++i) static_cast<void>(device_->EmulatedDevice::query(event));
+    static_cast<void>(device_->memory());
+    if (const auto wrong = history_.contradiction(all_keys())) fail(*wrong);
+  }
+
+ private:
+  // Operations of one thread.
+  class Worker {
+   public:
+    Worker(Schedule& schedule, uint64_t seed, bool closes)
+        : schedule_(schedule),
+          table_(*schedule.table_),
+          draws_(seed),
+          closes_(closes),
+          aside_(*schedule.device_) {
+      for (size_t left = 2 + draws_.below(kMostOperations - 1); left != 0; --left)
+        look_ups_.emplace_back(schedule_);
+    }
+
+    void run() {
+      const size_t operations = look_ups_.size();
+      try {
+        for (size_t i = 0; i < operations; ++i) {
+          if (closes_ && i == operations / 2) {
+            at("close");
+            table_.close();
+          }
+          some_operation(/*may_save=*/true);
+          if (draws_.one_in(3)) collect();
+        }
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::kClosed) fail(std::string("an error: ") + error.what());
+      } catch (const std::exception& error) {
+        fail(std::string("an exception: ") + error.what());
+      }
+      while (collected_ != put_) collect();
+      at("its end");
+    }
+
+    // What a look-up on a stream needs, and gave.
+    struct OnDevice {
+      explicit OnDevice(const Schedule& schedule)
+          : ids(*schedule.device_, kMostIds),
+            out(*schedule.device_, kMostIds * kDim),
+            ids_on_host(*schedule.device_, kMostIds),
+            rows(*schedule.device_, kMostIds * kDim),
+            is_done(*schedule.device_) {}
+
+      gpu::DeviceArray<int64_t> ids;
+      gpu::DeviceArray<float> out;
+      gpu::PinnedArray<int64_t> ids_on_host;
+      gpu::PinnedArray<float> rows;
+      gpu::OwnedEvent is_done;
+      std::vector<int64_t> of;
+      std::vector<size_t> reads;  // in the history
+    };
+
+   private:
+    void at(const std::string& what) { Scheduler::instance().now_at(what); }
+
+    void some_operation(bool may_save) {
+      switch (draws_.below(20)) {
+        case 0:
+        case 1:
+        case 2:
+        case 3:
+        case 4: return train(may_save);
+        case 5: return look_up_on_the_host(/*train=*/true);
+        case 6: return look_up_on_the_host(/*train=*/false);
+        case 7: return look_up_on_device(/*train=*/false);
+        case 8: at("drain"); return table_.drain();
+        case 9: return may_save ? drop() : synchronise();
+        case 10: return may_save ? save() : train(may_save);
+        case 11: return draws_.one_in(2) || !may_save ? see_frequencies() : restore();
+        case 12: return draws_.one_in(2) ? export_rows() : synchronise();
+        default: return look_up_on_device(/*train=*/true);
+      }
+    }
+
+    std::vector<int64_t> some_ids() { return schedule_.some_ids(draws_); }
+
+    void train(bool may_pause) {
+      at("apply");
+      const std::vector<int64_t> ids = some_ids();
+      const std::vector<float> gradients(ids.size() * kDim, 1.0f);
+      const int64_t step = schedule_.next_step_++;
+      const size_t number = schedule_.begin_apply(ids, step);
+      try {
+        if (may_pause && draws_.one_in(4)) {
+          const auto prepared = table_.prepare_apply(ids, gradients.data());
+          if (draws_.one_in(2)) look_up_on_device(draws_.one_in(2));
+          at("commit");
+          prepared->commit(step);
+        } else {
+          table_.apply_gradients(ids, gradients.data(), step);
+        }
+      } catch (...) {
+        schedule_.history_.refused(number);
+        throw;
+      }
+      schedule_.history_.end(number);
+    }
+
+    void look_up_on_the_host(bool train) {
+      at(train ? "look-up for training" : "look-up");
+      const std::vector<int64_t> ids = some_ids();
+      std::vector<float> rows(ids.size() * kDim);
+      const std::vector<size_t> reads =
+          schedule_.begin_reads(ids, train ? "look-up for training" : "look-up");
+      table_.lookup(ids, rows.data(), train);
+      schedule_.looked_up_ += ids.size();
+      schedule_.end_reads(reads, ids, rows.data());
+    }
+
+    void look_up_on_device(bool train) {
+      if (put_ == look_ups_.size()) return;
+      at("look-up on a stream");
+      OnDevice& look_up = look_ups_[put_];
+      const gpu::Stream stream = *schedule_.streams_[draws_.below(kStreams)];
+      look_up.of = some_ids();
+      std::copy(look_up.of.begin(), look_up.of.end(), look_up.ids_on_host.data());
+      look_up.ids.copy_from(look_up.ids_on_host.data(), look_up.of.size(), stream);
+      look_up.reads = schedule_.begin_reads(look_up.of, train ? "look-up on a stream" : "served on a stream");
+      const auto count = static_cast<uint32_t>(look_up.of.size());
+      table_.lookup_on_device({look_up.ids.address(), count, stream}, look_up.out.address(), train);
+      schedule_.looked_up_ += count;
+      look_up.out.copy_to(look_up.rows.data(), size_t{count} * kDim, stream);
+      schedule_.device_->record(look_up.is_done, stream);
+      ++put_;
+    }
+    void collect() {
+      if (collected_ == put_) return;
+      at("what a stream gave");
+      const OnDevice& look_up = look_ups_[collected_++];
+      schedule_.device_->synchronise(gpu::Event(look_up.is_done));
+      schedule_.end_reads(look_up.reads, look_up.of, look_up.rows.data());
+    }
+
+    // The look-ups that this thread had put are done, so that another stream may read what they gave.
+    void synchronise() {
+      at("synchronise");
+      table_.synchronise();
+      for (; collected_ != put_; ++collected_) {
+        const OnDevice& look_up = look_ups_[collected_];
+        std::vector<float> rows(look_up.of.size() * kDim);
+        look_up.out.copy_to(rows.data(), rows.size(), aside_);
+        schedule_.end_reads(look_up.reads, look_up.of, rows.data());
+      }
+    }
+
+    void drop() {
+      at("drop");
+      const auto key = static_cast<int64_t>(draws_.below(kKeys));
+      const size_t number =
+          schedule_.history_.begin({.rows = {{key, {}}}, .kind = Operation::Kind::kDrop, .name = "drop"});
+      uint64_t dropped = 0;
+      try {
+        dropped = table_.drop({&key, 1});
+      } catch (...) {
+        schedule_.history_.refused(number);
+        throw;
+      }
+      schedule_.history_.at(number).rows[key].count = static_cast<int64_t>(dropped);
+      schedule_.history_.end(number);
+    }
+
+    void see_frequencies() {
+      at("frequencies");
+      const std::vector<int64_t> keys = all_keys();
+      std::vector<int64_t> frequencies(keys.size());
+      const size_t number =
+          schedule_.history_.begin({.rows = {}, .kind = Operation::Kind::kRead, .name = "frequencies"});
+      table_.frequencies(keys, frequencies.data());
+      for (const int64_t key : keys)
+        schedule_.history_.at(number).rows[key].count = frequencies[static_cast<size_t>(key)];
+      schedule_.history_.end(number);
+    }
+
+    void export_rows() {
+      at("export");
+      const size_t number =
+          schedule_.history_.begin({.rows = {}, .kind = Operation::Kind::kMoment, .name = "export"});
+      try {
+        schedule_.saw_rows(number, table_.export_rows());
+      } catch (...) {
+        schedule_.history_.refused(number);
+        throw;
+      }
+      schedule_.history_.end(number);
+    }
+
+    void save() {
+      at("save");
+      const std::string path = schedule_.directory_ / ("save" + std::to_string(schedule_.saves_++));
+      checkpoint::FileIdentity identity{};
+      identity.partition_count = 1;
+      UnsafeCalls calls;
+      checkpoint::Writer file(path, table_.parts().layout, identity, calls);
+      EvictionRule eviction;
+      if (draws_.one_in(3))
+        eviction.least_version =
+            static_cast<int64_t>(draws_.below(static_cast<uint64_t>(schedule_.next_step_) + 1));
+      const std::unique_ptr<TableSave> save = table_.prepare_save(file, eviction);
+      if (draws_.one_in(3)) some_operation(/*may_save=*/false);
+      at("save, its moment");
+      const size_t number = schedule_.history_.begin({.rows = {},
+                                                      .kind = Operation::Kind::kSave,
+                                                      .name = "save",
+                                                      .least_version = eviction.least_version.value_or(-1)});
+      save->begin(/*waiting_keys=*/false);
+      schedule_.history_.end(number);
+      try {
+        for (uint64_t left = draws_.below(3); left != 0; --left) some_operation(/*may_save=*/false);
+      } catch (...) {
+        schedule_.history_.given_up(number);
+        throw;
+      }
+      at("save, its rows");
+      const SavedTable saved = save->write(OnDamage::kRaise);
+      check(saved.skipped.empty(), "rows weren't saved");
+      file.finish();
+      schedule_.saw_rows(number, path);
+      schedule_.saved_.push_back({path, schedule_.history_.at(number).rows, saved.state});
+    }
+
+    // Look-ups go on meanwhile, and see rows go and come.
+    void restore() {
+      if (schedule_.saved_.empty()) return;
+      at("restore");
+      const Saved saved = schedule_.saved_[draws_.below(schedule_.saved_.size())];
+      History& history = schedule_.history_;
+      const size_t clear =
+          history.begin({.rows = {}, .kind = Operation::Kind::kClear, .name = "restore, which clears"});
+      const size_t fill = history.begin(
+          {.rows = saved.rows, .kind = Operation::Kind::kFill, .name = "restore", .after = clear});
+      try {
+        table_.restore({.number = 0, .count = 1}, {{saved.path}}, saved.state, /*waiting_keys=*/false);
+      } catch (...) {
+        history.refused(clear);
+        history.refused(fill);
+        throw;
+      }
+      history.end(clear);
+      history.end(fill);
+    }
+
+    Schedule& schedule_;
+    Table& table_;
+    Draws draws_;
+    const bool closes_;
+    const gpu::OwnedStream aside_;
+    std::deque<OnDevice> look_ups_;
+    size_t put_ = 0;        // of them, on streams
+    size_t collected_ = 0;  // of those, that have come back
+  };
+
+  struct Saved {
+    std::string path;
+    std::map<int64_t, RowState> rows;
+    TableState state;
+  };
+
+  std::vector<int64_t> some_ids(Draws& draws) const {
+    std::vector<int64_t> ids(1 + draws.below(kMostIds));
+    for (int64_t& id : ids) id = static_cast<int64_t>(draws.below(kKeys));
+    return ids;
+  }
+
+  void train_first() {
+    const std::vector<float> gradients(kMostIds * kDim, 1.0f);
+    for (uint64_t left = draws_.below(4); left != 0; --left) {
+      const std::vector<int64_t> ids = some_ids(draws_);
+      const size_t number = begin_apply(ids, next_step_);
+      table_->apply_gradients(ids, gradients.data(), next_step_++);
+      history_.end(number);
+    }
+    if (draws_.one_in(2)) table_->drain();
+  }
+
+  size_t begin_apply(const std::vector<int64_t>& ids, int64_t step) {
+    Operation apply{.rows = {}, .kind = Operation::Kind::kApply, .name = "apply"};
+    for (const int64_t id : ids) {
+      ++apply.rows[id].count;
+      apply.rows[id].version = step;
+    }
+    return history_.begin(std::move(apply));
+  }
+
+  // A key that occurs twice may be seen between two updates, and is two reads.
+  std::vector<size_t> begin_reads(const std::vector<int64_t>& ids, const std::string& name) {
+    std::array<size_t, kKeys> occurrences{};
+    size_t most = 0;
+    for (const int64_t id : ids) most = std::max(most, ++occurrences[static_cast<size_t>(id)]);
+    std::vector<size_t> numbers(most);
+    for (size_t& number : numbers)
+      number = history_.begin({.rows = {}, .kind = Operation::Kind::kRead, .name = name});
+    return numbers;
+  }
+  void end_reads(const std::vector<size_t>& numbers, const std::vector<int64_t>& ids, const float* rows) {
+    std::array<size_t, kKeys> occurrences{};
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const size_t number = numbers[occurrences[static_cast<size_t>(ids[i])]++];
+      history_.at(number).rows[ids[i]].count = updates_of(ids[i], rows + i * kDim);
+    }
+    for (const size_t number : numbers) history_.end(number);
+  }
+
+  int64_t updates_of(int64_t key, const float* row) const {
+    const float updates = row[0] - initial_value(key);
+    Scheduler::instance().note(
+        static_cast<uint64_t>(static_cast<int64_t>(std::isfinite(updates) ? updates : -1)));
+    bool is_whole =
+        std::isfinite(updates) && updates >= 0 && updates < kMostUpdates && updates == std::floor(updates);
+    for (int d = 1; d < kDim; ++d) is_whole = is_whole && row[d] == row[0];
+    if (!is_whole) {
+      std::string text = "the row of key " + std::to_string(key) + " is none that it had:";
+      for (int d = 0; d < kDim; ++d) text += " " + std::to_string(row[d]);
+      fail(text + "\n" + history_.described(key));
+    }
+    return static_cast<int64_t>(updates);
+  }
+
+  void saw_rows(size_t number, const ExportedRows& rows) {
+    for (size_t i = 0; i < rows.keys.size(); ++i)
+      saw_row(number, rows.keys[i], rows.frequencies[i], rows.versions[i], rows.values.data() + i * kDim);
+  }
+  void saw_rows(size_t number, const std::string& path) {
+    checkpoint::Reader reader(path);
+    while (const std::optional<checkpoint::Reader::Block> block = reader.next()) {
+      if (block->kind != checkpoint::kRows) continue;
+      for (size_t at = 0; at < block->payload.size(); at += reader.header().record_bytes) {
+        checkpoint::RowRecord row;
+        std::memcpy(&row, block->payload.data() + at, sizeof(row));
+        float floats[kDim];
+        std::memcpy(floats, block->payload.data() + at + sizeof(row), sizeof(floats));
+        saw_row(number, row.key, static_cast<int64_t>(row.frequency), row.version, floats);
+      }
+    }
+  }
+  void saw_row(size_t number, int64_t key, int64_t frequency, int64_t version, const float* floats) {
+    const std::string& name = history_.at(number).name;
+    check(key >= 0 && key < kKeys, name + " has a key that nobody trained");
+    const int64_t updates = updates_of(key, floats);
+    if (frequency != updates) fail(name + " has key " + std::to_string(key) + " with another frequency");
+    check(history_.at(number).rows.try_emplace(key, RowState{updates, version}).second,
+          name + " has a row twice");
+  }
+
+  // When all threads have ended.
+  void look_at_the_end() {
+    Scheduler::instance().now_at("the end");
+    table_->drain();
+    const std::vector<int64_t> keys = all_keys();
+    std::vector<float> rows(keys.size() * kDim);
+    std::vector<int64_t> frequencies(keys.size());
+    std::vector<int64_t> versions(keys.size());
+    std::vector<int32_t> levels(keys.size());
+    table_->lookup_tier(keys, levels.data());
+    table_->frequencies(keys, frequencies.data());
+    table_->versions(keys, versions.data());
+    const size_t end = history_.begin({.rows = {}, .kind = Operation::Kind::kReadAll, .name = "the end"});
+    const TableStats stats = table_->stats();
+    check(stats.background_error.empty(), "a move failed: " + stats.background_error);
+    check(stats.hits + stats.misses == looked_up_, "look-ups are counted otherwise");
+    for (const TableStats::Level& level : stats.tiers) {
+      check(level.rows <= level.capacity_rows, "a tier has more rows than its capacity");
+    }
+    // First on the device, whose mirror nobody has had brought up to date.
+    const gpu::Stream stream = *streams_[0];
+    gpu::DeviceArray<int64_t> ids(*device_, keys.size());
+    gpu::DeviceArray<float> out(*device_, rows.size());
+    ids.copy_from(keys.data(), keys.size(), stream);
+    table_->lookup_on_device({ids.address(), static_cast<uint32_t>(kKeys), stream}, out.address(),
+                             /*train=*/true);
+    out.copy_to(rows.data(), rows.size(), stream);
+    for (const int64_t key : keys) {
+      const auto i = static_cast<size_t>(key);
+      const int64_t updates = updates_of(key, rows.data() + i * kDim);
+      history_.at(end).rows[key] = {updates, versions[i]};
+      check(frequencies[i] == updates, "key " + std::to_string(key) + " has another frequency");
+      check((levels[i] >= 0) == (updates != 0), "key " + std::to_string(key) + " has a row, or none");
+    }
+    history_.end(end);
+    const size_t on_host =
+        history_.begin({.rows = {}, .kind = Operation::Kind::kRead, .name = "the end on the host"});
+    table_->lookup(keys, rows.data(), /*train=*/true);
+    end_reads({on_host}, keys, rows.data());
+    const size_t moment =
+        history_.begin({.rows = {}, .kind = Operation::Kind::kMoment, .name = "the end, exported"});
+    saw_rows(moment, table_->export_rows());
+    history_.end(moment);
+    uint32_t refused = 1;
+    device_->copy_to_host(&refused, table_->parts().store->tiers().hbm()->mirror().refused().address,
+                          sizeof(refused), stream);
+    check(refused == 0, "the mirror was told of keys that it had, or of too many");
+  }
+
+  Draws draws_;
+  TemporaryDirectory directory_;
+  const std::shared_ptr<ExploredDevice> device_;
+  const std::shared_ptr<gpu::Device> opened_;
+  std::unique_ptr<Table> table_;
+  std::vector<std::unique_ptr<gpu::OwnedStream>> streams_;
+  History history_;
+  int64_t next_step_ = 1;
+  uint64_t saves_ = 0;
+  std::vector<Saved> saved_;  // those that are whole
+  uint64_t looked_up_ = 0;
+  bool closes_ = false;
+};
+
+}  // namespace
+
+std::string replay(uint64_t seed) { return "interleavings_test --seed " + std::to_string(seed) + " --print"; }
+
+Explored explore(uint64_t seed) {
+  tested_case() = "seed " + std::to_string(seed) + " (" + replay(seed) + ")";
+  Scheduler& scheduler = Scheduler::instance();
+  scheduler.fail = [](const std::string& what) { fail(what); };
+  scheduler.begin(seed);
+  try {
+    Schedule schedule(seed);
+    schedule.run();
+    scheduler.now_at("the table's end");
+  } catch (const std::exception& error) {
+    fail(std::string("an exception: ") + error.what());
+  }
+  const uint64_t trace = scheduler.end();
+  return {.trace = trace, .points = scheduler.points()};
+}
+
+}  // namespace embstore::explorer

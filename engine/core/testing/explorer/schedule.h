@@ -1,0 +1,22 @@
+// One explored schedule: a small table with rows in the emulated device's memory, and threads that look rows up, on streams and
+// on the host, train, save, drop, drain and close, all drawn from the seed. Whatever they see has to be what some serial order
+// of it gives, and the table has to end as one that is in order.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace embstore::explorer {
+
+struct Explored {
+  uint64_t trace;   // tells the schedule from others, by what ran when and by what was seen
+  uint64_t points;  // at which another thread could have gone on
+};
+
+// Calls fail() of testing/check.h, which names the seed, where something doesn't hold.
+Explored explore(uint64_t seed);
+
+// What prints how a seed is run again.
+std::string replay(uint64_t seed);
+
+}  // namespace embstore::explorer

@@ -1,0 +1,338 @@
+// PROGRAM                              explores some schedules, again without each synchronisation, and checks the explorer
+// PROGRAM --schedules COUNT [FIRST]    explores so many
+// PROGRAM --seed SEED [--print]        one of them again, with every point at which threads could have been switched
+// PROGRAM --left-out COUNT [NAME]      so many at most without each synchronisation that NAME is part of the name of
+#include <fcntl.h>
+#include <sched.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "testing/explorer/history.h"
+#include "testing/explorer/left_out.h"
+#include "testing/explorer/schedule.h"
+#include "testing/explorer/scheduler.h"
+#include "testing/tests.h"
+#include "threads/mutex.h"
+
+namespace embstore::explorer {
+namespace {
+
+// A process makes some things once. So that the seed says all, they are there before the first schedule that counts.
+void warm_up() {
+  static const bool is_warm = (explore(~uint64_t{0}), true);
+  static_cast<void>(is_warm);
+}
+
+std::string described(uint64_t seed, const Explored& explored) {
+  char text[100];
+  std::snprintf(text, sizeof(text), "seed %llu: %llu points, trace %016llx\n",
+                static_cast<unsigned long long>(seed), static_cast<unsigned long long>(explored.points),
+                static_cast<unsigned long long>(explored.trace));
+  return text;
+}
+
+void explore_all(uint64_t first, uint64_t count) {
+  warm_up();
+  for (uint64_t seed = first; seed < first + count; ++seed) explore(seed);
+}
+
+// --- Without a synchronisation
+
+constexpr uint64_t kSchedulesForSites = 300;
+
+// Those of the engine, as they are called in some schedules: without those of the explorer itself and of the emulated device.
+std::map<Site, std::string> sites_of_the_engine(uint64_t schedules) {
+  left_out().looks_for_sites = true;
+  explore_all(0, schedules);
+  left_out().looks_for_sites = false;
+  std::map<Site, std::string> names = names_of(left_out().seen);
+  std::erase_if(names, [](const auto& site) {
+    constexpr std::string_view kOthers[] = {"in place ", " in main", "::explorer::", "::EmulatedDevice::"};
+    return std::any_of(std::begin(kOthers), std::end(kOthers),
+                       [&](std::string_view part) { return site.second.find(part) != std::string::npos; });
+  });
+  return names;
+}
+
+struct Ended {
+  bool is_well;         // it ended by itself, and nothing had failed
+  std::string written;  // to stdout
+  std::string told;     // to stderr
+};
+
+// Runs this program again with other arguments: as a process of its own, since it may fail, crash, or not end.
+Ended run_again(const std::vector<std::string>& arguments) {
+  const TemporaryDirectory directory;
+  const std::string written = directory / "stdout";
+  const std::string told = directory / "stderr";
+  std::vector<const char*> pointers = {"interleavings_test"};
+  for (const std::string& argument : arguments) pointers.push_back(argument.c_str());
+  pointers.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, written.c_str(), O_WRONLY | O_CREAT, 0600);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, told.c_str(), O_WRONLY | O_CREAT, 0600);
+  pid_t child = 0;
+  const int error =
+      posix_spawn(&child, "/proc/self/exe", &actions, nullptr, const_cast<char**>(pointers.data()), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  check(error == 0, "no process can be started");
+  int status = 0;
+  waitpid(child, &status, 0);
+  const auto contents = [](const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  return {WIFEXITED(status) && WEXITSTATUS(status) == 0, contents(written), contents(told)};
+}
+
+// Which schedule noticed that a synchronisation was left out.
+std::optional<uint64_t> noticed_at(const Site& site, uint64_t schedules) {
+  const Ended ended = run_again({"--without", std::to_string(static_cast<int>(site.what)),
+                                 std::to_string(site.place), std::to_string(schedules)});
+  if (ended.is_well) return std::nullopt;
+  check(ended.written.size() % sizeof(uint64_t) == 0 && !ended.written.empty(), "no schedule was begun");
+  uint64_t last = 0;
+  std::memcpy(&last, ended.written.data() + ended.written.size() - sizeof(last), sizeof(last));
+  return last;
+}
+
+// Of the process above.
+[[noreturn]] void explore_without(const Site& site, uint64_t schedules) {
+  constexpr unsigned kMostSeconds = 20;  // a schedule takes milliseconds
+  warm_up();
+  left_out().site = site;
+  for (uint64_t seed = 0; seed < schedules; ++seed) {
+    static_cast<void>(write(STDOUT_FILENO, &seed, sizeof(seed)));
+    alarm(kMostSeconds);
+    explore(seed);
+  }
+  _exit(0);
+}
+
+void tell_what_is_noticed(uint64_t schedules, std::string_view part) {
+  for (const auto& [site, name] : sites_of_the_engine(kSchedulesForSites)) {
+    if (name.find(part) == std::string::npos) continue;
+    const std::optional<uint64_t> seed = noticed_at(site, schedules);
+    std::printf("%s: %s\n", name.c_str(),
+                seed ? ("noticed at " + std::to_string(*seed)).c_str() : "NOT NOTICED");
+    std::fflush(stdout);
+  }
+}
+
+// --- Tests
+
+TEST(every_schedule_gives_what_some_serial_order_gives) { explore_all(0, kUnderSanitizer ? 60 : 400); }
+
+TEST(a_seed_gives_the_same_schedule_again_in_another_process_too) {
+  warm_up();
+  for (uint64_t seed = 0; seed < scenes(20); ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    const std::string once = described(seed, explore(seed));
+    check(described(seed, explore(seed)) == once, "another schedule");
+    if (seed % 5 != 0) continue;
+    const Ended ended = run_again({"--seed", std::to_string(seed)});
+    check(ended.is_well && ended.written == once,
+          "another schedule in another process: " + once + ended.written);
+  }
+  check(described(1, explore(1)) != described(1, explore(2)), "two seeds give the same schedule");
+}
+
+// What matters of the synchronisations that concern the device is noticed in so many schedules.
+constexpr uint64_t kSchedulesWithout = 4000;
+// In so many, these aren't.
+struct Unnoticed {
+  std::string_view name;
+  const char* why;
+};
+constexpr Unnoticed kUnnoticed[] = {
+    {"a use by the host in embstore::Table::lookup", "it changes no rows, and steps neither"},
+    {"a use by the host in embstore::Table::frequencies", "likewise"},
+    {"a use by the host in embstore::Table::versions", "likewise"},
+    {"a use by the host in embstore::Table::stats", "it reads no rows"},
+};
+
+TEST(a_synchronisation_that_is_left_out_is_noticed) {
+  if (kUnderSanitizer) return;  // what goes wrong then may be a race, or a use of what was freed
+  size_t left_out = 0;
+  for (const auto& [site, name] : sites_of_the_engine(kSchedulesForSites)) {
+    if (site.what == Synchronisation::kLock) continue;
+    tested_case() = name;
+    const std::string& found = name;
+    const bool is_of_no_use =
+        std::any_of(std::begin(kUnnoticed), std::end(kUnnoticed),
+                    [&](const Unnoticed& known) { return found.starts_with(known.name); });
+    const std::optional<uint64_t> seed =
+        noticed_at(site, is_of_no_use ? kSchedulesForSites : kSchedulesWithout);
+    check(seed.has_value() != is_of_no_use, is_of_no_use ? "it is noticed now" : "nothing noticed it");
+    ++left_out;
+  }
+  check(left_out >= 20, "few synchronisations were found: " + std::to_string(left_out));
+}
+
+// --- Of the explorer itself
+
+// Two threads of which each takes both locks, in orders that differ.
+void deadlock() {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    Scheduler& scheduler = Scheduler::instance();
+    scheduler.fail = [](const std::string& what) { fail(what); };
+    scheduler.begin(seed);
+    {
+      Mutex first;
+      Mutex second;
+      const auto take_both = [&](Mutex& one, Mutex& other) NO_THREAD_SAFETY_ANALYSIS {
+        scheduler.now_at("two locks");
+        one.lock();
+        other.lock();
+        other.unlock();
+        one.unlock();
+      };
+      const std::jthread thread([&] { take_both(first, second); });
+      take_both(second, first);
+    }
+    scheduler.end();
+  }
+}
+
+TEST(a_deadlock_is_told_with_what_each_thread_waits_for) {
+  const Ended ended = run_again({"--deadlock"});
+  check(!ended.is_well, "there was none");
+  for (const char* part : {"a deadlock", "thread 0 (two locks) waits for a lock, which thread 1 has",
+                           "thread 1 (two locks) waits for a lock, which thread 0 has"}) {
+    check(ended.told.find(part) != std::string::npos, std::string(part) + " isn't in: " + ended.told);
+  }
+}
+
+// A count that threads read under a lock and write under the next: some updates are lost, and by which seeds is always the same.
+uint64_t lost_updates(uint64_t seed) {
+  Scheduler& scheduler = Scheduler::instance();
+  scheduler.begin(seed);
+  uint64_t count = 0;
+  {
+    Mutex mutex;
+    const auto add_one = [&] {
+      mutex.lock();
+      const uint64_t before = count;
+      mutex.unlock();
+      mutex.lock();
+      count = before + 1;
+      mutex.unlock();
+    };
+    const std::jthread one(add_one);
+    const std::jthread other(add_one);
+  }
+  scheduler.end();
+  return 2 - count;
+}
+
+TEST(what_threads_do_between_two_points_can_come_apart) {
+  uint64_t lost = 0;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    const uint64_t once = lost_updates(seed);
+    check(once == lost_updates(seed), "another schedule");
+    lost += once;
+  }
+  check(lost > 10 && lost < 90, std::to_string(lost) + " updates of 200 were lost");
+}
+
+using Kind = Operation::Kind;
+
+// Whether an order explains operations that are begun and ended one after the other, or all beside one another.
+bool is_explained(std::vector<Operation> operations, bool beside) {
+  History history;
+  std::vector<size_t> numbers;
+  for (Operation& operation : operations) {
+    numbers.push_back(history.begin(std::move(operation)));
+    if (!beside) history.end(numbers.back());
+  }
+  for (const size_t number : numbers) {
+    if (beside) history.end(number);
+  }
+  return !history.contradiction({1, 2}).has_value();
+}
+
+TEST(what_no_order_explains_is_a_contradiction) {
+  const Operation apply{.rows = {{1, {1, 5}}, {2, {1, 5}}}, .kind = Kind::kApply, .name = "apply"};
+  const auto read = [](int64_t count) {
+    return Operation{.rows = {{1, {count}}}, .kind = Kind::kRead, .name = "read"};
+  };
+  check(is_explained({apply, read(1)}, /*beside=*/false), "what was trained is seen");
+  check(!is_explained({apply, read(0)}, /*beside=*/false), "an old row");
+  check(is_explained({apply, read(0)}, /*beside=*/true), "a row as it was when the read began");
+  check(!is_explained({apply, read(2)}, /*beside=*/true), "a row that there was not");
+  // Each read by itself is one of those that there were, but the rows went back.
+  History history;
+  const size_t under_way = history.begin(apply);
+  history.end(history.begin(read(1)));
+  history.end(history.begin(read(0)));
+  history.end(under_way);
+  check(history.contradiction({1, 2}).has_value(), "a row that went back");
+  const auto moment = [](std::map<int64_t, RowState> rows) {
+    return Operation{.rows = std::move(rows), .kind = Kind::kMoment, .name = "export"};
+  };
+  check(is_explained({apply, moment({{1, {1, 5}}, {2, {1, 5}}})}, /*beside=*/true), "a batch");
+  check(is_explained({apply, moment({})}, /*beside=*/true), "no batch");
+  check(!is_explained({apply, moment({{1, {1, 5}}})}, /*beside=*/true), "a part of a batch");
+  check(!is_explained({apply, moment({{1, {1, 4}}, {2, {1, 4}}})}, /*beside=*/true), "another version");
+  const Operation drop{.rows = {{1, {1}}}, .kind = Kind::kDrop, .name = "drop"};
+  check(is_explained({apply, drop, read(0)}, /*beside=*/false), "a row that was removed");
+  check(!is_explained({drop, apply, read(1)}, /*beside=*/false), "a row was removed that there was not");
+  const Operation save{.rows = {{2, {1, 5}}}, .kind = Kind::kSave, .name = "save", .least_version = 5};
+  check(!is_explained({apply, save}, /*beside=*/false), "a row was evicted that is young enough");
+}
+
+}  // namespace
+}  // namespace embstore::explorer
+
+int main(int argc, char** argv) {
+  using namespace embstore;
+  using namespace embstore::explorer;
+  // Of the explored threads one runs at a time, and gets on sooner where the one before it ran.
+  cpu_set_t here;
+  CPU_ZERO(&here);
+  CPU_SET(sched_getcpu(), &here);
+  sched_setaffinity(0, sizeof(here), &here);
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const auto number = [&](size_t i) { return std::strtoull(arguments.at(i).c_str(), nullptr, 10); };
+  const std::string mode = arguments.empty() ? "" : arguments[0];
+  if (mode == "--without") {
+    explore_without({static_cast<Synchronisation>(number(1)), number(2)}, number(3));
+  } else if (mode == "--deadlock") {
+    deadlock();
+  } else if (mode == "--schedules") {
+    explore_all(arguments.size() > 2 ? number(2) : 0, number(1));
+    std::printf("held: %s schedules\n", arguments[1].c_str());
+  } else if (mode == "--seed") {
+    warm_up();
+    Scheduler::instance().prints = arguments.back() == "--print";
+    std::printf("%s", described(number(1), explore(number(1))).c_str());
+  } else if (mode == "--left-out") {
+    tell_what_is_noticed(number(1), arguments.size() > 2 ? arguments[2] : "");
+  } else {
+    check(mode.empty(), "no " + mode + " is known");
+    for (const Test& test : tests()) {
+      std::printf("%s\n", test.name);
+      std::fflush(stdout);
+      test.run();
+      tested_case() = "";
+    }
+    std::printf("held: %zu tests\n", tests().size());
+  }
+  return 0;
+}
