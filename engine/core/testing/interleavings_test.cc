@@ -179,10 +179,28 @@ TEST(a_synchronisation_that_is_left_out_is_noticed) {
                     [&](const Unnoticed& known) { return found.starts_with(known.name); });
     const std::optional<uint64_t> seed =
         noticed_at(site, is_of_no_use ? kSchedulesForSites : kSchedulesWithout);
-    check(seed.has_value() != is_of_no_use, is_of_no_use ? "it is noticed now" : "nothing noticed it");
+    check(seed.has_value() != is_of_no_use,
+          is_of_no_use ? "it matters, at seed " + std::to_string(seed.value_or(0)) : "nothing noticed it");
     ++left_out;
   }
   check(left_out >= 20, "few synchronisations were found: " + std::to_string(left_out));
+}
+
+// Locks under which threads meet others: of those that a function takes, one is noticed at least. What is done under another
+// lock without meeting anybody can't come apart here; the thread sanitizer sees that.
+TEST(a_lock_of_the_tier_or_of_its_steps_that_is_left_out_is_noticed) {
+  if (kUnderSanitizer) return;
+  const std::map<Site, std::string> sites = sites_of_the_engine(kSchedulesForSites);
+  for (const char* function :
+       {"embstore::HbmTier::write", "embstore::HbmTier::read_rows", "embstore::DeviceSteps::HostUse::HostUse",
+        "embstore::DeviceSteps::Turn::Turn"}) {
+    tested_case() = function;
+    const std::string wanted = std::string("a lock in ") + function;
+    const bool is_noticed = std::any_of(sites.begin(), sites.end(), [&](const auto& site) {
+      return site.second.starts_with(wanted) && noticed_at(site.first, kSchedulesForSites).has_value();
+    });
+    check(is_noticed, "nothing noticed it");
+  }
 }
 
 // --- Of the explorer itself

@@ -10,7 +10,7 @@ std::string_view name_of(Synchronisation what) {
   constexpr std::string_view kNames[] = {
       "an event's record", "a stream's wait for an event",   "the host's wait",
       "an event's query",  "a stream's wait for a function", "a lock",
-      "a use by the host", "a wait for the end of steps"};
+      "a use by the host", "a wait for the end of steps",    "a wait for the end of operations"};
   static_assert(std::size(kNames) == static_cast<size_t>(Synchronisation::kCount));
   return kNames[static_cast<size_t>(what)];
 }

@@ -22,6 +22,7 @@ enum class Synchronisation : uint8_t {
   kLock,
   kHostUse,  // an operation doesn't say that it uses rows
   kFinish,   // a table that closes doesn't wait for steps
+  kIdle,     // likewise for operations
   kCount,
 };
 std::string_view name_of(Synchronisation what);

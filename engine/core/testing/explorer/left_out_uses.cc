@@ -1,10 +1,12 @@
-// Calls of DeviceSteps that other files of the engine make: the linker takes these for them, and gives theirs another name.
+// Calls of DeviceSteps and Epochs that other files of the engine make: the linker takes these for them, and gives theirs another name.
 #include <execinfo.h>
 
 #include "testing/explorer/left_out.h"
+#include "threads/epochs.h"
 #include "tiers/hbm/device_steps.h"
 
 using embstore::DeviceSteps;
+using embstore::Epochs;
 using namespace embstore::explorer;
 
 extern "C" {
@@ -26,6 +28,12 @@ void __real__ZN8embstore11DeviceSteps6finishEv(DeviceSteps* steps);
 void __wrap__ZN8embstore11DeviceSteps6finishEv(DeviceSteps* steps) {
   if (left_out().is_it(Synchronisation::kFinish, __builtin_return_address(0))) return;
   __real__ZN8embstore11DeviceSteps6finishEv(steps);
+}
+
+void __real__ZNK8embstore6Epochs15wait_until_idleEv(const Epochs* epochs);
+void __wrap__ZNK8embstore6Epochs15wait_until_idleEv(const Epochs* epochs) {
+  if (left_out().is_it(Synchronisation::kIdle, __builtin_return_address(0))) return;
+  __real__ZNK8embstore6Epochs15wait_until_idleEv(epochs);
 }
 
 }  // extern "C"

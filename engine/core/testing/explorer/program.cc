@@ -54,9 +54,11 @@ std::string shortened(const std::string& name) {
   std::string kept;
   int depth = 0;
   for (const char c : name) {
-    depth -= c == ')' || c == '>';
-    if (depth == 0 && c != ')' && c != '>') kept += c;
-    depth += c == '(' || c == '<';
+    const bool opens = c == '(' || c == '<';
+    const bool closes = c == ')' || c == '>';
+    depth += opens;
+    if (depth == 0) kept += c;
+    depth -= closes;
   }
   return kept;
 }

@@ -33,8 +33,8 @@ using gpu::emulated::Draws;
 
 constexpr int kDim = 3;
 constexpr size_t kRowBytes = 4 * sizeof(float);
-constexpr int64_t kKeys = 8;
-constexpr size_t kMostIds = 5;
+constexpr int64_t kKeys = 12;
+constexpr size_t kMostIds = 8;
 constexpr size_t kMostOperations = 5;  // of a thread
 constexpr size_t kStreams = 2;
 
@@ -58,7 +58,7 @@ TierSpec hbm(Draws& draws, uint64_t rows) {
 }
 
 std::vector<TierSpec> some_tiers(Draws& draws, const std::string& path) {
-  const uint64_t rows = 1 + draws.below(5);
+  const uint64_t rows = 1 + draws.below(kKeys - 2);
   TierSpec files{"SSDHASH", path, std::nullopt};
   files.ssd_hash.file_bytes = 32 << 10;
   files.ssd_hash.buffer_bytes = 128 << 10;
@@ -102,6 +102,7 @@ class Schedule {
   }
 
   void run() {
+    draw_kinds();
     train_first();
     const size_t threads = 2 + draws_.below(3);
     closes_ = draws_.one_in(8);
@@ -123,6 +124,32 @@ class Schedule {
   }
 
  private:
+  enum class Does : uint8_t {
+    kTrain,
+    kLookUpOnStream,
+    kServeOnStream,
+    kLookUp,
+    kServe,
+    kDrain,
+    kSynchronise,
+    kSee,
+    kExport,
+    kDrop,
+    kSave,
+    kRestore,
+    kCount
+  };
+  // Each schedule leaves some kinds of operations out, and has others often: many of one kind meet seldom where all occur.
+  void draw_kinds() {
+    for (size_t kind = 0; kind < static_cast<size_t>(Does::kCount); ++kind) {
+      const bool is_always_there = kind <= static_cast<size_t>(Does::kLookUpOnStream);
+      constexpr size_t kTimes[] = {0, 0, 1, 4};
+      const size_t times = is_always_there ? 4 : kTimes[draws_.below(std::size(kTimes))];
+      kinds_.insert(kinds_.end(), times, static_cast<Does>(kind));
+    }
+  }
+  Does some_kind(Draws& draws) const { return kinds_[draws.below(kinds_.size())]; }
+
   // Operations of one thread.
   class Worker {
    public:
@@ -177,22 +204,23 @@ class Schedule {
    private:
     void at(const std::string& what) { Scheduler::instance().now_at(what); }
 
+    // `may_save`: no save of this thread is under way, for which removals wait.
     void some_operation(bool may_save) {
-      switch (draws_.below(20)) {
-        case 0:
-        case 1:
-        case 2:
-        case 3:
-        case 4: return train(may_save);
-        case 5: return look_up_on_the_host(/*train=*/true);
-        case 6: return look_up_on_the_host(/*train=*/false);
-        case 7: return look_up_on_device(/*train=*/false);
-        case 8: at("drain"); return table_.drain();
-        case 9: return may_save ? drop() : synchronise();
-        case 10: return may_save ? save() : train(may_save);
-        case 11: return draws_.one_in(2) || !may_save ? see_frequencies() : restore();
-        case 12: return draws_.one_in(2) ? export_rows() : synchronise();
-        default: return look_up_on_device(/*train=*/true);
+      const Does does = schedule_.some_kind(draws_);
+      switch (does) {
+        case Does::kTrain: return train(may_save);
+        case Does::kLookUpOnStream: return look_up_on_device(/*train=*/true);
+        case Does::kServeOnStream: return look_up_on_device(/*train=*/false);
+        case Does::kLookUp: return look_up_on_the_host(/*train=*/true);
+        case Does::kServe: return look_up_on_the_host(/*train=*/false);
+        case Does::kDrain: at("drain"); return table_.drain();
+        case Does::kSynchronise: return synchronise();
+        case Does::kSee: return see();
+        case Does::kExport: return export_rows();
+        case Does::kDrop: return may_save ? drop() : synchronise();
+        case Does::kSave: return may_save ? save() : train(may_save);
+        case Does::kRestore: return may_save ? restore() : train(may_save);
+        case Does::kCount: return;
       }
     }
 
@@ -283,7 +311,7 @@ class Schedule {
       schedule_.history_.end(number);
     }
 
-    void see_frequencies() {
+    void see() {
       at("frequencies");
       const std::vector<int64_t> keys = all_keys();
       std::vector<int64_t> frequencies(keys.size());
@@ -521,6 +549,7 @@ class Schedule {
   std::unique_ptr<Table> table_;
   std::vector<std::unique_ptr<gpu::OwnedStream>> streams_;
   History history_;
+  std::vector<Does> kinds_;  // that are drawn from, each as often as it is here
   int64_t next_step_ = 1;
   uint64_t saves_ = 0;
   std::vector<Saved> saved_;  // those that are whole

@@ -66,7 +66,7 @@ void Scheduler::begin(uint64_t seed) {
   for (const auto& thread : threads_) thread->priority = 1 + static_cast<int64_t>(draws_.below(1 << 30));
   lowered_at_.clear();
   choices_ = 0;
-  constexpr uint64_t kLengths[] = {100, 1000, 10'000};
+  constexpr uint64_t kLengths[] = {50, 300, 2000};
   const uint64_t length = kLengths[draws_.below(3)];
   for (uint64_t left = draws_.below(8); left != 0; --left) lowered_at_.push_back(draws_.below(length));
 }
