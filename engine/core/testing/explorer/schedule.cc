@@ -126,6 +126,7 @@ class Schedule {
  private:
   enum class Does : uint8_t {
     kTrain,
+    kTrainOnStream,
     kLookUpOnStream,
     kServeOnStream,
     kLookUp,
@@ -183,7 +184,7 @@ class Schedule {
       at("its end");
     }
 
-    // What a look-up on a stream needs, and gave.
+    // What a look-up on a stream needs, and gave; or an apply, whose gradients take the place of rows.
     struct OnDevice {
       explicit OnDevice(const Schedule& schedule)
           : ids(*schedule.device_, kMostIds),
@@ -198,7 +199,8 @@ class Schedule {
       gpu::PinnedArray<float> rows;
       gpu::OwnedEvent is_done;
       std::vector<int64_t> of;
-      std::vector<size_t> reads;  // in the history
+      std::vector<size_t> reads;    // in the history
+      std::optional<size_t> apply;  // likewise, if it is one
     };
 
    private:
@@ -209,6 +211,7 @@ class Schedule {
       const Does does = schedule_.some_kind(draws_);
       switch (does) {
         case Does::kTrain: return train(may_save);
+        case Does::kTrainOnStream: return train_on_device();
         case Does::kLookUpOnStream: return look_up_on_device(/*train=*/true);
         case Does::kServeOnStream: return look_up_on_device(/*train=*/false);
         case Does::kLookUp: return look_up_on_the_host(/*train=*/true);
@@ -275,15 +278,44 @@ class Schedule {
       schedule_.device_->record(look_up.is_done, stream);
       ++put_;
     }
+    void train_on_device() {
+      if (put_ == look_ups_.size()) return;
+      at("apply on a stream");
+      OnDevice& step = look_ups_[put_];
+      const gpu::Stream stream = *schedule_.streams_[draws_.below(kStreams)];
+      step.of = some_ids();
+      std::copy(step.of.begin(), step.of.end(), step.ids_on_host.data());
+      step.ids.copy_from(step.ids_on_host.data(), step.of.size(), stream);
+      std::fill_n(step.rows.data(), step.of.size() * kDim, 1.0f);
+      step.out.copy_from(step.rows.data(), step.of.size() * kDim, stream);
+      const int64_t version = schedule_.next_step_++;
+      step.apply = schedule_.begin_apply(step.of, version);
+      try {
+        table_.apply_on_device({step.ids.address(), static_cast<uint32_t>(step.of.size()), stream},
+                               step.out.address(), version);
+      } catch (...) {
+        schedule_.history_.refused(*step.apply);
+        throw;
+      }
+      schedule_.device_->record(step.is_done, stream);
+      ++put_;
+    }
     void collect() {
       if (collected_ == put_) return;
       at("what a stream gave");
-      const OnDevice& look_up = look_ups_[collected_++];
-      schedule_.device_->synchronise(gpu::Event(look_up.is_done));
-      schedule_.end_reads(look_up.reads, look_up.of, look_up.rows.data());
+      const OnDevice& step = look_ups_[collected_++];
+      schedule_.device_->synchronise(gpu::Event(step.is_done));
+      end(step, step.rows.data());
+    }
+    void end(const OnDevice& step, const float* rows) {
+      if (step.apply) {
+        schedule_.history_.end(*step.apply);
+      } else {
+        schedule_.end_reads(step.reads, step.of, rows);
+      }
     }
 
-    // The look-ups that this thread had put are done, so that another stream may read what they gave.
+    // What this thread had put on streams is done, so that another stream may read what it gave.
     void synchronise() {
       at("synchronise");
       table_.synchronise();
@@ -291,7 +323,7 @@ class Schedule {
         const OnDevice& look_up = look_ups_[collected_];
         std::vector<float> rows(look_up.of.size() * kDim);
         look_up.out.copy_to(rows.data(), rows.size(), aside_);
-        schedule_.end_reads(look_up.reads, look_up.of, rows.data());
+        end(look_up, rows.data());
       }
     }
 
