@@ -273,6 +273,8 @@ class Schedule {
       look_up.reads = schedule_.begin_reads(look_up.of, train ? "look-up on a stream" : "served on a stream");
       const auto count = static_cast<uint32_t>(look_up.of.size());
       table_.lookup_on_device({look_up.ids.address(), count, stream}, look_up.out.address(), train);
+      // Whatever comes later is in order with it: it sees nothing of that.
+      for (const size_t number : look_up.reads) schedule_.history_.end(number);
       schedule_.looked_up_ += count;
       look_up.out.copy_to(look_up.rows.data(), size_t{count} * kDim, stream);
       schedule_.device_->record(look_up.is_done, stream);
@@ -297,6 +299,7 @@ class Schedule {
         schedule_.history_.refused(*step.apply);
         throw;
       }
+      schedule_.history_.end(*step.apply);  // whatever comes later sees it
       schedule_.device_->record(step.is_done, stream);
       ++put_;
     }
@@ -305,14 +308,7 @@ class Schedule {
       at("what a stream gave");
       const OnDevice& step = look_ups_[collected_++];
       schedule_.device_->synchronise(gpu::Event(step.is_done));
-      end(step, step.rows.data());
-    }
-    void end(const OnDevice& step, const float* rows) {
-      if (step.apply) {
-        schedule_.history_.end(*step.apply);
-      } else {
-        schedule_.end_reads(step.reads, step.of, rows);
-      }
+      if (!step.apply) schedule_.saw_reads(step.reads, step.of, step.rows.data());
     }
 
     // What this thread had put on streams is done, so that another stream may read what it gave.
@@ -323,7 +319,7 @@ class Schedule {
         const OnDevice& look_up = look_ups_[collected_];
         std::vector<float> rows(look_up.of.size() * kDim);
         look_up.out.copy_to(rows.data(), rows.size(), aside_);
-        end(look_up, rows.data());
+        if (!look_up.apply) schedule_.saw_reads(look_up.reads, look_up.of, rows.data());
       }
     }
 
@@ -475,12 +471,15 @@ class Schedule {
       number = history_.begin({.rows = {}, .kind = Operation::Kind::kRead, .name = name});
     return numbers;
   }
-  void end_reads(const std::vector<size_t>& numbers, const std::vector<int64_t>& ids, const float* rows) {
+  void saw_reads(const std::vector<size_t>& numbers, const std::vector<int64_t>& ids, const float* rows) {
     std::array<size_t, kKeys> occurrences{};
     for (size_t i = 0; i < ids.size(); ++i) {
       const size_t number = numbers[occurrences[static_cast<size_t>(ids[i])]++];
       history_.at(number).rows[ids[i]].count = updates_of(ids[i], rows + i * kDim);
     }
+  }
+  void end_reads(const std::vector<size_t>& numbers, const std::vector<int64_t>& ids, const float* rows) {
+    saw_reads(numbers, ids, rows);
     for (const size_t number : numbers) history_.end(number);
   }
 
