@@ -9,7 +9,6 @@
 #include <time.h>
 
 #include <cerrno>
-#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -212,18 +211,17 @@ int clock_nanosleep(clockid_t clock, int flags, const timespec* time, timespec* 
   return 0;
 }
 
-// What std::atomic and std::counting_semaphore wait by.
-long syscall(long number, ...) noexcept {
+// What std::atomic and std::counting_semaphore wait by. It is declared with as many arguments as there are: those that a call
+// doesn't give are handed on as they are.
+long intercepted_syscall(long number, long first, long second, long third, long fourth, long fifth,
+                         long sixth) noexcept __asm__("syscall");
+long intercepted_syscall(long number, long first, long second, long third, long fourth, long fifth,
+                         long sixth) noexcept {
   static auto* const call = real<long(long, ...)>("syscall");
-  va_list list;
-  va_start(list, number);
-  long arguments[6];
-  for (long& argument : arguments) argument = va_arg(list, long);
-  va_end(list);
   if (number == SYS_futex && is_explored()) {
-    const auto* const address = reinterpret_cast<const int*>(arguments[0]);
-    const auto what = static_cast<int>(arguments[1]) & FUTEX_CMD_MASK;
-    const auto value = static_cast<int>(arguments[2]);
+    const auto* const address = reinterpret_cast<const int*>(first);
+    const auto what = static_cast<int>(second) & FUTEX_CMD_MASK;
+    const auto value = static_cast<int>(third);
     if (what == FUTEX_WAIT || what == FUTEX_WAIT_BITSET) {
       if (__atomic_load_n(address, __ATOMIC_SEQ_CST) != value) {
         errno = EAGAIN;
@@ -234,7 +232,7 @@ long syscall(long number, ...) noexcept {
     }
     if (what == FUTEX_WAKE || what == FUTEX_WAKE_BITSET) return scheduler().wake(address, value);
   }
-  return call(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]);
+  return call(number, first, second, third, fourth, fifth, sixth);
 }
 
 }  // extern "C"
