@@ -64,8 +64,8 @@ def gpu_section() -> Section:
             f"Bounds this loose don't foretell a rate: these engines reach from {min(reached):.0%} "
             f"to {max(reached):.0%} of them. The launches of H100 and GB200 cost nothing here, for "
             "want of a published time.",
-            "Left out: dynamicemb's runs with a cache, whose size follows from the batches and is "
-            "not published; its runs without one, which keep keys by a score that isn't either.",
+            "Left out: dynamicemb's runs with a part of the rows in HBM. With a cache, its size "
+            "follows from the batches; without one, nothing says which rows lie there.",
         ),
     )
 
