@@ -110,13 +110,14 @@ class StandsFor(Document):
     """The devices that a machine's emulated media stand for: names of `pmemlab model devices`.
 
     The rates of its runs are modelled on these. dram: its DRAM, or that of such a machine without
-    persistent memory. pmem: its persistent memory. ssd: its solid-state disk. memory: what its
-    kernel takes for memory, where that isn't DRAM. Default, of each: there is none.
+    persistent memory. pmem: its persistent memory. ssd: its solid-state disk. gpu: its GPU. memory:
+    what its kernel takes for memory, where that isn't DRAM. Default, of each: there is none.
     """
 
     dram: Text = ""
     pmem: Text = ""
     ssd: Text = ""
+    gpu: Text = ""
     memory: Text = ""
 
 

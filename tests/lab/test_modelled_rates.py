@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from test_metrics import METRIC
 
-from embstore.options import TIER_KINDS, StorageType, TierKind
 from pmemlab.errors import LabError
 from pmemlab.model.devices import device_names
 from pmemlab.scenarios import modelled_rates
@@ -70,11 +69,9 @@ def test_the_lab_s_own_machines_stand_for_devices_that_there_are() -> None:
 def test_every_scenario_of_the_lab_has_devices_for_its_tiers_and_a_rated_workload() -> None:
     for path in sorted((CLONE / "scenarios").glob("*.yaml")):
         document = load_scenario(path)
-        with_hbm = [TierKind.HBM in TIER_KINDS[StorageType[t]] for t in document.storage_types]
-        for storage_type, has_hbm in zip(document.storage_types, with_hbm, strict=True):
-            devices = devices_of(storage_type, document.topology.stands_for)
-            assert (devices is None) == has_hbm, path
-        assert all(with_hbm) or document.workload.rated is not None, path
+        for storage_type in document.storage_types:
+            assert devices_of(storage_type, document.topology.stands_for) is not None, path
+        assert document.workload.rated is not None, path
 
 
 @pytest.mark.parametrize(
@@ -84,17 +81,20 @@ def test_every_scenario_of_the_lab_has_devices_for_its_tiers_and_a_rated_workloa
         ("PMEM_MEMKIND", ("p",)),
         ("DRAM_PMEM_LEVELDB", ("m", "p", "s")),
         ("DRAM_SSDHASH", ("m", "s")),
+        ("HBM", ("g",)),
+        ("HBM_DRAM_PMEM_SSDHASH", ("g", "m", "p", "s")),
     ],
 )
 def test_each_tier_is_on_the_device_of_its_kind(
     storage_type: str, devices: tuple[str, ...]
 ) -> None:
-    whole = StandsFor(dram="d", pmem="p", ssd="s", memory="m")
+    whole = StandsFor(dram="d", pmem="p", ssd="s", gpu="g", memory="m")
     assert devices_of(storage_type, whole) == devices
     assert devices_of(storage_type, replace(whole, memory="")) == tuple(
         "d" if device == "m" else device for device in devices
     )
     assert devices_of("DRAM_SSDHASH", replace(whole, ssd="")) is None
+    assert devices_of("HBM_DRAM", replace(whole, gpu="")) is None
 
 
 def test_what_several_scenarios_need_is_run_once(runs: list[Any]) -> None:
@@ -118,6 +118,15 @@ def test_one_tier_is_beside_dram_by_the_same_run(runs: list[Any]) -> None:
     assert rate.devices == ("optane-100-x6",)
     assert rate.dram_ratio == len("ddr4-2666-x6") / len("optane-100-x6")
     assert runs == [("PMEM_LIBPMEM", ())]
+
+
+def test_rows_on_a_gpu_are_beside_a_run_of_their_own_in_dram(runs: list[Any]) -> None:
+    each = scenario("hbm", "dram", (1000,))
+    rate = RateModel([(each, "HBM")]).rate(each, "HBM", unheard)
+    assert rate is not None
+    assert rate.devices == ("a100-80",)
+    assert rate.dram_ratio == len("ddr4-2666-x6") / len("a100-80")
+    assert runs == [("HBM", (4000,)), ("DRAM", ())]
 
 
 def test_what_this_computer_did_beside_a_run_changes_no_ratio(
@@ -164,6 +173,18 @@ def test_without_devices_or_a_rated_workload_there_is_no_rate(runs: list[Any]) -
     ):
         assert RateModel([(each, "DRAM_PMEM")]).rate(each, "DRAM_PMEM", unheard) is None
     assert runs == []
+
+
+def test_rows_on_a_gpu_are_rated_without_one() -> None:
+    mixed_scenario = scenario("hbm-dram", "dram", (64 << 10, 4 << 20))
+    whole_scenario = scenario("hbm", "dram", (4 << 20,))
+    model = RateModel([(mixed_scenario, "HBM_DRAM"), (whole_scenario, "HBM")])
+    mixed = model.rate(mixed_scenario, "HBM_DRAM", unheard)
+    all_there = model.rate(whole_scenario, "HBM", unheard)
+    assert mixed is not None
+    assert all_there is not None
+    assert mixed.devices == ("a100-80", "ddr4-2666-x6")
+    assert mixed.samples_per_s < all_there.samples_per_s
 
 
 @pytest.mark.parametrize("storage_type", ["DRAM", "DRAM_SSDHASH"])

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report_results import CHECKPOINTS, RUN, emulated, throughput, write_results
+from report_results import CHECKPOINTS, PLAN, RUN, emulated, throughput, write_results
 
 from pmemlab.cli import main
 from pmemlab.errors import LabError, MissingRequirementError
@@ -195,6 +195,21 @@ def test_choices_with_a_price_are_drawn_and_the_others_listed(tmp_path: Path) ->
     assert "Without a price: 1 of the choices in plan.json" in text
     assert "4 PMEM_MEMKIND cxl-asic 2,200,000" in text
     assert "no machine in prices.yaml holds cxl-asic" in text
+
+
+def test_choices_on_gpus_have_a_marker_of_their_own_and_are_said_to_be_bounds(
+    tmp_path: Path,
+) -> None:
+    folder = write_results(tmp_path)
+    bounds = "lookups a second of choices with HBM are bounds"
+    assert bounds not in words(page_of(folder))
+    [first, *others] = json.loads((folder / "plan.json").read_text())["plans"]
+    plan = {**PLAN, "plans": [{**first, "storage_type": "HBM_DRAM"}, *others]}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    part = section(page_of(folder), "prices")
+    assert bounds in words(part)
+    assert "with the memory of GPUs" in part
+    assert "with persistent memory" not in part
 
 
 def test_what_a_plan_says_of_hits_stands_beside_what_runs_counted(tmp_path: Path) -> None:

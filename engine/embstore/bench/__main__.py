@@ -1,5 +1,5 @@
-"""python -m embstore.bench [rows | tiers | memory | durability | cluster | keras]: tables on the
-terminal, JSON in a file.
+"""python -m embstore.bench [rows | tiers | memory | durability | gpu | cluster | keras]: tables
+on the terminal, JSON in a file.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ except ImportError:  # the engine itself needs numpy alone
 from embstore.bench import (
     cluster_command,
     durability_command,
+    gpu_command,
     keras_command,
     memory_command,
     rows_command,
     tiers_command,
 )
-from embstore.errors import InvalidArgumentError, MissingLibraryError
+from embstore.errors import InvalidArgumentError, MissingLibraryError, StoreFullError
 
 SUITES = {
     "rows": rows_command,
     "tiers": tiers_command,
     "memory": memory_command,
     "durability": durability_command,
+    "gpu": gpu_command,
     "cluster": cluster_command,
     "keras": keras_command,
 }
@@ -46,7 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
         task = progress.add_task("", total=suite.advance_count(options))
         try:
             report = suite.run(options, _Bar(progress, task))
-        except (InvalidArgumentError, MissingLibraryError) as error:
+        except (InvalidArgumentError, MissingLibraryError, StoreFullError) as error:
             sys.exit(str(error))
     for table in report.tables:
         Console().print(table)

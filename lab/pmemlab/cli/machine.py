@@ -101,7 +101,8 @@ def _list(_: argparse.Namespace) -> int:
     running = running_names()
     table = Table("machine", "what it is", "stands for", "memory", "in the lab")
     for topology in map(load_topology, topology_names()):
-        devices = [topology.stands_for.dram, topology.stands_for.pmem, topology.stands_for.ssd]
+        named = topology.stands_for
+        devices = [named.dram, named.pmem, named.ssd, named.gpu]
         table.add_row(
             topology.name,
             topology.summary,

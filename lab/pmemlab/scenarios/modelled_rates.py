@@ -2,8 +2,9 @@
 
 Its workload is run on this computer, once a storage type, with tables so large that devices show
 (`Workload.rated`), and predicted on the devices from what it did with rows: see
-`pmemlab.model.prediction`. What it would do with all rows in DRAM is predicted from the same run
-where the storage type has one tier, and else from a run of its own.
+`pmemlab.model.prediction`. A tier of HBM lies in DRAM meanwhile. What the workload would do with
+all rows in DRAM is predicted from the same run where the storage type has one tier, which isn't
+HBM, and else from a run of its own.
 
 Beside the tiers, a step takes what this computer computes, and that time varies with whatever else
 it does. So all runs of one workload are given the least of theirs: rates differ by their tiers.
@@ -124,10 +125,7 @@ class RateModel:
 
 
 def devices_of(storage_type: str, stands_for: StandsFor) -> tuple[str, ...] | None:
-    """A device for each tier; None where there isn't one for all.
-
-    There is none for HBM: accesses to its stage in DRAM aren't told apart from those to the GPU.
-    """
+    """A device for each tier; None where there isn't one for all."""
     devices = []
     for kind in TIER_KINDS[StorageType[storage_type]]:
         if kind in PMEM_KINDS:
@@ -135,7 +133,7 @@ def devices_of(storage_type: str, stands_for: StandsFor) -> tuple[str, ...] | No
         elif kind in SSD_KINDS:
             devices.append(stands_for.ssd)
         elif kind is TierKind.HBM:
-            devices.append("")
+            devices.append(stands_for.gpu)
         else:
             devices.append(stands_for.memory or stands_for.dram)
     return tuple(devices) if all(devices) else None
@@ -151,7 +149,7 @@ def _runs(scenario: Scenario, storage_type: str) -> list[tuple[_Run, tuple[str, 
     timed = {name: value for name, value in arguments.items() if name not in _AFTER_THE_TIMED}
     told = json.dumps(timed, sort_keys=True)
     sizes = tuple(size * rated.rows_times for size in scenario.storage.size_bytes)
-    if len(devices) == 1:
+    if len(devices) == 1 and TierKind.HBM not in TIER_KINDS[StorageType[storage_type]]:
         run = _Run(name, told, storage_type, ())
         return [(run, devices), (run, (stands_for.dram,))]
     return [

@@ -95,7 +95,7 @@ def _check(scenario: Scenario, file: File) -> None:
     for number, names in enumerate(scenario.predict_on):
         for storage_type in types:
             try:
-                load_placement("devices", ",".join(names), storage_type, direct_io=True)
+                load_placement("devices", ",".join(names), storage_type, True, rates_only=False)
             except LabError as error:
                 raise FieldError(str(error), f"predict_on[{number}]") from error
 

@@ -37,7 +37,8 @@ def add_placements(parser: argparse.ArgumentParser) -> None:
     devices.add_argument(
         "--rates-only",
         action="store_true",
-        help="with --predict: end after the timed steps, and look at no row",
+        help="with --predict: end after the timed steps, and look at no row. A tier of HBM lies in "
+        "DRAM",
     )
     devices.add_argument(
         "--here",
@@ -74,7 +75,9 @@ def load_placements(arguments: argparse.Namespace) -> Placements:
     """
 
     def load(option: str, text: str) -> Placement:
-        return load_placement(option, text, arguments.storage_type, arguments.direct_io)
+        return load_placement(
+            option, text, arguments.storage_type, arguments.direct_io, arguments.rates_only
+        )
 
     return Placements(
         predict=tuple(load("--predict", text) for text in arguments.predict),
@@ -84,8 +87,13 @@ def load_placements(arguments: argparse.Namespace) -> Placements:
     )
 
 
-def load_placement(option: str, text: str, storage_type: str, direct_io: bool) -> Placement:
-    """The devices of `text`, a tier each. Raises LabError, which names the option."""
+def load_placement(
+    option: str, text: str, storage_type: str, direct_io: bool, rates_only: bool
+) -> Placement:
+    """The devices of `text`, a tier each. Raises LabError, which names the option.
+
+    direct_io, rates_only: whether the run's command has these options.
+    """
     from embstore.options import TIER_KINDS, StorageType, TierKind
     from pmemlab.errors import LabError
     from pmemlab.model.devices import EngineConcurrency, load_device
@@ -109,7 +117,17 @@ def load_placement(option: str, text: str, storage_type: str, direct_io: bool) -
         # LevelDB reads one block after the other.
         concurrency = EngineConcurrency(file_reads=1) if kind is TierKind.LEVELDB else None
         device = load_device(name, concurrency)
-        is_memory = kind not in (TierKind.SSDHASH, TierKind.LEVELDB)
+        if (kind is TierKind.HBM) != (device.bus is not None):
+            raise LabError(
+                f"{option} {text}: a tier of HBM is on a GPU, and no other is; {name} is "
+                f"{'a' if device.bus is not None else 'no'} GPU"
+            )
+        if kind is TierKind.HBM and not (option == "--predict" and rates_only):
+            raise LabError(
+                f"{option} {text}: a GPU is predicted from a run whose tier of HBM lies in DRAM, "
+                f"so with --predict and --rates-only alone; else give {AS_HERE} for it"
+            )
+        is_memory = kind not in (TierKind.HBM, TierKind.SSDHASH, TierKind.LEVELDB)
         if is_memory and not device.is_addressable:
             raise LabError(
                 f"{option} {text}: {name} is a disk, which can't be a tier of {kind.value}"

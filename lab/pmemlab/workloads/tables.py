@@ -128,6 +128,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         subject = _subject(arguments)
         placements = load_placements(arguments)
+        if placements.rates_only:
+            from pmemlab.workloads.rated_storage import with_dram_for_hbm
+
+            subject = with_dram_for_hbm(subject)
         if placements.paced is not None:
             subject = replace(subject, devices=placements.paced)
         reference = learnt = None

@@ -172,6 +172,10 @@ def _run(source: Source, arguments: argparse.Namespace) -> int:
             ssdhash_option=es.SSDHashOption(direct_io=True) if arguments.direct_io else None,
         )
         placements = load_placements(arguments)
+        if placements.rates_only:
+            from pmemlab.workloads.rated_storage import with_dram_for_hbm
+
+            subject = with_dram_for_hbm(subject)
         if placements.paced is not None:
             subject = replace(subject, devices=placements.paced)
         if keeping:

@@ -5,7 +5,8 @@ update reads and writes them. Rows that come from the host, or go there, cross t
 a device of its own (`GpuDevice.bus`): a store goes up, a load comes down.
 
 Bandwidths are the makers', which kernels don't reach, and rows at random are taken to be as fast as
-a sequence: what is predicted is a bound. A batch takes no less than a kernel's launch.
+a sequence: what is predicted is a bound, except for rows that the GPU's cache has. A batch takes no
+less than a kernel's launch, where that is known.
 """
 
 from __future__ import annotations
@@ -49,6 +50,12 @@ class _ByCeilings(FiledDevice):
     def cpu_cache_bytes(self) -> int:
         return 0
 
+    @property
+    def launch_ns(self) -> float:
+        """Of a kernel, on a stream that has others waiting; 0 where nobody published it."""
+        launch = self.file.idle_latency.get(("launch", _SEQUENTIAL))
+        return 0.0 if launch is None else launch.ns
+
     def missing(self, access: Access) -> str | None:
         if access in self._operations:
             return None
@@ -64,8 +71,7 @@ class _ByCeilings(FiledDevice):
         )
 
     def _alone_ns(self, access: Access, size_bytes: int) -> float:
-        launch = self.file.idle_latency.get(("launch", _SEQUENTIAL))
-        return (0.0 if launch is None else launch.ns) + self._time_ns(access, size_bytes, 1)
+        return self.launch_ns + self._time_ns(access, size_bytes, 1)
 
     def bandwidth_mb_per_s(
         self, operation: str, pattern: str, size_bytes: int, threads: int

@@ -19,10 +19,11 @@ def make_sections(
     was really run; default: that which is kept beside the page. Raises LabError.
     """
     from pmemlab.model.fidelity.bandwidth_section import bandwidth_section
+    from pmemlab.model.fidelity.gpus import gpu_section
     from pmemlab.model.fidelity.measured import KEPT
     from pmemlab.model.fidelity.measured_sections import measured_sections
     from pmemlab.model.fidelity.openembedding import openembedding_sections
 
     of_runs = measured_sections(measured or KEPT)
     on_step("bandwidth: foretelling published figures")
-    return (bandwidth_section(), *of_runs, *openembedding_sections(on_step))
+    return (bandwidth_section(), *of_runs, gpu_section(), *openembedding_sections(on_step))

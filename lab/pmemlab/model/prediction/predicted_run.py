@@ -9,6 +9,7 @@ What a phase, which is one call's work on one tier, takes on a device:
 - Where it isn't, the longer of what it took here and what its accesses take on the device: the
   rule of pacing, which can't make anything faster. Memories that are faster than this computer's
   are then predicted to be as fast.
+- On a GPU, only what its accesses and launches take there: see `gpu_tier`.
 
 The rest of the training thread's time stays as it is. Threads that move rows beside it have a time
 of their own by the same rule; training can't be done before the busiest of them is.
@@ -24,6 +25,8 @@ from numpy.typing import NDArray
 
 import embstore as es
 from pmemlab.errors import LabError
+from pmemlab.model.devices.gpu_device import GpuDevice
+from pmemlab.model.prediction.gpu_tier import gpu_times_ns
 
 __all__ = ["PredictedRun", "RanIn", "caches_before", "predict_run"]
 
@@ -69,7 +72,8 @@ def predict_run(
 ) -> PredictedRun:
     """How long the run takes with its tiers on `devices`, first tier first.
 
-    phases: of `embstore.record_accesses`. caches: that were simulated. here: what the tiers were on
+    phases: of `embstore.record_accesses`; where a device is a GPU, of a run whose first tier was
+    in DRAM. caches: that were simulated. here: what the tiers were on
     when it was recorded, by files of `pmemlab model measure`; None, or fewer: isn't known. Raises
     LabError where there is no device for a tier, or its caches weren't simulated, and
     InvalidArgumentError where a device can't do what was done with a tier.
@@ -78,7 +82,7 @@ def predict_run(
     if tiers > len(devices):
         raise LabError(f"devices: {len(devices)} for {tiers} tiers; give one a tier, or None")
     elapsed_ns = phases["elapsed_ns"].astype(np.float64)
-    takes_ns = _takes_ns(phases, caches, devices, here)
+    takes_ns = _takes_ns(phases, caches, devices, here, ran.thread)
     trains = phases["thread"] == ran.thread
     tier_seconds = tuple(
         float(takes_ns[trains & (phases["tier"] == tier)].sum()) / 1e9
@@ -111,11 +115,16 @@ def _takes_ns(
     caches: Sequence[es.recording.Caches],
     devices: Sequence[es.devices.Device | None],
     here: Sequence[es.devices.Device | None],
+    trained_by: int,
 ) -> NDArray[np.float64]:
     takes_ns = phases["elapsed_ns"].astype(np.float64)
     for tier, device in enumerate(devices):
         of_tier = phases["tier"] == tier
         if device is None or not of_tier.any():
+            continue
+        if isinstance(device, GpuDevice):
+            cache = _number_of(caches, device)
+            takes_ns[of_tier] = gpu_times_ns(phases[of_tier], cache, device, trained_by)
             continue
         elapsed_ns = takes_ns[of_tier]
         device_ns = _device_times_ns(phases[of_tier], caches, device)
@@ -131,7 +140,11 @@ def _takes_ns(
 def _device_times_ns(
     phases: NDArray[np.void], caches: Sequence[es.recording.Caches], device: es.devices.Device
 ) -> NDArray[np.float64]:
+    return es.phase_times_ns(device, phases, cache=_number_of(caches, device))
+
+
+def _number_of(caches: Sequence[es.recording.Caches], device: es.devices.Device) -> int:
     before = es.recording.Caches.of(device)
     if before not in caches:
         raise LabError(f"{device.name}: what its caches have was not simulated")
-    return es.phase_times_ns(device, phases, cache=caches.index(before))
+    return caches.index(before)

@@ -16,6 +16,7 @@ _TITLE = "Price against speed"
 _MOST_UNPRICED: Final = 40
 _MARKERS: Final = {
     "memory mode": Marker("persistent memory in memory mode", "D", filled=True),
+    "HBM": Marker("with the memory of GPUs", "P", filled=True),
     "SSD": Marker("with an SSD", "^", filled=False),
     "PMEM": Marker("with persistent memory", "s", filled=False),
     "DRAM": Marker("memory of one kind", "o", filled=True),
@@ -36,6 +37,11 @@ def prices(results: Results) -> Section:
         "machines can do at most. No choice is both cheaper and faster than one on the dashed "
         "line. All of it is modelled."
     ]
+    if any("HBM" in choice.storage_type for plan in plans for choice in plan.choices):
+        blocks.append(
+            "The figures of GPUs are their makers' bandwidths, so lookups a second of choices with "
+            "HBM are bounds. Other engines' published rates are beside such bounds further down."
+        )
     for number, plan in enumerate(plans):
         asked = ", ".join(_argument(*item) for item in plan.workload.items())
         blocks.append(f"`{plan.file}` plans for {asked}.")
@@ -147,6 +153,8 @@ def _known(value: float | None, text: str) -> str:
 def _marker(choice: PlanChoice) -> Marker:
     if any(device.endswith("-memory-mode") for device in choice.devices):
         return _MARKERS["memory mode"]
+    if "HBM" in choice.storage_type:
+        return _MARKERS["HBM"]
     if any(kind in choice.storage_type for kind in ("SSD", "LEVELDB")):
         return _MARKERS["SSD"]
     return _MARKERS["PMEM" if "PMEM" in choice.storage_type else "DRAM"]

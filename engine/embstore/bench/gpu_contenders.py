@@ -1,0 +1,171 @@
+"""What is compared on a GPU: each keeps `rows` rows there, looks batches of them up, and trains."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+import embstore as es
+from embstore.bench.contenders import INITIAL_ACCUMULATOR, LEARNING_RATE, Ids, Rows, scrambled_keys
+
+SERVING, TRAINING, STEP = OPERATIONS = (
+    "look-up to serve",
+    "look-up to train",
+    "look-up + Adagrad",
+)
+_FILLED_AT_ONCE = 100_000
+
+
+class GpuContender(Protocol):
+    """Ranks 0..rows-1 stand for keys, most popular first."""
+
+    name: str
+
+    def work(self, operation: str, batches: Sequence[Ids], grads: Rows) -> Any:
+        """A function that does the operation on each batch of ranks, and returns when the GPU is
+        through; None for an operation that isn't its own. Ids and gradients are on the GPU before.
+        """
+
+    def close(self) -> None: ...
+
+
+class EmbstoreOnGpu:
+    """A variable with a tier of HBM of so many rows, and DRAM for the others."""
+
+    name = "embstore"
+
+    def __init__(self, rows: int, rows_in_hbm: int, dim: int, device: str, seed: int) -> None:
+        row_bytes = 2 * 4 * ((dim + 3) // 4 * 4)
+        is_whole = rows_in_hbm >= rows
+        self._dim, self._device = dim, device
+        self._keys = scrambled_keys(rows, seed)
+        self._variable = es.get_embedding_variable(
+            "bench",
+            embedding_dim=dim,
+            initializer=es.initializers.Ones(),
+            optimizer=es.optimizers.Adagrad(
+                learning_rate=LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR
+            ),
+            ev_option=es.EmbeddingVariableOption(
+                storage_option=es.StorageOption(
+                    es.StorageType.HBM if is_whole else es.StorageType.HBM_DRAM,
+                    storage_size=[
+                        rows_in_hbm * row_bytes,
+                        *([] if is_whole else [rows * row_bytes]),
+                    ],
+                    device=device,
+                )
+            ),
+        )
+        # The most popular last: all were met once, and these most recently.
+        for part in np.array_split(self._keys[::-1], max(1, rows // _FILLED_AT_ONCE)):
+            self._variable.apply_gradients(part, np.zeros((part.size, dim), np.float32))
+        self._variable.drain()
+
+    def work(self, operation: str, batches: Sequence[Ids], grads: Rows) -> Any:
+        ids = [es.DeviceArray(self._keys[ranks], self._device) for ranks in batches]
+        out = es.DeviceArray.empty(grads.shape, np.float32, self._device)
+        on_gpu = es.DeviceArray(grads, self._device)
+        variable = self._variable
+
+        def run() -> None:
+            for batch in ids:
+                variable.lookup(batch, train=operation != SERVING, out=out)
+                if operation == STEP:
+                    variable.apply_gradients(batch, on_gpu)
+            variable.synchronize()
+
+        return run
+
+    def close(self) -> None:
+        self._variable.close()
+
+
+class TorchOnGpu:
+    """nn.EmbeddingBag(sparse=True) of one id a bag, with torch.optim.Adagrad: dense ids, which
+    aren't hashed, and all rows in HBM."""
+
+    name = "PyTorch"
+
+    def __init__(self, rows: int, dim: int, device: str, seed: int) -> None:
+        import torch
+
+        # Its default, chosen aloud: else it warns.
+        torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
+        self._torch, self._device = torch, device
+        self._bag = torch.nn.EmbeddingBag(rows, dim, sparse=True, mode="sum", device=device)
+        self._optimizer = torch.optim.Adagrad(
+            self._bag.parameters(),
+            lr=LEARNING_RATE,
+            initial_accumulator_value=INITIAL_ACCUMULATOR,
+        )
+        # Rows in no order of popularity, as everywhere else.
+        self._places = np.random.default_rng(seed).permutation(rows)
+
+    def work(self, operation: str, batches: Sequence[Ids], grads: Rows) -> Any:
+        torch, bag, optimizer = self._torch, self._bag, self._optimizer
+        ids = [torch.from_numpy(self._places[ranks]).to(self._device) for ranks in batches]
+        offsets = torch.arange(len(grads), device=self._device)
+        on_gpu = torch.from_numpy(grads).to(self._device)
+
+        def run() -> None:
+            for batch in ids:
+                if operation != STEP:
+                    with torch.no_grad():
+                        bag(batch, offsets)
+                    continue
+                optimizer.zero_grad()
+                bag(batch, offsets).backward(on_gpu)
+                optimizer.step()
+            if self._device != "cpu":  # where tests try it
+                torch.cuda.synchronize(self._device)
+
+        return run
+
+    def close(self) -> None:
+        del self._bag, self._optimizer
+
+
+class CopyOnGpu:
+    """Copies of an array to another in the same memory: the bandwidth that there is to be had."""
+
+    name = "copy"
+
+    def __init__(self, size_bytes: int, device: str) -> None:
+        import torch
+
+        self._torch, self._device = torch, device
+        self._from = torch.zeros(size_bytes // 4, device=device)
+        self._to = torch.empty_like(self._from)
+        self.bytes_moved = 2 * self._from.numel() * 4  # read and written
+
+    def run(self) -> None:
+        self._to.copy_(self._from)
+        if self._device != "cpu":
+            self._torch.cuda.synchronize(self._device)
+
+
+def torch_on(device: str) -> str | None:
+    """Why PyTorch can't be compared on the device; None where it can."""
+    if device == "emulated":
+        return "it knows no emulated GPU"
+    if importlib.util.find_spec("torch") is None:
+        return "not installed"
+    import torch
+
+    return None if torch.cuda.is_available() else "the installed PyTorch has no CUDA"
+
+
+def other_engines() -> dict[str, str]:
+    """Why each engine that might be compared isn't."""
+    dynamicemb = "not installed"
+    if importlib.util.find_spec("dynamicemb") is not None:
+        dynamicemb = "installed, but this benchmark doesn't run it: its calls were tried on no GPU"
+    return {
+        "dynamicemb": dynamicemb,
+        "HierarchicalKV": "a C++ library that has no Python package; its own benchmark is "
+        "merlin_hashtable_benchmark",
+    }

@@ -1,0 +1,184 @@
+"""Look-ups and training steps on rows in a GPU's memory, and the bandwidth that they reach."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+import embstore as es
+from embstore.bench.gpu_contenders import (
+    OPERATIONS,
+    SERVING,
+    STEP,
+    TRAINING,
+    CopyOnGpu,
+    EmbstoreOnGpu,
+    GpuContender,
+    TorchOnGpu,
+    other_engines,
+    torch_on,
+)
+from embstore.bench.measure import Figure, Work, compare
+from embstore.bench.watcher import Watcher
+from embstore.bench.zipf import BoundedZipf
+
+EMULATED: Final = "emulated"
+MEANINGLESS: Final = "an emulated GPU: these rates mean nothing"
+_COPIED_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class GpuOptions:
+    """What the suite runs; the defaults are the ones to quote.
+
+    device: as `StorageOption.device`.
+    """
+
+    device: str = "cuda"
+    rows: int = 8_388_608
+    dims: tuple[int, ...] = (16, 64, 128)
+    batch_size: int = 1_048_576
+    zipf_exponent: float = 1.05
+    fraction: float = 0.1  # of the rows in HBM, where not all are
+    batches: int = 10  # a round
+    rounds: int = 7
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class GpuResult:
+    """in_hbm: share of the rows. bytes_per_id: the least that the operation reads and writes in the
+    GPU's memory. bandwidth_ratio: of these by the bandwidth of a copy in the same run; None where
+    that wasn't measured."""
+
+    operation: str
+    dim: int
+    in_hbm: float
+    contender: str
+    ids_per_s: Figure
+    bytes_per_id: float
+    bandwidth_ratio: float | None
+
+
+@dataclass(frozen=True)
+class GpuResults:
+    """copy_bytes_per_s: read and written. unavailable: why, by contender."""
+
+    copy_bytes_per_s: float | None
+    unavailable: dict[str, str]
+    results: list[GpuResult]
+
+
+def round_count(options: GpuOptions) -> int:
+    """How often the watcher is told of a round, copies aside."""
+    return len(options.dims) * 2 * len(OPERATIONS) * (options.rounds + 1)
+
+
+def run(options: GpuOptions, watcher: Watcher) -> GpuResults:
+    """Raises what opening the GPU raises: MissingLibraryError where there is none."""
+    es.DeviceArray(np.zeros(1, np.int64), options.device)
+    unavailable = other_engines()
+    without_torch = torch_on(options.device)
+    copied = None
+    if without_torch is None:
+        watcher.begin("copying")
+        copied = _copy_bytes_per_s(options)
+    else:
+        unavailable = {"PyTorch": without_torch, "copy": "made by PyTorch", **unavailable}
+    results: list[GpuResult] = []
+    for dim in options.dims:
+        for in_hbm in (1.0, options.fraction):
+            watcher.begin(f"dim {dim}, {in_hbm:.0%} in HBM")
+            contenders: list[GpuContender] = [
+                EmbstoreOnGpu(
+                    options.rows,
+                    max(1, int(options.rows * in_hbm)),
+                    dim,
+                    options.device,
+                    options.seed,
+                )
+            ]
+            if without_torch is None and in_hbm == 1:
+                contenders.append(TorchOnGpu(options.rows, dim, options.device, options.seed))
+            try:
+                results += _measured(options, contenders, dim, in_hbm, copied, watcher)
+            finally:
+                for contender in contenders:
+                    contender.close()
+    return GpuResults(copied, unavailable, results)
+
+
+def _measured(
+    options: GpuOptions,
+    contenders: list[GpuContender],
+    dim: int,
+    in_hbm: float,
+    copied: float | None,
+    watcher: Watcher,
+) -> list[GpuResult]:
+    zipf = BoundedZipf(options.rows, options.zipf_exponent, options.seed)
+    batches = [zipf.draw(options.batch_size) for _ in range(options.batches)]
+    random = np.random.default_rng(options.seed)
+    grads = random.standard_normal((options.batch_size, dim), np.float32) * np.float32(0.01)
+    results = []
+    for operation in OPERATIONS:
+        work: dict[str, list[Work]] = {
+            each.name: [each.work(operation, batches, grads)] for each in contenders
+        }
+        figures = compare(
+            work,
+            options.batches * options.batch_size,
+            yardstick=TorchOnGpu.name,
+            rounds=options.rounds,
+            on_round=watcher.advance,
+        )
+        moved = bytes_per_id(operation, dim, batches)
+        results += [
+            GpuResult(
+                operation,
+                dim,
+                in_hbm,
+                name,
+                figure,
+                moved,
+                None if copied is None else figure.median * moved / copied,
+            )
+            for name, figure in figures.items()
+        ]
+    return results
+
+
+def bytes_per_id(operation: str, dim: int, batches: list[NDArray[np.int64]]) -> float:
+    """The least that an id costs in the GPU's memory: each different row of a batch is read once,
+    and each id's row written. A step reads each id's gradient, and reads and writes each different
+    row's weights and slot."""
+    distinct = sum(np.unique(batch).size for batch in batches) / sum(map(len, batches))
+    weights = 4 * dim
+    look_up = distinct * weights + weights
+    step = {SERVING: 0.0, TRAINING: 0.0, STEP: weights + distinct * 2 * 2 * weights}[operation]
+    return look_up + step
+
+
+def _copy_bytes_per_s(options: GpuOptions) -> float:
+    copies = CopyOnGpu(_COPIED_BYTES, options.device)
+    figures = compare(
+        {copies.name: [copies.run]},
+        copies.bytes_moved,
+        yardstick=copies.name,
+        rounds=options.rounds,
+        on_round=lambda: None,
+    )
+    return figures[copies.name].median
+
+
+def to_json(options: GpuOptions, results: GpuResults) -> dict[str, object]:
+    return {
+        "suite": "gpu",
+        "options": asdict(options),
+        "yardstick": TorchOnGpu.name,
+        "caveat": MEANINGLESS if options.device == EMULATED else None,
+        **asdict(results),
+    }

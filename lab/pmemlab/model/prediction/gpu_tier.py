@@ -1,0 +1,80 @@
+"""The time of a first tier on a GPU, from a recording of a run that had it in DRAM.
+
+- Look-ups and updates of rows in the tier are the GPU's own work: their bytes by the bandwidth of
+  its memory. No such row crosses the bus.
+- A row that is stored in the tier came up over the bus, and a whole row that is read to leave it
+  goes down over the bus; so each such phase takes the bus's time besides.
+- Work takes no less than the launches of its kernels.
+
+What the recorded run's processor took for the same phases doesn't count: it has no part in them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+import embstore as es
+from embstore.devices import Access
+from pmemlab.model.devices.gpu_device import GpuDevice
+
+__all__ = ["KERNELS", "gpu_times_ns"]
+
+Floats = NDArray[np.float64]
+
+_MIB = 1 << 20
+
+KERNELS: Final = {Access.LOAD: 5, Access.UPDATE: 15, Access.STORE: 3}
+"""Kernels that one call launches, by engine/core/gpu/operations.
+
+A look-up: 3 find its ids in the mirror, 1 gathers rows, 1 puts in those that came up. An update: 5
+make the ids distinct, 3 find them, 5 sort and sum the gradients (3 more for each further 6 bits of
+their number), 1 counts and 1 updates. Rows that come up: 1 for the mirror, 2 for what is stored.
+"""
+
+
+def gpu_times_ns(
+    phases: NDArray[np.void], cache: int, device: GpuDevice, trained_by: int
+) -> Floats:
+    """Return nanoseconds of each phase, (phases,).
+
+    phases: of one tier. cache: the number of the recording's cache that is the device's.
+    trained_by: the thread that trained, as the system numbers it.
+    """
+    times_ns = _with_launches(es.phase_times_ns(device, phases, cache=cache), phases, device)
+    for access, crosses in (
+        (Access.STORE, phases["access"] == Access.STORE),
+        (Access.LOAD, _leaves(phases, trained_by)),
+    ):
+        byte_ns = device.bus.time_ns(access, _MIB, threads=1) / _MIB
+        times_ns[crosses] += phases["bytes"][crosses] * byte_ns
+    return times_ns
+
+
+def _with_launches(times_ns: Floats, phases: NDArray[np.void], device: GpuDevice) -> Floats:
+    """What one call did with rows, and with what lies beside them, are phases of one beginning."""
+    asked = np.stack([phases[name].astype(np.int64) for name in ("access", "thread", "start_ns")])
+    calls, of_call = np.unique(asked, axis=1, return_inverse=True)
+    together_ns = np.bincount(of_call.ravel(), weights=times_ns)
+    launched_ns = (
+        np.array([KERNELS.get(Access(access), 1) for access in calls[0]]) * device.launch_ns
+    )
+    return np.asarray(times_ns * np.maximum(1.0, launched_ns / together_ns)[of_call.ravel()])
+
+
+def _leaves(phases: NDArray[np.void], trained_by: int) -> NDArray[np.bool_]:
+    """Whether a phase reads rows that go down a tier.
+
+    It reads whole rows, where a look-up reads weights alone. Without optimizer slots these are
+    equal, and what the training thread reads is taken for look-ups.
+    """
+    row_bytes = phases["bytes"] / phases["accesses"]
+    is_load = phases["access"] == Access.LOAD
+    whole = row_bytes[~is_load].max(initial=0.0)
+    looked_up = row_bytes[is_load & (phases["thread"] == trained_by)].min(initial=whole)
+    by_others = phases["thread"] != trained_by
+    return np.asarray(
+        is_load & (whole > 0) & (row_bytes >= whole) & (by_others | (whole > looked_up))
+    )
