@@ -87,8 +87,8 @@ def _notes(plans: Plans, shown: int) -> list[str]:
     ]
     if any(plan.storage_type.startswith("HBM") for plan in plans.plans[:shown]):
         notes.append(
-            "HBM: as if look-ups and updates stayed on the GPU; the engine still passes them "
-            "through the host. Bandwidths are the makers', so these rates are bounds."
+            "HBM: look-ups and updates stay on the GPU. The engine has not run on one yet, and "
+            "bandwidths are the makers', so these rates are bounds."
         )
     if shown < len(plans.plans):
         notes.append(f"{len(plans.plans) - shown} more: --top, or --json FILE.")

@@ -26,11 +26,11 @@ Floats = NDArray[np.float64]
 
 _MIB = 1 << 20
 
-KERNELS: Final = {Access.LOAD: 5, Access.UPDATE: 15, Access.STORE: 3}
+KERNELS: Final = {Access.LOAD: 5, Access.UPDATE: 16, Access.STORE: 3}
 """Kernels that one call launches, by engine/core/gpu/operations.
 
 A look-up: 3 find its ids in the mirror, 1 gathers rows, 1 puts in those that came up. An update: 5
-make the ids distinct, 3 find them, 5 sort and sum the gradients (3 more for each further 6 bits of
+make the ids distinct, 3 find them, 6 sort and sum the gradients (3 more for each further 6 bits of
 their number), 1 counts and 1 updates. Rows that come up: 1 for the mirror, 2 for what is stored.
 """
 
