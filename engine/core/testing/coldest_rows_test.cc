@@ -92,7 +92,8 @@ class ModelledTier {
       check(once.insert(slot).second, "a row is given twice");
       const auto row = slots_.find(tier_.key(slot));
       check(row != slots_.end() && row->second == slot, "a row is given that isn't there");
-      check(rank == expected[i], "row " + std::to_string(i) + " isn't the coldest of the rest");
+      check(rank == expected[i],
+            [&] { return "row " + std::to_string(i) + " isn't the coldest of the rest"; });
     }
     for (const auto& [rank, slot] : given) {
       if (is_pinned(slot) || below(8) == 0) continue;
