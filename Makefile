@@ -137,7 +137,7 @@ check: setup check-packages tensorflow ## lint, check types and locks, test the 
 	$(BIN)/ruff format --check .
 	find engine/core engine/pacing engine/bench lab/powercut/library -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/engine -m sanitizer -n 2 $(ARGS)
+	$(BIN)/python -m pytest tests/engine -m sanitizer -n 2 --maxschedchunk 1 $(ARGS) # one at a time, or the last ones wait behind each other
 	$(BIN)/python -m pytest tests -m long -n 2 --dist loadfile --deselect tests/cluster/test_killed_jobs.py
 	$(BIN)/python -m pytest tests/power_cuts/test_durable_table.py -k 'at_any_moment and not every_tier' --power-cuts 500
 	$(BIN)/python -m pytest tests/power_cuts/test_durable_table.py -k every_tier --power-cuts 150 -n 2

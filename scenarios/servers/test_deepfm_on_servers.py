@@ -27,10 +27,11 @@ pytest.importorskip("keras", reason="needs Keras: pip install 'embstore[keras]'"
 deepfm: Any = importlib.import_module("deepfm")
 trained_here: Any = importlib.import_module("trained_here")
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 _PROGRAM = Path(__file__).with_name("train_on_servers.py")
-_TRAINED_WITHIN_S = 90.0
+# For a program that hangs: beside other work training takes several times as long.
+_TRAINED_WITHIN_S = 300.0
 
 # A program whose table lies in the DRAM of the servers.
 _IN_DRAM = """
@@ -122,7 +123,7 @@ def trained(cluster: Cluster, folder: Path, *program: str) -> Iterator[Trained]:
         told = json.loads((folder / "told.json").read_text())
         yield Trained(told, seen["shards"], cluster.servers())
         (folder / "seen").touch()
-        assert process.wait(timeout=60) == 0, (folder / "said").read_text()
+        assert process.wait(timeout=120) == 0, (folder / "said").read_text()
     finally:
         process.kill()
         process.wait()

@@ -25,7 +25,7 @@ import torch.distributed
 
 import embstore as es
 
-_SEEN_WITHIN_S = 60.0
+_SEEN_WITHIN_S = 180.0
 
 
 def train(worker: es.cluster.Worker, folder: Path) -> None:

@@ -1,6 +1,7 @@
 // What the native tests have in common: a check that fails ends the test and says what didn't hold.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -12,10 +13,16 @@
 
 namespace embstore {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// Which looks for races alone: what one thread does from end to end, it needn't see.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kUnderThreadSanitizer = true;
+#else
+inline constexpr bool kUnderThreadSanitizer = false;
+#endif
+#if defined(__SANITIZE_ADDRESS__)
 inline constexpr bool kUnderSanitizer = true;
 #else
-inline constexpr bool kUnderSanitizer = false;
+inline constexpr bool kUnderSanitizer = kUnderThreadSanitizer;
 #endif
 
 // Of `count` scenes that differ by their seed alone: a fifth where a sanitizer makes each some ten times longer.
@@ -33,8 +40,17 @@ inline std::string& tested_case() {
   std::exit(1);
 }
 
+// Tests check millions of values: a literal becomes a string only where the check fails.
+inline void check(bool holds, const char* what) {
+  if (!holds) fail(what);
+}
 inline void check(bool holds, const std::string& what) {
   if (!holds) fail(what);
+}
+// For a message that is put together: `what` is called only where the check fails.
+template <std::invocable What>
+void check(bool holds, const What& what) {
+  if (!holds) fail(what());
 }
 
 // The message of the error of `kind` that `call` throws; fails where it throws none or another.

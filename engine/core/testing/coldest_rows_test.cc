@@ -141,7 +141,8 @@ class ModelledTier {
       check(once.insert(slot).second, "a row is given twice");
       const auto row = slots_.find(tier_.key(slot));
       check(row != slots_.end() && row->second == slot, "a row is given that isn't there");
-      check(rank == expected[i], "row " + std::to_string(i) + " isn't the coldest of the rest");
+      check(rank == expected[i],
+            [&] { return "row " + std::to_string(i) + " isn't the coldest of the rest"; });
     }
     if (below(8) == 0 && !expected.empty())
       check(coldest_.least_rank() == expected.front(), "the coldest row ranks otherwise");

@@ -123,9 +123,10 @@ void ftrl_takes_the_librarys_power() {
   for (int i = 0; i < kDim; ++i) {
     const float sum = 0.1f + gradient[i] * gradient[i];
     const float linear = gradient[i] - (std::pow(sum, kExponent) - before) * 10.0f * weights[i];
-    check(row[kDim + i] == sum && row[2 * kDim + i] == linear, "slots of element " + std::to_string(i));
+    check(row[kDim + i] == sum && row[2 * kDim + i] == linear,
+          [&] { return "slots of element " + std::to_string(i); });
     check(row[i] == -0.1f * linear / (std::pow(sum, kExponent) + static_cast<float>(2.0 * 0.01 * 0.1)),
-          "weight of element " + std::to_string(i));
+          [&] { return "weight of element " + std::to_string(i); });
   }
 }
 
@@ -147,7 +148,7 @@ void a_devices_powers_are_the_nearest_floats() {
     const auto wanted = static_cast<float>(std::pow(static_cast<double>(base), static_cast<double>(to)));
     const float got = power(base, to);
     check(distance(got, wanted) <= 1 && distance(got, std::pow(base, to)) <= 1,
-          std::to_string(base) + " to the power of " + std::to_string(to));
+          [&] { return std::to_string(base) + " to the power of " + std::to_string(to); });
     others += got != wanted;
   }
   check(others <= kArguments / 100'000, std::to_string(others) + " powers are not the nearest float");

@@ -130,7 +130,8 @@ void check_equal(const Contents& is, const Contents& wanted) {
   for (const auto& [key, row] : wanted.rows) {
     const auto found = is.rows.find(key);
     check(found != is.rows.end(), "a row is missing");
-    check(found->second == row, "row " + std::to_string(key) + " is not what it was at the moment");
+    check(found->second == row,
+          [of = key] { return "row " + std::to_string(of) + " is not what it was at the moment"; });
   }
   check(is.removed == wanted.removed, "other keys are said to be removed");
   check(is.waiting == wanted.waiting && is.sketches == wanted.sketches, "other keys wait");

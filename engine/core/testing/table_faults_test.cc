@@ -329,12 +329,13 @@ class Scenario {
       const auto expected = model_.find(rows.keys[i]);
       check(expected != model_.end(), "a row is there that was never brought");
       const ModelRow row{rows.values[i * kDim], rows.frequencies[i], rows.versions[i]};
-      check(row == expected->second, "row " + std::to_string(rows.keys[i]) + " is " +
-                                         std::to_string(row.value) + " by " + std::to_string(row.frequency) +
-                                         " updates, the last " + std::to_string(row.version) + ", and not " +
-                                         std::to_string(expected->second.value) + " by " +
-                                         std::to_string(expected->second.frequency) + ", the last " +
-                                         std::to_string(expected->second.version));
+      check(row == expected->second, [&] {
+        return "row " + std::to_string(rows.keys[i]) + " is " + std::to_string(row.value) + " by " +
+               std::to_string(row.frequency) + " updates, the last " + std::to_string(row.version) +
+               ", and not " + std::to_string(expected->second.value) + " by " +
+               std::to_string(expected->second.frequency) + ", the last " +
+               std::to_string(expected->second.version);
+      });
       for (int d = 1; d < kDim; ++d) check(rows.values[i * kDim + d] == row.value, "a row is torn");
     }
   }

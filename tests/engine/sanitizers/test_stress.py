@@ -9,7 +9,7 @@ BATCHES = 120  # a thread and storage; by hand, more of both
 
 @pytest.mark.sanitizer
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_threads_that_read_and_train_one_table_break_nothing(sanitizer: str) -> None:
+@pytest.mark.parametrize("seed", SEEDS)
+def test_threads_that_read_and_train_one_table_break_nothing(sanitizer: str, seed: int) -> None:
     program = build("table_stress", sanitizer)
-    for seed in SEEDS:
-        assert f"held: seed {seed}" in run(program, str(seed), str(BATCHES), timeout_s=600)
+    assert f"held: seed {seed}" in run(program, str(seed), str(BATCHES), timeout_s=600)

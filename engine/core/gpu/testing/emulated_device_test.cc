@@ -103,7 +103,7 @@ template <class Scene>
 void check_always_right(const Scene& scene, const std::string& what) {
   for (uint64_t seed = 0; seed < scenes(kSeeds); ++seed) {
     EmulatedDevice device({.memory_bytes = 1 << 20, .seed = seed});
-    check(scene(device), what + "; " + device.last_schedule());
+    check(scene(device), [&] { return what + "; " + device.last_schedule(); });
   }
 }
 

@@ -461,7 +461,8 @@ bool moves_between_finds(uint64_t seed, bool moves_wait, bool finds_wait) {
 
 TEST(moves_between_finds_of_two_streams_are_exact) {
   for (uint64_t seed = 0; seed < scenes(kSeeds); ++seed) {
-    check(moves_between_finds(seed, true, true), "seed " + std::to_string(seed) + ": another slot was found");
+    check(moves_between_finds(seed, true, true),
+          [&] { return "seed " + std::to_string(seed) + ": another slot was found"; });
   }
 }
 

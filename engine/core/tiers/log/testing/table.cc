@@ -39,7 +39,7 @@ std::optional<Entry> PlainIndex::find(int64_t key) const {
 
 Entry PlainIndex::at(int64_t key) const {
   const auto entry = find(key);
-  check(entry.has_value(), "key " + std::to_string(key) + " has no row");
+  check(entry.has_value(), [&] { return "key " + std::to_string(key) + " has no row"; });
   return *entry;
 }
 
@@ -97,7 +97,8 @@ TableIdentity table_of(const RowLayout& layout, const std::string& name) {
 }
 
 void check_row(const RowBatch& rows, size_t i, int64_t key, int64_t version) {
-  check(checked_version(rows, i, key) == version, "key " + std::to_string(key) + " has another version");
+  check(checked_version(rows, i, key) == version,
+        [&] { return "key " + std::to_string(key) + " has another version"; });
 }
 
 void Table::reopen(Pending pending) {

@@ -45,14 +45,15 @@ int64_t checked_version(const RowBatch& rows, size_t i, int64_t key) {
   const RowHeader& header = rows.header(i);
   const uint64_t bits = bits_of(key, header.version);
   check(header.key == key,
-        "row of key " + std::to_string(header.key) + " in place of " + std::to_string(key));
+        [&] { return "row of key " + std::to_string(header.key) + " in place of " + std::to_string(key); });
   check(header.frequency == (bits & RowMeta::kFrequencyBits) && header.served == served_of(bits) &&
             header.stamp == (bits | 1) && header.save_span == (bits & 0xffff),
-        "the header of key " + std::to_string(key) + " is torn");
+        [&] { return "the header of key " + std::to_string(key) + " is torn"; });
+  bool is_whole = true;
   for (size_t f = 0; f < rows.row_floats(); ++f) {
-    check(rows.row(i)[f] == static_cast<float>((bits + f * 7919) % 16000000),
-          "the row of key " + std::to_string(key) + " is torn");
+    is_whole &= rows.row(i)[f] == static_cast<float>((bits + f * 7919) % 16000000);
   }
+  check(is_whole, [&] { return "the row of key " + std::to_string(key) + " is torn"; });
   return header.version;
 }
 

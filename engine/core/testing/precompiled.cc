@@ -1,0 +1,1 @@
+// Of what native tests include most: engine/CMakeLists.txt says what, and this file what it is compiled for.
