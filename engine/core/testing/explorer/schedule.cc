@@ -567,10 +567,26 @@ class Schedule {
         history_.begin({.rows = {}, .kind = Operation::Kind::kMoment, .name = "the end, exported"});
     saw_rows(moment, table_->export_rows());
     history_.end(moment);
+    check_ranks();
     uint32_t refused = 1;
     device_->copy_to_host(&refused, table_->parts().store->tiers().hbm()->mirror().refused().address,
                           sizeof(refused), stream);
     check(refused == 0, "the mirror was told of keys that it had, or of too many");
+  }
+
+  // What the host knows of ranks may lag, but never be higher.
+  void check_ranks() const {
+    const HbmTier& hbm = *table_->parts().store->tiers().hbm();
+    RowBatch row(table_->parts().layout);
+    for (Slot slot = 0; slot < hbm.untouched_from(); ++slot) {
+      if (!hbm.ranks().is_filled(slot)) continue;
+      const Place place{hbm.key(slot), slot};
+      hbm.read({&place, 1}, row);
+      const RowHeader& header = row.header(0);
+      const Rank known = hbm.ranks().rank(slot, CacheStrategy::kLfu);
+      check(known.count <= header.frequency + header.served && known.stamp <= header.stamp,
+            "a row is known to rank higher than it does");
+    }
   }
 
   Draws draws_;
