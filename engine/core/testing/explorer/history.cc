@@ -44,6 +44,7 @@ class Search {
         row.version = seen.version;
         return true;
       case Operation::Kind::kRead: return seen.count == row.count;
+      case Operation::Kind::kReadVersions: return seen.version == row.version;
       case Operation::Kind::kReadAll:
       case Operation::Kind::kMoment: return seen == row;
       case Operation::Kind::kDrop: {

@@ -22,8 +22,9 @@ struct RowState {
 
 struct Operation {
   enum class Kind : uint8_t {
-    kApply,    // adds to counts, and sets versions
-    kRead,     // saw counts
+    kApply,  // adds to counts, and sets versions
+    kRead,   // saw counts
+    kReadVersions,
     kReadAll,  // saw counts and versions
     kDrop,     // removes the rows
     kClear,    // removes all rows

@@ -349,6 +349,14 @@ class Schedule {
       for (const int64_t key : keys)
         schedule_.history_.at(number).rows[key].count = frequencies[static_cast<size_t>(key)];
       schedule_.history_.end(number);
+      std::vector<int64_t> versions(keys.size());
+      const size_t later =
+          schedule_.history_.begin({.rows = {}, .kind = Operation::Kind::kReadVersions, .name = "versions"});
+      table_.versions(keys, versions.data());
+      for (const int64_t key : keys) {
+        schedule_.history_.at(later).rows[key].version = versions[static_cast<size_t>(key)];
+      }
+      schedule_.history_.end(later);
     }
 
     void export_rows() {
