@@ -7,6 +7,7 @@
 #include <utility>
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #if defined(__SANITIZE_THREAD__)
@@ -63,6 +64,8 @@ class Sanitizer {
   void after_enter() { __sanitizer_finish_switch_fiber(own_fake_stack_, &resumer_stack_, &resumer_bytes_); }
   void before_leave() { __sanitizer_start_switch_fiber(&own_fake_stack_, resumer_stack_, resumer_bytes_); }
   void after_leave() { __sanitizer_finish_switch_fiber(resumer_fake_stack_, nullptr, nullptr); }
+  // The fiber is in the middle of its functions, whose frames are still marked: whatever is mapped there next isn't theirs.
+  static void forget(const std::byte* stack) { __asan_unpoison_memory_region(stack, kStackBytes); }
 
  private:
   void* own_fake_stack_ = nullptr;
@@ -85,6 +88,7 @@ class Sanitizer {
   void after_enter() {}
   void before_leave() { __tsan_switch_to_fiber(resumer_, 0); }
   void after_leave() {}
+  static void forget(const std::byte*) {}
 
  private:
   void* own_;
@@ -97,6 +101,7 @@ class Sanitizer {
   void after_enter() {}
   void before_leave() {}
   void after_leave() {}
+  static void forget(const std::byte*) {}
 };
 #endif
 
@@ -155,7 +160,10 @@ Fiber::Fiber() {
   context_ = std::make_unique<Context>(stack_, &Fiber::begin);
 }
 
-Fiber::~Fiber() { munmap(stack_ - kGuardBytes, kGuardBytes + kStackBytes); }
+Fiber::~Fiber() {
+  Sanitizer::forget(stack_);
+  munmap(stack_ - kGuardBytes, kGuardBytes + kStackBytes);
+}
 
 void Fiber::resume(void (*body)(void*), void* argument) {
   body_ = body;
