@@ -105,6 +105,7 @@ void DeviceLookUp::read_missing(const Memory& memory, const Missing& missing, co
                                 DeviceSteps& steps, size_t dim) {
   float* const rows = memory.rows.data();
   try {
+    steps.check_not_used_by_thread();
     read(missing, rows);
   } catch (const DamagedRowsError& error) {
     forget_rows(missing.ids, error.keys(), dim, rows);

@@ -96,6 +96,7 @@ void DeviceApply::put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress
 void DeviceApply::update_missing(Memory& memory, const UpdateMissing& update, DeviceSteps& steps) {
   const uint32_t missing = memory.miss_count[0];
   try {
+    steps.check_not_used_by_thread();
     update({.ids = {memory.missing.data(), missing},
             .gradients = memory.sums.data(),
             .occurrences = {memory.occurrences.data(), missing},

@@ -1,6 +1,7 @@
 #include "tiers/hbm/device_steps.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 #include "errors/error.h"
@@ -82,6 +83,10 @@ void DeviceSteps::finish() {
   const MutexLock lock(mutex_);
   is_over_ = true;
   while (functions_ != 0) function_ended_.wait(mutex_);
+}
+
+void DeviceSteps::check_not_used_by_thread() const {
+  if (is_used_by_thread(*this)) throw std::logic_error("a step runs while the host uses the rows");
 }
 
 DeviceSteps::Function::Function(DeviceSteps& steps)

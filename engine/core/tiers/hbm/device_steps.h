@@ -112,6 +112,10 @@ class DeviceSteps {
   // Waits for the steps in flight, for good. REQUIRES: no thread puts others on streams.
   void finish();
 
+  // Throws std::logic_error if the calling thread uses the rows: it hasn't waited for the steps in flight. A function that goes
+  // on would wait for ever, for the locks which that thread holds.
+  void check_not_used_by_thread() const;
+
   // What a step met, which nobody was there to be told. Only the first is kept.
   void keep_error(std::exception_ptr error);
   // Throws it, once.

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -325,6 +326,8 @@ TEST(a_step_that_forgets_something_is_noticed) {
         noticed += !difference_after_steps(scene).empty();
       } catch (const Error&) {
         ++noticed;  // a kernel was out of bounds
+      } catch (const std::logic_error&) {
+        ++noticed;  // a step ran in the middle of a use
       }
     }
     check(noticed >= kSchedules / 16, "in " + std::to_string(noticed) + " schedules alone");
