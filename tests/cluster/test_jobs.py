@@ -251,6 +251,23 @@ def fail(worker: es.cluster.Worker, folder: Path) -> None:
     worker.meet()
 
 
+def test_a_worker_that_fails_since_another_died_is_no_failure_of_its_own(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "connection")
+    assert es.cluster.run(fail_where_another_dies, tmp_path, workers=2) == [1, 1]
+
+
+def fail_where_another_dies(worker: es.cluster.Worker, folder: Path) -> int:
+    worker.meet()
+    if worker.generation == 0:
+        with (folder / "connection").open("r" if worker.rank == 0 else "w") as connection:
+            if worker.rank == 0:
+                connection.read()
+                raise ConnectionError("connection closed by peer")
+        time.sleep(0.5)  # the other fails first
+        os.kill(os.getpid(), signal.SIGKILL)
+    return worker.generation
+
+
 @pytest.mark.long
 def test_a_job_that_dies_again_and_again_says_so(tmp_path: Path) -> None:
     with pytest.raises(WorkerLostError, match="worker 0 died"):

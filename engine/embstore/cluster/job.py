@@ -19,9 +19,9 @@ from embstore.cluster.job_actor import JobActor
 from embstore.cluster.job_checkpoints import JobCheckpoints
 from embstore.cluster.pushes import PushRules
 from embstore.cluster.ray_actor import first_line, raise_silent, wait_for
-from embstore.cluster.worker import JobTicket, join
+from embstore.cluster.worker import BEATS_EVERY_S, JobTicket, join
 from embstore.durability import MOST_KEPT
-from embstore.errors import MissingDeviceError, ShardLostError, WorkerLostError
+from embstore.errors import EmbStoreError, MissingDeviceError, ShardLostError, WorkerLostError
 
 __all__ = ["Job", "run"]
 
@@ -127,14 +127,18 @@ class Job:
         newest = None if self._checkpoints is None else self._checkpoints.newest()
         return -1 if newest is None else newest.step
 
-    def check_alive(self, ranks: Collection[int]) -> None:
-        """WorkerLostError where one of these workers has given no sign of life for patience_s."""
-        silences_s = self._ask("silences_s")
+    def check_alive(self, ranks: Collection[int]) -> list[float]:
+        """WorkerLostError where one of these workers has given no sign of life for patience_s.
+
+        Returns for how long each of all workers has given none.
+        """
+        silences_s: list[float] = self._ask("silences_s")
         for rank in ranks:
             if silences_s[rank] > self.patience_s:
                 raise WorkerLostError(
                     f"worker {rank} has given no sign of life for {self.patience_s:g} s"
                 )
+        return silences_s
 
     def news(self) -> dict[int, Any]:
         """What workers have told since this was asked before, the last of each, by rank."""
@@ -304,12 +308,43 @@ class _Processes:
             try:
                 results[rank] = self._ray.get(ready)
             except exceptions.RayTaskError as error:
+                if not isinstance(error.cause, EmbStoreError):
+                    self._check_none_died({other: ranks[other] for other in waiting})
                 raise error.cause from error
             except exceptions.RayError as error:
-                raise WorkerLostError(f"worker {rank} died: {first_line(error)}") from error
+                raise _died(rank, error) from error
         return [results[rank] for rank in range(len(self._actors))]
+
+    def _check_none_died(self, running: dict[Any, int]) -> None:
+        """WorkerLostError where one of these died by now: that a function fails elsewhere may be
+        known before the death which it fails of, as by a connection between the two.
+
+        Returns once each of them has ended by itself, or given a later sign of life.
+        """
+        exceptions = self._ray.exceptions
+        # The last sign of one that died may come late, by as much as signs are apart.
+        lives_since = time.monotonic() + BEATS_EVERY_S
+        while running:
+            done, _ = self._ray.wait(list(running), num_returns=len(running), timeout=0.1)
+            for ended in done:
+                rank = running.pop(ended)
+                try:
+                    self._ray.get(ended)
+                except exceptions.RayTaskError:
+                    pass
+                except exceptions.RayError as error:
+                    raise _died(rank, error) from error
+            silences_s = self._job.check_alive(running.values())
+            heard_within_s = time.monotonic() - lives_since
+            running = {
+                left: rank for left, rank in running.items() if silences_s[rank] > heard_within_s
+            }
 
     def end(self) -> None:
         for actor in self._actors:
             with contextlib.suppress(Exception):
                 self._ray.kill(actor)
+
+
+def _died(rank: int, error: Exception) -> WorkerLostError:
+    return WorkerLostError(f"worker {rank} died: {first_line(error)}")

@@ -23,9 +23,9 @@ from embstore.errors import InvalidArgumentError, ShardLostError, WorkerLostErro
 from embstore.options import Tier
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["JobTicket", "Worker", "current_worker", "join"]
+__all__ = ["BEATS_EVERY_S", "JobTicket", "Worker", "current_worker", "join"]
 
-_BEATS_EVERY_S = 1.0
+BEATS_EVERY_S = 1.0
 
 _current: Worker | None = None
 
@@ -193,7 +193,7 @@ class Worker:
     def _beat(self) -> None:
         """Tells that this process lives, until it leaves. What becomes of the job it hears from its
         own calls."""
-        while not self._has_left.wait(_BEATS_EVERY_S) and ray_cluster.library().is_initialized():
+        while not self._has_left.wait(BEATS_EVERY_S) and ray_cluster.library().is_initialized():
             with contextlib.suppress(Exception):
                 self._ticket.actor.call.remote("beat", (self._generation, self._rank))
 
