@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from test_metrics import METRIC
 
+from embstore.options import TIER_KINDS, StorageType, TierKind
 from pmemlab.errors import LabError
 from pmemlab.model.devices import device_names
 from pmemlab.scenarios import modelled_rates
@@ -117,7 +118,34 @@ def test_one_tier_is_beside_dram_by_the_same_run(runs: list[Any]) -> None:
     assert rate is not None
     assert rate.devices == ("optane-100-x6",)
     assert rate.dram_ratio == len("ddr4-2666-x6") / len("optane-100-x6")
-    assert runs == [("PMEM_LIBPMEM", ())]
+    assert runs == [("DRAM", ())]
+
+
+def test_storage_types_that_touch_the_same_rows_share_a_run(runs: list[Any]) -> None:
+    selected = [
+        (scenario("fsdax", "fsdax"), "PMEM_LIBPMEM"),
+        (scenario("kmem-dax", "kmem-dax"), "PMEM_MEMKIND"),
+        (scenario("nvme", "nvme", (1000,)), "DRAM_SSDHASH"),
+        (scenario("alone", "nvme", (1000,)), "SSDHASH"),
+        (scenario("nvme", "nvme", (1000,)), "DRAM_LEVELDB"),
+        (scenario("alone", "nvme", (1000,)), "LEVELDB"),
+    ]
+    model = RateModel(selected)
+    rates = [model.rate(each, storage_type, unheard) for each, storage_type in selected]
+    told = [rate.devices for rate in rates if rate is not None]
+    assert told == [("optane-100-x6",)] * 2 + [("ddr4-2666-x6", "nvme-p4510")] * 4
+    assert sorted(runs) == [("DRAM", ()), ("DRAM_LEVELDB", (4000,)), ("DRAM_SSDHASH", (4000,))]
+
+
+def test_a_storage_type_shares_a_run_with_one_whose_tiers_do_the_same() -> None:
+    def tiers(storage_type: StorageType) -> list[TierKind]:
+        """Memories do the same with rows; disk tiers don't."""
+        memories = (TierKind.PMEM_LIBPMEM, TierKind.PMEM_MEMKIND)
+        kinds = TIER_KINDS[storage_type]
+        return [TierKind.DRAM if kind in memories else kind for kind in kinds]
+
+    for storage_type, runs_as in modelled_rates._RUNS_AS.items():
+        assert tiers(storage_type) == tiers(runs_as), storage_type
 
 
 def test_rows_on_a_gpu_are_beside_a_run_of_their_own_in_dram(runs: list[Any]) -> None:
@@ -132,8 +160,8 @@ def test_rows_on_a_gpu_are_beside_a_run_of_their_own_in_dram(runs: list[Any]) ->
 def test_what_this_computer_did_beside_a_run_changes_no_ratio(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    computing = {"DRAM": 900.0, "DRAM_SSDHASH": 6.0, "PMEM_LIBPMEM": 40.0}  # ms a step
-    tiers = {"DRAM": 2.0, "DRAM_SSDHASH": 10.0, "PMEM_LIBPMEM": 4.0}
+    computing = {"DRAM": 900.0, "DRAM_SSDHASH": 6.0, "DRAM_PMEM": 40.0}  # ms a step
+    tiers = {"DRAM": 2.0, "DRAM_SSDHASH": 10.0, "DRAM_PMEM": 4.0}
 
     def run_here(run: Any, _scenario: object, placements: Any) -> dict[tuple[str, ...], Any]:
         step = {
@@ -145,7 +173,7 @@ def test_what_this_computer_did_beside_a_run_changes_no_ratio(
     monkeypatch.setattr(modelled_rates, "_run_here", run_here)
     selected = [
         (scenario("nvme", "nvme"), "DRAM_SSDHASH"),
-        (scenario("fsdax", "fsdax"), "PMEM_LIBPMEM"),
+        (scenario("fsdax", "fsdax"), "DRAM_PMEM"),
         (scenario("dram", "dram"), "DRAM"),
     ]
     model = RateModel(selected)

@@ -2,9 +2,9 @@
 
 Its workload is run on this computer, once a storage type, with tables so large that devices show
 (`Workload.rated`), and predicted on the devices from what it did with rows: see
-`pmemlab.model.prediction`. A tier of HBM lies in DRAM meanwhile. What the workload would do with
-all rows in DRAM is predicted from the same run where the storage type has one tier, which isn't
-HBM, and else from a run of its own.
+`pmemlab.model.prediction`. Which rows it touches doesn't depend on the memory that they lie in, so
+one run in DRAM serves every storage type that has all rows in DRAM or in persistent memory; the
+rate with all rows in DRAM is predicted from that run, too. A tier of HBM lies in DRAM meanwhile.
 
 Beside the tiers, a step takes what this computer computes, and that time varies with whatever else
 it does. So all runs of one workload are given the least of theirs: rates differ by their tiers.
@@ -30,6 +30,13 @@ _TIMEOUT_S = 120.0
 # What these say comes after the timed steps, or not at all in a run that ends with them.
 _AFTER_THE_TIMED = ("cold-lookups", "held-out-rows", "keep-every")
 _LEAST_PMEM_BYTES = 1 << 30  # for tables of `rated`; sparse
+# Storage types that do with rows what another does.
+_RUNS_AS = {
+    StorageType.PMEM_LIBPMEM: StorageType.DRAM,
+    StorageType.PMEM_MEMKIND: StorageType.DRAM,
+    StorageType.SSDHASH: StorageType.DRAM_SSDHASH,
+    StorageType.LEVELDB: StorageType.DRAM_LEVELDB,
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,10 @@ class ModelledRate:
 
 
 class _Run(NamedTuple):
-    """What is run here once, whatever devices it is predicted on."""
+    """What is run here once, whatever devices it is predicted on.
+
+    arguments: JSON. sizes: of the tiers, in bytes, first tier first; () for all that there is.
+    """
 
     workload: str
     arguments: str
@@ -149,13 +159,11 @@ def _runs(scenario: Scenario, storage_type: str) -> list[tuple[_Run, tuple[str, 
     timed = {name: value for name, value in arguments.items() if name not in _AFTER_THE_TIMED}
     told = json.dumps(timed, sort_keys=True)
     sizes = tuple(size * rated.rows_times for size in scenario.storage.size_bytes)
-    if len(devices) == 1 and TierKind.HBM not in TIER_KINDS[StorageType[storage_type]]:
-        run = _Run(name, told, storage_type, ())
-        return [(run, devices), (run, (stands_for.dram,))]
-    return [
-        (_Run(name, told, storage_type, sizes), devices),
-        (_Run(name, told, StorageType.DRAM.name, ()), (stands_for.dram,)),
-    ]
+    own = StorageType[storage_type]
+    runs_as = _RUNS_AS.get(own, own)
+    in_dram = _Run(name, told, StorageType.DRAM.name, ())
+    run = in_dram if runs_as is StorageType.DRAM else _Run(name, told, runs_as.name, sizes)
+    return [(run, devices), (in_dram, (stands_for.dram,))]
 
 
 def _run_here(
