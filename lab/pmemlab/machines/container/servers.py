@@ -7,7 +7,6 @@ import secrets
 import time
 from datetime import datetime
 
-import docker
 from docker.models.containers import Container
 from rich.console import Console
 
@@ -43,7 +42,7 @@ _POLL_S = 0.25
 def build_servers_image(console: Console | None = None) -> None:
     """Build the servers' image if need be, and start nothing. Raises as `servers_up`."""
     with Stages(console or Console()) as stages:
-        _built_image(connect(), find_clone(), stages)
+        ensure_image(connect(), find_clone(), "servers", stages)
 
 
 def servers_up(console: Console | None = None, project: str | None = None) -> dict[str, Container]:
@@ -60,7 +59,7 @@ def servers_up(console: Console | None = None, project: str | None = None) -> di
     project = project or clone.servers_project
     client = connect()
     with Stages(console) as stages:
-        image = _built_image(client, clone, stages)
+        image = ensure_image(client, clone, "servers", stages)
         starting = stages.begin("servers")
         starting.report("starting")
         _compose(clone, project, image).run("up", "--detach", "--remove-orphans")
@@ -70,13 +69,6 @@ def servers_up(console: Console | None = None, project: str | None = None) -> di
             wait_until_ready(name, container)
         starting.end("ready")
     return containers
-
-
-def _built_image(client: docker.DockerClient, clone: Clone, stages: Stages) -> str:
-    building = stages.begin("image")
-    image = ensure_image(client, clone, "servers", stages.announce, building.report)
-    building.end("ready")
-    return image
 
 
 def servers_down(project: str) -> None:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 
 from pmemlab.errors import LabError
 from pmemlab.machines.guest.link import Command
-from pmemlab.machines.guest.streams import shell_status
+from pmemlab.machines.guest.streams import shell_status, write_all
 
 __all__ = ["TerminalSize", "own_size", "run_on_own_terminal"]
 
@@ -53,9 +53,7 @@ def run_on_own_terminal(spawn: Callable[[TerminalSize], Command]) -> int:
     command = spawn(own_size())
     with _raw_terminal(), _keys_sent_to(command):
         for _, data in command.output():
-            view = memoryview(data)
-            while view:
-                view = view[os.write(sys.stdout.fileno(), view) :]
+            write_all(sys.stdout.fileno(), data)
     return shell_status(command.returncode)
 
 
