@@ -275,7 +275,7 @@ class _Output:
             raise TimeoutError from None
 
     def texts(self) -> tuple[str, str]:
-        """Of stdout and stderr."""
+        """Returns stdout and stderr."""
         stdout, stderr = (bytes(part).decode(errors="surrogateescape") for part in self._written)
         return stdout, stderr
 

@@ -78,7 +78,7 @@ class Placements:
 
 
 def load_placements(arguments: argparse.Namespace) -> Placements:
-    """Of a command line with `add_placements` and `add_storage`.
+    """Returns what a command line with `add_placements` and `add_storage` asks for.
 
     Raises LabError, which names the option.
     """

@@ -271,7 +271,7 @@ class ContainerMachine:
             raise
 
     def _switch_power(self, to: Literal["cut", "on"]) -> None:
-        """By whoever serves the guest in the container, whose media are that one's."""
+        """Asks the process that serves the guest in the container: it has the guest's media."""
         command = ContainerCommand(
             self._client,
             self._container,
@@ -330,7 +330,7 @@ class ContainerMachine:
 
 
 def _returncode(status: int) -> int:
-    """Of a status as shells and `pmemlab machine exec` give it."""
+    """Returns the code for a status as shells and `pmemlab machine exec` give it."""
     signal_number = status - 128
     return -signal_number if 0 < signal_number <= signal.NSIG else status
 

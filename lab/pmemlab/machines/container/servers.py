@@ -77,7 +77,7 @@ def servers_down(project: str) -> None:
 
 
 def wait_until_ready(name: str, container: Container) -> None:
-    """Until it is a node of the cluster, since it was last started."""
+    """Waits until the server has joined the cluster since its last start."""
     deadline = time.monotonic() + _READY_WITHIN_S
     while True:
         if has_ended(container):
@@ -95,7 +95,7 @@ def wait_until_ready(name: str, container: Container) -> None:
 
 
 def _seconds(timestamp: str) -> float:
-    """Of RFC 3339, as Docker writes it, in nanoseconds: since 1970."""
+    """Returns a time in RFC 3339, as Docker writes it in nanoseconds, in seconds since 1970."""
     whole, _, fraction = timestamp.rstrip("Z").partition(".")
     since = datetime.fromisoformat(f"{whole}+00:00").timestamp()
     return since + float(f"0.{fraction or 0}")
@@ -115,7 +115,7 @@ def _compose(clone: Clone, project: str, image: str) -> Compose:
 
 
 def _token(clone: Clone) -> str:
-    """Of this clone's servers, as long as the clone has its folder."""
+    """Returns the token of this clone's servers, which stays the same while `.lab` exists."""
     file = clone.root / ".lab/servers-token"
     if not file.exists():
         file.parent.mkdir(exist_ok=True)

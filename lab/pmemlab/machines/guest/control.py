@@ -113,7 +113,7 @@ class _Client:
         self._commands: dict[int, Command] = {}  # by the client's channel
 
     def serve(self) -> None:
-        """Until the client hangs up; then what it started is killed."""
+        """Serves until the client hangs up, then kills the commands that the client started."""
         unpacker = agent.Unpacker()
         with self._socket:
             while True:

@@ -24,7 +24,7 @@ _READ_BYTES = 1 << 12
 
 @dataclass(frozen=True)
 class TerminalSize:
-    """In characters."""
+    """A terminal's size in characters."""
 
     rows: int
     columns: int
@@ -34,7 +34,7 @@ class TerminalSize:
 
 
 def own_size() -> TerminalSize:
-    """Of the terminal that this process runs on. Raises `LabError` where it runs on none."""
+    """Returns the size of this process's terminal. Raises `LabError` if it has none."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise LabError(
             "shell: needs a terminal; `pmemlab machine exec MACHINE -- COMMAND` needs none"
