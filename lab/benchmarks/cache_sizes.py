@@ -40,7 +40,7 @@ def argument_parser() -> argparse.ArgumentParser:
         nargs="+",
         default=list(_SHARES),
         metavar="P",
-        help="of the rows, that the DRAM has room for",
+        help="shares of the rows that the DRAM holds",
     )
     parser.add_argument(
         "--device",

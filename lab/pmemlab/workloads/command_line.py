@@ -48,7 +48,7 @@ def add_storage(parser: argparse.ArgumentParser) -> None:
         "--storage-path",
         nargs="+",
         metavar="PATH",
-        help="where tiers that keep files have them: one for all of these, or one for each tier, "
+        help="folders of tiers that keep files: one for all of these, or one for each tier, "
         f"first tier first, and {NO_PATH} for those that keep none",
     )
     storage.add_argument(

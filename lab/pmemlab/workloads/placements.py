@@ -32,7 +32,7 @@ def add_placements(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="DEVICE,...",
-        help="how long the run takes with its tiers on these, first tier first; may be several. "
+        help="devices to predict the run on, first tier first; several lists: each. "
         f"{AS_HERE}: as on this computer",
     )
     devices.add_argument(

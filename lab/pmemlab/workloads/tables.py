@@ -59,7 +59,7 @@ def argument_parser() -> argparse.ArgumentParser:
         "--ssdhash-buffer",
         type=positive,
         metavar="BYTES",
-        help="of every table that has an SSDHASH tier; the engine's own",
+        help="write buffer of every table with an SSDHASH tier; None: the engine's own",
     )
     engine.add_argument(
         "--filter",

@@ -100,7 +100,7 @@ def argument_parser() -> argparse.ArgumentParser:
     training = parser.add_argument_group("training")
     training.add_argument("--steps", type=positive, default=100, metavar="N")
     training.add_argument(
-        "--warm-up-steps", type=positive, default=1, metavar="N", help="of these, that aren't timed"
+        "--warm-up-steps", type=positive, default=1, metavar="N", help="first steps, not timed"
     )
     training.add_argument("--batch-size", type=positive, default=512, metavar="ROWS")
     training.add_argument("--embedding-dim", type=positive, default=16, metavar="D")
@@ -116,7 +116,7 @@ def argument_parser() -> argparse.ArgumentParser:
         "--dense",
         choices=DENSE_LIBRARIES,
         default="torch",
-        help="what computes the dense layers; an emulated machine imports PyTorch for longer than "
+        help="library of the dense layers; an emulated machine imports PyTorch for longer than "
         "it trains a little",
     )
     training.add_argument("--seed", type=not_negative, default=2021, metavar="N")
