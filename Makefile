@@ -19,8 +19,8 @@ MEMORY_HERE := results/memory-here.yaml
 # In Debian 12 and Ubuntu, not in Debian 13; PMEM_MEMKIND says so where it is missing. The other is what a test of
 # power cuts is compiled with.
 OPTIONAL_PACKAGES := libmemkind0 libpmemobj-dev
-# What the report's page is looked at with in the tests, which are skipped without it.
-BROWSER_PACKAGE := chromium
+# The tests look at the report's page with these, and are skipped without them.
+BROWSER_PACKAGES := chromium chromium-driver
 # What checks the rules of the core's locks.
 CHECK_PACKAGES := clang libclang-rt-dev
 # What an emulated machine needs of the computer that it runs on.
@@ -258,10 +258,10 @@ $(TENSORFLOW)/.installed: constraints.txt | setup
 optional-packages:
 	$(call install_packages,$(OPTIONAL_PACKAGES))
 
-# Not a part of the set-up: a browser is large. Debian's; on Ubuntu one of the user's own serves as well.
+# Not a part of the set-up: a browser is large. Debian's; on Ubuntu, your own Chrome and chromedriver serve too.
 .PHONY: browser-package
 browser-package:
-	$(call install_packages,$(BROWSER_PACKAGE))
+	$(call install_packages,$(BROWSER_PACKAGES))
 
 .PHONY: build-packages
 build-packages:

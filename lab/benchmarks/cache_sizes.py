@@ -12,8 +12,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pmemlab.workloads.command_line import not_negative, parse, positive
-from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN
+from pmemlab.workloads.command_line import (
+    column_keys,
+    new_parser,
+    not_negative,
+    parse,
+    positive,
+)
 
 if TYPE_CHECKING:
     from benchmarks.cache_sweep import CacheSize, Progress, TableShape
@@ -24,13 +29,10 @@ _SHARES: Final = (0.1, 0.5, 2.0, 5.0, 12.5, 30.0)
 
 def argument_parser() -> argparse.ArgumentParser:
     """The command line; importing it needs no engine."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.cache_sizes",
-        description="Count how many ids a first tier of DRAM answers, by its size, and predict "
+    parser = new_parser(
+        "benchmarks.cache_sizes",
+        "Count how many ids a first tier of DRAM answers, by its size, and predict "
         "how fast it is, against as much DRAM as memory mode's cache.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        exit_on_error=False,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "--percent",
@@ -38,7 +40,7 @@ def argument_parser() -> argparse.ArgumentParser:
         nargs="+",
         default=list(_SHARES),
         metavar="P",
-        help="of the rows, that the DRAM has room for",
+        help="shares of the rows that the DRAM holds",
     )
     parser.add_argument(
         "--device",
@@ -54,7 +56,7 @@ def argument_parser() -> argparse.ArgumentParser:
         help="folder for the rows below the first tier: in memory",
     )
     table = parser.add_argument_group("the table and its training")
-    table.add_argument("--rows", type=_rows, default=2_000_000, metavar="N")
+    table.add_argument("--rows", type=column_keys, default=2_000_000, metavar="N")
     table.add_argument("--embedding-dim", type=positive, default=64, metavar="D")
     table.add_argument("--batch-size", type=positive, default=50_000, metavar="IDS")
     table.add_argument("--steps", type=positive, default=20, metavar="N")
@@ -156,15 +158,6 @@ def _percent(text: str) -> float:
     if not 0 < percent < 100:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 100")
     return percent
-
-
-def _rows(text: str) -> int:
-    rows = positive(text)
-    if rows < MIN_KEYS_PER_COLUMN:
-        raise argparse.ArgumentTypeError(
-            f"{text} is below {MIN_KEYS_PER_COLUMN}, of which the most popular 0.05 % is one"
-        )
-    return rows
 
 
 @contextmanager

@@ -12,6 +12,7 @@ __all__ = ["main"]
 _LAB_ERROR_STATUS = 2
 _INSTALLED_BY: Final = {
     "docker": "pmemlab",
+    "jinja2": "pmemlab[report]",
     "keras": "embstore[keras]",
     "matplotlib": "pmemlab[report]",
     "numpy": "embstore",

@@ -43,7 +43,7 @@ _IMAGE_BUILD_BYTES = 6 << 30
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Of one kind of machine. missing: what keeps it from running, each with its remedy.
+    """Whether one kind of machine runs. missing: what keeps it from running, each with its remedy.
 
     lacking: what only some of its storage types or topologies want. notes: what it runs with.
     """
@@ -185,7 +185,7 @@ def _container() -> Diagnosis:
 
 
 def _largest(size: Callable[[Topology], int]) -> Topology:
-    """Of the lab's own."""
+    """Returns the topology of the lab's own for which `size` is largest."""
     return max((load_topology(name) for name in topology_names()), key=size)
 
 

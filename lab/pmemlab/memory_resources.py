@@ -37,7 +37,7 @@ class MemoryResources:
 
 
 def memory_resources(topology: Topology, facts: Mapping[str, object]) -> MemoryResources:
-    """Of a machine, by its facts. Only what no guest can see of itself is the topology's: how
+    """Returns a machine's memory by its facts. Only what a guest can't see is the topology's: how
     much memory was plugged in, and which plain memory stands for persistent memory.
 
     Raises `MissingFactError` where one of the facts could not be read.

@@ -17,7 +17,7 @@ __all__ = ["Proof", "find_fact", "mismatches", "probe_command", "prove"]
 
 @dataclass(frozen=True)
 class Proof:
-    """That a machine is what its topology says.
+    """Evidence that a machine is what its topology says.
 
     facts: all that was read back from the machine.
     proved: the facts that the topology demands, each with the value found.

@@ -230,7 +230,7 @@ class Topology(Document, aliases={"memory_bytes": "memory"}, extra=("like",)):
         return bool(self.backing_files)
 
     def provision_commands(self, *, new_media: bool) -> list[str]:
-        """Of a boot on media that are new, or that have been used before."""
+        """Returns the commands for a boot on new media, or on media that were used before."""
         return [step.command for step in self.provision if new_media or not step.formats]
 
     def to_yaml(self) -> str:

@@ -75,7 +75,7 @@ class Folders:
         self.root_ids = [self._scan(root) for root in roots]
 
     def _id(self, status: os.stat_result) -> int:
-        """As the library numbers files and folders."""
+        """Returns the number that the library gives a file or folder."""
         return status.st_ino + (self._devices.index(status.st_dev) << _INODE_BITS)
 
     def _scan(self, folder: Path) -> int:

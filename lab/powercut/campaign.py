@@ -50,7 +50,7 @@ class MutationResult:
 
 
 def default_jobs(experiment: Experiment) -> int:
-    """As many as there are processors, but one where folders have fixed paths."""
+    """Returns the number of processors, or 1 if the experiment's folders have fixed paths."""
     return 1 if experiment.under else len(os.sched_getaffinity(0))
 
 

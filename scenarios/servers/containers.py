@@ -58,7 +58,7 @@ class ServerContainer:
         return self.read(f"/proc/{process}/smaps")
 
     def file_system(self, folder: Path) -> str | None:
-        """Of the mount there; None: it is none."""
+        """Returns the file system mounted at the folder; None if nothing is mounted there."""
         for line in self.read("/proc/mounts").splitlines():
             _, mounted_at, kind, *_ = line.split()
             if mounted_at == str(folder):
@@ -106,7 +106,7 @@ class Containers:
             command.kill()
 
     def has(self, file: str) -> bool:
-        """In the folder that is shared."""
+        """Returns whether the shared folder has the file."""
         return self.head.exec_run(["test", "-e", f"{_SHARED}/{file}"]).exit_code == 0
 
     def touch(self, file: str) -> None:
@@ -130,7 +130,7 @@ class Containers:
         return found
 
     def networks(self) -> list[Any]:
-        """That any of them is on."""
+        """Returns the networks of all containers."""
         names = {
             name
             for container in (self.head, *(server.container for server in self.servers))

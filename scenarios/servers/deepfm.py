@@ -32,7 +32,7 @@ def samples(rank: int, step: int) -> tuple[NDArray[np.int64], NDArray[np.float32
 
 
 def optimizer() -> es.optimizers.Optimizer:
-    """Of the rows."""
+    """Returns the optimizer of the embedding rows."""
     return es.optimizers.Adagrad(0.05, initial_accumulator_value=0.1)
 
 
@@ -41,7 +41,7 @@ def initializer(table: str) -> es.initializers.Initializer:
 
 
 def storage() -> es.EmbeddingVariableOption:
-    """In the servers' PMem, behind as much DRAM as each server gives its shards."""
+    """Returns the option for rows in the servers' PMem, with DRAM as the first tier."""
     option = es.StorageOption(
         es.StorageType.DRAM_PMEM, [None, es.cluster.NODE_PMEM], [None, _PMEM_BYTES]
     )

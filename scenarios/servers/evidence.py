@@ -64,7 +64,7 @@ def assert_rows_lie_in_pmem(
 
 
 def _resident_bytes(smaps: str, folder: Path) -> int:
-    """Of the pages that are mapped from files under the folder."""
+    """Returns the resident bytes of mappings of files under the folder."""
     resident, is_under = 0, False
     for line in smaps.splitlines():
         name, _, rest = line.partition(" ")

@@ -108,7 +108,7 @@ def test_a_job_goes_on_without_a_server_and_ends_with_the_same_rows(
 
 
 def _pushed_bytes() -> int:
-    """Of gradients and keys that the workers have for both servers together, once each."""
+    """Returns the bytes of gradients and keys that the workers push to both servers, each once."""
     total = 0
     for rank in range(deepfm.WORKERS):
         for step in range(deepfm.STEPS):

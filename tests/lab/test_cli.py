@@ -207,6 +207,7 @@ sys.meta_path.insert(0, Without())
         ("yaml", ["machine", "exec", "dram", "--", "true"], "pip install 'pmemlab'", 125),
         ("docker", ["lab", "up"], "pip install 'pmemlab'", 2),
         ("pytest", ["test"], "pip install 'pmemlab'", 2),
+        ("jinja2", ["report", "."], "pip install 'pmemlab[report]'", 2),
         ("matplotlib", ["report", "."], "pip install 'pmemlab[report]'", 2),
         ("embstore", ["model", "plan", *PLANNED], "make setup", 2),
     ],

@@ -85,7 +85,7 @@ def argument_parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="UNITS",
-        help="of the deep part's layers (default: 512 256 128 32 for WDL, else 400 400 400)",
+        help="widths of the deep part's layers (default: 512 256 128 32 for WDL, else 400 400 400)",
     )
     model.add_argument(
         "--cin_maps",
@@ -93,7 +93,7 @@ def argument_parser() -> argparse.ArgumentParser:
         nargs="+",
         default=CIN_MAPS,
         metavar="MAPS",
-        help="of the layers of xDeepFM's CIN (default: 128 128)",
+        help="widths of the layers of xDeepFM's CIN (default: 128 128)",
     )
     model.add_argument(
         "--all",
@@ -105,13 +105,17 @@ def argument_parser() -> argparse.ArgumentParser:
         "--batch_size", type=positive, default=4096, metavar="ROWS", help="(default: %(default)s)"
     )
     training.add_argument(
-        "--epochs", type=positive, default=1, metavar="N", help="in all (default: %(default)s)"
+        "--epochs",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="epochs in all (default: %(default)s)",
     )
     training.add_argument(
         "--optimizer",
         choices=list(OPTIMIZERS),
         default="Adagrad",
-        help="of rows and of dense parameters (default: %(default)s)",
+        help="optimizer of rows and dense parameters (default: %(default)s)",
     )
     training.add_argument(
         "--learning_rate",
@@ -137,11 +141,11 @@ def argument_parser() -> argparse.ArgumentParser:
     tables.add_argument(
         "--master_endpoint",
         metavar="IP:PORT",
-        help="of the Ray cluster; without it the one that RAY_ADDRESS names, or one of this "
-        "computer alone",
+        help="address of the Ray cluster (default: the one that RAY_ADDRESS names, or one of this "
+        "computer alone)",
     )
     tables.add_argument(
-        "--storage_type", default="DRAM", help="of embstore.StorageType (default: %(default)s)"
+        "--storage_type", default="DRAM", help="name of embstore.StorageType (default: %(default)s)"
     )
     tables.add_argument(
         "--storage_path",
@@ -170,7 +174,7 @@ def argument_parser() -> argparse.ArgumentParser:
     kept.add_argument(
         "--checkpoint", type=Path, metavar="FOLDER", help="kept up to date after each epoch"
     )
-    kept.add_argument("--load", type=Path, metavar="FOLDER", help="of --checkpoint, to go on from")
+    kept.add_argument("--load", type=Path, metavar="FOLDER", help="checkpoint to go on from")
     kept.add_argument(
         "--save", type=Path, metavar="FILE", help="the trained model, rows too; ends with .keras"
     )

@@ -76,7 +76,7 @@ def copy(arguments: argparse.Namespace) -> int:
 
 
 def _machine_and_path(text: str) -> tuple[str | None, str]:
-    """Of MACHINE:PATH, or of :PATH for --state-dir; (None, path) for a path on this computer."""
+    """Splits MACHINE:PATH, or :PATH for --state-dir; a path on this computer gives (None, path)."""
     machine, colon, path = text.partition(":")
     return (machine, path) if colon and "/" not in machine else (None, text)
 

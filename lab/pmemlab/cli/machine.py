@@ -54,7 +54,10 @@ def add_commands(group: Group) -> None:
     for command in (run, open_shell):
         command.add_argument("machine", nargs="?", metavar="MACHINE", help=f"one of {machines}")
         command.add_argument(
-            "--state-dir", type=Path, metavar="DIR", help="of a running `pmemlab machine serve`"
+            "--state-dir",
+            type=Path,
+            metavar="DIR",
+            help="state folder of a running `pmemlab machine serve`",
         )
         command.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
         add_guest_options(command)
@@ -66,23 +69,29 @@ def add_commands(group: Group) -> None:
         "--state-dir",
         type=Path,
         metavar="DIR",
-        help="of a running `pmemlab machine serve`; then :PATH",
+        help="state folder of a running `pmemlab machine serve`; then :PATH",
     )
 
     serve = group.add("serve", _serve)
     serve.add_argument("topology", metavar="TOPOLOGY", help=f"one of {machines}, or a file")
     serve.add_argument(
-        "--state-dir", type=Path, required=True, metavar="DIR", help="for what belongs to it"
+        "--state-dir",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder for the machine's state",
     )
 
     power = group.add("power", _power)
-    power.add_argument("switch", choices=("cut", "on"), help="at once; or boot again, and prove")
+    power.add_argument(
+        "switch", choices=("cut", "on"), help="cut: at once; on: boot again and prove"
+    )
     power.add_argument(
         "--state-dir",
         type=Path,
         required=True,
         metavar="DIR",
-        help="of a running `pmemlab machine serve`",
+        help="state folder of a running `pmemlab machine serve`",
     )
 
 

@@ -16,7 +16,7 @@ from pmemlab.machines.protocol import Machine
 from pmemlab.topology import Topology, load_topology
 
 if TYPE_CHECKING:
-    from pmemlab.machines.copying import Spawner
+    from pmemlab.machines.guest.link import Spawner
     from pmemlab.machines.guest.machine import GuestMachine
     from pmemlab.machines.guest.options import GuestOptions
 

@@ -6,28 +6,16 @@ import io
 import posixpath
 import tarfile
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, cast
 
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.machines.guest import agent
-from pmemlab.machines.guest.link import Command
+from pmemlab.machines.guest.link import Command, Spawner
 
-__all__ = ["Spawner", "copy_in", "copy_out"]
-
-
-class Spawner(Protocol):
-    """Starts commands in a machine; see `Link.spawn`."""
-
-    def spawn(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        terminal: Mapping[str, int] | None = None,
-        takes_input: bool = False,
-    ) -> Command: ...
+__all__ = ["copy_in", "copy_out"]
 
 
 def copy_in(machine: Spawner, source: Path, target: str) -> None:

@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 from pmemlab.errors import (
     CommandTimeoutError,
@@ -232,12 +231,7 @@ class ProcessMachine:
     def __enter__(self) -> ProcessMachine:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _new_uptime(self) -> Uptime:
@@ -281,7 +275,7 @@ class _Output:
             raise TimeoutError from None
 
     def texts(self) -> tuple[str, str]:
-        """Of stdout and stderr."""
+        """Returns stdout and stderr."""
         stdout, stderr = (bytes(part).decode(errors="surrogateescape") for part in self._written)
         return stdout, stderr
 

@@ -38,7 +38,7 @@ def at_once() -> int:
 
 
 def media_bytes(topology: Topology) -> int:
-    """Of its DIMMs and disks, when they are full."""
+    """Returns the bytes that a machine's DIMMs and disks take when they are full."""
     return sum(topology.backing_files.values())
 
 
@@ -61,7 +61,7 @@ def missing_memory(wanted: int, what_for: str) -> Iterable[MissingRequirementErr
 
 
 def missing_disk(wanted: int, what_for: str) -> Iterable[MissingRequirementError]:
-    """In the folder for temporary files."""
+    """Yields what is missing if the folder for temporary files has less space than wanted."""
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free
     if free < wanted:

@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.report.documents import Results, read_folder
@@ -16,6 +17,10 @@ from pmemlab.report.sections import SECTIONS
 __all__ = ["PAGE_NAME", "report", "write_page"]
 
 PAGE_NAME = "report.html"
+_PACKAGES: Final = {
+    "jinja2": "fills the report's templates",
+    "matplotlib": "draws the report's figures",
+}
 
 
 def report(arguments: argparse.Namespace) -> int:
@@ -28,17 +33,17 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 def write_page(folder: Path, path: Path) -> Results:
-    """Write the page of all results in a folder, whole or not at all; returns what it is of.
+    """Writes the page of all results in a folder, whole or not at all; returns these results.
 
-    Raises ResultsError where they can't be read, MissingRequirementError where what draws them
-    isn't installed, LabError where the page can't be written.
+    Raises ResultsError if a result can't be read, MissingRequirementError if a package of the
+    extra `report` isn't installed, LabError if the page can't be written.
     """
     results = read_folder(folder)
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingRequirementError(
-            "matplotlib, which draws the report's figures, isn't installed",
-            "pip install 'pmemlab[report]'",
-        )
+    for package, use in _PACKAGES.items():
+        if importlib.util.find_spec(package) is None:
+            raise MissingRequirementError(
+                f"{package}, which {use}, isn't installed", "pip install 'pmemlab[report]'"
+            )
     text = html(_page(results))
     part = path.with_name(path.name + ".part")
     try:

@@ -188,7 +188,7 @@ def _run_here(
 
 
 def _step(prediction: Mapping[str, Any]) -> _Step:
-    """Of `samples_per_s` and `step_ms`, as workloads print them."""
+    """Reads a prediction's `samples_per_s` and `step_ms` as workloads print them."""
     parts: Mapping[str, float] = prediction["step_ms"]
     whole_ms = sum(parts.values())
     compute_ms = parts["compute"]

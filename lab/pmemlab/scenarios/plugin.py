@@ -144,7 +144,7 @@ class ScenarioItem(pytest.Item):
             )
 
     def _tell_report_writers(self, metrics: Sequence[Metric]) -> None:
-        """As properties of the test, which JUnit XML and pytest-xdist carry."""
+        """Adds metrics to the test's properties, which JUnit XML and pytest-xdist pass on."""
         self.user_properties += [
             ("topology", self.scenario.topology.name),
             ("storage_type", self.storage_type),
@@ -251,7 +251,7 @@ def _wanted(
 
 
 def _topology_name(item: pytest.Item) -> str | None:
-    """Of a scenario, or of the machine that a test's fixture `machine` gives it."""
+    """Returns the topology of a scenario, or of a test's fixture `machine`."""
     if isinstance(item, ScenarioItem):
         return item.scenario.topology.name
     parameters = getattr(item, "callspec", None)
@@ -321,7 +321,7 @@ def _tell_controller(config: pytest.Config, scenarios: ScenarioSession) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Of pytest-xdist, in its controller."""
+    """A hook of pytest-xdist, called in its controller."""
     output = getattr(node, "workeroutput", {})
     if WORKER_OUTPUT not in output:  # no scenarios, or it crashed
         return
@@ -368,7 +368,7 @@ def _summarize(
 
 
 def _write_page(reporter: pytest.TerminalReporter, results: Path) -> None:
-    """Of all results that lie there, those of earlier runs too."""
+    """Writes the page of all results in the folder, earlier runs' included."""
     from pmemlab.errors import LabError
     from pmemlab.report.command import PAGE_NAME, write_page
 

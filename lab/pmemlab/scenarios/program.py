@@ -264,7 +264,7 @@ def _counts(level: _Level) -> dict[str, int]:
 
 
 def _number(loss: object, error: Callable[[str], Exception]) -> float:
-    """Of a loss as a number, or as `float.hex` writes it."""
+    """Reads a loss: a number, or a text of `float.hex`."""
     try:
         return float.fromhex(loss) if isinstance(loss, str) else float(loss)  # type: ignore[arg-type]
     except (TypeError, ValueError):

@@ -98,7 +98,7 @@ class ResultRow:
 
     @property
     def devices_label(self) -> str:
-        """Of each tier its device; of tiers that were left as they are, "as it is"."""
+        """Each tier's device; "as it is" for a tier that is not on a modelled device."""
         if not any(self.devices):
             return "-"
         return " + ".join(device or "as it is" for device in self.devices)
@@ -121,7 +121,7 @@ def result_rows(metrics: Iterable[Metric]) -> list[ResultRow]:
 
 
 def rows_by_key(metrics: Iterable[Metric]) -> dict[RowKey, ResultRow]:
-    """As `result_rows`, by what each row is of."""
+    """Returns the rows of `result_rows` by their key."""
     gathered: dict[RowKey, dict[str, Metric]] = {}
     for metric in metrics:
         predicted = metric.name.startswith(PREDICTED)
@@ -182,8 +182,8 @@ def _value(metrics: Mapping[str, Metric], name: str) -> float | None:
 
 
 def modelled_beside(works: Sequence[ResultRow], rows: Sequence[ResultRow]) -> dict[int, ResultRow]:
-    """By the number of each of `works` that has one: its rate, modelled on the devices that its
-    machine's media stand for.
+    """Returns the modelled rates of `works`, by position in it: each on the devices that its
+    machine's media stand for. A row without such a rate is left out.
     """
     by_run = {
         (row.scenario, row.storage_type): row

@@ -132,7 +132,7 @@ def _now() -> str:
 
 
 def _hit_rate(tables: Sequence[Mapping[str, Any]]) -> float | None:
-    """Of the ids looked up in training, those whose row was in the first tier."""
+    """Returns the share of ids looked up in training whose row was in the first tier."""
     hits = sum(table["stats"]["hits"] for table in tables)
     lookups = hits + sum(table["stats"]["misses"] for table in tables)
     return hits / lookups if lookups else None

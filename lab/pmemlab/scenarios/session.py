@@ -160,7 +160,7 @@ class ScenarioSession:
     def _tell_why_not_measured(
         self, scenario: Scenario, storage_type: str, outcome: Outcome, run: Mapping[str, Any]
     ) -> None:
-        """Who asks for a host wants its rates."""
+        """Says why a host's rates are not `measured`, since a host is chosen for its rates."""
         reasons = why_not_measured(scenario, storage_type, outcome, run)
         if reasons:
             self.without_rate.append(f"{scenario.name} on {storage_type}: {'; '.join(reasons)}")

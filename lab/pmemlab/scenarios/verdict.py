@@ -208,7 +208,7 @@ def _rows_at_rest_elsewhere(tiers: int, tables: Sequence[Mapping[str, Any]]) -> 
 
 
 def _wrong_cold_rows(run: Mapping[str, Any], scenario: Scenario) -> Iterator[str]:
-    """Of rows of the last tier that were read when nothing cached them: `tables` reads some."""
+    """Yields what is wrong with rows that `tables` read from the last tier, uncached."""
     if not scenario.expect.tiers or scenario.workload.name != "tables":
         return
     cold = run["cold"]
@@ -228,7 +228,7 @@ def _wrong_count(plain: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _lost_steps(power_cuts: Sequence[PowerCut], run: Mapping[str, Any]) -> Iterator[str]:
-    """Of checkpoints that were said to be kept, and were gone after a power cut."""
+    """Yields checkpoints that were reported as saved and were gone after a power cut."""
     if not power_cuts:
         return
     resumed = [*map(_went_on_from, power_cuts[1:]), run["first_step"]]
@@ -254,7 +254,7 @@ def _went_on_from(cut: PowerCut) -> int | None:
 def _wrong_checksums(
     power_cuts: Sequence[PowerCut], run: Mapping[str, Any], reference: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Of what was read back after each cut, and of the end, against those of a run without cuts."""
+    """Yields checksums, after cuts and at the end, that differ from a run's without cuts."""
     if not power_cuts:
         return
     checksums, expected = run["checksums"], reference["checksums"]
@@ -285,7 +285,7 @@ def _wrong_checksums(
 
 
 def _device_of(placement: RowPlacement, facts: Mapping[str, Any]) -> str | None:
-    """Of the files that rows must be in; None where that isn't known."""
+    """Returns the device of the files that rows must be in; None if it isn't known."""
     if placement.file_under not in (PMEM, SSD):
         return None
     device: str = facts["mount" if placement.file_under == PMEM else "ssd"]["device_number"]

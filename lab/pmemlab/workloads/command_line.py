@@ -16,6 +16,8 @@ __all__ = [
     "NO_PATH",
     "ProgressBar",
     "add_storage",
+    "column_keys",
+    "new_parser",
     "not_negative",
     "parse",
     "positive",
@@ -27,6 +29,17 @@ NO_PATH: Final = "-"
 """In --storage-path, in the place of a tier that keeps no files."""
 
 
+def new_parser(module: str, description: str) -> argparse.ArgumentParser:
+    """Returns a parser for `parse`. module: what `python -m` is given."""
+    return argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=description,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        exit_on_error=False,
+        allow_abbrev=False,
+    )
+
+
 def add_storage(parser: argparse.ArgumentParser) -> None:
     """The arguments that `storage_option` reads, which scenarios set."""
     storage = parser.add_argument_group("storage of the embeddings")
@@ -35,7 +48,7 @@ def add_storage(parser: argparse.ArgumentParser) -> None:
         "--storage-path",
         nargs="+",
         metavar="PATH",
-        help="where tiers that keep files have them: one for all of these, or one for each tier, "
+        help="folders of tiers that keep files: one for all of these, or one for each tier, "
         f"first tier first, and {NO_PATH} for those that keep none",
     )
     storage.add_argument(
@@ -79,7 +92,7 @@ def storage_option(
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace | None:
     """The arguments; None, and a complaint on stderr, where they are bad.
 
-    REQUIRES: the parser was made with exit_on_error=False.
+    REQUIRES: the parser is of `new_parser`.
     """
     try:
         return parser.parse_args(argv)
@@ -155,6 +168,18 @@ def positive(text: str) -> int:
     if number <= 0:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return number
+
+
+def column_keys(text: str) -> int:
+    """Returns a number of keys that synthetic columns can have."""
+    from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN  # brings NumPy
+
+    keys = positive(text)
+    if keys < MIN_KEYS_PER_COLUMN:
+        raise argparse.ArgumentTypeError(
+            f"{text} is below {MIN_KEYS_PER_COLUMN}, of which the most popular 0.05 % is one"
+        )
+    return keys
 
 
 def not_negative(text: str) -> int:

@@ -173,7 +173,7 @@ def _claims(
     order: NDArray[np.int64],
     rows_a_table: int,
 ) -> list[tuple[Claim, Keys]]:
-    """Of each tier, what the engine says, with rows that it says are there, and their keys."""
+    """Returns the engine's claim for each tier, with a sample of the tier's rows and their keys."""
     tiers = stats["tiers"]
     # Partitions have the same tiers, one after the other; which of them has a key isn't known here.
     kinds = list(dict.fromkeys(tier["name"] for tier in tiers))

@@ -75,7 +75,7 @@ class Keeping:
 
 
 def tell_trained(steps: int) -> None:
-    """For whoever cuts the power at a step."""
+    """Prints the number of trained steps, at which a power cut may be due."""
     _tell(f"trained: step {steps}")
 
 

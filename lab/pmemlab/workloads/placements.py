@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
+    import embstore as es
     from pmemlab.model.devices import DeviceModel
 
 __all__ = [
@@ -31,7 +32,7 @@ def add_placements(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="DEVICE,...",
-        help="how long the run takes with its tiers on these, first tier first; may be several. "
+        help="devices to predict the run on, first tier first; several lists: each. "
         f"{AS_HERE}: as on this computer",
     )
     devices.add_argument(
@@ -60,16 +61,24 @@ def add_placements(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Placements:
-    """What `add_placements`' options say. paced: None where tiers are left as they are."""
+    """What `add_placements`' options say. paced: None if the run's tiers aren't paced."""
 
     predict: tuple[Placement, ...]
     rates_only: bool
     here: Placement
     paced: Placement | None
 
+    def applied_to(self, storage: es.StorageOption) -> es.StorageOption:
+        """Returns the storage that the run trains on."""
+        if self.rates_only:
+            from pmemlab.workloads.rated_storage import with_dram_for_hbm
+
+            storage = with_dram_for_hbm(storage)
+        return storage if self.paced is None else replace(storage, devices=self.paced)
+
 
 def load_placements(arguments: argparse.Namespace) -> Placements:
-    """Of a command line with `add_placements` and `add_storage`.
+    """Returns what a command line with `add_placements` and `add_storage` asks for.
 
     Raises LabError, which names the option.
     """

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pmemlab.workloads.command_line import (
     ProgressBar,
     add_storage,
+    column_keys,
+    new_parser,
     not_negative,
     parse,
     positive,
@@ -47,12 +49,8 @@ def refuses_to_keep(storage_type: str) -> str | None:
 
 def argument_parser() -> argparse.ArgumentParser:
     """The command line; importing it needs no engine."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pmemlab.workloads.tables",
-        description="Train embedding tables by themselves, on a storage type.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        exit_on_error=False,
-        allow_abbrev=False,
+    parser = new_parser(
+        "pmemlab.workloads.tables", "Train embedding tables by themselves, on a storage type."
     )
     add_storage(parser)
     engine = parser.add_argument_group("the engine's options")
@@ -61,7 +59,7 @@ def argument_parser() -> argparse.ArgumentParser:
         "--ssdhash-buffer",
         type=positive,
         metavar="BYTES",
-        help="of every table that has an SSDHASH tier; the engine's own",
+        help="write buffer of every table with an SSDHASH tier; None: the engine's own",
     )
     engine.add_argument(
         "--filter",
@@ -73,7 +71,7 @@ def argument_parser() -> argparse.ArgumentParser:
     training.add_argument("--tables", type=positive, default=_TABLES, metavar="N")
     training.add_argument(
         "--rows",
-        type=_rows,
+        type=column_keys,
         default=30_000,
         metavar="N",
         help=f"keys that each table meets, {MIN_KEYS_PER_COLUMN} or more",
@@ -128,12 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         subject = _subject(arguments)
         placements = load_placements(arguments)
-        if placements.rates_only:
-            from pmemlab.workloads.rated_storage import with_dram_for_hbm
-
-            subject = with_dram_for_hbm(subject)
-        if placements.paced is not None:
-            subject = replace(subject, devices=placements.paced)
+        subject = placements.applied_to(subject)
         reference = learnt = None
         if arguments.reference:
             reference, learnt = _train(storage_option(arguments.reference), arguments)
@@ -225,15 +218,6 @@ def _filter(text: str) -> tuple[str, int]:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text} is neither counter:N nor cbf:N")
     return match[1], int(match[2])
-
-
-def _rows(text: str) -> int:
-    rows = positive(text)
-    if rows < MIN_KEYS_PER_COLUMN:
-        raise argparse.ArgumentTypeError(
-            f"{text} is below {MIN_KEYS_PER_COLUMN}, of which the most popular 0.05 % is one"
-        )
-    return rows
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +14,7 @@ from pmemlab.workloads.batches import DataError, Source
 from pmemlab.workloads.command_line import (
     ProgressBar,
     add_storage,
+    new_parser,
     not_negative,
     parse,
     positive,
@@ -65,12 +65,9 @@ def refuses_to_keep(storage_type: str) -> str | None:
 
 def argument_parser() -> argparse.ArgumentParser:
     """The command line; importing it needs neither PyTorch nor the engine."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pmemlab.workloads.wdl",
-        description="Train Wide & Deep on Criteo rows with the embeddings on a storage type.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        exit_on_error=False,
-        allow_abbrev=False,
+    parser = new_parser(
+        "pmemlab.workloads.wdl",
+        "Train Wide & Deep on Criteo rows with the embeddings on a storage type.",
     )
     add_storage(parser)
     data = parser.add_argument_group("data")
@@ -103,7 +100,7 @@ def argument_parser() -> argparse.ArgumentParser:
     training = parser.add_argument_group("training")
     training.add_argument("--steps", type=positive, default=100, metavar="N")
     training.add_argument(
-        "--warm-up-steps", type=positive, default=1, metavar="N", help="of these, that aren't timed"
+        "--warm-up-steps", type=positive, default=1, metavar="N", help="first steps, not timed"
     )
     training.add_argument("--batch-size", type=positive, default=512, metavar="ROWS")
     training.add_argument("--embedding-dim", type=positive, default=16, metavar="D")
@@ -119,7 +116,7 @@ def argument_parser() -> argparse.ArgumentParser:
         "--dense",
         choices=DENSE_LIBRARIES,
         default="torch",
-        help="what computes the dense layers; an emulated machine imports PyTorch for longer than "
+        help="library of the dense layers; an emulated machine imports PyTorch for longer than "
         "it trains a little",
     )
     training.add_argument("--seed", type=not_negative, default=2021, metavar="N")
@@ -172,12 +169,7 @@ def _run(source: Source, arguments: argparse.Namespace) -> int:
             ssdhash_option=es.SSDHashOption(direct_io=True) if arguments.direct_io else None,
         )
         placements = load_placements(arguments)
-        if placements.rates_only:
-            from pmemlab.workloads.rated_storage import with_dram_for_hbm
-
-            subject = with_dram_for_hbm(subject)
-        if placements.paced is not None:
-            subject = replace(subject, devices=placements.paced)
+        subject = placements.applied_to(subject)
         if keeping:
             subject = keeping.durable(subject)
         reference = storage_option(arguments.reference) if arguments.reference else None

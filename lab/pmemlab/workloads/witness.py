@@ -214,7 +214,7 @@ def _found_in_files(files: Iterable[Path], rows: Sequence[_Row]) -> int:
 def _missing_in(
     descriptor: int, ranges: Iterable[tuple[int, int]], missing: set[_Row]
 ) -> set[_Row]:
-    """Of rows that are missing, those that aren't there either. Reads no more than it must."""
+    """Returns the missing rows that aren't in these ranges either. Stops at the last one found."""
     if not missing:
         return missing
     longest = max(row.length for row in missing)

@@ -61,7 +61,8 @@ class Clone:
 
     @property
     def servers_project(self) -> str:
-        """Of the parameter servers: Compose takes what it finds of a project for its file's."""
+        """The Compose project of the parameter servers. The machines have another, since Compose
+        takes all containers of a project for its file's."""
         return f"{self.project}-servers"
 
     @property

@@ -32,7 +32,7 @@ class Context:
 
 
 def context_in_use() -> Context | None:
-    """That of DOCKER_CONTEXT, else the current one; None for the default.
+    """Returns the context of DOCKER_CONTEXT, else the current one; None for the default.
 
     Raises `LabError` for one that is not there or can't be used.
     """

@@ -13,6 +13,7 @@ from docker.errors import ImageNotFound
 from pmemlab.machines.container import labels
 from pmemlab.machines.container.clone import Clone
 from pmemlab.machines.container.long_command import Report, run_long_command
+from pmemlab.machines.container.stages import Stages
 from pmemlab.machines.container.wheels import prepare_wheels
 
 __all__ = ["Target", "current_image", "ensure_image", "image_name"]
@@ -46,23 +47,23 @@ def current_image(client: docker.DockerClient, clone: Clone, target: Target) -> 
     return name
 
 
-def ensure_image(
-    client: docker.DockerClient, clone: Clone, target: Target, announce: Report, report: Report
-) -> str:
-    """Name of an image of the clone's present sources; builds it where there is none.
+def ensure_image(client: docker.DockerClient, clone: Clone, target: Target, stages: Stages) -> str:
+    """Returns the name of an image of the clone's present sources; builds it if there is none.
 
-    announce: for what anyone should know. report: for what is going on right now.
-    Raises `LabError` with the last lines of whatever failed.
+    Raises `LabError` with the last lines of the command that failed.
     """
+    building = stages.begin("image")
     name = current_image(client, clone, target)
-    if name is not None:
-        return name
-    base = _ensure_base(client, clone, announce, report)
-    prepare_wheels(clone, _WHEELS[target], announce, report)
-    _build(clone, target, base, report)
-    # What the name stood for before, if nothing runs of it.
-    client.images.prune(filters={"dangling": True, "label": [f"{labels.CLONE}={clone.project}"]})
-    return image_name(clone, target)
+    if name is None:
+        base = _ensure_base(client, clone, stages.announce, building.report)
+        prepare_wheels(clone, _WHEELS[target], stages.announce, building.report)
+        _build(clone, target, base, building.report)
+        # What the name stood for before, if nothing runs of it.
+        of_clone = f"{labels.CLONE}={clone.project}"
+        client.images.prune(filters={"dangling": True, "label": [of_clone]})
+        name = image_name(clone, target)
+    building.end("ready")
+    return name
 
 
 def _image_labels(client: docker.DockerClient, name: str) -> dict[str, str] | None:

@@ -78,9 +78,7 @@ def lab_up(topologies: Sequence[Topology] = (), console: Console | None = None) 
     client = connect()
     with Stages(console) as stages:
         sweep_abandoned(client, clone)
-        building = stages.begin("image")
-        image = ensure_image(client, clone, "machine", stages.announce, building.report)
-        building.end("ready")
+        image = ensure_image(client, clone, "machine", stages)
         kvm = kvm_works(client, image)
         overrides = [clone.kvm_override] if kvm else []
         own = [topology.name for topology in topologies if topology not in users]

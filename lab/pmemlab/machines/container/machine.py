@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 import docker
@@ -272,7 +271,7 @@ class ContainerMachine:
             raise
 
     def _switch_power(self, to: Literal["cut", "on"]) -> None:
-        """By whoever serves the guest in the container, whose media are that one's."""
+        """Asks the process that serves the guest in the container: it has the guest's media."""
         command = ContainerCommand(
             self._client,
             self._container,
@@ -301,12 +300,7 @@ class ContainerMachine:
     def __enter__(self) -> ContainerMachine:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _begin(
@@ -336,7 +330,7 @@ class ContainerMachine:
 
 
 def _returncode(status: int) -> int:
-    """Of a status as shells and `pmemlab machine exec` give it."""
+    """Returns the code for a status as shells and `pmemlab machine exec` give it."""
     signal_number = status - 128
     return -signal_number if 0 < signal_number <= signal.NSIG else status
 

@@ -7,7 +7,6 @@ import secrets
 import time
 from datetime import datetime
 
-import docker
 from docker.models.containers import Container
 from rich.console import Console
 
@@ -43,7 +42,7 @@ _POLL_S = 0.25
 def build_servers_image(console: Console | None = None) -> None:
     """Build the servers' image if need be, and start nothing. Raises as `servers_up`."""
     with Stages(console or Console()) as stages:
-        _built_image(connect(), find_clone(), stages)
+        ensure_image(connect(), find_clone(), "servers", stages)
 
 
 def servers_up(console: Console | None = None, project: str | None = None) -> dict[str, Container]:
@@ -60,7 +59,7 @@ def servers_up(console: Console | None = None, project: str | None = None) -> di
     project = project or clone.servers_project
     client = connect()
     with Stages(console) as stages:
-        image = _built_image(client, clone, stages)
+        image = ensure_image(client, clone, "servers", stages)
         starting = stages.begin("servers")
         starting.report("starting")
         _compose(clone, project, image).run("up", "--detach", "--remove-orphans")
@@ -72,20 +71,13 @@ def servers_up(console: Console | None = None, project: str | None = None) -> di
     return containers
 
 
-def _built_image(client: docker.DockerClient, clone: Clone, stages: Stages) -> str:
-    building = stages.begin("image")
-    image = ensure_image(client, clone, "servers", stages.announce, building.report)
-    building.end("ready")
-    return image
-
-
 def servers_down(project: str) -> None:
     """Remove them, their network and their volume."""
     _compose(find_clone(), project, "").run("down", "--volumes")
 
 
 def wait_until_ready(name: str, container: Container) -> None:
-    """Until it is a node of the cluster, since it was last started."""
+    """Waits until the server has joined the cluster since its last start."""
     deadline = time.monotonic() + _READY_WITHIN_S
     while True:
         if has_ended(container):
@@ -103,7 +95,7 @@ def wait_until_ready(name: str, container: Container) -> None:
 
 
 def _seconds(timestamp: str) -> float:
-    """Of RFC 3339, as Docker writes it, in nanoseconds: since 1970."""
+    """Returns a time in RFC 3339, as Docker writes it in nanoseconds, in seconds since 1970."""
     whole, _, fraction = timestamp.rstrip("Z").partition(".")
     since = datetime.fromisoformat(f"{whole}+00:00").timestamp()
     return since + float(f"0.{fraction or 0}")
@@ -123,7 +115,7 @@ def _compose(clone: Clone, project: str, image: str) -> Compose:
 
 
 def _token(clone: Clone) -> str:
-    """Of this clone's servers, as long as the clone has its folder."""
+    """Returns the token of this clone's servers, which stays the same while `.lab` exists."""
     file = clone.root / ".lab/servers-token"
     if not file.exists():
         file.parent.mkdir(exist_ok=True)

@@ -310,7 +310,7 @@ class Agent:
 
 
 def _take_terminal() -> None:
-    """In the child: its terminal is the one that its session's signals come from."""
+    """Makes the child's terminal the controlling terminal of its session."""
     import fcntl
     import termios
 

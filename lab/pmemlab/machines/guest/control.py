@@ -11,31 +11,22 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 from pmemlab.errors import LabError, MachineDiedError
 from pmemlab.machines.guest import agent
-from pmemlab.machines.guest.link import Command, Link
+from pmemlab.machines.guest.link import Command, Link, Spawner
 
 __all__ = ["ControlServer", "attach", "connect", "switch_power"]
 
 _SOCKET = "control.sock"
 
 
-class ServedGuest(Protocol):
-    """Whatever starts commands in a guest, and switches its power."""
-
-    def spawn(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        terminal: Mapping[str, int] | None = None,
-        takes_input: bool = False,
-    ) -> Command: ...
+class ServedGuest(Spawner, Protocol):
+    """Starts commands in a guest, and switches its power."""
 
     def power_cut(self) -> None: ...
 
@@ -96,12 +87,7 @@ class ControlServer:
         threading.Thread(target=self._accept, name="control", daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
@@ -127,7 +113,7 @@ class _Client:
         self._commands: dict[int, Command] = {}  # by the client's channel
 
     def serve(self) -> None:
-        """Until the client hangs up; then what it started is killed."""
+        """Serves until the client hangs up, then kills the commands that the client started."""
         unpacker = agent.Unpacker()
         with self._socket:
             while True:
@@ -173,27 +159,32 @@ class _Client:
                     _pass_on(running, kind, payload)
 
     def _switch(self, channel: int, switch: Callable[[], None]) -> None:
-        try:
+        def switched() -> int:
             switch()
-        except LabError as error:
-            self._send_end(channel, {"error": str(error)})
-        else:
-            self._send_end(channel, {"returncode": 0})
+            return 0
+
+        self._finish(channel, switched)
 
     def _pump(self, channel: int, command: Command) -> None:
         def taken(count: int) -> None:
             self._send(agent.TAKEN, channel, json.dumps({"bytes": count}).encode())
 
-        command.on_taken = taken
-        try:
+        def ended() -> int:
             for stream, data in command.output():
                 self._send(stream, channel, data)
-        except LabError as error:
-            self._send_end(channel, {"error": str(error)})
-        else:
-            self._send_end(channel, {"returncode": command.returncode})
+            return command.returncode
+
+        command.on_taken = taken
+        self._finish(channel, ended)
         with self._lock:
             del self._commands[channel]
+
+    def _finish(self, channel: int, ended: Callable[[], int]) -> None:
+        """Sends the end of what `ended` waits for: the status that it returns, or its error."""
+        try:
+            self._send_end(channel, {"returncode": ended()})
+        except LabError as error:
+            self._send_end(channel, {"error": str(error)})
 
     def _send_end(self, channel: int, document: Mapping[str, object]) -> None:
         self._send(agent.EXIT, channel, json.dumps(document).encode())

@@ -13,7 +13,7 @@ _DEVICES = Path("/sys/bus/cxl/devices")
 
 
 def read_cxl_memdevs() -> list[dict[str, object]]:
-    """By name; empty where the kernel knows of none, and no program is asked then."""
+    """Returns CXL memory devices by name. If the kernel has none, no program is called."""
     if not any(_DEVICES.glob("mem*")):
         return []
     listed: list[dict[str, Any]] = document_of(["cxl", "list", "--memdevs"])
@@ -28,7 +28,7 @@ def read_cxl_memdevs() -> list[dict[str, object]]:
 
 
 def read_cxl_regions() -> list[dict[str, object]]:
-    """By name; empty where there are none."""
+    """Returns CXL regions by name; empty if there are none."""
     if not any(_DEVICES.glob("region*")):
         return []
     listed: list[dict[str, Any]] = document_of(["cxl", "list", "--regions", "--targets"])

@@ -72,7 +72,7 @@ def cached_kernel() -> Kernel | None:
 
 
 def _cache_prefix() -> str:
-    """Of the entries' names. A kernel is as good as its modules: another list, another entry."""
+    """Returns the prefix of the entries' names. A different list of modules gives another entry."""
     modules = [*_MODULES, *_MORE_MODULES, *_OPTIONAL_MODULES]
     folder = _own_folder()
     if folder:

@@ -14,13 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, suppress
+from typing import Protocol
 
 from pmemlab.errors import CommandTimeoutError, LabError
 from pmemlab.machines.guest import agent
 from pmemlab.machines.lines import Lines, OnLine
 from pmemlab.machines.protocol import Result
 
-__all__ = ["Command", "Link"]
+__all__ = ["Command", "Link", "Spawner"]
 
 _PING_EVERY_S = 10.0
 _KILL_GRACE_S = 10.0
@@ -194,6 +195,18 @@ class Link:
     def _forget(self, channel: int) -> None:
         with self._lock:
             self._channels.pop(channel, None)
+
+
+class Spawner(Protocol):
+    """Starts commands in a machine; see `Link.spawn`."""
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        terminal: Mapping[str, int] | None = None,
+        takes_input: bool = False,
+    ) -> Command: ...
 
 
 class Command:

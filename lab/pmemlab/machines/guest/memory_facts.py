@@ -68,7 +68,7 @@ def _socket_cpus() -> dict[str, list[int]]:
 
 
 def _node_sources() -> list[str]:
-    """Who says that there are nodes: the firmware's table, the kernel's command line, or nobody."""
+    """Returns what defines NUMA nodes: the firmware's table, the kernel's command line, or both."""
     asked = [
         word for word in text_of(Path("/proc/cmdline")).split() if word.startswith("numa=fake")
     ]
@@ -101,7 +101,7 @@ def _slow_nodes(with_cpus: list[int]) -> list[int]:
 
 
 def _memory_side_caches() -> list[dict[str, object]]:
-    """By node and level; empty where there are none."""
+    """Returns memory-side caches by node and level; empty if there are none."""
     return [
         {
             "node": int(folder.parents[1].name.removeprefix("node")),

@@ -43,7 +43,7 @@ def read_nvdimm_buses() -> dict[str, object]:
 
 
 def _by_name(fact: dict[str, Any]) -> tuple[int, str]:
-    """As people count: region2 before region10."""
+    """Sort key of a fact by its name, in natural order: region2 before region10."""
     name: str = fact["name"]
     return len(name), name
 
@@ -107,7 +107,10 @@ def page_regions(path: str) -> list[str]:
 
 
 def _physical_addresses(mapping: mmap.mmap) -> list[int]:
-    """Of every page, all of which must have been touched (linux: admin-guide/mm/pagemap.rst)."""
+    """Returns the address of every page (linux: admin-guide/mm/pagemap.rst).
+
+    REQUIRES: every page has been touched.
+    """
     pages = len(mapping) // mmap.PAGESIZE
     start = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
     with Path("/proc/self/pagemap").open("rb") as pagemap:

@@ -36,7 +36,7 @@ def unmet_requirements(
 
 
 def qemu_version(qemu: str) -> str:
-    """Of a QEMU program, as "7.2.22". Raises `LabError` with its words where it won't say."""
+    """Returns a QEMU program's version, as "7.2.22". Raises `LabError` with QEMU's words."""
     done = subprocess.run([qemu, "--version"], capture_output=True, text=True, check=False)
     match = re.search(r"version ([0-9.]+)", done.stdout)
     if done.returncode or match is None:
@@ -45,6 +45,6 @@ def qemu_version(qemu: str) -> str:
 
 
 def _numbers(version: str) -> list[int]:
-    """Of the dotted numbers that a version starts with: "6.1.0-56-amd64" is 6, 1, 0."""
+    """Returns the dotted numbers at the start of a version: "6.1.0-56-amd64" gives 6, 1, 0."""
     match = re.match(r"[0-9]+(\.[0-9]+)*", version)
     return [int(number) for number in match[0].split(".")] if match else []

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 from pmemlab.errors import LabError
 from pmemlab.machines.guest.control import ControlServer
-from pmemlab.machines.guest.link import Command
 from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
 from pmemlab.machines.guest.state_files import POWER_CUT_FILE, PROOF_FILE
 from pmemlab.proof import Proof
@@ -61,6 +60,7 @@ class _Guest:
         self._machine = machine
         self._proof = state / PROOF_FILE
         self._power_cut = state / POWER_CUT_FILE
+        self.spawn = machine.spawn
 
     def tell(self, proof: Proof | None, *, power_cut: bool = False) -> None:
         """What the folder says from now on."""
@@ -72,15 +72,6 @@ class _Guest:
             self._proof.unlink(missing_ok=True)
         else:
             proof.write(self._proof)
-
-    def spawn(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        terminal: Mapping[str, int] | None = None,
-        takes_input: bool = False,
-    ) -> Command:
-        return self._machine.spawn(argv, env, terminal, takes_input)
 
     def power_cut(self) -> None:
         self._machine.power_cut()

@@ -161,7 +161,7 @@ def _mapping(device: str) -> list[dict[str, object]]:
 
 
 def _target(words: list[str]) -> dict[str, object]:
-    """Of "start length type ..."; a stripe's goes on with "count chunk device offset ..."."""
+    """Reads "start length type ..."; a stripe's goes on with "count chunk device offset ..."."""
     target: dict[str, object] = {"target": words[2]}
     if words[2] == "striped":
         target |= {"stripes": int(words[3]), "chunk_bytes": int(words[4]) * _SECTOR_BYTES}

@@ -14,7 +14,7 @@ from pmemlab.errors import CommandTimeoutError, LabError
 from pmemlab.machines.guest import agent
 from pmemlab.machines.guest.link import Command
 
-__all__ = ["run_on_own_streams", "shell_status"]
+__all__ = ["run_on_own_streams", "shell_status", "write_all"]
 
 _STDIN = 0
 _DESCRIPTORS = {agent.STDOUT: 1, agent.STDERR: 2}
@@ -44,7 +44,7 @@ def run_on_own_streams(
             closing(command.output(timeout)) as output,
         ):
             for stream, data in output:
-                _write(_DESCRIPTORS[stream], data)
+                write_all(_DESCRIPTORS[stream], data)
     except TimeoutError:
         raise CommandTimeoutError(argv, timeout or 0.0, "", "") from None
     except BrokenPipeError:
@@ -57,7 +57,8 @@ def shell_status(returncode: int) -> int:
     return returncode if returncode >= 0 else 128 - returncode
 
 
-def _write(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes) -> None:
+    """Writes to the end, however few bytes the descriptor takes at a time."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 
 from pmemlab.errors import LabError
 from pmemlab.machines.guest.link import Command
-from pmemlab.machines.guest.streams import shell_status
+from pmemlab.machines.guest.streams import shell_status, write_all
 
 __all__ = ["TerminalSize", "own_size", "run_on_own_terminal"]
 
@@ -24,7 +24,7 @@ _READ_BYTES = 1 << 12
 
 @dataclass(frozen=True)
 class TerminalSize:
-    """In characters."""
+    """A terminal's size in characters."""
 
     rows: int
     columns: int
@@ -34,7 +34,7 @@ class TerminalSize:
 
 
 def own_size() -> TerminalSize:
-    """Of the terminal that this process runs on. Raises `LabError` where it runs on none."""
+    """Returns the size of this process's terminal. Raises `LabError` if it has none."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise LabError(
             "shell: needs a terminal; `pmemlab machine exec MACHINE -- COMMAND` needs none"
@@ -53,9 +53,7 @@ def run_on_own_terminal(spawn: Callable[[TerminalSize], Command]) -> int:
     command = spawn(own_size())
     with _raw_terminal(), _keys_sent_to(command):
         for _, data in command.output():
-            view = memoryview(data)
-            while view:
-                view = view[os.write(sys.stdout.fileno(), view) :]
+            write_all(sys.stdout.fileno(), data)
     return shell_status(command.returncode)
 
 

@@ -143,7 +143,7 @@ class LoadedLatencyCurve:
         return interpolate(threads, counts, most)
 
     def latency_ns(self, mb_per_s: float, threads: float) -> float:
-        """Of a load while so many threads move that much."""
+        """Returns the latency of a load while `threads` threads move `mb_per_s`."""
         latencies = [row.at(mb_per_s) for row in self.rows]
         return interpolate(threads, [row.threads for row in self.rows], latencies)
 

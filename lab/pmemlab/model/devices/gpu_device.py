@@ -52,7 +52,7 @@ class _ByCeilings(FiledDevice):
 
     @property
     def launch_ns(self) -> float:
-        """Of a kernel, on a stream that has others waiting; 0 where nobody published it."""
+        """Time to launch a kernel on a stream where others wait; 0 if none is published."""
         launch = self.file.idle_latency.get(("launch", _SEQUENTIAL))
         return 0.0 if launch is None else launch.ns
 

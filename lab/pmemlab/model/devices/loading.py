@@ -20,7 +20,7 @@ _FOLDER = Path(__file__).parent
 
 
 def device_names() -> tuple[str, ...]:
-    """Of the devices that come with the lab."""
+    """Returns the names of the devices that come with the lab."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
 
 

@@ -68,11 +68,11 @@ class MemoryModeDevice(DeviceModel, CacheOutcomes):
         return None
 
     def _time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
-        """As of accesses that all miss, cleanly; who knows what hits asks `cache`."""
+        """Returns the time if every access is a clean miss; `cache` takes hits into account."""
         return self.outcome_ns("clean_miss", access, size_bytes, threads)
 
     def _alone_ns(self, access: Access, size_bytes: int) -> float:
-        """Of a hit: what misses takes as long as its media accesses."""
+        """Returns the time of a hit. A miss takes as long as its accesses to the media."""
         problem = self.missing(access)
         if problem is not None:
             raise LabError(problem)

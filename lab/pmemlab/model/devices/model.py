@@ -55,7 +55,7 @@ class DeviceModel(ABC):
     @property
     @abstractmethod
     def cpu_cache_bytes(self) -> int:
-        """Of the last-level cache of the system that the device was measured in; 0 for disks."""
+        """Last-level cache of the system that the device was measured in; 0 for disks."""
 
     @property
     def cache(self) -> MemoryCache | None:
@@ -64,7 +64,7 @@ class DeviceModel(ABC):
 
     @property
     def bus(self) -> DeviceModel | None:
-        """Of a GPU, what rows cross on their way from and to the host; None for others."""
+        """The bus between a GPU and its host; None for other devices."""
         return None
 
     def time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
@@ -112,11 +112,14 @@ class DeviceModel(ABC):
     def bandwidth_mb_per_s(
         self, operation: str, pattern: str, size_bytes: int, threads: int
     ) -> float:
-        """Of all threads together, as published or between what was. Raises NotPublishedError."""
+        """Returns the rate of all threads together, as published or interpolated.
+
+        Raises NotPublishedError.
+        """
 
     @abstractmethod
     def latency_ns(self, operation: str, pattern: str) -> float:
-        """Of one access while nothing else is at the device. Raises NotPublishedError."""
+        """Returns the latency of one access to an idle device. Raises NotPublishedError."""
 
 
 @dataclass(frozen=True)

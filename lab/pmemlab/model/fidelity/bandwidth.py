@@ -45,7 +45,7 @@ class Foretold:
 
 @dataclass(frozen=True)
 class CurveError:
-    """Of all figures of a curve that were left out in one way. Both errors are without sign."""
+    """Absolute errors over all figures of a curve that were left out in one way."""
 
     device: str
     operation: str

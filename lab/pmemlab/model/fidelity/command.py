@@ -86,7 +86,7 @@ def _run_paced() -> tuple[list[Comparison], list[str]]:
 
 
 def _document(sections: Sequence[Section]) -> str:
-    """As `pmemlab report` reads it."""
+    """Returns the JSON that `pmemlab report` reads."""
     return json.dumps({"sections": [asdict(section) for section in sections]}, indent=1) + "\n"
 
 

@@ -66,7 +66,7 @@ def taken_now(comparisons: Sequence[Comparison], left_out: Sequence[str]) -> Mea
 
 
 def keep_measured(path: Path, kind: Kind, measured: Measured) -> None:
-    """In the place of what the file had of this kind. Raises LabError."""
+    """Replaces the file's results of this kind. Raises LabError."""
     document = {kind: asdict(known) for kind, known in read_measured(path).items()}
     document[kind] = asdict(measured)
     try:

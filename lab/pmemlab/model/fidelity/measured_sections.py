@@ -32,7 +32,10 @@ _AIMS: dict[Kind, float] = {"paced": 10.0, "this-computer": 15.0}
 
 
 def measured_sections(path: Path) -> tuple[Section, ...]:
-    """Of each kind that the file has; none where there is no file. Raises LabError."""
+    """Returns a section for each kind of result in the file; none if there is no file.
+
+    Raises LabError.
+    """
     return tuple(_section(kind, measured) for kind, measured in read_measured(path).items())
 
 

@@ -45,7 +45,10 @@ class Checkpoints:
         *,
         incremental: bool | None = None,
     ) -> float:
-        """Of the time without checkpoints. incremental: default: but for PMem-OE."""
+        """Returns the time with checkpoints, relative to the time without them.
+
+        incremental: default: True except for PMem-OE.
+        """
         if incremental is None:
             incremental = engine is not Engine.PMEM_OE
         seconds = self._dense_s()
@@ -76,14 +79,16 @@ class Checkpoints:
 
 
 def most_pulled_rows(model: EpochModel, gpus: int, minutes: float) -> float:
-    """That any engine pulls in `minutes`: DRAM-PS, as the fastest."""
+    """Returns the rows that the fastest engine, DRAM-PS, pulls in `minutes`."""
     steps = minutes * 60e3 / model.step_ms(Engine.DRAM_PS, gpus)
     return steps * model.setup.workload.gpu_accesses * gpus
 
 
 def recovery_s(model: EpochModel, engine: Engine) -> float:
-    """From persistent memory, by one thread of each node, that scans all rows and puts each into
-    an index in DRAM; DRAM-PS also stores the row there. Of PMem-OE and DRAM-PS alone.
+    """Returns the time to recover PMem-OE or DRAM-PS from persistent memory.
+
+    One thread of each node scans all rows and puts each into an index in DRAM; DRAM-PS also stores
+    the row there.
     """
     servers, rows = model.setup.servers, model.setup.workload.rows
     row_ns = model.pmem.scan_ns + model.dram.lookup_ns

@@ -55,7 +55,7 @@ class StepFit:
     hash_gpu: float
 
     def dram_step(self, gpus: int) -> float:
-        """Of k GPUs, where a step of 4 takes 1."""
+        """Returns the time of a step on k GPUs, relative to a step on 4."""
         return self.base + self.doubling * math.log2(gpus) + self.dram_gpu * gpus
 
 

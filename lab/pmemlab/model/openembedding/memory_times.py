@@ -27,7 +27,7 @@ class RowTimes:
 
 
 def row_times(device: DeviceModel, row_bytes: int, threads: int) -> RowTimes:
-    """From a device's published bandwidth and latency.
+    """Returns the times of a row by a device's published bandwidth and latency.
 
     Stores are streamed, as libpmem's copies are from 256 bytes on (its PMEM_MOVNT_THRESHOLD). A
     lone row takes the longer of the idle latency and of what bandwidth allows one thread.

@@ -69,7 +69,7 @@ class Predictor:
     def slowdown(
         self, engine: Engine, asked: Question, *, incremental: bool | None = None
     ) -> float:
-        """By checkpoints; see `Checkpoints.slowdown`."""
+        """Returns the slowdown by checkpoints; see `Checkpoints.slowdown`."""
         checkpoints = Checkpoints(self.model, asked.minutes, self._touched_rows(asked))
         accesses = self._of(engine, asked)
         return checkpoints.slowdown(engine, asked.gpus, accesses, incremental=incremental)

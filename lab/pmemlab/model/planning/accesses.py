@@ -94,7 +94,7 @@ def step_accesses(
     cpu = CpuCache(placement.zipf, cpu_cache_bytes * machines, touched)
 
     def distinct(p: Floats) -> Floats:
-        """For each id: how many different rows a batch has."""
+        """Returns how many different rows of probability `p` a batch has, for each of its ids."""
         return np.asarray(-np.expm1(whole_batch * _log_of_others(p)) / whole_batch)
 
     def in_tier(tier: int, of: Callable[[Floats], Floats]) -> float:
@@ -180,7 +180,7 @@ def step_accesses(
 
 
 def _log_of_others(p: Floats) -> Floats:
-    """Of the probability that a look-up isn't of a row."""
+    """Returns the logarithm of the probability that a look-up asks for another row."""
     with np.errstate(divide="ignore"):  # a table of one row
         return np.asarray(np.log1p(-p))
 
@@ -241,7 +241,7 @@ def _table_head_bytes(record_bytes: int) -> int:
 
 
 def _in_closed_table(rows: float, record_bytes: int) -> float:
-    """Of a machine's rows, the part in tables that LevelDB must open to read them."""
+    """Returns the share of a machine's rows that lie in tables which LevelDB must open first."""
     tables = rows * record_bytes / LEVELDB_TABLE_BYTES
     return max(0.0, 1.0 - LEVELDB_OPEN_TABLES / tables) if tables > 0 else 0.0
 

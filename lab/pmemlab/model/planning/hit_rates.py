@@ -27,7 +27,7 @@ class Placement(Protocol):
         ...
 
     def hit_rates(self) -> tuple[float, ...]:
-        """Of all look-ups, those that find their row in each tier; together 1."""
+        """The share of look-ups that find their row in each tier; the shares add up to 1."""
         ...
 
 

@@ -135,7 +135,7 @@ class Plan:
 
     @property
     def hit_rate(self) -> float:
-        """Of the first tier."""
+        """Hit rate of the first tier."""
         return self.tiers[0].hit_rate
 
 
@@ -274,7 +274,7 @@ class _Candidate:
         self._accesses: dict[tuple[int, int, float], StepAccesses] = {}
 
     def best(self, prices: Prices) -> Plan | LeftOut:
-        """In the machines that cost least; without a price where none holds the devices."""
+        """Returns the plan on the cheapest machines; without a price if none holds the devices."""
         names = self._devices
         able = [
             machine

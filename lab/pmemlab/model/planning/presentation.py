@@ -19,7 +19,7 @@ _SHOWN_REASONS = 6
 
 
 def plans_document(plans: Plans, prices: Prices) -> dict[str, Any]:
-    """For JSON. Every figure of a plan is modelled; times are in the unit that ends its name."""
+    """Returns a document for JSON. Every figure is modelled; a field's name ends with its unit."""
     workload = plans.workload
     values = {f.name: getattr(workload, f.name) for f in fields(workload)}
     values["optimizer"] = workload.optimizer.name

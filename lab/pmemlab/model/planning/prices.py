@@ -118,7 +118,7 @@ class Prices(Document, context=("path",)):
         raise PriceFileError(f"{self.path}: machines: there is no {name}; there are {known}")
 
     def cheapest_with(self, devices: Collection[str]) -> MachineShape | None:
-        """That holds all of these devices; None where none does."""
+        """Returns the cheapest machine that holds all of these devices; None if none does."""
         fit = [machine for machine in self.machines if all(map(machine.holding_of, devices))]
         return min(fit, key=lambda machine: machine.usd_per_hour, default=None)
 

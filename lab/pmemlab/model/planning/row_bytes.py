@@ -48,7 +48,7 @@ class RowShape:
 
     @property
     def weights_bytes(self) -> int:
-        """That a look-up reads."""
+        """Bytes that a look-up reads."""
         return 4 * self.dim
 
     @property
@@ -72,7 +72,7 @@ class TierBytes:
 
 
 def bytes_a_row(shape: RowShape, kinds: tuple[TierKind, ...], tier: int) -> TierBytes:
-    """Of a row in that tier of a storage type. kinds: its tiers, fastest first."""
+    """Returns the bytes of a row in one tier. kinds: the storage type's tiers, fastest first."""
     kind, row = kinds[tier], shape.row_bytes
     if kind is TierKind.HBM:
         return TierBytes(row + _HEADER_BYTES, _INDEX_BYTES + _HBM_SLOT_BYTES, row, _HEADER_BYTES)

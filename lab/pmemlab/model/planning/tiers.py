@@ -103,7 +103,7 @@ class Placed:
 
 
 def storage_type_of(name: str) -> StorageType:
-    """By its name. Raises PlanError."""
+    """Returns the storage type of that name. Raises PlanError."""
     try:
         storage_type = StorageType[name.upper()]
     except KeyError:

@@ -37,11 +37,14 @@ class BoundedZipf:
 
     @cached_property
     def hottest_share(self) -> float:
-        """Of all look-ups, those of the row that is asked for most."""
+        """The share of look-ups that ask for the most popular row."""
         return float(1 / self._harmonic)
 
     def probabilities(self, first: int, last: int) -> Floats:
-        """Of ranks `first` to `last`, (last - first + 1,): for tables that fit memory."""
+        """Returns the probabilities of ranks `first` to `last`, shape (last - first + 1,).
+
+        They must fit into memory.
+        """
         return np.asarray(
             np.arange(first, last + 1, dtype=np.float64) ** -self.skew / self._harmonic
         )
@@ -67,7 +70,7 @@ class BoundedZipf:
         return result
 
     def share(self, first: int, last: int) -> float:
-        """Of all look-ups, those of the ranks from `first` to `last`."""
+        """Returns the share of look-ups that ask for ranks `first` to `last`."""
         return self.total(lambda p: p, first, last) if last >= first else 0.0
 
     @cached_property

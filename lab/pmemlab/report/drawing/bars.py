@@ -38,7 +38,7 @@ _LEGEND_LINE_PX: Final = 22
 
 @dataclass(frozen=True)
 class Part:
-    """Of a bar: its length, and how it looks."""
+    """One part of a bar: its length and its look."""
 
     value: float
     look: Look

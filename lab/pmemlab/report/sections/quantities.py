@@ -8,17 +8,17 @@ _PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def bytes_text(count: float | None) -> str:
-    """In powers of 1000, as makers of devices write them: "1.5 GB"; a dash for None."""
+    """Returns bytes in powers of 1000, as vendors write them: "1.5 GB"; a dash for None."""
     return "–" if count is None else f"{_scaled(count)}B"
 
 
 def count_text(count: int, thing: str) -> str:
-    """As "1 bar" or "3 bars"."""
+    """Returns "1 bar" or "3 bars"."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def rate_text(per_s: float) -> str:
-    """In powers of 1000: "5 M"."""
+    """Returns a rate in powers of 1000: "5 M"."""
     return _scaled(per_s).rstrip()
 
 

@@ -62,7 +62,7 @@ def works(results: Results) -> Section:
 
 
 def _ran(rows: Sequence[ResultRow]) -> list[str | Table]:
-    """Of programs that the lab was not asked to judge."""
+    """Returns blocks about programs that the lab was not asked to judge."""
     if not rows:
         return []
     text = "These programs ended well and printed their rates. Whether they work was not judged."

@@ -55,7 +55,7 @@ Target = NodeTarget | FolderTarget
 
 
 def find_target(text: str) -> Target:
-    """Of "node0", or of a folder's path. Raises MeasuringError."""
+    """Returns the target for "node0" or for a folder's path. Raises MeasuringError."""
     if re.fullmatch(r"node[0-9]+", text):
         return _find_node(int(text[4:]))
     folder = Path(text)
@@ -79,7 +79,7 @@ def find_target(text: str) -> Target:
 
 
 def node_names() -> list[str]:
-    """As directories of /sys/devices/system/node are called, by number."""
+    """Returns the directories of NUMA nodes in /sys/devices/system/node, by number."""
     names = [path.name for path in _NODES.glob("node[0-9]*")]
     return sorted(names, key=lambda name: int(name[4:])) or ["node0"]
 
@@ -122,7 +122,7 @@ def _nearest_cpus(node: int) -> frozenset[int]:
 
 
 def _parse_list(text: str) -> set[int]:
-    """Of the kernel's lists, as 0-3,8."""
+    """Reads a list as the kernel writes it, for example 0-3,8."""
     numbers: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
