@@ -1,0 +1,23 @@
+"""Tests of guests beside a QEMU and a kernel of the user's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+
+
+def test_tests_of_guests_pass_after_a_newer_qemu_was_unpacked() -> None:
+    # Not in this process, which has neither by now.
+    test = TESTS / "test_guest_machine.py::test_output_and_status_come_back_exactly"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)],
+        env={**os.environ, "PMEMLAB_QEMU": "/bin/false", "PMEMLAB_KERNEL": str(TESTS)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout
