@@ -9,8 +9,9 @@ from pathlib import Path
 
 from embstore.errors import InvalidArgumentError
 
-__all__ = ["EMULATED", "check_gpu", "full_name", "gpu_number", "gpu_to_open"]
+__all__ = ["CUDA", "EMULATED", "check_gpu", "chosen_gpu", "full_name", "gpu_number", "gpu_to_open"]
 
+CUDA = "cuda"
 EMULATED = "emulated"
 VARIABLE = "EMBSTORE_DEVICE"
 
@@ -36,15 +37,18 @@ def full_name(name: str) -> str:
     return name if name == EMULATED else f"cuda:{gpu_number(name)}"
 
 
-def gpu_to_open(name: str | None) -> tuple[str, str, str]:
-    """What the core is told of a GPU, as this process has it.
-
-    The name; where there is none, that in EMBSTORE_DEVICE, or "cuda". The library that compiles
-    kernels. The folder in which compiled ones are kept.
-    """
+def chosen_gpu(name: str | None) -> str:
+    """Returns the name of the GPU to use: `name`, else that in EMBSTORE_DEVICE, else "cuda"."""
     if name is None:
-        name = check_gpu(VARIABLE, os.environ.get(VARIABLE) or "cuda")
-    return name, _nvrtc(), _kernel_cache()
+        return check_gpu(VARIABLE, os.environ.get(VARIABLE) or CUDA)
+    return name
+
+
+def gpu_to_open(name: str | None) -> tuple[str, str, str]:
+    """Returns what the core is told of a GPU: its name as `chosen_gpu` has it, the library that
+    compiles kernels, and the folder in which compiled ones are kept.
+    """
+    return chosen_gpu(name), _nvrtc(), _kernel_cache()
 
 
 def _nvrtc() -> str:

@@ -56,7 +56,7 @@ class ShardSpec:
     # Of each tier, or None; as DeviceTable.core() has them. Fewer than tiers: None for the rest.
     devices: tuple[_core.DeviceTuple | None, ...] = ()
     partition_count: int = 1  # of the variable
-    gpu: str | None = None  # of a tier of HBM; None: the one of the shard's process
+    gpu: str | None = None  # of a tier of HBM
 
 
 @dataclass(frozen=True)

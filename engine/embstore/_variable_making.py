@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from embstore import _checks, _core
 from embstore._device_table import tabulate
+from embstore._gpu import chosen_gpu
 from embstore._shard import LocalShard, Shard, ShardSpec
 from embstore._storage_places import partition_numbers, prepare_places, tier_file
 from embstore._unlisted_checkpoints import discard_unlisted
@@ -155,6 +156,8 @@ def _shard_specs(
     core_optimizer = optimizer if optimizer is not None else SGD(learning_rate=0.0)
     tiers = option.storage_option.tiers()
     devices = _core_devices(option.storage_option, dim, len(core_optimizer.slots))
+    # What this process says of it holds for shards elsewhere, too.
+    gpu = chosen_gpu(option.storage_option.device) if option.storage_option.has_hbm else None
     if not elsewhere:
         prepare_places(tiers, name, partitions)
     return [
@@ -183,7 +186,7 @@ def _shard_specs(
             keeps_rows=option.storage_option.keeps_rows,
             devices=devices,
             partition_count=partitions,
-            gpu=option.storage_option.device,
+            gpu=gpu,
         )
         for partition in partition_numbers(partitions)
     ]

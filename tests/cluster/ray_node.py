@@ -17,13 +17,14 @@ from embstore.cluster.ray_cluster import start_on_loopback
 
 @contextlib.contextmanager
 def ray_node() -> Iterator[Any]:
-    """The module, connected to a cluster of one node that says to have 1 GiB of PMem."""
+    """The module, connected to a cluster of one node that says to have 1 GiB of PMem and a GPU."""
     found = pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # sockets' paths must be short
     before = descendants(os.getpid())
     start_on_loopback(
         found,
         num_cpus=2,
+        num_gpus=1,
         resources={"pmem": 1},
         object_store_memory=128 << 20,
         configure_logging=False,

@@ -8,18 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from embstore._gpu import CUDA, EMULATED, chosen_gpu
 from embstore._shard import ShardSpec
 from embstore.cluster import ray_cluster
 from embstore.cluster.connections import ServerAddress
 from embstore.cluster.pushes import PushRules
 from embstore.cluster.ray_actor import RayActor, first_line, start_actors
 from embstore.cluster.shard_actor import ShardPlace
-from embstore.errors import MissingDeviceError, ShardLostError
+from embstore.errors import InvalidArgumentError, MissingDeviceError, ShardLostError
 from embstore.options import NODE_PMEM, Tier, TierKind
 
 __all__ = ["PMEM_RESOURCE", "OpenShard", "Placing"]
 
 PMEM_RESOURCE = "pmem"  # of a node, in GiB
+_GPU_RESOURCE = "GPU"  # Ray's own
 _PMEM = (TierKind.PMEM_LIBPMEM, TierKind.PMEM_MEMKIND, TierKind.PMEM_POOL)
 
 _PLACED_WITHIN_S = 60.0
@@ -66,7 +68,7 @@ class Placing:
     def open(self, spec: ShardSpec) -> OpenShard:
         """Makes the next shard."""
         if self._waiting is None:
-            self._waiting = self._start()
+            self._waiting = self._start(spec.gpu)
         actor = self._waiting.pop(0)
         try:
             place = ShardPlace(self._variable, self._count, self._tiers, self._freed_within_s)
@@ -84,9 +86,10 @@ class Placing:
         for actor in self._waiting or ():
             actor.end()
 
-    def _start(self) -> list[RayActor]:
+    def _start(self, gpu: str | None) -> list[RayActor]:
+        """gpu: the name of the GPU that a tier of HBM is to lie on."""
         ray = ray_cluster.join_or_start()
-        resources = self._resources(ray)
+        resources = {**self._resources(ray), **self._gpu_share(ray, gpu)}
         self._wait_for_places(ray)
         needed = [
             {**resources, self._places[i]: _A_LITTLE} if self._places else resources
@@ -160,6 +163,28 @@ class Placing:
             )
         return {PMEM_RESOURCE: needed_gib}
 
+    def _gpu_share(self, ray: Any, gpu: str | None) -> dict[str, float]:
+        """Returns what a shard needs of a GPU. Ray hides all others from its process, and shards of
+        many tables may share one, so they ask for a little.
+        """
+        if all(tier.kind is not TierKind.HBM for tier in self._tiers):
+            return {}
+        name = chosen_gpu(gpu)
+        if name == EMULATED:
+            return {}
+        if name != CUDA:
+            raise InvalidArgumentError(
+                f'device must be "{CUDA}" or "{EMULATED}" with shards, since Ray chooses the GPU '
+                f"of each; got {name!r}"
+            )
+        if not ray_cluster.offered(ray, _GPU_RESOURCE):
+            raise MissingDeviceError(
+                f"device: {self._variable} has a tier of HBM, and no node of the cluster offers a "
+                f"GPU (Ray's resource {_GPU_RESOURCE!r}); start Ray on computers that have one, or "
+                f'give device="{EMULATED}" to try without'
+            )
+        return {_GPU_RESOURCE: _A_LITTLE}
+
 
 def _has_started(handle: Any) -> bool:
     """Whether Ray has found it a place."""
@@ -169,4 +194,5 @@ def _has_started(handle: Any) -> bool:
 
 def _described(ray: Any) -> str:
     left = ray.available_resources()
-    return ", ".join(f"{left[name]:g} of {name}" for name in ("CPU", PMEM_RESOURCE) if name in left)
+    shown = ("CPU", _GPU_RESOURCE, PMEM_RESOURCE)
+    return ", ".join(f"{left[name]:g} of {name}" for name in shown if name in left)

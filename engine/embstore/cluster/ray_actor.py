@@ -87,7 +87,7 @@ def raise_silent(silence_s: float) -> None:
 def start_actors(ray: Any, variable: str, resources: Sequence[dict[str, float]]) -> list[Any]:
     """Ray's handles of actors, which start at once, one on a node where there are enough nodes.
 
-    resources: what each needs of its node.
+    resources: what each needs of its node, by Ray's names.
     """
     count = len(resources)
     # Whoever asks how a shard is doing doesn't wait behind its calls.
@@ -98,7 +98,8 @@ def start_actors(ray: Any, variable: str, resources: Sequence[dict[str, float]])
             name=ShardName(variable, i, count, unique).text,
             namespace=NAMESPACE,
             num_cpus=0,  # several may share a core, and would otherwise never start on few
-            resources=resources[i],
+            num_gpus=resources[i].get("GPU", 0.0),  # which has an argument of its own
+            resources={name: share for name, share in resources[i].items() if name != "GPU"},
             scheduling_strategy="SPREAD",
             max_concurrency=_CALLS_AT_ONCE,
             # One that is restarted has lost its rows, and must never look alive; and what is asked

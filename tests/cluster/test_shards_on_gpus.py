@@ -1,0 +1,87 @@
+"""Tests of shards whose rows lie in a GPU's memory: which node and GPU they get from Ray.
+
+The cluster's GPU is one that its node only says to have; the emulated one has the rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import embstore as es
+from embstore.cluster import placing, ray_cluster
+from embstore.errors import EmbStoreError, InvalidArgumentError, MissingDeviceError
+
+pytestmark = pytest.mark.usefixtures("ray")
+MIB = 1 << 20
+
+
+def train_a_little(table: es.EmbeddingVariable) -> None:
+    ids = np.array([1, 2, 3])
+    table.apply_gradients(ids, np.ones((3, 3), np.float32))
+
+
+def make_table(device: str | None) -> es.EmbeddingVariable:
+    storage = es.StorageOption(es.StorageType.HBM_DRAM, storage_size=[MIB, MIB], device=device)
+    return es.get_embedding_variable(
+        "on_gpus",
+        3,
+        optimizer=es.optimizers.Adagrad(0.1),
+        ev_option=es.EmbeddingVariableOption(storage_option=storage),
+        shards=2,
+    )
+
+
+@pytest.fixture
+def taken_gpu(ray: Any) -> Any:
+    """Somebody else has all of the node's GPU."""
+
+    class Owner:
+        def has_it(self) -> bool:
+            return True
+
+    owner = ray.remote(Owner).options(num_cpus=0, num_gpus=1).remote()
+    assert ray.get(owner.has_it.remote())
+    yield
+    ray.kill(owner)
+
+
+@pytest.mark.usefixtures("taken_gpu")
+def test_shards_on_the_emulated_gpu_ask_ray_for_none() -> None:
+    with make_table("emulated") as table:
+        train_a_little(table)
+        assert table.total_count() == (3, 3)
+
+
+@pytest.mark.usefixtures("taken_gpu")
+def test_shards_ask_ray_for_a_share_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "_PLACED_WITHIN_S", 4.0)
+    with pytest.raises(MissingDeviceError, match=r"no node had room for 2 shards .* left"):
+        make_table("cuda")
+
+
+def test_a_shard_that_has_its_share_opens_the_gpu_itself() -> None:
+    # There is no driver here: that is what the shard's own process says.
+    with pytest.raises(EmbStoreError, match="driver"):
+        make_table("cuda")
+
+
+def test_the_environment_of_the_one_who_makes_the_table_says_which(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("EMBSTORE_DEVICE", "emulated")
+    with make_table(None) as table:
+        train_a_little(table)
+
+
+def test_a_gpu_by_number_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r'device must be "cuda".*got \'cuda:1\''):
+        make_table("cuda:1")
+
+
+def test_a_cluster_without_gpus_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "offered", lambda _ray, _resource: [])
+    with pytest.raises(MissingDeviceError, match=r"no node of the cluster offers a GPU"):
+        make_table("cuda")
