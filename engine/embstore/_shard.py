@@ -56,7 +56,7 @@ class ShardSpec:
     # Of each tier, or None; as DeviceTable.core() has them. Fewer than tiers: None for the rest.
     devices: tuple[_core.DeviceTuple | None, ...] = ()
     partition_count: int = 1  # of the variable
-    gpu: str | None = None  # of a tier of HBM
+    gpu: str | None = None  # of a tier of HBM; None without one
 
 
 @dataclass(frozen=True)
@@ -395,15 +395,11 @@ class LocalSave:
         self._save.abandon()
 
 
-def _has_hbm(spec: ShardSpec) -> bool:
-    return any(kind == TierKind.HBM.value for kind, _, _ in spec.tiers)
-
-
 class LocalShard:
     """A shard in this process."""
 
     def __init__(self, spec: ShardSpec) -> None:
-        gpu = gpu_to_open(spec.gpu) if _has_hbm(spec) else ("", "", "")
+        gpu = gpu_to_open(spec.gpu) if spec.gpu else ("", "", "")
         self._table = _core.Table(
             name=spec.name,
             dim=spec.dim,

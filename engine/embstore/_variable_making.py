@@ -157,7 +157,8 @@ def _shard_specs(
     tiers = option.storage_option.tiers()
     devices = _core_devices(option.storage_option, dim, len(core_optimizer.slots))
     # What this process says of it holds for shards elsewhere, too.
-    gpu = chosen_gpu(option.storage_option.device) if option.storage_option.has_hbm else None
+    has_hbm = any(tier.kind is TierKind.HBM for tier in tiers)
+    gpu = chosen_gpu(option.storage_option.device) if has_hbm else None
     if not elsewhere:
         prepare_places(tiers, name, partitions)
     return [

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sharded import MIB, assert_same, train, twins
+from sharded import MIB, assert_same, train, train_a_little, twins
 
 import embstore as es
 from embstore import _core
@@ -106,10 +106,6 @@ def test_a_batch_that_one_shard_has_no_room_for_changes_no_other(tmp_path: Path)
         assert told[1].startswith(told[0])
         assert "on node 127.0.0.1" in told[1]
         assert_same(there.export(), here.export())
-
-
-def train_a_little(var: es.EmbeddingVariable) -> None:
-    var.apply_gradients([1, 2, 3], np.ones((3, 3), np.float32))
 
 
 def test_many_threads_may_use_it() -> None:

@@ -7,20 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
+from sharded import MIB, train_a_little
 
 import embstore as es
 from embstore.cluster import placing, ray_cluster
 from embstore.errors import EmbStoreError, InvalidArgumentError, MissingDeviceError
 
 pytestmark = pytest.mark.usefixtures("ray")
-MIB = 1 << 20
-
-
-def train_a_little(table: es.EmbeddingVariable) -> None:
-    ids = np.array([1, 2, 3])
-    table.apply_gradients(ids, np.ones((3, 3), np.float32))
 
 
 def make_table(device: str | None) -> es.EmbeddingVariable:

@@ -13,7 +13,7 @@ from engine_storage import skip_without_library
 import embstore as es
 
 PROCESSES = 4
-ROUNDS = 100  # of each process
+ROUNDS = 400  # of each process
 
 # Opens and closes one variable. A marker, which the engine doesn't know of, shows who owns it.
 OPENS_AND_CLOSES = """

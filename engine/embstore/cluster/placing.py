@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from embstore._gpu import CUDA, EMULATED, chosen_gpu
+from embstore._gpu import CUDA, EMULATED
 from embstore._shard import ShardSpec
 from embstore.cluster import ray_cluster
 from embstore.cluster.connections import ServerAddress
 from embstore.cluster.pushes import PushRules
-from embstore.cluster.ray_actor import RayActor, first_line, start_actors
+from embstore.cluster.ray_actor import GPU_RESOURCE, RayActor, first_line, start_actors
 from embstore.cluster.shard_actor import ShardPlace
 from embstore.errors import InvalidArgumentError, MissingDeviceError, ShardLostError
 from embstore.options import NODE_PMEM, Tier, TierKind
@@ -21,7 +21,6 @@ from embstore.options import NODE_PMEM, Tier, TierKind
 __all__ = ["PMEM_RESOURCE", "OpenShard", "Placing"]
 
 PMEM_RESOURCE = "pmem"  # of a node, in GiB
-_GPU_RESOURCE = "GPU"  # Ray's own
 _PMEM = (TierKind.PMEM_LIBPMEM, TierKind.PMEM_MEMKIND, TierKind.PMEM_POOL)
 
 _PLACED_WITHIN_S = 60.0
@@ -87,7 +86,7 @@ class Placing:
             actor.end()
 
     def _start(self, gpu: str | None) -> list[RayActor]:
-        """gpu: the name of the GPU that a tier of HBM is to lie on."""
+        """gpu: of a tier of HBM; None without one."""
         ray = ray_cluster.join_or_start()
         resources = {**self._resources(ray), **self._gpu_share(ray, gpu)}
         self._wait_for_places(ray)
@@ -167,23 +166,20 @@ class Placing:
         """Returns what a shard needs of a GPU. Ray hides all others from its process, and shards of
         many tables may share one, so they ask for a little.
         """
-        if all(tier.kind is not TierKind.HBM for tier in self._tiers):
+        if gpu in (None, EMULATED):
             return {}
-        name = chosen_gpu(gpu)
-        if name == EMULATED:
-            return {}
-        if name != CUDA:
+        if gpu != CUDA:
             raise InvalidArgumentError(
                 f'device must be "{CUDA}" or "{EMULATED}" with shards, since Ray chooses the GPU '
-                f"of each; got {name!r}"
+                f"of each; got {gpu!r}"
             )
-        if not ray_cluster.offered(ray, _GPU_RESOURCE):
+        if not ray_cluster.offered(ray, GPU_RESOURCE):
             raise MissingDeviceError(
                 f"device: {self._variable} has a tier of HBM, and no node of the cluster offers a "
-                f"GPU (Ray's resource {_GPU_RESOURCE!r}); start Ray on computers that have one, or "
+                f"GPU (Ray's resource {GPU_RESOURCE!r}); start Ray on computers that have one, or "
                 f'give device="{EMULATED}" to try without'
             )
-        return {_GPU_RESOURCE: _A_LITTLE}
+        return {GPU_RESOURCE: _A_LITTLE}
 
 
 def _has_started(handle: Any) -> bool:
@@ -194,5 +190,5 @@ def _has_started(handle: Any) -> bool:
 
 def _described(ray: Any) -> str:
     left = ray.available_resources()
-    shown = ("CPU", _GPU_RESOURCE, PMEM_RESOURCE)
+    shown = ("CPU", GPU_RESOURCE, PMEM_RESOURCE)
     return ", ".join(f"{left[name]:g} of {name}" for name in shown if name in left)

@@ -12,7 +12,9 @@ from embstore.cluster.shard_actor import Answer, ShardActor
 from embstore.cluster.shard_status import NAMESPACE, STATUS_GROUP, ShardName
 from embstore.errors import ShardLostError
 
-__all__ = ["RayActor", "first_line", "raise_silent", "start_actors", "wait_for"]
+__all__ = ["GPU_RESOURCE", "RayActor", "first_line", "raise_silent", "start_actors", "wait_for"]
+
+GPU_RESOURCE = "GPU"  # Ray's name
 
 # Of calls that an actor answers at once. Look-ups and applies aren't among them.
 _CALLS_AT_ONCE = 16
@@ -90,6 +92,7 @@ def start_actors(ray: Any, variable: str, resources: Sequence[dict[str, float]])
     resources: what each needs of its node, by Ray's names.
     """
     count = len(resources)
+    others = [{name: of[name] for name in of if name != GPU_RESOURCE} for of in resources]
     # Whoever asks how a shard is doing doesn't wait behind its calls.
     kind = ray.remote(concurrency_groups={STATUS_GROUP: 1, _PULSE_GROUP: 1})(ShardActor)
     unique = uuid.uuid4().hex[:12]  # many may have a variable of that name
@@ -98,8 +101,8 @@ def start_actors(ray: Any, variable: str, resources: Sequence[dict[str, float]])
             name=ShardName(variable, i, count, unique).text,
             namespace=NAMESPACE,
             num_cpus=0,  # several may share a core, and would otherwise never start on few
-            num_gpus=resources[i].get("GPU", 0.0),  # which has an argument of its own
-            resources={name: share for name, share in resources[i].items() if name != "GPU"},
+            num_gpus=resources[i].get(GPU_RESOURCE, 0.0),  # Ray takes it by this argument alone
+            resources=others[i],
             scheduling_strategy="SPREAD",
             max_concurrency=_CALLS_AT_ONCE,
             # One that is restarted has lost its rows, and must never look alive; and what is asked

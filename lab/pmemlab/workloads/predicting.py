@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any
 
 import embstore as es
-from pmemlab.model.prediction import RanIn, caches_before, predict_run
 from pmemlab.workloads.placements import Placement
 
 __all__ = ["Predicting"]
@@ -31,6 +30,9 @@ class Predicting:
         here: Placement = (),
     ) -> None:
         """here: what the tiers are on, where that is known."""
+        # Only now: it costs an emulated machine a half of a second, and few runs are predicted.
+        from pmemlab.model.prediction import caches_before
+
         as_here: Placement = tuple(None for _ in placements[0])
         self._placements = (as_here, *placements)
         self._here = here
@@ -51,6 +53,8 @@ class Predicting:
         REQUIRES: it's called by the thread that trained. Raises LabError where a device can't do
         what the run did.
         """
+        from pmemlab.model.prediction import RanIn, predict_run
+
         phases = self._recording.phases
         phases = phases[phases["start_ns"] >= self._from_ns - self._entered_ns]
         ran = RanIn(seconds, threading.get_native_id())

@@ -27,6 +27,7 @@ from pmemlab.workloads.evidence import (
 from pmemlab.workloads.hashing import splitmix64
 from pmemlab.workloads.keeping import Keeping, Resumed, tell_resumed, tell_trained
 from pmemlab.workloads.placements import Placement
+from pmemlab.workloads.predicting import Predicting
 from pmemlab.workloads.run import ColdRows, PlainCount, Progress, Run
 from pmemlab.workloads.synthetic import draw_ranks
 
@@ -112,12 +113,9 @@ def train(
         losses: list[float] = []
         lookup_seconds = 0.0
         looked_up = saves = 0
-        predicting = None
-        if placements:
-            # Only now: it costs an emulated machine a half of a second, and few runs need it.
-            from pmemlab.workloads.predicting import Predicting
-
-            predicting = recording.enter_context(Predicting(tables, placements, here))
+        predicting = (
+            recording.enter_context(Predicting(tables, placements, here)) if placements else None
+        )
         started = time.perf_counter()
         for index in range(first, last):
             total = 0.0

@@ -22,6 +22,7 @@ from pmemlab.workloads.evidence import checkpoint_sha256, examine_tables
 from pmemlab.workloads.keeping import Resumed, tell_resumed, tell_trained
 from pmemlab.workloads.model_keeping import ModelKeeping
 from pmemlab.workloads.placements import Placement
+from pmemlab.workloads.predicting import Predicting
 from pmemlab.workloads.run import DivergedError, Progress, Run
 from pmemlab.workloads.wide_and_deep import DenseLibrary
 from pmemlab.workloads.wide_and_deep.network import Network, make_network
@@ -77,12 +78,9 @@ def train(
         if first:
             checksums[first] = checkpoint_sha256(first, tables, network.state())
             tell_resumed(Resumed(first, checksums[first]))
-        predicting = None
-        if placements:
-            # Only now: it costs an emulated machine a half of a second, and few runs need it.
-            from pmemlab.workloads.predicting import Predicting
-
-            predicting = recording.enter_context(Predicting(tables, placements, here))
+        predicting = (
+            recording.enter_context(Predicting(tables, placements, here)) if placements else None
+        )
         started = time.perf_counter()
         for batch in islice(source.train_batches(batch_size), first, steps):
             losses.append(network.train(batch))
