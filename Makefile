@@ -73,10 +73,14 @@ test: setup ## run the tests that need neither Docker nor a guest
 
 .PHONY: scenarios
 scenarios: setup-scenarios guest-packages cxl-backports ## train in every storage mode on emulated machines, check, and print the table
-	@$(MAKE) --no-print-directory all-scenarios # which sees what was unpacked just now
+	@$(MAKE) --no-print-directory run-scenarios # which sees what was unpacked just now
 
 .PHONY: all-scenarios
-all-scenarios:
+all-scenarios: ## the same, and the long ones: more policies and filters, each power cut, what a guest can reach
+	@$(MAKE) --no-print-directory scenarios ARGS="-m 'long or not long' $(ARGS)"
+
+.PHONY: run-scenarios
+run-scenarios:
 	$(BIN)/python -m pytest scenarios $(ARGS)
 
 .PHONY: throughput

@@ -11,6 +11,8 @@ import pytest
 
 from pmemlab.machines.protocol import Machine
 
+pytestmark = pytest.mark.long
+
 # Looks for the files by their paths, and by their names in the guest's own root; and mounts every
 # 9p share that this root has left over.
 _SEARCH = r"""

@@ -9,6 +9,8 @@ import pytest
 from pmemlab.errors import MachineDiedError
 from pmemlab.machines.protocol import Machine
 
+pytestmark = pytest.mark.long
+
 _LIMIT_S = 300.0
 _READY = "ready for a power cut"
 

@@ -27,7 +27,7 @@ pytest.importorskip("keras", reason="needs Keras: pip install 'embstore[keras]'"
 deepfm: Any = importlib.import_module("deepfm")
 trained_here: Any = importlib.import_module("trained_here")
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 _PROGRAM = Path(__file__).with_name("train_on_servers.py")
 # For a program that hangs: beside other work training takes several times as long.

@@ -12,6 +12,7 @@ import pytest
 _PROGRAM = Path(__file__).with_name("price_against_speed.py")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 @pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'embstore[cluster]'"

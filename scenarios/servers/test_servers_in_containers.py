@@ -83,7 +83,9 @@ def _turn_it_off(server: Any, _network: Any) -> Callable[[], None]:
     return lambda: containers.start_again(server)
 
 
-@pytest.mark.parametrize("happens", [_pull_its_cable, _turn_it_off])
+@pytest.mark.parametrize(
+    "happens", [pytest.param(_pull_its_cable, marks=pytest.mark.long), _turn_it_off]
+)
 def test_a_job_goes_on_without_a_server_and_ends_with_the_same_rows(
     cluster: Any, tmp_path: Path, happens: Callable[[Any, Any], Callable[[], None]]
 ) -> None:

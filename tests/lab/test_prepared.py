@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -59,12 +59,15 @@ class Prepared:
         }
         self.write(MODULE.format(folder=folder))
 
-    def write(self, source: str) -> None:
-        (self.folder / "mine.py").write_text(source)
+    def write(self, source: str, module: str = "mine") -> None:
+        (self.folder / f"{module}.py").write_text(source)
 
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, module: str = "mine", options: Sequence[str] = (), **environment: str
+    ) -> subprocess.Popen[str]:
+        prepared_python = [sys.executable, "-S", "-E", prepared.__file__, *options]
         return subprocess.Popen(
-            [sys.executable, "-S", "-E", prepared.__file__, "-m", "mine", *arguments],
+            [*prepared_python, "-m", module, *arguments],
             env={**self.environment, **environment},
             cwd=self.folder,
             stdin=subprocess.PIPE,
@@ -73,8 +76,10 @@ class Prepared:
             text=True,
         )
 
-    def run(self, *arguments: str, **environment: str) -> tuple[int, str, str]:
-        process = self.start(*arguments, **environment)
+    def run(
+        self, *arguments: str, module: str = "mine", options: Sequence[str] = (), **environment: str
+    ) -> tuple[int, str, str]:
+        process = self.start(*arguments, module=module, options=options, **environment)
         out, err = process.communicate("typed", timeout=60)
         return process.returncode, out, err
 
@@ -147,11 +152,45 @@ def test_another_environment_is_the_one_that_libraries_are_loaded_with(played: P
     assert "none" in played.run("tell")[1]
 
 
-def test_a_module_that_can_t_be_imported_is_told_of(played: Prepared) -> None:
-    played.write("import no_such_module")
-    status, out, err = played.run("tell")
-    assert (status, out) == (1, "")
-    assert "No module named 'no_such_module'" in err
+def test_a_module_that_can_t_be_imported_is_told_of_and_others_can(played: Prepared) -> None:
+    played.write("import no_such_module", module="broken")
+    for _ in range(2):
+        status, out, err = played.run("tell", module="broken")
+        assert (status, out) == (1, "")
+        assert "No module named 'no_such_module'" in err
+        assert played.run("tell")[0] == 7
+
+
+# Tells whose child runs it, and of what else that process has imported.
+PARENT = """
+import os, sys
+
+def main():
+    with open(f"/proc/{os.getppid()}/stat") as file:
+        server = file.read().rpartition(")")[2].split()[1]
+    print(server, "mine" in sys.modules, "site" in sys.modules)
+"""
+
+
+def test_one_process_has_imported_all_modules_of_commands_with_the_same_options(
+    played: Prepared,
+) -> None:
+    played.write(PARENT, module="other")
+    alone = played.run(module="other")[1]
+    played.run("tell")
+    assert alone.split()[1:] == ["False", "True"]
+    assert played.run(module="other")[1] == alone.replace("False", "True")
+
+
+def test_what_runs_without_packages_is_run_by_a_process_that_has_imported_none(
+    played: Prepared,
+) -> None:
+    played.write(PARENT, module="other")
+    played.run("tell")
+    with_packages = played.run(module="other")[1].split()
+    without = played.run(module="other", options=["-S"])[1].split()
+    assert without[0] != with_packages[0]
+    assert (with_packages[1:], without[1:]) == (["True", "True"], ["False", "False"])
 
 
 def test_an_edited_module_is_imported_again_once_servers_are_stopped(played: Prepared) -> None:

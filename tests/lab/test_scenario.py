@@ -8,6 +8,7 @@ from textwrap import dedent
 
 import pytest
 
+from embstore.options import StorageType
 from pmemlab.scenarios.command import cut_command, saving_command, workload_command
 from pmemlab.scenarios.document import (
     Expectations,
@@ -20,6 +21,7 @@ from pmemlab.scenarios.document import (
 from pmemlab.scenarios.reading import load_scenario
 from pmemlab.workloads import wdl
 
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
 TOPOLOGY = """
 name: lab-fsdax
 summary: a machine with a DAX mount and a node of persistent memory
@@ -298,6 +300,21 @@ def test_a_scenario_may_be_like_another_one_and_say_only_what_differs(tmp_path: 
     assert (scenario.summary, scenario.timeout_s) == ("rows elsewhere", 30)
     assert scenario.topology.name == "lab-fsdax"
     assert scenario.expect.rows == RowPlacement(file_under="pmem", is_pmem=True)
+
+
+def test_a_scenario_does_not_take_over_the_markers_of_one_that_it_is_like(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(dedent(SCENARIO) + "markers: [long]\n")
+    assert load(tmp_path, "summary: another\nlike: small\n").markers == ()
+    assert load(tmp_path, "summary: another\nlike: small\nmarkers: [slow]\n").markers == ("slow",)
+
+
+def test_scenarios_that_are_not_long_cover_every_storage_type_and_every_machine() -> None:
+    all_of_them = [load_scenario(path) for path in sorted(SCENARIOS.glob("*.yaml"))]
+    default = [scenario for scenario in all_of_them if "long" not in scenario.markers]
+    storage_types = {name for each in default for name in each.storage_types}
+    assert storage_types == set(StorageType.__members__)
+    assert {each.topology.name for each in default} == {each.topology.name for each in all_of_them}
+    assert sum(each.power_cuts is not None for each in default) >= 2
 
 
 @pytest.mark.parametrize(

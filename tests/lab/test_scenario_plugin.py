@@ -145,12 +145,18 @@ class Lab:
     log: list[str] = field(default_factory=list)
     workload: RunWorkload = document
 
-    def add(self, name: str, topology: str = "pmem-node", storage_types: str = "[DRAM]") -> None:
+    def add(
+        self,
+        name: str,
+        topology: str = "pmem-node",
+        storage_types: str = "[DRAM]",
+        more: str = "",
+    ) -> None:
         root = self.pytester.path
         (root / "scenarios").mkdir(exist_ok=True)
         (root / "topologies").mkdir(exist_ok=True)
         (root / f"topologies/{topology}.yaml").write_text(TOPOLOGY.format(name=topology))
-        text = SCENARIO.format(topology=topology, storage_types=storage_types)
+        text = SCENARIO.format(topology=topology, storage_types=storage_types) + more
         (root / f"scenarios/{name}.yaml").write_text(text)
 
     def open_machine(self, topology: Topology, kind: Kind, *_: object) -> FakeMachine:
@@ -441,6 +447,13 @@ def test_options_select_by_topology_and_storage_type(lab: Lab) -> None:
     lab.run("--pmemlab-topology", "one", "--pmemlab-storage-type", "DRAM").assert_outcomes(
         passed=1, deselected=2
     )
+
+
+def test_markers_of_a_scenario_select_its_tests(lab: Lab) -> None:
+    lab.add("a", storage_types="[DRAM, PMEM_MEMKIND]", more="markers: [slow, nightly]")
+    lab.add("b", more="like: a")
+    lab.run("-m", "slow").assert_outcomes(passed=2, deselected=1)
+    lab.run("-m", "not nightly").assert_outcomes(passed=1, deselected=2)
 
 
 MACHINE_TEST = """

@@ -96,7 +96,13 @@ def test_tables_that_lose_their_power_go_on_bit_for_bit() -> None:
     assert LOST_BY_POWER_CUT in str(outcome.facts["unproved"])
 
 
-MODEL_KEPT = load_scenario(SCENARIOS / "fsdax-power-cuts-wdl.yaml")
+ONE_CUT = load_scenario(SCENARIOS / "fsdax-power-cuts-wdl.yaml")
+assert ONE_CUT.power_cuts is not None
+MODEL_KEPT = replace(
+    ONE_CUT,
+    workload=Workload("wdl", {**ONE_CUT.workload.arguments, "steps": 60}),
+    power_cuts=replace(ONE_CUT.power_cuts, count=2),
+)
 
 
 @pytest.mark.long

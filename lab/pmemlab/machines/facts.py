@@ -9,7 +9,11 @@ from pmemlab.errors import LabError
 from pmemlab.machines.protocol import Machine
 from pmemlab.proof import probe_command
 
-__all__ = ["read_facts"]
+__all__ = ["TELLS_OF_CRASHES", "read_facts"]
+
+TELLS_OF_CRASHES = {"PYTHONFAULTHANDLER": "1"}
+"""Environment of a command that shows its stacks when it crashes or is aborted. All of the lab's
+commands have it, so that one prepared process serves them."""
 
 _PROBE_LIMIT_S = 180.0  # emulated machines that start at once share the computer's cores
 
@@ -18,7 +22,7 @@ def read_facts(machine: Machine) -> dict[str, Any]:
     """The machine's facts now. Raises `LabError` where they can't be read."""
     who = f"{machine.kind} {machine.topology.name}"
     command = probe_command(machine.topology, machine.python)
-    done = machine.run(command, timeout=_PROBE_LIMIT_S)
+    done = machine.run(command, env=TELLS_OF_CRASHES, timeout=_PROBE_LIMIT_S)
     if done.returncode:
         raise LabError(f"{who}: its facts can't be read: {done.stderr}")
     try:

@@ -302,6 +302,7 @@ class Scenario(Document, context=("path", "name", "memory_here", "direct_io"), e
     predict_on: placements that the run's rates are predicted for, each a list of devices, one a
         tier; `here`: as on the machine. Default: none.
     timeout_s: after so many seconds the run is stopped as stuck. Default: 600.
+    markers: names of pytest markers that its tests get, for `pytest -m`. Default: none.
     memory_here: device file of the memory that its tiers are on, for predictions. Not in the file:
         it is the computer's. Default: isn't known.
     direct_io: whether SSDHASH tiers read past the page cache, so that rates are of the disk. Not in
@@ -320,6 +321,7 @@ class Scenario(Document, context=("path", "name", "memory_here", "direct_io"), e
     power_cuts: PowerCuts | None = None
     predict_on: Annotated[tuple[tuple[str, ...], ...], Parsed(_placements, with_context=True)] = ()
     timeout_s: Positive = 600.0
+    markers: Annotated[tuple[str, ...], Must("a list of names", len)] = ()
     memory_here: Path | None = None
     direct_io: bool = False
 

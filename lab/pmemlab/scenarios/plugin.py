@@ -93,6 +93,8 @@ class ScenarioFile(pytest.File):
             memory_here=here_of(self.config),
             direct_io=self.config.getoption("pmemlab_machine") == "host",
         )
+        for marker in scenario.markers:
+            self.add_marker(marker)
         for storage_type in scenario.storage_types:
             yield ScenarioItem.from_parent(
                 self, name=storage_type, scenario=scenario, storage_type=storage_type

@@ -15,6 +15,7 @@ from string import Formatter
 from typing import Annotated, Any, Final
 
 from embstore.options import TIER_KINDS, StorageType
+from pmemlab.machines.facts import TELLS_OF_CRASHES
 from pmemlab.machines.protocol import Machine
 from pmemlab.scenarios.document import Scenario, Workload
 from pmemlab.schema import Document, FieldError, File, Many, MaybeEmpty, Must, Positive, Text
@@ -156,8 +157,9 @@ class Looks:
         if line.strip() != LOOK:
             return
         files = [f"{self._folder}/{name}" for name in (QUESTION, ANSWER)]
-        command = [self._machine.python, "-m", "pmemlab.workloads.witness", *files]
-        self.findings = self._machine.run(command, timeout=_LOOK_LIMIT_S).stdout
+        command = [self._machine.python, "-S", "-m", "pmemlab.workloads.witness", *files]
+        done = self._machine.run(command, env=TELLS_OF_CRASHES, timeout=_LOOK_LIMIT_S)
+        self.findings = done.stdout
 
 
 _Whole = Annotated[int, Must("a whole number of at least 0", lambda value: value >= 0)]

@@ -33,6 +33,8 @@ _RUNNERS_OPTIONS = (
     *("--save", "--restore", "--stop-after", "--kept-in", "--predict", "--direct-io"),
     "--here",
 )
+# Fields that no other scenario takes over from one that it is like.
+_ITS_OWN = ("summary", "markers")
 
 
 def load_scenario(path: Path) -> Scenario:
@@ -58,7 +60,7 @@ def _with_what_it_is_like(file: File) -> File:
     base = File.of_yaml(there[name], ScenarioError).content
     if not isinstance(base, dict) or "like" in base:
         raise file.error("like", f"{name} is like another one itself; name that one")
-    return file.filled_from({key: value for key, value in base.items() if key != "summary"})
+    return file.filled_from({key: value for key, value in base.items() if key not in _ITS_OWN})
 
 
 def _check(scenario: Scenario, file: File) -> None:

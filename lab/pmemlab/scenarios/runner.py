@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 from pmemlab.errors import LabError
+from pmemlab.machines.facts import TELLS_OF_CRASHES
 from pmemlab.machines.lines import OnLine
 from pmemlab.machines.protocol import Accelerator, Kind, Machine, Result
 from pmemlab.machines.transfer import fetch_folder, put_folder, temporary_folder
@@ -28,8 +29,6 @@ __all__ = ["Job", "OpenMachine", "Outcome", "ScenarioRunner"]
 _KILL_AFTER_S = 20
 # And the machine so long to be done with it all.
 _MACHINE_GRACE_S = 120.0
-# So that a workload that crashes, or is aborted, says where.
-_ENVIRONMENT = {"PYTHONFAULTHANDLER": "1"}
 
 OpenMachine = Callable[[Topology, Kind, Callable[[str], None]], Machine]
 """Gives a started and proved machine, or raises LabError: see `open_machine`."""
@@ -251,7 +250,7 @@ class ScenarioRunner:
                 self._note(job, f"{job.label}: power cut {len(made) + 1} of {cuts.count}")
                 facts = machine.facts()
                 ended = run_until_cut(
-                    machine, command, _ENVIRONMENT, _limit_s(job.scenario), cuts, len(made)
+                    machine, command, TELLS_OF_CRASHES, _limit_s(job.scenario), cuts, len(made)
                 )
                 if isinstance(ended, Result):
                     machine.prove()
@@ -280,7 +279,7 @@ class ScenarioRunner:
         facts = machine.facts()
         result = machine.run(
             _limited(job.scenario, command),
-            env=_ENVIRONMENT,
+            env=TELLS_OF_CRASHES,
             timeout=_limit_s(job.scenario),
             on_line=on_line,
         )

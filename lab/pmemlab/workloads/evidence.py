@@ -86,16 +86,18 @@ class TableEvidence:
 def ask_witness(claims: Sequence[Claim]) -> list[Seen]:
     """Have a child of this process look for rows. Raises LabError if the child fails."""
     question = {"pid": os.getpid(), "claims": [vars(claim) for claim in claims]}
-    command = [sys.executable, "-m", "pmemlab.workloads.witness"]
+    # -S: without packages, so without any that could be the engine's
+    command = [sys.executable, "-S", "-m", "pmemlab.workloads.witness"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     if os.environ.get(VARIABLE):
-        command = prepared_command(command, sys.executable)
+        command, environment = prepared_command(command, sys.executable), dict(os.environ)
     witness = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=environment,
     )
     # Where a process may look into its children alone, unless these say otherwise.
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(witness.pid), 0, 0, 0)

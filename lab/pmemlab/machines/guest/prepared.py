@@ -2,10 +2,14 @@
 
     python -S -E prepared.py [OPTION...] -m MODULE [ARGUMENT...]
 
-does what `python [OPTION...] -m MODULE [ARGUMENT...]` does. The first such command leaves a process
-behind that has imported the module: see `prepared_server`. It forks a child for each command, with
-the command's arguments, working folder, standard streams and signals. A command with another
-environment than the first one's is run as usual, since libraries read theirs as they are loaded.
+does what `python [OPTION...] -m MODULE [ARGUMENT...]` does. The first such command with these
+options leaves a process behind: see `prepared_server`. It imports the modules that it is asked
+for, and forks a child for each command, with the command's arguments, working folder, standard
+streams and signals. A command with another environment than the first one's is run as usual, since
+libraries read theirs as they are loaded.
+
+`python -S` has no packages. So what judges an engine, the probe and the witness, is run by a
+process that has never imported one.
 
 It is started by path, and imports next to nothing: that would cost what it saves.
 """
@@ -80,14 +84,17 @@ def stop_servers() -> None:
 def _main(words: list[str]) -> NoReturn:
     at = words.index("-m")
     options, module, arguments = words[:at], words[at + 1], words[at + 2 :]
-    server = _connect(options, module)
-    request = marshal.dumps((arguments, dict(os.environ), os.getcwd()))  # noqa: PTH109
+    server = _connect(options)
+    request = marshal.dumps((module, arguments, dict(os.environ), os.getcwd()))  # noqa: PTH109
     streams = b"".join(n.to_bytes(4, sys.byteorder) for n in range(STREAMS))
     forwarded = [getattr(_signal, name) for name in _FORWARDED]
     # What comes before the child is known waits.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, forwarded)
     server.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
-    child = int(server.recv(MOST_BYTES))
+    answer = server.recv(MOST_BYTES)
+    if not answer:
+        os._exit(1)  # the module can't be imported, and it has told why
+    child = int(answer)
     if child != ANOTHER_ENVIRONMENT:
         for number in forwarded:
             _signal.signal(number, lambda number, _: os.kill(child, number))
@@ -102,8 +109,8 @@ def _main(words: list[str]) -> NoReturn:
     os._exit(status)
 
 
-def _connect(options: list[str], module: str) -> _socket.socket:
-    path = f"{FOLDER}/{module}"
+def _connect(options: list[str]) -> _socket.socket:
+    path = f"{FOLDER}/python{''.join(options)}"
     started = 0
     while True:
         connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
@@ -115,7 +122,7 @@ def _connect(options: list[str], module: str) -> _socket.socket:
             return connection
         if not started:
             os.makedirs(FOLDER, exist_ok=True)  # noqa: PTH103
-            command = [sys.executable, *options, "-m", _SERVER, module, path]
+            command = [sys.executable, *options, "-m", _SERVER, path]
             started = os.posix_spawn(sys.executable, command, os.environ)
         elif os.waitpid(started, os.WNOHANG)[1]:
             os._exit(1)  # it has told why

@@ -1,11 +1,12 @@
-"""A process that has imported a module, and forks a child for each command: see `prepared`.
+"""A process that imports modules, and forks a child for each command: see `prepared`.
 
-    python -m pmemlab.machines.guest.prepared_server MODULE SOCKET
+    python -m pmemlab.machines.guest.prepared_server SOCKET
 
-It imports what MODULE names in `PREPARED`, too, and calls nothing itself: what ran before can't
-change what runs next. MODULE has a function `main()`, which returns an exit status or None.
+A module is imported when it is first asked for, with those that it names in `PREPARED`; nothing of
+it is called here: what ran before can't change what runs next. It has a function `main()`, which
+returns an exit status or None.
 
-Between it and each command's process stands one that waits for both: the command ends with who
+Between this process and each command's stands one that waits for both: the command ends with who
 asked for it.
 """
 
@@ -18,6 +19,7 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -27,11 +29,8 @@ from pmemlab.machines.guest.prepared import ANOTHER_ENVIRONMENT, MOST_BYTES, STR
 __all__: list[str] = []
 
 
-def _serve(name: str, path: Path) -> None:
+def _serve(path: Path) -> None:
     environment = dict(os.environ)
-    module = importlib.import_module(name)
-    for further in getattr(module, "PREPARED", ()):
-        importlib.import_module(further)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         try:
             listener.bind(str(path))
@@ -49,15 +48,29 @@ def _serve(name: str, path: Path) -> None:
                 request, streams, _, _ = socket.recv_fds(connection, MOST_BYTES, STREAMS)
                 if not request:
                     return
-                arguments, theirs, folder = marshal.loads(request)
+                name, arguments, theirs, folder = marshal.loads(request)
                 if theirs != environment:
-                    connection.send(b"%d" % ANOTHER_ENVIRONMENT)
-                elif not os.fork():
+                    with suppress(OSError):
+                        connection.send(b"%d" % ANOTHER_ENVIRONMENT)
+                elif (module := _imported(name, streams[-1])) and not os.fork():
                     listener.close()
                     _supervise(module, arguments, folder, connection, streams)
                     return
                 for stream in streams:
                     os.close(stream)
+
+
+def _imported(name: str, stderr: int) -> ModuleType | None:
+    """Returns the module; None if it can't be imported, which is told on the descriptor."""
+    try:
+        module = importlib.import_module(name)
+        for further in getattr(module, "PREPARED", ()):
+            importlib.import_module(further)
+    except Exception:
+        with suppress(OSError):
+            os.write(stderr, traceback.format_exc().encode())
+        return None
+    return module
 
 
 def _supervise(
@@ -102,4 +115,4 @@ def _kill(child: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1], Path(sys.argv[2]))
+    _serve(Path(sys.argv[1]))
