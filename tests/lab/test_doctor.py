@@ -53,6 +53,7 @@ def test_a_bare_computer_runs_processes_only() -> None:
     assert "no Docker engine answers at DOCKER_HOST" in error.what
 
 
+@pytest.mark.usefixtures("bare")  # or a guest is booted to try KVM
 def test_the_media_of_this_computer_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     facts: dict[str, object] = {
         "regions": [{"name": "region0"}],
