@@ -13,7 +13,15 @@ from engine_storage import skip_without_library
 import embstore as es
 
 PROCESSES = 4
-ROUNDS = 400  # of each process
+# Of each process. Tried on a lock that counts even if its path leads elsewhere by then: with 100
+# rounds a pool failed in 4 runs of 4, SSDHASH in 3 of 4, PMEM_LIBPMEM in none; with 400 the first
+# two failed in 3 of 3, and PMEM_LIBPMEM in 2 of 3. LevelDB failed in none of them.
+ROUNDS = {
+    es.StorageType.PMEM_LIBPMEM: 400,
+    es.StorageType.DRAM_PMEM: 100,
+    es.StorageType.DRAM_SSDHASH: 400,
+    es.StorageType.DRAM_LEVELDB: 100,
+}
 
 # Opens and closes one variable. A marker, which the engine doesn't know of, shows who owns it.
 OPENS_AND_CLOSES = """
@@ -27,7 +35,7 @@ storage_type, durability = es.StorageType[sys.argv[1]], sys.argv[2] or None
 place = Path(sys.argv[3])
 ids, grads = np.arange(50), np.ones((50, 3), np.float32)
 owned = 0
-while owned < ROUNDS:
+while owned < ROUNDS[storage_type]:
     try:
         variable = open_variable(storage_type, durability, place / "rows")
     except es.errors.InUseError:
