@@ -115,7 +115,8 @@ def test_each_wrong_field_is_named_with_its_line(tmp_path: Path) -> None:
         ("parts: &a [*a]\n", "mine.yaml:1: parts[0]: must be a mapping of fields, not [[...]]"),
         ("parts: !!python/object:x.Y {}\n", "mine.yaml:1: not YAML: could not determine"),
         ("parts: 2026-99-99\n", "mine.yaml: not YAML: month must be in 1..12"),
-        ("[" * 5000, "mine.yaml: not YAML: "),
+        ("[" * 5000, "mine.yaml:1: not YAML: "),
+        ("- " * 100_000, "mine.yaml:1: not YAML: "),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, text: str, said: str) -> None:
