@@ -38,6 +38,12 @@ def page_of(folder: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def whole_page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of results of every kind, which takes a second to draw."""
+    return page_of(write_results(tmp_path_factory.mktemp("results")))
+
+
 def page_of_metrics(folder: Path, *metrics: list[Metric]) -> str:
     with ResultsFile(folder) as results:
         for of_run in metrics:
@@ -71,12 +77,11 @@ def words(html: str) -> str:
     return Letters(html).text
 
 
-def test_every_section_has_its_data_where_results_have_it(tmp_path: Path) -> None:
-    page = page_of(write_results(tmp_path))
+def test_every_section_has_its_data_where_results_have_it(whole_page: str) -> None:
     for anchor in MAKERS:
-        assert section(page, anchor)
-    assert "What else this page can show" not in words(page)
-    assert words(page).startswith("Embedding tables by storage type and device")
+        assert section(whole_page, anchor)
+    assert "What else this page can show" not in words(whole_page)
+    assert words(whole_page).startswith("Embedding tables by storage type and device")
 
 
 @pytest.mark.parametrize("anchor", MAKERS)
@@ -170,8 +175,8 @@ def test_each_machine_shows_what_was_demanded_and_all_its_facts(tmp_path: Path) 
     assert "mount.filesystem" in text
 
 
-def test_predictions_beyond_their_aim_say_so_and_why(tmp_path: Path) -> None:
-    part = section(page_of(write_results(tmp_path)), "fidelity")
+def test_predictions_beyond_their_aim_say_so_and_why(whole_page: str) -> None:
+    part = section(whole_page, "fidelity")
     text = words(part)
     assert "1 of 2 within their aim" in text
     assert text.index("PMem-Hash") < text.index("Each figure is foretold")  # misses come first
@@ -183,8 +188,8 @@ def test_predictions_beyond_their_aim_say_so_and_why(tmp_path: Path) -> None:
     assert "README.md" not in part
 
 
-def test_choices_with_a_price_are_drawn_and_the_others_listed(tmp_path: Path) -> None:
-    part = section(page_of(write_results(tmp_path)), "prices")
+def test_choices_with_a_price_are_drawn_and_the_others_listed(whole_page: str) -> None:
+    part = section(whole_page, "prices")
     text = words(part)
     assert "plan.json plans for rows 2,000,000,000, dim 64, skew 1.05" in text
     assert "3 points. The cheapest is DRAM_PMEM on ddr4-2666-x6 + optane-100-x6 for $4,100" in part
@@ -212,8 +217,8 @@ def test_choices_on_gpus_have_a_marker_of_their_own_and_are_said_to_be_bounds(
     assert "with persistent memory" not in part
 
 
-def test_what_a_plan_says_of_hits_stands_beside_what_runs_counted(tmp_path: Path) -> None:
-    text = words(section(page_of(write_results(tmp_path)), "hit-rates"))
+def test_what_a_plan_says_of_hits_stands_beside_what_runs_counted(whole_page: str) -> None:
+    text = words(section(whole_page, "hit-rates"))
     assert "plan.json 5.00% 52.8 GB 87.0% modelled, by a plan" in text
     assert "plan.json 10.00% 106 GB 91.0% modelled, by a plan" in text
     assert "fsdax, DRAM_PMEM on guest (tcg) 6.25% 320 MB 50.0% counted in a run" in text
@@ -246,8 +251,8 @@ def test_the_same_results_make_the_same_page_byte_for_byte(tmp_path: Path) -> No
     assert page_of(folder) == page_of(folder)
 
 
-def test_the_page_is_light(tmp_path: Path) -> None:
-    assert len(page_of(write_results(tmp_path)).encode()) < 300_000
+def test_the_page_is_light(whole_page: str) -> None:
+    assert len(whole_page.encode()) < 300_000
 
 
 def test_the_command_writes_the_page_and_names_it(
@@ -289,20 +294,19 @@ def test_without_matplotlib_the_extra_is_named_and_nothing_is_written(
     assert not (tmp_path / "report.html").exists()
 
 
-def test_sizes_of_dram_stand_in_both_modes_with_their_hits(tmp_path: Path) -> None:
-    page = page_of(write_results(tmp_path))
-    modes = section(page, "memory-mode")
+def test_sizes_of_dram_stand_in_both_modes_with_their_hits(whole_page: str) -> None:
+    modes = section(whole_page, "memory-mode")
     row = "307 MB 30.0% 16.0 24.0 98.8% 94.2% 2.50 2.00 modelled, predicted"
     assert row in words(modes)
     assert "memory mode takes 1.50 to 1.50 times as long as app direct" in modes
-    hits = words(section(page, "hit-rates"))
+    hits = words(section(whole_page, "hit-rates"))
     table = "2,000,000 rows of dim 64 with Adagrad's sums"
     assert f"{table} 0.50% 5.12 MB 93.5% counted in a run" in hits
     assert f"{table}, in memory mode 30.00% 307 MB 94.2% modelled, as memory mode" in hits
 
 
-def test_checkpoints_stand_by_device_and_format_with_what_training_waits(tmp_path: Path) -> None:
-    part = section(page_of(write_results(tmp_path)), "checkpoints")
+def test_checkpoints_stand_by_device_and_format_with_what_training_waits(whole_page: str) -> None:
+    part = section(whole_page, "checkpoints")
     text = words(part)
     assert "disk, of this computer safetensors 0.70 measured" in text
     assert "pmem paced as optane-100-x6 mapped 2.10 modelled, paced" in text
