@@ -179,7 +179,7 @@ def test_any_sequence_of_calls_gives_what_a_plain_table_gives(
     ],
     ids=lambda optimizer: optimizer.name,
 )
-@pytest.mark.parametrize("dim", [1, 16, 30])
+@pytest.mark.parametrize("dim", [1, 30])  # one column; whole vectors and a rest
 def test_a_long_training_with_skewed_keys_gives_what_a_plain_table_gives(
     stack: Stack,
     storage_of: StorageOf,

@@ -88,7 +88,6 @@ def train_once(storage_type: int, partition_num: int, threads: int) -> None:
 @pytest.mark.parametrize(
     ("storage_type", "partition_num", "threads"),
     [
-        (es.StorageType.DRAM, 1, 1),
         (es.StorageType.DRAM, 1, 3),
         (es.StorageType.DRAM, 4, 1),
         (es.StorageType.DRAM_SSDHASH, 1, 1),
