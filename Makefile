@@ -26,6 +26,9 @@ CHECK_PACKAGES := clang libclang-rt-dev
 # What an emulated machine needs of the computer that it runs on.
 GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ndctl daxctl numactl e2fsprogs dmsetup
 
+# Without it each of the many processes that tests start compiles what it imports, and pytest rewrites every test anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What is installed, with which extras; the last is the tools that check this repository.
 PROJECTS := 'engine[torch,bench,cluster,keras]' 'lab[report,benchmarks]' '.[dev]'
 PYPROJECTS := engine/pyproject.toml lab/pyproject.toml pyproject.toml
