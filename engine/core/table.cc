@@ -54,6 +54,7 @@ void Table::close() {
   parts_.reads.take();  // batches of the store
   parts_.device_look_up.reset();
   parts_.device_apply.reset();
+  parts_.device_wishes.reset();
   parts_.store.reset();
 }
 
@@ -87,6 +88,7 @@ void Table::lookup(std::span<const int64_t> ids, float* out, bool train,
                    std::span<const uint32_t> occurrences) const {
   Operation operation(parts_);
   raise_kept_error();
+  if (train && parts_.steps) parts_.mover->turns().looked_up();
   if (train || !parts_.mover) return look_up_to_train(ids, out, occurrences);
   const uint64_t first_stamp = parts_.clock.begin_batch(ids.size());
   parts_.mover->count_served(look_up_to_serve(ids, {}, first_stamp, out));
@@ -156,6 +158,7 @@ void Table::lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, boo
   gpu::Device& device = this->device();
   if (ids.count != 0) {
     raise_kept_error();
+    if (train) parts_.mover->turns().looked_up();
     if (train || parts_.mover->has_room_in_log()) {
       std::optional<uint64_t> first_stamp;
       if (!train) first_stamp = parts_.clock.begin_batch(ids.count);
@@ -206,6 +209,39 @@ void Table::read_missing_to_train(std::span<const int64_t> missing, float* rows)
 void Table::synchronise() const {
   const Operation operation(parts_);
   raise_kept_error();
+}
+
+// --- Ahead
+
+uint64_t Table::next_turn() {
+  const Operation operation(parts_, Operation::Uses::kNoRows);
+  device();
+  return parts_.mover->turns().next();
+}
+
+void Table::prefetch(std::span<const int64_t> ids, uint64_t turn) {
+  const Operation operation(parts_, Operation::Uses::kNoRows);
+  device();
+  if (!ids.empty()) parts_.mover->want(turn, {ids.begin(), ids.end()});
+}
+
+void Table::prefetch_on_device(const IdsOnDevice& ids, uint64_t turn) {
+  const Operation operation(parts_, Operation::Uses::kNoRows);  // the device stays
+  gpu::Device& device = this->device();
+  if (ids.count == 0) return;
+  const auto take = [this, turn](std::span<const int64_t> keys) {
+    parts_.mover->want(turn, {keys.begin(), keys.end()});
+  };
+  if (parts_.device_wishes->try_put(ids, take)) return;
+  std::vector<int64_t> on_host(ids.count);
+  device.copy_to_host(on_host.data(), ids.ids, ids.count * sizeof(int64_t), ids.stream);
+  take(on_host);
+}
+
+void Table::forget_prefetched() {
+  const Operation operation(parts_, Operation::Uses::kNoRows);
+  device();
+  parts_.mover->turns().skip_all();
 }
 
 void Table::lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const {
@@ -507,6 +543,7 @@ void Table::update_missing(const DeviceApply::Missing& missing, uint64_t updated
 }
 
 ApplyContext Table::begin_apply(std::optional<int64_t> global_step) {
+  if (parts_.steps) parts_.mover->turns().apply_began();
   MutexLock lock(parts_.state_mutex);
   const ApplyContext context{global_step.value_or(parts_.apply_count), parts_.optimizer_state};
   ++parts_.apply_count;

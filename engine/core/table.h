@@ -109,6 +109,18 @@ class Table {
   void apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients,
                        std::optional<int64_t> global_step);
 
+  // --- Batches that will be trained, asked for ahead: their rows come up to the tier in a GPU's memory, in the background and as
+  // many as fit, and stay there until the turn of the batch is over: when its apply begins, or after 16 more batches. Keys without
+  // a row get none, and nothing is counted. All of them throw Error(kInvalidArgument) where no tier is in a GPU's memory.
+  // The turn of the batch that comes after those which were asked for.
+  uint64_t next_turn();
+  // Of ids, some or all of a batch.
+  void prefetch(std::span<const int64_t> ids, uint64_t turn);
+  // The same with ids in the memory of device(), which the host reads when their stream gets there. Waits for nothing.
+  void prefetch_on_device(const IdsOnDevice& ids, uint64_t turn);
+  // What was asked for won't come.
+  void forget_prefetched();
+
   void lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const;        // -1: no row
   void frequencies(std::span<const int64_t> ids, int64_t* frequencies) const;  // 0: no row
   void versions(std::span<const int64_t> ids, int64_t* versions) const;        // -1: no row

@@ -445,6 +445,27 @@ class LocalShard:
         """Puts an update on a stream of its GPU. ids and grads: addresses of so many rows."""
         self._table.apply_on_device(ids, count, grads, stream, global_step)
 
+    def next_turn(self) -> int:
+        """The turn of the batch that is trained after those which were asked for ahead.
+
+        It and what follows: only of a shard with a tier of HBM.
+        """
+        return self._table.next_turn()
+
+    def prefetch(self, ids: NDArray[np.int64], turn: int) -> None:
+        """Has the rows of such a batch come up to HBM, and stay there until its turn is over."""
+        self._table.prefetch(ids, turn)
+
+    def prefetch_on_device(self, ids: int, count: int, stream: int, turn: int) -> None:
+        """The same, of ids on its GPU: their address, which the host reads when the stream gets
+        there.
+        """
+        self._table.prefetch_on_device(ids, count, stream, turn)
+
+    def forget_prefetched(self) -> None:
+        """What was asked for ahead won't come."""
+        self._table.forget_prefetched()
+
     def synchronize(self) -> None:
         """Waits for what was put on streams, and raises what it met."""
         self._table.synchronize()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from embstore._several_shards import Later, Part, apply_to_all, look_up_later, w
 from embstore._shard import LocalShard, Shard, ShardRows
 from embstore.devices import Access
 from embstore.errors import (
+    ClosedError,
     EmbStoreError,
     ForkedError,
     InvalidArgumentError,
@@ -207,21 +209,65 @@ class EmbeddingVariable:
         shard.lookup_on_device(ids.address, prod(ids.shape), address, ids.stream, train)
         return out
 
-    def prefetch(self, *batch: _checks.Ids) -> None:
+    def prefetch(self, *batch: _checks.Ids | OnDevice) -> None:
         """Has the rows of a batch on their way while others are trained.
 
         batch: the ids of the look-ups for training that will come, those of one `apply_gradients`;
-            batches in the order in which they will be trained.
+            batches in the order in which they will be trained. Ids may be on a GPU, as `lookup()`
+            takes them; the host reads them when their stream gets there, and waits for nothing.
 
-        Rows are read when the batches before have been trained, so look-ups give the same with
-        this and without; one that comes with other ids, or sooner, reads them itself. It is the
-        shards elsewhere that are asked (`shards`): rows that are here already need no such thing.
-        `embstore.pulling` does it for the batches of a loop.
+        Look-ups and training give the same with this and without. `embstore.pulling` does it for
+        the batches of a loop. What is asked for:
+
+        - Shards elsewhere (`shards`) are asked for their rows, which they read when the batches
+          before have been trained. A look-up with other ids, or sooner, reads its rows itself.
+        - Of a variable with a tier of HBM here, rows of lower tiers come up to it in the
+          background, as many of the batch as fit beside those of the batches before. They stay
+          there until `apply_gradients` of their batch, or until 16 more batches were asked for.
+          Ids without a row get none, and nothing is counted.
+        - Other variables have their rows here already, and do nothing.
         """
-        arrays = [_checks.ids(ids).reshape(-1) for ids in batch]
         if self._is_elsewhere:
+            arrays = [
+                _checks.ids(to_host("ids", ids) if is_on_device(ids) else ids).reshape(-1)
+                for ids in batch
+            ]
             self._refuse_if_forked()
             self._prefetched.add(arrays, lambda ids, ahead: _Pending(self, ids, ahead))
+        else:
+            self._prefetch_to_hbm(batch)
+
+    def _prefetch_to_hbm(self, batch: Sequence[_checks.Ids | OnDevice]) -> None:
+        gpu = self.gpu
+        here: list[NDArray[np.int64]] = []
+        there: list[IdsOnDevice] = []
+        for ids in batch:
+            if not is_on_device(ids):
+                here.append(_checks.ids(ids).reshape(-1))
+            elif gpu is None:  # several partitions share the batch, or there is no HBM
+                here.append(_checks.ids(to_host("ids", ids)).reshape(-1))
+            else:
+                there.append(IdsOnDevice.of(ids))
+                check_same_gpu(self._name, there[-1], gpu)
+        shards = self._shards_with_hbm()
+        if not shards:
+            return
+        turns = [shard.next_turn() for shard in shards]
+        keys = np.concatenate(here) if here else np.empty(0, np.int64)
+        if len(self._shards) == 1:
+            shards[0].prefetch(keys, turns[0])
+            for on_device in there:
+                shards[0].prefetch_on_device(
+                    on_device.address, prod(on_device.shape), on_device.stream, turns[0]
+                )
+            return
+        self._refuse_if_forked()
+        for shard, turn, (_, where) in zip(shards, turns, self._routed(keys), strict=True):
+            shard.prefetch(keys[where], turn)
+
+    def _shards_with_hbm(self) -> list[LocalShard]:
+        """All of them, or none."""
+        return [shard for shard in self._shards if isinstance(shard, LocalShard) and shard.gpu]
 
     def _look_up(self, keys: NDArray[np.int64], train: bool, rows: NDArray[np.float32]) -> None:
         if len(self._shards) == 1:
@@ -470,6 +516,9 @@ class EmbeddingVariable:
     def _forget_prefetched(self) -> None:
         """Before rows change by something else than `apply_gradients`."""
         self._prefetched.forget()
+        for shard in self._shards_with_hbm():
+            with contextlib.suppress(ClosedError, ForkedError):
+                shard.forget_prefetched()
 
     def _finish_persists(self) -> None:
         """Returns when no checkpoint of the pool is pending; raises what one met."""

@@ -371,6 +371,28 @@ void bind_table(nb::module_& module) {
           },
           "ids"_a, "count"_a, "grads"_a, "stream"_a, "global_step"_a = nb::none())
       .def(
+          "next_turn", [](const TableHandle& table) { return table->next_turn(); },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "prefetch",
+          [](const TableHandle& handle, const Ids& ids, uint64_t turn) {
+            Table& table = handle.table();
+            const nb::gil_scoped_release release;
+            table.prefetch(span_of(ids), turn);
+          },
+          "ids"_a.noconvert(), "turn"_a)
+      .def(
+          "prefetch_on_device",
+          [](const TableHandle& handle, uint64_t ids, size_t count, uintptr_t stream, uint64_t turn) {
+            Table& table = handle.table();
+            const nb::gil_scoped_release release;
+            table.prefetch_on_device(ids_on_device(ids, count, stream), turn);
+          },
+          "ids"_a, "count"_a, "stream"_a, "turn"_a)
+      .def(
+          "forget_prefetched", [](const TableHandle& table) { table->forget_prefetched(); },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
           "synchronize", [](const TableHandle& table) { table->synchronise(); },
           nb::call_guard<nb::gil_scoped_release>())
       .def(

@@ -26,7 +26,10 @@ class DeviceLookUp::Memory final : public StepInFlight {
         miss_count(device, 1),
         missing(device, most),
         positions(device, most),
-        rows(device, uint64_t{most} * dim) {}
+        rows(device, uint64_t{most} * dim),
+        beside(device),
+        misses_are_known(device),
+        misses_are_fetched(device) {}
 
   const uint32_t most_ids;
   gpu::FoundBatch found;
@@ -35,6 +38,9 @@ class DeviceLookUp::Memory final : public StepInFlight {
   gpu::PinnedArray<int64_t> missing;
   gpu::PinnedArray<uint32_t> positions;  // of the missing ids, if they are wanted
   gpu::PinnedArray<float> rows;          // of the missing ids
+  const gpu::OwnedStream beside;         // on which those come
+  const gpu::OwnedEvent misses_are_known;
+  const gpu::OwnedEvent misses_are_fetched;
 };
 
 namespace {
@@ -77,15 +83,26 @@ void DeviceLookUp::put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddres
   const gpu::Global<const uint32_t> id_count = memory.id_count.set(ids.count, stream);
   memory.found.find(tier_.mirror(), {ids.ids, ids.count}, id_count, memory.missing.global(), stream);
   found.miss_count().copy_to(memory.miss_count.data(), 1, stream);
-  tier_.rows().gather({out, ids.count, slots, id_count}, dim_, stream);
-  if (first_stamp) {
-    tier_.ranks_to_count().count_hits(slots, *first_stamp, stream);
-    found.missing_positions().copy_to(memory.positions.data(), ids.count, stream);
+  if (first_stamp) found.missing_positions().copy_to(memory.positions.data(), ids.count, stream);
+  device_.record(memory.misses_are_known, stream);
+  device_.wait(memory.beside, memory.misses_are_known);
+  try {
+    put_misses(memory, ids.count, out, first_stamp.has_value(), std::move(read));
+    tier_.rows().gather({out, ids.count, slots, id_count}, dim_, stream);
+    if (first_stamp) tier_.ranks_to_count().count_hits(slots, *first_stamp, stream);
+  } catch (...) {
+    gpu::ignoring_a_lost_device([&] { wait_for_misses(memory, stream); });
+    throw;
   }
+  wait_for_misses(memory, stream);
+}
+
+void DeviceLookUp::put_misses(Memory& memory, uint32_t count, gpu::DeviceAddress out, bool is_served,
+                              ReadMissing read) {
+  const gpu::FoundBatch& found = memory.found;
   // The stream never calls it if the device is lost, so it owns nothing.
   device_.call_host(
-      [&memory, read = std::move(read), &steps = steps_, count = ids.count, dim = dim_,
-       is_served = first_stamp.has_value()] {
+      [&memory, read = std::move(read), &steps = steps_, count, dim = dim_, is_served] {
         const DeviceSteps::Function function(steps);
         if (function.is_too_late()) return;
         const uint32_t missing = memory.miss_count[0];
@@ -95,10 +112,15 @@ void DeviceLookUp::put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddres
                       .hits = count - missing},
                      read, steps, dim);
       },
-      stream);
+      memory.beside);
   gpu::fetch_rows_into(device_, memory.rows.global().as_const(),
-                       found.missing_positions().first(ids.count).as_const(), found.miss_count().constant(),
-                       {out, uint64_t{ids.count} * dim_}, dim_, stream);
+                       found.missing_positions().first(count).as_const(), found.miss_count().constant(),
+                       {out, uint64_t{count} * dim_}, dim_, memory.beside);
+}
+
+void DeviceLookUp::wait_for_misses(const Memory& memory, gpu::Stream stream) {
+  device_.record(memory.misses_are_fetched, memory.beside);
+  device_.wait(stream, memory.misses_are_fetched);
 }
 
 void DeviceLookUp::read_missing(const Memory& memory, const Missing& missing, const ReadMissing& read,

@@ -1,8 +1,9 @@
 // Look-ups of ids in a device's memory: rows go to device memory too, and the host waits for nothing.
 //
 // On the caller's stream ids are found in the mirror of the HBM tier, and rows that it has are copied on the device. The ids
-// that it hasn't are listed in pinned memory; a function of the host, for which the stream waits, reads their rows, and a kernel
-// fetches those. In serving, accesses to the others are counted on the device. See gpu/README.md.
+// that it hasn't are listed in pinned memory. On a stream beside it, which each look-up in flight has for itself, a function of
+// the host reads their rows, and a kernel fetches those; the caller's stream waits for them when all else is done. In serving,
+// accesses to the others are counted on the device. See gpu/README.md.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +49,9 @@ class DeviceLookUp {
 
   void put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress out,
            std::optional<uint64_t> first_stamp, ReadMissing read);
+  // What the missing ids need, on the stream beside the caller's; and that the caller's then waits for.
+  void put_misses(Memory& memory, uint32_t count, gpu::DeviceAddress out, bool is_served, ReadMissing read);
+  void wait_for_misses(const Memory& memory, gpu::Stream stream);
   // Called by the stream.
   static void read_missing(const Memory& memory, const Missing& missing, const ReadMissing& read,
                            DeviceSteps& steps, size_t dim);

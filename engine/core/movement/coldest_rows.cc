@@ -28,10 +28,11 @@ constexpr auto kHotter = [](const ColdestRows::Candidate& a, const ColdestRows::
 
 }  // namespace
 
-ColdestRows::ColdestRows(RankedTier& tier, CacheStrategy strategy)
+ColdestRows::ColdestRows(RankedTier& tier, CacheStrategy strategy, const WantedRows* wanted)
     : tier_(tier),
       ranks_(tier.ranks()),
       strategy_(strategy),
+      wanted_(wanted),
       limit_(Rank::highest()),
       is_given_(tier.most_slots()),
       is_current_(tier.most_slots()) {}
@@ -63,6 +64,10 @@ void ColdestRows::sort_late() {
   limit_ = sorted_.back().rank;
 }
 
+void ColdestRows::may_go(Slot slot) {
+  if (is_filled(slot)) keep({rank_of(slot), slot});
+}
+
 void ColdestRows::keep_given() {
   for (const Candidate& given : given_) {
     if (!is_given_.contains(given.slot)) continue;
@@ -91,7 +96,7 @@ void ColdestRows::scan() {
   // Before, so that none is missed; one that is found twice does no harm.
   tier_.take_arrivals(arrivals_);
   // Those that were given are pinned, and found again.
-  limit_ = find_coldest(rows_a_scan() + given_.size(), sorted_);
+  limit_ = find_coldest(rows_a_scan() + given_.size(), sorted_, wanted_);
   next_sorted_ = 0;
   std::sort(sorted_.begin(), sorted_.end(), kColder);
 }
@@ -128,7 +133,7 @@ const std::vector<ColdestRows::Candidate>& ColdestRows::next(uint64_t count) {
       scan();
       continue;
     }
-    if (!is_filled(row.slot)) continue;
+    if (!is_filled(row.slot) || is_among(wanted_, row.slot)) continue;  // may_go() brings the latter back
     if (lags && !is_current_.contains(row.slot)) {
       refresh(row, count - given_.size());
       given_before_scan = kNone;  // a scan finds others now
@@ -176,19 +181,19 @@ std::optional<Rank> ColdestRows::least_rank() const {
     tier_.refresh_ranks(filled);
   }
   std::vector<Candidate> rows;
-  find_coldest(1, rows);
+  find_coldest(1, rows, /*wanted=*/nullptr);
   if (rows.empty()) return std::nullopt;
   return rows.front().rank;
 }
 
-Rank ColdestRows::sampled_limit(uint64_t slots, uint64_t count) const {
+Rank ColdestRows::sampled_limit(uint64_t slots, uint64_t count, const WantedRows* wanted) const {
   constexpr uint64_t kSamples = 2048;
   if (count >= slots || slots < 4 * kSamples) return Rank::highest();
   std::vector<Rank> samples;
   samples.reserve(kSamples);
   for (uint64_t i = 0; i < kSamples; ++i) {
     const Slot slot = static_cast<Slot>(i * slots / kSamples);
-    if (is_filled(slot)) samples.push_back(rank_of(slot));
+    if (is_filled(slot) && !is_among(wanted, slot)) samples.push_back(rank_of(slot));
   }
   const uint64_t place = samples.size() * count / slots;
   if (place < 8) return Rank::highest();  // too few to say
@@ -196,9 +201,9 @@ Rank ColdestRows::sampled_limit(uint64_t slots, uint64_t count) const {
   return samples[place];
 }
 
-Rank ColdestRows::find_coldest(uint64_t count, std::vector<Candidate>& rows) const {
+Rank ColdestRows::find_coldest(uint64_t count, std::vector<Candidate>& rows, const WantedRows* wanted) const {
   const uint64_t end = tier_.untouched_from();
-  Rank limit = sampled_limit(end, count);
+  Rank limit = sampled_limit(end, count, wanted);
   rows.clear();
   // Where the limit lets too many pass, the colder half of them stays, and so on.
   const auto cut = [&] {
@@ -211,7 +216,7 @@ Rank ColdestRows::find_coldest(uint64_t count, std::vector<Candidate>& rows) con
     const Slot slot = static_cast<Slot>(i);
     if (!is_filled(slot)) continue;
     const Candidate row{rank_of(slot), slot};
-    if (row.rank > limit) continue;
+    if (row.rank > limit || is_among(wanted, slot)) continue;
     rows.push_back(row);
     if (rows.size() == 2 * count) cut();
   }

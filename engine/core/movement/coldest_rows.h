@@ -5,12 +5,15 @@
 // coldest row is thus the least of what is kept here, once its rank is brought up to date, as long as that
 // isn't above the limit. Beyond it, the tier is scanned again. Where the tier's ranks lag, the same holds of what they were:
 // those that seem coldest are brought up to date before any is given.
+//
+// Rows that are wanted where they are (wanted_rows.h) are none of these until they may go again.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "movement/wanted_rows.h"
 #include "row/ranking.h"
 #include "tiers/memory/ranked_tier.h"
 #include "tiers/memory/slot_set.h"
@@ -25,14 +28,16 @@ class ColdestRows {
     Slot slot;
   };
 
-  // REQUIRES: the tier has no rows yet.
-  ColdestRows(RankedTier& tier, CacheStrategy strategy);
+  // REQUIRES: the tier has no rows yet. `wanted`: rows that stay; null: none.
+  ColdestRows(RankedTier& tier, CacheStrategy strategy, const WantedRows* wanted = nullptr);
 
   // Up to `count` rows that rank lowest, coldest first and each once, pinned ones among them; none only if there are
   // none, and none but pinned ones only if all rows, or the `count` coldest, are pinned. Rows that are accessed meanwhile
   // may be ranked by what they were before. They come again next time, unless they are said to have left.
   const std::vector<Candidate>& next(uint64_t count);
   void left(Slot slot) { is_given_.remove(slot); }
+  // The row in the slot isn't wanted any more.
+  void may_go(Slot slot);
   // How the coldest row ranks; nothing where there is none.
   std::optional<Rank> least_rank() const;
 
@@ -41,10 +46,13 @@ class ColdestRows {
   void scan();
   // Sets `rows` to those that rank lowest, about `count` of them, in any order; no row of the rest ranks lower
   // than the limit that is returned. Rows that are accessed meanwhile may be ranked by what they were before.
-  Rank find_coldest(uint64_t count, std::vector<Candidate>& rows) const;
+  Rank find_coldest(uint64_t count, std::vector<Candidate>& rows, const WantedRows* wanted) const;
   // A rank that about `count` of the rows in the first `slots` slots don't exceed.
-  Rank sampled_limit(uint64_t slots, uint64_t count) const;
+  Rank sampled_limit(uint64_t slots, uint64_t count, const WantedRows* wanted) const;
   bool is_filled(Slot slot) const { return ranks_.is_filled(slot); }
+  bool is_among(const WantedRows* wanted, Slot slot) const {
+    return wanted != nullptr && wanted->contains(tier_.key(slot));
+  }
   Rank rank_of(Slot slot) const { return ranks_.rank(slot, strategy_); }
   // Takes the coldest row that is known, by a rank that it had; false where none is.
   bool take_coldest(Candidate& row);
@@ -59,6 +67,7 @@ class ColdestRows {
   RankedTier& tier_;
   SlotRanks& ranks_;
   const CacheStrategy strategy_;
+  const WantedRows* const wanted_;
 
   // All with a rank that each row had.
   std::vector<Candidate> sorted_;  // the coldest first

@@ -9,9 +9,13 @@
 
 namespace embstore {
 
-Demotion::Demotion(RowStore& store, CacheStrategy strategy) : store_(store), strategy_(strategy) {
-  for (size_t t = 0; t + 1 < store.tiers().size(); ++t)
-    coldest_.emplace_back(*store.tiers().ranked(t), strategy);
+Demotion::Demotion(RowStore& store, CacheStrategy strategy, const WantedRows& wanted)
+    : store_(store), strategy_(strategy), wanted_(wanted) {
+  const TierStack& tiers = store.tiers();
+  for (size_t t = 0; t + 1 < tiers.size(); ++t) {
+    const bool is_hbm = tiers.hbm() != nullptr && t == tiers.tier_of_level(0);
+    coldest_.emplace_back(*tiers.ranked(t), strategy, is_hbm ? &wanted_ : nullptr);
+  }
 }
 
 bool Demotion::step(uint64_t most_rows) {
@@ -109,7 +113,8 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which, BatchInFlight& 
   IndexReader reader(store_.index());
   const std::vector<ColdestRows::Candidate>& coldest = coldest_[t].next(count + unreadable_.size());
   candidates_.clear();
-  uint64_t pinned = 0;
+  // None are given where all are wanted: others that were counted are about to be somewhere else.
+  uint64_t pinned = coldest.empty() && wanted_.any() ? 1 : 0;
   Phase phase(store_.tiers().tier(t).meter());
   if (!from.keys_lie_apart()) phase.count(Access::kLoad, coldest.size(), sizeof(int64_t));
   for (size_t i = 0; i < coldest.size(); ++i) {

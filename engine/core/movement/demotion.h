@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "movement/coldest_rows.h"
+#include "movement/wanted_rows.h"
 #include "store/row_store.h"
 #include "store/transaction.h"
 
@@ -24,8 +25,9 @@ class Demotion {
   // cache when other rows come.
   static constexpr uint64_t kRowsAtOnce = 2048;
 
-  // REQUIRES: the store has several tiers, and no rows in those that are ranked yet.
-  Demotion(RowStore& store, CacheStrategy strategy);
+  // REQUIRES: the store has several tiers, and no rows in those that are ranked yet. `wanted`: which rows stay in the tier in a
+  // GPU's memory, if there is one; outlives this.
+  Demotion(RowStore& store, CacheStrategy strategy, const WantedRows& wanted);
 
   // Moves some rows down from where there are too many; false where there are none, or only such as are
   // pinned. Throws what a tier throws; all rows are where they were then, but for what had moved before.
@@ -37,6 +39,9 @@ class Demotion {
   void vacate_added_slots();
   // How the coldest row of a ranked tier ranks.
   std::optional<Rank> least_rank(size_t t) const { return coldest_[t].least_rank(); }
+
+  // The row, which is in the tier in a GPU's memory, isn't wanted any more.
+  void may_go(Slot slot) { coldest_[store_.tiers().tier_of_level(0)].may_go(slot); }
 
   uint64_t demoted_rows() const { return demoted_.load(std::memory_order_relaxed); }
 
@@ -58,6 +63,7 @@ class Demotion {
 
   RowStore& store_;
   const CacheStrategy strategy_;
+  const WantedRows& wanted_;
   std::deque<ColdestRows> coldest_;  // of every tier but the last
   // Rows that their medium doesn't give back, as they ranked then: nobody accesses them.
   struct Unreadable {

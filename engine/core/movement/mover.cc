@@ -20,6 +20,15 @@ constexpr size_t kAllBytes = std::numeric_limits<size_t>::max();
 // Rows that are moved down, as steps, before another table has its turn on an eviction thread.
 constexpr int kStepsATurn = 16;
 
+// Wanted rows that come up before steps on the device have their turn.
+constexpr size_t kRowsBroughtUpATurn = Demotion::kRowsAtOnce;
+
+RowRef place_of(int64_t key, IndexReader& reader) {
+  IndexHit hit = reader.find(hash_key(key), key);
+  while (!hit.holds()) hit = reader.find(hash_key(key), key);
+  return hit.ref;
+}
+
 }  // namespace
 
 Mover::Mover(RowStore& store, CacheStrategy strategy, DeviceSteps* steps)
@@ -27,6 +36,7 @@ Mover::Mover(RowStore& store, CacheStrategy strategy, DeviceSteps* steps)
       strategy_(strategy),
       steps_(steps),
       relocator_(store),
+      wanted_(store.tiers().hbm() ? store.tiers().capacity_rows(store.tiers().tier_of_level(0)) : 0),
       promotion_(
           store,
           [this](uint64_t count) {
@@ -34,7 +44,7 @@ Mover::Mover(RowStore& store, CacheStrategy strategy, DeviceSteps* steps)
             return claim_for_promotion(count);
           },
           std::max<size_t>(1, store.tiers().headroom_rows(0) / 2)),
-      demotion_(store, strategy) {
+      demotion_(store, strategy, wanted_) {
   store_.tiers().start_compaction(relocator_);
   EvictionPool::instance();  // a bad number of threads is told here rather than by a look-up
 }
@@ -89,7 +99,10 @@ void Mover::rows_came() {
   if (has_work()) EvictionPool::instance().schedule(*this);
 }
 
-bool Mover::has_work() const { return !log_.empty() || store_.has_excess(); }
+bool Mover::has_work() const {
+  return any_asked_.load(std::memory_order_acquire) || wanted_.any_below() || !log_.empty() ||
+         store_.has_excess();
+}
 
 // --- Counting
 
@@ -136,9 +149,82 @@ void Mover::count_waiting(size_t bytes) {
   if (!batches.empty()) promotion_.count(batches);
 }
 
+// --- Rows that are wanted ahead
+
+void Mover::want(uint64_t turn, std::vector<int64_t> keys) {
+  const uint64_t ids = keys.size();
+  {
+    const MutexLock lock(asked_mutex_);
+    asked_.push_back({turn, std::move(keys)});
+    any_asked_.store(true, std::memory_order_release);
+  }
+  wanted_ids_.fetch_add(ids, std::memory_order_relaxed);
+  EvictionPool::instance().schedule(*this);
+}
+
+void Mover::look_for_wanted() {
+  std::vector<Asked> asked;
+  {
+    const MutexLock lock(asked_mutex_);
+    asked = std::exchange(asked_, {});
+    any_asked_.store(false, std::memory_order_release);
+  }
+  const TierStack& tiers = store_.tiers();
+  for (const Asked& batch : asked) {
+    if (batch.turn <= turns_.last_over()) continue;  // it has come already
+    let_go_of_wanted();
+    const Epochs::Guard guard = store_.epochs().enter();
+    IndexReader reader(store_.index());
+    wanted_.want(batch.turn, batch.keys, [&](int64_t key) {
+      const RowRef at = place_of(key, reader);
+      if (!at) return WantedRows::Where::kNowhere;
+      return tiers.level_of(at.tier()) == 0 ? WantedRows::Where::kUp : WantedRows::Where::kBelow;
+    });
+  }
+  let_go_of_wanted();
+}
+
+void Mover::let_go_of_wanted() {
+  const uint64_t last_over = turns_.last_over();
+  if (!wanted_.any_to_let_go(last_over)) return;
+  const Epochs::Guard guard = store_.epochs().enter();
+  IndexReader reader(store_.index());
+  wanted_.let_go(last_over, [&](int64_t key) {
+    right_to_move_.assert_held();
+    const RowRef at = place_of(key, reader);
+    if (at && at.tier() == store_.tiers().tier_of_level(0)) demotion_.may_go(at.slot());
+  });
+}
+
+bool Mover::bring_up_some() {
+  const std::vector<int64_t> keys = wanted_.take_below(kRowsBroughtUpATurn);
+  if (keys.empty()) return false;
+  // None is to wait above a GPU that can't take it.
+  store_.tiers().tier(store_.tiers().tier_of_level(0)).check_not_lost();
+  promotion_.bring_up(keys);
+  return true;
+}
+
 // --- Moving
 
 bool Mover::run() noexcept {
+  if (any_asked_.load(std::memory_order_acquire)) {
+    // Whoever holds the right to move has what is left done when they let go of it.
+    if (!right_to_move_.try_lock()) return false;
+    std::string error;
+    try {
+      look_for_wanted();
+    } catch (const std::exception& caught) {
+      error = caught.what();
+    }
+    right_to_move_.unlock();
+    if (!error.empty()) {
+      note_outcome(std::move(error));
+      return false;
+    }
+    // Steps on the device go on where nothing has to move.
+    if (!has_work()) return false;
+  }
   const DeviceSteps::HostUse use(steps_, DeviceSteps::Length::kShort);
   // Whoever holds the right to move has what is left done when they let go of it.
   if (!right_to_move_.try_lock()) return false;
@@ -146,6 +232,8 @@ bool Mover::run() noexcept {
   std::string error;
   try {
     count_waiting(kBytesATurn);
+    let_go_of_wanted();
+    if (wanted_.any_below()) bring_up_some();
     for (int step = 0; step < kStepsATurn; ++step) {
       any = demotion_.step();
       if (!any) break;
@@ -159,12 +247,13 @@ bool Mover::run() noexcept {
   safe_point();
   const bool went_well = error.empty();
   note_outcome(std::move(error));
-  return any || (went_well && !log_.empty());
+  return any || (went_well && (!log_.empty() || wanted_.any_below()));
 }
 
 void Mover::settle_with_right() {
   // What was served before, and not what is served meanwhile: there would be no end to it.
   count_waiting(kAllBytes);
+  let_go_of_wanted();
   while (demotion_.step()) {
   }
   store_.tiers().compact();
@@ -174,6 +263,9 @@ void Mover::settle_with_right() {
 void Mover::settle() {
   {
     const RightToMove::Scope scope(right_to_move_);
+    look_for_wanted();
+    while (bring_up_some()) {
+    }
     settle_with_right();
     demotion_.vacate_added_slots();
   }

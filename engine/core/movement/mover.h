@@ -4,7 +4,8 @@
 // The rule that everything here keeps: when nothing moves any more, the first tier holds the rows that rank
 // highest, as many as fit, the second the next, and so on. A row enters the first tier when it is
 // accessed, and a tier over its capacity gives up the coldest of its rows; since ranks only grow by access,
-// the outcome doesn't depend on when that is done.
+// the outcome doesn't depend on when that is done. But rows that were asked for ahead of their batch's turn come to a GPU's
+// memory, and stay there until that is over, however they rank.
 //
 // Whoever moves rows holds the right to move; shards' mutexes are taken under it.
 #pragma once
@@ -13,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "movement/access_log.h"
 #include "movement/demotion.h"
@@ -20,6 +22,8 @@
 #include "movement/promotion.h"
 #include "movement/right_to_move.h"
 #include "movement/row_relocator.h"
+#include "movement/training_turns.h"
+#include "movement/wanted_rows.h"
 #include "store/row_store.h"
 #include "threads/mutex.h"
 #include "tiers/hbm/device_steps.h"
@@ -46,6 +50,14 @@ class Mover final : private EvictionPool::Job {
   // The same, waiting for nothing.
   void log_served(BatchPtr batch);
 
+  // --- Rows of a batch that will be trained soon come up to the tier in a GPU's memory, and stay there until its turn is over.
+  // Nothing is counted, and keys without a row get none.
+  TrainingTurns& turns() { return turns_; }
+  // Leaves all of it to the eviction threads. REQUIRES: there is such a tier.
+  void want(uint64_t turn, std::vector<int64_t> keys);
+  // Ids that were asked for, duplicates too.
+  uint64_t wanted_ids() const { return wanted_ids_.load(std::memory_order_relaxed); }
+
   // To be called, without locks, after rows came to the first tier or left it: sets the eviction threads to work
   // if there is something to do.
   void rows_changed();
@@ -54,8 +66,8 @@ class Mover final : private EvictionPool::Job {
   // The count is atomic: it needs no right to move.
   void note_promoted(uint64_t rows) NO_THREAD_SAFETY_ANALYSIS { promotion_.note_promoted(rows); }
 
-  // Counts what was served until now, and moves until no tier is over its capacity, but for pinned rows; throws what a
-  // tier threw.
+  // Counts what was served until now, brings up what was asked for, and moves until no tier is over its capacity, but for
+  // pinned rows; throws what a tier threw.
   void settle();
 
   // Moves rows of a pool to the tier below it until `count` more may be claimed there, as far as that gives places free:
@@ -103,6 +115,12 @@ class Mover final : private EvictionPool::Job {
   // Waits for the right to move, and counts so many bytes if the log still has no room; false if moves are held off, or
   // fail.
   bool wait_for_room_in_log(size_t bytes);
+  // Finds out where the rows are that were asked for: from then on they are wanted. Touches no row.
+  void look_for_wanted() REQUIRES(right_to_move_);
+  // Of batches whose turn is over.
+  void let_go_of_wanted() REQUIRES(right_to_move_);
+  // Brings some of them up; false where none is left to come.
+  bool bring_up_some() REQUIRES(right_to_move_);
   void settle_with_right() REQUIRES(right_to_move_);
   SlotClaim claim_with_right(uint64_t count) REQUIRES(right_to_move_);
   // For rows that come up: the first tier goes beyond its capacity by its headroom at most, however many slots were
@@ -116,12 +134,23 @@ class Mover final : private EvictionPool::Job {
   RowRelocator relocator_;
 
   RightToMove right_to_move_;
+  WantedRows wanted_ GUARDED_BY(right_to_move_);
   Promotion promotion_ GUARDED_BY(right_to_move_);
   Demotion demotion_ GUARDED_BY(right_to_move_);
 
   AccessLog log_;
   std::atomic<int> look_ups_waiting_{0};  // for room in the log
   std::atomic<uint64_t> forgotten_{0};
+
+  TrainingTurns turns_;
+  struct Asked {
+    uint64_t turn;
+    std::vector<int64_t> keys;
+  };
+  Mutex asked_mutex_;
+  std::vector<Asked> asked_ GUARDED_BY(asked_mutex_);  // for rows that nobody has looked for yet
+  std::atomic<bool> any_asked_{false};
+  std::atomic<uint64_t> wanted_ids_{0};
 
   mutable Mutex outcome_mutex_;
   std::string background_error_ GUARDED_BY(outcome_mutex_);

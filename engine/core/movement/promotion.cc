@@ -12,14 +12,20 @@ constexpr size_t kRowsFetchedAhead = 8;
 }  // namespace
 
 void Promotion::count(std::span<const BatchPtr> batches) {
-  PageVector<ServedAccess> missed;
+  PageVector<RowToCome> missed;
   // All of what is known before any row moves, so that none goes down that was accessed.
   for (const BatchPtr& batch : batches) count_hits(*batch, missed);
-  for (const BatchPtr& batch : batches) promote(*batch, missed);
-  count_missed(std::move(missed));
+  for (const BatchPtr& batch : batches) promote(*batch, missed, Counts::kServed);
+  bring_up_missed(std::move(missed), Counts::kServed);
 }
 
-void Promotion::count_hits(const BatchInFlight& batch, PageVector<ServedAccess>& missed) {
+void Promotion::bring_up(std::span<const int64_t> keys) {
+  PageVector<RowToCome> rows;
+  for (const int64_t key : keys) rows.push_back({key, std::nullopt});
+  bring_up_missed(std::move(rows), Counts::kNothing);
+}
+
+void Promotion::count_hits(const BatchInFlight& batch, PageVector<RowToCome>& missed) {
   SlotRanks& ranks = store_.tiers().first().ranks();
   const auto is_hit = [](RowRef ref) { return ref && ref.tier() == 0; };
   for (size_t i = 0; i < batch.ids.size(); ++i) {
@@ -49,7 +55,7 @@ bool Promotion::count_served(Slot slot, int64_t key, uint64_t stamp) {
   return first_tier.ranks().count_served(slot, key, stamp);
 }
 
-void Promotion::count_missed(PageVector<ServedAccess> missed) {
+void Promotion::bring_up_missed(PageVector<RowToCome> missed, Counts counts) {
   if (missed.empty()) return;
   const BatchPtr batch = store_.start_batch();
   while (!missed.empty()) {
@@ -59,22 +65,22 @@ void Promotion::count_missed(PageVector<ServedAccess> missed) {
     for (size_t n = 0; n < missed.size(); ++n) {
       if (n + kRanksFetchedAhead < missed.size())
         reader.prefetch(hash_key(missed[n + kRanksFetchedAhead].key));
-      const auto& [key, stamp] = missed[n];
+      const auto& [key, served_at] = missed[n];
       const IndexHit hit = reader.find(hash_key(key), key);
       if (!hit.ref) continue;
-      if (hit.ref.tier() == 0) {
-        count_served(hit.ref.slot(), key, stamp);
-      } else {
-        batch->add(key, hit, stamp);
+      if (served_at && hit.ref.tier() == 0) {
+        count_served(hit.ref.slot(), key, *served_at);
+      } else if (served_at || !store_.tiers().are_one_level(0, hit.ref.tier())) {
+        batch->add(key, hit, served_at.value_or(0));
       }
     }
     batch->read(store_.tiers());
     missed.clear();
-    promote(*batch, missed);  // those that changed while they were read come once more
+    promote(*batch, missed, counts);  // those that changed while they were read come once more
   }
 }
 
-void Promotion::promote(BatchInFlight& batch, PageVector<ServedAccess>& missed) {
+void Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed, Counts counts) {
   batch.order_by_shards();
   MemoryPhase phase(store_.tiers());
   for (size_t first = 0; first < batch.size();) {
@@ -83,13 +89,13 @@ void Promotion::promote(BatchInFlight& batch, PageVector<ServedAccess>& missed) 
     while (end < batch.size() && end - first < most_rows_at_once_ &&
            shard_of(batch.found(end).hash()) == number)
       ++end;
-    promote_shard(store_.shard(number), batch, first, end, missed, phase);
+    promote_shard(store_.shard(number), batch, first, end, missed, counts, phase);
     first = end;
   }
 }
 
 void Promotion::promote_shard(IndexShard& shard, const BatchInFlight& batch, size_t first, size_t end,
-                              PageVector<ServedAccess>& missed, Phase& phase) {
+                              PageVector<RowToCome>& missed, Counts counts, Phase& phase) {
   MemoryTier& first_tier = store_.tiers().first();
   SlotClaim claim = claim_slots_(end - first);
   Rise rise(store_, claim, end - first, phase);
@@ -108,16 +114,18 @@ void Promotion::promote_shard(IndexShard& shard, const BatchInFlight& batch, siz
       rise.fetch(ahead.hit.ref, {&batch, i + kRowsFetchedAhead});
     }
     const BatchInFlight::Found& found = batch.found(i);
-    const uint64_t stamp = batch.stamp(found.tag);
+    std::optional<uint64_t> served_at;
+    if (counts == Counts::kServed) served_at = batch.stamp(found.tag);
     const IndexEntry entry = shard.entry(found.hash(), found.key);
     if (!entry) continue;  // removed
+    if (!served_at && store_.tiers().are_one_level(0, entry.ref().tier())) continue;
     if (entry.ref().tier() == 0) {
       if (shard.save != nullptr) {
         shard.save->will_change(first_tier, entry.ref().slot(), found.key, found.hash());
       }
-      first_tier.ranks().count_served(entry.ref().slot(), found.key, stamp);
-    } else if (rise.bring_up(shard, entry, found.key, {&batch, i}, stamp) == Rise::Outcome::kToRead) {
-      missed.push_back({found.key, stamp});
+      first_tier.ranks().count_served(entry.ref().slot(), found.key, *served_at);
+    } else if (rise.bring_up(shard, entry, found.key, {&batch, i}, served_at) == Rise::Outcome::kToRead) {
+      missed.push_back({found.key, served_at});
     }  // a row that is damaged, or has no room, is served from where it is
   }
   note_promoted(rise.promoted_rows());

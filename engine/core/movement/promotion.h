@@ -1,9 +1,11 @@
-// Moves rows up: those of lower tiers that serving look-ups accessed come to the first.
+// Moves rows up: those of lower tiers that serving look-ups accessed come to the first, and those of lower levels that will be
+// needed soon.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "memory/page_vector.h"
@@ -14,10 +16,10 @@ namespace embstore {
 
 class Phase;
 
-// A serving look-up's access to a row.
-struct ServedAccess {
+// A row that is to come up: for a serving look-up's access, which is counted, or for nothing that is.
+struct RowToCome {
   int64_t key;
-  uint64_t stamp;
+  std::optional<uint64_t> served_at;  // the access's stamp
 };
 
 // Not for two threads at a time: it counts accesses, and relies on no row leaving the first tier meanwhile. Only the new
@@ -33,22 +35,27 @@ class Promotion {
   // give back stays where it is. On an error some accesses are uncounted; no row is lost.
   void count(std::span<const BatchPtr> batches);
 
+  // Moves up rows of lower levels as they are: nothing is counted. As count() does otherwise.
+  void bring_up(std::span<const int64_t> keys);
+
   uint64_t promoted_rows() const { return promoted_.load(std::memory_order_relaxed); }
   void note_promoted(uint64_t rows) { promoted_.fetch_add(rows, std::memory_order_relaxed); }
 
  private:
   // Counts an access to the key's row in the slot of the first tier; false, and it isn't counted, if the row isn't there.
   bool count_served(Slot slot, int64_t key, uint64_t stamp);
+  // Whether the accesses for which rows come are counted.
+  enum class Counts { kNothing, kServed };
   // Counts those whose rows are still in the first tier, and adds the others to `missed`.
-  void count_hits(const BatchInFlight& batch, PageVector<ServedAccess>& missed);
-  // Counts accesses to rows wherever they are now; those in lower tiers come up.
-  void count_missed(PageVector<ServedAccess> missed);
+  void count_hits(const BatchInFlight& batch, PageVector<RowToCome>& missed);
+  // Counts accesses to rows wherever they are now; those in lower tiers come up. Without counting, those in lower levels do.
+  void bring_up_missed(PageVector<RowToCome> missed, Counts counts);
   // Moves up the rows that were found in lower tiers, and counts their accesses: a tag is a stamp, less the batch's first.
   // Counts those that are up already. Adds to `missed` those that aren't what was read any more.
-  void promote(BatchInFlight& batch, PageVector<ServedAccess>& missed);
+  void promote(BatchInFlight& batch, PageVector<RowToCome>& missed, Counts counts);
   // Those from `first` to `end`, which are of that shard.
   void promote_shard(IndexShard& shard, const BatchInFlight& batch, size_t first, size_t end,
-                     PageVector<ServedAccess>& missed, Phase& phase);
+                     PageVector<RowToCome>& missed, Counts counts, Phase& phase);
 
   RowStore& store_;
   const ClaimSlots claim_slots_;

@@ -13,6 +13,7 @@
 #include "admission/shard_filters.h"
 #include "lookup/device_look_up.h"
 #include "lookup/recent_reads.h"
+#include "movement/device_wishes.h"
 #include "movement/mover.h"
 #include "parts/removed_keys.h"
 #include "parts/save_spans.h"
@@ -77,8 +78,9 @@ struct TableParts {
   // Reset when the table is closed.
   std::unique_ptr<RowStore> store;
   const std::unique_ptr<DeviceSteps> steps;      // null where no tier is in a GPU's memory
-  std::unique_ptr<DeviceLookUp> device_look_up;  // this and the next likewise; reset with the store
+  std::unique_ptr<DeviceLookUp> device_look_up;  // this and the next two likewise; reset with the store
   std::unique_ptr<DeviceApply> device_apply;
+  std::unique_ptr<DeviceWishes> device_wishes;
   std::unique_ptr<Mover> mover;  // null where there is one tier
   RecentReads reads;
 };

@@ -26,11 +26,7 @@ DeviceSteps::Turn::Turn(DeviceSteps& steps, gpu::Stream stream, Effect effect) N
       effect_(effect) {
   if (is_used_by_thread(steps)) return;
   steps.turnstile_.lock();
-  {
-    const MutexLock lock(steps.mutex_);
-    while (steps.uses_ != 0 && steps.long_uses_ == 0) steps.use_ended_.wait(steps.mutex_);
-    has_turn_ = steps.uses_ == 0;
-  }
+  has_turn_ = effect == Effect::kUsesNone || steps.wait_for_uses();
   if (!has_turn_) {
     steps.turnstile_.unlock();
     return;
@@ -43,6 +39,12 @@ DeviceSteps::Turn::Turn(DeviceSteps& steps, gpu::Stream stream, Effect effect) N
     steps.turnstile_.unlock();
     throw;
   }
+}
+
+bool DeviceSteps::wait_for_uses() {
+  const MutexLock lock(mutex_);
+  while (uses_ != 0 && long_uses_ == 0) use_ended_.wait(mutex_);
+  return uses_ == 0;
 }
 
 DeviceSteps::Turn::~Turn() NO_THREAD_SAFETY_ANALYSIS {
@@ -62,7 +64,9 @@ void DeviceSteps::forget_ended_steps() {
 
 // The last one that changes rows came after all before it.
 void DeviceSteps::put_in_order(gpu::Stream stream, Effect effect) {
+  if (effect == Effect::kUsesNone) return;
   for (auto one = in_flight_.rbegin(); one != in_flight_.rend(); ++one) {
+    if (one->effect == Effect::kUsesNone) continue;
     if (effect == Effect::kChanges || one->effect == Effect::kChanges) device_.wait(stream, one->step->end());
     if (one->effect == Effect::kChanges) return;
   }

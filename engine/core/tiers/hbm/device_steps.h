@@ -41,13 +41,13 @@ class DeviceSteps {
  public:
   explicit DeviceSteps(gpu::Device& device) : device_(device) {}
 
-  // What a step does to the rows that it finds on the device.
-  enum class Effect { kReads, kChanges };
+  // What a step does to the rows on the device. One that uses none is in order with no other, and waits for no use.
+  enum class Effect { kUsesNone, kReads, kChanges };
   // The scope in which one thread puts a step on a stream. Steps come one after the other.
   class Turn {
    public:
-    // Waits until no use is under way; not for one for long, nor for one of the same thread. What is put on the stream then
-    // is in order with other steps.
+    // Waits until no use is under way; not for one for long, nor for one of the same thread: then it is refused. What is put on
+    // the stream is in order with other steps.
     Turn(DeviceSteps& steps, gpu::Stream stream, Effect effect);
     ~Turn();
     Turn(const Turn&) = delete;
@@ -122,6 +122,8 @@ class DeviceSteps {
   void raise_kept_error();
 
  private:
+  // False where one for long is under way.
+  bool wait_for_uses() REQUIRES(turnstile_);
   void begin_use(Length length) REQUIRES(turnstile_);
   // Beside another use: no step is in flight then. False where there is none.
   bool try_begin_beside(Length length);

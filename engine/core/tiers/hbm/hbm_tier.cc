@@ -42,11 +42,12 @@ HbmTier::HbmTier(const RowLayout& layout, uint64_t slots, std::shared_ptr<gpu::D
       device_ranks_(*device_, static_cast<uint32_t>(slots)),
       pieces_{Piece(*device_, PieceLayout(rows_a_piece_, layout.row_floats()).end),
               Piece(*device_, PieceLayout(rows_a_piece_, layout.row_floats()).end)},
+      mirror_changes_(*device_, PieceLayout(rows_a_piece_, layout.row_floats()).end),
       mirror_(*device_, static_cast<uint32_t>(slots), stream_),
       is_mirrored_(slots),
       changed_(slots),
       is_mirrored_now_(*device_),
-      device_bytes_(floats_.floats().bytes() + device_ranks_.bytes() + 2 * pieces_[0].on_device.bytes() +
+      device_bytes_(floats_.floats().bytes() + device_ranks_.bytes() + 3 * pieces_[0].on_device.bytes() +
                     mirror_.bytes()) {}
 
 HbmTier::~HbmTier() {
@@ -213,6 +214,7 @@ void HbmTier::bring_mirror_up_to_date() {
   constexpr size_t kSlotsAtOnce = 4096;
   std::vector<Slot> slots;
   slots.reserve(kSlotsAtOnce);
+  change_bytes_ = 0;
   const auto change_all = [&](Change change, auto is_wanted) {
     mutex_.assert_held();
     const auto change_some = [&] {
@@ -235,17 +237,22 @@ void HbmTier::bring_mirror_up_to_date() {
   changed_.clear();
 }
 
-// By pieces, which are made for rows: they have room for one slot and its key at least.
+// Whatever a piece's size, it has room for one slot and its key.
 void HbmTier::change_mirror(Change change, std::span<const Slot> slots) {
+  constexpr size_t kBytesOfOne = 2 * kAlignment + aligned(sizeof(int64_t));
+  Piece& piece = mirror_changes_;
   while (!slots.empty()) {
-    Piece& piece = pieces_[next_piece_++ % pieces_.size()];
-    const size_t most = (piece.on_host.count() - 2 * kAlignment) / (sizeof(Slot) + sizeof(int64_t));
+    if (change_bytes_ + kBytesOfOne > piece.on_host.count()) {
+      device_->synchronise(piece.is_done);
+      change_bytes_ = 0;
+    }
+    const size_t most =
+        (piece.on_host.count() - change_bytes_ - 2 * kAlignment) / (sizeof(Slot) + sizeof(int64_t));
     const std::span<const Slot> now = slots.first(std::min(slots.size(), most));
     slots = slots.subspan(now.size());
     const size_t slots_at = kAlignment;
     const size_t keys_at = slots_at + aligned(now.size_bytes());
-    device_->synchronise(piece.is_done);
-    std::byte* const host = piece.on_host.data();
+    std::byte* const host = piece.on_host.data() + change_bytes_;
     const auto count = static_cast<uint32_t>(now.size());
     std::memcpy(host, &count, sizeof(count));
     std::memcpy(host + slots_at, now.data(), now.size_bytes());
@@ -253,10 +260,11 @@ void HbmTier::change_mirror(Change change, std::span<const Slot> slots) {
       const int64_t key = this->key(now[i]);
       std::memcpy(host + keys_at + i * sizeof(key), &key, sizeof(key));
     }
-    const gpu::DeviceAddress device = piece.on_device.address();
+    const gpu::DeviceAddress device = piece.on_device.address() + change_bytes_;
     const gpu::Global<const uint32_t> device_slots{device + slots_at, now.size()};
     const gpu::Global<const uint32_t> device_count{device, 1};
-    device_->copy_to_device(device, host, keys_at + now.size() * sizeof(int64_t), stream_);
+    const size_t bytes = keys_at + now.size() * sizeof(int64_t);
+    device_->copy_to_device(device, host, bytes, stream_);
     if (change == Change::kCame) {
       mirror_.insert({device + keys_at, now.size()}, device_slots, device_count, stream_);
       for (const Slot slot : now) is_mirrored_.add(slot);
@@ -265,6 +273,7 @@ void HbmTier::change_mirror(Change change, std::span<const Slot> slots) {
       for (const Slot slot : now) is_mirrored_.remove(slot);
     }
     device_->record(piece.is_done, stream_);
+    change_bytes_ += aligned(bytes);
   }
 }
 

@@ -58,8 +58,9 @@ class HbmTier final : public Tier, public RankedTier {
 
   // --- Steps on the device, which find rows by the mirror.
   gpu::Device& device() const { return *device_; }
-  // What is put on the stream from now on finds every row that is in the tier, and none that has left. REQUIRES: nobody
-  // writes or erases rows until it is done.
+  // What is put on the stream from now on finds every row that is in the tier, and none that has left. The host waits only where
+  // more rows came or left than fit into a piece. REQUIRES: nobody writes or erases rows until it is done, or did since the last
+  // time while what was put on that stream was under way.
   void join(gpu::Stream stream);
   // REQUIRES of these: the stream on which they are used has joined.
   const gpu::Mirror& mirror() const NO_THREAD_SAFETY_ANALYSIS { return mirror_; }
@@ -141,6 +142,9 @@ class HbmTier final : public Tier, public RankedTier {
   // The host fills one, or empties it, while the device is at the other.
   mutable std::array<Piece, 2> pieces_ GUARDED_BY(mutex_);
   mutable size_t next_piece_ GUARDED_BY(mutex_) = 0;
+  // Of the mirror: a part of it after the other.
+  Piece mirror_changes_ GUARDED_BY(mutex_);
+  size_t change_bytes_ GUARDED_BY(mutex_) = 0;  // of it, that are in use
   gpu::Mirror mirror_ GUARDED_BY(mutex_);
   SlotSet is_mirrored_ GUARDED_BY(mutex_);
   ChangedSlots changed_;  // since the mirror was up to date
