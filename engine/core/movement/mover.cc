@@ -207,24 +207,26 @@ bool Mover::bring_up_some() {
 
 // --- Moving
 
-bool Mover::run() noexcept {
-  if (any_asked_.load(std::memory_order_acquire)) {
-    // Whoever holds the right to move has what is left done when they let go of it.
-    if (!right_to_move_.try_lock()) return false;
-    std::string error;
-    try {
-      look_for_wanted();
-    } catch (const std::exception& caught) {
-      error = caught.what();
-    }
-    right_to_move_.unlock();
-    if (!error.empty()) {
-      note_outcome(std::move(error));
-      return false;
-    }
-    // Steps on the device go on where nothing has to move.
-    if (!has_work()) return false;
+bool Mover::is_anything_to_move() noexcept {
+  // Whoever holds the right to move has what is left done when they let go of it.
+  if (!right_to_move_.try_lock()) return false;
+  bool any = false;
+  std::string error;
+  try {
+    look_for_wanted();
+    any = has_work();
+    if (!any) store_.tiers().compact();
+  } catch (const std::exception& caught) {
+    error = caught.what();
   }
+  right_to_move_.unlock();
+  if (!error.empty()) note_outcome(std::move(error));
+  return any;
+}
+
+bool Mover::run() noexcept {
+  // Steps on the device go on where nothing has to move.
+  if (steps_ != nullptr && !is_anything_to_move()) return false;
   const DeviceSteps::HostUse use(steps_, DeviceSteps::Length::kShort);
   // Whoever holds the right to move has what is left done when they let go of it.
   if (!right_to_move_.try_lock()) return false;

@@ -109,6 +109,8 @@ class Mover final : private EvictionPool::Job {
 
  private:
   bool run() noexcept override;
+  // Looks without touching rows.
+  bool is_anything_to_move() noexcept;
   bool has_work() const;
   // Counts the oldest batches that were served, of about so many bytes.
   void count_waiting(size_t bytes) REQUIRES(right_to_move_);

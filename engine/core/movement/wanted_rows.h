@@ -80,7 +80,7 @@ class WantedRows {
   void count_below();
 
   const uint64_t most_rows_;
-  std::map<uint64_t, Batch> batches_;             // by turn
+  std::map<uint64_t, Batch> batches_;            // by turn
   std::unordered_map<int64_t, uint64_t> turns_;  // by key, that of the last batch which wants it
   std::atomic<bool> any_below_{false};
 };

@@ -1,4 +1,4 @@
-// The rows that a tier would give up, compared with all of its rows sorted: rows come, go, are accessed or pinned, and
+// The rows that a tier would give up, compared with all of its rows sorted: rows come, go, are accessed, pinned or wanted, and
 // come back to the slot that they left; accesses are counted after their row has left, or where the tier doesn't see them.
 #include <algorithm>
 #include <cstdint>
@@ -74,7 +74,7 @@ class ModelledTier {
         tier_("DRAM", layout_, role(), kSlots, kSlots,
               allocate_heap_memory(MemoryTier::bytes_for(layout_, role(), kSlots))),
         lagging_(tier_),
-        coldest_(kind == Kind::kLagging ? static_cast<RankedTier&>(lagging_) : tier_, strategy) {}
+        coldest_(kind == Kind::kLagging ? static_cast<RankedTier&>(lagging_) : tier_, strategy, &wanted_) {}
 
   size_t rows() const { return slots_.size(); }
   uint64_t below(uint64_t end) { return random_() % end; }
@@ -116,6 +116,19 @@ class ModelledTier {
     }
   }
 
+  // A batch wants some keys, with rows or without, and others are let go of.
+  void want() {
+    std::vector<int64_t> keys(below(40));
+    for (int64_t& key : keys) key = static_cast<int64_t>(below(2 * kSlots));
+    wanted_.want(++turn_, keys, [](int64_t) { return WantedRows::Where::kUp; });
+    if (below(2) == 0) let_go(turn_ - below(4));
+  }
+  void let_go(uint64_t last_over) {
+    wanted_.let_go(last_over, [this](int64_t key) {
+      if (const auto row = slots_.find(key); row != slots_.end()) coldest_.may_go(row->second);
+    });
+  }
+
   void remove(const Place& place) {
     check(slots_.erase(place.key) == 1, "a row was given that isn't there");
     tier_.erase({&place, 1});
@@ -130,8 +143,12 @@ class ModelledTier {
   // Checks the coldest `count` rows; most of them leave, as they do in a demotion.
   void demote(uint64_t count) {
     const std::vector<ColdestRows::Candidate> given = coldest_.next(count);
+    std::vector<Rank> all;
     std::vector<Rank> expected;
-    for (const auto& [key, slot] : slots_) expected.push_back(rank(slot));
+    for (const auto& [key, slot] : slots_) {
+      all.push_back(rank(slot));
+      if (!wanted_.contains(key)) expected.push_back(all.back());
+    }
     std::sort(expected.begin(), expected.end());
     check(!given.empty() || expected.empty(), "rows are there and none is given");
     check(given.size() <= std::min<size_t>(count, expected.size()), "more rows than asked for");
@@ -141,11 +158,14 @@ class ModelledTier {
       check(once.insert(slot).second, "a row is given twice");
       const auto row = slots_.find(tier_.key(slot));
       check(row != slots_.end() && row->second == slot, "a row is given that isn't there");
+      check(!wanted_.contains(row->first), "a row is given that is wanted");
       check(rank == expected[i],
             [&] { return "row " + std::to_string(i) + " isn't the coldest of the rest"; });
     }
-    if (below(8) == 0 && !expected.empty())
-      check(coldest_.least_rank() == expected.front(), "the coldest row ranks otherwise");
+    if (below(8) == 0 && !all.empty()) {
+      check(coldest_.least_rank() == *std::min_element(all.begin(), all.end()),
+            "the coldest row ranks otherwise");
+    }
     for (const auto& [rank, slot] : given) {
       if (is_pinned(slot) || below(8) == 0) continue;
       remove({tier_.key(slot), slot});
@@ -170,6 +190,8 @@ class ModelledTier {
   const CacheStrategy strategy_;
   MemoryTier tier_;
   LaggingTier lagging_;
+  WantedRows wanted_{kSlots / 2};
+  uint64_t turn_ = 0;
   ColdestRows coldest_;
   std::map<int64_t, Slot> slots_;
   Place last_left_{.key = -1, .slot = 0};
@@ -203,10 +225,46 @@ void pinned_rows_hide_none_that_may_leave() {
   }
 }
 
+// A tier whose coldest rows are wanted: so many that a scan finds no others where it doesn't look for them.
+void wanted_rows_hide_none_that_may_leave() {
+  constexpr uint64_t kRows = 20'000;  // more than are sorted to find the coldest
+  constexpr uint64_t kWanted = 19'000;
+  const RowLayout layout(4, 0);
+  MemoryTier tier("DRAM", layout, MemoryRole::kMiddle, kRows, kRows,
+                  allocate_heap_memory(MemoryTier::bytes_for(layout, MemoryRole::kMiddle, kRows)));
+  WantedRows wanted(kWanted);
+  ColdestRows coldest(tier, CacheStrategy::kLru, &wanted);
+  std::vector<Slot> slots(kRows);
+  check(tier.slots().try_claim(kRows), "there is no slot for a row");
+  tier.slots().take(slots);
+  const std::vector<float> row(layout.row_floats());
+  std::vector<int64_t> keys(kRows);
+  for (uint64_t i = 0; i < kRows; ++i) {
+    keys[i] = static_cast<int64_t>(i);
+    tier.put(slots[i], {.key = keys[i], .frequency = 1, .version = 0, .served = 0, .stamp = i + 2},
+             row.data());
+  }
+  wanted.want(1, keys, [](int64_t) { return WantedRows::Where::kUp; });
+  for (uint64_t left = kRows - kWanted; left != 0;) {
+    const std::vector<ColdestRows::Candidate> given = coldest.next(64);
+    check(!given.empty(), "no row is given that may leave");
+    for (const auto& [rank, slot] : given) {
+      const Place place{tier.key(slot), slot};
+      check(place.key == static_cast<int64_t>(kRows - left), "a row isn't the coldest of the rest");
+      tier.erase({&place, 1});
+      coldest.left(slot);
+      --left;
+    }
+  }
+  check(coldest.next(64).empty(), "a row is given that is wanted");
+  wanted.let_go(1, [&](int64_t key) { coldest.may_go(slots[static_cast<size_t>(key)]); });
+  check(coldest.next(64).front().slot == slots[0], "a row that may go again isn't given");
+}
+
 void the_coldest_rows_are_given_once_each(Kind kind, CacheStrategy strategy, uint64_t seed) {
   ModelledTier tier(kind, strategy, seed);
   for (int step = 0; step < 20'000; ++step) {
-    switch (tier.below(10)) {
+    switch (tier.below(11)) {
       case 0:
       case 1:
       case 2:
@@ -216,6 +274,7 @@ void the_coldest_rows_are_given_once_each(Kind kind, CacheStrategy strategy, uin
       case 6: tier.remove_any(); break;
       case 7: tier.pin_or_unpin(); break;
       case 8: tier.access_too_late(); break;
+      case 9: tier.want(); break;
       default:
         if (tier.rows() > kSlots / 2 || tier.below(16) == 0) tier.demote(1 + tier.below(64));
     }
@@ -235,6 +294,7 @@ int main() {
     }
   }
   embstore::pinned_rows_hide_none_that_may_leave();
+  embstore::wanted_rows_hide_none_that_may_leave();
   std::printf("held: the coldest rows\n");
   return 0;
 }

@@ -49,6 +49,7 @@ OF_ONE_THREAD = [
     "inclusive_cache_test",
     "restore_test",
     "slot_allocator_test",
+    "wanted_rows_test",
 ]
 
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <semaphore>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -21,6 +22,7 @@
 #include "gpu/buffers.h"
 #include "gpu/emulated/emulated_device.h"
 #include "keep/checkpoint/writer.h"
+#include "movement/eviction_pool.h"
 #include "table.h"
 #include "testing/tests.h"
 
@@ -46,16 +48,18 @@ class ForgetfulDevice final : public EmulatedDevice {
   void wait(gpu::Stream stream, gpu::Event event) override {
     const Forgets what =
         ends_of_steps_.contains(event.handle) ? Forgets::kToOrderSteps : Forgets::kToWaitForMoves;
-    if (forgets_ != what) EmulatedDevice::wait(stream, event);
+    if (forgets_ != what || within_steps_.contains(event.handle)) EmulatedDevice::wait(stream, event);
   }
-  // The events of steps are made while one is put on a stream.
+  // The event of a step's end is the first that is made while the step is put on a stream; others are within it.
   gpu::Event make_event() override {
     const gpu::Event event = EmulatedDevice::make_event();
-    if (puts_a_step.load()) ends_of_steps_.insert(event.handle);
+    const Puts puts = puts_;
+    if (puts == Puts::kNothing) return event;
+    (puts == Puts::kAStep ? ends_of_steps_ : within_steps_).insert(event.handle);
+    puts_ = Puts::kItsRest;
     return event;
   }
-
-  std::atomic<bool> puts_a_step{false};
+  void puts_a_step(bool puts) { puts_ = puts ? Puts::kAStep : Puts::kNothing; }
 
  private:
   void wait_for(gpu::Event event) override {
@@ -70,7 +74,10 @@ class ForgetfulDevice final : public EmulatedDevice {
   }
 
   const Forgets forgets_;
+  enum class Puts { kNothing, kAStep, kItsRest };
+  std::atomic<Puts> puts_{Puts::kNothing};
   std::set<uintptr_t> ends_of_steps_;
+  std::set<uintptr_t> within_steps_;
 };
 
 struct Rule {
@@ -173,9 +180,9 @@ struct Scene {
     return std::make_unique<LookUp>(*device, ids, *streams[stream], expected(ids));
   }
   void put(const LookUp& look_up, bool train = true) {
-    device->puts_a_step.store(true);
+    device->puts_a_step(true);
     table->lookup_on_device(look_up.on_device(), look_up.out.address(), train);
-    device->puts_a_step.store(false);
+    device->puts_a_step(false);
   }
   void serve(const std::vector<int64_t>& ids) const {
     std::vector<float> rows(ids.size() * kDim);
@@ -203,11 +210,12 @@ struct Scene {
     return apply;
   }
   void put(const Apply& apply) {
-    device->puts_a_step.store(true);
+    device->puts_a_step(true);
     table->apply_on_device(apply.on_device(), apply.gradients.address(), std::nullopt);
-    device->puts_a_step.store(false);
+    device->puts_a_step(false);
   }
 
+  static constexpr const char* kElsewhere = "where rows lie";
   // What of all rows differs from the plain table, and of where they lie; nothing if they are alike.
   std::string difference() const {
     std::vector<int64_t> keys(kKeys + 1);
@@ -223,7 +231,7 @@ struct Scene {
     std::vector<int32_t> other_tiers(keys.size());
     table->lookup_tier(keys, tiers.data());
     plain->lookup_tier(keys, other_tiers.data());
-    return tiers == other_tiers ? "" : "where rows lie";
+    return tiers == other_tiers ? "" : kElsewhere;
   }
   // What came of it, when the stream is through.
   static std::vector<float> rows_of(const LookUp& look_up) {
@@ -246,9 +254,22 @@ struct Scene {
   std::vector<std::unique_ptr<gpu::OwnedStream>> streams;
 };
 
+// Whether batches are asked for ahead of some of what is done, whoever trains them in the end.
+enum class Ahead { kNothing, kBatches };
+
+void ask_ahead(Scene& scene, std::deque<std::unique_ptr<Scene::LookUp>>& asked) {
+  const std::vector<int64_t> ids = scene.some_ids(60);
+  const uint64_t turn = scene.table->next_turn();
+  if (scene.below(2) == 0) return scene.table->prefetch(ids, turn);
+  asked.push_back(scene.made(ids, scene.below(2)));
+  scene.table->prefetch_on_device(asked.back()->on_device(), turn);
+  if (scene.below(8) == 0) scene.table->forget_prefetched();
+}
+
 // Steps on two streams between whatever the host does. What came to be otherwise than in a plain table; nothing if all is
 // alike.
-std::string difference_after_steps(Scene& scene) {
+std::string difference_after_steps(Scene& scene, Ahead ahead = Ahead::kNothing) {
+  std::deque<std::unique_ptr<Scene::LookUp>> asked;
   std::deque<std::unique_ptr<Scene::LookUp>> look_ups;
   std::deque<std::unique_ptr<Scene::Apply>> applies;
   std::string wrong;
@@ -257,6 +278,7 @@ std::string difference_after_steps(Scene& scene) {
     look_ups.pop_front();
   };
   for (int i = 0; i < 40; ++i) {
+    if (ahead == Ahead::kBatches && scene.below(2) == 0) ask_ahead(scene, asked);
     switch (scene.below(12)) {
       case 0:
       case 1: scene.train(scene.some_ids(60)); break;
@@ -295,19 +317,37 @@ std::string difference_after_steps(Scene& scene) {
     while (!look_ups.empty() && (look_ups.size() > 4 || scene.below(4) == 0)) end_one();
   }
   while (!look_ups.empty()) end_one();
-  return wrong.empty() ? scene.difference() : wrong;
+  for (const auto& one : asked) scene.device->synchronise(one->stream);
+  const std::string difference = wrong.empty() ? scene.difference() : wrong;
+  return ahead == Ahead::kBatches && difference == Scene::kElsewhere ? "" : difference;
+}
+
+void check_steps(Scene& scene, Ahead ahead) {
+  const std::string difference = difference_after_steps(scene, ahead);
+  check(difference.empty(), difference + "; " + scene.device->last_schedule());
+  const gpu::Global<const uint32_t> refused = scene.table->parts().store->tiers().hbm()->mirror().refused();
+  uint32_t keys = 1;
+  scene.device->copy_to_host(&keys, refused.address, sizeof(keys), *scene.streams[0]);
+  check(keys == 0, "the mirror was told of keys that it had, or of too many");
 }
 
 TEST(steps_between_what_the_host_does_give_what_a_plain_table_is) {
   for (uint64_t seed = 0; seed < scenes(90); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     Scene scene(seed, Forgets::kNothing, seed % 3 == 0 ? Below::kSsd : Below::kDram);
-    const std::string difference = difference_after_steps(scene);
-    check(difference.empty(), difference + "; " + scene.device->last_schedule());
-    const gpu::Global<const uint32_t> refused = scene.table->parts().store->tiers().hbm()->mirror().refused();
-    uint32_t keys = 1;
-    scene.device->copy_to_host(&keys, refused.address, sizeof(keys), *scene.streams[0]);
-    check(keys == 0, "the mirror was told of keys that it had, or of too many");
+    check_steps(scene, Ahead::kNothing);
+  }
+}
+
+TEST(steps_whose_rows_were_asked_for_ahead_give_what_a_plain_table_is) {
+  for (uint64_t seed = 0; seed < scenes(90); ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    Scene scene(seed, Forgets::kNothing, seed % 3 == 0 ? Below::kSsd : Below::kDram);
+    check_steps(scene, Ahead::kBatches);
+    const TableStats stats = scene.table->stats();
+    check(stats.background_error.empty(), "a move failed: " + stats.background_error);
+    for (const TableStats::Level& level : stats.tiers)
+      check(level.rows <= level.capacity_rows, "a tier has more rows than its capacity");
   }
 }
 
@@ -383,6 +423,70 @@ TEST(steps_without_misses_wait_for_nothing_and_take_no_memory) {
     scene.table->frequencies(keys, frequencies.data());
     for (const int64_t frequency : frequencies)
       check(frequency == 1 + static_cast<int64_t>(kRounds * applies.size()), "updates are counted otherwise");
+  }
+}
+
+// Returns when the eviction thread has done what it was at.
+void wait_for_the_eviction_thread() {
+  struct Last final : EvictionPool::Job {
+    bool run() noexcept override {
+      is_done.release();
+      return false;
+    }
+    std::binary_semaphore is_done{0};
+  } last;
+  EvictionPool::instance().schedule(last);
+  last.is_done.acquire();
+  EvictionPool::instance().cancel(last);
+}
+
+// A batch is asked for while its rows are below, and again when they are up; then it's looked up and trained.
+TEST(a_step_whose_rows_came_up_ahead_waits_for_nothing) {
+  constexpr uint64_t kRows = 10;
+  for (uint64_t seed = 0; seed < scenes(20); ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    Scene scene(seed / 11 * 11 + seed % 10);  // without a filter
+    std::vector<int64_t> all(kKeys);
+    std::iota(all.begin(), all.end(), int64_t{0});
+    scene.train(all);
+    scene.table->drain();
+    gpu::OwnedEvent ends[] = {gpu::OwnedEvent(*scene.device), gpu::OwnedEvent(*scene.device)};
+    std::vector<std::unique_ptr<Scene::LookUp>> look_ups;
+    std::vector<std::unique_ptr<Scene::Apply>> applies;
+    for (int round = 0; round < 8; ++round) {
+      std::vector<int32_t> tiers(all.size());
+      scene.table->lookup_tier(all, tiers.data());
+      std::vector<int64_t> below;
+      for (const int64_t key : all) {
+        if (tiers[static_cast<size_t>(key)] == 1 && below.size() < kRows) below.push_back(key);
+      }
+      check(below.size() == kRows, "all rows are up");
+      const std::vector<float> gradients = scene.some_gradients(kRows);
+      look_ups.push_back(scene.made(below, scene.below(2)));
+      applies.push_back(std::make_unique<Scene::Apply>(*scene.device, below, gradients, *scene.streams[0]));
+      const uint64_t turn = scene.table->next_turn();
+      scene.table->prefetch_on_device(look_ups.back()->on_device(), turn);
+      scene.table->drain();
+      wait_for_the_eviction_thread();
+      scene.table->lookup_tier(below, tiers.data());
+      check(std::count(tiers.begin(), tiers.begin() + kRows, 0) == kRows, "a row hasn't come up");
+      const TableStats before = scene.table->stats();
+      const uint64_t waits = scene.device->host_waits();
+      scene.table->prefetch_on_device(look_ups.back()->on_device(), turn);
+      scene.put(*look_ups.back());
+      scene.put(*applies.back());
+      scene.plain->apply_gradients(below, gradients.data(), std::nullopt);
+      for (size_t s = 0; s < 2; ++s) scene.device->record(ends[s], *scene.streams[s]);
+      while (!scene.device->query(ends[0]) || !scene.device->query(ends[1])) {
+      }
+      // The first ones take memory.
+      check(round == 0 || scene.device->host_waits() == waits, "the host waited");
+      const TableStats after = scene.table->stats();
+      check(after.hits - before.hits == kRows && after.misses == before.misses, "a row was missed");
+    }
+    for (const auto& look_up : look_ups) check(Scene::is_right(*look_up), "a row is another");
+    const std::string difference = scene.difference();
+    check(difference.empty() || difference == Scene::kElsewhere, difference);
   }
 }
 
