@@ -152,13 +152,13 @@ void Mover::count_waiting(size_t bytes) {
 // --- Rows that are wanted ahead
 
 void Mover::want(uint64_t turn, std::vector<int64_t> keys) {
-  const uint64_t ids = keys.size();
+  wanted_ids_.fetch_add(keys.size(), std::memory_order_relaxed);
+  if (store_.tiers().levels() == 1) return;  // there is nowhere else
   {
     const MutexLock lock(asked_mutex_);
     asked_.push_back({turn, std::move(keys)});
     any_asked_.store(true, std::memory_order_release);
   }
-  wanted_ids_.fetch_add(ids, std::memory_order_relaxed);
   EvictionPool::instance().schedule(*this);
 }
 

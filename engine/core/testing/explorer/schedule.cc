@@ -131,6 +131,7 @@ class Schedule {
     kServeOnStream,
     kLookUp,
     kServe,
+    kAskAhead,
     kDrain,
     kSynchronise,
     kSee,
@@ -184,7 +185,7 @@ class Schedule {
       at("its end");
     }
 
-    // What a look-up on a stream needs, and gave; or an apply, whose gradients take the place of rows.
+    // What a look-up on a stream needs, and gave; or an apply, whose gradients take the place of rows; or ids alone.
     struct OnDevice {
       explicit OnDevice(const Schedule& schedule)
           : ids(*schedule.device_, kMostIds),
@@ -192,6 +193,7 @@ class Schedule {
             ids_on_host(*schedule.device_, kMostIds),
             rows(*schedule.device_, kMostIds * kDim),
             is_done(*schedule.device_) {}
+      bool is_look_up() const { return !reads.empty(); }
 
       gpu::DeviceArray<int64_t> ids;
       gpu::DeviceArray<float> out;
@@ -216,6 +218,7 @@ class Schedule {
         case Does::kServeOnStream: return look_up_on_device(/*train=*/false);
         case Does::kLookUp: return look_up_on_the_host(/*train=*/true);
         case Does::kServe: return look_up_on_the_host(/*train=*/false);
+        case Does::kAskAhead: return ask_ahead();
         case Does::kDrain: at("drain"); return table_.drain();
         case Does::kSynchronise: return synchronise();
         case Does::kSee: return see();
@@ -239,6 +242,7 @@ class Schedule {
         if (may_pause && draws_.one_in(4)) {
           const auto prepared = table_.prepare_apply(ids, gradients.data());
           if (draws_.one_in(2)) look_up_on_device(draws_.one_in(2));
+          if (draws_.one_in(4)) ask_ahead();
           at("commit");
           prepared->commit(step);
         } else {
@@ -303,12 +307,33 @@ class Schedule {
       schedule_.device_->record(step.is_done, stream);
       ++put_;
     }
+    // Of a batch that may come or not.
+    void ask_ahead() {
+      at("what is asked for ahead");
+      if (draws_.one_in(8)) return table_.forget_prefetched();
+      const uint64_t turn = table_.next_turn();
+      if (put_ == look_ups_.size() || draws_.one_in(3)) {
+        const std::vector<int64_t> ids = some_ids();
+        table_.prefetch(ids, turn);
+        schedule_.asked_for_ += ids.size();
+        return;
+      }
+      OnDevice& asked = look_ups_[put_];
+      const gpu::Stream stream = *schedule_.streams_[draws_.below(kStreams)];
+      asked.of = some_ids();
+      std::copy(asked.of.begin(), asked.of.end(), asked.ids_on_host.data());
+      asked.ids.copy_from(asked.ids_on_host.data(), asked.of.size(), stream);
+      table_.prefetch_on_device({asked.ids.address(), static_cast<uint32_t>(asked.of.size()), stream}, turn);
+      schedule_.asked_for_ += asked.of.size();
+      schedule_.device_->record(asked.is_done, stream);
+      ++put_;
+    }
     void collect() {
       if (collected_ == put_) return;
       at("what a stream gave");
       const OnDevice& step = look_ups_[collected_++];
       schedule_.device_->synchronise(gpu::Event(step.is_done));
-      if (!step.apply) schedule_.saw_reads(step.reads, step.of, step.rows.data());
+      if (step.is_look_up()) schedule_.saw_reads(step.reads, step.of, step.rows.data());
     }
 
     // What this thread had put on streams is done, so that another stream may read what it gave.
@@ -319,7 +344,7 @@ class Schedule {
         const OnDevice& look_up = look_ups_[collected_];
         std::vector<float> rows(look_up.of.size() * kDim);
         look_up.out.copy_to(rows.data(), rows.size(), aside_);
-        if (!look_up.apply) schedule_.saw_reads(look_up.reads, look_up.of, rows.data());
+        if (look_up.is_look_up()) schedule_.saw_reads(look_up.reads, look_up.of, rows.data());
       }
     }
 
@@ -536,6 +561,7 @@ class Schedule {
   void look_at_the_end() {
     Scheduler::instance().now_at("the end");
     table_->drain();
+    check(table_->parts().mover->wanted_ids() == asked_for_, "ids that were asked for were lost");
     const std::vector<int64_t> keys = all_keys();
     std::vector<float> rows(keys.size() * kDim);
     std::vector<int64_t> frequencies(keys.size());
@@ -609,6 +635,7 @@ class Schedule {
   uint64_t saves_ = 0;
   std::vector<Saved> saved_;  // those that are whole
   uint64_t looked_up_ = 0;
+  uint64_t asked_for_ = 0;
   bool closes_ = false;
 };
 
