@@ -16,6 +16,7 @@ from plain_table import PlainStoreFullError, PlainTable
 
 import embstore as es
 from embstore.errors import StoreFullError
+from embstore.options import TIER_KINDS, TierKind
 
 # In all, spread over the stacks. A longer run, by hand:
 # EMBSTORE_TEST_SEQUENCES=100000 pytest tests/engine -k any_sequence
@@ -48,8 +49,9 @@ def applies(draw: st.DrawFn, dim: int) -> tuple[str, Any]:
     return "apply", (ids, grads, draw(st.none() | st.integers(0, 2**40)))
 
 
-def calls(dim: int) -> st.SearchStrategy[list[tuple[str, Any]]]:
-    read = st.tuples(st.sampled_from(["lookup", "serve", "freq", "version", "tier"]), BATCHES)
+def calls(dim: int, *, asks_ahead: bool) -> st.SearchStrategy[list[tuple[str, Any]]]:
+    names = ["lookup", "serve", "freq", "version", "tier", *["prefetch"] * asks_ahead]
+    read = st.tuples(st.sampled_from(names), BATCHES)
     whole = st.tuples(st.sampled_from(["export", "count", "drain"]), st.none())
     return st.lists(applies(dim) | applies(dim) | read | whole, max_size=12)
 
@@ -72,8 +74,8 @@ def check_call(var: es.EmbeddingVariable, plain: PlainTable, name: str, argument
         check_export(var, plain)
     elif name == "count":
         assert var.total_count() == plain.total_count()
-    elif name == "drain":
-        check_tiers(var, plain)
+    elif name == "prefetch":
+        var.prefetch(np.array(argument, np.int64))
     elif name == "tier":
         has_row = [tier >= 0 for tier in plain.lookup_tier(argument)]
         assert (var.lookup_tier(np.array(argument, np.int64)) >= 0).tolist() == has_row
@@ -102,10 +104,15 @@ def check_apply(
         var.apply_gradients(np.array(ids, np.int64), grads, step)
 
 
-def check_tiers(var: es.EmbeddingVariable, plain: PlainTable) -> None:
+def check_tiers(var: es.EmbeddingVariable, plain: PlainTable, *, in_order: bool = True) -> None:
+    """in_order: that the first tiers have the rows which rank highest."""
     var.drain()
     keys = plain.export()["keys"].tolist()
-    assert var.lookup_tier(keys).tolist() == plain.lookup_tier(keys)
+    tiers_of_keys = var.lookup_tier(keys).tolist()
+    if in_order:
+        assert tiers_of_keys == plain.lookup_tier(keys)
+    else:
+        assert -1 not in tiers_of_keys
     tiers = var.stats()["tiers"]
     wanted = plain.rows_in_tiers()
     assert [
@@ -163,9 +170,15 @@ def test_any_sequence_of_calls_gives_what_a_plain_table_gives(
             cache_strategy=strategy,
             partition_num=partitions,
         )
-        for name, argument in data.draw(calls(dim), label="calls"):
-            check_call(var, plain, name, argument)
-        check_tiers(var, plain)
+        asks_ahead = data.draw(st.booleans(), label="asks_ahead")
+        # Rows that were asked for ahead stay in HBM however they rank.
+        in_order = not (asks_ahead and TierKind.HBM in TIER_KINDS[stack.storage_type])
+        for name, argument in data.draw(calls(dim, asks_ahead=asks_ahead), label="calls"):
+            if name == "drain":
+                check_tiers(var, plain, in_order=in_order)
+            else:
+                check_call(var, plain, name, argument)
+        check_tiers(var, plain, in_order=in_order)
         check_export(var, plain)
 
 
