@@ -152,7 +152,6 @@ void Mover::count_waiting(size_t bytes) {
 // --- Rows that are wanted ahead
 
 void Mover::want(uint64_t turn, std::vector<int64_t> keys) {
-  wanted_ids_.fetch_add(keys.size(), std::memory_order_relaxed);
   if (store_.tiers().levels() == 1) return;  // there is nowhere else
   {
     const MutexLock lock(asked_mutex_);

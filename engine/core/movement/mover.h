@@ -55,8 +55,6 @@ class Mover final : private EvictionPool::Job {
   TrainingTurns& turns() { return turns_; }
   // Leaves all of it to the eviction threads. REQUIRES: there is such a tier.
   void want(uint64_t turn, std::vector<int64_t> keys);
-  // Ids that were asked for, duplicates too.
-  uint64_t wanted_ids() const { return wanted_ids_.load(std::memory_order_relaxed); }
 
   // To be called, without locks, after rows came to the first tier or left it: sets the eviction threads to work
   // if there is something to do.
@@ -152,7 +150,6 @@ class Mover final : private EvictionPool::Job {
   Mutex asked_mutex_;
   std::vector<Asked> asked_ GUARDED_BY(asked_mutex_);  // for rows that nobody has looked for yet
   std::atomic<bool> any_asked_{false};
-  std::atomic<uint64_t> wanted_ids_{0};
 
   mutable Mutex outcome_mutex_;
   std::string background_error_ GUARDED_BY(outcome_mutex_);

@@ -109,6 +109,18 @@ TEST(a_lost_gpu_is_told_by_whoever_moves_rows_and_changes_nothing) {
 }
 
 // Else each of them would be found damaged, and the next one be looked at.
+TEST(rows_that_are_asked_for_ahead_stay_below_a_lost_gpu) {
+  const TemporaryDirectory directory;
+  Scene scene(directory / "rows");
+  scene.lose();
+  scene.table->prefetch(scene.below, scene.table->next_turn());
+  check_throws(ErrorKind::kDeviceLost, kReason, [&] { scene.table->drain(); });
+  std::vector<int32_t> tiers(scene.below.size());
+  scene.table->lookup_tier(scene.below, tiers.data());
+  check(std::count(tiers.begin(), tiers.end(), 0) == 0, "a row has left its tier");
+  scene.check_rows(scene.below);
+}
+
 TEST(rows_do_not_leave_a_lost_gpu_one_by_one) {
   const TemporaryDirectory directory;
   Scene scene(directory / "rows");

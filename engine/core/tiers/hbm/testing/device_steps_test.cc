@@ -490,6 +490,38 @@ TEST(a_step_whose_rows_came_up_ahead_waits_for_nothing) {
   }
 }
 
+TEST(batches_that_overlap_may_be_asked_for_on_two_streams) {
+  for (uint64_t seed = 0; seed < scenes(20); ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    Scene scene(seed / 11 * 11 + seed % 10);  // without a filter
+    std::vector<int64_t> all(kKeys);
+    std::iota(all.begin(), all.end(), int64_t{0});
+    scene.train(all);
+    scene.table->drain();
+    const auto some = [&all](size_t first, size_t end) {
+      return std::vector<int64_t>(all.begin() + static_cast<ptrdiff_t>(first),
+                                  all.begin() + static_cast<ptrdiff_t>(end));
+    };
+    const std::vector<int64_t> whole = some(0, 40);
+    const auto one = scene.made(some(0, 25), 0);
+    const auto other = scene.made(some(15, 40), 1);
+    for (const auto* asked : {&one, &other})
+      scene.table->prefetch_on_device((*asked)->on_device(), scene.table->next_turn());
+    scene.table->drain();
+    std::vector<int32_t> tiers(whole.size());
+    scene.table->lookup_tier(whole, tiers.data());
+    check(std::count(tiers.begin(), tiers.end(), 0) == static_cast<ptrdiff_t>(kHbmRows), "rows stay below");
+    const TableStats before = scene.table->stats();
+    for (const auto* asked : {&one, &other}) {
+      scene.put(**asked);
+      check(Scene::is_right(**asked), "a row is another");
+    }
+    check(scene.table->stats().misses == before.misses, "a row was missed");
+    const std::string difference = scene.difference();
+    check(difference.empty() || difference == Scene::kElsewhere, difference);
+  }
+}
+
 TEST(a_batch_may_be_empty_and_larger_than_the_tier) {
   Scene scene(1);
   std::vector<int64_t> keys(1000);
