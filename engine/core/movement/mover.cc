@@ -100,7 +100,7 @@ void Mover::rows_came() {
 }
 
 bool Mover::has_work() const {
-  return any_asked_.load(std::memory_order_acquire) || wanted_.any_below() || !log_.empty() ||
+  return any_asked_.load(std::memory_order_acquire) || any_to_bring_up() || !log_.empty() ||
          store_.has_excess();
 }
 
@@ -234,7 +234,7 @@ bool Mover::run() noexcept {
   try {
     count_waiting(kBytesATurn);
     let_go_of_wanted();
-    if (wanted_.any_below()) bring_up_some();
+    if (any_to_bring_up()) bring_up_some();
     for (int step = 0; step < kStepsATurn; ++step) {
       any = demotion_.step();
       if (!any) break;
@@ -248,7 +248,7 @@ bool Mover::run() noexcept {
   safe_point();
   const bool went_well = error.empty();
   note_outcome(std::move(error));
-  return any || (went_well && (!log_.empty() || wanted_.any_below()));
+  return any || (went_well && (!log_.empty() || any_to_bring_up()));
 }
 
 void Mover::settle_with_right() {

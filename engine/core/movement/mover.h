@@ -119,6 +119,8 @@ class Mover final : private EvictionPool::Job {
   void look_for_wanted() REQUIRES(right_to_move_);
   // Of batches whose turn is over.
   void let_go_of_wanted() REQUIRES(right_to_move_);
+  // Atomic: it needs no right to move.
+  bool any_to_bring_up() const NO_THREAD_SAFETY_ANALYSIS { return wanted_.any_below(); }
   // Brings some of them up; false where none is left to come.
   bool bring_up_some() REQUIRES(right_to_move_);
   void settle_with_right() REQUIRES(right_to_move_);
