@@ -1,6 +1,7 @@
 // Look-ups and updates on the emulated device, between and beside everything that the host does with a table: rows are those of
 // a table without a GPU, bit for bit, and lie where it has them, and the host waits for nothing.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -488,6 +489,36 @@ TEST(a_step_whose_rows_came_up_ahead_waits_for_nothing) {
     const std::string difference = scene.difference();
     check(difference.empty() || difference == Scene::kElsewhere, difference);
   }
+}
+
+TEST(rows_that_come_up_ahead_keep_how_they_rank) {
+  Scene scene(2);
+  std::vector<int64_t> keys(kKeys);
+  std::iota(keys.begin(), keys.end(), int64_t{0});
+  scene.train(keys);
+  scene.table->lookup(keys, scene.some_gradients(keys.size()).data(), /*train=*/false);
+  const auto rows_now = [&] {
+    scene.table->drain();
+    wait_for_the_eviction_thread();
+    RowBatch rows(scene.table->parts().layout);
+    scene.table->parts().store->read_settled(keys, rows);
+    std::vector<std::array<uint64_t, 4>> counts;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const RowHeader& header = rows.header(i);
+      counts.push_back(
+          {header.frequency, static_cast<uint64_t>(header.version), header.served, header.stamp});
+    }
+    return counts;
+  };
+  const auto before = rows_now();
+  const uint64_t promoted = scene.table->stats().promotions;
+  for (size_t first = 0; first < keys.size(); first += kHbmRows / 2) {
+    const size_t count = std::min<size_t>(kHbmRows / 2, keys.size() - first);
+    scene.table->prefetch({keys.data() + first, count}, scene.table->next_turn());
+    check(rows_now() == before, "a row was counted, or isn't what it was");
+    scene.table->forget_prefetched();
+  }
+  check(scene.table->stats().promotions >= promoted + kKeys - kHbmRows, "rows haven't come up");
 }
 
 TEST(batches_that_overlap_may_be_asked_for_on_two_streams) {
