@@ -14,7 +14,7 @@ using emulated::Milestone;
 
 namespace {
 
-constexpr size_t kRememberedParts = 200;
+constexpr size_t kRememberedRuns = 200;
 constexpr uint64_t kEagernesses = 4;
 
 // The host function that the calling thread is in: it must not use the device.
@@ -247,7 +247,7 @@ void EmulatedDevice::launch_kernel(const AnyKernel& kernel, Grid grid, const voi
   }
   const auto* const first = static_cast<const std::byte*>(arguments);
   const std::vector<std::byte> kept(first, first + bytes);
-  const emulated::KernelRun::Surroundings surroundings{memory_, draws_};
+  const emulated::KernelRun::Surroundings surroundings{memory_, draws_, launches_[kernel.name]++};
   const auto start = [=] {
     return std::make_unique<emulated::KernelRun>(kernel.name, kernel.run, grid, kept, surroundings);
   };
@@ -294,18 +294,16 @@ void EmulatedDevice::put(Stream stream, std::unique_ptr<emulated::Operation> ope
 
 bool EmulatedDevice::can_run(const Queue& queue) const {
   if (queue.operations.empty() || queue.busy) return false;
-  const auto* const wait = dynamic_cast<const emulated::WaitOperation*>(queue.operations.front().get());
-  return wait == nullptr || wait->milestone().reached;
+  const Milestone* const milestone = queue.operations.front()->waits_for();
+  return milestone == nullptr || milestone->reached;
 }
 
 void EmulatedDevice::run_part_of(Stream stream) {
   Queue& queue = queues_.at(stream.handle);
   emulated::Operation& operation = *queue.operations.front();
-  last_ran_.push_back({stream.handle, queue.done, operation.label()});
-  if (last_ran_.size() > kRememberedParts) last_ran_.pop_front();
-  const bool is_hosts = dynamic_cast<const emulated::HostOperation*>(&operation) != nullptr;
+  note_part(stream, queue.done, operation);
   bool more = false;
-  if (is_hosts) {
+  if (operation.is_hosts()) {
     // Other threads go on meanwhile, and other streams with them.
     queue.busy = true;
     mutex_.unlock();
@@ -328,13 +326,22 @@ void EmulatedDevice::run_part_of(Stream stream) {
   if (queue.destroyed && queue.operations.empty()) queues_.erase(stream.handle);
 }
 
-bool EmulatedDevice::run_any() {
-  std::vector<Stream> can;
-  for (const auto& [handle, queue] : queues_) {
-    if (can_run(queue)) can.push_back({handle});
+void EmulatedDevice::note_part(Stream stream, uint64_t number, const emulated::Operation& operation) {
+  if (!last_ran_.empty() && last_ran_.back().stream == stream.handle && last_ran_.back().number == number) {
+    ++last_ran_.back().parts;
+    return;
   }
-  if (can.empty()) return false;
-  run_part_of(can[draws_.below(can.size())]);
+  last_ran_.push_back({stream.handle, number, operation.label(), 1});
+  if (last_ran_.size() > kRememberedRuns) last_ran_.pop_front();
+}
+
+bool EmulatedDevice::run_any() {
+  can_run_.clear();
+  for (const auto& [handle, queue] : queues_) {
+    if (can_run(queue)) can_run_.push_back({handle});
+  }
+  if (can_run_.empty()) return false;
+  run_part_of(can_run_[draws_.below(can_run_.size())]);
   return true;
 }
 
@@ -353,10 +360,9 @@ bool EmulatedDevice::is_done(Stream stream, uint64_t done) {
 // The stream that must go on for this one to go on.
 Stream EmulatedDevice::first_in_the_way_of(Stream stream) {
   while (true) {
-    const auto* const wait =
-        dynamic_cast<const emulated::WaitOperation*>(queues_.at(stream.handle).operations.front().get());
-    if (wait == nullptr || wait->milestone().reached) return stream;
-    stream = wait->milestone().stream;
+    const Milestone* const milestone = queues_.at(stream.handle).operations.front()->waits_for();
+    if (milestone == nullptr || milestone->reached) return stream;
+    stream = milestone->stream;
   }
 }
 
@@ -395,24 +401,11 @@ void EmulatedDevice::wait_for(Event event) {
 std::string EmulatedDevice::last_schedule() const {
   const MutexLock lock(mutex_);
   std::string text = "seed " + std::to_string(seed_) + ":";
-  uintptr_t stream = 0;
-  uint64_t number = 0;
-  size_t parts = 0;
-  const auto end_of_run = [&] {
-    return parts > 1 ? " (" + std::to_string(parts) + " parts)" : std::string();
-  };
   for (const Ran& ran : last_ran_) {
-    if (parts > 0 && ran.stream == stream && ran.number == number) {
-      ++parts;
-      continue;
-    }
-    text += end_of_run() + "\n  stream " + std::to_string(ran.stream) + ", " + std::to_string(ran.number) +
-            ": " + ran.label;
-    stream = ran.stream;
-    number = ran.number;
-    parts = 1;
+    text += "\n  stream " + std::to_string(ran.stream) + ", " + std::to_string(ran.number) + ": " + ran.label;
+    if (ran.parts > 1) text += " (" + std::to_string(ran.parts) + " parts)";
   }
-  return text + end_of_run();
+  return text;
 }
 
 }  // namespace embstore::gpu

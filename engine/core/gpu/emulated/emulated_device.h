@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gpu/device.h"
@@ -82,6 +83,7 @@ class EmulatedDevice : public Device {
     uintptr_t stream;
     uint64_t number;
     std::string label;
+    uint64_t parts;  // that ran one after the other
   };
 
   void check_usable() const REQUIRES(mutex_);
@@ -95,6 +97,7 @@ class EmulatedDevice : public Device {
 
   bool can_run(const Queue& queue) const REQUIRES(mutex_);
   void run_part_of(Stream stream) REQUIRES(mutex_);
+  void note_part(Stream stream, uint64_t number, const emulated::Operation& operation) REQUIRES(mutex_);
   // As much as is drawn, of streams that are drawn.
   void run_some() REQUIRES(mutex_);
   bool run_any() REQUIRES(mutex_);
@@ -113,6 +116,8 @@ class EmulatedDevice : public Device {
   uintptr_t next_handle_ GUARDED_BY(mutex_) = 1;
   std::map<uintptr_t, Queue> queues_ GUARDED_BY(mutex_);
   std::map<uintptr_t, std::shared_ptr<emulated::Milestone>> events_ GUARDED_BY(mutex_);
+  std::map<std::string_view, uint64_t> launches_ GUARDED_BY(mutex_);  // by the kernel's name
+  std::vector<Stream> can_run_ GUARDED_BY(mutex_);                    // run_any()'s own
   std::deque<Ran> last_ran_ GUARDED_BY(mutex_);
   std::string lost_ GUARDED_BY(mutex_);  // why; empty: it is not
 };

@@ -14,9 +14,15 @@ namespace embstore::gpu::emulated {
 namespace {
 
 constexpr uint64_t kMostActiveBlocks = 4;
-constexpr uint64_t kRaceSearches = 4;  // one run in so many
 
-thread_local KernelRun* running_here = nullptr;
+// Races are looked for in one run of a kernel in so many: often in its first runs, since a search takes as long as
+// several runs.
+constexpr uint64_t kFirstRuns = 64;
+constexpr uint64_t kFirstRaceSearches = 4;
+constexpr uint64_t kLaterRaceSearches = 64;
+
+// In the thread's own block: every access of a kernel asks for it.
+__attribute__((tls_model("initial-exec"))) thread_local KernelRun* running_here = nullptr;
 
 std::vector<uint32_t> in_drawn_order(uint32_t count, Draws& draws) {
   std::vector<uint32_t> order(count);
@@ -47,7 +53,8 @@ KernelRun::KernelRun(const char* name, void (*thread)(const void* arguments), Gr
       unstarted_(in_drawn_order(grid.blocks, draws_)),
       most_active_(1 + draws_.below(kMostActiveBlocks)),
       atomic_switches_(draws_.one_in(2) ? 4 : 64),
-      looks_for_races_(draws_.one_in(kRaceSearches)) {}
+      looks_for_races_(
+          draws_.one_in(surroundings.earlier_runs < kFirstRuns ? kFirstRaceSearches : kLaterRaceSearches)) {}
 
 KernelRun::~KernelRun() {
   // Where the kernel failed or was dropped, a stack with a thread on it is thrown away with it.

@@ -23,10 +23,11 @@ namespace embstore::gpu::emulated {
 
 class KernelRun {
  public:
-  // What outlives the run: the device's.
+  // The device's part. earlier_runs: of the same kernel there.
   struct Surroundings {
     EmulatedMemory& memory;
     Draws& draws;
+    uint64_t earlier_runs;
   };
 
   KernelRun(const char* name, void (*thread)(const void* arguments), Grid grid,

@@ -15,6 +15,13 @@
 
 namespace embstore::gpu::emulated {
 
+// A place in a stream, as one call of record() made it. Shared by the event, and by what waits for it.
+struct Milestone {
+  Stream stream;    // that reaches it
+  uint64_t number;  // of the operation that does, from 1
+  bool reached = false;
+};
+
 class Operation {
  public:
   explicit Operation(std::string label) : label_(std::move(label)) {}
@@ -22,17 +29,14 @@ class Operation {
 
   // Does a part of it: other streams may come between two parts. False when it's done. Throws Fault.
   virtual bool step() = 0;
+  // What another stream must reach before it can run; null if nothing.
+  virtual const Milestone* waits_for() const { return nullptr; }
+  // Whether it runs without the device's mutex.
+  virtual bool is_hosts() const { return false; }
   const std::string& label() const { return label_; }
 
  private:
   const std::string label_;
-};
-
-// A place in a stream, as one call of record() made it. Shared by the event, and by what waits for it.
-struct Milestone {
-  Stream stream;    // that reaches it
-  uint64_t number;  // of the operation that does, from 1
-  bool reached = false;
 };
 
 class RecordOperation final : public Operation {
@@ -53,7 +57,7 @@ class WaitOperation final : public Operation {
   WaitOperation(std::string label, std::shared_ptr<const Milestone> milestone)
       : Operation(std::move(label)), milestone_(std::move(milestone)) {}
   bool step() override { return false; }
-  const Milestone& milestone() const { return *milestone_; }
+  const Milestone* waits_for() const override { return milestone_.get(); }
 
  private:
   const std::shared_ptr<const Milestone> milestone_;
@@ -68,6 +72,7 @@ class HostOperation final : public Operation {
     function_();
     return false;
   }
+  bool is_hosts() const override { return true; }
 
  private:
   const std::function<void()> function_;
