@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
 from typing import Any
 
 import pytest
 from ray_node import ray_node
+
+_running = contextlib.ExitStack()
+_found: list[Any] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -19,7 +22,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="module")
-def ray() -> Iterator[Any]:
-    """As `ray_node` has it, for all tests of a module."""
-    with ray_node() as found:
-        yield found
+def ray() -> Any:
+    """As `ray_node` has it, for all tests of this folder: to start it takes 4 s of CPU."""
+    if not _found:
+        _found.append(_running.enter_context(ray_node()))
+    return _found[0]
+
+
+@pytest.hookimpl(trylast=True)  # once no fixture uses it any more
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is None or nextitem.path.parent != item.path.parent:
+        _end_ray()
+
+
+def pytest_sessionfinish() -> None:
+    _end_ray()  # where a test was the last since it failed
+
+
+def _end_ray() -> None:
+    _found.clear()
+    _running.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,40 +20,34 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("ray")]
 TELLS_WHAT_TO_DO = r"var.part1 of 2 on node 127.0.0.1 can't be reached .* restore"
 
 
-def test_a_killed_shard_is_told_of_by_every_method_and_its_save_comes_back(tmp_path: Path) -> None:
+def test_a_killed_shard_is_told_of_by_every_method_and_changes_no_other_and_its_save_comes_back(
+    tmp_path: Path,
+) -> None:
     with twins(2) as (here, there):
         for var in (here, there):
             train(var, seed=1)
         es.save(tmp_path / "saved", [there], 5)
-        os.kill(remote_shards(there)[1].process_id, signal.SIGKILL)
+        living, dying = remote_shards(there)
+        before = living.export()
+        os.kill(dying.process_id, signal.SIGKILL)
         ids = np.arange(100)
         for _ in range(2):
             for use in (
-                lambda: there.lookup(ids),
                 lambda: there.apply_gradients(ids, np.ones((100, 3), np.float32)),
+                lambda: there.lookup(ids),
                 there.export,
                 lambda: es.save(tmp_path / "another", [there], 6),
             ):
                 with pytest.raises(ShardLostError, match=TELLS_WHAT_TO_DO):
                     use()
+        np.testing.assert_array_equal(living.export().values, before.values)
+        living.apply_gradients(np.arange(4), np.ones((4, 3), np.float32), None)  # nothing holds it
         there.close()  # what was lost was said
         with twins(2) as (_, again):
             es.restore(tmp_path / "saved", [again])
             for var in (here, again):
                 train(var, seed=2)
             assert_same(again.export(), here.export())
-
-
-def test_a_batch_for_a_killed_shard_changes_no_other() -> None:
-    with twins(2) as (_, there):
-        train(there, seed=1)
-        living, dying = remote_shards(there)
-        before = living.export()
-        os.kill(dying.process_id, signal.SIGKILL)
-        with pytest.raises(ShardLostError, match=TELLS_WHAT_TO_DO):
-            there.apply_gradients(np.arange(100), np.ones((100, 3), np.float32))
-        np.testing.assert_array_equal(living.export().values, before.values)
-        living.apply_gradients(np.arange(4), np.ones((4, 3), np.float32), None)  # nothing holds it
 
 
 def test_a_shard_that_died_before_the_first_word_after_it_is_told_of() -> None:
@@ -113,24 +108,24 @@ def test_a_table_that_keeps_its_files_is_closed_although_a_shard_died(tmp_path: 
         ssdhash_option=es.SSDHashOption(keep_files=True),
     )
 
-    def make() -> es.EmbeddingVariable:
+    def make(**where: Any) -> es.EmbeddingVariable:
         return es.get_embedding_variable(
             "var",
             3,
             optimizer=es.optimizers.Adam(0.1),
             ev_option=es.EmbeddingVariableOption(storage_option=storage),
-            shards=2,
+            **where,
         )
 
-    with make() as var:
+    with make(partition_num=2) as var:
         train(var, seed=1)
         kept = var.export()
-    var = make()
+    var = make(shards=2)
     train(var, seed=2)
     living, dying = remote_shards(var)
     os.kill(dying.process_id, signal.SIGKILL)
     with pytest.raises(ShardLostError, match=TELLS_WHAT_TO_DO):
         var.close()
     assert_gone([living.process_id])
-    with make() as again:
+    with make(partition_num=2) as again:
         assert_same(again.export(), kept)  # the newest rows that both shards have

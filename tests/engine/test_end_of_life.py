@@ -6,7 +6,6 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +18,11 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
-def _quick_to_collect() -> Iterator[None]:
+def _quick_to_collect() -> None:
     """A collection looks at new objects only: one of all that tests have made holds the GIL for
     long."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.usefixtures("_quick_to_collect")

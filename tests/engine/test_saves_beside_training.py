@@ -35,9 +35,12 @@ def variable(
     return es.get_embedding_variable(
         "var",
         dim,
-        initializer=es.initializers.TruncatedNormal(seed=3),
         optimizer=es.optimizers.Adagrad(learning_rate=0.1),
         ev_option=es.EmbeddingVariableOption(
+            # Few rows to begin with: to draw 4096 of 8 KiB takes a second.
+            init_option=es.InitializerOption(
+                es.initializers.TruncatedNormal(seed=3), default_value_dim=64
+            ),
             storage_option=es.StorageOption(
                 storage_type,
                 None if storage_type is es.StorageType.DRAM else str(path),

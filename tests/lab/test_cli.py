@@ -173,8 +173,9 @@ def _collected(*argv: str, cwd: Path) -> set[str]:
 
 def test_run_takes_the_scenarios_alone_in_every_folder_of_the_clone() -> None:
     # The value of an option may be the name of a folder.
-    assert _collected("-k", "lab", cwd=LAB.parent) <= {"scenarios"}
-    assert _collected("-k", "scenarios", cwd=LAB) == {"scenarios"}
+    cheap = f"--ignore={LAB.parent / 'scenarios' / 'servers'}"  # which import Keras
+    assert _collected(cheap, "-k", "lab", cwd=LAB.parent) <= {"scenarios"}
+    assert _collected(cheap, "-k", "scenarios", cwd=LAB) == {"scenarios"}
 
 
 def test_run_takes_the_files_that_are_named() -> None:
