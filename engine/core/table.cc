@@ -248,9 +248,8 @@ void Table::lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const {
   Operation operation(parts_, Operation::Uses::kNoRows);
   IndexReader reader(parts_.store->index());
   for (size_t i = 0; i < ids.size(); ++i) {
-    IndexHit hit = reader.find(hash_key(ids[i]), ids[i]);
-    while (!hit.holds()) hit = reader.find(hash_key(ids[i]), ids[i]);
-    tiers[i] = hit.ref ? static_cast<int32_t>(parts_.store->tiers().level_of(hit.ref.tier())) : -1;
+    const RowRef at = reader.place_of(ids[i]);
+    tiers[i] = at ? static_cast<int32_t>(parts_.store->tiers().level_of(at.tier())) : -1;
   }
 }
 

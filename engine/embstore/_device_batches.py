@@ -12,12 +12,12 @@ from typing import Any, Protocol, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from embstore import _core
+from embstore import _checks, _core
 from embstore._gpu import EMULATED, full_name
 from embstore.device_array import CUDA, EXTENSION, DeviceArray
 from embstore.errors import InvalidArgumentError
 
-__all__ = ["IdsOnDevice", "OnDevice", "check_same_gpu", "is_on_device", "to_host"]
+__all__ = ["IdsOnDevice", "OnDevice", "check_same_gpu", "ids_on_host", "is_on_device", "to_host"]
 
 
 class OnDevice(Protocol):
@@ -46,6 +46,11 @@ def to_host(argument: str, array: OnDevice) -> NDArray[Any]:
         f"{argument} must be an embstore.DeviceArray or a torch.Tensor to be copied to the host, "
         f"got {type(array).__name__}"
     )
+
+
+def ids_on_host(ids: _checks.Ids | OnDevice) -> NDArray[np.int64]:
+    """Returns ids as an array here, of their shape; those on a GPU when their stream is through."""
+    return _checks.ids(to_host("ids", ids) if is_on_device(ids) else ids)
 
 
 @dataclass(frozen=True)

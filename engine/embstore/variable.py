@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from embstore import _checks, _core
 from embstore._closing_at_exit import close_at_exit
-from embstore._device_batches import IdsOnDevice, OnDevice, check_same_gpu, is_on_device, to_host
+from embstore._device_batches import (
+    IdsOnDevice,
+    OnDevice,
+    check_same_gpu,
+    ids_on_host,
+    is_on_device,
+    to_host,
+)
 from embstore._gpu import full_name
 from embstore._prefetched import Prefetched
 from embstore._several_shards import Later, Part, apply_to_all, look_up_later, wait_for_all
@@ -228,10 +235,7 @@ class EmbeddingVariable:
         - Other variables have their rows here already, and do nothing.
         """
         if self._is_elsewhere:
-            arrays = [
-                _checks.ids(to_host("ids", ids) if is_on_device(ids) else ids).reshape(-1)
-                for ids in batch
-            ]
+            arrays = [ids_on_host(ids).reshape(-1) for ids in batch]
             self._refuse_if_forked()
             self._prefetched.add(arrays, lambda ids, ahead: _Pending(self, ids, ahead))
         else:
@@ -242,13 +246,11 @@ class EmbeddingVariable:
         here: list[NDArray[np.int64]] = []
         there: list[IdsOnDevice] = []
         for ids in batch:
-            if not is_on_device(ids):
-                here.append(_checks.ids(ids).reshape(-1))
-            elif gpu is None:  # several partitions share the batch, or there is no HBM
-                here.append(_checks.ids(to_host("ids", ids)).reshape(-1))
-            else:
+            if gpu is not None and is_on_device(ids):
                 there.append(IdsOnDevice.of(ids))
                 check_same_gpu(self._name, there[-1], gpu)
+            else:
+                here.append(ids_on_host(ids).reshape(-1))
         shards = self._shards_with_hbm()
         if not shards:
             return
@@ -307,7 +309,7 @@ class EmbeddingVariable:
         if is_on_device(ids) and is_on_device(grads) and self.gpu is not None:
             self._apply_on_device(self.gpu, IdsOnDevice.of(ids), grads, global_step)
             return
-        keys = _checks.ids(to_host("ids", ids) if is_on_device(ids) else ids)
+        keys = ids_on_host(ids)
         if is_on_device(grads):
             grads = to_host("grads", grads)
         values = _checks.grads(grads, (*keys.shape, self._dim))

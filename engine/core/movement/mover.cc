@@ -23,12 +23,6 @@ constexpr int kStepsATurn = 16;
 // Wanted rows that come up before steps on the device have their turn.
 constexpr size_t kRowsBroughtUpATurn = Demotion::kRowsAtOnce;
 
-RowRef place_of(int64_t key, IndexReader& reader) {
-  IndexHit hit = reader.find(hash_key(key), key);
-  while (!hit.holds()) hit = reader.find(hash_key(key), key);
-  return hit.ref;
-}
-
 }  // namespace
 
 Mover::Mover(RowStore& store, CacheStrategy strategy, DeviceSteps* steps)
@@ -175,7 +169,7 @@ void Mover::look_for_wanted() {
     const Epochs::Guard guard = store_.epochs().enter();
     IndexReader reader(store_.index());
     wanted_.want(batch.turn, batch.keys, [&](int64_t key) {
-      const RowRef at = place_of(key, reader);
+      const RowRef at = reader.place_of(key);
       if (!at) return WantedRows::Where::kNowhere;
       return tiers.level_of(at.tier()) == 0 ? WantedRows::Where::kUp : WantedRows::Where::kBelow;
     });
@@ -190,7 +184,7 @@ void Mover::let_go_of_wanted() {
   IndexReader reader(store_.index());
   wanted_.let_go(last_over, [&](int64_t key) {
     right_to_move_.assert_held();
-    const RowRef at = place_of(key, reader);
+    const RowRef at = reader.place_of(key);
     if (at && at.tier() == store_.tiers().tier_of_level(0)) demotion_.may_go(at.slot());
   });
 }
@@ -234,7 +228,7 @@ bool Mover::run() noexcept {
   try {
     count_waiting(kBytesATurn);
     let_go_of_wanted();
-    if (any_to_bring_up()) bring_up_some();
+    bring_up_some();
     for (int step = 0; step < kStepsATurn; ++step) {
       any = demotion_.step();
       if (!any) break;

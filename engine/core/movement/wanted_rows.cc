@@ -14,11 +14,11 @@ std::vector<int64_t> WantedRows::take_below(size_t most) {
     batch.taken += count;
     break;
   }
-  count_below();
+  note_any_below();
   return keys;
 }
 
-void WantedRows::count_below() {
+void WantedRows::note_any_below() {
   const bool any = std::any_of(batches_.begin(), batches_.end(), [](const auto& batch) {
     return batch.second.taken != batch.second.below.size();
   });

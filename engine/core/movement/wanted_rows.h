@@ -38,7 +38,7 @@ class WantedRows {
         if (wanted == Where::kBelow) batch.below.push_back(key);
       }
     }
-    count_below();
+    note_any_below();
   }
 
   // Lets go of batches whose turn is over, and of the oldest if there are too many. Calls left(key) for each key that no batch
@@ -55,7 +55,7 @@ class WantedRows {
       }
       batches_.erase(batch);
     }
-    count_below();
+    note_any_below();
   }
 
   bool any_to_let_go(uint64_t last_over) const {
@@ -77,7 +77,7 @@ class WantedRows {
     std::vector<int64_t> below;  // of them
     size_t taken = 0;            // of those
   };
-  void count_below();
+  void note_any_below();
 
   const uint64_t most_rows_;
   std::map<uint64_t, Batch> batches_;            // by turn

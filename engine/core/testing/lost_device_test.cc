@@ -108,7 +108,6 @@ TEST(a_lost_gpu_is_told_by_whoever_moves_rows_and_changes_nothing) {
   check(scene.table->row_count() == kKeys, "a batch that failed left rows");
 }
 
-// Else each of them would be found damaged, and the next one be looked at.
 TEST(rows_that_are_asked_for_ahead_stay_below_a_lost_gpu) {
   const TemporaryDirectory directory;
   Scene scene(directory / "rows");
@@ -121,6 +120,7 @@ TEST(rows_that_are_asked_for_ahead_stay_below_a_lost_gpu) {
   scene.check_rows(scene.below);
 }
 
+// Else each of them would be found damaged, and the next one be looked at.
 TEST(rows_do_not_leave_a_lost_gpu_one_by_one) {
   const TemporaryDirectory directory;
   Scene scene(directory / "rows");

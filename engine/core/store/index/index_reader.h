@@ -56,6 +56,14 @@ class IndexReader {
     return find_further(hash, key);
   }
 
+  // Where the key's row was at one moment of the call; empty: it had none.
+  RowRef place_of(int64_t key) {
+    const KeyHash hash = hash_key(key);
+    IndexHit hit = find(hash, key);
+    while (!hit.holds()) hit = find(hash, key);
+    return hit.ref;
+  }
+
  private:
   struct ShardView {
     const Bucket* buckets;
