@@ -190,11 +190,10 @@ void Mover::let_go_of_wanted() {
 }
 
 bool Mover::bring_up_some() {
-  const std::vector<int64_t> keys = wanted_.take_below(kRowsBroughtUpATurn);
-  if (keys.empty()) return false;
-  // None is to wait above a GPU that can't take it.
+  if (!wanted_.any_below()) return false;
+  // None is to wait above a GPU that can't take it. First, so that whoever asks next is told, too.
   store_.tiers().tier(store_.tiers().tier_of_level(0)).check_not_lost();
-  promotion_.bring_up(keys);
+  promotion_.bring_up(wanted_.take_below(kRowsBroughtUpATurn));
   return true;
 }
 
