@@ -293,22 +293,19 @@ def test_a_damaged_checkpoint_is_told_of(tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_fails_leaves_the_one_before(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
-    with pytest.raises(ZeroDivisionError):
-        es.cluster.run(fail_in_a_checkpoint, checkpoints=checkpoints)
-    assert [path.name for path in checkpoints.iterdir()] == ["step-000000000001"]
     with pytest.raises(CheckpointError, match="has a checkpoint of step 1, and this one would be"):
         es.cluster.run(fail_in_a_checkpoint, checkpoints=checkpoints)
-    with pytest.raises(InvalidArgumentError, match="without a folder"):
-        es.cluster.run(fail_in_a_checkpoint)
+    assert [path.name for path in checkpoints.iterdir()] == ["step-000000000001"]
 
 
 def fail_in_a_checkpoint(worker: es.cluster.Worker) -> None:
     with variable(shards=1) as items:
-        for step in (1, 2):
-            items.apply_gradients([step], np.ones((1, items.dim), np.float32))
-            with worker.checkpoint(step, [items]):
-                if step == 2:
-                    raise ZeroDivisionError
+        with worker.checkpoint(1, [items]):
+            pass
+        with contextlib.suppress(ZeroDivisionError), worker.checkpoint(2, [items]):
+            raise ZeroDivisionError
+        with worker.checkpoint(1, [items]):
+            pass
 
 
 @pytest.mark.long
@@ -335,6 +332,8 @@ def test_who_joins_again_begins_anew_and_who_was_there_is_refused() -> None:
         with pytest.raises(InvalidArgumentError, match="rank must be from 0 to 1, got 2"):
             es.cluster.join(job.ticket, 2)
         first = es.cluster.join(job.ticket, 0)
+        with pytest.raises(InvalidArgumentError, match="without a folder"), first.checkpoint(1, []):
+            pass
         with pytest.raises(InvalidArgumentError, match="is worker 0 of a job already"):
             es.cluster.join(job.ticket, 1)
         old = variable(shards=1)

@@ -89,10 +89,10 @@ def train_once(storage_type: int, partition_num: int, threads: int) -> None:
     ("storage_type", "partition_num", "threads"),
     [
         (es.StorageType.DRAM, 1, 3),
-        (es.StorageType.DRAM, 4, 1),
-        (es.StorageType.DRAM_SSDHASH, 1, 1),
+        pytest.param(es.StorageType.DRAM, 4, 1, marks=pytest.mark.long),
+        pytest.param(es.StorageType.DRAM_SSDHASH, 1, 1, marks=pytest.mark.long),
         (es.StorageType.DRAM_SSDHASH, 3, 2),
-        (es.StorageType.DRAM_LEVELDB, 1, 1),
+        pytest.param(es.StorageType.DRAM_LEVELDB, 1, 1, marks=pytest.mark.long),
     ],
 )
 def test_a_large_batch_leaves_little_with_the_threads_that_trained_and_read_it(

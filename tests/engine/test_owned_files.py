@@ -111,9 +111,9 @@ def errors(storage_type: es.StorageType, durability: str, place: Path, preloaded
 @pytest.mark.parametrize(
     ("storage_type", "durability"),
     [
-        (es.StorageType.PMEM_LIBPMEM, ""),
+        pytest.param(es.StorageType.PMEM_LIBPMEM, "", marks=pytest.mark.long),
         (es.StorageType.DRAM_PMEM, "checkpoint"),
-        (es.StorageType.DRAM_SSDHASH, ""),
+        pytest.param(es.StorageType.DRAM_SSDHASH, "", marks=pytest.mark.long),
         (es.StorageType.DRAM_LEVELDB, ""),
     ],
     ids=["PMEM_LIBPMEM", "pool", "SSDHASH", "LEVELDB"],

@@ -140,6 +140,7 @@ def test_what_can_t_be_measured_is_said_before_anything_is(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_the_least_size_that_is_told_is_enough(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
