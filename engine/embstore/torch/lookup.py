@@ -156,7 +156,7 @@ def _part(rows: Rows, gathered: _Gathered, group: replicas.Replicas | None) -> G
 
 
 def _train_at_once(variable: EmbeddingVariable, part: GradientPart) -> None:
-    if part.ids.is_cuda:
+    if not part.ids.is_cpu:
         part = _refused_unless_finite(part)
     else:
         part = part.settled(variable.name)
@@ -197,7 +197,7 @@ def _current_pass() -> _Pass:
 
 def _read(variable: EmbeddingVariable, ids: Tensor, train: bool) -> Tensor:
     """On the device of the ids."""
-    if ids.is_cuda:
+    if not ids.is_cpu:
         found: Tensor = variable.lookup(ids, train=train)
         return found
     return torch.from_numpy(variable.lookup(ids.numpy(), train=train))

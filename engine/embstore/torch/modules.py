@@ -119,7 +119,9 @@ class EmbeddingBag(_OfVariable):
             raise InvalidArgumentError(f"ids must be 1-D or 2-D, got {ids.dim()}-D")
         offsets = _as_offsets(ids, offsets)
         refused = _refused(ids, offsets)
-        if refused is not None and not (offsets.is_cuda and rows_lie_with(self.variable, ids)):
+        if refused is not None and not (
+            offsets.device == ids.device and rows_lie_with(self.variable, ids)
+        ):
             if int(refused) != 0:
                 raise InvalidArgumentError(
                     f"offsets must start at 0 and ascend to at most {len(ids)}, the number of ids"
@@ -129,7 +131,7 @@ class EmbeddingBag(_OfVariable):
         bags = _bags(ids, offsets)
         sums = rows.new_zeros(len(offsets), self.variable.dim).index_add(0, bags, rows)
         if refused is not None:
-            sums = torch.where(refused == 0, sums, torch.nan)
+            sums = sums.masked_fill(refused != 0, torch.nan)
         return self._scale(sums, torch.zeros_like(offsets).index_add(0, bags, counted))
 
     def _rows_of_bags(self, ids: Tensor, refused: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -205,7 +205,7 @@ def _first_rows(ids: Tensor, kept: Tensor | None) -> Tensor:
     if kept is not None:
         begins[1:] |= kept[1:] != kept[:-1]
     positions = torch.arange(len(ids), device=ids.device)
-    group_begins = torch.where(begins, positions, 0).cummax(0).values
+    group_begins = positions.masked_fill(~begins, 0).cummax(0).values
     return torch.empty_like(order).scatter(0, order, order.gather(0, group_begins))
 
 
@@ -235,12 +235,12 @@ def _kept(part: GradientPart) -> Tensor:
 
 def rows_lie_with(variable: EmbeddingVariable, ids: Tensor) -> bool:
     """Whether the variable takes the ids where they are, in the memory of its GPU."""
-    return ids.is_cuda and variable.gpu == f"cuda:{ids.device.index}"
+    return not ids.is_cpu and variable.gpu == str(ids.device)
 
 
 def apply(variable: EmbeddingVariable, part: GradientPart, global_step: int | None = None) -> None:
     """Trains the variable's rows, where the ids are: on a GPU, nothing waits for it."""
-    if part.ids.is_cuda:
+    if not part.ids.is_cpu:
         conditions = BatchConditions(
             None if part.kept is None else part.kept.long(),
             part.refused,
