@@ -483,8 +483,27 @@ void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients
   PreparedApply(*this, ids, gradients, occurrences).commit(global_step);
 }
 
+namespace {
+
+// Leaves out the ids, and their rows of `dim` gradients, where `kept` has 0.
+void keep_some(std::span<const int64_t> kept, size_t dim, std::vector<int64_t>& ids,
+               std::vector<float>& gradients) {
+  size_t to = 0;
+  for (size_t from = 0; from < ids.size(); ++from) {
+    if (kept[from] == 0) continue;
+    ids[to] = ids[from];
+    std::copy_n(gradients.begin() + static_cast<ptrdiff_t>(from * dim), dim,
+                gradients.begin() + static_cast<ptrdiff_t>(to * dim));
+    ++to;
+  }
+  ids.resize(to);
+  gradients.resize(to * dim);
+}
+
+}  // namespace
+
 void Table::apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients,
-                            std::optional<int64_t> global_step) {
+                            std::optional<int64_t> global_step, const BatchConditions& conditions) {
   const Operation operation(parts_, Operation::Uses::kNoRows);  // the device stays
   gpu::Device& device = this->device();
   if (ids.count != 0) {
@@ -500,14 +519,24 @@ void Table::apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients
                 update_missing(missing, updated, claim, time);
               }};
     };
-    if (parts_.device_apply->try_put(ids, gradients, claim_for_step(ids.count), begin)) return;
+    if (parts_.device_apply->try_put(ids, gradients, conditions, claim_for_step(ids.count), begin)) return;
   }
   const size_t floats = size_t{ids.count} * static_cast<size_t>(dim());
   std::vector<int64_t> on_host(ids.count);
   std::vector<float> sums(floats);
+  if (conditions.refused) {
+    int64_t refused = 0;
+    device.copy_to_host(&refused, conditions.refused, sizeof(refused), ids.stream);
+    conditions.check(refused);
+  }
   if (ids.count != 0) {
     device.copy_to_host(on_host.data(), ids.ids, ids.count * sizeof(int64_t), ids.stream);
     device.copy_to_host(sums.data(), gradients, floats * sizeof(float), ids.stream);
+  }
+  if (conditions.kept && ids.count != 0) {
+    std::vector<int64_t> kept(ids.count);
+    device.copy_to_host(kept.data(), conditions.kept, ids.count * sizeof(int64_t), ids.stream);
+    keep_some(kept, static_cast<size_t>(dim()), on_host, sums);
   }
   apply_gradients(on_host, sums.data(), global_step);
 }

@@ -22,6 +22,7 @@
 #include "keep/table_checkpoint.h"
 #include "keep/table_save.h"
 #include "parts/table_parts.h"
+#include "update/batch_conditions.h"
 #include "update/batch_update.h"
 #include "update/gradient_batch.h"
 
@@ -106,8 +107,9 @@ class Table {
 
   // The same with ids and gradients in the memory of device(), like lookup_on_device(). What may fail does so when the stream
   // gets there: then no row has changed, but the apply counts as one; the error is raised by the next call.
+  // `conditions`: what is known of the batch on the device alone.
   void apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients,
-                       std::optional<int64_t> global_step);
+                       std::optional<int64_t> global_step, const BatchConditions& conditions = {});
 
   // --- Batches that will be trained, asked for ahead: their rows come up to the tier in a GPU's memory, in the background and as
   // many as fit, and stay there until the turn of the batch is over: when its apply begins, or after 16 more batches. Keys without

@@ -123,8 +123,17 @@ class Table:
     def lookup_on_device(
         self, ids: int, count: int, out: int, stream: int, train: bool
     ) -> None: ...
+    # kept and refused: arrays of int64 there, or 0 for none; see core/update/batch_conditions.h.
     def apply_on_device(
-        self, ids: int, count: int, grads: int, stream: int, global_step: int | None = None
+        self,
+        ids: int,
+        count: int,
+        grads: int,
+        stream: int,
+        global_step: int | None = None,
+        kept: int = 0,
+        refused: int = 0,
+        reasons: list[str] = [],
     ) -> None: ...
     # Of a table with an HBM tier: the turn of the next batch, whose rows come up ahead.
     def next_turn(self) -> int: ...

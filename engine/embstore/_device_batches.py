@@ -17,7 +17,15 @@ from embstore._gpu import EMULATED, full_name
 from embstore.device_array import CUDA, EXTENSION, DeviceArray
 from embstore.errors import InvalidArgumentError
 
-__all__ = ["IdsOnDevice", "OnDevice", "check_same_gpu", "ids_on_host", "is_on_device", "to_host"]
+__all__ = [
+    "BatchConditions",
+    "IdsOnDevice",
+    "OnDevice",
+    "check_same_gpu",
+    "ids_on_host",
+    "is_on_device",
+    "to_host",
+]
 
 
 class OnDevice(Protocol):
@@ -51,6 +59,33 @@ def to_host(argument: str, array: OnDevice) -> NDArray[Any]:
 def ids_on_host(ids: _checks.Ids | OnDevice) -> NDArray[np.int64]:
     """Returns ids as an array here, of their shape; those on a GPU when their stream is through."""
     return _checks.ids(to_host("ids", ids) if is_on_device(ids) else ids)
+
+
+@dataclass(frozen=True)
+class BatchConditions:
+    """What is known of a batch of gradients on its GPU alone: arrays of int64 there."""
+
+    kept: OnDevice | None = None  # of each id: 0 leaves it and its gradients out
+    refused: OnDevice | None = None  # one: the number of a reason, from 1; 0: none
+    reasons: tuple[str, ...] = ()  # why it may be refused: messages of InvalidArgumentErrors
+
+    def addresses(self, ids: IdsOnDevice) -> tuple[int, int]:
+        """Those of `kept` and `refused`, 0 for none."""
+        return (
+            self._address("kept", self.kept, ids.shape, ids.device),
+            self._address("refused", self.refused, (1,), ids.device),
+        )
+
+    @staticmethod
+    def _address(argument: str, array: OnDevice | None, shape: tuple[int, ...], gpu: str) -> int:
+        if array is None:
+            return 0
+        address, got, device = _described(argument, array, "int64")
+        if got != shape or device != gpu:
+            raise InvalidArgumentError(
+                f"{argument} must be int64 of shape {shape} on {gpu}, got shape {got} on {device}"
+            )
+        return address
 
 
 @dataclass(frozen=True)

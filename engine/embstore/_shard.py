@@ -440,10 +440,23 @@ class LocalShard:
         self._table.lookup_on_device(ids, count, out, stream, train)
 
     def apply_on_device(
-        self, ids: int, count: int, grads: int, stream: int, global_step: int | None
+        self,
+        ids: int,
+        count: int,
+        grads: int,
+        stream: int,
+        global_step: int | None,
+        kept: int = 0,
+        refused: int = 0,
+        reasons: Sequence[str] = (),
     ) -> None:
-        """Puts an update on a stream of its GPU. ids and grads: addresses of so many rows."""
-        self._table.apply_on_device(ids, count, grads, stream, global_step)
+        """Puts an update on a stream of its GPU. ids and grads: addresses of so many rows.
+
+        kept, refused: addresses of what `BatchConditions` has, with its reasons; 0: it has none.
+        """
+        self._table.apply_on_device(
+            ids, count, grads, stream, global_step, kept, refused, list(reasons)
+        )
 
     def next_turn(self) -> int:
         """The turn of the batch that is trained after those which were asked for ahead.

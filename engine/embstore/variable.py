@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from embstore import _checks, _core
 from embstore._closing_at_exit import close_at_exit
 from embstore._device_batches import (
+    BatchConditions,
     IdsOnDevice,
     OnDevice,
     check_same_gpu,
@@ -320,13 +321,44 @@ class EmbeddingVariable:
             _core.wait_as_owed()  # not while others wait for a lock
 
     def _apply_on_device(
-        self, gpu: str, ids: IdsOnDevice, grads: OnDevice, global_step: int | None
+        self,
+        gpu: str,
+        ids: IdsOnDevice,
+        grads: OnDevice,
+        global_step: int | None,
+        conditions: BatchConditions | None = None,
     ) -> None:
         check_same_gpu(self._name, ids, gpu)
         grads, address = ids.gradients(grads, self._dim)
+        conditions = conditions or BatchConditions()
+        kept, refused = conditions.addresses(ids)
         (shard,) = self._shards
         assert isinstance(shard, LocalShard)
-        shard.apply_on_device(ids.address, prod(ids.shape), address, ids.stream, global_step)
+        shard.apply_on_device(
+            ids.address,
+            prod(ids.shape),
+            address,
+            ids.stream,
+            global_step,
+            kept,
+            refused,
+            conditions.reasons,
+        )
+
+    def _apply_under(
+        self,
+        conditions: BatchConditions,
+        ids: OnDevice,
+        grads: OnDevice,
+        global_step: int | None = None,
+    ) -> None:
+        """`apply_gradients()` of a batch on the variable's `gpu`, which tells what of it counts.
+
+        A batch that is refused changes no row, but counts as an apply; what comes next raises why.
+        """
+        self._check_trainable()
+        assert self.gpu is not None, "the caller asks"
+        self._apply_on_device(self.gpu, IdsOnDevice.of(ids), grads, global_step, conditions)
 
     def _apply(
         self, keys: NDArray[np.int64], values: NDArray[np.float32], global_step: int | None

@@ -53,16 +53,21 @@ def test_modules_train_the_same_rows_on_a_gpu_and_on_the_cpu(
         np.testing.assert_array_equal(left[column], right[column])
 
 
-def test_a_warm_step_makes_nobody_wait(make_variable: MakeVariable) -> None:
+@pytest.mark.parametrize("gathers", [True, False])
+def test_a_warm_step_makes_nobody_wait(make_variable: MakeVariable, gathers: bool) -> None:
     variable = make_variable(name="gpu", storage=ON_GPU, dim=DIM)
-    model = es.torch.Embedding(variable)
-    optimizer = es.torch.Optimizer(model)
+    model = es.torch.Embedding(variable, padding_idx=3)
+    bags = es.torch.EmbeddingBag(variable, padding_idx=4)
+    optimizer = es.torch.Optimizer(model) if gathers else None
     ids = torch.arange(50, device="cuda")
+    offsets = torch.tensor([0, 20, 20], device="cuda")
 
     def step() -> None:
-        model(ids).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        (model(ids).sum() + bags(ids, offsets).sum()).backward()
+        if optimizer is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
 
     step()
     variable.drain()

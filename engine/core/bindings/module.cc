@@ -364,12 +364,15 @@ void bind_table(nb::module_& module) {
       .def(
           "apply_on_device",
           [](const TableHandle& handle, uint64_t ids, size_t count, uint64_t grads, uintptr_t stream,
-             std::optional<int64_t> global_step) {
+             std::optional<int64_t> global_step, uint64_t kept, uint64_t refused,
+             std::vector<std::string> reasons) {
             Table& table = handle.table();
             const nb::gil_scoped_release release;
-            table.apply_on_device(ids_on_device(ids, count, stream), {grads}, global_step);
+            table.apply_on_device(ids_on_device(ids, count, stream), {grads}, global_step,
+                                  {{kept}, {refused}, std::move(reasons)});
           },
-          "ids"_a, "count"_a, "grads"_a, "stream"_a, "global_step"_a = nb::none())
+          "ids"_a, "count"_a, "grads"_a, "stream"_a, "global_step"_a = nb::none(), "kept"_a = 0,
+          "refused"_a = 0, "reasons"_a = std::vector<std::string>{})
       .def(
           "next_turn", [](const TableHandle& table) { return table->next_turn(); },
           nb::call_guard<nb::gil_scoped_release>())

@@ -23,6 +23,7 @@ class DeviceApply::Memory final : public StepInFlight {
         found(device, most),
         distinct(device, 1),
         miss_count(device, 1),
+        refused(device, 1),
         missing(device, most),
         occurrences(device, most),
         last_positions(device, most),
@@ -36,6 +37,7 @@ class DeviceApply::Memory final : public StepInFlight {
   gpu::FoundBatch found;
   gpu::PinnedArray<uint32_t> distinct;  // how many ids
   gpu::PinnedArray<uint32_t> miss_count;
+  gpu::PinnedArray<int64_t> refused;  // the number of a reason, or 0
   // Of the missing ids.
   gpu::PinnedArray<int64_t> missing;
   gpu::PinnedArray<uint32_t> occurrences;
@@ -52,21 +54,22 @@ DeviceApply::DeviceApply(HbmTier& tier, DeviceSteps& steps, const RowLayout& lay
 
 DeviceApply::~DeviceApply() = default;
 
-bool DeviceApply::try_put(const IdsOnDevice& ids, gpu::DeviceAddress gradients, SlotClaim claim,
-                          const std::function<Update()>& begin) {
+bool DeviceApply::try_put(const IdsOnDevice& ids, gpu::DeviceAddress gradients, BatchConditions conditions,
+                          SlotClaim claim, const std::function<Update()>& begin) {
   DeviceSteps::Turn turn(steps_, ids.stream, DeviceSteps::Effect::kChanges);
   if (turn.is_refused()) return false;
   tier_.join(ids.stream);
   const std::shared_ptr<Memory> memory = memories_.take(
       ids.count, [this](uint32_t most) { return std::make_shared<Memory>(device_, most, dim_); });
   memory->claim.emplace(std::move(claim));
-  turn.put(memory, ids.stream, [&] { put(*memory, ids, gradients, begin()); });
+  turn.put(memory, ids.stream, [&] { put(*memory, ids, gradients, std::move(conditions), begin()); });
   return true;
 }
 
-void DeviceApply::put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress gradients, Update update) {
+void DeviceApply::put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress gradients,
+                      BatchConditions conditions, Update update) {
   const gpu::Stream stream = ids.stream;
-  memory.unique.make_unique({ids.ids, ids.count}, stream);
+  memory.unique.make_unique({ids.ids, ids.count}, stream, {conditions.kept, conditions.kept ? ids.count : 0});
   memory.sorted.sort(memory.unique, ids.count, stream);
   const gpu::Global<const uint32_t> distinct = memory.unique.count().constant();
   memory.found.find(tier_.mirror(), memory.unique.keys().first(ids.count).as_const(), distinct,
@@ -78,11 +81,16 @@ void DeviceApply::put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress
                     stream);
   memory.unique.count().copy_to(memory.distinct.data(), 1, stream);
   found.miss_count().copy_to(memory.miss_count.data(), 1, stream);
+  memory.refused[0] = 0;
+  if (conditions.refused) {
+    device_.copy_to_host(memory.refused.data(), conditions.refused, sizeof(int64_t), stream);
+  }
   // The stream never calls it if the device is lost, so it owns nothing.
   device_.call_host(
-      [&memory, missing = std::move(update.update_missing), &steps = steps_] {
+      [&memory, conditions = std::move(conditions), missing = std::move(update.update_missing),
+       &steps = steps_] {
         const DeviceSteps::Function function(steps);
-        if (!function.is_too_late()) update_missing(memory, missing, steps);
+        if (!function.is_too_late()) update_missing(memory, conditions, missing, steps);
       },
       stream);
   memory.to_update_on_device.copy_from(memory.to_update.data(), 1, stream);
@@ -93,10 +101,12 @@ void DeviceApply::put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress
   tier_.ranks_to_count().count_update(slots, count, memory.unique, memory.sorted, update.counted, stream);
 }
 
-void DeviceApply::update_missing(Memory& memory, const UpdateMissing& update, DeviceSteps& steps) {
+void DeviceApply::update_missing(Memory& memory, const BatchConditions& conditions,
+                                 const UpdateMissing& update, DeviceSteps& steps) {
   const uint32_t missing = memory.miss_count[0];
   try {
     steps.check_not_used_by_thread();
+    conditions.check(memory.refused[0]);
     update({.ids = {memory.missing.data(), missing},
             .gradients = memory.sums.data(),
             .occurrences = {memory.occurrences.data(), missing},

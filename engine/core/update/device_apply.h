@@ -20,6 +20,7 @@
 #include "tiers/hbm/ids_on_device.h"
 #include "tiers/hbm/step_memories.h"
 #include "tiers/memory/slot_allocator.h"
+#include "update/batch_conditions.h"
 
 namespace embstore {
 
@@ -50,16 +51,18 @@ class DeviceApply {
 
   // Puts an update on ids.stream, with a row of gradients for each id. Waits for no stream. False where the host uses rows for
   // long: nothing was done. Else `begin` is called, in the order of the steps. `claim`: slots of the first tier, as many as there
-  // are ids.
-  bool try_put(const IdsOnDevice& ids, gpu::DeviceAddress gradients, SlotClaim claim,
-               const std::function<Update()>& begin);
+  // are ids. A batch that is refused updates no row: the steps keep the reason.
+  bool try_put(const IdsOnDevice& ids, gpu::DeviceAddress gradients, BatchConditions conditions,
+               SlotClaim claim, const std::function<Update()>& begin);
 
  private:
   class Memory;
 
-  void put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress gradients, Update update);
+  void put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress gradients, BatchConditions conditions,
+           Update update);
   // Called by the stream.
-  static void update_missing(Memory& memory, const UpdateMissing& update, DeviceSteps& steps);
+  static void update_missing(Memory& memory, const BatchConditions& conditions, const UpdateMissing& update,
+                             DeviceSteps& steps);
 
   HbmTier& tier_;
   gpu::Device& device_;

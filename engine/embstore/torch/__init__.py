@@ -17,7 +17,8 @@ Without one a backward pass trains at once: it is one `apply_gradients` for each
 however often and through however many modules the variable was used. It comes when autograd is
 through, so a pass that fails trains nothing. An error of a variable comes out of `backward`;
 variables that were trained before it stay trained. A gradient that is inf or nan is such an error:
-nothing could undo it. Don't scale losses then, nor clip gradients; both need `Optimizer`.
+nothing could undo it; on a GPU it comes with the variable's next call. Don't scale losses then, nor
+clip gradients; both need `Optimizer`.
 
 A module has one parameter, `rows`: `Rows`, of shape (0, dim), which stands for the variable. Its
 `grad` is what `Optimizer` has gathered, its dtype is that of the rows that come out, and with

@@ -5,15 +5,23 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch._compile import _disable_dynamo
 
 from embstore.errors import InvalidArgumentError
 from embstore.torch import replicas
-from embstore.torch.rows import GradientPart, Rows, apply, joined, rows_lie_with, rows_of
+from embstore.torch.rows import (
+    GradientPart,
+    Refusal,
+    Rows,
+    apply,
+    joined,
+    rows_lie_with,
+    rows_of,
+)
 from embstore.torch.step_checks import trained_at_once
 from embstore.variable import EmbeddingVariable
 
@@ -24,25 +32,35 @@ __all__ = ["lookup"]
 
 
 def lookup(
-    variable: EmbeddingVariable, ids: Tensor, *, training: bool, padding_idx: int | None
+    variable: EmbeddingVariable,
+    ids: Tensor,
+    *,
+    training: bool,
+    padding_idx: int | None,
+    refused: Tensor | None = None,
 ) -> Tensor:
     """The rows of int64 `ids`: ids.shape + (dim,), on the ids' device, in the dtype of `Rows`.
 
     padding_idx: an id that gets no gradient.
+    refused: int64 (1,) on the ids' device: a Refusal for which no row is trained, or 0.
     """
     if torch.compiler.is_compiling():  # torch.compile breaks its graph here
-        return _outside_of_graphs(variable, ids, training, padding_idx)
-    return _eager_lookup(variable, ids, training, padding_idx)
+        return _outside_of_graphs(variable, ids, training, padding_idx, refused)
+    return _eager_lookup(variable, ids, training, padding_idx, refused)
 
 
 def _eager_lookup(
-    variable: EmbeddingVariable, ids: Tensor, training: bool, padding_idx: int | None
+    variable: EmbeddingVariable,
+    ids: Tensor,
+    training: bool,
+    padding_idx: int | None,
+    refused: Tensor | None,
 ) -> Tensor:
     rows = rows_of(variable)
     kept_ids = ids.detach() if rows_lie_with(variable, ids) else ids.detach().cpu()
     if training and rows.requires_grad and torch.is_grad_enabled():
         values: Tensor = _Lookup.apply(  # type: ignore[no-untyped-call]
-            rows, kept_ids.clone(), padding_idx, replicas.current(variable)
+            rows, kept_ids.clone(), padding_idx, refused, replicas.current(variable)
         )
     else:
         values = _read(variable, kept_ids, train=False)
@@ -62,24 +80,34 @@ class _Lookup(torch.autograd.Function):
         rows: Rows,
         ids: Tensor,
         padding_idx: int | None,
+        refused: Tensor | None,
         group: replicas.Replicas | None,
     ) -> Tensor:
-        ctx.rows, ctx.ids, ctx.padding_idx, ctx.group = rows, ids, padding_idx, group
-        ctx.number = next(_forward_numbers)
+        ctx.rows, ctx.group, ctx.number = rows, group, next(_forward_numbers)
+        ctx.ids, ctx.padding_idx, ctx.refused = ids, padding_idx, refused
         return _read(rows.variable, ids, train=True)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         rows: Rows = ctx.rows
         # The tensor itself, not a view: autograd may write into one that nobody else holds.
-        _current_pass().add(rows, ctx.group, (ctx.number, ctx.ids, grad, ctx.padding_idx))
+        _current_pass().add(
+            rows, ctx.group, _Gathered(ctx.number, ctx.ids, grad, ctx.padding_idx, ctx.refused)
+        )
         # Of the parameter itself, which has no rows. It says to whoever asks, such as
         # DistributedDataParallel, that the parameter had its turn.
-        return torch.zeros_like(rows), None, None, None
+        return torch.zeros_like(rows), None, None, None, None
 
 
-_Gathered = tuple[int, "Tensor", "Tensor", "int | None"]  # number, ids, gradients, padding_idx
+class _Gathered(NamedTuple):
+    """What flowed back through one look-up."""
+
+    number: int
+    ids: Tensor
+    grad: Tensor
+    padding_idx: int | None
+    refused: Tensor | None
 
 
 @dataclass(eq=False)
@@ -114,25 +142,40 @@ class _Pass:
 
 
 def _part(rows: Rows, gathered: _Gathered, group: replicas.Replicas | None) -> GradientPart:
-    number, ids, grad, padding_idx = gathered
-    ids = ids.reshape(-1)
-    grads = grad.detach().reshape(-1, rows.variable.dim).to(torch.float32)
-    if padding_idx is not None:
-        trained = ids != padding_idx
-        ids, grads = ids[trained], grads[trained.to(grads.device)]
-    return GradientPart(number, ids, grads, of_all_replicas=group is None)
+    ids = gathered.ids.reshape(-1)
+    part = GradientPart(
+        gathered.number,
+        ids,
+        gathered.grad.detach().reshape(-1, rows.variable.dim).to(torch.float32),
+        of_all_replicas=group is None,
+        kept=None if gathered.padding_idx is None else ids != gathered.padding_idx,
+        refused=gathered.refused,
+    )
+    # Replicas wait for each other's numbers of ids anyway.
+    return part if group is None else part.settled(rows.variable.name)
 
 
 def _train_at_once(variable: EmbeddingVariable, part: GradientPart) -> None:
-    # A sum is finite only where its parts are, and fast; a finite one may still overflow.
-    if not part.grads.sum().isfinite() and not part.grads.isfinite().all():
-        raise InvalidArgumentError(
-            f"{variable.name}: a gradient is inf or nan, and its rows, which a backward pass "
-            "trains at once, would be lost to it; with torch.amp.GradScaler make an "
-            "embstore.torch.Optimizer, which can leave out a step"
-        )
+    if not part.ids.is_cpu:
+        part = _refused_unless_finite(part)
+    else:
+        part = part.settled(variable.name)
+        # A sum is finite only where its parts are, and fast; a finite one may still overflow.
+        if not part.grads.sum().isfinite() and not part.grads.isfinite().all():
+            raise InvalidArgumentError(Refusal.NOT_FINITE.message(variable.name))
     trained_at_once(variable)
     apply(variable, part)
+
+
+def _refused_unless_finite(part: GradientPart) -> GradientPart:
+    """The part, which a GPU finds out about."""
+    unfit = ~part.grads.to(part.ids.device).isfinite().all(dim=1)
+    if part.kept is not None:
+        unfit = unfit & part.kept
+    refused = unfit.any().reshape(1).long() * Refusal.NOT_FINITE.value
+    if part.refused is not None:
+        refused = torch.maximum(refused, part.refused)
+    return replace(part, refused=refused)
 
 
 # By autograd's number of the backward pass. Only the callback that ends a pass owns its entry, so
@@ -154,7 +197,7 @@ def _current_pass() -> _Pass:
 
 def _read(variable: EmbeddingVariable, ids: Tensor, train: bool) -> Tensor:
     """On the device of the ids."""
-    if ids.is_cuda:
+    if not ids.is_cpu:
         found: Tensor = variable.lookup(ids, train=train)
         return found
     return torch.from_numpy(variable.lookup(ids.numpy(), train=train))

@@ -9,7 +9,7 @@ import torch
 from embstore import _checks
 from embstore.errors import InvalidArgumentError
 from embstore.torch.lookup import lookup
-from embstore.torch.rows import rows_of
+from embstore.torch.rows import Refusal, rows_lie_with, rows_of
 from embstore.variable import EmbeddingVariable
 
 if TYPE_CHECKING:
@@ -36,8 +36,14 @@ class _OfVariable(torch.nn.Module):
         self.padding_idx = padding_idx
         self.rows = rows_of(variable)
 
-    def _lookup(self, ids: Tensor) -> Tensor:
-        return lookup(self.variable, ids, training=self.training, padding_idx=self.padding_idx)
+    def _lookup(self, ids: Tensor, refused: Tensor | None = None) -> Tensor:
+        return lookup(
+            self.variable,
+            ids,
+            training=self.training,
+            padding_idx=self.padding_idx,
+            refused=refused,
+        )
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         """Nothing: rows are saved by `embstore.save`."""
@@ -98,7 +104,8 @@ class EmbeddingBag(_OfVariable):
         """Gives (bags, dim).
 
         ids: int64 or int32 (bags, length); or (n,) with `offsets`, int64 or int32 (bags,): where
-            each bag starts.
+            each bag starts. Of wrong offsets with ids on the GPU that has the rows, all bags are
+            nan and no row is trained; what the variable is asked for after the update raises why.
         """
         ids = _as_ids("ids", ids)
         if ids.dim() == 2:
@@ -110,17 +117,26 @@ class EmbeddingBag(_OfVariable):
             return self._scale(rows.sum(dim=1), counted.sum(dim=1))
         if ids.dim() != 1:
             raise InvalidArgumentError(f"ids must be 1-D or 2-D, got {ids.dim()}-D")
-        lengths = _bag_lengths(ids, offsets)
-        rows, counted = self._rows_of_bags(ids)
-        bags = torch.repeat_interleave(
-            torch.arange(len(lengths), device=ids.device), lengths, output_size=len(ids)
-        )
-        sums = rows.new_zeros(len(lengths), self.variable.dim).index_add(0, bags, rows)
-        return self._scale(sums, torch.zeros_like(lengths).index_add(0, bags, counted))
+        offsets = _as_offsets(ids, offsets)
+        refused = _refused(ids, offsets)
+        if refused is not None and not (
+            offsets.device == ids.device and rows_lie_with(self.variable, ids)
+        ):
+            if int(refused) != 0:
+                raise InvalidArgumentError(
+                    f"offsets must start at 0 and ascend to at most {len(ids)}, the number of ids"
+                )
+            refused = None
+        rows, counted = self._rows_of_bags(ids, refused)
+        bags = _bags(ids, offsets)
+        sums = rows.new_zeros(len(offsets), self.variable.dim).index_add(0, bags, rows)
+        if refused is not None:
+            sums = sums.masked_fill(refused != 0, torch.nan)
+        return self._scale(sums, torch.zeros_like(offsets).index_add(0, bags, counted))
 
-    def _rows_of_bags(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+    def _rows_of_bags(self, ids: Tensor, refused: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The rows, zeros for padding; and for each id a 1, or a 0 where it is padding."""
-        rows = self._lookup(ids)
+        rows = self._lookup(ids, refused)
         if self.padding_idx is None:
             return rows, torch.ones_like(ids)
         padding = ids == self.padding_idx
@@ -145,7 +161,7 @@ def _as_ids(name: str, ids: object) -> Tensor:
     return ids.long()
 
 
-def _bag_lengths(ids: Tensor, offsets: Tensor | None) -> Tensor:
+def _as_offsets(ids: Tensor, offsets: Tensor | None) -> Tensor:
     if offsets is None:
         raise InvalidArgumentError(
             "offsets must say where each bag starts where ids are 1-D, got None"
@@ -153,12 +169,21 @@ def _bag_lengths(ids: Tensor, offsets: Tensor | None) -> Tensor:
     offsets = _as_ids("offsets", offsets)
     if offsets.dim() != 1:
         raise InvalidArgumentError(f"offsets must be 1-D, got {offsets.dim()}-D")
-    ends = torch.cat((offsets[1:], offsets.new_tensor([len(ids)])))
-    lengths = ends - offsets
     if len(offsets) == 0 and len(ids) > 0:
         raise InvalidArgumentError(f"offsets is empty, but there are {len(ids)} ids")
-    if len(offsets) > 0 and (int(offsets[0]) != 0 or bool((lengths < 0).any())):
-        raise InvalidArgumentError(
-            f"offsets must start at 0 and ascend to at most {len(ids)}, the number of ids"
-        )
-    return lengths[: len(offsets)]
+    return offsets
+
+
+def _refused(ids: Tensor, offsets: Tensor) -> Tensor | None:
+    """Returns int64 (1,): whether bags can't start there, as a Refusal or 0. None: no bags."""
+    if len(offsets) == 0:
+        return None
+    ends = torch.cat((offsets[1:], offsets.new_full((1,), len(ids))))
+    wrong = (ends < offsets).any() | (offsets[:1] != 0)
+    return wrong.long() * Refusal.OFFSETS.value
+
+
+def _bags(ids: Tensor, offsets: Tensor) -> Tensor:
+    """Returns the number of each id's bag, of any offsets one that there is."""
+    positions = torch.arange(len(ids), device=ids.device)
+    return (torch.searchsorted(offsets.contiguous(), positions, right=True) - 1).clamp(min=0)

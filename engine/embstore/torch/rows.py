@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from embstore._device_batches import BatchConditions
 from embstore.errors import ClosedError, InvalidArgumentError, UnsupportedError
 from embstore.variable import EmbeddingVariable
 
@@ -17,7 +19,27 @@ if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Self
 
-__all__ = ["GradientPart", "Rows", "apply", "joined", "rows_lie_with", "rows_of"]
+__all__ = ["GradientPart", "Refusal", "Rows", "apply", "joined", "rows_lie_with", "rows_of"]
+
+
+class Refusal(IntEnum):
+    """Why a batch on a GPU isn't applied: what the host doesn't know when it asks for it."""
+
+    NOT_FINITE = 1
+    OFFSETS = 2
+
+    def message(self, name: str) -> str:
+        """name: of the variable."""
+        if self is Refusal.NOT_FINITE:
+            return (
+                f"{name}: a gradient is inf or nan, and its rows, which a backward pass trains at "
+                "once, would be lost to it; with torch.amp.GradScaler make an "
+                "embstore.torch.Optimizer, which can leave out a step"
+            )
+        return (
+            f"{name}: offsets must start at 0 and ascend to at most the number of ids; the bags "
+            "that they made are nan, and rows weren't trained"
+        )
 
 
 @dataclass(frozen=True)
@@ -28,15 +50,36 @@ class GradientPart:
     ids: Tensor  # int64 (n,), on the CPU, or on the GPU that has the rows
     grads: Tensor  # float32 (n, dim)
     of_all_replicas: bool = True  # False: other processes have parts of theirs, see replicas.py
+    # What may be known on a GPU alone, with the ids:
+    kept: Tensor | None = None  # bool (n,): False leaves an id out
+    refused: Tensor | None = None  # int64 (1,): a Refusal, or 0
+
+    def settled(self, name: str) -> GradientPart:
+        """Returns the part without what is left out; raises why it is refused. Waits for a GPU.
+
+        name: of the variable.
+        """
+        if self.refused is not None and (number := int(self.refused)) != 0:
+            raise InvalidArgumentError(Refusal(number).message(name))
+        if self.kept is None:
+            return replace(self, refused=None)
+        return replace(
+            self,
+            ids=self.ids[self.kept],
+            grads=self.grads[self.kept.to(self.grads.device)],
+            kept=None,
+            refused=None,
+        )
 
 
 class Rows(torch.nn.Parameter):
     """Stands for a variable's rows among a model's parameters; there is one for each variable.
 
     It has no rows itself: its shape is (0, dim). `grad` is the gradient that an
-    `embstore.torch.Optimizer` has gathered, float32 (n, dim), a row for each of the n different
-    ids, ascending; None where there is none, and always where there is no such optimizer. It may
-    be changed in place or set to None, as clipping, unscaling and `zero_grad` do.
+    `embstore.torch.Optimizer` has gathered, float32 (n, dim), a row for each of the n ids in the
+    order of their look-ups: the first row of an id has the sum of its gradients, and its others
+    are zeros. None where there is none, and always where there is no such optimizer. It may be
+    changed in place or set to None, as clipping, unscaling and `zero_grad` do.
     """
 
     def __new__(cls, variable: EmbeddingVariable) -> Self:
@@ -49,7 +92,7 @@ class Rows(torch.nn.Parameter):
         self._name = variable.name
         self._lock = threading.Lock()
         self._parts: list[GradientPart] = []
-        self._sum: _Sum | None = None  # of all the parts, where somebody has looked at it
+        self._sum: GradientPart | None = None  # of all parts, where somebody has looked at it
         self.gathers = False  # Set for good by an embstore.torch.Optimizer.
 
     @property
@@ -62,7 +105,7 @@ class Rows(torch.nn.Parameter):
     @property
     def grad(self) -> Tensor | None:
         with self._lock:
-            return self._summed().grads if self._parts else None
+            return self._looked_at().grads if self._parts else None
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -70,13 +113,13 @@ class Rows(torch.nn.Parameter):
             if value is None:
                 self._parts, self._sum = [], None
                 return
-            summed = self._summed() if self._parts else None
+            summed = self._looked_at() if self._parts else None
             if summed is None or value.shape != summed.grads.shape:
                 raise InvalidArgumentError(
                     f"the gradient of {self._name}'s rows can only be replaced by one of its own "
                     f"shape, got {tuple(value.shape)}"
                 )
-            summed.grads = value
+            self._sum = replace(summed, grads=value)
 
     @grad.deleter
     def grad(self) -> None:
@@ -100,17 +143,19 @@ class Rows(torch.nn.Parameter):
         with self._lock:
             if not self._parts:
                 return None
-            return joined(self._parts) if self._sum is None else self._sum.as_part(self._parts)
+            self._unsum()
+            return joined(self._parts)
 
-    def _summed(self) -> _Sum:
+    def _looked_at(self) -> GradientPart:
         if self._sum is None:
-            self._sum = _Sum.of(joined(self._parts))
+            self._sum = _summed(joined(self._parts))
         return self._sum
 
     def _unsum(self) -> None:
         """Makes the sum, which may have been changed, the only part."""
         if self._sum is not None:
-            self._parts, self._sum = [self._sum.as_part(self._parts)], None
+            grads = self._sum.grads.detach().to(torch.float32)
+            self._parts, self._sum = [replace(self._sum, grads=grads)], None
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         del tensor_contents  # there are none
@@ -133,37 +178,35 @@ _CANT_BE_COPIED = (
 )
 
 
-@dataclass
-class _Sum:
-    """Gradients summed by id."""
+def _summed(part: GradientPart) -> GradientPart:
+    """Returns the part with an id's gradients summed in its first row, and zeros in its others.
 
-    ids: Tensor  # of every occurrence, in order
-    firsts: Tensor  # where each different id comes first, by ascending id
-    grads: Tensor  # of each different id
+    How many ids differ is known to a GPU alone, so the sums have a row for each id, and nothing
+    waits for that number.
+    """
+    grads = part.grads
+    if part.kept is not None:
+        grads = grads.masked_fill(~part.kept.to(grads.device).unsqueeze(1), 0)
+    firsts = _first_rows(part.ids, part.kept).to(grads.device)
+    # Adds in the order of occurrence, on the CPU at least: as apply_gradients does.
+    sums = torch.ops.aten.embedding_dense_backward(grads, firsts, len(part.ids), -1, False)
+    return replace(part, grads=sums)
 
-    @staticmethod
-    def of(part: GradientPart) -> _Sum:
-        keys, inverse = torch.unique(part.ids, return_inverse=True)
-        n = len(part.ids)
-        positions = torch.arange(n, device=part.ids.device)
-        firsts = torch.full((len(keys),), n, device=part.ids.device)
-        firsts = firsts.scatter_reduce(0, inverse, positions, "amin")
-        # Adds in the order of occurrence, on the CPU at least: as apply_gradients does.
-        grads = torch.ops.aten.embedding_dense_backward(
-            part.grads, inverse.to(part.grads.device), len(keys), -1, False
-        )
-        return _Sum(part.ids, firsts, grads)
 
-    def as_part(self, of: Sequence[GradientPart]) -> GradientPart:
-        """Every occurrence again, so that it counts; the first of an id has the gradient."""
-        grads = self.grads.new_zeros((len(self.ids), self.grads.shape[1]), dtype=torch.float32)
-        grads[self.firsts.to(grads.device)] = self.grads.detach().to(torch.float32)
-        return GradientPart(
-            max(part.number for part in of),
-            self.ids,
-            grads,
-            all(part.of_all_replicas for part in of),
-        )
+def _first_rows(ids: Tensor, kept: Tensor | None) -> Tensor:
+    """Returns for each id where it comes first, among those that are kept as it is, or not."""
+    ordered, order = torch.sort(ids, stable=True)
+    begins = torch.ones_like(ordered, dtype=torch.bool)
+    if kept is not None:
+        _, by_kept = torch.sort(kept.gather(0, order).byte(), stable=True)
+        order = order.gather(0, by_kept)
+        ordered, kept = ids.gather(0, order), kept.gather(0, order)
+    begins[1:] = ordered[1:] != ordered[:-1]
+    if kept is not None:
+        begins[1:] |= kept[1:] != kept[:-1]
+    positions = torch.arange(len(ids), device=ids.device)
+    group_begins = positions.masked_fill(~begins, 0).cummax(0).values
+    return torch.empty_like(order).scatter(0, order, order.gather(0, group_begins))
 
 
 def joined(parts: Sequence[GradientPart]) -> GradientPart:
@@ -171,25 +214,42 @@ def joined(parts: Sequence[GradientPart]) -> GradientPart:
     if len(parts) == 1:
         return parts[0]
     ordered = sorted(parts, key=lambda part: part.number)
-    device = ordered[-1].grads.device
+    of_ids, of_grads = ordered[-1].ids.device, ordered[-1].grads.device
+    kept = None
+    if any(part.kept is not None for part in ordered):
+        kept = torch.cat([_kept(part).to(of_ids) for part in ordered])
+    refused = [part.refused.to(of_ids) for part in ordered if part.refused is not None]
     return GradientPart(
         ordered[-1].number,
-        torch.cat([part.ids.to(ordered[-1].ids.device) for part in ordered]),
-        torch.cat([part.grads.to(device) for part in ordered]),
+        torch.cat([part.ids.to(of_ids) for part in ordered]),
+        torch.cat([part.grads.to(of_grads) for part in ordered]),
         all(part.of_all_replicas for part in ordered),
+        kept,
+        torch.cat(refused).amax(0, keepdim=True) if refused else None,
     )
+
+
+def _kept(part: GradientPart) -> Tensor:
+    return torch.ones_like(part.ids, dtype=torch.bool) if part.kept is None else part.kept
 
 
 def rows_lie_with(variable: EmbeddingVariable, ids: Tensor) -> bool:
     """Whether the variable takes the ids where they are, in the memory of its GPU."""
-    return ids.is_cuda and variable.gpu == f"cuda:{ids.device.index}"
+    return not ids.is_cpu and variable.gpu == str(ids.device)
 
 
 def apply(variable: EmbeddingVariable, part: GradientPart, global_step: int | None = None) -> None:
     """Trains the variable's rows, where the ids are: on a GPU, nothing waits for it."""
-    if part.ids.is_cuda:
-        variable.apply_gradients(part.ids, part.grads.to(part.ids.device), global_step)
+    if not part.ids.is_cpu:
+        conditions = BatchConditions(
+            None if part.kept is None else part.kept.long(),
+            part.refused,
+            tuple(refusal.message(variable.name) for refusal in Refusal),
+        )
+        grads = part.grads.to(part.ids.device)
+        variable._apply_under(conditions, part.ids, grads, global_step)
     else:
+        part = part.settled(variable.name)
         variable.apply_gradients(part.ids.numpy(), part.grads.cpu().numpy(), global_step)
 
 

@@ -5,6 +5,7 @@
 // 2. count_first, scan_counts: positions that come first in the batch are counted, block by block.
 // 3. number_first: they get their numbers, in order.
 // 4. number_ids: every id takes the number from its entry.
+// An id that is left out takes a number that no distinct id has: it comes last when the batch is sorted by numbers.
 // Kernels end between the steps, since a thread may only rely on what threads of other blocks wrote before.
 #pragma once
 
@@ -17,18 +18,24 @@ inline constexpr uint32_t kNoPosition = 0xffffffff;
 
 struct UniqueArguments {
   Global<const int64_t> ids;
+  Global<const int64_t> kept;        // of each id: 0 leaves it out of the batch; none: all are kept
   Global<uint32_t> first_positions;  // the table, more entries than ids; all kNoPosition at first
   Global<uint32_t> numbers;          // beside it: of the distinct id
   Global<uint32_t> entries;          // of each id, in the table
   Global<uint32_t> block_firsts;     // of each block: its first occurrences, then those before it
   Global<int64_t> keys;              // the distinct ids
   Global<uint32_t> occurrences;      // of each distinct id
-  Global<uint32_t> inverse;          // of each id: its place in `keys`
+  Global<uint32_t>
+      inverse;  // of each id: its place in `keys`; of one that is left out: the last that there might be
 };
+
+inline bool is_kept(const UniqueArguments& arguments, uint32_t i) {
+  return i < arguments.ids.count && (arguments.kept.count == 0 || arguments.kept[i] != 0);
+}
 
 EMBSTORE_KERNEL(claim_ids, UniqueArguments) {
   const uint32_t i = global_thread();
-  if (i >= arguments.ids.count) return;
+  if (!is_kept(arguments, i)) return;
   const int64_t id = arguments.ids[i];
   const uint64_t size = arguments.first_positions.count;
   uint64_t at = ((hash_key(id) & 0xffffffff) * size) >> 32;
@@ -46,7 +53,7 @@ EMBSTORE_KERNEL(claim_ids, UniqueArguments) {
 }
 
 inline bool is_first(const UniqueArguments& arguments, uint32_t i) {
-  return i < arguments.ids.count && arguments.first_positions[arguments.entries[i]] == i;
+  return is_kept(arguments, i) && arguments.first_positions[arguments.entries[i]] == i;
 }
 
 EMBSTORE_KERNEL(count_first, UniqueArguments) {
@@ -71,6 +78,10 @@ EMBSTORE_KERNEL(number_first, UniqueArguments) {
 EMBSTORE_KERNEL(number_ids, UniqueArguments) {
   const uint32_t i = global_thread();
   if (i >= arguments.ids.count) return;
+  if (!is_kept(arguments, i)) {
+    arguments.inverse[i] = static_cast<uint32_t>(arguments.ids.count - 1);
+    return;
+  }
   const uint32_t number = arguments.numbers[arguments.entries[i]];
   arguments.inverse[i] = number;
   atomic_add(arguments.occurrences[number], 1);

@@ -23,13 +23,20 @@ class UniqueBatch {
         inverse_(device, most_ids),
         count_(device, 1) {}
 
-  // What this class gives is there when the stream has got there.
-  void make_unique(Global<const int64_t> ids, Stream stream) {
+  // What this class gives is there when the stream has got there. `kept`: of each id, 0 leaves it out; none: all are kept.
+  void make_unique(Global<const int64_t> ids, Stream stream, Global<const int64_t> kept = {}) {
     const Grid grid = Grid::of(ids.count, block_threads_);
     const Global<uint32_t> table = table_.first(table_entries(ids.count));
     const Global<uint32_t> firsts = block_firsts_.first(grid.blocks);
-    const UniqueArguments arguments{ids,    table,          numbers_.first(table.count), entries_.global(),
-                                    firsts, keys_.global(), occurrences_.global(),       inverse_.global()};
+    const UniqueArguments arguments{ids,
+                                    kept,
+                                    table,
+                                    numbers_.first(table.count),
+                                    entries_.global(),
+                                    firsts,
+                                    keys_.global(),
+                                    occurrences_.global(),
+                                    inverse_.global()};
     device_.fill(table.address, 0xff, table.count * sizeof(uint32_t), stream);
     device_.launch(claim_ids, grid, arguments, stream);
     device_.launch(count_first, grid, arguments, stream);
@@ -42,7 +49,9 @@ class UniqueBatch {
   // In the order of their first occurrence.
   const DeviceArray<int64_t>& keys() const { return keys_; }
   const DeviceArray<uint32_t>& occurrences() const { return occurrences_; }  // of each key
-  const DeviceArray<uint32_t>& inverse() const { return inverse_; }  // of each id: its place in keys()
+  const DeviceArray<uint32_t>& inverse() const {
+    return inverse_;
+  }  // of each id that is kept: its place in keys()
 
  private:
   static uint64_t table_entries(uint64_t ids) { return 2 * ids + 1; }

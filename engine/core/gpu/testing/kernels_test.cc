@@ -256,6 +256,46 @@ TEST(ids_are_made_distinct_in_the_order_of_their_first_occurrence) {
   for_each_seed([](Scene& scene) { check_unique(scene, scene.ids(scene.batch_size())); });
 }
 
+// As if they weren't in the batch, whose ids may be the same as those that are left out.
+TEST(ids_that_are_left_out_are_in_no_distinct_id) {
+  for_each_seed([](Scene& scene) {
+    const std::vector<int64_t> ids = scene.ids(scene.batch_size());
+    const auto count = static_cast<uint32_t>(ids.size());
+    const uint32_t one_in = 1 + scene.below(4);
+    std::vector<int64_t> kept(ids.size());
+    std::vector<int64_t> left;
+    std::vector<uint32_t> positions;
+    for (uint32_t i = 0; i < count; ++i) {
+      kept[i] = scene.below(one_in) == 0 ? 0 : -1 - int64_t{i};  // any but 0
+      if (kept[i] == 0) continue;
+      left.push_back(ids[i]);
+      positions.push_back(i);
+    }
+    const DeviceArray<int64_t> device_ids = scene.on_device(ids);
+    const DeviceArray<int64_t> device_kept = scene.on_device(kept);
+    UniqueBatch unique(scene.device, count, scene.block_threads());
+    GradientSums sums(scene.device, count, 1, scene.block_threads());
+    unique.make_unique(device_ids.constant(), scene.stream, device_kept.constant());
+    sums.sort(unique, count, scene.stream);
+    const UniqueIds expected(left);
+    const size_t distinct = expected.keys.size();
+    check(scene.number(unique.count()) == distinct, "how many ids are distinct");
+    check(scene.on_host(unique.keys(), distinct) == expected.keys, "in order of first occurrence");
+    check(scene.on_host(unique.occurrences(), distinct) == expected.occurrences, "occurrences");
+    // Those of each distinct id, in order: where they are in the batch.
+    const std::vector<uint32_t> begins = scene.on_host(sums.begins(), distinct);
+    std::vector<uint32_t> sorted(count);
+    if (count > 0) {
+      scene.device.copy_to_host(sorted.data(), sums.positions().address, count * sizeof(uint32_t),
+                                scene.stream);
+    }
+    std::vector<uint32_t> next = begins;
+    for (size_t i = 0; i < left.size(); ++i) {
+      check(sorted[next[expected.positions[i]]++] == positions[i], "where an id occurs");
+    }
+  });
+}
+
 TEST(a_batch_may_be_larger_than_what_a_block_scans_at_once) {
   Scene scene(1);
   check_unique(scene, scene.ids(20'000));

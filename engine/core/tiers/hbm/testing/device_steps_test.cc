@@ -738,6 +738,69 @@ TEST(an_apply_without_room_changes_nothing_and_the_next_call_says_so) {
   check(std::accumulate(frequencies.begin(), frequencies.end(), int64_t{0}) == 199, "the last place is lost");
 }
 
+// The table is what it is without them, on the stream and, while a save is under way, by the host.
+TEST(ids_that_the_device_leaves_out_of_an_apply_are_as_if_they_were_not_there) {
+  for (uint64_t seed = 1; seed <= scenes(8); ++seed) {
+    Scene scene(seed);
+    std::mt19937_64 random(seed);
+    for (int step = 0; step < 12; ++step) {
+      std::vector<int64_t> ids(1 + random() % 60);
+      for (int64_t& id : ids) id = static_cast<int64_t>(random() % 50);
+      const std::vector<float> gradients = scene.some_gradients(ids.size());
+      std::vector<int64_t> kept(ids.size());
+      std::vector<int64_t> left;
+      std::vector<float> left_gradients;
+      for (size_t i = 0; i < ids.size(); ++i) {
+        kept[i] = static_cast<int64_t>(random() % 3);
+        if (kept[i] == 0) continue;
+        left.push_back(ids[i]);
+        left_gradients.insert(left_gradients.end(), gradients.begin() + static_cast<ptrdiff_t>(i * kDim),
+                              gradients.begin() + static_cast<ptrdiff_t>((i + 1) * kDim));
+      }
+      const Scene::Apply apply(*scene.device, ids, gradients, *scene.streams[0]);
+      gpu::DeviceArray<int64_t> of_each(*scene.device, kept.size());
+      of_each.copy_from(kept.data(), kept.size(), apply.stream);
+      gpu::DeviceArray<int64_t> refused(*scene.device, 1);
+      refused.fill(0, apply.stream);
+      const BatchConditions conditions{of_each.address(), refused.address(), {"never"}};
+      {
+        std::optional<DeviceSteps::HostUse> save;
+        if (step % 4 == 3) save.emplace(scene.table->parts().steps.get(), DeviceSteps::Length::kLong);
+        scene.table->apply_on_device(apply.on_device(), apply.gradients.address(), std::nullopt, conditions);
+        scene.device->synchronise(apply.stream);  // the arrays go
+      }
+      scene.plain->apply_gradients(left, left_gradients.data(), std::nullopt);
+    }
+    check(scene.difference_of_rows().empty(), scene.difference_of_rows() + " differ");
+  }
+}
+
+TEST(a_batch_that_the_device_refuses_changes_nothing_and_the_next_call_says_why) {
+  Scene scene(4);
+  const std::vector<int64_t> ids = {1, 2, 3, 1000};  // the last has no row
+  const auto trained = scene.train_on_device({1, 2, 3});
+  const ExportedRows before = scene.table->export_rows();
+  const Scene::Apply apply(*scene.device, ids, scene.some_gradients(ids.size()), *scene.streams[0]);
+  gpu::DeviceArray<int64_t> refused(*scene.device, 1);
+  const auto put = [&](int64_t number) {
+    refused.copy_from(&number, 1, apply.stream);
+    scene.table->apply_on_device(apply.on_device(), apply.gradients.address(), std::nullopt,
+                                 {{}, refused.address(), {"the first", "the second"}});
+    scene.device->synchronise(apply.stream);
+  };
+  put(2);
+  check_throws(ErrorKind::kInvalidArgument, "the second", [&] { scene.table->synchronise(); });
+  put(1);
+  check_throws(ErrorKind::kInvalidArgument, "the first", [&] { scene.table->drain(); });
+  const ExportedRows after = scene.table->export_rows();
+  check(after.keys == before.keys && after.values == before.values && after.slots == before.slots &&
+            after.frequencies == before.frequencies && after.versions == before.versions,
+        "a batch that was refused changed rows");
+  put(0);
+  scene.table->synchronise();
+  check(scene.table->export_rows().keys.size() == before.keys.size() + 1, "the next batch isn't applied");
+}
+
 // Rows whose floats are alike and only grow: each look-up has whole rows, none of which is older than one read before.
 TEST(threads_use_streams_of_their_own_while_others_train_and_move_rows) {
   Scene scene(8);

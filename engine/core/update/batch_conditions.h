@@ -1,0 +1,26 @@
+// What a caller knows of a batch of gradients in a device's memory alone: which of its ids count, and whether all may.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "errors/error.h"
+#include "gpu/device_address.h"
+
+namespace embstore {
+
+// Arrays of int64, in the order of the stream of the batch.
+struct BatchConditions {
+  gpu::DeviceAddress kept;     // of each id: 0 leaves it and its gradients out; none: all are kept
+  gpu::DeviceAddress refused;  // one: the number of a reason, from 1, or 0; none: the batch isn't refused
+  std::vector<std::string> reasons;  // why it may be refused
+
+  // Throws Error(kInvalidArgument) for what `refused` holds, unless it is 0.
+  void check(int64_t number) const {
+    if (number != 0) throw Error(ErrorKind::kInvalidArgument, reasons.at(static_cast<size_t>(number - 1)));
+  }
+};
+
+}  // namespace embstore

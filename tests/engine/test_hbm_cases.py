@@ -1,0 +1,308 @@
+"""Cases that hold on every storage type with HBM, with ids on the host and on the device."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoint_variables import assert_same, files_of
+from engine_storage import MakeVariable, Stack, StorageOf
+from numpy.typing import NDArray
+
+import embstore as es
+from embstore._device_batches import BatchConditions
+from embstore.errors import InvalidArgumentError, StoreFullError
+from embstore.options import TIER_KINDS, TierKind
+
+HBM_TYPES = [kind for kind, tiers in TIER_KINDS.items() if TierKind.HBM in tiers]
+DIM = 3
+ROW_BYTES = 32  # weights and an accumulator
+UPPER_ROWS = 8  # of each tier but the last
+LAST_ROWS = 40
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Makes variables of one storage type, and calls them with ids on the host or on the device."""
+
+    stack: Stack
+    on_device: bool
+    storage_of: StorageOf
+    make_variable: MakeVariable
+    folder: Path
+
+    @property
+    def capacity(self) -> int:
+        return (self.stack.tiers - 1) * UPPER_ROWS + LAST_ROWS
+
+    def make(
+        self, strategy: es.CacheStrategy = es.CacheStrategy.LFU, *, times: int = 1, **of: Any
+    ) -> es.EmbeddingVariable:
+        """times: how large each tier is."""
+        storage = self.storage_of(
+            self.stack,
+            times * self.capacity * ROW_BYTES,
+            upper_bytes=times * UPPER_ROWS * ROW_BYTES,
+            cache_strategy=strategy,
+        )
+        return self.make_variable(storage=storage, name="var", **of)
+
+    def ids(self, ids: Any) -> Any:
+        ids = np.asarray(ids, np.int64)
+        return es.DeviceArray(ids, device="emulated") if self.on_device else ids
+
+    def lookup(
+        self, var: es.EmbeddingVariable, ids: Any, *, train: bool = True
+    ) -> NDArray[np.float32]:
+        rows: Any = var.lookup(self.ids(ids), train=train)
+        found: NDArray[np.float32] = rows.numpy() if self.on_device else rows
+        return found
+
+    def apply(self, var: es.EmbeddingVariable, ids: Any, grads: Any = 1.0) -> None:
+        grads = np.broadcast_to(np.asarray(grads, np.float32), (*np.shape(ids), DIM)).copy()
+        if self.on_device:
+            grads = es.DeviceArray(grads, device="emulated")
+        var.apply_gradients(self.ids(ids), grads)
+        var.synchronize()
+
+
+def tiers(var: es.EmbeddingVariable, ids: Any) -> list[int]:
+    var.drain()
+    found: list[int] = var.lookup_tier(np.asarray(ids, np.int64)).tolist()
+    return found
+
+
+def every_key_is_found_at_every_load_factor(caller: Caller) -> None:
+    var = caller.make()
+    keys = np.random.default_rng(1).integers(-(2**63), 2**63, caller.capacity + 1, dtype=np.int64)
+    keys[:4] = [-(2**63), 2**63 - 1, 0, -1]
+    count = 0
+    for load in (0.0, 0.5, 0.9, 1.0):
+        before, count = count, int(load * caller.capacity)
+        caller.apply(var, keys[before:count])
+        assert var.total_count() == (count, DIM)
+        assert [tier >= 0 for tier in tiers(var, keys)] == [i < count for i in range(keys.size)]
+        rows = caller.lookup(var, keys)
+        assert (rows[count:] == 1).all()
+        np.testing.assert_allclose(rows[:count], 1 - 0.1 / np.sqrt(1.1), rtol=1e-6)
+        np.testing.assert_array_equal(caller.lookup(var, keys, train=False), rows)
+    var.drain()
+    full = var.export()
+    with pytest.raises(StoreFullError):
+        caller.apply(var, keys[[0, -1]])
+    assert_same(var.export(), full)
+
+
+def a_key_that_occurs_twice_in_a_batch_is_one_row(caller: Caller) -> None:
+    var = caller.make(optimizer=es.optimizers.SGD(1.0))
+    ids = [7, 9, 7, 9, 7, 8]
+    # 2^25 + 1 is no float32: the order of additions shows.
+    grads = np.array([2.0**25, 1, 1, 2, -(2.0**25), 3])[:, None]
+    caller.apply(var, ids, grads)
+    np.testing.assert_array_equal(caller.lookup(var, ids)[:, 0], [1, -2, 1, -2, 1, -2])
+    assert var.get_frequency([7, 8, 9]).tolist() == [3, 1, 2]
+    assert var.total_count() == (3, DIM)
+
+
+def the_least_frequent_row_goes_down_as_it_is(caller: Caller) -> None:
+    if caller.stack.tiers == 1:
+        return
+    var = caller.make()
+    for key in range(UPPER_ROWS):
+        for _ in range(2 + (key + 5) % UPPER_ROWS):  # key 3 twice, then 4, 5, 6, 7, 0, 1, 2
+            caller.apply(var, [key])
+    assert tiers(var, range(UPPER_ROWS)) == [0] * UPPER_ROWS
+    trained = caller.lookup(var, range(UPPER_ROWS))
+    for new, victim in ((100, 3), (101, 4), (102, 5)):
+        caller.apply(var, [new] * 20)
+        wanted = [1 if key in range(3, victim + 1) else 0 for key in range(UPPER_ROWS)]
+        assert [min(tier, 1) for tier in tiers(var, range(UPPER_ROWS))] == wanted
+        # A row that is below has its bytes, not zeros; so has the one in its place.
+        np.testing.assert_array_equal(caller.lookup(var, range(UPPER_ROWS)), trained)
+        assert (caller.lookup(var, [new]) < 1).all()
+        assert var.get_frequency([victim, new]).tolist() == [victim - 1, 20]
+
+
+def the_least_recent_row_goes_down_as_it_is(caller: Caller) -> None:
+    if caller.stack.tiers == 1:
+        return
+    var = caller.make(es.CacheStrategy.LRU)
+    order = [3, 1, 7, 0, 2, 6, 5, 4]
+    for key in range(UPPER_ROWS):
+        caller.apply(var, [key] * (1 + key))
+    for key in order[:4]:
+        caller.apply(var, [key])
+    for key in order[4:]:
+        caller.lookup(var, [key], train=False)
+    trained = caller.lookup(var, range(UPPER_ROWS))
+    for new in range(3):
+        caller.apply(var, [100 + new])
+        down = order[: new + 1]
+        assert [min(tier, 1) for tier in tiers(var, order)] == [1] * (new + 1) + [0] * (7 - new)
+        np.testing.assert_array_equal(caller.lookup(var, range(UPPER_ROWS)), trained)
+        assert var.get_version(down).min() >= 0
+
+
+def batches_that_overlap_may_be_on_their_way_at_once(caller: Caller) -> None:
+    plain = caller.make_variable(name="plain")
+    var = caller.make()
+    keys = np.arange(caller.capacity)
+    grads = np.repeat(keys[:, None] / np.float32(8), DIM, axis=1).astype(np.float32)
+    for each in (plain, var):
+        each.apply_gradients(keys, grads)
+    batches = [np.arange(first, first + 12) % keys.size for first in (30, 36, 42, 30)]
+    for batch in batches:
+        var.prefetch(caller.ids(batch))
+        var.prefetch(batch[::2], caller.ids(batch[1::2]))
+    rows = [var.lookup(caller.ids(batch), train=True) for batch in batches]
+    for read, batch in zip(rows, batches, strict=True):
+        found = read.numpy() if caller.on_device else read
+        np.testing.assert_array_equal(found, plain.lookup(batch, train=True))
+    for batch in batches:
+        caller.apply(var, batch, grads[batch])
+        plain.apply_gradients(batch, grads[batch])
+    var.drain()
+    assert_same(var.export(), plain.export())
+    assert all(tier["rows"] <= tier["capacity_rows"] for tier in var.stats()["tiers"])
+
+
+def apply_under(
+    caller: Caller, var: es.EmbeddingVariable, ids: Any, grads: Any, kept: Any, refused: int
+) -> None:
+    conditions = BatchConditions(caller.ids(kept), caller.ids([refused]), ("one", "two"))
+    on_device = es.DeviceArray(grads, device="emulated")
+    var._apply_under(conditions, caller.ids(ids), on_device)
+
+
+def ids_that_the_gpu_leaves_out_are_not_trained(caller: Caller) -> None:
+    if not caller.on_device:
+        return
+    plain = caller.make_variable(name="plain", optimizer=es.optimizers.Adam(0.1))
+    var = caller.make(optimizer=es.optimizers.Adam(0.1), times=2)  # which has two slots
+    random = np.random.default_rng(3)
+    for step in range(6):
+        ids = random.integers(0, 40, 30)
+        grads = random.standard_normal((30, DIM)).astype(np.float32)
+        kept = random.integers(0, 3, 30) * (step != 4)  # once none
+        apply_under(caller, var, ids, grads, kept, refused=0)
+        plain.apply_gradients(ids[kept != 0], grads[kept != 0])
+        var.drain()
+        assert_same(var.export(), plain.export())
+        apply_under(caller, var, ids, grads, kept, refused=2)
+        with pytest.raises(InvalidArgumentError, match="two"):
+            var.synchronize()
+        plain.apply_gradients(ids[:0], grads[:0])  # it counts as an apply
+        assert_same(var.export(), plain.export())
+
+
+def an_empty_batch_changes_nothing_but_the_count_of_applies(caller: Caller) -> None:
+    var = caller.make()
+    for batches in (1, 2):
+        for shape in ((0,), (0, 4)):
+            none = np.empty(shape, np.int64)
+            assert caller.lookup(var, none).shape == (*shape, DIM)
+            assert caller.lookup(var, none, train=False).shape == (*shape, DIM)
+            var.prefetch(caller.ids(none))
+            caller.apply(var, none)
+        before = var.stats()
+        caller.apply(var, [5])
+        assert (before["hits"], before["misses"]) == (0, 0)
+        assert var.get_version([5]).tolist() == [3 * batches - 1]
+        assert var.get_frequency([5]).tolist() == [batches]
+
+
+def an_empty_table_is_exported_and_restored(caller: Caller) -> None:
+    var, other = caller.make(), caller.make()
+    empty = var.export()
+    assert {name: column.shape for name, column in empty.items()} == {
+        "keys": (0,),
+        "values": (0, DIM),
+        "freqs": (0,),
+        "versions": (0,),
+        "accumulator": (0, DIM),
+    }
+    es.save(caller.folder / "empty", [var], 1)
+    caller.apply(other, [1, 2])
+    es.restore(caller.folder / "empty", [other])
+    assert_same(other.export(), empty)
+    caller.apply(other, [1])
+    assert other.total_count() == (1, DIM)
+
+
+def frequencies_outlive_growth_and_a_restore(caller: Caller) -> None:
+    var, larger = caller.make(), caller.make(times=4)
+    keys = np.arange(0, 1000, 1000 // caller.capacity)[: caller.capacity]
+    times = 1 + (np.arange(keys.size) * 7) % 5
+    caller.apply(var, np.repeat(keys, times))
+    es.save(caller.folder / "save", [var], 1)
+    es.restore(caller.folder / "save", [larger])
+    assert larger.get_frequency(keys).tolist() == times.tolist()
+    more = np.arange(2000, 2000 + 2 * caller.capacity)
+    caller.apply(larger, np.r_[more, keys[::3]])
+    times[::3] += 1
+    larger.drain()
+    assert larger.get_frequency(keys).tolist() == times.tolist()
+    assert larger.get_frequency(more).tolist() == [1] * more.size
+
+
+def a_row_that_is_touched_again_is_in_the_next_increment(caller: Caller) -> None:
+    var, other = caller.make(), caller.make()
+    keys = np.arange(caller.capacity - 1)
+    caller.apply(var, keys)
+    var.drain()
+    saves = [caller.folder / name for name in ("full", "first", "second")]
+    es.save(saves[0], [var], 1)
+    touched = [keys[0], keys[-1]]  # in HBM, and below where there is a tier
+    for save in saves[1:]:
+        caller.apply(var, touched)
+        caller.apply(var, touched[:1])
+        caller.lookup(var, keys[4:8], train=False)
+        wanted = var.export()
+        es.save_incremental(save, [var], 2)
+        es.restore(saves[0], [other], incremental=saves[1 : saves.index(save) + 1])
+        assert_same(other.export(), wanted)
+    full, first, second = (files_of(save)[1].stat().st_size for save in saves)
+    row = 40 + 2 * 4 * DIM  # a key, what is counted, weights and the accumulator
+    assert (full - first, first - second) == ((keys.size - len(touched)) * row, 0)
+
+
+CASES = [
+    every_key_is_found_at_every_load_factor,
+    a_key_that_occurs_twice_in_a_batch_is_one_row,
+    the_least_frequent_row_goes_down_as_it_is,
+    the_least_recent_row_goes_down_as_it_is,
+    batches_that_overlap_may_be_on_their_way_at_once,
+    ids_that_the_gpu_leaves_out_are_not_trained,
+    an_empty_batch_changes_nothing_but_the_count_of_applies,
+    an_empty_table_is_exported_and_restored,
+    frequencies_outlive_growth_and_a_restore,
+    a_row_that_is_touched_again_is_in_the_next_increment,
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_on_every_storage_type_with_hbm(
+    case: Callable[[Caller], None],
+    make_variable: MakeVariable,
+    storage_of: StorageOf,
+    tmp_path: Path,
+) -> None:
+    skipped = None
+    for kind, on_device in itertools.product(HBM_TYPES, (False, True)):
+        where = f"{kind.name}, ids on the {'device' if on_device else 'host'}"
+        (tmp_path / where).mkdir()
+        caller = Caller(Stack(kind), on_device, storage_of, make_variable, tmp_path / where)
+        try:
+            case(caller)
+        except pytest.skip.Exception as skip:
+            skipped = skip
+        except BaseException as error:
+            error.args = (f"{where}: {error}",)
+            raise
+    if skipped is not None:
+        raise skipped

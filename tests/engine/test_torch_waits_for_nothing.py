@@ -1,0 +1,238 @@
+"""Steps of PyTorch's modules on a GPU, without one: no call of theirs would make the host wait.
+
+The tensors are fake ones on a device "meta", which have shapes but no values. So whatever needs a
+value, or a shape that depends on values, is an error; and so is a copy to the host or from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from engine_storage import MakeVariable
+
+import embstore as es
+from embstore._device_batches import BatchConditions
+from embstore.errors import InvalidArgumentError
+
+torch = pytest.importorskip("torch")
+
+from torch._subclasses.fake_tensor import (  # noqa: E402
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from embstore.torch.lookup import _refused_unless_finite  # noqa: E402
+from embstore.torch.rows import GradientPart, Refusal  # noqa: E402
+
+aten = torch.ops.aten
+
+DIM = 4
+
+
+class NoWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses what fake tensors let pass: copies to the host and from it, and masks as indices."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        out = func(*args, **(kwargs or {}))
+        if func in (aten._to_copy.default, aten.copy_.default):
+            assert args[func is aten.copy_.default].device == out.device, func
+        if func in (aten.index_put.default, aten.index_put_.default):
+            assert all(index is None or index.dtype != torch.bool for index in args[1]), func
+        return out
+
+
+def refuse_values(*_: Any, **__: Any) -> Any:
+    raise AssertionError("values of the host are copied to the GPU")
+
+
+class Step:
+    """What a step on the fake GPU uses, and the updates that it asked for."""
+
+    def __init__(self) -> None:
+        self.applied: list[BatchConditions] = []
+
+    @staticmethod
+    def ids(count: int = 6) -> Any:
+        return torch.empty(count, dtype=torch.int64, device="meta")
+
+    def apply(
+        self,
+        variable: es.EmbeddingVariable,
+        conditions: BatchConditions,
+        ids: Any,
+        grads: Any,
+        global_step: int | None = None,
+    ) -> None:
+        del variable, global_step
+        assert grads.shape == (len(ids), DIM)
+        assert grads.is_meta
+        for array, shape in ((conditions.kept, ids.shape), (conditions.refused, (1,))):
+            if array is not None:
+                told: Any = array
+                assert (told.shape, told.dtype, told.is_meta) == (shape, torch.int64, True)
+        self.applied.append(conditions)
+
+
+@pytest.fixture
+def var(make_variable: MakeVariable) -> es.EmbeddingVariable:
+    var = make_variable(dim=DIM)
+    es.torch.Embedding(var)  # its parameter is no fake
+    return var
+
+
+@pytest.fixture
+def step(var: es.EmbeddingVariable, monkeypatch: pytest.MonkeyPatch) -> Iterator[Step]:
+    del var  # comes first
+    step = Step()
+
+    def lookup(_: Any, ids: Any, *, train: bool = False) -> Any:
+        del train
+        return torch.empty((*ids.shape, DIM), device=ids.device)
+
+    monkeypatch.setattr(es.EmbeddingVariable, "gpu", property(lambda _: "meta"))
+    monkeypatch.setattr(es.EmbeddingVariable, "lookup", lookup)
+    monkeypatch.setattr(es.EmbeddingVariable, "_apply_under", lambda *of: step.apply(*of))
+    for module, name in ((torch, "tensor"), (torch.Tensor, "new_tensor")):
+        monkeypatch.setattr(module, name, refuse_values)
+    with FakeTensorMode(allow_non_fake_inputs=True), NoWaits():  # type: ignore[no-untyped-call]
+        yield step
+
+
+@pytest.mark.parametrize("padding_idx", [None, 2])
+@pytest.mark.parametrize("gathers", [False, True])
+def test_a_step_needs_no_value_of_a_tensor(
+    var: es.EmbeddingVariable, step: Step, padding_idx: int | None, gathers: bool
+) -> None:
+    layer = es.torch.Embedding(var, padding_idx=padding_idx)
+    bag = es.torch.EmbeddingBag(var, padding_idx=padding_idx)
+    optimizer = es.torch.Optimizer(layer) if gathers else None
+    offsets = torch.empty(3, dtype=torch.int64, device="meta")
+    for _ in range(2):
+        (
+            layer(step.ids()).sum()
+            + bag(step.ids(), offsets).sum()
+            + bag(step.ids().view(2, 3)).sum()
+        ).backward()
+        if optimizer is not None:
+            assert looked_at(layer.rows).shape == (18, DIM)
+            for _ in range(2):
+                torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+                torch.nn.utils.clip_grad_value_(layer.parameters(), 1.0)
+            unscale_(optimizer)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert len(step.applied) == 2
+    for conditions in step.applied:
+        assert (conditions.kept is None) == (padding_idx is None)
+        assert conditions.refused is not None
+    with torch.no_grad():
+        bag(step.ids(), offsets)
+
+
+def looked_at(rows: es.torch.Rows) -> Any:
+    assert rows.grad is not None
+    return rows.grad
+
+
+def unscale_(optimizer: Any) -> None:
+    """As GradScaler does it; it can't be made for a GPU that isn't there."""
+    one = torch.ones(1, device="meta")
+    torch.amp.GradScaler("cpu")._unscale_grads_(optimizer, one, one.clone(), False)
+
+
+def test_a_wait_is_noticed(step: Step) -> None:
+    ids = step.ids()
+    waits: list[Callable[[], Any]] = [
+        lambda: ids[ids != 2],
+        lambda: ids.masked_select(ids != 2),
+        lambda: ids.__setitem__(ids != 2, 1),
+        lambda: ids.nonzero(),
+        lambda: ids.unique(),
+        lambda: ids.repeat_interleave(ids),
+        lambda: int(ids[0]),
+        lambda: bool((ids < 0).any()),
+        lambda: ids.cpu(),
+        lambda: torch.zeros(6, dtype=torch.int64).to(ids.device),
+        lambda: ids.copy_(torch.zeros(6, dtype=torch.int64)),
+        lambda: ids.new_tensor([1]),
+    ]
+    noticed = (AssertionError, DataDependentOutputException, DynamicOutputShapeException)
+    for wait in waits:
+        with pytest.raises(noticed):
+            wait()
+
+
+# --- What a GPU is told in place of waits, by its values: on the CPU
+
+
+def test_gradients_are_looked_at_without_those_of_padding(make_variable: MakeVariable) -> None:
+    var = make_variable(
+        dim=1, optimizer=es.optimizers.SGD(1.0), initializer=es.initializers.Zeros()
+    )
+    layers = [es.torch.Embedding(var, padding_idx=2), es.torch.Embedding(var)]
+    optimizer = es.torch.Optimizer(var)
+    ids = torch.tensor([[2, 5, 2, 5], [5, 2, 7, 2]])
+    weights = torch.tensor([[1.0, 2.0, 4.0, 8.0], [16.0, 32.0, 64.0, 128.0]])
+    total = sum(
+        (layer(row)[:, 0] * by).sum() for layer, row, by in zip(layers, ids, weights, strict=True)
+    )
+    total.backward()
+    rows = layers[0].rows
+    assert looked_at(rows)[:, 0].tolist() == [0, 26, 0, 0, 0, 160, 64, 0]
+    looked_at(rows).mul_(0.5)
+    optimizer.step()
+    assert var.lookup([2, 5, 7])[:, 0].tolist() == [-80, -13, -32]
+    assert var.get_frequency([2, 5, 7]).tolist() == [2, 3, 1]
+
+
+@pytest.mark.parametrize("offsets", [[1], [0, 2, 1], [0, 3], [-1, 0], [0, -5, 2]])
+@pytest.mark.parametrize("gathers", [False, True])
+def test_wrong_offsets_make_bags_of_nan_and_train_nothing(
+    var: es.EmbeddingVariable, monkeypatch: pytest.MonkeyPatch, offsets: list[int], gathers: bool
+) -> None:
+    monkeypatch.setattr("embstore.torch.modules.rows_lie_with", lambda *_: True)
+    bag = es.torch.EmbeddingBag(var)
+    optimizer = es.torch.Optimizer(bag) if gathers else None
+    good = bag(torch.tensor([1, 2]), torch.tensor([0, 1]))
+    assert good.isfinite().all()
+    bags = bag(torch.tensor([1, 2]), torch.tensor(offsets))
+    assert bags.shape == (len(offsets), DIM)
+    assert bags.isnan().all()
+
+    def train() -> None:
+        (bags.sum() + good.sum()).backward()
+        if optimizer is not None:
+            looked_at(bag.rows).mul_(1)
+            optimizer.step()
+
+    with pytest.raises(InvalidArgumentError, match=r"var_0: offsets must start at 0 and ascend"):
+        train()
+    assert var.total_count() == (0, DIM)
+
+
+def test_gradients_that_are_not_finite_are_refused_unless_they_are_of_padding() -> None:
+    grads = torch.ones(3, 2)
+    kept = torch.tensor([True, False, True])
+    for value, at, of, refused in (
+        (1.0, 0, None, 0),
+        (float("inf"), 1, None, Refusal.NOT_FINITE),
+        (float("nan"), 1, kept, 0),
+        (float("-inf"), 2, kept, Refusal.NOT_FINITE),
+    ):
+        spoilt = grads.clone()
+        spoilt[at, 1] = value
+        part = GradientPart(0, torch.arange(3), spoilt, kept=of)
+        assert number(_refused_unless_finite(part)) == refused
+        told = GradientPart(0, torch.arange(3), spoilt, refused=torch.tensor([Refusal.OFFSETS]))
+        assert number(_refused_unless_finite(told)) == Refusal.OFFSETS
+
+
+def number(part: GradientPart) -> int:
+    assert part.refused is not None
+    assert part.refused.shape == (1,)
+    return int(part.refused)
