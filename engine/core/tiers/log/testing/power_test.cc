@@ -173,10 +173,10 @@ TEST(every_checkpoint_in_a_pool_survives_a_power_cut_where_syncs_fail) {
   every_checkpoint_survives_a_power_cut(Rows::kInPmem, scenes(6), /*fails_syncs=*/true);
 }
 TEST(every_checkpoint_in_files_survives_a_power_cut) {
-  every_checkpoint_survives_a_power_cut(Rows::kInFiles, 8, /*fails_syncs=*/false);
+  every_checkpoint_survives_a_power_cut(Rows::kInFiles, 3, /*fails_syncs=*/false);
 }
 TEST(every_checkpoint_in_files_survives_a_power_cut_where_syncs_fail) {
-  every_checkpoint_survives_a_power_cut(Rows::kInFiles, 8, /*fails_syncs=*/true);
+  every_checkpoint_survives_a_power_cut(Rows::kInFiles, 3, /*fails_syncs=*/true);
 }
 
 // A process that is killed may have named or removed a manifest, and not synced the directory. The next process finds
