@@ -268,6 +268,11 @@ class EmbeddingVariable:
         for shard, turn, (_, where) in zip(shards, turns, self._routed(keys), strict=True):
             shard.prefetch(keys[where], turn)
 
+    @property
+    def _prefetches(self) -> bool:
+        """Whether `prefetch` has anything to do."""
+        return self._is_elsewhere or bool(self._shards_with_hbm())
+
     def _shards_with_hbm(self) -> list[LocalShard]:
         """All of them, or none."""
         return [shard for shard in self._shards if isinstance(shard, LocalShard) and shard.gpu]

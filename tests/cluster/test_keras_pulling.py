@@ -28,6 +28,15 @@ KEYS, DIM, BATCH, BATCHES, LENGTH = 200, 4, 16, 6, 3
 pytestmark = pytest.mark.timeout(120)
 on_torch = pytest.mark.skipif(ON_TENSORFLOW, reason="PyTorch's")
 
+# Room in HBM for the rows of one batch, of Adam's two slots.
+ON_A_GPU = es.EmbeddingVariableOption(
+    storage_option=es.StorageOption(
+        es.StorageType.HBM_DRAM,
+        storage_size=[BATCH * (2 * LENGTH + 1) * 64, 1 << 20],
+        device="emulated",
+    )
+)
+
 Arrays = tuple[dict[str, NDArray[Any]], NDArray[np.float32]]
 
 
@@ -239,6 +248,36 @@ def test_the_shards_have_read_the_next_batch_when_its_step_begins(
     loss = model.compute_loss(y=following[1], y_pred=model(following[0], training=True))
     assert served.looked_up() == 3 * of_a_batch, "nothing is asked again"
     loss.backward()
+
+
+def test_a_table_with_hbm_is_trained_to_the_same_bits() -> None:
+    exports = []
+    for is_pulled, option in ((True, ON_A_GPU), (False, ON_A_GPU), (False, None)):
+        model = compiled(of_one_table, ev_option=option)
+        dataset = as_this_backend_has_it(samples())
+        if is_pulled:
+            dataset = es.keras.pulling(dataset, model, shuffle=False)
+        model.fit(dataset, epochs=3, shuffle=False, verbose=0)
+        (table,) = es.keras.variables(model)
+        exports.append(table.export())
+        table.close()
+    assert_same(exports[0], exports[2])
+    assert_same(exports[1], exports[2])
+
+
+@on_torch
+def test_the_next_batchs_rows_come_up_to_hbm_before_its_step() -> None:
+    model = compiled(of_one_table, ev_option=ON_A_GPU)
+    model.fit(Batches(samples()), shuffle=False, verbose=0)  # a row for each id
+    (table,) = es.keras.variables(model)
+    asked = 0
+    for given, labels in es.keras.pulling(Batches(samples()), model, shuffle=False):
+        users = given["users"].reshape(-1, 1)
+        ids = np.concatenate([given["items"], users, (given["items"] + users) % KEYS], axis=1)
+        table.drain()
+        asked += int((table.lookup_tier(np.unique(ids)) == 0).all())
+        model.train_on_batch(given, labels)
+    assert asked >= BATCHES - 1, "all but the first"
 
 
 @on_torch

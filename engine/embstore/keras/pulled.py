@@ -25,7 +25,8 @@ def pulling(dataset: Any, model: Any, *, shuffle: bool = True, class_weight: Any
         model.compile(...)
         model.fit(embstore.keras.pulling(dataset, model), epochs=2)
 
-    It matters where tables have their rows in other processes (`shards=`), and changes no bit.
+    It matters where tables have their rows in other processes (`shards=`), or rows below a tier of
+    HBM, and changes no bit.
 
     dataset: a keras.utils.PyDataset, torch DataLoader, tf.data.Dataset or Python generator of
         batches, as `fit` takes them; on TensorFlow a tf.data.Dataset. One batch more is read of it
@@ -152,6 +153,6 @@ def forget_asked(tables: list[Table]) -> None:
 
 
 def trained_tables(look_ups: LookUps) -> list[Table]:
-    """Those that a step trains, and that have their rows elsewhere."""
+    """Those that a step trains, and that have rows to be asked for ahead."""
     tables = {id(layer.table): layer.table for layer in look_ups.layers() if layer.trainable}
-    return [table for table in tables.values() if table.variable._is_elsewhere]
+    return [table for table in tables.values() if table.variable._prefetches]
