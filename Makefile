@@ -75,7 +75,7 @@ test: setup ## run the tests that need neither Docker nor a guest
 	$(BIN)/python -m pytest tests -n $(TEST_PROCESSES) $(ARGS)
 
 .PHONY: scenarios
-scenarios: setup-scenarios guest-packages cxl-backports ## train in every storage mode on emulated machines, check, and print the table
+scenarios: setup-scenarios ## train in every storage mode on emulated machines, check, and print the table
 	@$(MAKE) --no-print-directory run-scenarios # which sees what was unpacked just now
 
 .PHONY: all-scenarios
@@ -179,17 +179,18 @@ clean-cache:
 
 # --- What the targets above need.
 
-# Everything; and what scenarios import. The core is compiled while packages are fetched and unpacked, which a second
-# processor has time for. With WHEELS=FOLDER, what `make wheels` left there is installed instead; nothing is compiled
+# Everything; and what scenarios import, with what their guests run on. The core is compiled while packages are fetched
+# and unpacked, which a second processor has time for. With WHEELS=FOLDER, what `make wheels` left there is installed instead; nothing is compiled
 # or fetched.
 .PHONY: setup setup-scenarios
 ifdef WHEELS
-setup setup-scenarios: $(VENV)/.wheels
+setup: $(VENV)/.wheels
+setup-scenarios: $(VENV)/.wheels cxl-backports
 else
 setup: $(BIN)/pip engine-packages
 	@$(MAKE) --no-print-directory -j2 $(VENV)/.core $(VENV)/.packages
 setup-scenarios: $(BIN)/pip engine-packages
-	@$(MAKE) --no-print-directory -j2 $(VENV)/.core $(VENV)/.scenario-packages
+	@$(MAKE) --no-print-directory -j3 $(VENV)/.core $(VENV)/.scenario-packages cxl-backports
 endif
 
 $(VENV)/.wheels: $(wildcard $(WHEELS)/embstore-*.whl) | $(BIN)/pip
@@ -244,7 +245,7 @@ docker-answers:
 
 # Debian 12's own QEMU and kernel are too old for the CXL machines.
 .PHONY: cxl-backports
-cxl-backports:
+cxl-backports: guest-packages
 	@[ -d $(BACKPORTS)/root ] || [ -n "$$PMEMLAB_QEMU" ] || ! grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release || \
 	  { echo "fetching a newer QEMU and kernel, for the CXL machines"; lab/tools/backports.sh $(BACKPORTS) >/dev/null; } || \
 	  echo "they can't be fetched: the CXL machines will be skipped" >&2

@@ -41,6 +41,7 @@ def test_rows_are_those_of_one_process(tmp_path: Path, workers: int, shards: int
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2, "older ones are removed"
 
 
+@pytest.mark.long
 def test_a_job_goes_on_by_itself_when_shards_and_workers_are_killed(tmp_path: Path) -> None:
     with killing(tmp_path, ("shard", "worker"), seed=1) as killed:
         rows, _ = es.cluster.run(

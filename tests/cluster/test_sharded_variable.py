@@ -25,7 +25,7 @@ from embstore.errors import (
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("ray")]
 
 
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_what_is_trained_saved_and_restored_is_the_same(tmp_path: Path, shards: int) -> None:
     options: dict[str, Any] = {
         "filter_option": es.CounterFilter(2),

@@ -92,7 +92,9 @@ def every_failed_apply_leaves_everything_as_it_was(
 @pytest.mark.parametrize(
     "first_tier_rows", [4096, 200], ids=["batch fits first tier", "batch is larger"]
 )
-@pytest.mark.parametrize("storage_type", ["DRAM_SSDHASH", "DRAM_LEVELDB"])
+@pytest.mark.parametrize(
+    "storage_type", ["DRAM_SSDHASH", pytest.param("DRAM_LEVELDB", marks=pytest.mark.long)]
+)
 def test_an_apply_whose_rows_cannot_be_written_changes_nothing(
     storage_type: str, first_tier_rows: int
 ) -> None:

@@ -78,7 +78,7 @@ def use(variable: es.EmbeddingVariable, times: int) -> None:
 
 
 @pytest.mark.parametrize("storage", STORAGE)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(name=NAMES, other=NAMES, parts=st.integers(1, 2), other_parts=st.integers(1, 2))
 @example(name=".", other="..", parts=1, other_parts=1)
 @example(name="x", other="x.part0", parts=2, other_parts=1)

@@ -224,7 +224,11 @@ def test_a_chain_of_saves_beside_checkpoints_of_a_pool(
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("storage_type", "partition_num"),
-    [(es.StorageType.DRAM, 1), (es.StorageType.DRAM, 2), (es.StorageType.DRAM_SSDHASH, 2)],
+    [
+        (es.StorageType.DRAM, 1),
+        pytest.param(es.StorageType.DRAM, 2, marks=pytest.mark.long),
+        (es.StorageType.DRAM_SSDHASH, 2),
+    ],
 )
 def test_more_rows_change_than_a_save_keeps_in_memory(
     tmp_path: Path, storage_type: es.StorageType, partition_num: int
