@@ -108,6 +108,11 @@ def real(
 
 
 def _array(name: str, value: object) -> NDArray[Any]:
+    if isinstance(value, np.ma.MaskedArray):
+        raise InvalidArgumentError(
+            f"{name} must be a plain array, got a masked one, whose mask would be ignored; choose "
+            f"what counts, for example {name}.compressed()"
+        )
     try:
         return np.asarray(value)
     except ValueError:
@@ -151,8 +156,13 @@ def grads(value: object, shape: tuple[int, ...]) -> NDArray[np.float32]:
     return np.ascontiguousarray(array)
 
 
-def out(array: NDArray[np.float32], shape: tuple[int, ...]) -> None:
-    """Raises InvalidArgumentError where rows of `shape` can't be written into `array`."""
+def out(
+    array: NDArray[np.float32], shape: tuple[int, ...], keys: NDArray[np.int64] | None = None
+) -> None:
+    """Raises InvalidArgumentError where rows of `shape` can't be written into `array`.
+
+    keys: C-contiguous; what is still read while rows are written.
+    """
     if not isinstance(array, np.ndarray) or array.dtype != np.float32 or array.shape != shape:
         got = (
             f"{array.dtype} of {array.shape}"
@@ -162,6 +172,8 @@ def out(array: NDArray[np.float32], shape: tuple[int, ...]) -> None:
         raise InvalidArgumentError(f"out must be a float32 array of {shape}, got {got}")
     if not array.flags.c_contiguous or not array.flags.writeable:
         raise InvalidArgumentError("out must be C-contiguous and writeable")
+    if keys is not None and np.may_share_memory(array, keys):  # exact for what is contiguous
+        raise InvalidArgumentError("out must not share memory with ids; give a copy of one of them")
 
 
 def absolute(name: str, path: str | os.PathLike[str]) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -88,14 +89,11 @@ class Manifest:
 
     @staticmethod
     def read(directory: Path) -> Manifest:
-        """CheckpointError where it's missing or isn't, to the byte, what was written."""
+        """CheckpointError where it's missing or isn't, to the byte, what was written, and where it
+        names files that don't lie beside it.
+        """
         path = directory / FILE_NAME
-        try:
-            text = path.read_bytes()
-        except FileNotFoundError:
-            raise CheckpointError(f"{path}: is missing") from None
-        except OSError as error:
-            raise StorageError(f"{path}: can't be read: {error.strerror}") from error
+        text = _read_file(path)
         try:
             fields = json.loads(text)
             version = fields.pop("version")
@@ -107,9 +105,35 @@ class Manifest:
             del fields["checksum"]
             if text != _text({"format": FORMAT, "version": version, **fields}):
                 raise ValueError
-            return _manifest(fields, version)
+            manifest = _manifest(fields, version)
+            bytes.fromhex(manifest.save_id)
+            names = [file.name for entry in manifest.variables for file in entry.files]
+            elsewhere = [name for name in names if os.path.basename(name) != name or name in _FOLDERS]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise CheckpointError(f"{path}: is truncated or damaged") from None
+        if elsewhere:
+            raise CheckpointError(
+                f"{path}: names the file {elsewhere[0]!r}, which is not beside it; a save has its "
+                "files in one folder, so this is not what embstore wrote: take another copy"
+            )
+        return manifest
+
+
+_FOLDERS = ("", ".", "..")
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        # Without waiting for who writes into it, if it is a FIFO.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise CheckpointError(f"{path}: is not a file")
+            return file.read()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: is missing") from None
+    except OSError as error:
+        raise StorageError(f"{path}: can't be read: {error.strerror}") from error
 
 
 def _text(fields: dict[str, Any]) -> bytes:

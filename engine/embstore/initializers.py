@@ -37,6 +37,7 @@ __all__ = [
 Shape = tuple[int, int]
 
 _SEED_MAX = 2**32 - 1  # what RandomState takes
+_MOST_VALUES = 2**45  # what no computer has memory for, and NumPy has other errors for
 
 
 @runtime_checkable
@@ -224,7 +225,16 @@ def check_initializer(initializer: object) -> None:
 
 def initial_rows(initializer: Initializer, shape: Shape) -> NDArray[np.float32]:
     """The table that `initializer` makes, checked: float32, C-contiguous, of `shape`."""
-    rows = np.asarray(initializer(shape))
+    try:
+        if shape[0] * shape[1] > _MOST_VALUES:
+            raise MemoryError
+        rows = np.asarray(initializer(shape))
+    except MemoryError:
+        raise InvalidArgumentError(
+            f"default_value_dim={shape[0]}: as many initial rows of dim {shape[1]} take "
+            f"{4 * shape[0] * shape[1]} bytes of memory, more than there are; lower it (the default "
+            "is 4096)"
+        ) from None
     if rows.shape != shape or rows.dtype.kind not in "fiu":
         raise InvalidArgumentError(
             f"initializer must return numbers of the shape {shape}, "

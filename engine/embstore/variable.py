@@ -175,7 +175,7 @@ class EmbeddingVariable:
         if out is None:
             out = np.empty(shape, np.float32)
         else:
-            _checks.out(out, shape)
+            _checks.out(out, shape, keys)
         keys, rows = keys.reshape(-1), out.reshape(-1, self._dim)
         if not train or not self._is_elsewhere:
             self._look_up(keys, train, rows)

@@ -110,3 +110,35 @@ except es.errors.MissingLibraryError as error:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100
     )
     assert "pip install 'embstore[cluster]'" in told.stdout
+
+
+CLOSED_AFTERWARDS = """
+import numpy as np
+import embstore as es
+import ray
+
+var = es.get_embedding_variable("var", 3, optimizer=es.optimizers.Adam(0.1), shards=2)
+var.apply_gradients([1], np.ones((1, 3), np.float32))
+ray.shutdown()
+for use in (lambda: var.lookup([1]), var.total_count, var.close, var.close):
+    try:
+        use()
+    except es.errors.ShardLostError as error:
+        print(error)
+assert not ray.is_initialized()
+"""
+
+
+def test_what_is_closed_after_ray_was_shut_down_starts_no_other_ray() -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSED_AFTERWARDS],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "shut down" in done.stdout
+    assert "Traceback" not in done.stderr

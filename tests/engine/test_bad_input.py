@@ -36,6 +36,7 @@ PMEM = es.StorageType.PMEM_LIBPMEM
         ([2**63], "ids must be int64, got uint64"),
         ([1.5], "ids must be int64, got float64"),
         ([[1], [2, 3]], "ids must be"),
+        (np.ma.masked_array([1, 2], [False, True]), r"ids must be a plain array.*ids\.compressed"),
         (None, "ids must be int64"),
     ],
 )
@@ -62,6 +63,7 @@ def test_ids_of_another_kind_are_refused_everywhere(
         (np.float32(1), r"got \(\)"),
         ([["a", "b", "c"]] * 2, "grads must be numbers"),
         ([[1, 2, 3], [1]], "grads must be"),
+        (np.ma.masked_array(np.ones((2, 3), np.float32)), "grads must be a plain array"),
     ],
 )
 def test_gradients_that_dont_fit_are_refused(
@@ -103,6 +105,14 @@ def test_an_array_that_mustnt_be_written_is_refused(make_variable: MakeVariable)
         make_variable().lookup([1], out=out)
 
 
+def test_an_array_that_lies_where_the_ids_are_is_refused(make_variable: MakeVariable) -> None:
+    ids = np.array([1, 2, 3])
+    out = ids.view(np.float32).reshape(2, 3)
+    with pytest.raises(InvalidArgumentError, match="out must not share memory with ids"):
+        make_variable().lookup(ids[1:], out=out)
+    assert ids.tolist() == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -124,6 +134,15 @@ def test_a_variable_that_cant_be_made_says_why(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         make_variable(**arguments)
+
+
+@pytest.mark.parametrize("rows", [10**12, 2**63 - 1])
+def test_more_initial_rows_than_there_is_memory_for_are_refused(
+    make_variable: MakeVariable, rows: int
+) -> None:
+    option = es.InitializerOption(default_value_dim=rows)
+    with pytest.raises(InvalidArgumentError, match=rf"default_value_dim={rows}: .* lower it"):
+        make_variable(init=option)
 
 
 def test_an_option_of_another_kind_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import re
 import resource
@@ -19,7 +20,7 @@ from checkpoint_variables import Export, assert_same, files_of, train, variable
 from engine_storage import Stack
 
 import embstore as es
-from embstore import _core
+from embstore import _core, _manifest
 from embstore.errors import (
     CheckpointError,
     EmbStoreError,
@@ -88,6 +89,40 @@ def test_every_damage_is_an_error_that_names_the_file_and_changes_nothing(
     assert_same(var.export(), before)
     es.restore(full, [var], incremental=[increment])
     assert_same(var.export(), before)
+
+
+def _rename_in_manifest(manifest: Path, old: str, new: str) -> None:
+    """As whoever wants it to be believed would."""
+    fields = json.loads(manifest.read_text().replace(old, new))
+    del fields["checksum"]
+    manifest.write_bytes(_manifest._text(fields))
+
+
+@pytest.mark.parametrize("name", ["../elsewhere.rows", "{folder}/elsewhere.rows", "..", ""])
+def test_a_manifest_that_names_a_file_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    with variable() as var:
+        train(var, 1)
+        es.save(tmp_path / "save", [var], 1)
+        before = var.export()
+        rows, manifest = sorted(files_of(tmp_path / "save"), reverse=True)
+        rows.rename(rows.parent.parent / "elsewhere.rows")
+        _rename_in_manifest(manifest, rows.name, name.format(folder=rows.parent.parent))
+        with pytest.raises(CheckpointError, match=re.escape(str(manifest)) + ".*not beside it"):
+            es.restore(tmp_path / "save", [var])
+        assert_same(var.export(), before)
+
+
+@pytest.mark.timeout(20)  # an open that waits for a writer would wait for ever
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_fifo_in_the_place_of_a_file_is_refused_at_once(tmp_path: Path, number: int) -> None:
+    with variable() as var:
+        train(var, 1)
+        es.save(tmp_path / "save", [var], 1)
+        file = sorted(files_of(tmp_path / "save"))[number]
+        file.unlink()
+        os.mkfifo(file)
+        with pytest.raises(CheckpointError, match=re.escape(str(file))):
+            es.restore(tmp_path / "save", [var])
 
 
 def test_files_of_two_saves_cant_be_mixed(tmp_path: Path) -> None:

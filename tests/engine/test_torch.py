@@ -540,6 +540,22 @@ def test_empty_bags_give_zeros(var: es.EmbeddingVariable, combiner: str) -> None
         ((torch.tensor([True]),), "ids must be an int64 or int32 tensor, got torch.bool"),
         (([1],), "ids must be an int64 or int32 tensor, got list"),
         (
+            (torch.tensor([[0, 7]]).to_sparse(),),
+            "ids must be a dense tensor, got a sparse_coo one.*offsets",
+        ),
+        (
+            (torch.nested.nested_tensor([torch.tensor([1]), torch.tensor([2, 3])]),),
+            "ids must be a dense tensor, got a nested one",
+        ),
+        (
+            (
+                torch.nested.nested_tensor(
+                    [torch.tensor([1]), torch.tensor([2, 3])], layout=torch.jagged
+                ),
+            ),
+            "ids must be a dense tensor, got a nested one",
+        ),
+        (
             (torch.tensor([1]),),
             "offsets must say where each bag starts where ids are 1-D, got None",
         ),

@@ -365,6 +365,21 @@ def test_another_optimizer_that_holds_rows_is_refused_before_it_steps(pair: Pair
     np.testing.assert_array_equal(ours.weights()[2], before[2])
 
 
+def test_of_two_optimizers_over_one_variable_the_newer_one_alone_trains_it(
+    make_variable: MakeVariable,
+) -> None:
+    var = make_variable(optimizer=es.optimizers.SGD(1.0))
+    layer = es.torch.Embedding(var)
+    older, newer = es.torch.Optimizer(layer), es.torch.Optimizer(var)
+    before = var.lookup([1])
+    layer(torch.tensor([1])).sum().backward()
+    with pytest.raises(InvalidArgumentError, match=r"another embstore\.torch\.Optimizer was made"):
+        older.step()
+    np.testing.assert_array_equal(var.lookup([1]), before)
+    newer.step()
+    np.testing.assert_array_equal(var.lookup([1]), before - 1)
+
+
 def test_dense_parameters_are_all_but_rows(pair: Pair) -> None:
     ours, _ = pair
     assert set(es.torch.dense_parameters(ours.model)) == set(ours.model.linear.parameters())

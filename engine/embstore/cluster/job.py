@@ -103,11 +103,14 @@ class Job:
         """Ends the shards of variables that are still open."""
         if _core.fork_generation() != self._made_in:
             return
+        if not self._ray.is_initialized():
+            self._is_lost = True  # and would start anew, were it asked for something
         if not self._is_lost:
             with contextlib.suppress(ShardLostError):
                 self.begin_again()
-        with contextlib.suppress(Exception):  # Ray may be gone already
-            self._ray.kill(self._actor)
+        if self._ray.is_initialized():
+            with contextlib.suppress(Exception):  # it may be gone already
+                self._ray.kill(self._actor)
         if self._checkpoints is not None:
             self._checkpoints.leave()
 

@@ -46,6 +46,7 @@ class RayActor:
 
         check_alive: called now and then; raises where the actor isn't.
         """
+        _check_connected()
         answer: Answer = wait_for(self._handle.call.remote(method, arguments, options), check_alive)
         return answer
 
@@ -57,8 +58,15 @@ class RayActor:
         return answer
 
     def end(self) -> None:
-        with contextlib.suppress(Exception):  # it, or Ray, may be gone already
-            library().kill(self._handle)
+        if library().is_initialized():
+            with contextlib.suppress(Exception):  # it may be gone already
+                library().kill(self._handle)
+
+
+def _check_connected() -> None:
+    """Ray starts anew by itself where it is asked for something after it was shut down."""
+    if not library().is_initialized():
+        raise ShardLostError("Ray was shut down in this process, which ended what it held there")
 
 
 def wait_for(

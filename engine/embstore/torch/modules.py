@@ -158,6 +158,12 @@ def _as_ids(name: str, ids: object) -> Tensor:
         raise InvalidArgumentError(
             f"{name} must be an int64 or int32 tensor, got {got}; convert with {name}.long()"
         )
+    if ids.layout != torch.strided or ids.is_nested:
+        kind = "nested" if ids.is_nested else str(ids.layout).removeprefix("torch.")
+        raise InvalidArgumentError(
+            f"{name} must be a dense tensor, got a {kind} one; bags of various lengths are one "
+            "dense tensor of ids and the offsets at which they start: EmbeddingBag takes both"
+        )
     return ids.long()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
@@ -79,6 +80,7 @@ class Optimizer(torch.optim.Optimizer):
         super().add_param_group({"lr": rate, "name": rows.variable.name, **param_group})
         self._set_rates[rows] = rate
         rows.gathers = True
+        rows.trained_by = weakref.ref(self)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -86,9 +88,11 @@ class Optimizer(torch.optim.Optimizer):
 
         closure: computes the loss again, with gradients, beforehand; its result is returned.
 
-        Raises as `EmbeddingVariable.apply_gradients` does; variables that were trained before the
+        Raises InvalidArgumentError, and trains nothing, where another Optimizer was made for one
+        of the variables since: both would train it by the same gradients. Raises as `EmbeddingVariable.apply_gradients` does; variables that were trained before the
         error stay trained. Gradients stay until `zero_grad()`.
         """
+        self._check_is_newest()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -119,6 +123,14 @@ class Optimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         self.global_step = state_dict["global_step"]
+
+    def _check_is_newest(self) -> None:
+        for rows in self._all_rows():
+            if rows.trained_by is None or rows.trained_by() is not self:
+                raise InvalidArgumentError(
+                    f"{rows.variable.name}: another embstore.torch.Optimizer was made for it since, "
+                    "and trains it by the same gradients; use that one alone"
+                )
 
     def _all_rows(self) -> list[Rows]:
         return [rows for group in self.param_groups for rows in group["params"]]

@@ -94,6 +94,7 @@ class Rows(torch.nn.Parameter):
         self._parts: list[GradientPart] = []
         self._sum: GradientPart | None = None  # of all parts, where somebody has looked at it
         self.gathers = False  # Set for good by an embstore.torch.Optimizer.
+        self.trained_by: weakref.ref[Any] | None = None  # the newest of these
 
     @property
     def variable(self) -> EmbeddingVariable:

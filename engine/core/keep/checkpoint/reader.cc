@@ -32,7 +32,9 @@ auto opened(Open open) {
 
 Reader::Reader(std::string path, files::FileCalls& calls)
     : file_(opened([&] {
-        return files::File(calls, std::move(path), O_RDONLY, {.pattern = files::AccessPattern::kSequential});
+        // In place of a file may lie a FIFO: whoever opens that waits for who writes into it.
+        return files::File(calls, std::move(path), O_RDONLY | O_NONBLOCK,
+                           {.pattern = files::AccessPattern::kSequential});
       })),
       size_bytes_(file_.size_bytes()) {
   read_header();
