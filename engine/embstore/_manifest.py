@@ -108,7 +108,7 @@ class Manifest:
             manifest = _manifest(fields, version)
             bytes.fromhex(manifest.save_id)
             names = [file.name for entry in manifest.variables for file in entry.files]
-            elsewhere = [name for name in names if os.path.basename(name) != name or name in _FOLDERS]
+            elsewhere = [name for name in names if Path(name).name != name or name in ("", "..")]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise CheckpointError(f"{path}: is truncated or damaged") from None
         if elsewhere:
@@ -119,21 +119,20 @@ class Manifest:
         return manifest
 
 
-_FOLDERS = ("", ".", "..")
-
-
 def _read_file(path: Path) -> bytes:
     try:
         # Without waiting for who writes into it, if it is a FIFO.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise CheckpointError(f"{path}: is not a file")
-            return file.read()
+        with os.fdopen(descriptor, "rb") as file:
+            is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            text = file.read() if is_file else b""
     except FileNotFoundError:
         raise CheckpointError(f"{path}: is missing") from None
     except OSError as error:
         raise StorageError(f"{path}: can't be read: {error.strerror}") from error
+    if not is_file:
+        raise CheckpointError(f"{path}: is not a file")
+    return text
 
 
 def _text(fields: dict[str, Any]) -> bytes:

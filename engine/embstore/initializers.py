@@ -232,8 +232,8 @@ def initial_rows(initializer: Initializer, shape: Shape) -> NDArray[np.float32]:
     except MemoryError:
         raise InvalidArgumentError(
             f"default_value_dim={shape[0]}: as many initial rows of dim {shape[1]} take "
-            f"{4 * shape[0] * shape[1]} bytes of memory, more than there are; lower it (the default "
-            "is 4096)"
+            f"{4 * shape[0] * shape[1]} bytes of memory, more than there are; lower it (4096 is "
+            "the default)"
         ) from None
     if rows.shape != shape or rows.dtype.kind not in "fiu":
         raise InvalidArgumentError(

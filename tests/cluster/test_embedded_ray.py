@@ -120,7 +120,7 @@ import ray
 var = es.get_embedding_variable("var", 3, optimizer=es.optimizers.Adam(0.1), shards=2)
 var.apply_gradients([1], np.ones((1, 3), np.float32))
 ray.shutdown()
-for use in (lambda: var.lookup([1]), var.total_count, var.close, var.close):
+for use in (var.total_count, lambda: var.lookup([1]), var.close, var.close):
     try:
         use()
     except es.errors.ShardLostError as error:

@@ -89,8 +89,9 @@ class Optimizer(torch.optim.Optimizer):
         closure: computes the loss again, with gradients, beforehand; its result is returned.
 
         Raises InvalidArgumentError, and trains nothing, where another Optimizer was made for one
-        of the variables since: both would train it by the same gradients. Raises as `EmbeddingVariable.apply_gradients` does; variables that were trained before the
-        error stay trained. Gradients stay until `zero_grad()`.
+        of the variables since: both would train it by the same gradients. Raises as
+        `EmbeddingVariable.apply_gradients` does; variables that were trained before the error stay
+        trained. Gradients stay until `zero_grad()`.
         """
         self._check_is_newest()
         loss = None
@@ -128,8 +129,8 @@ class Optimizer(torch.optim.Optimizer):
         for rows in self._all_rows():
             if rows.trained_by is None or rows.trained_by() is not self:
                 raise InvalidArgumentError(
-                    f"{rows.variable.name}: another embstore.torch.Optimizer was made for it since, "
-                    "and trains it by the same gradients; use that one alone"
+                    f"{rows.variable.name}: another embstore.torch.Optimizer was made for it "
+                    "since, and trains it by the same gradients; use that one alone"
                 )
 
     def _all_rows(self) -> list[Rows]:

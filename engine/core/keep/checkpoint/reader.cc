@@ -41,6 +41,7 @@ Reader::Reader(std::string path, files::FileCalls& calls)
 }
 
 void Reader::read_header() {
+  if (size_bytes_ < sizeof header_) truncated();  // as a FIFO seems to be
   read(&header_, sizeof header_);
   checksum_ = crc32c(&header_, sizeof header_);
   if (header_.magic != kMagic) damaged("it isn't a file of a checkpoint's rows");
