@@ -20,6 +20,7 @@ __all__ = [
     "StorageError",
     "StoreFullError",
     "UnsupportedError",
+    "WorkerFailedError",
     "WorkerLostError",
 ]
 
@@ -90,6 +91,14 @@ class ShardLostError(EmbStoreError):
 
     What it learnt since the last save is lost, and it never comes back by itself: make the variable
     anew, and restore it.
+    """
+
+
+class WorkerFailedError(EmbStoreError):
+    """The function of a worker ended by an error of its own, which the message has with its traceback.
+
+    Raised where the error can't be brought to this process as it was, and as the cause of one that
+    was. `embstore.cluster.run` doesn't try again.
     """
 
 

@@ -7,9 +7,10 @@ import os
 import random
 import shutil
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from embstore.errors import (
     InvalidArgumentError,
     MissingDeviceError,
     ShardLostError,
+    WorkerFailedError,
     WorkerLostError,
 )
 
@@ -240,8 +242,9 @@ def tell(worker: es.cluster.Worker) -> None:
 
 
 def test_a_worker_that_fails_by_itself_is_no_failure_of_the_cluster(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError) as raised:
         es.cluster.run(fail, tmp_path, workers=2)
+    assert "in fail" in str(raised.value.__cause__), "the worker's traceback"
     assert len(list(tmp_path.iterdir())) <= 2, "nothing is tried again"
 
 
@@ -250,6 +253,37 @@ def fail(worker: es.cluster.Worker, folder: Path) -> None:
     if worker.rank == 0:
         raise ZeroDivisionError
     worker.meet()
+
+
+class TwoArgumentsError(Exception):
+    """Its pickle has one of them, and can't be read again."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(f"{code}: {why}")
+
+
+def raise_two_arguments() -> None:
+    raise TwoArgumentsError(7, "no such column")
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        (raise_two_arguments, r"worker 0: .*TwoArgumentsError: 7: no such column"),
+        (lambda: sys.exit(3), "worker 0: SystemExit: 3"),
+    ],
+)
+def test_how_a_function_ends_is_told_once_whatever_it_ends_by(
+    tmp_path: Path, failure: Callable[[], None], message: str
+) -> None:
+    def function(_worker: es.cluster.Worker) -> None:
+        (tmp_path / f"{os.getpid()}").touch()
+        failure()
+
+    with pytest.raises(WorkerFailedError, match=message) as raised:
+        es.cluster.run(function)
+    assert "in function" in str(raised.value), "the worker's traceback"
+    assert len(list(tmp_path.iterdir())) == 1, "nothing is tried again"
 
 
 def test_a_worker_that_fails_since_another_died_is_no_failure_of_its_own(tmp_path: Path) -> None:

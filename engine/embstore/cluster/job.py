@@ -20,8 +20,15 @@ from embstore.cluster.job_checkpoints import JobCheckpoints
 from embstore.cluster.pushes import PushRules
 from embstore.cluster.ray_actor import first_line, raise_silent, wait_for
 from embstore.cluster.worker import BEATS_EVERY_S, JobTicket, join
+from embstore.cluster.worker_failure import WorkerFailure
 from embstore.durability import MOST_KEPT
-from embstore.errors import EmbStoreError, MissingDeviceError, ShardLostError, WorkerLostError
+from embstore.errors import (
+    EmbStoreError,
+    MissingDeviceError,
+    ShardLostError,
+    WorkerFailedError,
+    WorkerLostError,
+)
 
 __all__ = ["Job", "run"]
 
@@ -200,7 +207,8 @@ def run(
     and the function goes on from the newest checkpoint, as far as it restores it. Where only that
     node had the PMem that is needed, it is waited for, for patience_s. The same call made again,
     since its own process died, goes on so too. An error that the function raises by itself is
-    raised here, and nothing is tried again.
+    raised here, and nothing is tried again: WorkerFailedError, which has its traceback, is its
+    cause, or is raised in its place where it can't be pickled, or is a SystemExit.
 
     function, arguments: Ray copies them to the workers (by cloudpickle). KERAS_BACKEND goes with
         them, unless a node has its own.
@@ -262,12 +270,15 @@ class _WorkerActor:
         sys.path += [folder for folder in module_folders if folder not in sys.path]
         for name, value in environment.items():
             os.environ.setdefault(name, value)
-        function, arguments = pickle.loads(call)
-        worker = join(ticket, rank)
         try:
-            return function(worker, *arguments)
-        finally:
-            worker.leave()
+            function, arguments = pickle.loads(call)
+            worker = join(ticket, rank)
+            try:
+                return function(worker, *arguments)
+            finally:
+                worker.leave()
+        except BaseException as error:  # SystemExit too: to Ray it is a death
+            return WorkerFailure.of(error)
 
 
 class _Processes:
@@ -309,13 +320,17 @@ class _Processes:
             (ready,) = done
             rank = ranks[ready]
             try:
-                results[rank] = self._ray.get(ready)
-            except exceptions.RayTaskError as error:
-                if not isinstance(error.cause, EmbStoreError):
-                    self._check_none_died({other: ranks[other] for other in waiting})
+                ended = self._ray.get(ready)
+            except exceptions.RayTaskError as error:  # what the function returns isn't pickled
                 raise error.cause from error
             except exceptions.RayError as error:
                 raise _died(rank, error) from error
+            if isinstance(ended, WorkerFailure):
+                failed = ended.error(rank)
+                if not isinstance(failed, EmbStoreError) or isinstance(failed, WorkerFailedError):
+                    self._check_none_died({other: ranks[other] for other in waiting})
+                raise failed
+            results[rank] = ended
         return [results[rank] for rank in range(len(self._actors))]
 
     def _check_none_died(self, running: dict[Any, int]) -> None:
