@@ -95,7 +95,7 @@ class ShardLostError(EmbStoreError):
 
 
 class WorkerFailedError(EmbStoreError):
-    """The function of a worker ended by an error of its own, which the message has with its traceback.
+    """The function of a worker ended by an error of its own; the message has it and its traceback.
 
     Raised where the error can't be brought to this process as it was, and as the cause of one that
     was. `embstore.cluster.run` doesn't try again.

@@ -132,6 +132,8 @@ class Worker:
             with self._keeping():
                 restore_tables(checkpoint, self._folder().pools, variables)
         self.meet()
+        for variable in variables:
+            variable._rate_changes += 1  # the one of worker 0 alone was told
         return checkpoint
 
     @contextlib.contextmanager

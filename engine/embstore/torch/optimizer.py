@@ -50,6 +50,8 @@ class Optimizer(torch.optim.Optimizer):
             if lr is not None:
                 rows.variable.learning_rate = lr
         self._set_rates: dict[Rows, float] = {}  # the lr that each variable's rate came from
+        # `_rate_changes` of each variable when its shards were last asked for what they keep.
+        self._asked_at: dict[Rows, int] = {}
         self._global_step = 0
         super().__init__([{"params": [rows]} for rows in found], {})
 
@@ -57,11 +59,10 @@ class Optimizer(torch.optim.Optimizer):
     def global_step(self) -> int:
         """The version of the rows that the next step trains: how many steps came before it, or
         how many applies a variable had, where that is more.
+
+        A step asks shards in other processes for that before the first step and after a restore.
         """
-        applies = [
-            shard.apply_count() for rows in self._all_rows() for shard in rows.variable._shards
-        ]
-        return max(self._global_step, *applies)
+        return max(self._global_step, *(_applies(rows.variable) for rows in self._all_rows()))
 
     @global_step.setter
     def global_step(self, value: int) -> None:
@@ -98,10 +99,11 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        step = self.global_step
         for group in self.param_groups:
             (rows,) = group["params"]
-            self._agree_on_rate(group, rows)
+            self._agree_on_rate_and_step(group, rows)
+        step = self._global_step
+        for rows in self._all_rows():
             part = rows.gathered()
             if part is not None:
                 apply(rows.variable, part, step)
@@ -136,13 +138,21 @@ class Optimizer(torch.optim.Optimizer):
     def _all_rows(self) -> list[Rows]:
         return [rows for group in self.param_groups for rows in group["params"]]
 
-    def _agree_on_rate(self, group: dict[str, Any], rows: Rows) -> None:
+    def _agree_on_rate_and_step(self, group: dict[str, Any], rows: Rows) -> None:
         variable = rows.variable
+        was_told = variable._rate_changes == self._asked_at.get(rows)
+        if not was_told or not variable._is_elsewhere:
+            self._global_step = max(self._global_step, _applies(variable))
         if group["lr"] != self._set_rates[rows]:
             variable.learning_rate = float(group["lr"])
-        elif variable.learning_rate != self._set_rates[rows]:
-            group["lr"] = variable.learning_rate
-        self._set_rates[rows] = variable.learning_rate
+            self._set_rates[rows] = float(group["lr"])
+        elif not was_told:
+            self._set_rates[rows] = group["lr"] = variable.learning_rate
+        self._asked_at[rows] = variable._rate_changes
+
+
+def _applies(variable: EmbeddingVariable) -> int:
+    return max(shard.apply_count() for shard in variable._shards)
 
 
 def _rows_in(of: Trained | Iterable[Trained]) -> Iterator[Rows]:

@@ -1,0 +1,72 @@
+"""PyTorch modules whose rows lie in other processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sharded import twins
+
+import embstore as es
+from embstore.cluster.ray_actor import RayActor
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'embstore[torch]'")
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("ray")]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is asked of shards by way of Ray, which takes a millisecond each time; rows go by
+    connections of their own.
+    """
+    methods: list[str] = []
+    call = RayActor.call
+
+    def counted(self: RayActor, method: str, *arguments: Any) -> Any:
+        methods.append(method)
+        return call(self, method, *arguments)
+
+    monkeypatch.setattr(RayActor, "call", counted)
+    return methods
+
+
+def step(layer: Any, optimizer: es.torch.Optimizer) -> None:
+    layer(torch.tensor([[1, 7], [7, -3]])).pow(2).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_steps_ask_shards_for_rates_and_steps_only_after_a_restore(
+    tmp_path: Path, asked: list[str]
+) -> None:
+    with twins(2, tmp_path) as both:
+        layers = [es.torch.Embedding(var) for var in both]
+        optimizers = [es.torch.Optimizer(layer) for layer in layers]
+        here, there = both
+
+        def steps(count: int) -> None:
+            for _ in range(count):
+                for layer, optimizer in zip(layers, optimizers, strict=True):
+                    step(layer, optimizer)
+
+        steps(1)
+        asked.clear()
+        steps(3)
+        assert asked == []
+        for var, optimizer in zip(both, optimizers, strict=True):
+            es.save(tmp_path / f"saved-{id(var)}", [var], optimizer.global_step)
+            optimizer.param_groups[0]["lr"] = 0.5
+        steps(1)
+        asked.clear()
+        steps(1)
+        assert asked == []
+        for var in both:
+            es.restore(tmp_path / f"saved-{id(var)}", [var])
+        steps(1)
+        assert optimizers[1].param_groups[0]["lr"] == optimizers[0].param_groups[0]["lr"] != 0.5
+        ids = np.array([1, 7, -3])
+        np.testing.assert_array_equal(there.get_version(ids), here.get_version(ids))
+        np.testing.assert_array_equal(there.lookup(ids), here.lookup(ids))
