@@ -104,8 +104,27 @@ def wait_for_all(laters: Sequence[Later[_T]]) -> list[_T]:
 
 def _prepare_later(part: Part) -> Later[int]:
     if (later := getattr(part.shard, "prepare_later", None)) is not None:
-        return Later.begin(partial(later, part.ids, part.grads, part.occurrences))
+        begin: Callable[[], Later[int]] = partial(later, part.ids, part.grads, part.occurrences)
+        in_turn = getattr(part.shard, "prepares_in_turn", False)
+        return _in_turn(begin) if in_turn else Later.begin(begin)
     return Later(partial(part.shard.prepare_apply, part.ids, part.grads))
+
+
+def _in_turn(begin: Callable[[], Later[int]]) -> Later[int]:
+    """Begins when it is waited for, after the shards before it. A shard that is nearly full holds
+    one push at a time: two that took their shards in different orders would wait for each other.
+    """
+    begun: list[Later[int]] = []
+
+    def wait() -> int:
+        begun.append(begin())
+        return begun[0].wait()
+
+    def give_up() -> None:
+        for later in begun:
+            later.give_up()
+
+    return Later(wait, give_up)
 
 
 def _commit_later(shard: Shard, number: int, global_step: int | None) -> Later[None]:

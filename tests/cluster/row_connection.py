@@ -45,9 +45,14 @@ class ActorHere:
 class ServedVariable:
     """A variable's shards behind row servers, for as many workers as the rules say."""
 
-    def __init__(self, shards: int, rules: PushRules) -> None:
+    def __init__(self, shards: int, rules: PushRules, storage_size: int | None = None) -> None:
+        """storage_size: of each shard, in bytes of DRAM; None: all that there is."""
         self._count = shards
         self._rules = rules
+        storage = es.StorageOption(
+            es.StorageType.DRAM, storage_size=None if storage_size is None else [storage_size]
+        )
+        self._option = es.EmbeddingVariableOption(storage)
         self.local: list[LocalShard] = []
         self.servers: list[RowServer] = []
 
@@ -65,7 +70,12 @@ class ServedVariable:
             if number == len(self.local):
                 self.local.append(LocalShard(spec))
                 self.servers.append(RowServer(self.local[-1], spec.dim, "127.0.0.1", self._rules))
-            membership = Membership(worker=worker, silence_s=silence_s, leave=lambda: None)
+            membership = Membership(
+                worker=worker,
+                silence_s=silence_s,
+                leave=lambda: None,
+                pushes_alone=not self._rules.is_synchronous,
+            )
             actor: Any = ActorHere(self.local[number])
             return RemoteShard(actor, spec, through(self.servers[number].address), membership)
 
@@ -74,6 +84,7 @@ class ServedVariable:
             DIM,
             initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
             optimizer=es.optimizers.Adagrad(0.1),
+            ev_option=self._option,
             partition_num=self._count,
             make_shard=make_shard,
             elsewhere=True,

@@ -23,6 +23,7 @@ from embstore.errors import (
     InvalidArgumentError,
     ShardLostError,
     StorageError,
+    StoreFullError,
     WorkerLostError,
 )
 
@@ -34,8 +35,10 @@ Batch = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
 @contextlib.contextmanager
-def served(shards: int, rules: PushRules) -> Iterator[ServedVariable]:
-    variable = ServedVariable(shards, rules)
+def served(
+    shards: int, rules: PushRules, storage_size: int | None = None
+) -> Iterator[ServedVariable]:
+    variable = ServedVariable(shards, rules, storage_size)
     try:
         yield variable
     finally:
@@ -213,6 +216,79 @@ def test_asynchronous_workers_wait_for_nobody() -> None:
             first.apply_gradients([1, 2], one_row(1, 2))
         second.apply_gradients([2], one_row(1))
         assert first.get_frequency([1, 2]).tolist() == [3, 4]
+
+
+@pytest.mark.timeout(60)  # pushes that wait for each other wait for ever
+@pytest.mark.parametrize("seed", range(3))
+def test_asynchronous_pushes_that_compete_for_the_last_room_are_whole_or_not_at_all(
+    seed: int,
+) -> None:
+    rules = PushRules(workers=3, is_synchronous=False)
+    with served(2, rules, 64 * 1024) as variable:
+        workers = [variable.of_worker(worker) for worker in range(3)]
+        applied: list[set[int]] = [set() for _ in workers]
+        refused: list[set[int]] = [set() for _ in workers]
+
+        def push(worker: int) -> None:
+            random = np.random.default_rng([seed, worker])
+            for _ in range(60):
+                ids = random.choice(6000, 120, replace=False) * 3 + worker
+                try:
+                    workers[worker].apply_gradients(ids, one_row(1, ids.size))
+                except StoreFullError:
+                    refused[worker] |= set(ids.tolist())
+                else:
+                    applied[worker] |= set(ids.tolist())
+
+        with ThreadPoolExecutor(3) as threads:
+            for done in [threads.submit(push, worker) for worker in range(3)]:
+                done.result()
+        keys = set(workers[0].export()["keys"].tolist())
+        assert keys == set().union(*applied)
+        assert set().union(*refused) - keys, "there was room for all"
+
+
+def test_what_one_worker_has_committed_another_ones_abort_does_not_undo() -> None:
+    """Every shard had prepared the push, so the first may have applied it."""
+    ids, grads = np.array([1, 2]), one_row(1, 2)
+    with served(2, PushRules(workers=2)) as variable:
+        workers = [variable.of_worker(worker) for worker in range(2)]
+        before = [shard.lookup(ids, train=True) for shard in variable.local]
+        waiting = [
+            [shard.prepare_later(ids, grads, None) for shard in var._shards]  # type: ignore[attr-defined]
+            for var in workers
+        ]
+        (number,) = {later.wait() for of_worker in waiting for later in of_worker}
+        (first, second), others = workers[0]._shards, workers[1]._shards
+        first.commit_apply(number, None)
+        for shard in others:
+            shard.abort_apply(number)
+        second.commit_apply(number, None)
+        for shard, rows in zip(variable.local, before, strict=True):
+            assert (shard.lookup(ids, train=True) != rows).all()
+        with ThreadPoolExecutor(2) as threads:  # and both go on
+            for done in [threads.submit(var.apply_gradients, ids, grads) for var in workers]:
+                done.result()
+
+
+def test_who_has_given_a_push_up_goes_on_when_the_others_have_decided_on_it() -> None:
+    ids, grads = np.array([1, 2]), one_row(1, 2)
+    with served(1, PushRules(workers=2)) as variable:
+        workers = [variable.of_worker(worker) for worker in range(2)]
+        before = workers[0].lookup(ids, train=True)
+        shards = [var._shards[0] for var in workers]
+        waiting = [shard.prepare_later(ids, grads, None) for shard in shards]  # type: ignore[attr-defined]
+        (number,) = {later.wait() for later in waiting}
+        shards[0].abort_apply(number)
+        with ThreadPoolExecutor(2) as threads:
+            next_of_first = threads.submit(workers[0].apply_gradients, ids, grads)
+            time.sleep(0.2)
+            assert not next_of_first.done()
+            np.testing.assert_array_equal(workers[0].lookup(ids, train=True), before)
+            shards[1].abort_apply(number)
+            workers[1].apply_gradients(ids, grads)
+            next_of_first.result()
+        assert workers[0].get_frequency(ids).tolist() == [2, 2], "once each"
 
 
 def test_a_push_that_was_interrupted_is_given_up_by_the_next() -> None:

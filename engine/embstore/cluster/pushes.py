@@ -92,8 +92,13 @@ class Pushes:
         self._of(worker).commit(number, global_step)
 
     def abort(self, worker: int, number: int) -> None:
-        """A shard has refused it, or the worker has given it up."""
-        self._of(worker).abort(number)
+        """A shard has refused it, or the worker has given it up.
+
+        One that is prepared here may have been applied elsewhere, by a worker that found it
+        prepared everywhere: then that one's commit comes here, too. So it is over only when all
+        workers have aborted it.
+        """
+        self._of(worker).abort(worker, number)
 
     def wait_until_settled(self, worker: int, number: int) -> None:
         """Returns when the push is over, whether it was applied or refused."""
@@ -133,9 +138,11 @@ class _Sequence:
         self._refused: tuple[int, Exception] | None = None  # the last that was, and why
         self._parts: dict[int, PushPart] = {}  # by worker, of the one after the settled
         self._prepared: int | None = None  # that one, as the shard calls it
+        self._aborted_by: set[int] = set()  # workers, of that one since it was prepared
 
     def prepare(self, part: PushPart) -> None:
         with self._changed:
+            self._wait_for_what_it_aborted(part)
             self._begin(part)
             if part.number <= self._settled:
                 return self._raise_if_refused(part.number)
@@ -162,9 +169,12 @@ class _Sequence:
             self._settle(number)
             return None
 
-    def abort(self, number: int) -> None:
+    def abort(self, worker: int, number: int) -> None:
         with self._changed:
-            if number > self._settled:
+            if number <= self._settled:
+                return
+            self._aborted_by.add(worker)
+            if self._prepared is None or len(self._aborted_by) == len(self._workers):
                 self._refuse(number, EmbStoreError(f"push {number} was given up by a worker"))
 
     def wait_until_settled(self, number: int) -> None:
@@ -185,6 +195,20 @@ class _Sequence:
             self._is_closed = True
             self._changed.notify_all()
         self._thread.shutdown()
+
+    def _wait_for_what_it_aborted(self, part: PushPart) -> None:
+        """The others have yet to do so, or to commit it."""
+        deadline = time.monotonic() + self._patience_s
+        while (
+            part.worker in self._aborted_by
+            and part.number == self._settled + 2
+            and not self._is_closed
+        ):
+            if not self._changed.wait(deadline - time.monotonic()):
+                raise WorkerLostError(
+                    f"push {part.number - 1}: another worker neither commits nor aborts it for "
+                    f"{self._patience_s:g} s; start the job again from its last checkpoint"
+                )
 
     def _begin(self, part: PushPart) -> None:
         """Has `part` be of the push that is next, or of one that was settled before."""
@@ -251,6 +275,7 @@ class _Sequence:
     def _settle(self, number: int) -> None:
         self._settled = number
         self._parts = {}
+        self._aborted_by = set()
         self._changed.notify_all()
 
     def _do(self, call: Callable[[], _T]) -> _T:

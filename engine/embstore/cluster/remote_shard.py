@@ -47,11 +47,13 @@ class Membership:
     worker: its number, of those that push to the shard.
     silence_s: a shard that gives no sign of life for so long is lost.
     leave: called when the variable is closed, in place of closing the shard, which others may use.
+    pushes_alone: no other worker's part belongs to its pushes, which others may come between.
     """
 
     worker: int = 0
     silence_s: float = 30.0
     leave: Callable[[], None] | None = None
+    pushes_alone: bool = False
 
 
 class RemoteShard:
@@ -139,6 +141,11 @@ class RemoteShard:
             head = self._head(Request.APPLY, ids, occurrences, self._begin_push())
             head = head._replace(global_step=_step(global_step))
             self._wait(self._request(head, ids, occurrences, grads))
+
+    @property
+    def prepares_in_turn(self) -> bool:
+        """Whether a push may hold this shard while it waits for one that holds another."""
+        return self._membership.pushes_alone
 
     def prepare_apply(
         self,

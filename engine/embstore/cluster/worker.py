@@ -94,6 +94,7 @@ class Worker:
             worker=self._rank,
             silence_s=self._ticket.silence_s,
             leave=lambda: self._ask("leave", self._generation, self._rank, spec.name),
+            pushes_alone=not self._ticket.is_synchronous,
         )
         return RemoteShard(made.actor, spec, made.address, membership, made.place)
 
