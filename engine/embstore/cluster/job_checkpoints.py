@@ -30,7 +30,7 @@ from embstore.errors import CheckpointError, StorageError
 
 __all__ = ["JobCheckpoint", "JobCheckpoints", "PoolCheckpoint"]
 
-_NAMED = re.compile(r"step-(\d{12})")
+_NAMED = re.compile(r"step-(\d{12,})")
 _UNFINISHED = ".unfinished-"  # a job's
 _REMOVED = ".removed-"
 _MANIFEST = "checkpoint.json"
@@ -175,7 +175,7 @@ class JobCheckpoints:
             written.rename(self.folder / name)
             sync(self.folder)
         for old in self._all()[: -self._keep]:
-            shutil.rmtree(old.folder)
+            shutil.rmtree(old.folder, ignore_errors=True)  # what stays is removed by the next
         for unfinished in (self.folder / self._job).glob("*"):
             shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -198,11 +198,14 @@ class JobCheckpoints:
 
     def _all(self) -> list[JobCheckpoint]:
         try:
-            found = sorted(self.folder.iterdir())
+            found = list(self.folder.iterdir())
         except FileNotFoundError:
             return []
         named = [(match, path) for path in found if (match := _NAMED.fullmatch(path.name))]
-        return [JobCheckpoint(int(match[1]), path) for match, path in named]
+        return sorted(
+            (JobCheckpoint(int(match[1]), path) for match, path in named),
+            key=lambda checkpoint: checkpoint.step,
+        )
 
 
 def _described(folder: Path) -> dict[str, tuple[int, str]]:
