@@ -13,6 +13,7 @@
 #include "lookup/look_up.h"
 #include "row/unique_ids.h"
 #include "tiers/hbm/hbm_tier.h"
+#include "update/device_changes.h"
 #include "update/gathered_update.h"
 #include "update/resident_update.h"
 
@@ -514,12 +515,13 @@ void Table::apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients
                             parts_.spans.current()};
       return {.step = parts_.optimizer->step(time.context),
               .counted = {time.context.global_step, time.first_stamp, time.save_span},
-              .update_missing = [this, time](const DeviceApply::Missing& missing, uint64_t updated,
-                                             SlotClaim& claim) {
-                update_missing(missing, updated, claim, time);
+              .update_missing = [this, time](const DeviceApply::Missing& missing,
+                                             const DeviceApply::Present& present, StepClaims& claims) {
+                update_missing(missing, present, claims, time);
               }};
     };
-    if (parts_.device_apply->try_put(ids, gradients, conditions, claim_for_step(ids.count), begin)) return;
+    std::optional<StepClaims> claims = claim_for_step(ids.count);
+    if (claims && parts_.device_apply->try_put(ids, gradients, conditions, std::move(*claims), begin)) return;
   }
   const size_t floats = size_t{ids.count} * static_cast<size_t>(dim());
   std::vector<int64_t> on_host(ids.count);
@@ -542,24 +544,32 @@ void Table::apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients
 }
 
 // Any of them may be missing, and only the host can make room.
-SlotClaim Table::claim_for_step(uint32_t ids) {
+std::optional<StepClaims> Table::claim_for_step(uint32_t ids) {
+  InclusiveCache* const cache = parts_.store->cache();
+  PoolClaim places(cache);
+  if (cache != nullptr && !places.try_add(ids)) {
+    const Operation operation(parts_);  // steps in flight give back what they don't need
+    parts_.mover->make_room_in_pool(ids);
+    if (!places.try_add(ids)) return std::nullopt;
+  }
   SlotAllocator& slots = parts_.store->tiers().first().slots();
-  if (slots.try_claim(ids)) return SlotClaim(slots, ids);
+  if (slots.try_claim(ids)) return StepClaims{SlotClaim(slots, ids), std::move(places)};
   const Operation operation(parts_);
-  return parts_.mover->claim(ids);
+  return StepClaims{parts_.mover->claim(ids), std::move(places)};
 }
 
 // Called by a stream. Steps that change rows come one after the other, so nobody else brings rows.
-void Table::update_missing(const DeviceApply::Missing& missing, uint64_t updated, SlotClaim& claim,
-                           const UpdateTime& time) {
+void Table::update_missing(const DeviceApply::Missing& missing, const DeviceApply::Present& present,
+                           StepClaims& claims, const UpdateTime& time) {
   const Epochs::Guard guard = parts_.epochs.enter();
+  DeviceChanges changes(*parts_.store, present.marked);
   if (!missing.ids.empty()) {
     const ApplyGate::Shared gate(parts_.gate);
     std::unique_ptr<GradientBatch> batch = GradientBatch::take_spare();
     batch->group(missing.ids, missing.gradients, dim(), missing.occurrences);
     batch->set_last_positions(missing.last_positions);
     {
-      GatheredUpdate update(update_parts(parts_), *batch, *parts_.mover, parts_.reads, &claim);
+      GatheredUpdate update(update_parts(parts_), *batch, *parts_.mover, parts_.reads, &claims);
       uint64_t new_rows = 0;
       if (!update.prepare(new_rows)) throw store_full(new_rows);
       update.commit(time);
@@ -567,7 +577,9 @@ void Table::update_missing(const DeviceApply::Missing& missing, uint64_t updated
     GradientBatch::recycle(std::move(batch));
     parts_.mover->rows_came();
   }
-  Phase(parts_.store->tiers().hbm()->meter()).count(Access::kUpdate, updated, parts_.layout.row_bytes());
+  changes.commit(claims.places);
+  Phase(parts_.store->tiers().hbm()->meter())
+      .count(Access::kUpdate, present.count, parts_.layout.row_bytes());
 }
 
 ApplyContext Table::begin_apply(std::optional<int64_t> global_step) {
@@ -622,12 +634,13 @@ log::Checkpoints& Table::checkpoints() const {
 
 BegunCheckpoint Table::begin_persist(checkpoint::Writer& file, bool waiting_keys) {
   Operation operation(parts_);
+  raise_kept_error();
   checkpoints();
   return begin_checkpoint(parts_, file, waiting_keys);
 }
 
 void Table::finish_persist(uint64_t number, const log::CheckpointId& id) {
-  Operation operation(parts_);
+  Operation operation(parts_, Operation::Uses::kNoRows);  // the table's write_back_use is one
   checkpoints();
   commit_checkpoint(parts_, operation, number, id);
 }
@@ -652,7 +665,15 @@ void Table::restore_persisted(uint64_t number, checkpoint::Partition partition,
 
 bool Table::should_persist() const {
   Operation operation(parts_, Operation::Uses::kNoRows);
-  return !checkpoints().has_pending() && parts_.store->rows(0) >= parts_.store->tiers().capacity_rows(0);
+  if (checkpoints().has_pending()) return false;
+  const TierStack& tiers = parts_.store->tiers();
+  uint64_t rows = 0;
+  uint64_t capacity_rows = 0;
+  for (uint32_t t = 0; t < tiers.durable_tier(0); ++t) {
+    rows += parts_.store->rows(t);
+    capacity_rows += tiers.capacity_rows(t);
+  }
+  return rows >= capacity_rows;
 }
 
 bool Table::is_pool_short() const {

@@ -149,7 +149,7 @@ class Table {
   std::vector<log::KeptCheckpoint> persisted() const;
   void restore_persisted(uint64_t number, checkpoint::Partition partition, const checkpoint::Chain& chain,
                          const TableState& state, bool waiting_keys);
-  // True where none is under way and the first tier is full.
+  // True where none is under way and the tiers above the pool are full.
   bool should_persist() const;
   // Nothing is pending either, and a pool above another tier has used half of what it keeps for rows that change between
   // two checkpoints.
@@ -215,9 +215,10 @@ class Table {
   void read_missing(const DeviceLookUp::Missing& missing, std::optional<uint64_t> first_stamp,
                     float* rows) const;
   void read_missing_to_train(std::span<const int64_t> missing, float* rows) const;
-  SlotClaim claim_for_step(uint32_t ids);
-  void update_missing(const DeviceApply::Missing& missing, uint64_t updated, SlotClaim& claim,
-                      const UpdateTime& time);
+  // Nothing where the pool may be too short for so many rows: the host then finds out what the batch needs.
+  std::optional<StepClaims> claim_for_step(uint32_t ids);
+  void update_missing(const DeviceApply::Missing& missing, const DeviceApply::Present& present,
+                      StepClaims& claims, const UpdateTime& time);
   // An apply is one more.
   ApplyContext begin_apply(std::optional<int64_t> global_step);
   Error store_full(uint64_t new_rows) const;

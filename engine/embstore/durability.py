@@ -107,7 +107,7 @@ def persisted(path: PathLike) -> list[int]:
 
 
 def should_persist(variables: Sequence[EmbeddingVariable]) -> bool:
-    """Whether a checkpoint costs little now: none is pending, and the cache in DRAM is full.
+    """Whether a checkpoint costs little now: none is pending, and what is above the pool is full.
 
     Before that, rows that were just made would be written that may change again soon. Where a tier
     on SSD lies below a pool, also when the pool is about to have no place for rows that change,

@@ -204,9 +204,9 @@ class StorageOption:
     durability: "checkpoint": the rows of the PMem tier lie in a pool at storage_path that outlives
         the process, and `embstore.persist` makes checkpoints of them (see `embstore.durability`).
         The pool's file is then as large as that tier's storage_size. A row takes
-        round_up(64 + row_bytes, 256) bytes of it, those in DRAM too, and those that changed since a
-        checkpoint that is kept once more. A tier of SSDHASH below the pool takes part in its
-        checkpoints: its files stay too, and those that a checkpoint needs take space beside the
+        round_up(64 + row_bytes, 256) bytes of it, those in HBM and DRAM too, and those that changed
+        since a checkpoint that is kept once more. A tier of SSDHASH below the pool takes part in
+        its checkpoints: its files stay too, and those that a checkpoint needs take space beside the
         rows' own. A storage type with LEVELDB can't have it. None: nothing outlives the variable.
     devices: a device, or None, a tier, first tier first; None for the rest where the list is short.
         Work on a tier's rows then takes at least as long as it would on its device: each call waits
@@ -320,21 +320,16 @@ class StorageOption:
                 f'durability must be None or "checkpoint", got {self.durability!r}'
             )
         kinds = TIER_KINDS[self.storage_type]
-        if self.has_hbm and _PMEM in kinds:
-            raise InvalidArgumentError(
-                f"durability: {self.storage_type.name} can't have it yet, since a pool can only be "
-                "right below the first tier; use DRAM_PMEM or DRAM_PMEM_SSDHASH, or "
-                "HBM_DRAM_SSDHASH with SSDHashOption(keep_files=True)"
-            )
-        if kinds[:2] != (_DRAM, _PMEM):
+        if _PMEM not in kinds:
             raise InvalidArgumentError(
                 f"durability: {self.storage_type.name} has no tier of PMem below DRAM "
                 f"({_names(kinds)})"
             )
         if _LEVELDB in kinds:
+            name = self.storage_type.name
             raise InvalidArgumentError(
-                f"durability: {self.storage_type.name} can't have it, since a LEVELDB tier keeps "
-                "no checkpoints; use DRAM_PMEM_SSDHASH. If an earlier version kept the table with "
+                f"durability: {name} can't have it, since a LEVELDB tier keeps no checkpoints; use "
+                f"{name.replace('LEVELDB', 'SSDHASH')}. If an earlier version kept the table with "
                 "LEVELDB, restore it with that version and es.save() it, then es.restore() the "
                 "save here"
             )

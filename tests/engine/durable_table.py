@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import embstore as es
-from embstore.options import TIER_KINDS
+from embstore.options import TIER_KINDS, TierKind
 
 DIM = 4
 KEYS = 300
-CACHE_ROWS = 24
+CACHE_ROWS = 24  # of each tier above the pool
 ROW_BYTES = 2 * 16
 POOL_BYTES = 8 << 20
 
@@ -25,26 +25,32 @@ def durable(
     **options: Any,
 ) -> es.EmbeddingVariable:
     cache_rows = options.pop("cache_rows", CACHE_ROWS)
-    above_ssd = len(TIER_KINDS[storage_type]) == 3
-    pool_bytes = pool_bytes_above_ssd(cache_rows) if above_ssd else POOL_BYTES
+    kinds = TIER_KINDS[storage_type]
+    pool = kinds.index(TierKind.PMEM)
+    above_ssd = kinds[-1] is TierKind.SSDHASH
+    pool_bytes = pool_bytes_above_ssd(cache_rows, above=pool) if above_ssd else POOL_BYTES
     return make(
         name,
         es.StorageOption(
             storage_type=storage_type,
             storage_path=str(place),
-            storage_size=[cache_rows * ROW_BYTES, options.pop("pool_bytes", pool_bytes)],
+            storage_size=[cache_rows * ROW_BYTES] * pool + [options.pop("pool_bytes", pool_bytes)],
             durability="checkpoint",
+            device="emulated" if kinds[0] is TierKind.HBM else None,
         ),
         **options,
     )
 
 
-def pool_bytes_above_ssd(cache_rows: int) -> int:
-    """Of a pool with room for some 80 rows, so that most go on to the tier below it."""
-    first_tier_rows = cache_rows + max(cache_rows // 8, 256)
+def pool_bytes_above_ssd(cache_rows: int, above: int = 1) -> int:
+    """Of a pool with room for some 80 rows, so that most go on to the tier below it.
+
+    above: tiers above it; where these are HBM and DRAM, rows on the move to HBM have places too.
+    """
+    rows_above = above * cache_rows + (1 if above == 1 else 3) * max(cache_rows // 8, 256)
     for_moves = 4096
     files_own = 16  # its header
-    return (first_tier_rows + for_moves + files_own + 104) * 256
+    return (rows_above + for_moves + files_own + 104) * 256
 
 
 def make(
@@ -71,9 +77,17 @@ def batch(step: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
 
 def train(variable: es.EmbeddingVariable, steps: range) -> None:
     for step in steps:
-        ids, grads = batch(step)
+        ids, grads = batch_for(variable, step)
         variable.lookup(ids, train=True)
         variable.apply_gradients(ids, grads)
+
+
+def batch_for(variable: es.EmbeddingVariable, step: int) -> tuple[Any, Any]:
+    """On the host; where the variable has HBM, two of three batches on the GPU."""
+    ids, grads = batch(step)
+    if not variable.ev_option.storage_option.has_hbm or step % 3 == 0:
+        return ids, grads
+    return es.DeviceArray(ids, device="emulated"), es.DeviceArray(grads, device="emulated")
 
 
 def contents(variable: es.EmbeddingVariable) -> dict[str, Any]:

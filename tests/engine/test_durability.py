@@ -40,13 +40,27 @@ from embstore.errors import (
     StorageError,
     StoreFullError,
 )
-from embstore.options import TIER_KINDS
+from embstore.options import TIER_KINDS, TierKind
 
-DURABLE_TYPES = (es.StorageType.DRAM_PMEM, es.StorageType.DRAM_PMEM_SSDHASH)
+DURABLE_TYPES = (
+    es.StorageType.DRAM_PMEM,
+    es.StorageType.DRAM_PMEM_SSDHASH,
+    es.StorageType.HBM_DRAM_PMEM,
+    es.StorageType.HBM_DRAM_PMEM_SSDHASH,
+)
+# Without a tier on SSD.
+POOL_TYPES = (es.StorageType.DRAM_PMEM, es.StorageType.HBM_DRAM_PMEM)
 
 
 @pytest.fixture(params=DURABLE_TYPES, ids=lambda kind: kind.name)
 def storage_type(request: pytest.FixtureRequest) -> es.StorageType:
+    kind: es.StorageType = request.param
+    skip_without_library(kind)
+    return kind
+
+
+@pytest.fixture(params=POOL_TYPES, ids=lambda kind: kind.name)
+def pool_type(request: pytest.FixtureRequest) -> es.StorageType:
     kind: es.StorageType = request.param
     skip_without_library(kind)
     return kind
@@ -59,8 +73,9 @@ def test_a_restored_checkpoint_is_the_table_at_that_batch_bit_for_bit(
         train(variable, range(80))
         rows = rows_a_tier(variable)
         assert len(rows) == len(TIER_KINDS[storage_type])
-        assert rows[0] == CACHE_ROWS
-        assert min(rows[1:]) > 60
+        above = TIER_KINDS[storage_type].index(TierKind.PMEM)
+        assert rows[:above] == [CACHE_ROWS] * above
+        assert min(rows[above:]) > 60
         assert es.persist([variable], place / "checkpoints", global_step=80) == 1
         train(variable, range(80, 95))  # lost
     with durable(place, storage_type=storage_type) as variable:
@@ -102,13 +117,15 @@ def test_a_run_that_is_cut_and_restored_again_and_again_ends_as_if_it_were_not(
             train(variable, range(step, step + int(random.integers(0, 9))))
 
 
-def test_each_checkpoint_that_is_kept_can_be_restored_and_the_others_are_gone(place: Path) -> None:
-    with durable(place) as variable:
+def test_each_checkpoint_that_is_kept_can_be_restored_and_the_others_are_gone(
+    place: Path, pool_type: es.StorageType
+) -> None:
+    with durable(place, storage_type=pool_type) as variable:
         for step in range(0, 30, 5):
             train(variable, range(step, step + 5))
             es.persist([variable], place / "checkpoints", global_step=step + 5, keep=3)
         assert es.persisted(place / "checkpoints") == [4, 5, 6]
-    with durable(place) as variable:
+    with durable(place, storage_type=pool_type) as variable:
         with pytest.raises(CheckpointError, match="has no checkpoint 3, only 4, 5, 6"):
             es.restore_persisted([variable], place / "checkpoints", 3)
         assert es.restore_persisted([variable], place / "checkpoints", 6) == 30
@@ -118,7 +135,7 @@ def test_each_checkpoint_that_is_kept_can_be_restored_and_the_others_are_gone(pl
         assert es.persisted(place / "checkpoints") == [4]  # the newer are another timeline's
         train(variable, range(20, 26))
         assert es.persist([variable], place / "checkpoints", global_step=26) == 7
-    with durable(place) as variable:
+    with durable(place, storage_type=pool_type) as variable:
         assert es.restore_persisted([variable], place / "checkpoints") == 26
         assert contents(variable) == plain(26)
 
@@ -140,15 +157,17 @@ def test_rows_that_were_removed_stay_away_and_those_removed_later_come_back(
         assert contents(variable) == plain(30)
 
 
-def test_rows_removed_or_replaced_while_a_checkpoint_is_pending_are_in_it(place: Path) -> None:
-    with durable(place, cache_rows=KEYS) as variable:
+def test_rows_removed_or_replaced_while_a_checkpoint_is_pending_are_in_it(
+    place: Path, pool_type: es.StorageType
+) -> None:
+    with durable(place, storage_type=pool_type, cache_rows=KEYS) as variable:
         train(variable, range(30))
         es.save(place / "save", [variable], 30)
         train(variable, range(30, 40))
         es.persist([variable], place / "checkpoints", 1, global_step=40)
         es.restore(place / "save", [variable])
         assert contents(variable) == plain(30)
-    with durable(place, cache_rows=KEYS) as variable:
+    with durable(place, storage_type=pool_type, cache_rows=KEYS) as variable:
         assert es.restore_persisted([variable], place / "checkpoints") == 40
         assert contents(variable) == plain(40)
 
@@ -158,14 +177,14 @@ def test_rows_removed_or_replaced_while_a_checkpoint_is_pending_are_in_it(place:
     [es.CounterFilter(3), es.CBFFilter(3, 1000, 0.01, np.uint16)],
     ids=["counter", "sketch"],
 )
-def test_waiting_keys_come_back(place: Path, filter_option: Any) -> None:
-    with durable(place, filter_option=filter_option) as variable:
+def test_waiting_keys_come_back(place: Path, pool_type: es.StorageType, filter_option: Any) -> None:
+    with durable(place, storage_type=pool_type, filter_option=filter_option) as variable:
         train(variable, range(20))
         es.persist([variable], place / "checkpoints", global_step=20)
         waiting = variable.stats()["waiting_keys"]
         assert waiting > 0
         train(variable, range(20, 30))
-    with durable(place, filter_option=filter_option) as variable:
+    with durable(place, storage_type=pool_type, filter_option=filter_option) as variable:
         es.restore_persisted([variable], place / "checkpoints")
         assert variable.stats()["waiting_keys"] == waiting
         train(variable, range(20, 50))
@@ -175,14 +194,19 @@ def test_waiting_keys_come_back(place: Path, filter_option: Any) -> None:
 @pytest.mark.parametrize(
     "optimizer", [es.optimizers.Adam(0.01), es.optimizers.Ftrl(0.1), es.optimizers.SGD(0.1)]
 )
-def test_the_optimizer_goes_on_where_it_was(place: Path, optimizer: Any) -> None:
-    with durable(place, optimizer=optimizer) as variable:
+def test_the_optimizer_goes_on_where_it_was(
+    place: Path, pool_type: es.StorageType, optimizer: Any
+) -> None:
+    with durable(place, storage_type=pool_type, optimizer=optimizer) as variable:
         train(variable, range(20))
         variable.learning_rate = 0.05
         es.persist([variable], place / "checkpoints")
         train(variable, range(20, 25))
         variable.learning_rate = 0.5
-    with durable(place, optimizer=optimizer) as variable, make("p", optimizer=optimizer) as other:
+    with (
+        durable(place, storage_type=pool_type, optimizer=optimizer) as variable,
+        make("p", optimizer=optimizer) as other,
+    ):
         assert es.restore_persisted([variable], place / "checkpoints") == 20
         assert variable.learning_rate == 0.05
         train(variable, range(20, 40))
@@ -219,24 +243,32 @@ def test_partitions_and_several_variables_are_one_checkpoint(
         assert contents(a) == plain(64)
 
 
-def test_a_row_that_did_not_change_is_not_written_again(place: Path) -> None:
-    with durable(place, cache_rows=KEYS) as variable:
+def test_a_row_that_did_not_change_is_not_written_again(
+    place: Path, pool_type: es.StorageType
+) -> None:
+    with durable(place, storage_type=pool_type, cache_rows=KEYS) as variable:
         train(variable, range(30))
         es.persist([variable], place / "checkpoints")
         pool = place / "table.pool"
         before = pool.read_bytes()
         es.persist([variable], place / "checkpoints")
         assert pool.read_bytes() == before
-        ids = np.array([5], np.int64)
-        variable.apply_gradients(ids, np.ones((1, DIM), np.float32))
+        ids: Any = np.array([5], np.int64)
+        gradients: Any = np.ones((1, DIM), np.float32)
+        if variable.ev_option.storage_option.has_hbm:  # changed where it is
+            ids = es.DeviceArray(ids, device="emulated")
+            gradients = es.DeviceArray(gradients, device="emulated")
+        variable.apply_gradients(ids, gradients)
         es.persist([variable], place / "checkpoints")
         after = np.frombuffer(pool.read_bytes(), np.uint8)
         changed = np.flatnonzero(after != np.frombuffer(before, np.uint8))
         assert 0 < changed[-1] - changed[0] < 256  # one row, in a place of its own
 
 
-def test_the_cache_is_full_before_a_checkpoint_is_advised(place: Path) -> None:
-    with durable(place) as variable:
+def test_the_cache_is_full_before_a_checkpoint_is_advised(
+    place: Path, pool_type: es.StorageType
+) -> None:
+    with durable(place, storage_type=pool_type) as variable:
         assert not es.should_persist([variable])
         train(variable, range(20))
         variable.drain()
@@ -375,6 +407,15 @@ def test_two_variables_of_one_directory_have_pools_of_their_own(place: Path) -> 
         assert contents(b) == plain(15)
 
 
+def apply_ones(variable: es.EmbeddingVariable, ids: Any) -> None:
+    """On the GPU where the variable has HBM."""
+    ones: Any = np.ones((len(ids), DIM), np.float32)
+    if variable.ev_option.storage_option.has_hbm:
+        ids = es.DeviceArray(ids, device="emulated")
+        ones = es.DeviceArray(ones, device="emulated")
+    variable.apply_gradients(ids, ones)
+
+
 def fill(variable: es.EmbeddingVariable, first_key: int) -> int:
     """Trains new keys until there's no room; returns the first that has none."""
     message = r"table\.pool.*persist, which lets older rows go, or raise storage_size"
@@ -384,8 +425,7 @@ def fill(variable: es.EmbeddingVariable, first_key: int) -> int:
         for first in first_of_batches:
             nonlocal first_key
             first_key = first
-            ids = np.arange(first, first + 64)
-            variable.apply_gradients(ids, np.ones((64, DIM), np.float32))
+            apply_ones(variable, np.arange(first, first + 64))
 
     with pytest.raises(StoreFullError, match=message):
         train_until_refused()
@@ -393,25 +433,25 @@ def fill(variable: es.EmbeddingVariable, first_key: int) -> int:
 
 
 def test_a_full_pool_refuses_a_batch_before_anything_changes_and_goes_on_when_it_is_larger(
-    place: Path,
+    place: Path, pool_type: es.StorageType
 ) -> None:
     size = 2 << 20
-    with durable(place, pool_bytes=size) as variable:
+    with durable(place, storage_type=pool_type, pool_bytes=size) as variable:
         end = fill(variable, 0)
         assert end > 1000
         before = contents(variable)
         with pytest.raises(StoreFullError):
-            variable.apply_gradients(np.arange(end, end + 64), np.ones((64, DIM), np.float32))
+            apply_ones(variable, np.arange(end, end + 64))
         assert contents(variable) == before
         es.persist([variable], place / "checkpoints")  # always possible
         # Every place belongs to the checkpoint: an old row can't change either.
         with pytest.raises(StoreFullError):
-            variable.apply_gradients(np.arange(end), np.ones((end, DIM), np.float32))
+            apply_ones(variable, np.arange(end))
         assert contents(variable) == before
-    with durable(place, pool_bytes=2 * size) as variable:
+    with durable(place, storage_type=pool_type, pool_bytes=2 * size) as variable:
         es.restore_persisted([variable], place / "checkpoints")
         assert contents(variable) == before
-        variable.apply_gradients(np.arange(end), np.ones((end, DIM), np.float32))
+        apply_ones(variable, np.arange(end))
         assert fill(variable, end) > end
         es.persist([variable], place / "checkpoints")
 
@@ -534,11 +574,11 @@ def test_durability_needs_pmem_below_dram_and_a_path(tmp_path: Path) -> None:
 def test_a_leveldb_tier_keeps_no_checkpoints_and_the_error_names_the_type_that_does(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(
-        InvalidArgumentError,
-        match=r"durability: DRAM_PMEM_LEVELDB .*; use DRAM_PMEM_SSDHASH.*es\.save\(\)",
-    ):
-        es.StorageOption(es.StorageType.DRAM_PMEM_LEVELDB, tmp_path, durability="checkpoint")
+    for above in ("DRAM_PMEM", "HBM_DRAM_PMEM"):
+        kind = es.StorageType[f"{above}_LEVELDB"]
+        message = rf"durability: {kind.name} .*; use {above}_SSDHASH.*es\.save\(\)"
+        with pytest.raises(InvalidArgumentError, match=message):
+            es.StorageOption(kind, tmp_path, durability="checkpoint")
 
 
 def test_the_core_makes_no_pool_above_a_leveldb_tier(place: Path) -> None:

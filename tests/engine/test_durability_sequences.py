@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from durable_table import batch, contents, durable
+from durable_table import batch, batch_for, contents, durable
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import embstore as es
 from embstore.errors import StoreFullError
+from embstore.options import TIER_KINDS, TierKind
 
 FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
@@ -26,7 +27,7 @@ class DurableTable(RuleBasedStateMachine):
 
     @property
     def is_above_ssd(self) -> bool:
-        return self.storage_type is not es.StorageType.DRAM_PMEM
+        return TIER_KINDS[self.storage_type][-1] is TierKind.SSDHASH
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ class DurableTable(RuleBasedStateMachine):
     @rule(steps=st.integers(1, 12))
     def train(self, steps: int) -> None:
         for _ in range(steps):
-            ids, grads = batch(self.step)
+            ids, grads = batch_for(self.variable, self.step)
             self.variable.lookup(ids, train=True)
             before = contents(self.variable) if self.is_above_ssd else None
             try:
@@ -117,6 +118,14 @@ class DurableTableAboveSsdHash(DurableTable):
     storage_type = es.StorageType.DRAM_PMEM_SSDHASH
 
 
+class DurableTableBelowHbm(DurableTable):
+    storage_type = es.StorageType.HBM_DRAM_PMEM
+
+
+class DurableTableBelowHbmAboveSsdHash(DurableTable):
+    storage_type = es.StorageType.HBM_DRAM_PMEM_SSDHASH
+
+
 def sequences(table: type[DurableTable], examples: int) -> type:
     case: type = table.TestCase
     case.settings = settings(  # type: ignore[attr-defined]
@@ -130,3 +139,5 @@ def sequences(table: type[DurableTable], examples: int) -> type:
 
 TestDurableTable = sequences(DurableTable, 60)
 TestDurableTableAboveSsdHash = sequences(DurableTableAboveSsdHash, 30)
+TestDurableTableBelowHbm = sequences(DurableTableBelowHbm, 30)
+TestDurableTableBelowHbmAboveSsdHash = sequences(DurableTableBelowHbmAboveSsdHash, 20)

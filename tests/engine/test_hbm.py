@@ -208,13 +208,5 @@ def test_a_tier_larger_than_the_device_says_what_both_have(
     make_variable(storage=hbm(device="emulated"))
 
 
-@pytest.mark.parametrize(
-    "kind", ["HBM_DRAM_PMEM", "HBM_DRAM_PMEM_SSDHASH", "HBM_DRAM_PMEM_LEVELDB"]
-)
-def test_a_pool_below_hbm_names_what_keeps_rows(kind: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"durability: {kind} .*HBM_DRAM_SSDHASH"):
-        es.StorageOption(es.StorageType[kind], tmp_path, durability="checkpoint")
-
-
 def _path_for(kind: es.StorageType, path: Path) -> Path | None:
     return path if kind.name.endswith(("SSDHASH", "LEVELDB")) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from trained_table import check, check_newest, train_and_persist
 from trained_table_above_ssd import check_above_ssdhash, train_above_ssdhash
+from trained_table_below_hbm import check_below_hbm, train_below_hbm
 
 from powercut.plugin import PowerCut
 
@@ -18,6 +19,12 @@ def test_a_cut_at_any_moment_leaves_the_last_checkpoint(power_cut: PowerCut) -> 
 
 def test_a_cut_at_any_moment_leaves_the_last_checkpoint_of_every_tier(power_cut: PowerCut) -> None:
     power_cut(train_above_ssdhash, check_above_ssdhash, tries=TRIES)
+
+
+def test_a_cut_at_any_moment_leaves_the_last_checkpoint_of_a_table_with_hbm(
+    power_cut: PowerCut,
+) -> None:
+    power_cut(train_below_hbm, check_below_hbm, tries=TRIES)
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import embstore as es
+from embstore.options import TIER_KINDS, TierKind
 
 DRAM_PMEM = es.StorageType.DRAM_PMEM
 
@@ -49,19 +50,29 @@ def make(storage: es.StorageOption) -> es.EmbeddingVariable:
 
 
 def open_table(medium: Path, storage_type: es.StorageType = DRAM_PMEM) -> es.EmbeddingVariable:
-    pool_bytes = POOL_BYTES if storage_type is DRAM_PMEM else POOL_BYTES_ABOVE_SSD
+    kinds = TIER_KINDS[storage_type]
     return make(
         es.StorageOption(
             storage_type=storage_type,
             storage_path=str(medium),
-            storage_size=[CACHE_ROWS * ROW_BYTES, pool_bytes],
+            storage_size=[
+                *[CACHE_ROWS * ROW_BYTES] * kinds.index(TierKind.PMEM),
+                POOL_BYTES if kinds[-1] is TierKind.PMEM else POOL_BYTES_ABOVE_SSD,
+            ],
             durability="checkpoint",
+            device="emulated" if kinds[0] is TierKind.HBM else None,
         )
     )
 
 
 def train(variable: es.EmbeddingVariable, step: int) -> None:
+    """Where the variable has HBM, two of three batches are on the GPU."""
+    ids: Any
+    grads: Any
     ids, grads = batch(step)
+    if variable.ev_option.storage_option.has_hbm and step % 3:
+        ids = es.DeviceArray(ids, device="emulated")
+        grads = es.DeviceArray(grads, device="emulated")
     variable.lookup(ids, train=True)
     variable.apply_gradients(ids, grads)
 

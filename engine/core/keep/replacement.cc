@@ -105,7 +105,7 @@ size_t Replacement::tier_for(const RowHeader& header) const {
 
 void Replacement::put_in_tier(size_t t, const RowBatch& rows, std::span<const size_t> which) {
   const TierStack& tiers = store_.tiers();
-  const bool is_pool = store_.cache() != nullptr && t == InclusiveCache::kPool;
+  const bool is_pool = store_.cache() != nullptr && t == store_.cache()->pool_tier();
   const bool bounded = table_.mover && (tiers.memory(t) != nullptr || tiers.ranked(t) != nullptr);
   const size_t most = bounded || is_pool ? std::max<size_t>(1, tiers.headroom_rows(t) / 2) : which.size();
   for (size_t first = 0; first < which.size(); first += most) {
@@ -130,8 +130,8 @@ void Replacement::store_rows(size_t t, const RowBatch& rows, std::span<const siz
   if (!arrival.try_reserve_rows(which.size(), t)) {
     // A pool that is short by what its checkpoints keep; rows come up from below it when they are wanted.
     const InclusiveCache* const cache = store_.cache();
-    const size_t below = InclusiveCache::kBelow;
-    if (cache == nullptr || t >= below || below == store_.tiers().size()) throw_no_room();
+    const size_t below = cache != nullptr ? cache->tier_below() : store_.tiers().size();
+    if (t >= below || below == store_.tiers().size()) throw_no_room();
     return store_rows(below, rows, which);
   }
   RowCopies copies(store_, t, batch);

@@ -268,11 +268,11 @@ void Mover::settle() {
 
 void Mover::make_room_in_pool(uint64_t count) {
   const InclusiveCache* const cache = store_.cache();
-  if (cache == nullptr || store_.tiers().ranked(InclusiveCache::kPool) == nullptr) return;
+  if (cache == nullptr || store_.tiers().ranked(cache->pool_tier()) == nullptr) return;
   const RightToMove::Scope scope(right_to_move_);
   for (uint64_t missing = cache->missing_places(count); missing != 0;) {
     const uint64_t demoted_before = demotion_.demoted_rows();
-    if (!demotion_.make_room(InclusiveCache::kPool, missing)) return;
+    if (!demotion_.make_room(cache->pool_tier(), missing)) return;
     const uint64_t before = std::exchange(missing, cache->missing_places(count));
     const bool any_moved = demotion_.demoted_rows() != demoted_before;
     if (any_moved && missing >= before) return;

@@ -1,9 +1,19 @@
 #include "store/inclusive_cache.h"
 
+#include "tiers/hbm/hbm_tier.h"
+
 namespace embstore {
 
-InclusiveCache::InclusiveCache(MemoryTier& first, PoolTier& pool)
-    : first_(first), pool_(pool), words_(first.slots().most_slots()) {}
+InclusiveCache::InclusiveCache(const std::vector<Level>& levels, PoolTier& pool) : pool_(pool) {
+  for (const Level& level : levels) levels_.emplace_back(level);
+}
+
+// The marks are of clean copies.
+void InclusiveCache::store(RowRef at, uint32_t word) {
+  word_of(at).store(word, std::memory_order_relaxed);
+  HbmTier* const hbm = levels_[at.tier()].is.hbm;
+  if (hbm != nullptr) hbm->mark(at.slot(), word != kChanged && (word & kWantedBit) == 0);
+}
 
 uint64_t InclusiveCache::first_wanting(uint32_t word) const {
   // Numbers of checkpoints that are under way together are close to each other.
@@ -12,13 +22,17 @@ uint64_t InclusiveCache::first_wanting(uint32_t word) const {
 }
 
 InclusiveCache::WritePhase::WritePhase(const InclusiveCache& copies) : Phase(copies.pool_.meter()) {
-  also_at(copies.first_.meter());
+  for (const LevelWords& level : copies.levels_) {
+    if (level.is.memory != nullptr) also_at(level.is.memory->meter());
+  }
 }
 
-Slot InclusiveCache::write(Slot slot, int64_t key, bool is_live, Phase& phase) {
-  const uint32_t word = load(slot);
-  const Slot to = pool_.write_claimed(first_.header(slot, key), first_.rows().row(slot), is_live, phase);
-  first_.count_row(phase, Access::kLoad, slot);
+Slot InclusiveCache::write(RowRef at, int64_t key, bool is_live, Phase& phase) {
+  const uint32_t word = load(at);
+  const MemoryTier& tier = memory_of(at);
+  const Slot to =
+      pool_.write_claimed(tier.header(at.slot(), key), tier.rows().row(at.slot()), is_live, phase);
+  tier.count_row(phase, Access::kLoad, at.slot());
   pool_.add_to_checkpoints(first_wanting(word), to);
   return to;
 }
@@ -26,32 +40,34 @@ Slot InclusiveCache::write(Slot slot, int64_t key, bool is_live, Phase& phase) {
 // --- Where rows come, move and leave
 
 bool InclusiveCache::came(RowRef at) {
-  if (at.tier() != kCache) return false;
-  store(at.slot(), kChanged);
+  if (!is_here(at)) return false;
+  store(at, kChanged);
   return true;
 }
 
 bool InclusiveCache::moved(int64_t key, RowRef from, RowRef to) {
-  if (from.tier() == kCache && to.tier() == kCache) {
-    store(to.slot(), load(from.slot()));
-    store(from.slot(), kChanged);
-  } else if (from.tier() == kCache) {
-    went_to_pool(from.slot(), key, to.slot());
-  } else if (to.tier() == kCache && from.tier() == kPool) {
-    has_copy(to.slot(), from.slot());
+  if (is_here(from) && is_here(to)) {
+    store(to, load(from));
+    store(from, kChanged);
+  } else if (is_here(from)) {
+    went_to_pool(from, key, to.slot());
+  } else if (is_here(to) && from.tier() == pool_tier()) {
+    has_copy(to, from.slot());
     return true;
-  } else if (to.tier() == kCache) {
-    store(to.slot(), kChanged);  // from below the pool: it has a claim
+  } else if (is_here(to)) {
+    store(to, kChanged);  // from below the pool: it has a claim
   }
   return false;
 }
 
-void InclusiveCache::will_go(int64_t key, RowRef from) {
-  if (from.tier() == kCache) will_go(from.slot(), key);
+bool InclusiveCache::try_claim(RowRef from, For whom, PoolClaim* places) {
+  if (from.tier() < tier_below()) return true;
+  if (places != nullptr) return places->try_pass_on(1);
+  return whom == For::kUpdate ? pool_.try_claim(1) : pool_.try_claim_spare(1);
 }
 
-void InclusiveCache::went_to_pool(Slot slot, int64_t key, Slot to) {
-  const uint32_t word = load(slot);
+void InclusiveCache::went_to_pool(RowRef at, int64_t key, Slot to) {
+  const uint32_t word = load(at);
   if ((word & kWantedBit) != 0) {
     pool_.add_to_checkpoints(first_wanting(word), to);
     were_fenced(1);
@@ -62,14 +78,15 @@ void InclusiveCache::went_to_pool(Slot slot, int64_t key, Slot to) {
     const Place copy{key, word - 1};
     pool_.erase({&copy, 1});
   }
-  store(slot, kChanged);
+  store(at, kChanged);
 }
 
-void InclusiveCache::will_go(Slot slot, int64_t key) {
-  const uint32_t word = load(slot);
+void InclusiveCache::will_go(int64_t key, RowRef from) {
+  if (!is_here(from)) return;
+  const uint32_t word = load(from);
   if ((word & kWantedBit) != 0) {
     WritePhase phase(*this);
-    write(slot, key, /*is_live=*/false, phase);  // by the claim of the row
+    write(from, key, /*is_live=*/false, phase);  // by the claim of the row
     pool_.fence();
     were_fenced(1);
   } else if (word == kChanged) {
@@ -78,7 +95,7 @@ void InclusiveCache::will_go(Slot slot, int64_t key) {
     const Place copy{key, word - 1};
     pool_.erase({&copy, 1});
   }
-  store(slot, kChanged);
+  store(from, kChanged);
 }
 
 // --- Updates
@@ -95,60 +112,66 @@ void InclusiveCache::Changes::erase() {
   erased_count_ = 0;
 }
 
-bool InclusiveCache::Changes::will_change(Slot slot, int64_t key) {
-  const uint32_t word = copies_.load(slot);
+bool InclusiveCache::Changes::will_change(RowRef at, int64_t key) {
+  const uint32_t word = copies_.load(at);
   if (word == kChanged) return false;
   if ((word & kWantedBit) != 0) {
     if (!phase_) phase_.emplace(copies_);
-    copies_.write(slot, key, /*is_live=*/false, *phase_);
+    copies_.write(at, key, /*is_live=*/false, *phase_);
     ++written_;
   } else {
     erased_[erased_count_++] = {key, word - 1};
     if (erased_count_ == erased_.size()) erase();
   }
-  copies_.store(slot, kChanged);
+  copies_.word_of(at).store(kChanged, std::memory_order_relaxed);
+  if (HbmTier* const hbm = copies_.levels_[at.tier()].is.hbm) hbm->was_unmarked(at.slot());
   return true;
 }
 
 // --- Checkpoints
 
+template <class Visit>
+void InclusiveCache::for_each_slot(Visit visit) const {
+  for (uint32_t t = 0; t < levels_.size(); ++t) {
+    const uint64_t end = levels_[t].is.ranked.untouched_from();
+    for (uint64_t i = 0; i < end; ++i) visit(levels_[t].is, RowRef(t, static_cast<Slot>(i)));
+  }
+}
+
 void InclusiveCache::want_changed(uint64_t number) {
   newest_wanting_.store(number);
   const auto word = kWantedBit | static_cast<uint32_t>(number & (kWantedBit - 1));
-  const uint64_t end = first_.slots().untouched_from();
   uint64_t marked = 0;
-  for (uint64_t i = 0; i < end; ++i) {
-    const auto slot = static_cast<Slot>(i);
-    if (load(slot) != kChanged || !first_.ranks().is_filled(slot)) continue;
-    store(slot, word);
+  for_each_slot([&](const Level& level, RowRef at) {
+    if (load(at) != kChanged || !level.ranked.ranks().is_filled(at.slot())) return;
+    store(at, word);
     ++marked;
-  }
+  });
   wanted_count_.fetch_add(marked);
 }
 
-std::vector<Slot> InclusiveCache::wanted() const {
-  std::vector<Slot> slots;
-  slots.reserve(wanted_count());
-  const uint64_t end = first_.slots().untouched_from();
-  for (uint64_t i = 0; i < end; ++i) {
-    if (is_wanted(static_cast<Slot>(i))) slots.push_back(static_cast<Slot>(i));
-  }
-  return slots;
+std::vector<RowRef> InclusiveCache::wanted() const {
+  std::vector<RowRef> rows;
+  rows.reserve(wanted_count());
+  for_each_slot([&](const Level&, RowRef at) {
+    if (is_wanted(at)) rows.push_back(at);
+  });
+  return rows;
 }
 
-void InclusiveCache::was_written(Slot slot, Slot to) {
-  pool_.add_to_checkpoints(first_wanting(load(slot)), to);
+void InclusiveCache::was_written(RowRef at, Slot to) {
+  pool_.add_to_checkpoints(first_wanting(load(at)), to);
   were_fenced(1);
   pool_.give_claim_back(1);
-  has_copy(slot, to);
+  has_copy(at, to);
 }
 
-void InclusiveCache::write_wanted(Slot slot, int64_t key, Phase& phase) {
-  has_copy(slot, write(slot, key, /*is_live=*/true, phase));
+void InclusiveCache::write_wanted(RowRef at, int64_t key, Phase& phase) {
+  has_copy(at, write(at, key, /*is_live=*/true, phase));
 }
 
 void InclusiveCache::forget_wanted() {
-  for (const Slot slot : wanted()) store(slot, kChanged);
+  for (const RowRef at : wanted()) store(at, kChanged);
   wanted_count_.store(0);
 }
 

@@ -6,10 +6,11 @@
 
 namespace embstore {
 
-Rise::Rise(RowStore& store, SlotClaim& claim, size_t most_rows, Phase& phase)
+Rise::Rise(RowStore& store, SlotClaim& claim, size_t most_rows, Phase& phase, PoolClaim* places)
     : store_(store),
       first_(store.tiers().first()),
       phase_(phase),
+      places_(places),
       slots_(claim, most_rows),
       moves_(store, most_rows),
       floats_(store.layout().row_floats()) {}
@@ -32,7 +33,7 @@ Rise::Outcome Rise::bring_up(IndexShard& shard, const IndexEntry& entry, int64_t
   }
   InclusiveCache* const cache = store_.cache();
   const auto whom = served_at ? InclusiveCache::For::kLookUp : InclusiveCache::For::kUpdate;
-  if (cache != nullptr && !cache->try_claim(from, whom)) return Outcome::kNoRoom;
+  if (cache != nullptr && !cache->try_claim(from, whom, places_)) return Outcome::kNoRoom;
   if (served_at) {
     if (shard.save != nullptr) shard.save->will_change(header, floats, hash_key(key));
     // Counted at once, so that a row that has just come isn't taken for colder than it is.

@@ -13,14 +13,15 @@ namespace embstore {
 
 class Rise {
  public:
-  // REQUIRES: claim.count() >= most_rows, for rows that come up and new ones together; `phase` is at all tiers of memory.
-  Rise(RowStore& store, SlotClaim& claim, size_t most_rows, Phase& phase);
+  // REQUIRES: claim.count() >= most_rows, for rows that come up and new ones together; `phase` is at all tiers of memory. Rows
+  // from below a pool get their places in it from `places`; null: from the pool.
+  Rise(RowStore& store, SlotClaim& claim, size_t most_rows, Phase& phase, PoolClaim* places = nullptr);
 
   enum class Outcome {
     kUp,
     kToRead,   // it must be read first: it wasn't, or isn't what was read any more
     kDamaged,  // its medium doesn't give it back
-    kNoRoom,   // the pool below the first tier has no place that it could own
+    kNoRoom,   // the pool above it has no place that it could own
   };
   // Brings up the row of `entry`, which `copy` has as it was read before. A row in memory is read where it is. `served_at`:
   // the stamp of the serving look-up for which it comes, which is counted; nothing where it comes for an update.
@@ -38,6 +39,7 @@ class Rise {
   RowStore& store_;
   MemoryTier& first_;
   Phase& phase_;
+  PoolClaim* const places_;
   FirstTierSlots slots_;
   Transaction moves_;
   uint64_t promoted_ = 0;

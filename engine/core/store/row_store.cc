@@ -6,15 +6,30 @@
 
 #include "store/shard_order.h"
 #include "store/transaction.h"
+#include "store/write_back.h"
 
 namespace embstore {
+
+namespace {
+
+std::unique_ptr<InclusiveCache> make_cache(const TierStack& tiers) {
+  if (tiers.pool() == nullptr) return nullptr;
+  std::vector<InclusiveCache::Level> levels;
+  for (uint32_t t = 0; t < tiers.durable_tier(0); ++t) {
+    MemoryTier* const memory = tiers.memory(t);
+    levels.push_back({*tiers.ranked(t), memory, memory == nullptr ? tiers.hbm() : nullptr});
+  }
+  return std::make_unique<InclusiveCache>(levels, *tiers.pool());
+}
+
+}  // namespace
 
 RowStore::RowStore(MadeTiers tiers, const RowLayout& layout, Epochs& epochs)
     : layout_(layout),
       epochs_(epochs),
       index_(epochs_),
       tiers_(std::move(tiers)),
-      cache_(tiers_.pool() ? std::make_unique<InclusiveCache>(tiers_.first(), *tiers_.pool()) : nullptr),
+      cache_(make_cache(tiers_)),
       counts_(tiers_.total_capacity_rows()),
       spare_(layout_) {}
 
@@ -74,6 +89,7 @@ void RowStore::read_settled(std::span<const int64_t> keys, RowBatch& rows) const
 }
 
 void RowStore::remove(std::span<const int64_t> keys) {
+  write_wanted_on_device(*this, keys);
   const PageVector<uint32_t> order =
       in_order_of_shards(keys.size(), [&keys](size_t i) { return hash_key(keys[i]); });
   Transaction removal(*this, keys.size());

@@ -44,7 +44,7 @@ class RowStore {
   TierStack& tiers() { return tiers_; }
   const TierStack& tiers() const { return tiers_; }
 
-  // Null where there's no durable pool below the first tier.
+  // Null where there's no durable pool below tiers of memory.
   InclusiveCache* cache() const { return cache_.get(); }
 
   uint64_t row_count() const;
@@ -73,7 +73,8 @@ class RowStore {
   // places only by a tier's own compaction.
   void read_settled(std::span<const int64_t> keys, RowBatch& rows) const;
 
-  // Removes the rows of `keys`, as far as there are. REQUIRES: rows change places only by a tier's own compaction.
+  // Removes the rows of `keys`, as far as there are. Throws what write_wanted_on_device() throws; no row is removed then.
+  // REQUIRES: rows change places only by a tier's own compaction.
   void remove(std::span<const int64_t> keys);
 
  private:

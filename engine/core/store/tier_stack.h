@@ -28,7 +28,7 @@ class TierStack {
 
   MemoryTier& first() const { return *made_.tiers.front().memory; }
   Tier& tier(size_t t) const { return *made_.tiers[t].tier; }
-  // The durable tier below the first, if there is one; else null.
+  // The durable tier below tiers of memory, if there is one; else null.
   PoolTier* pool() const { return made_.pool; }
   // Whether less than half is left of what a pool above another tier keeps for rows that change between two checkpoints.
   bool is_pool_short() const {

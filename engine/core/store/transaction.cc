@@ -7,8 +7,8 @@
 
 namespace embstore {
 
-Transaction::Transaction(RowStore& store, size_t most_departures)
-    : store_(store), pool_claim_(store.cache()) {
+Transaction::Transaction(RowStore& store, size_t most_departures, PoolClaim* places)
+    : store_(store), pool_claim_(store.cache(), places) {
   departures_.reserve(most_departures);
 }
 
@@ -39,7 +39,8 @@ Transaction::~Transaction() {
 bool Transaction::try_reserve_rows(uint64_t count, size_t t) {
   if (const log::Checkpoints* const kept = store_.tiers_.checkpoints()) kept->check_is_taken_up();
   if (!try_reserve_placed_rows(count)) return false;
-  if (store_.cache() == nullptr || t >= InclusiveCache::kBelow || pool_claim_.try_add(count)) return true;
+  const InclusiveCache* const cache = store_.cache();
+  if (cache == nullptr || t >= cache->tier_below() || pool_claim_.try_add(count)) return true;
   reserved_ -= count;
   store_.counts_.give_back(count);
   return false;

@@ -19,8 +19,8 @@ namespace embstore {
 
 class Transaction {
  public:
-  // At most so many rows move or leave.
-  Transaction(RowStore& store, size_t most_departures);
+  // At most so many rows move or leave. New rows get their places in a pool from `places`; null: from the pool.
+  Transaction(RowStore& store, size_t most_departures, PoolClaim* places = nullptr);
   ~Transaction();
   Transaction(const Transaction&) = delete;
   Transaction& operator=(const Transaction&) = delete;

@@ -1,12 +1,17 @@
-// When a checkpoint has a row that it wants: only once the row is durable in the pool, whoever wrote it there.
+// When a checkpoint has a row that it wants: only once the row is durable in the pool, whoever wrote it there. And that copies and
+// claims stay a row's while it moves above the pool.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "gpu/emulated/emulated_device.h"
 #include "memory/memory.h"
 #include "store/inclusive_cache.h"
 #include "testing/check.h"
+#include "tiers/hbm/hbm_tier.h"
 #include "tiers/log/testing/table.h"
 #include "tiers/medium/testing/pmem_medium.h"
 
@@ -30,7 +35,7 @@ class Tiers {
     const std::vector<float> row(layout_.row_floats(), 1.0f);
     for (const Slot slot : slots) {
       first_.put(slot, {.key = slot, .frequency = 1, .version = 0, .served = 0, .stamp = 1}, row.data());
-      copies_.came(RowRef(InclusiveCache::kCache, slot));
+      copies_.came(RowRef(0, slot));
     }
     pool_.begin();
     copies_.want_changed(1);
@@ -57,7 +62,7 @@ class Tiers {
   MemoryTier first_{
       "DRAM", layout_, MemoryRole::kFirst,
       kRows,  kRows,   allocate_heap_memory(MemoryTier::bytes_for(layout_, MemoryRole::kFirst, kRows))};
-  InclusiveCache copies_{first_, *pool_.tier};
+  InclusiveCache copies_{{{first_, &first_, nullptr}}, *pool_.tier};
   bool is_drained_ = true;
 };
 
@@ -72,7 +77,7 @@ void rows_that_updates_write_first() {
   for (Slot first = 0; first < kRows; first += 10) {
     InclusiveCache::Changes changes(tiers.copies());
     for (Slot slot = first; slot < first + 10; ++slot) {
-      check(changes.will_change(slot, slot), "a row that changes needs no claim");
+      check(changes.will_change(RowRef(0, slot), slot), "a row that changes needs no claim");
       check(!tiers.has_all(), "a checkpoint has all of its rows before the last one is drained");
     }
   }
@@ -83,7 +88,7 @@ void rows_that_go_for_good() {
   Tiers tiers;
   for (Slot slot = 0; slot < kRows; ++slot) {
     check(!tiers.has_all(), "a checkpoint has rows that nobody wrote");
-    tiers.copies().will_go(slot, RowRef(InclusiveCache::kCache, slot));
+    tiers.copies().will_go(slot, RowRef(0, slot));
   }
   check_that_all_is_durable(tiers);
 }
@@ -92,12 +97,91 @@ void rows_that_are_written_where_they_are() {
   Tiers tiers;
   for (Slot slot = 0; slot < kRows; ++slot) {
     InclusiveCache::WritePhase phase(tiers.copies());
-    tiers.copies().write_wanted(slot, slot, phase);
+    tiers.copies().write_wanted(RowRef(0, slot), slot, phase);
     check(!tiers.has_all(), "a checkpoint has a row that isn't drained");
   }
   tiers.pool().fence();
   tiers.copies().were_fenced(kRows);
   check_that_all_is_durable(tiers);
+}
+
+// Three tiers above a pool, of which the middle one is in a GPU's memory, and a row that moves through them.
+class WithHbm {
+ public:
+  WithHbm() { pool_.tier->try_claim(1); }
+
+  // As far as the cache knows.
+  bool moves(RowRef from, RowRef to) { return cache.moved(kKey, from, to); }
+  uint64_t free_slots() const { return pool_.tier->free_slots(); }
+  uint64_t live() const { return pool_.tier->stats().rows; }
+  // The row goes to the pool as a demotion takes it there.
+  Slot write() {
+    RowBatch rows(layout_);
+    rows.resize(1);
+    rows.header(0) = {.key = kKey, .frequency = 1, .version = 0, .served = 0, .stamp = 1};
+    Slot slot = 0;
+    pool_.tier->write(rows, {&slot, 1});
+    return slot;
+  }
+
+  static constexpr int64_t kKey = 5;
+  static inline const RowRef kStage{0, 3};
+  static inline const RowRef kHbm{1, 7};
+  static inline const RowRef kDram{2, 1};
+
+ private:
+  std::unique_ptr<MemoryTier> memory(MemoryRole role) const {
+    return std::make_unique<MemoryTier>("DRAM", layout_, role, kRows, kRows,
+                                        allocate_heap_memory(MemoryTier::bytes_for(layout_, role, kRows)));
+  }
+
+  const TemporaryDirectory directory_;
+  const RowLayout layout_{8, 1};
+  log::testing::PoolTable pool_{directory_ / "rows", layout_, PoolTier::kHeadroomSlots + kRows};
+  const std::unique_ptr<MemoryTier> stage_ = memory(MemoryRole::kFirst);
+  HbmTier hbm_{layout_, kRows,
+               std::make_shared<gpu::EmulatedDevice>(
+                   gpu::EmulatedDevice::Options{.memory_bytes = 16 << 20, .seed = 1}),
+               HbmTier::kPieceBytes, HbmTier::Copies::kInPool};
+  const std::unique_ptr<MemoryTier> dram_ = memory(MemoryRole::kMiddle);
+
+ public:
+  InclusiveCache cache{
+      {{*stage_, stage_.get(), nullptr}, {hbm_, nullptr, &hbm_}, {*dram_, dram_.get(), nullptr}},
+      *pool_.tier};
+};
+
+void copies_stay_while_rows_move_above() {
+  WithHbm tiers;
+  using T = WithHbm;
+  const uint64_t free = tiers.free_slots();
+  check(tiers.cache.came(T::kStage), "a new row needs no claim");
+  for (const auto& [from, to] : {std::pair{T::kStage, T::kHbm}, {T::kHbm, T::kDram}}) {
+    check(!tiers.moves(from, to), "a place above the pool is a copy");
+    check(!tiers.cache.update_needs_claim(to) && !tiers.cache.copy(to), "the row has lost its claim");
+  }
+  check(tiers.free_slots() == free, "a claim was lost");
+  const RowRef in_pool(tiers.cache.pool_tier(), tiers.write());
+  check(!tiers.moves(T::kDram, in_pool) && tiers.free_slots() == free, "the row has a place, and a claim");
+  // And up again, with a copy that goes only when the row changes.
+  check(tiers.moves(in_pool, T::kStage), "what is left in the pool isn't a copy");
+  for (const auto& [from, to] : {std::pair{T::kStage, T::kHbm}, {T::kHbm, T::kStage}, {T::kStage, T::kHbm}}) {
+    check(!tiers.moves(from, to), "a place above the pool is a copy");
+    check(tiers.cache.copy(to) == in_pool.slot(), "the row has lost its copy");
+    check(!tiers.cache.copy(from), "an empty slot has one");
+    check(!tiers.cache.copy_of(to), "a row can go down to the pool from there");
+  }
+  check(!tiers.moves(T::kHbm, T::kDram) && tiers.cache.copy_of(T::kDram) == in_pool,
+        "the row can't go down to its copy");
+  check(!tiers.moves(T::kDram, T::kHbm) && tiers.live() == 1, "the copy has gone");
+  PoolClaim claim(&tiers.cache);
+  check(claim.try_add(1), "there is no place");
+  {
+    InclusiveCache::Changes changes(tiers.cache);
+    check(changes.will_change(T::kHbm, T::kKey), "a row that changes on the device needs no claim");
+    claim.pass_on();
+  }
+  check(tiers.live() == 0 && tiers.free_slots() == free, "the copy hasn't gone");
 }
 
 }  // namespace
@@ -109,6 +193,7 @@ int main() {
       {"rows that updates write first", embstore::rows_that_updates_write_first},
       {"rows that go for good", embstore::rows_that_go_for_good},
       {"rows that are written where they are", embstore::rows_that_are_written_where_they_are},
+      {"copies stay while rows move above", embstore::copies_stay_while_rows_move_above},
   };
   for (const auto& [name, run] : tests) {
     tested_case() = name;

@@ -34,7 +34,11 @@ namespace {
 
 // A process makes some things once. So that the seed says all, they are there before the first schedule that counts.
 void warm_up() {
-  static const bool is_warm = (explore(~uint64_t{0}), true);
+  static const bool is_warm = [] {
+    uint64_t seed = ~uint64_t{0};
+    while (!explore(seed).has_checkpoints) --seed;
+    return true;
+  }();
   static_cast<void>(is_warm);
 }
 
@@ -162,6 +166,8 @@ struct Unnoticed {
 };
 constexpr Unnoticed kUnnoticed[] = {
     {"a use by the host in embstore::Table::stats", "it reads no rows; counts of steps in flight come later"},
+    {"a use by the host in embstore::Table::drop_persisted",
+     "steps are refused while there are wanted rows to forget"},
 };
 
 TEST(a_synchronisation_that_is_left_out_is_noticed) {

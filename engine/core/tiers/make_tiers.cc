@@ -23,6 +23,7 @@ constexpr uint64_t kLeastHeadroomRows = 256;
 constexpr uint64_t kMostHeadroomRows = 16384;
 
 constexpr const char* kHbm = "HBM";
+constexpr const char* kPool = "PMEM_POOL";
 
 // Of a pool's file, beside which its checkpoints lie.
 constexpr const char* kPoolEnding = ".pool";
@@ -86,9 +87,8 @@ std::unique_ptr<SsdHashTier> make_ssd_hash(const log::TableIdentity& table, cons
 std::unique_ptr<PoolTier> make_pool(const log::Checkpoints& checkpoints, const TierSpec& spec, size_t tier,
                                     size_t tiers) {
   const RowLayout& layout = checkpoints.table().layout;
-  if (tier != 1 || tiers > 3) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "tiers: PMEM_POOL can only be the second, below DRAM, and have one tier below it");
+  if (tiers > tier + 2) {
+    throw Error(ErrorKind::kInvalidArgument, "tiers: PMEM_POOL can only have one tier below it");
   }
   if (!spec.size_bytes) {
     throw Error(ErrorKind::kInvalidArgument, "storage_size: a PMEM_POOL tier needs one");
@@ -105,18 +105,18 @@ std::unique_ptr<PoolTier> make_pool(const log::Checkpoints& checkpoints, const T
                                     tiers == 2 ? PoolRole::kLast : PoolRole::kMiddle);
 }
 
-// Rows that a pool may hold above another tier. Those of the first tier have their places in it too; a quarter of what is
+// Rows that a pool may hold above another tier. Those of the tiers above have their places in it too; a quarter of what is
 // left is for rows that change between two checkpoints.
-uint64_t middle_capacity_of(const PoolTier& pool, uint64_t first_tier_rows) {
+uint64_t middle_capacity_of(const PoolTier& pool, uint64_t rows_above) {
   const uint64_t slots = pool.slot_count() - PoolTier::kHeadroomSlots;
-  if (slots <= first_tier_rows) {
+  if (slots <= rows_above) {
     throw Error(ErrorKind::kInvalidArgument,
                 "storage_size: the pool has " + std::to_string(pool.slot_count()) +
-                    " places, of which rows of the DRAM tier may need " + std::to_string(first_tier_rows) +
+                    " places, of which rows of the tiers above may need " + std::to_string(rows_above) +
                     " and moves " + std::to_string(PoolTier::kHeadroomSlots) +
-                    "; make the pool larger, or the DRAM tier smaller");
+                    "; make the pool larger, or the tiers above smaller");
   }
-  const uint64_t left = slots - first_tier_rows;
+  const uint64_t left = slots - rows_above;
   return std::max<uint64_t>(1, left - left / 4);
 }
 
@@ -152,11 +152,11 @@ uint64_t capacity_of(const TierSpec& spec, const RowLayout& layout) {
 // Where the table's checkpoints lie; nothing where it has none.
 std::optional<std::string> checkpoints_prefix(const std::vector<TierSpec>& specs) {
   for (size_t t = 0; t < specs.size(); ++t) {
-    if (specs[t].kind == "PMEM_POOL" && specs.back().kind == "LEVELDB") {
+    if (specs[t].kind == kPool && specs.back().kind == "LEVELDB") {
       throw Error(ErrorKind::kInvalidArgument,
                   "tiers: below a PMEM_POOL there can be SSDHASH, not LEVELDB, which keeps no checkpoints");
     }
-    if (specs[t].kind == "PMEM_POOL") return path_of(specs[t]) + kPoolEnding;
+    if (specs[t].kind == kPool) return path_of(specs[t]) + kPoolEnding;
     if (specs[t].kind == "SSDHASH" && specs[t].keeps_rows) return path_of(specs[t]);
   }
   return std::nullopt;
@@ -164,6 +164,11 @@ std::optional<std::string> checkpoints_prefix(const std::vector<TierSpec>& specs
 
 void make_pool_level(MadeTiers& made, size_t t, const TierSpec& spec, size_t tiers) {
   MadeTier& level = made.tiers[t];
+  const size_t above = made.has_stage ? 2 : 0;  // where there is HBM, it, and its stage, lie above DRAM
+  if (t != above + 1 || made.tiers[above].memory == nullptr) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "tiers: PMEM_POOL can only be right below DRAM, which is the first, or below HBM");
+  }
   auto pool = make_pool(*made.checkpoints, spec, t, tiers);
   made.pool = pool.get();
   level.durable = pool.get();
@@ -171,9 +176,10 @@ void make_pool_level(MadeTiers& made, size_t t, const TierSpec& spec, size_t tie
   if (t + 1 == tiers) {
     level.capacity_rows = pool->slot_count() - PoolTier::kHeadroomSlots;
   } else {
-    const uint64_t first_tier_rows = made.tiers[0].capacity_rows + made.tiers[0].headroom_rows;
-    level.capacity_rows = middle_capacity_of(*pool, first_tier_rows);
-    const uint64_t reserve = pool->slot_count() - first_tier_rows - level.capacity_rows;
+    uint64_t rows_above = 0;
+    for (size_t u = 0; u < t; ++u) rows_above += made.tiers[u].capacity_rows + made.tiers[u].headroom_rows;
+    level.capacity_rows = middle_capacity_of(*pool, rows_above);
+    const uint64_t reserve = pool->slot_count() - rows_above - level.capacity_rows;
     made.least_free_pool_slots = PoolTier::kHeadroomSlots + (reserve - PoolTier::kHeadroomSlots) / 2;
     level.ranked = pool.get();
   }
@@ -215,11 +221,12 @@ void make_stage(MadeTiers& made, uint64_t headroom_rows, const RowLayout& layout
   level.tier->meter().lies_on(SharedMedium::named("DRAM"));
 }
 
-std::unique_ptr<HbmTier> make_hbm_tier(const TierSpec& spec, const RowLayout& layout, uint64_t slots) {
+std::unique_ptr<HbmTier> make_hbm_tier(const TierSpec& spec, const RowLayout& layout, uint64_t slots,
+                                       HbmTier::Copies copies) {
   std::shared_ptr<gpu::Device> device = gpu::open_device(spec.gpu);
   try {
     const size_t piece_bytes = spec.piece_bytes.value_or(HbmTier::kPieceBytes);
-    return std::make_unique<HbmTier>(layout, slots, std::move(device), piece_bytes);
+    return std::make_unique<HbmTier>(layout, slots, std::move(device), piece_bytes, copies);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kStoreFull) throw;
     throw Error(ErrorKind::kStoreFull, "storage_size: an HBM tier of " + std::to_string(slots) +
@@ -227,7 +234,8 @@ std::unique_ptr<HbmTier> make_hbm_tier(const TierSpec& spec, const RowLayout& la
   }
 }
 
-void make_hbm_level(MadeTiers& made, size_t t, const TierSpec& spec, const RowLayout& layout) {
+void make_hbm_level(MadeTiers& made, size_t t, const TierSpec& spec, const RowLayout& layout,
+                    HbmTier::Copies copies) {
   MadeTier& level = made.tiers[t];
   if (!made.has_stage || t != 1) {
     throw Error(ErrorKind::kInvalidArgument, "tiers: HBM can only be the first");
@@ -237,7 +245,8 @@ void make_hbm_level(MadeTiers& made, size_t t, const TierSpec& spec, const RowLa
   }
   level.headroom_rows = headroom_of(level.capacity_rows);
   make_stage(made, level.headroom_rows, layout);
-  std::unique_ptr<HbmTier> tier = make_hbm_tier(spec, layout, level.capacity_rows + level.headroom_rows);
+  std::unique_ptr<HbmTier> tier =
+      make_hbm_tier(spec, layout, level.capacity_rows + level.headroom_rows, copies);
   made.hbm = tier.get();
   if (t + 1 < made.tiers.size()) level.ranked = tier.get();
   level.tier = std::move(tier);
@@ -274,15 +283,17 @@ MadeTiers make_tiers(const std::string& table_name, const std::string& optimizer
   made.has_stage = specs.front().kind == kHbm;
   const size_t tiers = specs.size() + (made.has_stage ? 1 : 0);
   made.tiers.resize(tiers);
+  const bool has_pool =
+      std::any_of(specs.begin(), specs.end(), [](const TierSpec& spec) { return spec.kind == kPool; });
   std::vector<DurableTier*> durable;
   for (size_t t = tiers - specs.size(); t < tiers; ++t) {
     const TierSpec& spec = specs[t - (tiers - specs.size())];
     MadeTier& level = made.tiers[t];
     level.capacity_rows = capacity_of(spec, layout);
-    if (spec.kind == "PMEM_POOL") {
+    if (spec.kind == kPool) {
       make_pool_level(made, t, spec, tiers);
     } else if (spec.kind == kHbm) {
-      make_hbm_level(made, t, spec, layout);
+      make_hbm_level(made, t, spec, layout, has_pool ? HbmTier::Copies::kInPool : HbmTier::Copies::kNone);
     } else if (is_memory(spec.kind)) {
       make_memory_level(made, t, spec, layout, tiers);
     } else {

@@ -15,7 +15,7 @@ namespace embstore {
 // What an update in flight needs, made for so many ids. Used again when its step has ended.
 class DeviceApply::Memory final : public StepInFlight {
  public:
-  Memory(gpu::Device& device, uint32_t most, uint32_t dim)
+  Memory(gpu::Device& device, uint32_t most, uint32_t dim, bool any_marks)
       : StepInFlight(device),
         most_ids(most),
         unique(device, most),
@@ -28,6 +28,9 @@ class DeviceApply::Memory final : public StepInFlight {
         occurrences(device, most),
         last_positions(device, most),
         sums(device, uint64_t{most} * dim),
+        marked(device, any_marks ? most : 0),
+        marked_count(device, 1),
+        marked_count_on_device(device, 1),
         to_update(device, 1),
         to_update_on_device(device, 1) {}
 
@@ -43,7 +46,11 @@ class DeviceApply::Memory final : public StepInFlight {
   gpu::PinnedArray<uint32_t> occurrences;
   gpu::PinnedArray<uint32_t> last_positions;
   gpu::PinnedArray<float> sums;
-  std::optional<SlotClaim> claim;
+  // Of the rows that the tier has.
+  gpu::PinnedArray<Slot> marked;
+  gpu::PinnedArray<uint32_t> marked_count;
+  gpu::DeviceArray<uint32_t> marked_count_on_device;
+  std::optional<StepClaims> claims;
   // How many distinct ids' rows kernels may update: all of them, or none.
   gpu::PinnedArray<uint32_t> to_update;
   gpu::DeviceArray<uint32_t> to_update_on_device;
@@ -55,13 +62,14 @@ DeviceApply::DeviceApply(HbmTier& tier, DeviceSteps& steps, const RowLayout& lay
 DeviceApply::~DeviceApply() = default;
 
 bool DeviceApply::try_put(const IdsOnDevice& ids, gpu::DeviceAddress gradients, BatchConditions conditions,
-                          SlotClaim claim, const std::function<Update()>& begin) {
+                          StepClaims claims, const std::function<Update()>& begin) {
   DeviceSteps::Turn turn(steps_, ids.stream, DeviceSteps::Effect::kChanges);
   if (turn.is_refused()) return false;
   tier_.join(ids.stream);
-  const std::shared_ptr<Memory> memory = memories_.take(
-      ids.count, [this](uint32_t most) { return std::make_shared<Memory>(device_, most, dim_); });
-  memory->claim.emplace(std::move(claim));
+  const std::shared_ptr<Memory> memory = memories_.take(ids.count, [this](uint32_t most) {
+    return std::make_shared<Memory>(device_, most, dim_, tier_.marks() != nullptr);
+  });
+  memory->claims.emplace(std::move(claims));
   turn.put(memory, ids.stream, [&] { put(*memory, ids, gradients, std::move(conditions), begin()); });
   return true;
 }
@@ -81,6 +89,13 @@ void DeviceApply::put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress
                     stream);
   memory.unique.count().copy_to(memory.distinct.data(), 1, stream);
   found.miss_count().copy_to(memory.miss_count.data(), 1, stream);
+  const gpu::Global<const uint32_t> slots = found.slots().first(ids.count).as_const();
+  gpu::SlotMarks* const marks = tier_.marks();
+  memory.marked_count[0] = 0;
+  if (marks != nullptr) {
+    marks->list(slots, distinct, memory.marked.global(), memory.marked_count_on_device, stream);
+    memory.marked_count_on_device.copy_to(memory.marked_count.data(), 1, stream);
+  }
   memory.refused[0] = 0;
   if (conditions.refused) {
     device_.copy_to_host(memory.refused.data(), conditions.refused, sizeof(int64_t), stream);
@@ -95,7 +110,7 @@ void DeviceApply::put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress
       stream);
   memory.to_update_on_device.copy_from(memory.to_update.data(), 1, stream);
   const gpu::Global<const uint32_t> count = memory.to_update_on_device.constant();
-  const gpu::Global<const uint32_t> slots = found.slots().first(ids.count).as_const();
+  if (marks != nullptr) marks->set(false, slots, count, stream);
   gpu::DeviceUpdate(slots, count, memory.unique, memory.sorted, gradients, dim_)
       .launch(device_, update.step, tier_.rows_to_change(), stream);
   tier_.ranks_to_count().count_update(slots, count, memory.unique, memory.sorted, update.counted, stream);
@@ -111,13 +126,14 @@ void DeviceApply::update_missing(Memory& memory, const BatchConditions& conditio
             .gradients = memory.sums.data(),
             .occurrences = {memory.occurrences.data(), missing},
             .last_positions = {memory.last_positions.data(), missing}},
-           memory.distinct[0] - missing, *memory.claim);
+           {.count = memory.distinct[0] - missing, .marked = {memory.marked.data(), memory.marked_count[0]}},
+           *memory.claims);
     memory.to_update[0] = memory.distinct[0];
   } catch (...) {
     memory.to_update[0] = 0;
     steps.keep_error(std::current_exception());
   }
-  memory.claim.reset();
+  memory.claims.reset();
 }
 
 }  // namespace embstore

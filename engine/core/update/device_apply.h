@@ -3,6 +3,9 @@
 // On the caller's stream ids are made distinct and found in the mirror of the HBM tier. The gradients of those that it hasn't
 // are summed into pinned memory; a function of the host, for which the stream waits, updates their rows. If it could, a kernel
 // updates the rows that the tier has: a batch is applied whole or not at all. See gpu/README.md.
+//
+// Above a durable pool the function also learns which rows of the tier are about to differ from their copies there: those that
+// are marked, as nobody has changed them since they were copied.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +22,8 @@
 #include "tiers/hbm/hbm_tier.h"
 #include "tiers/hbm/ids_on_device.h"
 #include "tiers/hbm/step_memories.h"
-#include "tiers/memory/slot_allocator.h"
 #include "update/batch_conditions.h"
+#include "update/step_claims.h"
 
 namespace embstore {
 
@@ -39,10 +42,16 @@ class DeviceApply {
     std::span<const uint32_t> occurrences;
     std::span<const uint32_t> last_positions;  // in the batch
   };
-  // Updates their rows, or throws: then no row is updated, and the steps keep the error. Called when the stream gets there, by
-  // any thread, with none missing too; `updated` rows of the tier will be. `claim` is that of try_put(). It must do no more
-  // than a function that a stream calls.
-  using UpdateMissing = std::function<void(const Missing& missing, uint64_t updated, SlotClaim& claim)>;
+  // The rows of the tier that will be updated.
+  struct Present {
+    uint64_t count;
+    std::span<const Slot> marked;  // those of them that are
+  };
+  // Updates the rows of missing ids, or throws: then no row is updated, and the steps keep the error. Called when the stream
+  // gets there, by any thread, with none missing too. `claims` are those of try_put(). It must do no more than a function that
+  // a stream calls.
+  using UpdateMissing =
+      std::function<void(const Missing& missing, const Present& present, StepClaims& claims)>;
   struct Update {
     AnyStep step;
     gpu::CountedUpdate counted;
@@ -50,10 +59,10 @@ class DeviceApply {
   };
 
   // Puts an update on ids.stream, with a row of gradients for each id. Waits for no stream. False where the host uses rows for
-  // long: nothing was done. Else `begin` is called, in the order of the steps. `claim`: slots of the first tier, as many as there
-  // are ids. A batch that is refused updates no row: the steps keep the reason.
+  // long: nothing was done. Else `begin` is called, in the order of the steps. `claims`: for as many rows as there are ids. A
+  // batch that is refused updates no row: the steps keep the reason.
   bool try_put(const IdsOnDevice& ids, gpu::DeviceAddress gradients, BatchConditions conditions,
-               SlotClaim claim, const std::function<Update()>& begin);
+               StepClaims claims, const std::function<Update()>& begin);
 
  private:
   class Memory;

@@ -10,15 +10,15 @@
 namespace embstore {
 
 GatheredRows::GatheredRows(const UpdateParts& parts, const GradientBatch& batch, Mover& mover,
-                           RecentReads& reads, SlotClaim* claim)
+                           RecentReads& reads, StepClaims* claims)
     : parts_(parts),
       batch_(batch),
       mover_(mover),
-      claim_(claim),
+      claims_(claims),
       first_tier_(parts.store.tiers().first()),
       seats_(batch.keys().size()),
-      insertion_(parts.store, /*most_departures=*/0),
-      change_claim_(parts.store.cache()),
+      insertion_(parts.store, /*most_departures=*/0, places_claimed()),
+      change_claim_(parts.store.cache(), places_claimed()),
       image_room_(parts.store.index()),
       reads_(reads) {}
 
@@ -48,7 +48,7 @@ bool GatheredRows::gather(uint64_t& new_rows) {
   if (below + new_rows == 0) return change_claim_.try_add_noted();
   if (!insertion_.try_reserve_rows(new_rows)) return false;
   if (below != 0) stage();
-  SlotClaim claim = claim_ != nullptr ? std::move(*claim_) : mover_.claim(below + new_rows);
+  SlotClaim claim = claims_ != nullptr ? std::move(claims_->slots) : mover_.claim(below + new_rows);
   for (int s = 0; s < kShards && new_rows != 0; ++s) {
     const std::span<const KeyGradient> keys = batch_.shard(s);
     const auto seats = std::span(seats_).subspan(keys.empty() ? 0 : first_key(s), keys.size());
@@ -95,7 +95,7 @@ void GatheredRows::find_shard(IndexShard& shard, int number) {
         seat.at = seat.entry.ref();
         if (seat.entry.ref().tier() == 0) {
           first_tier_.ranks().prefetch(seat.entry.ref().slot());
-          if (cache != nullptr) cache->prefetch(seat.entry.ref().slot());
+          if (cache != nullptr) cache->prefetch(seat.entry.ref());
         }
         continue;
       }
@@ -120,7 +120,7 @@ void GatheredRows::pin(size_t key, const IndexEntry& entry) {
   seat.at = entry.ref();
   seat.where = Where::kSeated;
   first_tier_.ranks().pin(seat.at.slot());
-  change_claim_.note_change(seat.at.slot());
+  change_claim_.note_change(seat.at);
 }
 
 void GatheredRows::find_moved_entries(const IndexShard& shard, int number) {
@@ -182,7 +182,7 @@ size_t GatheredRows::seat_shard(IndexShard& shard, int number, SlotClaim& claim,
 
   const AdmissionFilter* const filter = parts_.filters.shard(number);
   const BucketArray& buckets = shard.buckets();
-  Rise rise(parts_.store, claim, unseated, phase);
+  Rise rise(parts_.store, claim, unseated, phase, places_claimed());
   FirstTierSlots& slots = rise.slots();
   const auto fetch = [&](size_t i) {
     if (i >= keys.size() || is_seated(i)) return;

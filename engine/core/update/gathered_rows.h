@@ -16,6 +16,7 @@
 #include "store/shard_save.h"
 #include "store/transaction.h"
 #include "update/batch_update.h"
+#include "update/step_claims.h"
 
 namespace embstore {
 
@@ -42,9 +43,9 @@ class GatheredRows {
   };
 
   // All of these outlive this.
-  // `claim`: slots of the first tier that were claimed beforehand, as many as the batch has keys; null: the mover makes room.
+  // `claims`: what was claimed beforehand, for as many rows as the batch has keys; null: the mover makes room.
   GatheredRows(const UpdateParts& parts, const GradientBatch& batch, Mover& mover, RecentReads& reads,
-               SlotClaim* claim);
+               StepClaims* claims);
   // Unpins the rows and takes the new ones away, unless they were updated.
   ~GatheredRows();
   GatheredRows(const GatheredRows&) = delete;
@@ -81,12 +82,13 @@ class GatheredRows {
   size_t first_key(int number) const {
     return static_cast<size_t>(batch_.shard(number).data() - batch_.keys().data());
   }
+  PoolClaim* places_claimed() const { return claims_ != nullptr ? &claims_->places : nullptr; }
   RowInFlight copy_of(size_t key) const { return copies_.empty() ? RowInFlight{} : copies_[key]; }
 
   const UpdateParts parts_;
   const GradientBatch& batch_;
   Mover& mover_;
-  SlotClaim* const claim_;
+  StepClaims* const claims_;
   MemoryTier& first_tier_;
 
   PageVector<Seat> seats_;                   // by key of the batch

@@ -8,11 +8,11 @@
 namespace embstore {
 
 GatheredUpdate::GatheredUpdate(const UpdateParts& parts, const GradientBatch& batch, Mover& mover,
-                               RecentReads& reads, SlotClaim* claim)
+                               RecentReads& reads, StepClaims* claims)
     : parts_(parts),
       batch_(batch),
       first_tier_(parts.store.tiers().first()),
-      rows_(parts, batch, mover, reads, claim) {}
+      rows_(parts, batch, mover, reads, claims) {}
 
 bool GatheredUpdate::prepare(uint64_t& new_rows) { return rows_.gather(new_rows); }
 
@@ -39,10 +39,10 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
     for (size_t i = 0; i < keys.size(); ++i) {
       if (i + GatheredRows::kKeysFetchedAhead < keys.size() &&
           seats[i + GatheredRows::kKeysFetchedAhead].is_seated()) {
-        cache->prefetch(seats[i + GatheredRows::kKeysFetchedAhead].at.slot());
+        cache->prefetch(seats[i + GatheredRows::kKeysFetchedAhead].at);
       }
       if (!seats[i].is_seated()) continue;
-      if (changes.will_change(seats[i].at.slot(), keys[i].key)) rows_.change_claim().pass_on();
+      if (changes.will_change(seats[i].at, keys[i].key)) rows_.change_claim().pass_on();
     }
   }
   std::array<RowUpdate, kKeysABlock> updates;

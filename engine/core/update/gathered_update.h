@@ -10,9 +10,9 @@ namespace embstore {
 
 class GatheredUpdate final : public BatchUpdate {
  public:
-  // All of these outlive this. `claim` as of GatheredRows.
+  // All of these outlive this. `claims` as of GatheredRows.
   GatheredUpdate(const UpdateParts& parts, const GradientBatch& batch, Mover& mover, RecentReads& reads,
-                 SlotClaim* claim = nullptr);
+                 StepClaims* claims = nullptr);
 
   bool prepare(uint64_t& new_rows) override;
   void commit(const UpdateTime& time) noexcept override;

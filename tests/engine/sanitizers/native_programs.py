@@ -20,6 +20,7 @@ SANITIZERS = ("thread", "address,undefined")
 OF_MANY_THREADS = [
     "admission_test",
     "device_steps_test",
+    "durable_steps_test",
     "emulated_device_test",
     "epochs_test",
     "eviction_pool_test",

@@ -3,6 +3,7 @@
 
 #include "gpu/kernels/find.h"
 #include "gpu/kernels/gradient_sums.h"
+#include "gpu/kernels/marks.h"
 #include "gpu/kernels/moves.h"
 #include "gpu/kernels/ranks.h"
 #include "gpu/kernels/rows.h"

@@ -58,15 +58,23 @@ TierSpec hbm(Draws& draws, uint64_t rows) {
   return tier;
 }
 
+// With room for whatever a schedule's checkpoints keep.
+TierSpec pool(const std::string& path) {
+  constexpr uint64_t kPlaces = PoolTier::kHeadroomSlots + 1024;
+  return {"PMEM_POOL", path, kPlaces * 256};
+}
+
 std::vector<TierSpec> some_tiers(Draws& draws, const std::string& path) {
   const uint64_t rows = 1 + draws.below(kKeys - 2);
+  const uint64_t rows_of_dram = 1 + draws.below(3);
   TierSpec files{"SSDHASH", path, std::nullopt};
   files.ssd_hash.file_bytes = 32 << 10;
   files.ssd_hash.buffer_bytes = 128 << 10;
   switch (draws.below(8)) {
     case 0:
     case 1: return {hbm(draws, kKeys + 1)};
-    case 2: return {hbm(draws, rows), {"DRAM", std::nullopt, (1 + draws.below(3)) * kRowBytes}, files};
+    case 2: return {hbm(draws, rows), {"DRAM", std::nullopt, rows_of_dram * kRowBytes}, files};
+    case 3: return {hbm(draws, rows), {"DRAM", std::nullopt, rows_of_dram * kRowBytes}, pool(path)};
     default: return {hbm(draws, rows), {"DRAM", std::nullopt, 64 * kRowBytes}};
   }
 }
@@ -99,7 +107,8 @@ class Schedule {
         opened_(ProcessRegistry<std::string, gpu::Device>::get("emulated", [this] { return device_; })) {
     check(opened_ == device_, "another device is open");
     told_ids().clear();
-    table_ = std::make_unique<Table>(spec_of(draws_, directory_ / "rows"));
+    spec_ = spec_of(draws_, directory_ / "rows");
+    table_ = std::make_unique<Table>(spec_);
     for (size_t i = 0; i < kStreams; ++i) streams_.push_back(std::make_unique<gpu::OwnedStream>(*device_));
   }
 
@@ -118,12 +127,14 @@ class Schedule {
     for (const auto& stream : streams_) device_->synchronise(gpu::Stream(*stream));
     workers.clear();
     table_.reset();
+    look_at_checkpoints();
     // What is still on streams runs now, on what the table has freed, if it was on its way.
     const gpu::OwnedEvent event(*device_);
     for (int i = 0; i < 300; ++i) static_cast<void>(device_->EmulatedDevice::query(event));
     static_cast<void>(device_->memory());
     if (const auto wrong = history_.contradiction(all_keys())) fail(*wrong);
   }
+  bool has_checkpoints() const { return !persisted_.empty(); }
 
  private:
   enum class Does : uint8_t {
@@ -141,6 +152,7 @@ class Schedule {
     kDrop,
     kSave,
     kRestore,
+    kPersist,
     kCount
   };
   // Each schedule leaves some kinds of operations out, and has others often: many of one kind meet seldom where all occur.
@@ -228,6 +240,7 @@ class Schedule {
         case Does::kDrop: return may_save ? drop() : synchronise();
         case Does::kSave: return may_save ? save() : train(may_save);
         case Does::kRestore: return may_save ? restore() : train(may_save);
+        case Does::kPersist: return persist(may_save);
         case Does::kCount: return;
       }
     }
@@ -433,6 +446,48 @@ class Schedule {
       schedule_.saved_.push_back({path, schedule_.history_.at(number).rows, saved.state});
     }
 
+    void drop_a_checkpoint() {
+      constexpr size_t kMostKept = 8;
+      if (schedule_.persisted_.size() < kMostKept) return;
+      const auto oldest = schedule_.persisted_.begin();
+      table_.drop_persisted(oldest->first);
+      schedule_.history_.refused(oldest->second.moment);
+      schedule_.persisted_.erase(oldest);
+    }
+
+    // By one thread at a time, as a program does it.
+    void persist(bool may_save) {
+      if (!schedule_.has_pool() || std::exchange(schedule_.is_persisting_, true)) return train(may_save);
+      drop_a_checkpoint();
+      at("checkpoint, its moment");
+      const std::string path = schedule_.directory_ / ("state" + std::to_string(schedule_.saves_++));
+      checkpoint::FileIdentity identity{};
+      identity.partition_count = 1;
+      UnsafeCalls calls;
+      checkpoint::Writer file(path, table_.parts().layout, identity, calls);
+      History& history = schedule_.history_;
+      const size_t number =
+          history.begin({.rows = {}, .kind = Operation::Kind::kMoment, .name = "checkpoint"});
+      try {
+        const BegunCheckpoint begun = table_.begin_persist(file, /*waiting_keys=*/false);
+        history.end(number);
+        file.finish();
+        for (uint64_t left = draws_.below(3); left != 0; --left) some_operation(may_save);
+        at("checkpoint, its rows");
+        if (draws_.one_in(4)) {
+          table_.drop_persisted(begun.number);
+          history.refused(number);
+        } else {
+          table_.finish_persist(begun.number, log::CheckpointId{});
+          schedule_.persisted_[begun.number] = {path, number, begun.state};
+        }
+      } catch (...) {
+        history.refused(number);
+        throw;
+      }
+      schedule_.is_persisting_ = false;
+    }
+
     // Look-ups go on meanwhile, and see rows go and come.
     void restore() {
       if (schedule_.saved_.empty()) return;
@@ -469,6 +524,14 @@ class Schedule {
     std::map<int64_t, RowState> rows;
     TableState state;
   };
+
+  struct Persisted {
+    std::string path;
+    size_t moment;  // in the history
+    TableState state;
+  };
+
+  bool has_pool() const { return spec_.tiers.back().kind == "PMEM_POOL"; }
 
   std::vector<int64_t> some_ids(Draws& draws) const {
     std::vector<int64_t> ids(1 + draws.below(kMostIds));
@@ -611,6 +674,22 @@ class Schedule {
     check(refused == 0, "the mirror was told of keys that it had, or of too many");
   }
 
+  // The next process has no GPU.
+  void look_at_checkpoints() {
+    if (persisted_.empty()) return;
+    Scheduler::instance().now_at("the next process");
+    TableSpec spec = spec_;
+    spec.tiers.erase(spec.tiers.begin());
+    Table table(spec);
+    check(table.persisted().size() == persisted_.size(), "checkpoints were lost");
+    for (auto at = persisted_.rbegin(); at != persisted_.rend(); ++at) {
+      const auto& [number, checkpoint] = *at;
+      table.restore_persisted(number, {.number = 0, .count = 1}, {{checkpoint.path}}, checkpoint.state,
+                              /*waiting_keys=*/false);
+      saw_rows(checkpoint.moment, table.export_rows());
+    }
+  }
+
   // What the host knows of ranks may lag, but never be higher.
   void check_ranks() const {
     const HbmTier& hbm = *table_->parts().store->tiers().hbm();
@@ -630,6 +709,7 @@ class Schedule {
   TemporaryDirectory directory_;
   const std::shared_ptr<ExploredDevice> device_;
   const std::shared_ptr<gpu::Device> opened_;
+  TableSpec spec_{};
   std::unique_ptr<Table> table_;
   std::vector<std::unique_ptr<gpu::OwnedStream>> streams_;
   History history_;
@@ -637,6 +717,8 @@ class Schedule {
   int64_t next_step_ = 1;
   uint64_t saves_ = 0;
   std::vector<Saved> saved_;  // those that are whole
+  bool is_persisting_ = false;
+  std::map<uint64_t, Persisted> persisted_;  // by the number of the checkpoint
   uint64_t looked_up_ = 0;
   std::map<uint64_t, std::vector<int64_t>> asked_for_;  // by turn
   bool closes_ = false;
@@ -651,15 +733,17 @@ Explored explore(uint64_t seed) {
   Scheduler& scheduler = Scheduler::instance();
   scheduler.fail = [](const std::string& what) { fail(what); };
   scheduler.begin(seed);
+  bool has_checkpoints = false;
   try {
     Schedule schedule(seed);
     schedule.run();
+    has_checkpoints = schedule.has_checkpoints();
     scheduler.now_at("the table's end");
   } catch (const std::exception& error) {
     fail(std::string("an exception: ") + error.what());
   }
   const uint64_t trace = scheduler.end();
-  return {.trace = trace, .points = scheduler.points()};
+  return {.trace = trace, .points = scheduler.points(), .has_checkpoints = has_checkpoints};
 }
 
 }  // namespace embstore::explorer

@@ -1,6 +1,6 @@
 // One explored schedule: a small table with rows in the emulated device's memory, and threads that look rows up, on streams and
-// on the host, train, save, drop, drain and close, all drawn from the seed. Whatever they see has to be what some serial order
-// of it gives, and the table has to end as one that is in order.
+// on the host, train, save, make checkpoints, drop, drain and close, all drawn from the seed. Whatever they see has to be what
+// some serial order of it gives, and the table has to end as one that is in order.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,9 @@
 namespace embstore::explorer {
 
 struct Explored {
-  uint64_t trace;   // tells the schedule from others, by what ran when and by what was seen
-  uint64_t points;  // at which another thread could have gone on
+  uint64_t trace;        // tells the schedule from others, by what ran when and by what was seen
+  uint64_t points;       // at which another thread could have gone on
+  bool has_checkpoints;  // it made some that are durable
 };
 
 // Calls fail() of testing/check.h, which names the seed, where something doesn't hold.

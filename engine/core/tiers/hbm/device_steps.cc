@@ -43,7 +43,7 @@ DeviceSteps::Turn::Turn(DeviceSteps& steps, gpu::Stream stream, Effect effect) N
 
 bool DeviceSteps::wait_for_uses() {
   const MutexLock lock(mutex_);
-  while (uses_ != 0 && long_uses_ == 0) use_ended_.wait(mutex_);
+  while (uses_ != 0 && long_uses_ == 0) uses_changed_.wait(mutex_);
   return uses_ == 0;
 }
 
@@ -132,7 +132,10 @@ bool DeviceSteps::try_begin_beside(Length length) {
   const MutexLock lock(mutex_);
   if (uses_ == 0) return false;
   ++uses_;
-  if (length == Length::kLong) ++long_uses_;
+  if (length == Length::kLong) {
+    ++long_uses_;
+    uses_changed_.notify_all();  // a step that waits is refused now
+  }
   return true;
 }
 
@@ -146,7 +149,7 @@ DeviceSteps::HostUse::~HostUse() {
   --steps_->uses_;
   if (length_ == Length::kLong) --steps_->long_uses_;
   // Under the mutex: a step may begin, and end with the table, as soon as it is let go of.
-  if (steps_->uses_ == 0) steps_->use_ended_.notify_all();
+  if (steps_->uses_ == 0) steps_->uses_changed_.notify_all();
 }
 
 // --- Errors

@@ -7,8 +7,8 @@
 // On their streams, a step that changes rows runs after those before it, and those that come run after it; others run at once.
 //
 // A step waits for the uses that are under way, and a use for the steps in flight. Whoever waits lets nobody else begin, so
-// that neither kind starves the other. A use for long, as a save is, makes no step wait: it is refused, and the host does its
-// work. Comes before every lock but the turn to save.
+// that neither kind starves the other. A use for long, as a save is, or a checkpoint in a pool until its rows are written, makes
+// no step wait: it is refused, and the host does its work. Comes before every lock but the turn to save.
 #pragma once
 
 #include <exception>
@@ -141,7 +141,7 @@ class DeviceSteps {
   std::vector<InFlight> in_flight_ GUARDED_BY(turnstile_);  // in the order of their turns
 
   Mutex mutex_;
-  Condition use_ended_;
+  Condition uses_changed_;
   int uses_ GUARDED_BY(mutex_) = 0;
   int long_uses_ GUARDED_BY(mutex_) = 0;  // which uses_ counts too
   Condition function_ended_;

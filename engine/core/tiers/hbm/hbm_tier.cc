@@ -30,7 +30,7 @@ HbmTier::PieceLayout::PieceLayout(size_t rows, size_t row_floats)
       end(floats + rows * row_floats * sizeof(float)) {}
 
 HbmTier::HbmTier(const RowLayout& layout, uint64_t slots, std::shared_ptr<gpu::Device> device,
-                 size_t piece_bytes)
+                 size_t piece_bytes, Copies copies)
     : layout_(layout),
       device_(std::move(device)),
       rows_a_piece_(embstore::rows_a_piece(layout, slots, piece_bytes)),
@@ -42,13 +42,19 @@ HbmTier::HbmTier(const RowLayout& layout, uint64_t slots, std::shared_ptr<gpu::D
       device_ranks_(*device_, static_cast<uint32_t>(slots)),
       pieces_{Piece(*device_, PieceLayout(rows_a_piece_, layout.row_floats()).end),
               Piece(*device_, PieceLayout(rows_a_piece_, layout.row_floats()).end)},
-      mirror_changes_(*device_, PieceLayout(rows_a_piece_, layout.row_floats()).end),
+      changes_(*device_, PieceLayout(rows_a_piece_, layout.row_floats()).end),
       mirror_(*device_, static_cast<uint32_t>(slots), stream_),
       is_mirrored_(slots),
       changed_(slots),
-      is_mirrored_now_(*device_),
+      is_marked_(copies == Copies::kInPool ? slots : 1, PageSize::kSmall),
+      remarked_(copies == Copies::kInPool ? slots : 0),
+      is_joined_(*device_),
       device_bytes_(floats_.floats().bytes() + device_ranks_.bytes() + 3 * pieces_[0].on_device.bytes() +
-                    mirror_.bytes()) {}
+                    mirror_.bytes()) {
+  if (copies == Copies::kNone) return;
+  marks_.emplace(*device_, static_cast<uint32_t>(slots), stream_);
+  device_bytes_ += marks_->bytes();
+}
 
 HbmTier::~HbmTier() {
   // What is freed below may still be in use.
@@ -204,43 +210,58 @@ void HbmTier::check_not_lost() const { static_cast<void>(device_->memory()); }
 
 void HbmTier::join(gpu::Stream stream) {
   const MutexLock lock(mutex_);
+  change_bytes_ = 0;
   bring_mirror_up_to_date();
-  device_->record(is_mirrored_now_, stream_);
-  device_->wait(stream, is_mirrored_now_);
+  if (marks_) bring_marks_up_to_date();
+  device_->record(is_joined_, stream_);
+  device_->wait(stream, is_joined_);
 }
 
 // All that left before any that came: a slot may have another key's row now, and a key another slot.
 void HbmTier::bring_mirror_up_to_date() {
-  constexpr size_t kSlotsAtOnce = 4096;
-  std::vector<Slot> slots;
-  slots.reserve(kSlotsAtOnce);
-  change_bytes_ = 0;
-  const auto change_all = [&](Change change, auto is_wanted) {
-    mutex_.assert_held();
-    const auto change_some = [&] {
-      mutex_.assert_held();
-      change_mirror(change, slots);
-      slots.clear();
-    };
-    changed_.for_each([&](Slot slot) {
-      if (!is_wanted(slot)) return;
-      slots.push_back(slot);
-      if (slots.size() == kSlotsAtOnce) change_some();
-    });
-    change_some();
-  };
-  change_all(Change::kLeft, [this](Slot slot) {
+  change_noted(Change::kLeft, changed_, [this](Slot slot) {
     mutex_.assert_held();
     return is_mirrored_.contains(slot);
   });
-  change_all(Change::kCame, [this](Slot slot) { return ranks_.is_filled(slot); });
+  change_noted(Change::kCame, changed_, [this](Slot slot) { return ranks_.is_filled(slot); });
   changed_.clear();
 }
 
+void HbmTier::bring_marks_up_to_date() {
+  const auto is_marked = [this](Slot slot) { return is_marked_[slot].load(std::memory_order_relaxed) != 0; };
+  change_noted(Change::kMarked, remarked_, is_marked);
+  change_noted(Change::kUnmarked, remarked_, [&](Slot slot) { return !is_marked(slot); });
+  remarked_.clear();
+}
+
+void HbmTier::mark(Slot slot, bool has_copy) {
+  if (is_marked_[slot].exchange(has_copy ? 1 : 0, std::memory_order_relaxed) != (has_copy ? 1 : 0)) {
+    remarked_.note(slot);
+  }
+}
+
+template <class IsWanted>
+void HbmTier::change_noted(Change change, const ChangedSlots& noted, IsWanted is_wanted) {
+  constexpr size_t kSlotsAtOnce = 4096;
+  std::vector<Slot> slots;
+  slots.reserve(kSlotsAtOnce);
+  const auto change_some = [&] {
+    mutex_.assert_held();
+    put_changes(change, slots);
+    slots.clear();
+  };
+  noted.for_each([&](Slot slot) {
+    if (!is_wanted(slot)) return;
+    slots.push_back(slot);
+    if (slots.size() == kSlotsAtOnce) change_some();
+  });
+  change_some();
+}
+
 // Whatever a piece's size, it has room for one slot and its key.
-void HbmTier::change_mirror(Change change, std::span<const Slot> slots) {
+void HbmTier::put_changes(Change change, std::span<const Slot> slots) {
   constexpr size_t kBytesOfOne = 2 * kAlignment + aligned(sizeof(int64_t));
-  Piece& piece = mirror_changes_;
+  Piece& piece = changes_;
   while (!slots.empty()) {
     if (change_bytes_ + kBytesOfOne > piece.on_host.count()) {
       device_->synchronise(piece.is_done);
@@ -265,12 +286,19 @@ void HbmTier::change_mirror(Change change, std::span<const Slot> slots) {
     const gpu::Global<const uint32_t> device_count{device, 1};
     const size_t bytes = keys_at + now.size() * sizeof(int64_t);
     device_->copy_to_device(device, host, bytes, stream_);
-    if (change == Change::kCame) {
-      mirror_.insert({device + keys_at, now.size()}, device_slots, device_count, stream_);
-      for (const Slot slot : now) is_mirrored_.add(slot);
-    } else {
-      mirror_.erase_slots(device_slots, device_count, stream_);
-      for (const Slot slot : now) is_mirrored_.remove(slot);
+    switch (change) {
+      case Change::kCame:
+        mirror_.insert({device + keys_at, now.size()}, device_slots, device_count, stream_);
+        for (const Slot slot : now) is_mirrored_.add(slot);
+        break;
+      case Change::kLeft:
+        mirror_.erase_slots(device_slots, device_count, stream_);
+        for (const Slot slot : now) is_mirrored_.remove(slot);
+        break;
+      case Change::kMarked:
+      case Change::kUnmarked:
+        marks_->set(change == Change::kMarked, device_slots, device_count, stream_);
+        break;
     }
     device_->record(piece.is_done, stream_);
     change_bytes_ += aligned(bytes);

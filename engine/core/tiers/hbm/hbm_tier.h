@@ -7,6 +7,9 @@
 //
 // A mirror on the device says which keys have their row in which slot, for steps that find rows there. What came and left is
 // noted, and the mirror brought up to date when a step asks for it: who never does pays for no more than the notes.
+//
+// Above a durable pool, rows of which the pool has a clean copy are marked on the device likewise: a step says which of them it
+// is about to change, before it does.
 #pragma once
 
 #include <array>
@@ -14,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -22,6 +26,7 @@
 #include "gpu/operations/device_ranks.h"
 #include "gpu/operations/device_rows.h"
 #include "gpu/operations/mirror.h"
+#include "gpu/operations/slot_marks.h"
 #include "memory/huge_pages.h"
 #include "row/row_layout.h"
 #include "threads/mutex.h"
@@ -39,9 +44,11 @@ class HbmTier final : public Tier, public RankedTier {
   // Large enough for a bus's bandwidth, small beside what a table takes.
   static constexpr size_t kPieceBytes = size_t{4} << 20;
 
+  // Whether rows have clean copies in a tier below, so that there are marks.
+  enum class Copies { kNone, kInPool };
   // Throws Error(kStoreFull) where the device hasn't the memory. Rows go over the bus in pieces of so many bytes, or of one row.
   HbmTier(const RowLayout& layout, uint64_t slots, std::shared_ptr<gpu::Device> device,
-          size_t piece_bytes = kPieceBytes);
+          size_t piece_bytes = kPieceBytes, Copies copies = Copies::kNone);
   ~HbmTier() override;
 
   void write(const RowBatch& rows, std::span<Slot> slots) override;
@@ -58,9 +65,9 @@ class HbmTier final : public Tier, public RankedTier {
 
   // --- Steps on the device, which find rows by the mirror.
   gpu::Device& device() const { return *device_; }
-  // What is put on the stream from now on finds every row that is in the tier, and none that has left. The host waits only where
-  // more rows came or left than fit into a piece. REQUIRES: nobody writes or erases rows until it is done, or did since the last
-  // time while what was put on that stream was under way.
+  // What is put on the stream from now on finds every row that is in the tier, and none that has left, and marks as they are. The
+  // host waits only where more rows came or left, or were marked, than fit into a piece. REQUIRES: nobody writes, erases or marks
+  // rows until it is done, or did since the last time while what was put on that stream was under way.
   void join(gpu::Stream stream);
   // REQUIRES of these: the stream on which they are used has joined.
   const gpu::Mirror& mirror() const NO_THREAD_SAFETY_ANALYSIS { return mirror_; }
@@ -76,6 +83,14 @@ class HbmTier final : public Tier, public RankedTier {
     changing_steps_.fetch_add(1, std::memory_order_release);
     return floats_;
   }
+
+  // --- Marks, of a tier with copies. REQUIRES of each: the mutex of the row's shard.
+  // Whether there is a clean copy of the row. To be called in a use by the host.
+  void mark(Slot slot, bool has_copy);
+  // A step that the device runs takes the mark away itself.
+  void was_unmarked(Slot slot) { is_marked_[slot].store(0, std::memory_order_relaxed); }
+  // Null where there are none. REQUIRES: the stream on which they are used has joined.
+  gpu::SlotMarks* marks() NO_THREAD_SAFETY_ANALYSIS { return marks_ ? &*marks_ : nullptr; }
 
   // --- RankedTier
   SlotRanks& ranks() const override { return ranks_; }
@@ -121,8 +136,13 @@ class HbmTier final : public Tier, public RankedTier {
   template <class Take>
   void end_reading(const Piece& piece, size_t floats, Take take) const REQUIRES(mutex_);
   void bring_mirror_up_to_date() REQUIRES(mutex_);
-  enum class Change { kCame, kLeft };
-  void change_mirror(Change change, std::span<const Slot> slots) REQUIRES(mutex_);
+  void bring_marks_up_to_date() REQUIRES(mutex_);
+  // Of the mirror, and of marks.
+  enum class Change { kCame, kLeft, kMarked, kUnmarked };
+  // Changes those of the noted slots that is_wanted says.
+  template <class IsWanted>
+  void change_noted(Change change, const ChangedSlots& noted, IsWanted is_wanted) REQUIRES(mutex_);
+  void put_changes(Change change, std::span<const Slot> slots) REQUIRES(mutex_);
   // The rows of a piece, as kernels take them.
   static gpu::DeviceRows::Batch floats_of(const Piece& piece, size_t rows);
   static gpu::DeviceRanks::Batch headers_of(const Piece& piece, size_t rows);
@@ -142,13 +162,16 @@ class HbmTier final : public Tier, public RankedTier {
   // The host fills one, or empties it, while the device is at the other.
   mutable std::array<Piece, 2> pieces_ GUARDED_BY(mutex_);
   mutable size_t next_piece_ GUARDED_BY(mutex_) = 0;
-  // Of the mirror: a part of it after the other.
-  Piece mirror_changes_ GUARDED_BY(mutex_);
+  // Of the mirror and of marks: a part of it after the other.
+  Piece changes_ GUARDED_BY(mutex_);
   size_t change_bytes_ GUARDED_BY(mutex_) = 0;  // of it, that are in use
   gpu::Mirror mirror_ GUARDED_BY(mutex_);
   SlotSet is_mirrored_ GUARDED_BY(mutex_);
   ChangedSlots changed_;  // since the mirror was up to date
-  const gpu::OwnedEvent is_mirrored_now_;
+  std::optional<gpu::SlotMarks> marks_ GUARDED_BY(mutex_);
+  const PageArray<std::atomic<uint8_t>> is_marked_;
+  ChangedSlots remarked_;  // since the marks were up to date
+  const gpu::OwnedEvent is_joined_;
   std::atomic<uint64_t> changing_steps_{0};
   std::atomic<bool> ranks_lag_{false};
   uint64_t device_bytes_;

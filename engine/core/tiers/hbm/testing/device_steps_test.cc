@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -799,6 +800,26 @@ TEST(a_batch_that_the_device_refuses_changes_nothing_and_the_next_call_says_why)
   put(0);
   scene.table->synchronise();
   check(scene.table->export_rows().keys.size() == before.keys.size() + 1, "the next batch isn't applied");
+}
+
+// Else it would wait as long as the use is.
+TEST(a_step_that_waits_for_a_use_is_refused_when_its_thread_begins_one_for_long) {
+  Scene scene(1);
+  DeviceSteps& steps = *scene.table->parts().steps;
+  std::optional<DeviceSteps::HostUse> use(std::in_place, &steps, DeviceSteps::Length::kShort);
+  std::binary_semaphore is_over{0};
+  bool is_refused = false;
+  std::thread thread([&] {
+    const DeviceSteps::Turn turn(steps, *scene.streams[0], DeviceSteps::Effect::kReads);
+    is_refused = turn.is_refused();
+    is_over.release();
+  });
+  check(!is_over.try_acquire_for(std::chrono::milliseconds(50)), "a step began beside a use");
+  const DeviceSteps::HostUse longer(&steps, DeviceSteps::Length::kLong);
+  use.reset();
+  check(is_over.try_acquire_for(std::chrono::seconds(60)), "the step waits for a use for long");
+  thread.join();
+  check(is_refused, "a step began beside a use for long");
 }
 
 // Rows whose floats are alike and only grow: each look-up has whole rows, none of which is older than one read before.

@@ -1,0 +1,62 @@
+// Marks of slots on the emulated device, beside a plain array of them.
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "gpu/operations/slot_marks.h"
+#include "gpu/testing/scene.h"
+#include "testing/tests.h"
+
+namespace embstore::gpu {
+namespace {
+
+// Some of so many slots, none twice, and places without a slot between them.
+std::vector<uint32_t> some_slots(Scene& scene, uint32_t slots) {
+  std::vector<uint32_t> some(slots);
+  std::iota(some.begin(), some.end(), 0u);
+  std::shuffle(some.begin(), some.end(), scene.random);
+  some.resize(scene.below(slots + 1));
+  for (uint32_t& slot : some) {
+    if (scene.below(6) == 0) slot = kNoSlot;
+  }
+  return some;
+}
+
+TEST(those_of_a_batch_are_listed_that_are_marked) {
+  for_each_seed([](Scene& scene) {
+    const uint32_t slots = 1 + scene.batch_size();
+    SlotMarks marks(scene.device, slots, scene.stream);
+    std::vector<bool> is_marked(slots);
+    DeviceArray<uint32_t> listed(scene.device, slots);
+    DeviceArray<uint32_t> listed_count(scene.device, 1);
+    for (int round = 0; round < 3; ++round) {
+      const std::vector<uint32_t> set = some_slots(scene, slots);
+      const uint32_t set_count = scene.below(set.size() + 1);  // those behind it stay as they are
+      const bool mark = round == 0 || scene.below(2) == 0;
+      const DeviceArray<uint32_t> set_slots = scene.on_device(set);
+      const DeviceArray<uint32_t> set_count_on_device = scene.on_device(set_count);
+      marks.set(mark, set_slots.first(set.size()).as_const(), set_count_on_device.constant(), scene.stream);
+      for (uint32_t i = 0; i < set_count; ++i) {
+        if (set[i] != kNoSlot) is_marked[set[i]] = mark;
+      }
+      const std::vector<uint32_t> asked = some_slots(scene, slots);
+      const uint32_t count = scene.below(asked.size() + 1);
+      const DeviceArray<uint32_t> asked_slots = scene.on_device(asked);
+      const DeviceArray<uint32_t> count_on_device = scene.on_device(count);
+      marks.list(asked_slots.first(asked.size()).as_const(), count_on_device.constant(), listed.global(),
+                 listed_count, scene.stream);
+      std::vector<uint32_t> wanted;
+      for (uint32_t i = 0; i < count; ++i) {
+        if (asked[i] != kNoSlot && is_marked[asked[i]]) wanted.push_back(asked[i]);
+      }
+      check(scene.number(listed_count) == wanted.size(), "another number of slots is listed");
+      std::vector<uint32_t> found = scene.on_host(listed, wanted.size());
+      std::sort(found.begin(), found.end());
+      std::sort(wanted.begin(), wanted.end());
+      check(found == wanted, "other slots are listed");
+    }
+  });
+}
+
+}  // namespace
+}  // namespace embstore::gpu

@@ -1,0 +1,26 @@
+// Rows that checkpoints want, written to the pool while look-ups and updates go on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "row/place.h"
+#include "store/row_store.h"
+
+namespace embstore {
+
+// Rows that are written at once. With those of a demotion, they fit into the pool's headroom.
+inline constexpr size_t kRowsWrittenAtOnce = 1024;
+static_assert(kRowsWrittenAtOnce + 2048 <= PoolTier::kHeadroomSlots);
+
+// Writes those of the rows, at most so many, that are still there and wanted. One that changes or moves meanwhile may be left.
+// Throws Error(kDeviceLost), DamagedRowsError or what the pool throws. REQUIRES: no step on the device changes rows; no checkpoint
+// begins meanwhile.
+void write_wanted(RowStore& store, std::span<const RowRef> rows);
+
+// Writes those of the keys' rows that are wanted and that the host can't address: a row that goes must be written first. Throws as
+// write_wanted(). REQUIRES: as that, and rows change places only by a tier's own compaction.
+void write_wanted_on_device(RowStore& store, std::span<const int64_t> keys);
+
+}  // namespace embstore

@@ -1,0 +1,610 @@
+// Tables with HBM above a durable pool, on the emulated device: checkpoints between and beside steps of the device and what the
+// host does have the rows of their moments, bit for bit.
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "access/process_registry.h"
+#include "gpu/buffers.h"
+#include "gpu/emulated/emulated_device.h"
+#include "keep/checkpoint/writer.h"
+#include "table.h"
+#include "testing/tests.h"
+#include "tiers/hbm/hbm_tier.h"
+
+namespace embstore {
+namespace {
+
+using gpu::EmulatedDevice;
+
+constexpr int kDim = 4;
+constexpr uint64_t kRowBytes = 2 * kDim * sizeof(float);
+constexpr uint64_t kRecordBytes = 256;  // of a pool
+constexpr uint64_t kHbmRows = 30;
+constexpr uint64_t kDramRows = 20;
+constexpr int64_t kKeys = 120;
+constexpr const char* kReason = "it fell off the bus";
+
+// Rows that the tiers above a pool may have, with those on the move: in the stage, HBM and DRAM.
+constexpr uint64_t kRowsAbove = kHbmRows + kDramRows + 3 * 256;
+
+// A device on which the kernel of this name does nothing.
+class ForgetfulDevice final : public EmulatedDevice {
+ public:
+  ForgetfulDevice(uint64_t seed, std::string_view forgotten)
+      : EmulatedDevice({.memory_bytes = 8 << 20, .seed = seed}), forgotten_(forgotten) {}
+
+ private:
+  void launch_kernel(const AnyKernel& kernel, gpu::Grid grid, const void* arguments, size_t bytes,
+                     gpu::Stream stream) override {
+    if (kernel.name == forgotten_) return;
+    EmulatedDevice::launch_kernel(kernel, grid, arguments, bytes, stream);
+  }
+
+  const std::string_view forgotten_;
+};
+
+enum class Below { kNothing, kSsd };
+
+TableSpec spec_of(std::vector<TierSpec> tiers) {
+  std::vector<float> defaults(4 * kDim);
+  std::iota(defaults.begin(), defaults.end(), 0.25f);
+  return {.name = "durable",
+          .dim = kDim,
+          .default_values = std::move(defaults),
+          .optimizer = "Adagrad",
+          .optimizer_params = {{"learning_rate", 0.1}, {"initial_accumulator_value", 0.1}},
+          .tiers = std::move(tiers)};
+}
+
+bool are_alike(const ExportedRows& one, const ExportedRows& other) {
+  return one.keys == other.keys && one.frequencies == other.frequencies && one.versions == other.versions &&
+         one.values == other.values && one.slots == other.slots;
+}
+
+// A table of HBM, DRAM and a pool, and one in DRAM that says what its rows should be.
+class Scene {
+ public:
+  explicit Scene(uint64_t seed, Below below = Below::kNothing, uint64_t pool_rows = 1000,
+                 std::string_view forgotten = "")
+      : device(std::make_shared<ForgetfulDevice>(seed, forgotten)),
+        // Whoever opens the emulated device from now on has this one.
+        opened_(ProcessRegistry<std::string, gpu::Device>::get("emulated", [this] { return device; })),
+        random_(seed),
+        below_(below),
+        pool_rows_(pool_rows),
+        plain(spec_of({{"DRAM", std::nullopt, 1 << 20}})) {
+    check(opened_ == device, "another device is open");
+    open();
+    for (int i = 0; i < 2; ++i) streams.push_back(std::make_unique<gpu::OwnedStream>(*device));
+  }
+
+  ~Scene() { finish(); }
+  Scene(const Scene&) = delete;
+  Scene& operator=(const Scene&) = delete;
+
+  void open() {
+    TierSpec hbm{"HBM", std::nullopt, kHbmRows * kRowBytes};
+    hbm.gpu.name = "emulated";
+    std::vector<TierSpec> tiers = {hbm, {"DRAM", std::nullopt, kDramRows * kRowBytes}};
+    tiers.push_back({"PMEM_POOL", directory / "rows",
+                     // and its header
+                     (PoolTier::kHeadroomSlots + kRowsAbove + pool_rows_ + 16) * kRecordBytes});
+    TierSpec ssd{"SSDHASH", directory / "rows.ssd", std::nullopt};
+    ssd.ssd_hash.file_bytes = 32 << 10;
+    ssd.ssd_hash.buffer_bytes = 128 << 10;
+    if (below_ == Below::kSsd) tiers.push_back(ssd);
+    table = std::make_unique<Table>(spec_of(tiers));
+  }
+  // The process ends, and the next one opens the table on another device.
+  void reopen() {
+    finish();
+    table.reset();
+    opened_.reset();
+    device = std::make_shared<ForgetfulDevice>(random_(), "");
+    opened_ = ProcessRegistry<std::string, gpu::Device>::get("emulated", [this] { return device; });
+    check(opened_ == device, "the device before is still open");
+    pending_.clear();
+    open();
+    for (int i = 0; i < 2; ++i) streams.push_back(std::make_unique<gpu::OwnedStream>(*device));
+  }
+
+  uint64_t below(uint64_t n) { return random_() % n; }
+  static std::vector<int64_t> keys_from(int64_t first, size_t count) {
+    std::vector<int64_t> keys(count);
+    std::iota(keys.begin(), keys.end(), first);
+    return keys;
+  }
+  std::vector<int64_t> some_ids(size_t most) {
+    std::vector<int64_t> ids(1 + below(most));
+    for (int64_t& id : ids) id = static_cast<int64_t>(std::min(below(kKeys), below(kKeys)));
+    return ids;
+  }
+  std::vector<float> some_gradients(size_t ids) {
+    std::normal_distribution<float> value;
+    std::vector<float> gradients(ids * kDim);
+    for (float& gradient : gradients) gradient = value(random_);
+    return gradients;
+  }
+
+  void train(const std::vector<int64_t>& ids) {
+    const std::vector<float> gradients = some_gradients(ids.size());
+    table->apply_gradients(ids, gradients.data(), std::nullopt);
+    plain.apply_gradients(ids, gradients.data(), std::nullopt);
+  }
+  void train_on_device(const std::vector<int64_t>& ids) {
+    const std::vector<float> gradients = some_gradients(ids.size());
+    put_apply(ids, gradients);
+    plain.apply_gradients(ids, gradients.data(), std::nullopt);
+  }
+  void put_apply(const std::vector<int64_t>& ids, const std::vector<float>& gradients) {
+    const gpu::Stream stream = *streams[below(streams.size())];
+    Apply& apply = applies_.emplace_back(*device, ids.size());
+    apply.ids.copy_from(ids.data(), ids.size(), stream);
+    apply.gradients.copy_from(gradients.data(), gradients.size(), stream);
+    table->apply_on_device({apply.ids.address(), static_cast<uint32_t>(ids.size()), stream},
+                           apply.gradients.address(), std::nullopt);
+  }
+  void serve(const std::vector<int64_t>& ids) {
+    std::vector<float> rows(ids.size() * kDim);
+    table->lookup(ids, rows.data(), /*train=*/false);
+  }
+  // On the device, where accesses are counted.
+  void serve_on_device(const std::vector<int64_t>& ids) {
+    const gpu::Stream stream = *streams[below(streams.size())];
+    Apply& look_up = applies_.emplace_back(*device, ids.size());
+    look_up.ids.copy_from(ids.data(), ids.size(), stream);
+    table->lookup_on_device({look_up.ids.address(), static_cast<uint32_t>(ids.size()), stream},
+                            look_up.gradients.address(), /*train=*/false);
+  }
+  void drop(const std::vector<int64_t>& keys) {
+    check(table->drop(keys) == plain.drop(keys), "other keys had rows");
+  }
+
+  // Begins a checkpoint, whose rows are those of now. Returns its number.
+  uint64_t begin() {
+    const std::string path = directory / ("state" + std::to_string(moments_.size()));
+    checkpoint::Writer file(path, RowLayout(kDim, /*slot_count=*/1),
+                            {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = false});
+    const BegunCheckpoint begun = table->begin_persist(file, /*waiting_keys=*/false);
+    file.finish();
+    moments_[begun.number] = {path, begun.state, plain.export_rows()};
+    check(begun.rows == moments_[begun.number].rows.keys.size(), "a checkpoint has other rows");
+    pending_.push_back(begun.number);
+    return begun.number;
+  }
+  void finish_one() {
+    table->finish_persist(pending_.front(), log::CheckpointId{});
+    pending_.pop_front();
+  }
+  void drop_pending() {
+    table->drop_persisted(pending_.back());
+    pending_.pop_back();
+  }
+  bool any_pending() const { return !pending_.empty(); }
+  void persist() {
+    begin();
+    while (any_pending()) finish_one();
+  }
+  size_t pending() const { return pending_.size(); }
+  std::vector<uint64_t> kept() const {
+    std::vector<uint64_t> numbers;
+    for (const log::KeptCheckpoint& checkpoint : table->persisted()) numbers.push_back(checkpoint.number);
+    return numbers;
+  }
+  void restore(uint64_t number) {
+    const Moment& moment = moments_.at(number);
+    table->restore_persisted(number, {.number = 0, .count = 1}, {{moment.path}}, moment.state,
+                             /*waiting_keys=*/false);
+  }
+  bool is_at(uint64_t number) const { return are_alike(table->export_rows(), moments_.at(number).rows); }
+  bool is_plain() const { return are_alike(table->export_rows(), plain.export_rows()); }
+
+  std::vector<int64_t> keys_in_level(int32_t level, int64_t end = kKeys) const {
+    const std::vector<int64_t> keys = keys_from(0, static_cast<size_t>(end));
+    std::vector<int32_t> levels(keys.size());
+    table->lookup_tier(keys, levels.data());
+    std::vector<int64_t> found;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (levels[i] == level) found.push_back(keys[i]);
+    }
+    return found;
+  }
+  // Rows that were written to the pool so far: each a header and floats.
+  uint64_t written_to_pool() const {
+    return accesses_of(2, [](Access access) { return access != Access::kLoad; }) / 2;
+  }
+  // Rows that the device has updated so far.
+  uint64_t updated_on_device() const {
+    return accesses_of(0, [](Access access) { return access == Access::kUpdate; });
+  }
+
+  TemporaryDirectory directory;
+  std::shared_ptr<ForgetfulDevice> device;
+
+ private:
+  template <class IsWanted>
+  uint64_t accesses_of(size_t level, IsWanted is_wanted) const {
+    const TableStats stats = table->stats();
+    uint64_t accesses = 0;
+    for (const AccessCount& count : stats.tiers[level].accesses) {
+      if (is_wanted(count.access)) accesses += count.accesses;
+    }
+    return accesses;
+  }
+  // What is on streams uses memory that goes.
+  void finish() {
+    for (const auto& stream : streams)
+      gpu::ignoring_a_lost_device([&] { device->synchronise(gpu::Stream(*stream)); });
+    gpu::ignoring_a_lost_device([&] { table->synchronise(); });
+    applies_.clear();
+    streams.clear();
+  }
+
+  std::shared_ptr<gpu::Device> opened_;
+  std::mt19937_64 random_;
+  const Below below_;
+  const uint64_t pool_rows_;
+  struct Moment {
+    std::string path;
+    TableState state;
+    ExportedRows rows;
+  };
+  std::map<uint64_t, Moment> moments_;  // by the number of the checkpoint
+  std::deque<uint64_t> pending_;
+  struct Apply {
+    Apply(gpu::Device& on, size_t count) : ids(on, count), gradients(on, count * kDim) {}
+    gpu::DeviceArray<int64_t> ids;
+    gpu::DeviceArray<float> gradients;
+  };
+
+ public:
+  Table plain;
+  std::unique_ptr<Table> table;
+  std::vector<std::unique_ptr<gpu::OwnedStream>> streams;
+
+ private:
+  std::deque<Apply> applies_;
+};
+
+// Checkpoints beside steps of the device and what the host does. False where one of them isn't what it should be.
+bool are_checkpoints_right(Scene& scene) {
+  for (int i = 0; i < 60; ++i) {
+    switch (scene.below(12)) {
+      case 0: scene.train(scene.some_ids(40)); break;
+      case 1: scene.table->drain(); break;
+      case 2: scene.serve(scene.some_ids(30)); break;
+      case 3: scene.serve_on_device(scene.some_ids(30)); break;
+      case 4: scene.table->prefetch(scene.some_ids(40), scene.table->next_turn()); break;
+      case 5: scene.drop(scene.some_ids(3)); break;
+      case 6:
+        if (scene.any_pending() && scene.below(4) == 0) scene.drop_pending();
+        [[fallthrough]];
+      case 7:
+        if (scene.any_pending()) scene.finish_one();
+        break;
+      case 8:
+        if (scene.pending() < 3 && scene.kept().size() < 6) scene.begin();
+        break;
+      default: scene.train_on_device(scene.some_ids(60));
+    }
+  }
+  if (!scene.is_plain()) return false;
+  scene.persist();
+  scene.train_on_device(scene.some_ids(60));  // lost
+  scene.table->synchronise();
+  std::vector<uint64_t> kept = scene.kept();
+  scene.reopen();
+  if (scene.kept() != kept) return false;
+  for (; !kept.empty(); kept.pop_back()) {  // a restore gives newer ones up
+    scene.restore(kept.back());
+    if (!scene.is_at(kept.back())) return false;
+  }
+  return true;
+}
+
+TEST(checkpoints_between_steps_have_the_rows_of_their_moments) {
+  for (uint64_t seed = 0; seed < scenes(60); ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    const Below below = seed % 3 == 0 ? Below::kSsd : Below::kNothing;
+    Scene scene(seed, below, below == Below::kSsd ? 60 : 1000);
+    check(are_checkpoints_right(scene),
+          "a checkpoint isn't what the table was; " + scene.device->last_schedule());
+  }
+}
+
+TEST(a_step_that_says_nothing_of_the_rows_it_changes_is_noticed) {
+  for (const std::string_view forgotten : {"embstore_list_marked", "embstore_set_marks"}) {
+    tested_case() = forgotten;
+    uint64_t noticed = 0;
+    for (uint64_t seed = 0; seed < 12; ++seed) {
+      Scene scene(seed, Below::kNothing, 1000, forgotten);
+      try {
+        noticed += !are_checkpoints_right(scene);
+      } catch (const Error&) {
+        ++noticed;
+      }
+    }
+    check(noticed >= 6, "in " + std::to_string(noticed) + " schedules alone");
+  }
+}
+
+TEST(a_checkpoint_writes_what_changed_alone) {
+  Scene scene(1);
+  scene.train(Scene::keys_from(0, kKeys));
+  scene.table->drain();
+  scene.persist();
+  const uint64_t before = scene.written_to_pool();
+  scene.persist();
+  check(scene.written_to_pool() == before, "rows were written that had not changed");
+  // Those of HBM, which the device changes again and again.
+  std::vector<int64_t> in_hbm = scene.keys_in_level(0);
+  check(in_hbm.size() == kHbmRows, "HBM isn't full");
+  in_hbm.resize(7);
+  for (int i = 0; i < 5; ++i) scene.train_on_device(in_hbm);
+  scene.table->synchronise();
+  check(scene.written_to_pool() == before, "rows of HBM were written before a checkpoint");
+  scene.persist();
+  check(scene.written_to_pool() == before + in_hbm.size(),
+        std::to_string(scene.written_to_pool() - before) + " rows were written");
+  check(scene.is_plain(), "the rows are others");
+}
+
+// A copy of a row that nobody changed is the row again, wherever the row has been.
+TEST(rows_that_did_not_change_go_down_to_their_copies) {
+  Scene scene(2);
+  scene.train(Scene::keys_from(0, kKeys));
+  scene.table->drain();
+  scene.persist();
+  const uint64_t before = scene.written_to_pool();
+  for (int i = 0; i < 3; ++i) {
+    const std::vector<int64_t> below = scene.keys_in_level(2);
+    scene.table->prefetch(std::vector<int64_t>(below.begin(), below.begin() + kHbmRows),
+                          scene.table->next_turn());
+    scene.table->drain();
+    scene.table->forget_prefetched();
+    scene.table->drain();
+  }
+  check(scene.table->stats().promotions >= 3 * kHbmRows, "rows haven't come up");
+  check(scene.written_to_pool() == before, "rows were written that had not changed");
+}
+
+TEST(the_device_changes_no_row_that_a_checkpoint_still_wants) {
+  Scene scene(3);
+  scene.train(Scene::keys_from(0, kKeys));
+  scene.table->drain();
+  const uint64_t number = scene.begin();
+  const std::vector<int64_t> in_hbm = scene.keys_in_level(0);
+  for (int i = 0; i < 3; ++i) scene.train_on_device(in_hbm);
+  check(scene.updated_on_device() == 0, "the device has updated rows");
+  scene.drop({in_hbm[0], in_hbm[1]});
+  scene.finish_one();
+  // From here on the device does it again.
+  scene.table->drain();
+  const std::vector<int64_t> now_in_hbm = scene.keys_in_level(0);
+  scene.train_on_device(now_in_hbm);
+  scene.table->synchronise();
+  check(scene.updated_on_device() == now_in_hbm.size(), "rows of HBM went by the host");
+  check(scene.is_plain(), "the rows are others");
+  scene.reopen();
+  scene.restore(number);
+  check(scene.is_at(number), "the checkpoint has rows of later");
+}
+
+TEST(a_step_with_rows_that_were_copied_waits_for_nothing) {
+  Scene scene(4);
+  scene.train(Scene::keys_from(0, kKeys));
+  scene.table->drain();
+  const std::vector<int64_t> in_hbm = scene.keys_in_level(0);
+  const std::vector<float> gradients = scene.some_gradients(in_hbm.size());
+  gpu::DeviceArray<int64_t> ids(*scene.device, in_hbm.size());
+  gpu::DeviceArray<float> floats(*scene.device, gradients.size());
+  const gpu::Stream stream = *scene.streams[0];
+  ids.copy_from(in_hbm.data(), in_hbm.size(), stream);
+  floats.copy_from(gradients.data(), gradients.size(), stream);
+  scene.device->synchronise(stream);
+  const gpu::OwnedEvent end(*scene.device);
+  for (int i = 0; i < 4; ++i) {
+    scene.persist();
+    const uint64_t waits = scene.device->host_waits();
+    scene.table->apply_on_device({ids.address(), static_cast<uint32_t>(in_hbm.size()), stream},
+                                 floats.address(), std::nullopt);
+    scene.device->record(end, stream);
+    while (!scene.device->query(end)) {
+    }
+    check(i == 0 || scene.device->host_waits() == waits, "the host waited");
+    scene.plain.apply_gradients(in_hbm, gradients.data(), std::nullopt);
+  }
+  check(scene.is_plain(), "the rows are others");
+}
+
+// Whether a batch is refused for want of places in the pool; then nothing has changed.
+bool is_refused(Scene& scene, const std::vector<int64_t>& keys) {
+  const ExportedRows before = scene.table->export_rows();
+  const std::vector<float> gradients(keys.size() * kDim, 1.0f);
+  try {
+    scene.put_apply(keys, gradients);
+    scene.table->synchronise();
+  } catch (const Error& error) {
+    check(error.kind() == ErrorKind::kStoreFull, std::string("another error: ") + error.what());
+    check(std::string(error.what()).find("persist, which lets older rows go") != std::string::npos,
+          std::string("it doesn't say what to do: ") + error.what());
+    check(are_alike(scene.table->export_rows(), before), "a batch that was refused changed rows");
+    return true;
+  }
+  scene.plain.apply_gradients(keys, gradients.data(), std::nullopt);
+  return false;
+}
+
+TEST(a_full_pool_refuses_a_batch_on_the_device_before_anything_changes) {
+  constexpr size_t kBatch = 50;
+  Scene scene(5, Below::kNothing, /*pool_rows=*/200);
+  int64_t end = 0;
+  while (!is_refused(scene, Scene::keys_from(end, kBatch))) end += kBatch;
+  check(end >= 800 && end < 1200, "refused after " + std::to_string(end) + " rows");
+  // Rows of HBM have claims, so a checkpoint is possible; then they have copies, and no place is left for what changes.
+  scene.table->drain();
+  scene.persist();
+  check(is_refused(scene, Scene::keys_from(0, static_cast<size_t>(end))), "all rows have changed");
+  const std::vector<int64_t> in_hbm = scene.keys_in_level(0, end);
+  check(!is_refused(scene, {in_hbm[0], in_hbm[1]}), "there is no room for two rows");
+  check(scene.is_plain(), "the rows are others");
+  // A checkpoint more, without the one before: its places are free again.
+  scene.persist();
+  scene.table->drop_persisted(scene.kept().front());
+  const std::vector<uint64_t> kept = scene.kept();
+  scene.reopen();
+  scene.restore(kept.back());
+  check(scene.is_plain(), "the last checkpoint has other rows");
+}
+
+// What steps may need is claimed beforehand, and given back.
+TEST(places_that_steps_do_not_need_are_free_again) {
+  Scene scene(6);
+  scene.train(Scene::keys_from(0, kKeys));
+  scene.table->drain();
+  scene.persist();
+  const uint64_t before = scene.table->parts().store->tiers().pool()->free_slots();
+  for (int i = 0; i < 20; ++i) {
+    std::vector<int64_t> ids(40);
+    for (size_t k = 0; k < ids.size(); ++k) ids[k] = static_cast<int64_t>(k % 10);
+    scene.train_on_device(ids);
+  }
+  scene.table->synchronise();
+  scene.persist();
+  scene.table->drop_persisted(scene.kept().front());
+  check(scene.table->parts().store->tiers().pool()->free_slots() == before, "places were lost");
+}
+
+TEST(a_batch_on_the_device_makes_room_in_a_pool_above_ssd) {
+  Scene scene(7, Below::kSsd, /*pool_rows=*/PoolTier::kHeadroomSlots / 4);
+  for (int64_t first = 0; first < 4000; first += 100) {
+    check(!is_refused(scene, Scene::keys_from(first, 100)), "a batch was refused");
+  }
+  check(scene.is_plain(), "the rows are others");
+}
+
+// Every batch adds 1 to the floats of its rows, so a row is as many as its frequency, at any moment.
+TEST(threads_train_on_streams_while_others_make_checkpoints) {
+  const TemporaryDirectory directory;
+  const auto device = std::make_shared<ForgetfulDevice>(8, "");
+  const auto opened = ProcessRegistry<std::string, gpu::Device>::get("emulated", [&] { return device; });
+  check(opened == device, "another device is open");
+  TableSpec spec = spec_of(
+      {{"HBM", std::nullopt, kHbmRows * kRowBytes},
+       {"DRAM", std::nullopt, kDramRows * kRowBytes},
+       {"PMEM_POOL", directory / "rows", (PoolTier::kHeadroomSlots + kRowsAbove + 2000) * kRecordBytes}});
+  spec.tiers[0].gpu.name = "emulated";
+  spec.default_values.assign(kDim, 0.0f);
+  spec.optimizer = "SGD";
+  spec.optimizer_params = {{"learning_rate", -1.0}};
+  std::map<uint64_t, BegunCheckpoint> begun;
+  const auto path_of = [&](size_t number) { return directory / ("state" + std::to_string(number)); };
+  const uint64_t rounds = scenes(150);
+  constexpr uint64_t kIds = 3;
+  {
+    Table table(spec);
+    std::atomic<int> writing{2};
+    const auto persist = [&] {
+      checkpoint::Writer file(path_of(begun.size()), RowLayout(kDim, /*slot_count=*/0),
+                              {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = false});
+      const BegunCheckpoint one = table.begin_persist(file, /*waiting_keys=*/false);
+      file.finish();
+      table.finish_persist(one.number, log::CheckpointId{});
+      begun[one.number] = one;
+      if (begun.size() > 4) table.drop_persisted(std::next(begun.rbegin(), 4)->first);
+    };
+    std::vector<std::thread> writers;
+    for (uint64_t writer = 0; writer < 2; ++writer) {
+      writers.emplace_back([&, writer] {
+        const gpu::OwnedStream stream(*device);
+        std::mt19937_64 random(writer);
+        for (uint64_t i = 0; i < rounds; ++i) {
+          std::vector<int64_t> ids(kIds);
+          for (int64_t& id : ids) id = static_cast<int64_t>(random() % kKeys);
+          const std::vector<float> ones(ids.size() * kDim, 1.0f);
+          gpu::DeviceArray<int64_t> on_device(*device, ids.size());
+          gpu::DeviceArray<float> gradients(*device, ones.size());
+          on_device.copy_from(ids.data(), ids.size(), stream);
+          gradients.copy_from(ones.data(), ones.size(), stream);
+          if (random() % 3 == 0) {
+            table.apply_gradients(ids, ones.data(), std::nullopt);
+          } else {
+            table.apply_on_device({on_device.address(), static_cast<uint32_t>(ids.size()), stream},
+                                  gradients.address(), std::nullopt);
+          }
+          device->synchronise(gpu::Stream(stream));  // the arrays go
+        }
+        --writing;
+      });
+    }
+    while (writing.load() != 0) persist();
+    for (std::thread& writer : writers) writer.join();
+    persist();
+  }
+  Table table(spec);
+  std::vector<log::KeptCheckpoint> kept = table.persisted();
+  check(kept.size() >= 2, "there were few checkpoints");
+  bool is_last = true;
+  for (; !kept.empty(); kept.pop_back()) {
+    const uint64_t number = kept.back().number;
+    const auto at = static_cast<size_t>(std::distance(begun.begin(), begun.find(number)));
+    table.restore_persisted(number, {.number = 0, .count = 1}, {{path_of(at)}}, begun[number].state,
+                            /*waiting_keys=*/false);
+    const ExportedRows rows = table.export_rows();
+    int64_t updates = 0;
+    for (size_t i = 0; i < rows.keys.size(); ++i) {
+      updates += rows.frequencies[i];
+      for (size_t d = 0; d < kDim; ++d) {
+        check(rows.values[i * kDim + d] == static_cast<float>(rows.frequencies[i]), "a row is torn");
+      }
+    }
+    check(updates % static_cast<int64_t>(kIds) == 0, "a checkpoint has a part of a batch");
+    const auto all = static_cast<int64_t>(2 * kIds * rounds);
+    check(is_last ? updates == all : updates <= all, "the last checkpoint lacks an update");
+    is_last = false;
+  }
+}
+
+TEST(the_last_checkpoint_comes_back_after_the_gpu_is_lost) {
+  for (uint64_t seed = 0; seed < scenes(20); ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    Scene scene(seed);
+    for (int i = 0; i < 6; ++i) scene.train_on_device(scene.some_ids(60));
+    scene.persist();
+    const std::vector<uint64_t> kept = scene.kept();
+    scene.train_on_device(scene.some_ids(60));
+    scene.table->drain();
+    scene.train_on_device(scene.keys_in_level(0));
+    scene.table->synchronise();
+    const bool is_pending = seed % 2 == 0;
+    if (is_pending) scene.begin();
+    scene.device->lose(kReason);
+    if (is_pending) {
+      // Rows that it wants are lost.
+      const std::vector<int64_t> in_hbm = scene.keys_in_level(0);
+      check_throws(ErrorKind::kDeviceLost, kReason, [&] { scene.finish_one(); });
+      check_throws(ErrorKind::kDeviceLost, kReason, [&] { scene.table->drop(in_hbm); });
+      check(scene.keys_in_level(0) == in_hbm, "rows have gone");
+      scene.drop_pending();
+      scene.table->drop(in_hbm);
+    }
+    scene.reopen();
+    check(scene.kept() == kept, "other checkpoints are kept");
+    scene.restore(kept.back());
+    check(scene.is_at(kept.back()), "the rows aren't those of the last checkpoint");
+  }
+}
+
+}  // namespace
+}  // namespace embstore
