@@ -544,10 +544,6 @@ def test_empty_bags_give_zeros(var: es.EmbeddingVariable, combiner: str) -> None
             "ids must be a dense tensor, got a sparse_coo one.*offsets",
         ),
         (
-            (torch.nested.nested_tensor([torch.tensor([1]), torch.tensor([2, 3])]),),
-            "ids must be a dense tensor, got a nested one",
-        ),
-        (
             (
                 torch.nested.nested_tensor(
                     [torch.tensor([1]), torch.tensor([2, 3])], layout=torch.jagged
