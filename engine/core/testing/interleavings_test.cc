@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -116,10 +117,21 @@ std::optional<uint64_t> noticed_at(const Site& site, uint64_t schedules) {
   return last;
 }
 
+// Without a synchronisation a count may be garbage, and a computer's memory soon full.
+void limit_memory() {
+  constexpr uint64_t kMostBytesMore = uint64_t{2} << 30;  // a schedule takes megabytes
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t bytes = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) + kMostBytesMore;
+  const rlimit limit{bytes, bytes};
+  check(pages != 0 && setrlimit(RLIMIT_AS, &limit) == 0, "memory can't be limited");
+}
+
 // Of the process above.
 [[noreturn]] void explore_without(const Site& site, uint64_t schedules) {
   constexpr unsigned kMostSeconds = 20;  // a schedule takes milliseconds
   warm_up();
+  limit_memory();
   left_out().site = site;
   for (uint64_t seed = 0; seed < schedules; ++seed) {
     static_cast<void>(write(STDOUT_FILENO, &seed, sizeof(seed)));
