@@ -11,9 +11,7 @@
 #include "keep/save.h"
 #include "keep/table_moment.h"
 #include "lookup/look_up.h"
-#include "row/unique_ids.h"
 #include "tiers/hbm/hbm_tier.h"
-#include "update/device_changes.h"
 #include "update/gathered_update.h"
 #include "update/resident_update.h"
 
@@ -145,106 +143,6 @@ void Table::count_look_up(uint64_t ids, uint64_t first_tier_hits, const BatchInF
   misses_.fetch_add(ids - hits, std::memory_order_relaxed);
 }
 
-gpu::Device& Table::device() const {
-  const Operation operation(parts_, Operation::Uses::kNoRows);
-  if (parts_.store->tiers().hbm() == nullptr) {
-    throw Error(ErrorKind::kInvalidArgument,
-                parts_.name + ": has no tier in a GPU's memory, so it takes ids in the host's memory alone");
-  }
-  return parts_.store->tiers().hbm()->device();
-}
-
-void Table::lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, bool train) const {
-  const Operation operation(parts_, Operation::Uses::kNoRows);  // the device stays
-  gpu::Device& device = this->device();
-  if (ids.count != 0) {
-    raise_kept_error();
-    if (train) parts_.mover->turns().looked_up();
-    if (train || parts_.mover->has_room_in_log()) {
-      std::optional<uint64_t> first_stamp;
-      if (!train) first_stamp = parts_.clock.begin_batch(ids.count);
-      const auto read = [this, first_stamp](const DeviceLookUp::Missing& missing, float* rows) {
-        read_missing(missing, first_stamp, rows);
-      };
-      if (parts_.device_look_up->try_put(ids, out, first_stamp, read)) return;
-    }
-  }
-  const size_t floats = size_t{ids.count} * static_cast<size_t>(dim());
-  std::vector<int64_t> on_host(ids.count);
-  std::vector<float> rows(floats);
-  if (ids.count != 0) device.copy_to_host(on_host.data(), ids.ids, ids.count * sizeof(int64_t), ids.stream);
-  lookup(on_host, rows.data(), train);
-  if (ids.count == 0) return;
-  device.copy_to_device(out, rows.data(), floats * sizeof(float), ids.stream);
-  device.synchronise(ids.stream);  // no step that synchronise() could wait for
-}
-
-// Called by a stream.
-void Table::read_missing(const DeviceLookUp::Missing& missing, std::optional<uint64_t> first_stamp,
-                         float* rows) const {
-  const Epochs::Guard guard = parts_.epochs.enter();
-  hits_.fetch_add(missing.hits, std::memory_order_relaxed);
-  Phase(parts_.store->tiers().hbm()->meter())
-      .count(Access::kLoad, missing.hits, static_cast<size_t>(parts_.layout.dim()) * sizeof(float));
-  if (missing.ids.empty()) return;
-  if (!first_stamp) return read_missing_to_train(missing.ids, rows);
-  parts_.mover->log_served(look_up_to_serve(missing.ids, missing.positions, *first_stamp, rows));
-}
-
-// Each key is read once, however often it is missing.
-void Table::read_missing_to_train(std::span<const int64_t> missing, float* rows) const {
-  const auto dim = static_cast<size_t>(parts_.layout.dim());
-  const UniqueIds unique(missing);
-  if (unique.keys.size() == missing.size()) return look_up_to_train(missing, rows, {});
-  std::vector<float> found(unique.keys.size() * dim);
-  std::exception_ptr damaged;
-  try {
-    look_up_to_train(unique.keys, found.data(), unique.occurrences);
-  } catch (const DamagedRowsError&) {
-    damaged = std::current_exception();
-  }
-  unique.spread(found.data(), dim, rows);
-  if (damaged != nullptr) std::rethrow_exception(damaged);
-}
-
-void Table::synchronise() const {
-  const Operation operation(parts_);
-  raise_kept_error();
-}
-
-// --- Ahead
-
-uint64_t Table::next_turn() {
-  const Operation operation(parts_, Operation::Uses::kNoRows);
-  device();
-  return parts_.mover->turns().next();
-}
-
-void Table::prefetch(std::span<const int64_t> ids, uint64_t turn) {
-  const Operation operation(parts_, Operation::Uses::kNoRows);
-  device();
-  if (!ids.empty()) parts_.mover->want(turn, {ids.begin(), ids.end()});
-}
-
-void Table::prefetch_on_device(const IdsOnDevice& ids, uint64_t turn) {
-  const Operation operation(parts_, Operation::Uses::kNoRows);  // the device stays
-  gpu::Device& device = this->device();
-  if (ids.count == 0) return;
-  const auto take = [this, turn](std::span<const int64_t> keys) {
-    parts_.mover->want(turn, {keys.begin(), keys.end()});
-  };
-  if (parts_.device_wishes->try_put(ids, take)) return;
-  std::vector<int64_t> on_host(ids.count);
-  device.copy_to_host(on_host.data(), ids.ids, ids.count * sizeof(int64_t), ids.stream);
-  take(on_host);
-}
-
-void Table::forget_prefetched() {
-  const Operation operation(parts_, Operation::Uses::kNoRows);
-  device();
-  parts_.mover->turns().skip_all();
-}
-
 void Table::lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const {
   Operation operation(parts_, Operation::Uses::kNoRows);
   IndexReader reader(parts_.store->index());
@@ -372,14 +270,6 @@ void Table::drain() const {
 
 // --- Updating
 
-namespace {
-
-UpdateParts update_parts(TableParts& table) {
-  return {*table.store, table.filters, table.initial, *table.optimizer, table.slot_values.data()};
-}
-
-}  // namespace
-
 class Table::PreparedApply::Scope {
  public:
   Scope(Table& table, std::span<const int64_t> ids, const float* gradients,
@@ -438,7 +328,7 @@ class Table::PreparedApply::Scope {
   enum class Gate { kOutside, kShared, kAlone };
 
   std::unique_ptr<BatchUpdate> make_update() {
-    const UpdateParts parts = update_parts(parts_);
+    const UpdateParts parts = parts_.for_updates();
     if (!parts_.mover) return std::make_unique<ResidentUpdate>(parts, *batch_);
     return std::make_unique<GatheredUpdate>(parts, *batch_, *parts_.mover, parts_.reads);
   }
@@ -482,104 +372,6 @@ void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients
                             std::optional<int64_t> global_step, std::span<const uint32_t> occurrences) {
   raise_kept_error();
   PreparedApply(*this, ids, gradients, occurrences).commit(global_step);
-}
-
-namespace {
-
-// Leaves out the ids, and their rows of `dim` gradients, where `kept` has 0.
-void keep_some(std::span<const int64_t> kept, size_t dim, std::vector<int64_t>& ids,
-               std::vector<float>& gradients) {
-  size_t to = 0;
-  for (size_t from = 0; from < ids.size(); ++from) {
-    if (kept[from] == 0) continue;
-    ids[to] = ids[from];
-    std::copy_n(gradients.begin() + static_cast<ptrdiff_t>(from * dim), dim,
-                gradients.begin() + static_cast<ptrdiff_t>(to * dim));
-    ++to;
-  }
-  ids.resize(to);
-  gradients.resize(to * dim);
-}
-
-}  // namespace
-
-void Table::apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients,
-                            std::optional<int64_t> global_step, const BatchConditions& conditions) {
-  const Operation operation(parts_, Operation::Uses::kNoRows);  // the device stays
-  gpu::Device& device = this->device();
-  if (ids.count != 0) {
-    raise_kept_error();
-    const auto begin = [&]() -> DeviceApply::Update {
-      const ApplyGate::Shared gate(parts_.gate);  // nobody is alone: that would be a use of rows
-      const UpdateTime time{begin_apply(global_step), parts_.clock.begin_batch(ids.count),
-                            parts_.spans.current()};
-      return {.step = parts_.optimizer->step(time.context),
-              .counted = {time.context.global_step, time.first_stamp, time.save_span},
-              .update_missing = [this, time](const DeviceApply::Missing& missing,
-                                             const DeviceApply::Present& present, StepClaims& claims) {
-                update_missing(missing, present, claims, time);
-              }};
-    };
-    std::optional<StepClaims> claims = claim_for_step(ids.count);
-    if (claims && parts_.device_apply->try_put(ids, gradients, conditions, std::move(*claims), begin)) return;
-  }
-  const size_t floats = size_t{ids.count} * static_cast<size_t>(dim());
-  std::vector<int64_t> on_host(ids.count);
-  std::vector<float> sums(floats);
-  if (conditions.refused) {
-    int64_t refused = 0;
-    device.copy_to_host(&refused, conditions.refused, sizeof(refused), ids.stream);
-    conditions.check(refused);
-  }
-  if (ids.count != 0) {
-    device.copy_to_host(on_host.data(), ids.ids, ids.count * sizeof(int64_t), ids.stream);
-    device.copy_to_host(sums.data(), gradients, floats * sizeof(float), ids.stream);
-  }
-  if (conditions.kept && ids.count != 0) {
-    std::vector<int64_t> kept(ids.count);
-    device.copy_to_host(kept.data(), conditions.kept, ids.count * sizeof(int64_t), ids.stream);
-    keep_some(kept, static_cast<size_t>(dim()), on_host, sums);
-  }
-  apply_gradients(on_host, sums.data(), global_step);
-}
-
-// Any of them may be missing, and only the host can make room.
-std::optional<StepClaims> Table::claim_for_step(uint32_t ids) {
-  InclusiveCache* const cache = parts_.store->cache();
-  PoolClaim places(cache);
-  if (cache != nullptr && !places.try_add(ids)) {
-    const Operation operation(parts_);  // steps in flight give back what they don't need
-    parts_.mover->make_room_in_pool(ids);
-    if (!places.try_add(ids)) return std::nullopt;
-  }
-  SlotAllocator& slots = parts_.store->tiers().first().slots();
-  if (slots.try_claim(ids)) return StepClaims{SlotClaim(slots, ids), std::move(places)};
-  const Operation operation(parts_);
-  return StepClaims{parts_.mover->claim(ids), std::move(places)};
-}
-
-// Called by a stream. Steps that change rows come one after the other, so nobody else brings rows.
-void Table::update_missing(const DeviceApply::Missing& missing, const DeviceApply::Present& present,
-                           StepClaims& claims, const UpdateTime& time) {
-  const Epochs::Guard guard = parts_.epochs.enter();
-  DeviceChanges changes(*parts_.store, present.marked);
-  if (!missing.ids.empty()) {
-    const ApplyGate::Shared gate(parts_.gate);
-    std::unique_ptr<GradientBatch> batch = GradientBatch::take_spare();
-    batch->group(missing.ids, missing.gradients, dim(), missing.occurrences);
-    batch->set_last_positions(missing.last_positions);
-    {
-      GatheredUpdate update(update_parts(parts_), *batch, *parts_.mover, parts_.reads, &claims);
-      uint64_t new_rows = 0;
-      if (!update.prepare(new_rows)) throw store_full(new_rows);
-      update.commit(time);
-    }
-    GradientBatch::recycle(std::move(batch));
-    parts_.mover->rows_came();
-  }
-  changes.commit(claims.places);
-  Phase(parts_.store->tiers().hbm()->meter())
-      .count(Access::kUpdate, present.count, parts_.layout.row_bytes());
 }
 
 ApplyContext Table::begin_apply(std::optional<int64_t> global_step) {

@@ -1,7 +1,8 @@
 // One embedding table: rows by key, looked up and updated in batches.
 //
 // What it is made of: row_store.h (where rows are), mover.h (how they move), look_up.h (how they are read),
-// batch_update.h (how they are updated), and what keep/ does to save, restore and outlive the process.
+// batch_update.h (how they are updated), and what keep/ does to save, restore and outlive the process. Batches in a GPU's memory
+// have a file of their own, table_on_device.cc.
 #pragma once
 
 #include <atomic>
@@ -22,6 +23,7 @@
 #include "keep/table_checkpoint.h"
 #include "keep/table_save.h"
 #include "parts/table_parts.h"
+#include "row/key_partition.h"
 #include "update/batch_conditions.h"
 #include "update/batch_update.h"
 #include "update/gradient_batch.h"
@@ -73,6 +75,9 @@ class Table {
   // some ids can't be read, they are NaN, and the error is raised by the next look-up, apply, save, drain() or synchronise().
   // Throws Error(kInvalidArgument) where no tier is in a GPU's memory.
   void lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, bool train) const;
+  // One batch of a variable whose partitions these are, in their order: each reads its part.
+  static void lookup_on_device(std::span<const Table* const> partitions, const IdsOnDevice& ids,
+                               gpu::DeviceAddress out, bool train);
   // Of the HBM tier.
   gpu::Device& device() const;
   // Waits until what was put on streams is done, and throws what it met.
@@ -110,6 +115,10 @@ class Table {
   // `conditions`: what is known of the batch on the device alone.
   void apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients,
                        std::optional<int64_t> global_step, const BatchConditions& conditions = {});
+  // One batch of a variable whose partitions these are, in their order: each applies its part, or none does.
+  static void apply_on_device(std::span<Table* const> partitions, const IdsOnDevice& ids,
+                              gpu::DeviceAddress gradients, std::optional<int64_t> global_step,
+                              const BatchConditions& conditions = {});
 
   // --- Batches that will be trained, asked for ahead: their rows come up to the tier in a GPU's memory, in the background and as
   // many as fit, and stay there until the turn of the batch is over: when its apply begins, or after 16 more batches. Keys without
@@ -118,8 +127,9 @@ class Table {
   uint64_t next_turn();
   // Of ids, some or all of a batch.
   void prefetch(std::span<const int64_t> ids, uint64_t turn);
-  // The same with ids in the memory of device(), which the host reads when their stream gets there. Waits for nothing.
-  void prefetch_on_device(const IdsOnDevice& ids, uint64_t turn);
+  // The same with ids in the memory of device(), which the host reads when their stream gets there. Waits for nothing. `part`: of
+  // the ids, those that are the table's.
+  void prefetch_on_device(const IdsOnDevice& ids, uint64_t turn, const BatchPart& part = {});
   // What was asked for won't come.
   void forget_prefetched();
 
@@ -211,14 +221,17 @@ class Table {
   BatchPtr look_up_to_serve(std::span<const int64_t> ids, std::span<const uint32_t> positions,
                             uint64_t first_stamp, float* out) const;
   void count_look_up(uint64_t ids, uint64_t first_tier_hits, const BatchInFlight* lower) const;
+  // --- Of steps on the device: table_on_device.cc.
+  std::optional<DeviceLookUp::Share> share_of_look_up(const BatchPart& part, uint32_t ids, bool train) const;
+  std::optional<DeviceApply::Share> share_of_apply(const BatchPart& part, uint32_t ids,
+                                                   std::optional<int64_t> global_step);
   // What the function of a step does.
   void read_missing(const DeviceLookUp::Missing& missing, std::optional<uint64_t> first_stamp,
                     float* rows) const;
   void read_missing_to_train(std::span<const int64_t> missing, float* rows) const;
+  class StepUpdate;
   // Nothing where the pool may be too short for so many rows: the host then finds out what the batch needs.
   std::optional<StepClaims> claim_for_step(uint32_t ids);
-  void update_missing(const DeviceApply::Missing& missing, const DeviceApply::Present& present,
-                      StepClaims& claims, const UpdateTime& time);
   // An apply is one more.
   ApplyContext begin_apply(std::optional<int64_t> global_step);
   Error store_full(uint64_t new_rows) const;

@@ -119,26 +119,18 @@ class Table:
         train: bool = False,
         occurrences: NDArray[np.uint32] | None = None,
     ) -> None: ...
-    # Of arrays on the device of the table's HBM tier: their addresses, and the handle of a stream.
-    def lookup_on_device(
-        self, ids: int, count: int, out: int, stream: int, train: bool
-    ) -> None: ...
-    # kept and refused: arrays of int64 there, or 0 for none; see core/update/batch_conditions.h.
-    def apply_on_device(
-        self,
-        ids: int,
-        count: int,
-        grads: int,
-        stream: int,
-        global_step: int | None = None,
-        kept: int = 0,
-        refused: int = 0,
-        reasons: list[str] = [],
-    ) -> None: ...
     # Of a table with an HBM tier: the turn of the next batch, whose rows come up ahead.
     def next_turn(self) -> int: ...
     def prefetch(self, ids: _Ids, turn: int) -> None: ...
-    def prefetch_on_device(self, ids: int, count: int, stream: int, turn: int) -> None: ...
+    def prefetch_on_device(
+        self,
+        ids: int,
+        count: int,
+        stream: int,
+        turn: int,
+        partition: int = 0,
+        partition_count: int = 1,
+    ) -> None: ...
     def forget_prefetched(self) -> None: ...
     def synchronize(self) -> None: ...
     def apply_gradients(
@@ -169,6 +161,25 @@ class Table:
     def start_recording(self, recording: Recording, number: int) -> None: ...
     def stop_recording(self, recording: Recording) -> None: ...
     def close(self) -> None: ...
+
+# Of the partitions of a variable, and of arrays on the device of their HBM tiers: addresses, and
+# the handle of a stream.
+def lookup_on_device(
+    partitions: list[Table], ids: int, count: int, out: int, stream: int, train: bool
+) -> None: ...
+
+# kept and refused: arrays of int64 there, or 0 for none; see core/update/batch_conditions.h.
+def apply_on_device(
+    partitions: list[Table],
+    ids: int,
+    count: int,
+    grads: int,
+    stream: int,
+    global_step: int | None = None,
+    kept: int = 0,
+    refused: int = 0,
+    reasons: list[str] = [],
+) -> None: ...
 
 class Save:
     def begin(self, waiting_keys: bool) -> None: ...

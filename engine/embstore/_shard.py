@@ -34,6 +34,8 @@ __all__ = [
     "ShardRows",
     "ShardSpec",
     "ShardState",
+    "apply_on_device",
+    "lookup_on_device",
 ]
 
 
@@ -435,29 +437,6 @@ class LocalShard:
         self._table.lookup(ids, out, train, occurrences)
         return out
 
-    def lookup_on_device(self, ids: int, count: int, out: int, stream: int, train: bool) -> None:
-        """Puts a look-up on a stream of its GPU. ids and out: addresses there, of so many rows."""
-        self._table.lookup_on_device(ids, count, out, stream, train)
-
-    def apply_on_device(
-        self,
-        ids: int,
-        count: int,
-        grads: int,
-        stream: int,
-        global_step: int | None,
-        kept: int = 0,
-        refused: int = 0,
-        reasons: Sequence[str] = (),
-    ) -> None:
-        """Puts an update on a stream of its GPU. ids and grads: addresses of so many rows.
-
-        kept, refused: addresses of what `BatchConditions` has, with its reasons; 0: it has none.
-        """
-        self._table.apply_on_device(
-            ids, count, grads, stream, global_step, kept, refused, list(reasons)
-        )
-
     def next_turn(self) -> int:
         """The turn of the batch that is trained after those which were asked for ahead.
 
@@ -469,11 +448,13 @@ class LocalShard:
         """Has the rows of such a batch come up to HBM, and stay there until its turn is over."""
         self._table.prefetch(ids, turn)
 
-    def prefetch_on_device(self, ids: int, count: int, stream: int, turn: int) -> None:
-        """The same, of ids on its GPU: their address, which the host reads when the stream gets
-        there.
+    def prefetch_on_device(
+        self, ids: int, count: int, stream: int, turn: int, partition: int, partition_count: int
+    ) -> None:
+        """The same, of the shard's part of ids on its GPU: their address, which the host reads when
+        the stream gets there.
         """
-        self._table.prefetch_on_device(ids, count, stream, turn)
+        self._table.prefetch_on_device(ids, count, stream, turn, partition, partition_count)
 
     def forget_prefetched(self) -> None:
         """What was asked for ahead won't come."""
@@ -694,6 +675,45 @@ class LocalShard:
 
     def close(self) -> None:
         self._table.close()
+
+
+def lookup_on_device(
+    shards: Sequence[LocalShard], ids: int, count: int, out: int, stream: int, train: bool
+) -> None:
+    """Puts a look-up on a stream of a GPU. ids and out: addresses there, of so many rows.
+
+    shards: all of a variable's, with tiers of HBM there; each reads its part of the rows.
+    """
+    _core.lookup_on_device([shard._table for shard in shards], ids, count, out, stream, train)
+
+
+def apply_on_device(
+    shards: Sequence[LocalShard],
+    ids: int,
+    count: int,
+    grads: int,
+    stream: int,
+    global_step: int | None,
+    kept: int = 0,
+    refused: int = 0,
+    reasons: Sequence[str] = (),
+) -> None:
+    """Puts an update on a stream of a GPU. ids and grads: addresses of so many rows.
+
+    shards: as in lookup_on_device(); each updates its part, or none does.
+    kept, refused: addresses of what `BatchConditions` has, with its reasons; 0: it has none.
+    """
+    _core.apply_on_device(
+        [shard._table for shard in shards],
+        ids,
+        count,
+        grads,
+        stream,
+        global_step,
+        kept,
+        refused,
+        list(reasons),
+    )
 
 
 def _take_state(told: dict[str, Any]) -> ShardState:

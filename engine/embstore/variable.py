@@ -27,7 +27,7 @@ from embstore._device_batches import (
 from embstore._gpu import full_name
 from embstore._prefetched import Prefetched
 from embstore._several_shards import Later, Part, apply_to_all, look_up_later, wait_for_all
-from embstore._shard import LocalShard, Shard, ShardRows
+from embstore._shard import LocalShard, Shard, ShardRows, apply_on_device, lookup_on_device
 from embstore.devices import Access
 from embstore.errors import (
     ClosedError,
@@ -165,8 +165,7 @@ class EmbeddingVariable:
         DeviceArray. A look-up is put on PyTorch's current stream (else on the default one) and
         waits for nothing: rows that lie in HBM don't pass through the host. Rows that can't be
         read are NaN; the next look-up, apply, save, `drain()` or `synchronize()` raises the error.
-        A look-up of a variable with partitions, and one while a save is under way, pass through
-        the host.
+        A look-up while a save is under way passes through the host.
         """
         if is_on_device(ids):
             return self._look_up_on_device(IdsOnDevice.of(ids), train, out)
@@ -186,13 +185,11 @@ class EmbeddingVariable:
 
     @property
     def gpu(self) -> str | None:
-        """The GPU of a tier of HBM in this process, where batches of ids may stay: "cuda:N" or
-        "emulated". None: there is none, or several partitions share a batch.
+        """The GPU of all partitions' tiers of HBM in this process, where batches of ids may stay:
+        "cuda:N" or "emulated". None: there is none.
         """
-        (shard, *others) = self._shards
-        if others or not isinstance(shard, LocalShard) or shard.gpu is None:
-            return None
-        return full_name(shard.gpu)
+        shards = self._shards_with_hbm()
+        return full_name(shards[0].gpu) if shards and shards[0].gpu else None
 
     def synchronize(self) -> None:
         """Returns when what was put on a GPU's streams is done; raises what it met."""
@@ -201,20 +198,16 @@ class EmbeddingVariable:
                 shard.synchronize()
 
     def _look_up_on_device(self, ids: IdsOnDevice, train: bool, out: Any) -> Any:
-        gpus = {shard.gpu for shard in self._shards if isinstance(shard, LocalShard)}
-        gpu = gpus.pop() if gpus else None
-        if gpu is None:
+        if self.gpu is None:
             raise InvalidArgumentError(
                 f"ids are on {ids.device}, but {self._name} has no tier of HBM in this process; "
                 "copy them to the host"
             )
-        check_same_gpu(self._name, ids, gpu)
-        if len(self._shards) > 1:
-            return ids.write(self.lookup(to_host("ids", ids.array), train=train), out)
+        check_same_gpu(self._name, ids, self.gpu)
         out, address = ids.rows(self._dim, out)
-        (shard,) = self._shards
-        assert isinstance(shard, LocalShard)
-        shard.lookup_on_device(ids.address, prod(ids.shape), address, ids.stream, train)
+        lookup_on_device(
+            self._shards_with_hbm(), ids.address, prod(ids.shape), address, ids.stream, train
+        )
         return out
 
     def prefetch(self, *batch: _checks.Ids | OnDevice) -> None:
@@ -257,16 +250,21 @@ class EmbeddingVariable:
             return
         turns = [shard.next_turn() for shard in shards]
         keys = np.concatenate(here) if here else np.empty(0, np.int64)
-        if len(self._shards) == 1:
-            shards[0].prefetch(keys, turns[0])
-            for on_device in there:
-                shards[0].prefetch_on_device(
-                    on_device.address, prod(on_device.shape), on_device.stream, turns[0]
-                )
-            return
         self._refuse_if_forked()
-        for shard, turn, (_, where) in zip(shards, turns, self._routed(keys), strict=True):
-            shard.prefetch(keys[where], turn)
+        parts = [keys]
+        if len(shards) > 1:
+            parts = [keys[where] for _, where in self._routed(keys)]
+        for number, (shard, turn, part) in enumerate(zip(shards, turns, parts, strict=True)):
+            shard.prefetch(part, turn)
+            for on_device in there:
+                shard.prefetch_on_device(
+                    on_device.address,
+                    prod(on_device.shape),
+                    on_device.stream,
+                    turn,
+                    number,
+                    len(shards),
+                )
 
     @property
     def _prefetches(self) -> bool:
@@ -275,7 +273,8 @@ class EmbeddingVariable:
 
     def _shards_with_hbm(self) -> list[LocalShard]:
         """All of them, or none."""
-        return [shard for shard in self._shards if isinstance(shard, LocalShard) and shard.gpu]
+        shards = [shard for shard in self._shards if isinstance(shard, LocalShard) and shard.gpu]
+        return shards if len(shards) == len(self._shards) else []
 
     def _look_up(self, keys: NDArray[np.int64], train: bool, rows: NDArray[np.float32]) -> None:
         if len(self._shards) == 1:
@@ -302,8 +301,8 @@ class EmbeddingVariable:
 
         ids and grads both on a GPU, as `lookup()` takes ids there: the update is put on the same
         stream and waits for nothing. What it meets is raised by the next look-up, apply, save,
-        `drain()` or `synchronize()`, and it counts as an apply. For a variable with partitions or
-        without HBM, and while a save is under way, they are copied to the host.
+        `drain()` or `synchronize()`, and it counts as an apply. For a variable without HBM, and
+        while a save is under way, they are copied to the host.
 
         Whole or not at all: an error leaves every row as it was. StoreFullError where the new rows
         have no room; DamagedRowsError, StorageError where rows can't be read, or room for them
@@ -337,18 +336,22 @@ class EmbeddingVariable:
         grads, address = ids.gradients(grads, self._dim)
         conditions = conditions or BatchConditions()
         kept, refused = conditions.addresses(ids)
-        (shard,) = self._shards
-        assert isinstance(shard, LocalShard)
-        shard.apply_on_device(
-            ids.address,
-            prod(ids.shape),
-            address,
-            ids.stream,
-            global_step,
-            kept,
-            refused,
-            conditions.reasons,
-        )
+        self._refuse_if_forked()
+        shards = self._shards_with_hbm()
+        with self._partitions_lock if len(shards) > 1 else contextlib.nullcontext():
+            apply_on_device(
+                shards,
+                ids.address,
+                prod(ids.shape),
+                address,
+                ids.stream,
+                global_step,
+                kept,
+                refused,
+                conditions.reasons,
+            )
+        if len(shards) > 1:
+            _core.wait_as_owed()  # not while others wait for a lock
 
     def _apply_under(
         self,

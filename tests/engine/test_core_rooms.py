@@ -11,6 +11,7 @@ CORE = ENGINE / "core"
 # From top to bottom: a room may include those below it, and nothing else.
 ROOMS = (
     "bindings",
+    "table_on_device",
     "table",
     "keep",
     "parts",

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from engine_storage import MakeVariable
 from numpy.typing import NDArray
+from plain_partition import keys_of_each, partitions_of
 
 import embstore as es
 from embstore import _core
+from embstore._shard import LocalShard, SaveRequest
 from embstore.errors import InvalidArgumentError
 
 DIM = 3
@@ -25,6 +27,10 @@ def hbm(rows: int = 40, kind: es.StorageType = es.StorageType.HBM_DRAM) -> es.St
 
 def on_device(values: Any, dtype: type[np.generic] = np.int64) -> es.DeviceArray:
     return es.DeviceArray(np.asarray(values, dtype), device="emulated")
+
+
+def ones(ids: NDArray[np.int64]) -> es.DeviceArray:
+    return on_device(np.ones((ids.size, DIM)), np.float32)
 
 
 def trained(make_variable: MakeVariable, rows: int = 80, **options: Any) -> Any:
@@ -137,7 +143,8 @@ def test_training_from_the_device_gives_the_bits_of_dram(
     make_variable: MakeVariable, kind: es.StorageType, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
-    var = make_variable(name="hbm", storage=hbm(200 if kind == es.StorageType.HBM else 40, kind))
+    storage = hbm(200 if kind == es.StorageType.HBM else 40, kind)
+    var = make_variable(name="hbm", storage=storage, partition_num=1 + seed % 3)
     plain = make_variable(name="plain")
     pending: list[tuple[es.DeviceArray, Any]] = []
     for _ in range(40):
@@ -170,6 +177,95 @@ def test_training_from_the_device_gives_the_bits_of_dram(
         np.testing.assert_array_equal(left[column], right[column])
 
 
+# --- Several partitions
+
+
+def with_partitions(make_variable: MakeVariable, **options: Any) -> es.EmbeddingVariable:
+    """Three, of 10 rows each, all in HBM."""
+    return make_variable(storage=hbm(10, es.StorageType.HBM), partition_num=3, **options)
+
+
+@pytest.mark.parametrize("full", [0, 1, 2])
+def test_one_full_partition_refuses_the_batch_for_all(
+    make_variable: MakeVariable, full: int
+) -> None:
+    var = with_partitions(make_variable, name="parts")
+    keys = keys_of_each(3, 11)
+    where = partitions_of(keys, 3)
+    some = np.concatenate([keys[where == number][:6] for number in range(3)])
+    var.apply_gradients(on_device(some), ones(some))
+    var.drain()
+    before = var.export()
+    too_many = np.r_[some, keys[where == full]]
+    var.apply_gradients(on_device(too_many), ones(too_many))
+    with pytest.raises(es.errors.StoreFullError, match=r"brings 5 new rows, .* room for 4 more"):
+        var.synchronize()
+    var.synchronize()  # it is told once
+    after = var.export()
+    for column in before:
+        np.testing.assert_array_equal(after[column], before[column])
+    fits = np.r_[some, keys[where == full][:10]]
+    var.apply_gradients(on_device(fits), ones(fits))
+    var.synchronize()
+    assert (
+        var.get_version(fits).tolist() == [2] * fits.size
+    )  # a batch that fails counts as an apply
+
+
+@pytest.mark.parametrize("saved", [0, 1, 2])
+def test_a_batch_passes_through_the_host_while_one_partition_is_saved(
+    make_variable: MakeVariable, tmp_path: Path, saved: int
+) -> None:
+    var = make_variable(storage=hbm(), partition_num=3)
+    plain = make_variable()
+    random = np.random.default_rng(saved)
+
+    def train() -> None:
+        ids = random.integers(0, 200, 60)
+        np.testing.assert_array_equal(
+            var.lookup(on_device(ids), train=True).numpy(), plain.lookup(ids, train=True)
+        )
+        grads = random.standard_normal((60, DIM)).astype(np.float32)
+        var.apply_gradients(on_device(ids), on_device(grads, np.float32))
+        plain.apply_gradients(ids, grads)
+
+    train()
+    shard = var._shards[saved]
+    assert isinstance(shard, LocalShard)
+    request = SaveRequest(str(tmp_path / "rows"), bytes(16), saved, 3, False, None, None)
+    with shard.prepare_save(request) as save:
+        train()
+        save.begin(False)
+        train()
+        save.write(False)
+    train()
+    left, right = var.export(), plain.export()
+    for column in right:
+        np.testing.assert_array_equal(left[column], right[column])
+
+
+def test_partitions_count_each_access_once(make_variable: MakeVariable) -> None:
+    var = with_partitions(make_variable)
+    keys = keys_of_each(3, 8)
+    var.apply_gradients(on_device(keys), ones(keys))
+    var.drain()
+    ids = np.r_[keys, keys, 1000, 1001]
+    for train in (True, False):
+        var.lookup(on_device(ids), train=train)
+    var.apply_gradients(on_device(ids[: 2 * keys.size]), ones(ids[: 2 * keys.size]))
+    stats = var.stats()
+    assert (stats["hits"], stats["misses"]) == (2 * 48, 2 * 2)
+    for tier in stats["tiers"]:
+        updated = [
+            count["accesses"] for count in tier["accesses"] if count["access"] is es.Access.UPDATE
+        ]
+        assert sum(updated) == 8
+    assert var.get_frequency(keys).tolist() == [3] * keys.size
+
+
+# --- Saves
+
+
 def test_an_incremental_save_has_the_rows_that_were_trained_on_the_device_since(
     make_variable: MakeVariable, tmp_path: Path
 ) -> None:
@@ -196,7 +292,7 @@ def test_an_incremental_save_has_the_rows_that_were_trained_on_the_device_since(
 
 def test_a_variable_says_which_gpu_takes_its_batches(make_variable: MakeVariable) -> None:
     assert trained(make_variable, name="one").gpu == "emulated"
-    assert trained(make_variable, name="parts", partition_num=3).gpu is None
+    assert trained(make_variable, name="parts", partition_num=3).gpu == "emulated"
     assert make_variable(name="dram").gpu is None
 
 

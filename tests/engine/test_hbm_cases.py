@@ -1,4 +1,6 @@
-"""Cases that hold on every storage type with HBM, with ids on the host and on the device."""
+"""Cases that hold on every storage type with HBM, with ids on the host and on the device, and with
+partitions.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ import pytest
 from checkpoint_variables import assert_same, files_of
 from engine_storage import MakeVariable, Stack, StorageOf
 from numpy.typing import NDArray
+from plain_partition import partitions_of
 
 import embstore as es
 from embstore._device_batches import BatchConditions
@@ -32,13 +35,28 @@ class Caller:
 
     stack: Stack
     on_device: bool
+    partitions: int
     storage_of: StorageOf
     make_variable: MakeVariable
     folder: Path
 
     @property
     def capacity(self) -> int:
+        """Rows, of each partition."""
         return (self.stack.tiers - 1) * UPPER_ROWS + LAST_ROWS
+
+    def of_one_partition(self, count: int) -> NDArray[np.int64]:
+        """So many keys that share a partition's tiers."""
+        keys = np.arange(20 * count * self.partitions)
+        own = np.flatnonzero(partitions_of(keys, self.partitions) == self.partitions - 1)
+        return keys.take(own[:count])
+
+    def evenly(self, keys: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+        """Those of `keys`, in order, that come first in their partitions: `count` in each."""
+        where = partitions_of(keys, self.partitions)
+        own = [np.flatnonzero(where == number)[:count] for number in range(self.partitions)]
+        assert {len(positions) for positions in own} == {count}
+        return keys.take(np.sort(np.concatenate(own)))
 
     def make(
         self, strategy: es.CacheStrategy = es.CacheStrategy.LFU, *, times: int = 1, **of: Any
@@ -50,7 +68,7 @@ class Caller:
             upper_bytes=times * UPPER_ROWS * ROW_BYTES,
             cache_strategy=strategy,
         )
-        return self.make_variable(storage=storage, name="var", **of)
+        return self.make_variable(storage=storage, name="var", partition_num=self.partitions, **of)
 
     def ids(self, ids: Any) -> Any:
         ids = np.asarray(ids, np.int64)
@@ -79,11 +97,14 @@ def tiers(var: es.EmbeddingVariable, ids: Any) -> list[int]:
 
 def every_key_is_found_at_every_load_factor(caller: Caller) -> None:
     var = caller.make()
-    keys = np.random.default_rng(1).integers(-(2**63), 2**63, caller.capacity + 1, dtype=np.int64)
+    random = np.random.default_rng(1)
+    keys = random.integers(-(2**63), 2**63, 4 * caller.partitions * caller.capacity, dtype=np.int64)
     keys[:4] = [-(2**63), 2**63 - 1, 0, -1]
+    keys = caller.evenly(keys, caller.capacity)
+    more = random.integers(-(2**63), 2**63, 1, dtype=np.int64)
     count = 0
     for load in (0.0, 0.5, 0.9, 1.0):
-        before, count = count, int(load * caller.capacity)
+        before, count = count, int(load * keys.size)
         caller.apply(var, keys[before:count])
         assert var.total_count() == (count, DIM)
         assert [tier >= 0 for tier in tiers(var, keys)] == [i < count for i in range(keys.size)]
@@ -94,7 +115,7 @@ def every_key_is_found_at_every_load_factor(caller: Caller) -> None:
     var.drain()
     full = var.export()
     with pytest.raises(StoreFullError):
-        caller.apply(var, keys[[0, -1]])
+        caller.apply(var, np.r_[keys, more])
     assert_same(var.export(), full)
 
 
@@ -113,39 +134,41 @@ def the_least_frequent_row_goes_down_as_it_is(caller: Caller) -> None:
     if caller.stack.tiers == 1:
         return
     var = caller.make()
-    for key in range(UPPER_ROWS):
-        for _ in range(2 + (key + 5) % UPPER_ROWS):  # key 3 twice, then 4, 5, 6, 7, 0, 1, 2
+    *keys, first_new, second_new, third_new = caller.of_one_partition(UPPER_ROWS + 3)
+    for i, key in enumerate(keys):
+        for _ in range(2 + (i + 5) % UPPER_ROWS):  # number 3 twice, then 4, 5, 6, 7, 0, 1, 2
             caller.apply(var, [key])
-    assert tiers(var, range(UPPER_ROWS)) == [0] * UPPER_ROWS
-    trained = caller.lookup(var, range(UPPER_ROWS))
-    for new, victim in ((100, 3), (101, 4), (102, 5)):
+    assert tiers(var, keys) == [0] * UPPER_ROWS
+    trained = caller.lookup(var, keys)
+    for new, victim in ((first_new, 3), (second_new, 4), (third_new, 5)):
         caller.apply(var, [new] * 20)
-        wanted = [1 if key in range(3, victim + 1) else 0 for key in range(UPPER_ROWS)]
-        assert [min(tier, 1) for tier in tiers(var, range(UPPER_ROWS))] == wanted
+        wanted = [1 if i in range(3, victim + 1) else 0 for i in range(UPPER_ROWS)]
+        assert [min(tier, 1) for tier in tiers(var, keys)] == wanted
         # A row that is below has its bytes, not zeros; so has the one in its place.
-        np.testing.assert_array_equal(caller.lookup(var, range(UPPER_ROWS)), trained)
+        np.testing.assert_array_equal(caller.lookup(var, keys), trained)
         assert (caller.lookup(var, [new]) < 1).all()
-        assert var.get_frequency([victim, new]).tolist() == [victim - 1, 20]
+        assert var.get_frequency([keys[victim], new]).tolist() == [victim - 1, 20]
 
 
 def the_least_recent_row_goes_down_as_it_is(caller: Caller) -> None:
     if caller.stack.tiers == 1:
         return
     var = caller.make(es.CacheStrategy.LRU)
-    order = [3, 1, 7, 0, 2, 6, 5, 4]
-    for key in range(UPPER_ROWS):
-        caller.apply(var, [key] * (1 + key))
+    keys = caller.of_one_partition(UPPER_ROWS + 3)
+    keys, new = keys[:UPPER_ROWS], keys[UPPER_ROWS:]
+    order = keys[[3, 1, 7, 0, 2, 6, 5, 4]]
+    for i, key in enumerate(keys):
+        caller.apply(var, [key] * (1 + i))
     for key in order[:4]:
         caller.apply(var, [key])
     for key in order[4:]:
         caller.lookup(var, [key], train=False)
-    trained = caller.lookup(var, range(UPPER_ROWS))
-    for new in range(3):
-        caller.apply(var, [100 + new])
-        down = order[: new + 1]
-        assert [min(tier, 1) for tier in tiers(var, order)] == [1] * (new + 1) + [0] * (7 - new)
-        np.testing.assert_array_equal(caller.lookup(var, range(UPPER_ROWS)), trained)
-        assert var.get_version(down).min() >= 0
+    trained = caller.lookup(var, keys)
+    for i in range(3):
+        caller.apply(var, [new[i]])
+        assert [min(tier, 1) for tier in tiers(var, order)] == [1] * (i + 1) + [0] * (7 - i)
+        np.testing.assert_array_equal(caller.lookup(var, keys), trained)
+        assert var.get_version(order[: i + 1]).min() >= 0
 
 
 def batches_that_overlap_may_be_on_their_way_at_once(caller: Caller) -> None:
@@ -257,7 +280,8 @@ def a_row_that_is_touched_again_is_in_the_next_increment(caller: Caller) -> None
     var.drain()
     saves = [caller.folder / name for name in ("full", "first", "second")]
     es.save(saves[0], [var], 1)
-    touched = [keys[0], keys[-1]]  # in HBM, and below where there is a tier
+    # In HBM, and below where there is a tier; and of each partition.
+    touched = np.unique(np.r_[keys[0], keys[-1], caller.evenly(keys, 1)])
     for save in saves[1:]:
         caller.apply(var, touched)
         caller.apply(var, touched[:1])
@@ -266,7 +290,10 @@ def a_row_that_is_touched_again_is_in_the_next_increment(caller: Caller) -> None
         es.save_incremental(save, [var], 2)
         es.restore(saves[0], [other], incremental=saves[1 : saves.index(save) + 1])
         assert_same(other.export(), wanted)
-    full, first, second = (files_of(save)[1].stat().st_size for save in saves)
+    full, first, second = (
+        sum(file.stat().st_size for file in files_of(save) if file.suffix == ".rows")
+        for save in saves
+    )
     row = 40 + 2 * 4 * DIM  # a key, what is counted, weights and the accumulator
     assert (full - first, first - second) == ((keys.size - len(touched)) * row, 0)
 
@@ -293,10 +320,12 @@ def test_on_every_storage_type_with_hbm(
     tmp_path: Path,
 ) -> None:
     skipped = None
-    for kind, on_device in itertools.product(HBM_TYPES, (False, True)):
-        where = f"{kind.name}, ids on the {'device' if on_device else 'host'}"
+    for kind, on_device, partitions in itertools.product(HBM_TYPES, (False, True), (1, 3)):
+        where = f"{kind.name}, ids on the {'device' if on_device else 'host'}, {partitions} parts"
         (tmp_path / where).mkdir()
-        caller = Caller(Stack(kind), on_device, storage_of, make_variable, tmp_path / where)
+        caller = Caller(
+            Stack(kind), on_device, partitions, storage_of, make_variable, tmp_path / where
+        )
         try:
             case(caller)
         except pytest.skip.Exception as skip:

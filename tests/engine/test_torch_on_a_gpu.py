@@ -21,13 +21,14 @@ ON_GPU = es.StorageOption(
 )
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("gathers", [True, False])
 @pytest.mark.parametrize("padding_idx", [None, 3])
 def test_modules_train_the_same_rows_on_a_gpu_and_on_the_cpu(
-    make_variable: MakeVariable, padding_idx: int | None, gathers: bool
+    make_variable: MakeVariable, padding_idx: int | None, gathers: bool, partitions: int
 ) -> None:
     random = np.random.default_rng(1)
-    on_gpu = make_variable(name="gpu", storage=ON_GPU, dim=DIM)
+    on_gpu = make_variable(name="gpu", storage=ON_GPU, dim=DIM, partition_num=partitions)
     on_cpu = make_variable(name="cpu", dim=DIM)
     assert on_gpu.gpu == "cuda:0"
     models = [
@@ -53,9 +54,12 @@ def test_modules_train_the_same_rows_on_a_gpu_and_on_the_cpu(
         np.testing.assert_array_equal(left[column], right[column])
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("gathers", [True, False])
-def test_a_warm_step_makes_nobody_wait(make_variable: MakeVariable, gathers: bool) -> None:
-    variable = make_variable(name="gpu", storage=ON_GPU, dim=DIM)
+def test_a_warm_step_makes_nobody_wait(
+    make_variable: MakeVariable, gathers: bool, partitions: int
+) -> None:
+    variable = make_variable(name="gpu", storage=ON_GPU, dim=DIM, partition_num=partitions)
     model = es.torch.Embedding(variable, padding_idx=3)
     bags = es.torch.EmbeddingBag(variable, padding_idx=4)
     optimizer = es.torch.Optimizer(model) if gathers else None

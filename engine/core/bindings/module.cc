@@ -353,27 +353,6 @@ void bind_table(nb::module_& module) {
           "ids"_a.noconvert(), "out"_a.noconvert(), "train"_a = false,
           "occurrences"_a.noconvert() = nb::none())
       .def(
-          "lookup_on_device",
-          [](const TableHandle& handle, uint64_t ids, size_t count, uint64_t out, uintptr_t stream,
-             bool train) {
-            const Table& table = handle.table();
-            const nb::gil_scoped_release release;
-            table.lookup_on_device(ids_on_device(ids, count, stream), {out}, train);
-          },
-          "ids"_a, "count"_a, "out"_a, "stream"_a, "train"_a)
-      .def(
-          "apply_on_device",
-          [](const TableHandle& handle, uint64_t ids, size_t count, uint64_t grads, uintptr_t stream,
-             std::optional<int64_t> global_step, uint64_t kept, uint64_t refused,
-             std::vector<std::string> reasons) {
-            Table& table = handle.table();
-            const nb::gil_scoped_release release;
-            table.apply_on_device(ids_on_device(ids, count, stream), {grads}, global_step,
-                                  {{kept}, {refused}, std::move(reasons)});
-          },
-          "ids"_a, "count"_a, "grads"_a, "stream"_a, "global_step"_a = nb::none(), "kept"_a = 0,
-          "refused"_a = 0, "reasons"_a = std::vector<std::string>{})
-      .def(
           "next_turn", [](const TableHandle& table) { return table->next_turn(); },
           nb::call_guard<nb::gil_scoped_release>())
       .def(
@@ -386,12 +365,13 @@ void bind_table(nb::module_& module) {
           "ids"_a.noconvert(), "turn"_a)
       .def(
           "prefetch_on_device",
-          [](const TableHandle& handle, uint64_t ids, size_t count, uintptr_t stream, uint64_t turn) {
+          [](const TableHandle& handle, uint64_t ids, size_t count, uintptr_t stream, uint64_t turn,
+             uint32_t partition, uint32_t partition_count) {
             Table& table = handle.table();
             const nb::gil_scoped_release release;
-            table.prefetch_on_device(ids_on_device(ids, count, stream), turn);
+            table.prefetch_on_device(ids_on_device(ids, count, stream), turn, {partition, partition_count});
           },
-          "ids"_a, "count"_a, "stream"_a, "turn"_a)
+          "ids"_a, "count"_a, "stream"_a, "turn"_a, "partition"_a = 0, "partition_count"_a = 1)
       .def(
           "forget_prefetched", [](const TableHandle& table) { table->forget_prefetched(); },
           nb::call_guard<nb::gil_scoped_release>())
@@ -493,6 +473,40 @@ void bind_table(nb::module_& module) {
       .def("close", &TableHandle::close, nb::call_guard<nb::gil_scoped_release>());
 }
 
+// The partitions of a variable.
+std::vector<Table*> tables_of(const std::vector<const TableHandle*>& handles) {
+  std::vector<Table*> tables;
+  for (const TableHandle* handle : handles) tables.push_back(&handle->table());
+  return tables;
+}
+
+void bind_steps_on_device(nb::module_& module) {
+  module.def(
+      "lookup_on_device",
+      [](const std::vector<const TableHandle*>& partitions, uint64_t ids, size_t count, uint64_t out,
+         uintptr_t stream, bool train) {
+        const std::vector<Table*> tables = tables_of(partitions);
+        const nb::gil_scoped_release release;
+        Table::lookup_on_device(std::vector<const Table*>(tables.begin(), tables.end()),
+                                ids_on_device(ids, count, stream), {out}, train);
+      },
+      "partitions"_a, "ids"_a, "count"_a, "out"_a, "stream"_a, "train"_a);
+  module.def(
+      "apply_on_device",
+      [](const std::vector<const TableHandle*>& partitions, uint64_t ids, size_t count, uint64_t grads,
+         uintptr_t stream, std::optional<int64_t> global_step, uint64_t kept, uint64_t refused,
+         std::vector<std::string> reasons) {
+        const std::vector<Table*> tables = tables_of(partitions);
+        const nb::gil_scoped_release release;
+        std::optional<PutWaitsOff> caller_holds_a_lock;
+        if (tables.size() > 1) caller_holds_a_lock.emplace();
+        Table::apply_on_device(tables, ids_on_device(ids, count, stream), {grads}, global_step,
+                               {{kept}, {refused}, std::move(reasons)});
+      },
+      "partitions"_a, "ids"_a, "count"_a, "grads"_a, "stream"_a, "global_step"_a = nb::none(), "kept"_a = 0,
+      "refused"_a = 0, "reasons"_a = std::vector<std::string>{});
+}
+
 }  // namespace
 }  // namespace embstore
 
@@ -508,6 +522,7 @@ NB_MODULE(_core, module) {
   embstore::bind_prepared_apply(module);
   embstore::bind_recording(module);
   embstore::bind_table(module);
+  embstore::bind_steps_on_device(module);
   embstore::bind_unique_ids(module);
   embstore::checkpoint::bind(module);
 }

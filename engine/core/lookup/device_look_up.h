@@ -3,7 +3,8 @@
 // On the caller's stream ids are found in the mirror of the HBM tier, and rows that it has are copied on the device. The ids
 // that it hasn't are listed in pinned memory. On a stream beside it, which each look-up in flight has for itself, a function of
 // the host reads their rows, and a kernel fetches those; the caller's stream waits for them when all else is done. In serving,
-// accesses to the others are counted on the device. See gpu/README.md.
+// accesses to the others are counted on the device. A look-up may be of several tables, of which each has a part of the ids: their
+// kernels leave the others out. See gpu/README.md.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <span>
 
 #include "gpu/device_address.h"
+#include "row/key_partition.h"
 #include "tiers/hbm/device_steps.h"
 #include "tiers/hbm/hbm_tier.h"
 #include "tiers/hbm/ids_on_device.h"
@@ -39,22 +41,30 @@ class DeviceLookUp {
   // function that a stream calls.
   using ReadMissing = std::function<void(const Missing& missing, float* rows)>;
 
+  // What is looked up in one table. In serving, `first_stamp` is that of the batch's first id.
+  struct Share {
+    DeviceLookUp* table;
+    BatchPart part;
+    std::optional<uint64_t> first_stamp;
+    ReadMissing read;
+  };
   // Puts a look-up on ids.stream: `out` has the rows, dim floats each, when the stream is through. Waits for no stream. False
-  // where the host uses rows for long: nothing was done. `first_stamp`: of a look-up for serving, that of its first id.
-  bool try_put(const IdsOnDevice& ids, gpu::DeviceAddress out, std::optional<uint64_t> first_stamp,
-               ReadMissing read);
+  // where the host uses rows of one of the tables for long: nothing was done. Where several tables fail, the first keeps its error.
+  static bool try_put(std::span<Share> shares, const IdsOnDevice& ids, gpu::DeviceAddress out);
 
  private:
   class Memory;
+  struct ShareInFlight;
+  struct MissesOfTable;
 
-  void put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress out,
-           std::optional<uint64_t> first_stamp, ReadMissing read);
+  static void put(std::span<ShareInFlight> shares, const IdsOnDevice& ids, gpu::DeviceAddress out);
+  void find(const ShareInFlight& share, const IdsOnDevice& ids);
+  void copy_found(const ShareInFlight& share, const IdsOnDevice& ids, gpu::DeviceAddress out);
   // What the missing ids need, on the stream beside the caller's; and that the caller's then waits for.
-  void put_misses(Memory& memory, uint32_t count, gpu::DeviceAddress out, bool is_served, ReadMissing read);
-  void wait_for_misses(const Memory& memory, gpu::Stream stream);
+  static void put_misses(std::span<ShareInFlight> shares, uint32_t count, gpu::DeviceAddress out);
+  static void wait_for_misses(const ShareInFlight& first, gpu::Stream stream);
   // Called by the stream.
-  static void read_missing(const Memory& memory, const Missing& missing, const ReadMissing& read,
-                           DeviceSteps& steps, size_t dim);
+  static void read_missing(std::span<const MissesOfTable> of_tables);
 
   HbmTier& tier_;
   gpu::Device& device_;

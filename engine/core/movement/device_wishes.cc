@@ -20,21 +20,23 @@ class DeviceWishes::Memory final : public StepInFlight {
 DeviceWishes::~DeviceWishes() = default;
 
 bool DeviceWishes::try_put(const IdsOnDevice& ids, TakeIds take) {
-  DeviceSteps::Turn turn(steps_, ids.stream, DeviceSteps::Effect::kUsesNone);
+  DeviceSteps* const table = &steps_;
+  DeviceSteps::Turns turn({&table, 1}, ids.stream, DeviceSteps::Effect::kUsesNone);
   if (turn.is_refused()) return false;
   const std::shared_ptr<Memory> memory =
       memories_.take(ids.count, [this](uint32_t most) { return std::make_shared<Memory>(device_, most); });
-  turn.put(memory, ids.stream, [&] {
+  const DeviceSteps::StepOfTable step{table, memory};
+  turn.put({&step, 1}, ids.stream, [&] {
     device_.copy_to_host(memory->ids.data(), ids.ids, ids.count * sizeof(int64_t), ids.stream);
     // The stream never calls it if the device is lost, so it owns nothing.
     device_.call_host(
-        [&memory = *memory, &steps = steps_, count = ids.count, take = std::move(take)] {
-          const DeviceSteps::Function function(steps);
+        [&memory = *memory, table, count = ids.count, take = std::move(take)] {
+          const DeviceSteps::Function function({&table, 1});
           if (function.is_too_late()) return;
           try {
             take({memory.ids.data(), count});
           } catch (...) {
-            steps.keep_error(std::current_exception());
+            table->keep_error(std::current_exception());
           }
         },
         ids.stream);

@@ -27,6 +27,7 @@
 #include "threads/epochs.h"
 #include "threads/mutex.h"
 #include "tiers/hbm/device_steps.h"
+#include "update/batch_update.h"
 #include "update/device_apply.h"
 #include "update/optimizers/optimizer.h"
 
@@ -47,6 +48,7 @@ struct TableSpec {
 
 struct TableParts {
   explicit TableParts(const TableSpec& spec);
+  UpdateParts for_updates() { return {*store, filters, initial, *optimizer, slot_values.data()}; }
 
   const std::string name;
   const std::unique_ptr<const Optimizer> optimizer;

@@ -4,7 +4,6 @@
 // PARTITIONS) says the same in words, with examples.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 namespace embstore {
@@ -20,10 +19,20 @@ inline uint64_t partition_hash(int64_t key) {
 }
 
 // The hashes are cut into `count` ranges, of which none has two more than another. A remainder would do the
-// same, but takes a division.
-inline size_t partition_of(int64_t key, size_t count) {
-  __extension__ using Product = unsigned __int128;
-  return static_cast<size_t>(Product{partition_hash(key)} * count >> 64);
+// same, but takes a division. In 64 bits, since a GPU's kernels have no more. REQUIRES: 0 < count <= 2^32.
+inline uint64_t partition_of(int64_t key, uint64_t count) {
+  const uint64_t hash = partition_hash(key);
+  const uint64_t of_low_half = (hash & 0xffffffff) * count >> 32;
+  return ((hash >> 32) * count + of_low_half) >> 32;
 }
+
+// The ids of a batch that lie in one of a variable's partitions. By default all.
+struct BatchPart {
+  uint32_t number = 0;
+  uint32_t count = 1;  // of partitions
+
+  bool is_all() const { return count == 1; }
+  bool has(int64_t id) const { return is_all() || partition_of(id, count) == number; }
+};
 
 }  // namespace embstore

@@ -180,6 +180,8 @@ constexpr Unnoticed kUnnoticed[] = {
     {"a use by the host in embstore::Table::stats", "it reads no rows; counts of steps in flight come later"},
     {"a use by the host in embstore::Table::drop_persisted",
      "steps are refused while there are wanted rows to forget"},
+    {"a use by the host in embstore::Table::apply_on_device",
+     "the updates of all partitions say so themselves; it keeps locks in their order"},
 };
 
 TEST(a_synchronisation_that_is_left_out_is_noticed) {
@@ -208,7 +210,7 @@ TEST(a_lock_of_the_tier_or_of_its_steps_that_is_left_out_is_noticed) {
   const std::map<Site, std::string> sites = sites_of_the_engine(kSchedulesForSites);
   for (const char* function :
        {"embstore::HbmTier::write", "embstore::HbmTier::read_rows", "embstore::DeviceSteps::HostUse::HostUse",
-        "embstore::DeviceSteps::Turn::Turn"}) {
+        "embstore::DeviceSteps::Turns::Turns"}) {
     tested_case() = function;
     const std::string wanted = std::string("a lock in ") + function;
     const bool is_noticed = std::any_of(sites.begin(), sites.end(), [&](const auto& site) {

@@ -103,6 +103,28 @@ void test_the_hash_is_the_published_one() {
   check(partition_hash(1234567) == 6457827717110365317ULL, "SplitMix64 of 1234567");
 }
 
+// Of the whole product, of which kernels compute the halves.
+void test_a_partition_is_a_range_of_hashes() {
+  __extension__ using Product = unsigned __int128;
+  std::mt19937_64 random(2);
+  for (int i = 0; i < 200'000; ++i) {
+    const auto key = static_cast<int64_t>(random());
+    const uint64_t count =
+        i % 4 == 0 ? (uint64_t{1} << 32) - random() % 3 : 1 + random() % (uint64_t{1} << i % 32);
+    const auto wanted = static_cast<uint64_t>(Product{partition_hash(key)} * count >> 64);
+    check(partition_of(key, count) == wanted, "another range");
+  }
+}
+
+void test_a_part_has_the_ids_of_its_partition() {
+  for (int64_t id = -100; id < 100; ++id) {
+    check(BatchPart{}.has(id), "a batch isn't whole");
+    for (uint32_t number = 0; number < 3; ++number) {
+      check(BatchPart{number, 3}.has(id) == (partition_of(id, 3) == number), "an id of another partition");
+    }
+  }
+}
+
 void test_a_batch_is_taken_apart_in_order() {
   const std::vector<int64_t> keys = {7, 7, -1, 0, 7, INT64_MIN, INT64_MAX, -1};
   for (size_t partitions = 1; partitions <= 20; ++partitions) {
@@ -127,6 +149,8 @@ int main() {
   embstore::test_the_keys_of_one_partition_use_all_of_its_index();
   embstore::test_partitions_by_the_indexs_own_hash_would_be_told();
   embstore::test_the_hash_is_the_published_one();
+  embstore::test_a_partition_is_a_range_of_hashes();
+  embstore::test_a_part_has_the_ids_of_its_partition();
   embstore::test_a_batch_is_taken_apart_in_order();
   std::printf("held: keys are spread over partitions, and a partition's over its index\n");
 }

@@ -3,6 +3,7 @@
 #include <exception>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "gpu/buffers.h"
 #include "gpu/operations/device_update.h"
@@ -61,27 +62,89 @@ DeviceApply::DeviceApply(HbmTier& tier, DeviceSteps& steps, const RowLayout& lay
 
 DeviceApply::~DeviceApply() = default;
 
-bool DeviceApply::try_put(const IdsOnDevice& ids, gpu::DeviceAddress gradients, BatchConditions conditions,
-                          StepClaims claims, const std::function<Update()>& begin) {
-  DeviceSteps::Turn turn(steps_, ids.stream, DeviceSteps::Effect::kChanges);
-  if (turn.is_refused()) return false;
-  tier_.join(ids.stream);
-  const std::shared_ptr<Memory> memory = memories_.take(ids.count, [this](uint32_t most) {
-    return std::make_shared<Memory>(device_, most, dim_, tier_.marks() != nullptr);
-  });
-  memory->claims.emplace(std::move(claims));
-  turn.put(memory, ids.stream, [&] { put(*memory, ids, gradients, std::move(conditions), begin()); });
+struct DeviceApply::ShareInFlight {
+  DeviceApply* table;
+  BatchPart part;
+  std::function<Update()> begin;
+  std::shared_ptr<Memory> memory;
+};
+
+// What the stream's function is called with. The stream never calls it if the device is lost, so it owns no memory.
+struct DeviceApply::MissesOfTable {
+  DeviceSteps* steps;
+  Memory* memory;
+  PrepareRows prepare;
+
+  uint32_t distinct() const { return memory->distinct[0]; }
+  Missing missing() const {
+    const uint32_t count = memory->miss_count[0];
+    return {.ids = {memory->missing.data(), count},
+            .gradients = memory->sums.data(),
+            .occurrences = {memory->occurrences.data(), count},
+            .last_positions = {memory->last_positions.data(), count}};
+  }
+  Present present() const {
+    return {.count = distinct() - memory->miss_count[0],
+            .marked = {memory->marked.data(), memory->marked_count[0]}};
+  }
+};
+
+bool DeviceApply::try_put(std::span<Share> shares, const IdsOnDevice& ids, gpu::DeviceAddress gradients,
+                          BatchConditions conditions) {
+  std::vector<DeviceSteps*> tables;
+  for (const Share& share : shares) tables.push_back(&share.table->steps_);
+  DeviceSteps::Turns turns(tables, ids.stream, DeviceSteps::Effect::kChanges);
+  if (turns.is_refused()) return false;
+  std::vector<ShareInFlight> in_flight;
+  std::vector<DeviceSteps::StepOfTable> steps;
+  for (Share& share : shares) {
+    DeviceApply& of = *share.table;
+    of.tier_.join(ids.stream);
+    std::shared_ptr<Memory> memory = of.memories_.take(ids.count, [&of](uint32_t most) {
+      return std::make_shared<Memory>(of.device_, most, of.dim_, of.tier_.marks() != nullptr);
+    });
+    memory->claims.emplace(std::move(share.claims));
+    steps.push_back({&of.steps_, memory});
+    in_flight.push_back({&of, share.part, std::move(share.begin), std::move(memory)});
+  }
+  turns.put(steps, ids.stream, [&] { put(in_flight, ids, gradients, std::move(conditions)); });
   return true;
 }
 
-void DeviceApply::put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress gradients,
-                      BatchConditions conditions, Update update) {
+void DeviceApply::put(std::span<const ShareInFlight> shares, const IdsOnDevice& ids,
+                      gpu::DeviceAddress gradients, BatchConditions conditions) {
+  std::vector<Update> updates;
+  for (const ShareInFlight& share : shares) updates.push_back(share.begin());
+  for (const ShareInFlight& share : shares) share.table->find(share, ids, gradients, conditions);
+  gpu::Device& device = shares.front().table->device_;
+  gpu::PinnedArray<int64_t>& refused = shares.front().memory->refused;
+  refused[0] = 0;
+  if (conditions.refused) {
+    device.copy_to_host(refused.data(), conditions.refused, sizeof(int64_t), ids.stream);
+  }
+  std::vector<MissesOfTable> of_tables;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    of_tables.push_back(
+        {&shares[i].table->steps_, shares[i].memory.get(), std::move(updates[i].prepare_rows)});
+  }
+  device.call_host([of_tables = std::move(of_tables),
+                    conditions = std::move(conditions)] { update_missing(of_tables, conditions); },
+                   ids.stream);
+  for (size_t i = 0; i < shares.size(); ++i) {
+    shares[i].table->update_found(shares[i], updates[i], ids, gradients);
+  }
+}
+
+void DeviceApply::find(const ShareInFlight& share, const IdsOnDevice& ids, gpu::DeviceAddress gradients,
+                       const BatchConditions& conditions) {
+  Memory& memory = *share.memory;
   const gpu::Stream stream = ids.stream;
-  memory.unique.make_unique({ids.ids, ids.count}, stream, {conditions.kept, conditions.kept ? ids.count : 0});
+  memory.unique.make_unique({ids.ids, ids.count}, stream, {conditions.kept, conditions.kept ? ids.count : 0},
+                            share.part);
   memory.sorted.sort(memory.unique, ids.count, stream);
-  const gpu::Global<const uint32_t> distinct = memory.unique.count().constant();
-  memory.found.find(tier_.mirror(), memory.unique.keys().first(ids.count).as_const(), distinct,
-                    memory.missing.global(), stream);
+  // All distinct ids are in the part.
+  memory.found.find(tier_.mirror(), memory.unique.keys().first(ids.count).as_const(),
+                    memory.unique.count().constant(), memory.missing.global(), {}, stream);
   const gpu::FoundBatch& found = memory.found;
   memory.sorted.sum(memory.unique, ids.count, gradients,
                     {found.missing_positions().first(ids.count).as_const(), found.miss_count().constant()},
@@ -89,51 +152,52 @@ void DeviceApply::put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress
                     stream);
   memory.unique.count().copy_to(memory.distinct.data(), 1, stream);
   found.miss_count().copy_to(memory.miss_count.data(), 1, stream);
-  const gpu::Global<const uint32_t> slots = found.slots().first(ids.count).as_const();
-  gpu::SlotMarks* const marks = tier_.marks();
   memory.marked_count[0] = 0;
-  if (marks != nullptr) {
-    marks->list(slots, distinct, memory.marked.global(), memory.marked_count_on_device, stream);
+  if (const gpu::SlotMarks* const marks = tier_.marks()) {
+    marks->list(found.slots().first(ids.count).as_const(), memory.unique.count().constant(),
+                memory.marked.global(), memory.marked_count_on_device, stream);
     memory.marked_count_on_device.copy_to(memory.marked_count.data(), 1, stream);
   }
-  memory.refused[0] = 0;
-  if (conditions.refused) {
-    device_.copy_to_host(memory.refused.data(), conditions.refused, sizeof(int64_t), stream);
-  }
-  // The stream never calls it if the device is lost, so it owns nothing.
-  device_.call_host(
-      [&memory, conditions = std::move(conditions), missing = std::move(update.update_missing),
-       &steps = steps_] {
-        const DeviceSteps::Function function(steps);
-        if (!function.is_too_late()) update_missing(memory, conditions, missing, steps);
-      },
-      stream);
+}
+
+void DeviceApply::update_found(const ShareInFlight& share, const Update& update, const IdsOnDevice& ids,
+                               gpu::DeviceAddress gradients) {
+  Memory& memory = *share.memory;
+  const gpu::Stream stream = ids.stream;
   memory.to_update_on_device.copy_from(memory.to_update.data(), 1, stream);
   const gpu::Global<const uint32_t> count = memory.to_update_on_device.constant();
-  if (marks != nullptr) marks->set(false, slots, count, stream);
+  const gpu::Global<const uint32_t> slots = memory.found.slots().first(ids.count).as_const();
+  if (gpu::SlotMarks* const marks = tier_.marks()) marks->set(false, slots, count, stream);
   gpu::DeviceUpdate(slots, count, memory.unique, memory.sorted, gradients, dim_)
       .launch(device_, update.step, tier_.rows_to_change(), stream);
   tier_.ranks_to_count().count_update(slots, count, memory.unique, memory.sorted, update.counted, stream);
 }
 
-void DeviceApply::update_missing(Memory& memory, const BatchConditions& conditions,
-                                 const UpdateMissing& update, DeviceSteps& steps) {
-  const uint32_t missing = memory.miss_count[0];
+void DeviceApply::update_missing(std::span<const MissesOfTable> of_tables,
+                                 const BatchConditions& conditions) {
+  std::vector<DeviceSteps*> tables;
+  for (const MissesOfTable& one : of_tables) tables.push_back(one.steps);
+  const DeviceSteps::Function function(tables);
+  if (function.is_too_late()) return;
+  const MissesOfTable* at = &of_tables.front();
+  bool is_applied = false;
   try {
-    steps.check_not_used_by_thread();
-    conditions.check(memory.refused[0]);
-    update({.ids = {memory.missing.data(), missing},
-            .gradients = memory.sums.data(),
-            .occurrences = {memory.occurrences.data(), missing},
-            .last_positions = {memory.last_positions.data(), missing}},
-           {.count = memory.distinct[0] - missing, .marked = {memory.marked.data(), memory.marked_count[0]}},
-           *memory.claims);
-    memory.to_update[0] = memory.distinct[0];
+    for (const MissesOfTable& one : of_tables) one.steps->check_not_used_by_thread();
+    conditions.check(at->memory->refused[0]);
+    std::vector<std::unique_ptr<PreparedRows>> prepared;
+    for (const MissesOfTable& one : of_tables) {
+      at = &one;
+      prepared.push_back(one.prepare(one.missing(), one.present(), *one.memory->claims));
+    }
+    for (const auto& one : prepared) one->commit();
+    is_applied = true;
   } catch (...) {
-    memory.to_update[0] = 0;
-    steps.keep_error(std::current_exception());
+    at->steps->keep_error(std::current_exception());
   }
-  memory.claims.reset();
+  for (const MissesOfTable& one : of_tables) {
+    one.memory->to_update[0] = is_applied ? one.distinct() : 0;
+    one.memory->claims.reset();
+  }
 }
 
 }  // namespace embstore

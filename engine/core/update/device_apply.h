@@ -2,7 +2,8 @@
 //
 // On the caller's stream ids are made distinct and found in the mirror of the HBM tier. The gradients of those that it hasn't
 // are summed into pinned memory; a function of the host, for which the stream waits, updates their rows. If it could, a kernel
-// updates the rows that the tier has: a batch is applied whole or not at all. See gpu/README.md.
+// updates the rows that the tier has: a batch is applied whole or not at all. A batch may be of several tables, of which each has a
+// part of the ids: their kernels leave the others out, and the function updates rows of all of them, or of none. See gpu/README.md.
 //
 // Above a durable pool the function also learns which rows of the tier are about to differ from their copies there: those that
 // are marked, as nobody has changed them since they were copied.
@@ -16,6 +17,7 @@
 #include "gpu/device.h"
 #include "gpu/device_address.h"
 #include "gpu/kernels/ranks.h"
+#include "row/key_partition.h"
 #include "row/row_layout.h"
 #include "rules/any_step.h"
 #include "tiers/hbm/device_steps.h"
@@ -47,31 +49,49 @@ class DeviceApply {
     uint64_t count;
     std::span<const Slot> marked;  // those of them that are
   };
-  // Updates the rows of missing ids, or throws: then no row is updated, and the steps keep the error. Called when the stream
-  // gets there, by any thread, with none missing too. `claims` are those of try_put(). It must do no more than a function that
-  // a stream calls.
-  using UpdateMissing =
-      std::function<void(const Missing& missing, const Present& present, StepClaims& claims)>;
+  // The update of a table's rows, when what may fail has been done. Undone at its end, unless it was committed.
+  class PreparedRows {
+   public:
+    virtual ~PreparedRows() = default;
+    // Once; then kernels update the rows that are present.
+    virtual void commit() noexcept = 0;
+  };
+  // Called when the stream gets there, by any thread, with none missing too. If it throws, no row is updated, and the steps keep
+  // the error. `claims` are those of the share, and outlive what is prepared. It must do no more than a function that a stream calls.
+  using PrepareRows = std::function<std::unique_ptr<PreparedRows>(
+      const Missing& missing, const Present& present, StepClaims& claims)>;
   struct Update {
     AnyStep step;
     gpu::CountedUpdate counted;
-    UpdateMissing update_missing;
+    PrepareRows prepare_rows;
   };
 
-  // Puts an update on ids.stream, with a row of gradients for each id. Waits for no stream. False where the host uses rows for
-  // long: nothing was done. Else `begin` is called, in the order of the steps. `claims`: for as many rows as there are ids. A
-  // batch that is refused updates no row: the steps keep the reason.
-  bool try_put(const IdsOnDevice& ids, gpu::DeviceAddress gradients, BatchConditions conditions,
-               StepClaims claims, const std::function<Update()>& begin);
+  // What is updated in one table. `claims`: for as many rows as there are ids in the batch.
+  struct Share {
+    DeviceApply* table;
+    BatchPart part;
+    StepClaims claims;
+    std::function<Update()> begin;
+  };
+  // Puts an update on ids.stream, with a row of gradients for each id. Waits for no stream. False where the host uses rows of one
+  // of the tables for long: nothing was done. Else each `begin` is called, in the order of the steps. A batch that is refused
+  // updates no row: the steps keep the reason.
+  static bool try_put(std::span<Share> shares, const IdsOnDevice& ids, gpu::DeviceAddress gradients,
+                      BatchConditions conditions);
 
  private:
   class Memory;
+  struct ShareInFlight;
+  struct MissesOfTable;
 
-  void put(Memory& memory, const IdsOnDevice& ids, gpu::DeviceAddress gradients, BatchConditions conditions,
-           Update update);
+  static void put(std::span<const ShareInFlight> shares, const IdsOnDevice& ids, gpu::DeviceAddress gradients,
+                  BatchConditions conditions);
+  void find(const ShareInFlight& share, const IdsOnDevice& ids, gpu::DeviceAddress gradients,
+            const BatchConditions& conditions);
+  void update_found(const ShareInFlight& share, const Update& update, const IdsOnDevice& ids,
+                    gpu::DeviceAddress gradients);
   // Called by the stream.
-  static void update_missing(Memory& memory, const BatchConditions& conditions, const UpdateMissing& update,
-                             DeviceSteps& steps);
+  static void update_missing(std::span<const MissesOfTable> of_tables, const BatchConditions& conditions);
 
   HbmTier& tier_;
   gpu::Device& device_;

@@ -1,8 +1,10 @@
-// Finding a batch of ids in the mirror, and which of them it hasn't.
+// Finding a batch of ids in the mirror, and which of them it hasn't. Ids that aren't in `part` are left out: they have no slot, and
+// aren't missing.
 #pragma once
 
 #include "gpu/kernels/mirror.h"
 #include "gpu/kernels/scan.h"
+#include "row/key_partition.h"
 
 namespace embstore::gpu {
 
@@ -10,26 +12,39 @@ struct FindArguments {
   MirrorArrays mirror;
   Global<const int64_t> ids;
   Global<const uint32_t> id_count;  // one: how many of `ids` there are
-  Global<uint32_t> slots;           // of each id, or kNoSlot
-  Global<uint32_t> block_misses;    // how many ids of each block have none
+  BatchPart part;
+  Global<uint32_t> slots;         // of each id, or kNoSlot
+  Global<uint32_t> block_misses;  // how many ids of each block have none
+  Global<uint32_t> block_hits;    // how many have one; where it is wanted
 };
 
 EMBSTORE_KERNEL(find, FindArguments) {
   const uint64_t i = global_thread();
   uint32_t missing = 0;
+  uint32_t found = 0;
   if (i < arguments.id_count[0]) {
-    const uint32_t slot = find_slot(arguments.mirror, arguments.ids[i]);
+    const int64_t id = arguments.ids[i];
+    uint32_t slot = kNoSlot;
+    if (arguments.part.has(id)) {
+      slot = find_slot(arguments.mirror, id);
+      missing = slot == kNoSlot;
+      found = slot != kNoSlot;
+    }
     arguments.slots[i] = slot;
-    missing = slot == kNoSlot;
   }
   uint32_t misses;
   sum_before_in_block(missing, misses);
   if (thread_index() == 0) arguments.block_misses[block_index()] = misses;
+  if (arguments.block_hits.count == 0) return;
+  uint32_t hits;
+  sum_before_in_block(found, hits);
+  if (thread_index() == 0) arguments.block_hits[block_index()] = hits;
 }
 
 struct CollectMissesArguments {
   Global<const int64_t> ids;
   Global<const uint32_t> id_count;
+  BatchPart part;
   Global<const uint32_t> slots;
   Global<const uint32_t> misses_before_block;  // as scan_counts made them
   Global<int64_t> missing_ids;                 // in the order of `ids`
@@ -39,7 +54,8 @@ struct CollectMissesArguments {
 // REQUIRES: blocks of as many threads as find's.
 EMBSTORE_KERNEL(collect_misses, CollectMissesArguments) {
   const uint64_t i = global_thread();
-  const uint32_t missing = i < arguments.id_count[0] && arguments.slots[i] == kNoSlot;
+  const uint32_t missing =
+      i < arguments.id_count[0] && arguments.slots[i] == kNoSlot && arguments.part.has(arguments.ids[i]);
   uint32_t misses;
   const uint32_t before = sum_before_in_block(missing, misses);
   if (missing == 0) return;

@@ -69,28 +69,38 @@ class FoundBatch {
         missing_ids_(device, most_ids),
         missing_positions_(device, most_ids),
         block_misses_(device, Grid::of(most_ids, block_threads).blocks),
-        miss_count_(device, 1) {}
+        block_hits_(device, block_misses_.count()),
+        miss_count_(device, 1),
+        hit_count_(device, 1) {}
 
   // `id_count`: one number in device memory, at most ids.count. What this class gives is there when the stream has got
   // there.
   void find(const Mirror& mirror, Global<const int64_t> ids, Global<const uint32_t> id_count, Stream stream) {
-    find(mirror, ids, id_count, missing_ids_.global(), stream);
+    find(mirror, ids, id_count, missing_ids_.global(), {}, stream);
   }
-  // The list of missing ids goes elsewhere: to pinned memory, say.
+  // The list of missing ids goes elsewhere: to pinned memory, say. Ids of other parts are left out.
   void find(const Mirror& mirror, Global<const int64_t> ids, Global<const uint32_t> id_count,
-            Global<int64_t> missing_ids, Stream stream) {
+            Global<int64_t> missing_ids, const BatchPart& part, Stream stream) {
     const Grid grid = Grid::of(ids.count, block_threads_);
     const Global<uint32_t> misses = block_misses_.first(grid.blocks);
-    device_.launch(gpu::find, grid, {mirror.arrays(), ids, id_count, slots_.global(), misses}, stream);
+    // Of all ids it is known how many aren't missing.
+    const Global<uint32_t> hits = part.is_all() ? Global<uint32_t>{} : block_hits_.first(grid.blocks);
+    device_.launch(gpu::find, grid, {mirror.arrays(), ids, id_count, part, slots_.global(), misses, hits},
+                   stream);
     device_.launch(scan_counts, {1, block_threads_}, {misses, miss_count_.global()}, stream);
+    if (!part.is_all()) {
+      device_.launch(scan_counts, {1, block_threads_}, {hits, hit_count_.global()}, stream);
+    }
     device_.launch(
         collect_misses, grid,
-        {ids, id_count, slots_.constant(), misses.as_const(), missing_ids, missing_positions_.global()},
+        {ids, id_count, part, slots_.constant(), misses.as_const(), missing_ids, missing_positions_.global()},
         stream);
   }
 
   const DeviceArray<uint32_t>& slots() const { return slots_; }  // of each id, or kNoSlot
   const DeviceArray<uint32_t>& miss_count() const { return miss_count_; }
+  // How many ids have a slot. REQUIRES: of a part of the batch.
+  const DeviceArray<uint32_t>& hit_count() const { return hit_count_; }
   // In the order of the ids.
   const DeviceArray<int64_t>& missing_ids() const { return missing_ids_; }
   const DeviceArray<uint32_t>& missing_positions() const { return missing_positions_; }
@@ -102,7 +112,9 @@ class FoundBatch {
   DeviceArray<int64_t> missing_ids_;
   DeviceArray<uint32_t> missing_positions_;
   DeviceArray<uint32_t> block_misses_;
+  DeviceArray<uint32_t> block_hits_;
   DeviceArray<uint32_t> miss_count_;
+  DeviceArray<uint32_t> hit_count_;
 };
 
 }  // namespace embstore::gpu

@@ -23,13 +23,16 @@ class UniqueBatch {
         inverse_(device, most_ids),
         count_(device, 1) {}
 
-  // What this class gives is there when the stream has got there. `kept`: of each id, 0 leaves it out; none: all are kept.
-  void make_unique(Global<const int64_t> ids, Stream stream, Global<const int64_t> kept = {}) {
+  // What this class gives is there when the stream has got there. `kept`: of each id, 0 leaves it out; none: all are kept. So
+  // are ids of another part.
+  void make_unique(Global<const int64_t> ids, Stream stream, Global<const int64_t> kept = {},
+                   const BatchPart& part = {}) {
     const Grid grid = Grid::of(ids.count, block_threads_);
     const Global<uint32_t> table = table_.first(table_entries(ids.count));
     const Global<uint32_t> firsts = block_firsts_.first(grid.blocks);
     const UniqueArguments arguments{ids,
                                     kept,
+                                    part,
                                     table,
                                     numbers_.first(table.count),
                                     entries_.global(),

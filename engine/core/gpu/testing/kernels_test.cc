@@ -101,19 +101,25 @@ struct MirrorScene {
     const DeviceArray<int64_t> device_ids = scene.on_device(ids);
     const DeviceArray<uint32_t> id_count = scene.on_device(size_t{count});
     FoundBatch found(scene.device, static_cast<uint32_t>(ids.size()), scene.block_threads());
-    found.find(mirror, device_ids.constant(), id_count.constant(), scene.stream);
+    const BatchPart part = scene.part();
+    const DeviceArray<int64_t> missing_ids(scene.device, ids.size());
+    found.find(mirror, device_ids.constant(), id_count.constant(), missing_ids.global(), part, scene.stream);
     std::vector<uint32_t> slots, positions;
     std::vector<int64_t> missing;
+    uint32_t hits = 0;
     for (uint32_t i = 0; i < count; ++i) {
       const auto at = slot_of.find(ids[i]);
-      slots.push_back(at == slot_of.end() ? kNoSlot : at->second);
-      if (at != slot_of.end()) continue;
+      const bool is_found = part.has(ids[i]) && at != slot_of.end();
+      slots.push_back(is_found ? at->second : kNoSlot);
+      hits += is_found;
+      if (!part.has(ids[i]) || is_found) continue;
       missing.push_back(ids[i]);
       positions.push_back(i);
     }
+    if (!part.is_all()) check(scene.number(found.hit_count()) == hits, "how many ids have a slot");
     check(scene.on_host(found.slots(), count) == slots, "the slots of ids");
     check(scene.number(found.miss_count()) == missing.size(), "how many ids are missing");
-    check(scene.on_host(found.missing_ids(), missing.size()) == missing, "the missing ids in order");
+    check(scene.on_host(missing_ids, missing.size()) == missing, "the missing ids in order");
     check(scene.on_host(found.missing_positions(), missing.size()) == positions,
           "the positions of missing ids");
   }
@@ -262,12 +268,13 @@ TEST(ids_that_are_left_out_are_in_no_distinct_id) {
     const std::vector<int64_t> ids = scene.ids(scene.batch_size());
     const auto count = static_cast<uint32_t>(ids.size());
     const uint32_t one_in = 1 + scene.below(4);
+    const BatchPart part = scene.part();
     std::vector<int64_t> kept(ids.size());
     std::vector<int64_t> left;
     std::vector<uint32_t> positions;
     for (uint32_t i = 0; i < count; ++i) {
       kept[i] = scene.below(one_in) == 0 ? 0 : -1 - int64_t{i};  // any but 0
-      if (kept[i] == 0) continue;
+      if (kept[i] == 0 || !part.has(ids[i])) continue;
       left.push_back(ids[i]);
       positions.push_back(i);
     }
@@ -275,7 +282,7 @@ TEST(ids_that_are_left_out_are_in_no_distinct_id) {
     const DeviceArray<int64_t> device_kept = scene.on_device(kept);
     UniqueBatch unique(scene.device, count, scene.block_threads());
     GradientSums sums(scene.device, count, 1, scene.block_threads());
-    unique.make_unique(device_ids.constant(), scene.stream, device_kept.constant());
+    unique.make_unique(device_ids.constant(), scene.stream, device_kept.constant(), part);
     sums.sort(unique, count, scene.stream);
     const UniqueIds expected(left);
     const size_t distinct = expected.keys.size();

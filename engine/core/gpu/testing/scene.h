@@ -11,6 +11,7 @@
 
 #include "gpu/buffers.h"
 #include "gpu/emulated/emulated_device.h"
+#include "row/key_partition.h"
 #include "testing/tests.h"
 
 namespace embstore::gpu {
@@ -60,6 +61,12 @@ struct Scene {
       if (below(50) == 0) id = std::numeric_limits<int64_t>::max() - below(2);
     }
     return result;
+  }
+
+  // The ids of one of a few partitions, or all.
+  BatchPart part() {
+    const uint32_t count = 1 + below(3);
+    return {below(count), count};
   }
 
   // Of very different sizes, so that another order of additions gives other bits; and zeros of both signs.

@@ -25,6 +25,7 @@
 #include "testing/explorer/history.h"
 #include "testing/explorer/scheduler.h"
 #include "testing/explorer/told_ids.h"
+#include "testing/variable.h"
 #include "tiers/hbm/hbm_tier.h"
 
 namespace embstore::explorer {
@@ -107,8 +108,11 @@ class Schedule {
         opened_(ProcessRegistry<std::string, gpu::Device>::get("emulated", [this] { return device_; })) {
     check(opened_ == device_, "another device is open");
     told_ids().clear();
-    spec_ = spec_of(draws_, directory_ / "rows");
-    table_ = std::make_unique<Table>(spec_);
+    const size_t partitions = draws_.one_in(3) ? 2 : 1;
+    table_ = std::make_unique<Variable>(partitions, [this](size_t number) {
+      specs_.push_back(spec_of(draws_, directory_ / ("rows" + std::to_string(number))));
+      return std::make_unique<Table>(specs_.back());
+    });
     for (size_t i = 0; i < kStreams; ++i) streams_.push_back(std::make_unique<gpu::OwnedStream>(*device_));
   }
 
@@ -326,11 +330,11 @@ class Schedule {
     void ask_ahead() {
       at("what is asked for ahead");
       if (draws_.one_in(8)) return table_.forget_prefetched();
-      const uint64_t turn = table_.next_turn();
+      const Variable::Turns turns = table_.next_turn();
       if (put_ == look_ups_.size() || draws_.one_in(3)) {
         const std::vector<int64_t> ids = some_ids();
-        table_.prefetch(ids, turn);
-        schedule_.asked_for_[turn] = ids;
+        table_.prefetch(ids, turns);
+        schedule_.note_asked(ids, turns);
         return;
       }
       OnDevice& asked = look_ups_[put_];
@@ -338,8 +342,8 @@ class Schedule {
       asked.of = some_ids();
       std::copy(asked.of.begin(), asked.of.end(), asked.ids_on_host.data());
       asked.ids.copy_from(asked.ids_on_host.data(), asked.of.size(), stream);
-      table_.prefetch_on_device({asked.ids.address(), static_cast<uint32_t>(asked.of.size()), stream}, turn);
-      schedule_.asked_for_[turn] = asked.of;
+      table_.prefetch_on_device({asked.ids.address(), static_cast<uint32_t>(asked.of.size()), stream}, turns);
+      schedule_.note_asked(asked.of, turns);
       schedule_.device_->record(asked.is_done, stream);
       ++put_;
     }
@@ -414,23 +418,36 @@ class Schedule {
 
     void save() {
       at("save");
+      std::optional<MutexLock> checkpoint;
+      if (table_.partitions() > 1) checkpoint.emplace(schedule_.checkpoints_);
       const std::string path = schedule_.directory_ / ("save" + std::to_string(schedule_.saves_++));
-      checkpoint::FileIdentity identity{};
-      identity.partition_count = 1;
       UnsafeCalls calls;
-      checkpoint::Writer file(path, table_.parts().layout, identity, calls);
       EvictionRule eviction;
       if (draws_.one_in(3))
         eviction.least_version =
             static_cast<int64_t>(draws_.below(static_cast<uint64_t>(schedule_.next_step_) + 1));
-      const std::unique_ptr<TableSave> save = table_.prepare_save(file, eviction);
+      std::deque<checkpoint::Writer> files;
+      std::vector<std::unique_ptr<TableSave>> saves;
+      std::vector<std::string> paths;
+      for (size_t p = 0; p < table_.partitions(); ++p) {
+        checkpoint::FileIdentity identity{};
+        identity.partition = static_cast<uint32_t>(p);
+        identity.partition_count = static_cast<uint32_t>(table_.partitions());
+        paths.push_back(path + "." + std::to_string(p));
+        files.emplace_back(paths.back(), table_.parts().layout, identity, calls);
+        saves.push_back(table_.partition(p).prepare_save(files.back(), eviction));
+      }
       if (draws_.one_in(3)) some_operation(/*may_save=*/false);
       at("save, its moment");
       const size_t number = schedule_.history_.begin({.rows = {},
                                                       .kind = Operation::Kind::kSave,
                                                       .name = "save",
                                                       .least_version = eviction.least_version.value_or(-1)});
-      save->begin(/*waiting_keys=*/false);
+      {
+        std::optional<MutexLock> lock;
+        if (saves.size() > 1) lock.emplace(table_.whole_batches());
+        for (const auto& save : saves) save->begin(/*waiting_keys=*/false);
+      }
       schedule_.history_.end(number);
       try {
         for (uint64_t left = draws_.below(3); left != 0; --left) some_operation(/*may_save=*/false);
@@ -439,18 +456,22 @@ class Schedule {
         throw;
       }
       at("save, its rows");
-      const SavedTable saved = save->write(OnDamage::kRaise);
-      check(saved.skipped.empty(), "rows weren't saved");
-      file.finish();
-      schedule_.saw_rows(number, path);
-      schedule_.saved_.push_back({path, schedule_.history_.at(number).rows, saved.state});
+      std::vector<TableState> states;
+      for (size_t p = 0; p < saves.size(); ++p) {
+        const SavedTable saved = saves[p]->write(OnDamage::kRaise);
+        check(saved.skipped.empty(), "rows weren't saved");
+        files[p].finish();
+        schedule_.saw_rows(number, paths[p]);
+        states.push_back(saved.state);
+      }
+      schedule_.saved_.push_back({paths, schedule_.history_.at(number).rows, states});
     }
 
     void drop_a_checkpoint() {
       constexpr size_t kMostKept = 8;
       if (schedule_.persisted_.size() < kMostKept) return;
       const auto oldest = schedule_.persisted_.begin();
-      table_.drop_persisted(oldest->first);
+      table_.partition(0).drop_persisted(oldest->first);
       schedule_.history_.refused(oldest->second.moment);
       schedule_.persisted_.erase(oldest);
     }
@@ -469,16 +490,16 @@ class Schedule {
       const size_t number =
           history.begin({.rows = {}, .kind = Operation::Kind::kMoment, .name = "checkpoint"});
       try {
-        const BegunCheckpoint begun = table_.begin_persist(file, /*waiting_keys=*/false);
+        const BegunCheckpoint begun = table_.partition(0).begin_persist(file, /*waiting_keys=*/false);
         history.end(number);
         file.finish();
         for (uint64_t left = draws_.below(3); left != 0; --left) some_operation(may_save);
         at("checkpoint, its rows");
         if (draws_.one_in(4)) {
-          table_.drop_persisted(begun.number);
+          table_.partition(0).drop_persisted(begun.number);
           history.refused(number);
         } else {
-          table_.finish_persist(begun.number, log::CheckpointId{});
+          table_.partition(0).finish_persist(begun.number, log::CheckpointId{});
           schedule_.persisted_[begun.number] = {path, number, begun.state};
         }
       } catch (...) {
@@ -492,6 +513,8 @@ class Schedule {
     void restore() {
       if (schedule_.saved_.empty()) return;
       at("restore");
+      std::optional<MutexLock> checkpoint;
+      if (table_.partitions() > 1) checkpoint.emplace(schedule_.checkpoints_);
       const Saved saved = schedule_.saved_[draws_.below(schedule_.saved_.size())];
       History& history = schedule_.history_;
       const size_t clear =
@@ -499,7 +522,12 @@ class Schedule {
       const size_t fill = history.begin(
           {.rows = saved.rows, .kind = Operation::Kind::kFill, .name = "restore", .after = clear});
       try {
-        table_.restore({.number = 0, .count = 1}, {{saved.path}}, saved.state, /*waiting_keys=*/false);
+        std::optional<MutexLock> lock;
+        if (table_.partitions() > 1) lock.emplace(table_.whole_batches());
+        for (size_t p = 0; p < table_.partitions(); ++p) {
+          table_.partition(p).restore({.number = p, .count = table_.partitions()}, {saved.paths},
+                                      saved.states[p], /*waiting_keys=*/false);
+        }
       } catch (...) {
         history.refused(clear);
         history.refused(fill);
@@ -510,7 +538,7 @@ class Schedule {
     }
 
     Schedule& schedule_;
-    Table& table_;
+    Variable& table_;
     Draws draws_;
     const bool closes_;
     const gpu::OwnedStream aside_;
@@ -520,9 +548,9 @@ class Schedule {
   };
 
   struct Saved {
-    std::string path;
+    std::vector<std::string> paths;  // of each partition
     std::map<int64_t, RowState> rows;
-    TableState state;
+    std::vector<TableState> states;
   };
 
   struct Persisted {
@@ -531,12 +559,23 @@ class Schedule {
     TableState state;
   };
 
-  bool has_pool() const { return spec_.tiers.back().kind == "PMEM_POOL"; }
+  // Of a table of one partition alone.
+  bool has_pool() const { return specs_.size() == 1 && specs_.front().tiers.back().kind == "PMEM_POOL"; }
 
   std::vector<int64_t> some_ids(Draws& draws) const {
     std::vector<int64_t> ids(1 + draws.below(kMostIds));
     for (int64_t& id : ids) id = static_cast<int64_t>(draws.below(kKeys));
     return ids;
+  }
+
+  void note_asked(const std::vector<int64_t>& ids, const Variable::Turns& turns) {
+    for (size_t p = 0; p < turns.size(); ++p) {
+      std::vector<int64_t> own;
+      for (const int64_t id : ids) {
+        if (table_->part(p).has(id)) own.push_back(id);
+      }
+      if (!own.empty()) asked_for_[{table_->partition(p).parts().mover.get(), turns[p]}] = own;
+    }
   }
 
   void train_first() {
@@ -667,18 +706,20 @@ class Schedule {
         history_.begin({.rows = {}, .kind = Operation::Kind::kMoment, .name = "the end, exported"});
     saw_rows(moment, table_->export_rows());
     history_.end(moment);
-    check_ranks();
-    uint32_t refused = 1;
-    device_->copy_to_host(&refused, table_->parts().store->tiers().hbm()->mirror().refused().address,
-                          sizeof(refused), stream);
-    check(refused == 0, "the mirror was told of keys that it had, or of too many");
+    for (const Table* table : table_->all()) check_ranks(*table);
+    for (Table* table : table_->all()) {
+      uint32_t refused = 1;
+      device_->copy_to_host(&refused, table->parts().store->tiers().hbm()->mirror().refused().address,
+                            sizeof(refused), stream);
+      check(refused == 0, "the mirror was told of keys that it had, or of too many");
+    }
   }
 
   // The next process has no GPU.
   void look_at_checkpoints() {
     if (persisted_.empty()) return;
     Scheduler::instance().now_at("the next process");
-    TableSpec spec = spec_;
+    TableSpec spec = specs_.front();
     spec.tiers.erase(spec.tiers.begin());
     Table table(spec);
     check(table.persisted().size() == persisted_.size(), "checkpoints were lost");
@@ -691,9 +732,9 @@ class Schedule {
   }
 
   // What the host knows of ranks may lag, but never be higher.
-  void check_ranks() const {
-    const HbmTier& hbm = *table_->parts().store->tiers().hbm();
-    RowBatch row(table_->parts().layout);
+  static void check_ranks(const Table& table) {
+    const HbmTier& hbm = *table.parts().store->tiers().hbm();
+    RowBatch row(table.parts().layout);
     for (Slot slot = 0; slot < hbm.untouched_from(); ++slot) {
       if (!hbm.ranks().is_filled(slot)) continue;
       const Place place{hbm.key(slot), slot};
@@ -709,18 +750,19 @@ class Schedule {
   TemporaryDirectory directory_;
   const std::shared_ptr<ExploredDevice> device_;
   const std::shared_ptr<gpu::Device> opened_;
-  TableSpec spec_{};
-  std::unique_ptr<Table> table_;
+  std::vector<TableSpec> specs_;  // of each partition
+  std::unique_ptr<Variable> table_;
   std::vector<std::unique_ptr<gpu::OwnedStream>> streams_;
   History history_;
   std::vector<Does> kinds_;  // that are drawn from, each as often as it is here
   int64_t next_step_ = 1;
+  Mutex checkpoints_;  // held over a save or a restore of several partitions
   uint64_t saves_ = 0;
   std::vector<Saved> saved_;  // those that are whole
   bool is_persisting_ = false;
   std::map<uint64_t, Persisted> persisted_;  // by the number of the checkpoint
   uint64_t looked_up_ = 0;
-  std::map<uint64_t, std::vector<int64_t>> asked_for_;  // by turn
+  ToldIds asked_for_;
   bool closes_ = false;
 };
 

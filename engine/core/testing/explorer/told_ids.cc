@@ -7,8 +7,8 @@
 
 namespace embstore::explorer {
 
-std::map<uint64_t, std::vector<int64_t>>& told_ids() {
-  static auto* const ids = new std::map<uint64_t, std::vector<int64_t>>;
+ToldIds& told_ids() {
+  static auto* const ids = new ToldIds;
   return *ids;
 }
 
@@ -20,7 +20,7 @@ void __real__ZN8embstore5Mover4wantEmSt6vectorIlSaIlEE(embstore::Mover* mover, u
                                                        std::vector<int64_t> keys);
 void __wrap__ZN8embstore5Mover4wantEmSt6vectorIlSaIlEE(embstore::Mover* mover, uint64_t turn,
                                                        std::vector<int64_t> keys) {
-  embstore::explorer::told_ids()[turn] = keys;
+  if (!keys.empty()) embstore::explorer::told_ids()[{mover, turn}] = keys;
   __real__ZN8embstore5Mover4wantEmSt6vectorIlSaIlEE(mover, turn, std::move(keys));
 }
 

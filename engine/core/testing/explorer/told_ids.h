@@ -3,11 +3,17 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
+
+namespace embstore {
+class Mover;
+}
 
 namespace embstore::explorer {
 
-// By turn, of the table that is explored.
-std::map<uint64_t, std::vector<int64_t>>& told_ids();
+// By the mover of each partition that is explored, and turn.
+using ToldIds = std::map<std::pair<const Mover*, uint64_t>, std::vector<int64_t>>;
+ToldIds& told_ids();
 
 }  // namespace embstore::explorer

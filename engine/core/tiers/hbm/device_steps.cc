@@ -21,24 +21,44 @@ bool is_used_by_thread(const DeviceSteps& steps) {
 
 // --- Steps
 
-DeviceSteps::Turn::Turn(DeviceSteps& steps, gpu::Stream stream, Effect effect) NO_THREAD_SAFETY_ANALYSIS
-    : steps_(steps),
-      effect_(effect) {
-  if (is_used_by_thread(steps)) return;
-  steps.turnstile_.lock();
-  has_turn_ = effect == Effect::kUsesNone || steps.wait_for_uses();
-  if (!has_turn_) {
-    steps.turnstile_.unlock();
-    return;
+uint64_t DeviceSteps::next_number() {
+  static std::atomic<uint64_t> next{0};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+DeviceSteps::Turns::Turns(std::span<DeviceSteps* const> tables, gpu::Stream stream,
+                          Effect effect) NO_THREAD_SAFETY_ANALYSIS : tables_(tables.begin(), tables.end()),
+                                                                     effect_(effect) {
+  std::sort(tables_.begin(), tables_.end(),
+            [](const DeviceSteps* a, const DeviceSteps* b) { return a->number_ < b->number_; });
+  tables_.erase(std::unique(tables_.begin(), tables_.end()), tables_.end());
+  for (const DeviceSteps* table : tables_) {
+    if (is_used_by_thread(*table)) return;
+  }
+  for (DeviceSteps* table : tables_) {
+    if (!table->take_turn(effect)) {
+      give_back();
+      return;
+    }
+    ++taken_;
   }
   try {
-    steps.forget_ended_steps();
-    steps.in_flight_.reserve(steps.in_flight_.size() + 1);
-    steps.put_in_order(stream, effect);
+    for (DeviceSteps* table : tables_) {
+      table->forget_ended_steps();
+      table->in_flight_.reserve(table->in_flight_.size() + tables.size());
+      table->put_in_order(stream, effect);
+    }
   } catch (...) {
-    steps.turnstile_.unlock();
+    give_back();
     throw;
   }
+}
+
+bool DeviceSteps::take_turn(Effect effect) NO_THREAD_SAFETY_ANALYSIS {
+  turnstile_.lock();
+  if (effect == Effect::kUsesNone || wait_for_uses()) return true;
+  turnstile_.unlock();
+  return false;
 }
 
 bool DeviceSteps::wait_for_uses() {
@@ -47,15 +67,19 @@ bool DeviceSteps::wait_for_uses() {
   return uses_ == 0;
 }
 
-DeviceSteps::Turn::~Turn() NO_THREAD_SAFETY_ANALYSIS {
-  if (has_turn_) steps_.turnstile_.unlock();
+void DeviceSteps::Turns::give_back() NO_THREAD_SAFETY_ANALYSIS {
+  while (taken_ != 0) tables_[--taken_]->turnstile_.unlock();
 }
 
-void DeviceSteps::Turn::is_in_flight(std::shared_ptr<const StepInFlight> step, gpu::Stream stream) {
-  steps_.turnstile_.assert_held();
-  const gpu::Event end = step->end();
-  steps_.in_flight_.push_back({std::move(step), effect_});
-  steps_.device_.record(end, stream);
+DeviceSteps::Turns::~Turns() { give_back(); }
+
+// All are kept before the first call of the device, which may be lost: the stream may be at the step.
+void DeviceSteps::Turns::are_in_flight(std::span<const StepOfTable> steps, gpu::Stream stream) {
+  for (const StepOfTable& one : steps) {
+    one.table->turnstile_.assert_held();
+    one.table->in_flight_.push_back({one.step, effect_});
+  }
+  for (const StepOfTable& one : steps) one.table->device_.record(one.step->end(), stream);
 }
 
 void DeviceSteps::forget_ended_steps() {
@@ -93,20 +117,28 @@ void DeviceSteps::check_not_used_by_thread() const {
   if (is_used_by_thread(*this)) throw std::logic_error("a step runs while the host uses the rows");
 }
 
-DeviceSteps::Function::Function(DeviceSteps& steps)
-    : steps_(steps), was_under_way_(std::exchange(is_in_function, true)) {
-  const MutexLock lock(steps_.mutex_);
-  is_too_late_ = steps_.is_over_;
-  if (!is_too_late_) ++steps_.functions_;
+bool DeviceSteps::begin_function() {
+  const MutexLock lock(mutex_);
+  if (is_over_) return false;
+  ++functions_;
+  return true;
+}
+
+void DeviceSteps::end_function() {
+  const MutexLock lock(mutex_);
+  if (--functions_ == 0) function_ended_.notify_all();
+}
+
+DeviceSteps::Function::Function(std::span<DeviceSteps* const> tables)
+    : tables_(tables), was_under_way_(std::exchange(is_in_function, true)) {
+  while (begun_ != tables_.size() && tables_[begun_]->begin_function()) ++begun_;
 }
 
 bool DeviceSteps::Function::is_under_way() { return is_in_function; }
 
 DeviceSteps::Function::~Function() {
   is_in_function = was_under_way_;
-  if (is_too_late_) return;
-  const MutexLock lock(steps_.mutex_);
-  if (--steps_.functions_ == 0) steps_.function_ended_.notify_all();
+  while (begun_ != 0) tables_[--begun_]->end_function();
 }
 
 // --- Uses

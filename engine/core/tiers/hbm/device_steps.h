@@ -9,10 +9,16 @@
 // A step waits for the uses that are under way, and a use for the steps in flight. Whoever waits lets nobody else begin, so
 // that neither kind starves the other. A use for long, as a save is, or a checkpoint in a pool until its rows are written, makes
 // no step wait: it is refused, and the host does its work. Comes before every lock but the turn to save.
+//
+// A step may be one of several tables, such as a variable's partitions: it is in order with the steps of each. Whoever waits for
+// several tables, to put a step or to use rows, does so in the order in which they were made.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <exception>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -39,40 +45,48 @@ class StepInFlight {
 
 class DeviceSteps {
  public:
-  explicit DeviceSteps(gpu::Device& device) : device_(device) {}
+  explicit DeviceSteps(gpu::Device& device) : device_(device), number_(next_number()) {}
 
   // What a step does to the rows on the device. One that uses none is in order with no other, and waits for no use.
   enum class Effect { kUsesNone, kReads, kChanges };
-  // The scope in which one thread puts a step on a stream. Steps come one after the other.
-  class Turn {
+  // What a step keeps of one of its tables.
+  struct StepOfTable {
+    DeviceSteps* table;
+    std::shared_ptr<const StepInFlight> step;
+  };
+  // The scope in which one thread puts a step on a stream, of one table or of several. The steps of a table come one after the
+  // other.
+  class Turns {
    public:
-    // Waits until no use is under way; not for one for long, nor for one of the same thread: then it is refused. What is put on
-    // the stream is in order with other steps.
-    Turn(DeviceSteps& steps, gpu::Stream stream, Effect effect);
-    ~Turn();
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
+    // Waits until no use is under way in any of the tables; not for one for long, nor for one of the same thread: then it is
+    // refused. What is put on the stream is in order with other steps. A table may be there several times.
+    Turns(std::span<DeviceSteps* const> tables, gpu::Stream stream, Effect effect);
+    ~Turns();
+    Turns(const Turns&) = delete;
+    Turns& operator=(const Turns&) = delete;
 
     // Nothing may be put on a stream where it was refused.
-    bool is_refused() const { return !has_turn_; }
-    // The step is what put() puts on the stream, even if it throws half-way. REQUIRES: the turn wasn't refused.
+    bool is_refused() const { return taken_ == 0; }
+    // The step is what put() puts on the stream, even if it throws half-way. REQUIRES: the turns weren't refused; `steps` are of
+    // their tables.
     template <class Put>
-    void put(std::shared_ptr<const StepInFlight> step, gpu::Stream stream, Put put) {
+    void put(std::span<const StepOfTable> steps, gpu::Stream stream, Put put) {
       try {
         put();
       } catch (...) {
-        gpu::ignoring_a_lost_device([&] { is_in_flight(std::move(step), stream); });
+        gpu::ignoring_a_lost_device([&] { are_in_flight(steps, stream); });
         throw;
       }
-      is_in_flight(std::move(step), stream);
+      are_in_flight(steps, stream);
     }
 
    private:
-    void is_in_flight(std::shared_ptr<const StepInFlight> step, gpu::Stream stream);
+    void give_back();
+    void are_in_flight(std::span<const StepOfTable> steps, gpu::Stream stream);
 
-    DeviceSteps& steps_;
+    std::vector<DeviceSteps*> tables_;  // in the order in which they were made, each once
     const Effect effect_;
-    bool has_turn_ = false;
+    size_t taken_ = 0;  // of the tables' turnstiles
   };
 
   enum class Length { kShort, kLong };
@@ -93,19 +107,20 @@ class DeviceSteps {
   // The scope of a function that a stream calls for a step.
   class Function {
    public:
-    explicit Function(DeviceSteps& steps);
+    // `tables`: of the step; outlives this.
+    explicit Function(std::span<DeviceSteps* const> tables);
     ~Function();
     Function(const Function&) = delete;
     Function& operator=(const Function&) = delete;
 
     // True for the calling thread in such a scope. What it calls must not use the device.
     static bool is_under_way();
-    // True after finish(): the device was lost, and what the function would use is gone.
-    bool is_too_late() const { return is_too_late_; }
+    // True after finish() of one of the tables: the device was lost, and what the function would use is gone.
+    bool is_too_late() const { return begun_ != tables_.size(); }
 
    private:
-    DeviceSteps& steps_;
-    bool is_too_late_;
+    const std::span<DeviceSteps* const> tables_;
+    size_t begun_ = 0;  // of the tables, those that wait for its end
     const bool was_under_way_;
   };
 
@@ -122,8 +137,13 @@ class DeviceSteps {
   void raise_kept_error();
 
  private:
+  static uint64_t next_number();
+  // Waits for the uses that are under way, and holds the turnstile then. False where one is for long: it doesn't hold it.
+  bool take_turn(Effect effect);
   // False where one for long is under way.
   bool wait_for_uses() REQUIRES(turnstile_);
+  bool begin_function();
+  void end_function();
   void begin_use(Length length) REQUIRES(turnstile_);
   // Beside another use: no step is in flight then. False where there is none.
   bool try_begin_beside(Length length);
@@ -132,6 +152,7 @@ class DeviceSteps {
   void forget_ended_steps() REQUIRES(turnstile_);
 
   gpu::Device& device_;
+  const uint64_t number_;  // by which tables are in the order in which they were made
   // Held by whoever begins, and meanwhile waits for those before.
   Mutex turnstile_;
   struct InFlight {

@@ -25,8 +25,10 @@
 #include "gpu/emulated/emulated_device.h"
 #include "keep/checkpoint/writer.h"
 #include "movement/eviction_pool.h"
+#include "row/key_partition.h"
 #include "table.h"
 #include "testing/tests.h"
+#include "testing/variable.h"
 
 namespace embstore {
 namespace {
@@ -52,16 +54,21 @@ class ForgetfulDevice final : public EmulatedDevice {
         ends_of_steps_.contains(event.handle) ? Forgets::kToOrderSteps : Forgets::kToWaitForMoves;
     if (forgets_ != what || within_steps_.contains(event.handle)) EmulatedDevice::wait(stream, event);
   }
-  // The event of a step's end is the first that is made while the step is put on a stream; others are within it.
+  // Of the events that are made while a step is put on a stream, those that follow a stream of the step are within it. Others are
+  // the ends of its parts.
   gpu::Event make_event() override {
     const gpu::Event event = EmulatedDevice::make_event();
-    const Puts puts = puts_;
-    if (puts == Puts::kNothing) return event;
-    (puts == Puts::kAStep ? ends_of_steps_ : within_steps_).insert(event.handle);
-    puts_ = Puts::kItsRest;
+    if (!puts_a_step_) return event;
+    const bool is_within = within_left_ != 0;
+    if (is_within) --within_left_;
+    (is_within ? within_steps_ : ends_of_steps_).insert(event.handle);
     return event;
   }
-  void puts_a_step(bool puts) { puts_ = puts ? Puts::kAStep : Puts::kNothing; }
+  gpu::Stream make_stream() override {
+    within_left_ = puts_a_step_ ? 2 : 0;
+    return EmulatedDevice::make_stream();
+  }
+  void puts_a_step(bool puts) { puts_a_step_ = puts; }
 
  private:
   void wait_for(gpu::Event event) override {
@@ -76,8 +83,8 @@ class ForgetfulDevice final : public EmulatedDevice {
   }
 
   const Forgets forgets_;
-  enum class Puts { kNothing, kAStep, kItsRest };
-  std::atomic<Puts> puts_{Puts::kNothing};
+  std::atomic<bool> puts_a_step_{false};
+  std::atomic<int> within_left_{0};
   std::set<uintptr_t> ends_of_steps_;
   std::set<uintptr_t> within_steps_;
 };
@@ -107,36 +114,43 @@ TableSpec spec_of(std::vector<TierSpec> tiers, const Rule& rule) {
           .tiers = std::move(tiers)};
 }
 
-TierSpec hbm(const Rule& rule) {
-  TierSpec tier{"HBM", std::nullopt, kHbmRows * rule.blocks * kBlockBytes};
+TierSpec hbm(const Rule& rule, uint64_t rows = kHbmRows) {
+  TierSpec tier{"HBM", std::nullopt, rows * rule.blocks * kBlockBytes};
   tier.gpu.name = "emulated";
   return tier;
 }
 
 enum class Below { kDram, kSsd };
 
-// A table with HBM, and one with DRAM in its place that says what it should be.
+// A variable with HBM, and one with DRAM in its place that says what it should be.
 struct Scene {
-  explicit Scene(uint64_t seed, Forgets forgets = Forgets::kNothing, Below below = Below::kDram)
+  explicit Scene(uint64_t seed, Forgets forgets = Forgets::kNothing, Below below = Below::kDram,
+                 size_t partitions = 1)
       : rule(rule_of(seed)),
         device(std::make_shared<ForgetfulDevice>(seed, forgets)),
         // Whoever opens the emulated device from now on has this one.
         opened(ProcessRegistry<std::string, gpu::Device>::get("emulated", [this] { return device; })),
         random(seed) {
     check(opened == device, "another device is open");
-    const auto made = [&](TierSpec first, const char* name) {
-      TierSpec lower{"DRAM", std::nullopt, 1 << 20};
-      // Two tiers can't both be DRAM.
-      if (below == Below::kSsd || first.kind == "DRAM") lower = {"SSDHASH", directory / name, std::nullopt};
-      lower.ssd_hash.file_bytes = 32 << 10;
-      lower.ssd_hash.buffer_bytes = 128 << 10;
-      TableSpec spec = spec_of({first, lower}, rule);
-      spec.cache_strategy = seed % 2 == 0 ? CacheStrategy::kLfu : CacheStrategy::kLru;
-      if (seed % 11 == 10) spec.filter = CounterFilterSpec{3};
-      return std::make_unique<Table>(spec);
+    const uint64_t hbm_rows = kHbmRows / partitions;
+    const auto made = [&](TierSpec first, const std::string& name) {
+      return std::make_unique<Variable>(partitions, [&](size_t number) {
+        TierSpec lower{"DRAM", std::nullopt, 1 << 20};
+        // Two tiers can't both be DRAM.
+        if (below == Below::kSsd || first.kind == "DRAM")
+          lower = {"SSDHASH", directory / (name + std::to_string(number)), std::nullopt};
+        lower.ssd_hash.file_bytes = 32 << 10;
+        lower.ssd_hash.buffer_bytes = 128 << 10;
+        TableSpec spec = spec_of({first, lower}, rule);
+        spec.name += std::to_string(number);
+        spec.partition_count = partitions;
+        spec.cache_strategy = seed % 2 == 0 ? CacheStrategy::kLfu : CacheStrategy::kLru;
+        if (seed % 11 == 10) spec.filter = CounterFilterSpec{3};
+        return std::make_unique<Table>(spec);
+      });
     };
-    table = made(hbm(rule), "rows");
-    plain = made({"DRAM", std::nullopt, kHbmRows * rule.blocks * kBlockBytes}, "plain");
+    table = made(hbm(rule, hbm_rows), "rows");
+    plain = made({"DRAM", std::nullopt, hbm_rows * rule.blocks * kBlockBytes}, "plain");
     for (int i = 0; i < 2; ++i) streams.push_back(std::make_unique<gpu::OwnedStream>(*device));
   }
 
@@ -227,7 +241,7 @@ struct Scene {
 
   // What of all rows differs from the plain table; nothing if they are alike.
   std::string difference_of_rows() const {
-    for (Table* const of : {table.get(), plain.get()}) of->drain();
+    for (Variable* const of : {table.get(), plain.get()}) of->drain();
     const ExportedRows mine = table->export_rows();
     const ExportedRows other = plain->export_rows();
     if (mine.keys != other.keys) return "the keys that have rows";
@@ -263,8 +277,8 @@ struct Scene {
   std::shared_ptr<ForgetfulDevice> device;
   std::shared_ptr<gpu::Device> opened;
   std::mt19937_64 random;
-  std::unique_ptr<Table> table;
-  std::unique_ptr<Table> plain;
+  std::unique_ptr<Variable> table;
+  std::unique_ptr<Variable> plain;
   std::vector<std::unique_ptr<gpu::OwnedStream>> streams;
 };
 
@@ -273,7 +287,7 @@ enum class Ahead { kNothing, kBatches };
 
 void ask_ahead(Scene& scene, std::deque<std::unique_ptr<Scene::LookUp>>& asked) {
   const std::vector<int64_t> ids = scene.some_ids(60);
-  const uint64_t turn = scene.table->next_turn();
+  const Variable::Turns turn = scene.table->next_turn();
   if (scene.below(2) == 0) return scene.table->prefetch(ids, turn);
   asked.push_back(scene.made(ids, scene.below(2)));
   scene.table->prefetch_on_device(asked.back()->on_device(), turn);
@@ -339,16 +353,21 @@ std::string difference_after_steps(Scene& scene, Ahead ahead = Ahead::kNothing) 
 void check_steps(Scene& scene, Ahead ahead) {
   const std::string difference = difference_after_steps(scene, ahead);
   check(difference.empty(), difference + "; " + scene.device->last_schedule());
-  const gpu::Global<const uint32_t> refused = scene.table->parts().store->tiers().hbm()->mirror().refused();
-  uint32_t keys = 1;
-  scene.device->copy_to_host(&keys, refused.address, sizeof(keys), *scene.streams[0]);
-  check(keys == 0, "the mirror was told of keys that it had, or of too many");
+  for (Table* table : scene.table->all()) {
+    const gpu::Global<const uint32_t> refused = table->parts().store->tiers().hbm()->mirror().refused();
+    uint32_t keys = 1;
+    scene.device->copy_to_host(&keys, refused.address, sizeof(keys), *scene.streams[0]);
+    check(keys == 0, "the mirror was told of keys that it had, or of too many");
+  }
 }
+
+// Variables of several partitions are as frequent as others.
+size_t some_partitions(uint64_t seed) { return seed / 3 % 2 == 0 ? 1 : 2 + seed % 2; }
 
 TEST(steps_between_what_the_host_does_give_what_a_plain_table_is) {
   for (uint64_t seed = 0; seed < scenes(90); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
-    Scene scene(seed, Forgets::kNothing, seed % 3 == 0 ? Below::kSsd : Below::kDram);
+    Scene scene(seed, Forgets::kNothing, seed % 3 == 0 ? Below::kSsd : Below::kDram, some_partitions(seed));
     check_steps(scene, Ahead::kNothing);
   }
 }
@@ -356,7 +375,7 @@ TEST(steps_between_what_the_host_does_give_what_a_plain_table_is) {
 TEST(steps_whose_rows_were_asked_for_ahead_give_what_a_plain_table_is) {
   for (uint64_t seed = 0; seed < scenes(90); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
-    Scene scene(seed, Forgets::kNothing, seed % 3 == 0 ? Below::kSsd : Below::kDram);
+    Scene scene(seed, Forgets::kNothing, seed % 3 == 0 ? Below::kSsd : Below::kDram, some_partitions(seed));
     check_steps(scene, Ahead::kBatches);
     const TableStats stats = scene.table->stats();
     check(stats.background_error.empty(), "a move failed: " + stats.background_error);
@@ -375,7 +394,7 @@ TEST(a_step_that_forgets_something_is_noticed) {
     tested_case() = name;
     uint64_t noticed = 0;
     for (uint64_t seed = 0; seed < kSchedules; ++seed) {
-      Scene scene(seed, forgets);
+      Scene scene(seed, forgets, Below::kDram, some_partitions(seed));
       try {
         noticed += !difference_after_steps(scene).empty();
       } catch (const Error&) {
@@ -390,10 +409,14 @@ TEST(a_step_that_forgets_something_is_noticed) {
 
 // Look-ups to train and to serve, and updates, of rows that are all in HBM.
 TEST(steps_without_misses_wait_for_nothing_and_take_no_memory) {
-  for (uint64_t seed = 0; seed < scenes(10); ++seed) {
+  for (uint64_t seed = 0; seed < scenes(15); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
-    Scene scene(seed);
-    const std::vector<int64_t> keys = scene.train_first(kHbmRows);
+    const size_t partitions = 1 + seed % 3;
+    Scene scene(seed / 11 * 11 + seed % 10, Forgets::kNothing, Below::kDram, partitions);  // without a filter
+    const std::vector<int64_t> keys = scene.train_first(partitions == 1 ? kHbmRows : kHbmRows / 2);
+    std::vector<int32_t> tiers(keys.size());
+    scene.table->lookup_tier(keys, tiers.data());
+    check(std::count(tiers.begin(), tiers.end(), 0) == std::ssize(keys), "a row is below");
     const auto before = scene.table->stats();
     std::vector<std::unique_ptr<Scene::LookUp>> look_ups;
     std::vector<std::unique_ptr<Scene::Apply>> applies;
@@ -414,7 +437,7 @@ TEST(steps_without_misses_wait_for_nothing_and_take_no_memory) {
       while (!scene.device->query(ends[0]) || !scene.device->query(ends[1])) {
       }
     };
-    constexpr uint64_t kRounds = 30;  // at most one for each step takes memory
+    constexpr uint64_t kRounds = 30;  // at most one for each step of each partition takes memory
     uint64_t waited = 0;
     for (uint64_t round = 0; round < kRounds; ++round) {
       const uint64_t free_bytes = scene.device->memory().free_bytes;
@@ -424,11 +447,12 @@ TEST(steps_without_misses_wait_for_nothing_and_take_no_memory) {
       check(has_waited || scene.device->memory().free_bytes == free_bytes, "memory was taken");
       waited += has_waited;
     }
-    check(waited <= look_ups.size() + applies.size(),
+    check(waited <= partitions * (look_ups.size() + applies.size()),
           "the host waited in " + std::to_string(waited) + " rounds");
     const TableStats stats = scene.table->stats();
-    check(stats.hits - before.hits == kRounds * look_ups.size() * kHbmRows && stats.misses == before.misses,
-          "hits are counted otherwise");
+    check(
+        stats.hits - before.hits == kRounds * look_ups.size() * keys.size() && stats.misses == before.misses,
+        "hits are counted otherwise");
     check(stats.promotions == before.promotions && stats.demotions == before.demotions, "rows have moved");
     std::vector<int64_t> frequencies(keys.size());
     scene.table->frequencies(keys, frequencies.data());
@@ -472,7 +496,7 @@ TEST(a_step_whose_rows_came_up_ahead_waits_for_nothing) {
       const std::vector<float> gradients = scene.some_gradients(kRows);
       look_ups.push_back(scene.made(below, scene.below(2)));
       applies.push_back(std::make_unique<Scene::Apply>(*scene.device, below, gradients, *scene.streams[0]));
-      const uint64_t turn = scene.table->next_turn();
+      const Variable::Turns turn = scene.table->next_turn();
       scene.table->prefetch_on_device(look_ups.back()->on_device(), turn);
       scene.table->drain();
       wait_for_the_eviction_thread();
@@ -599,7 +623,7 @@ TEST(a_save_under_way_lets_steps_through_by_the_host) {
   checkpoint::FileIdentity identity{};
   identity.partition_count = 1;
   checkpoint::Writer file(scene.directory / "save", scene.table->parts().layout, identity);
-  const auto save = scene.table->prepare_save(file, {});
+  const auto save = scene.table->partition(0).prepare_save(file, {});
   save->begin(/*waiting_keys=*/false);
   const auto during = scene.made(scene.some_ids(100));
   scene.put(*during);
@@ -640,7 +664,7 @@ TEST(rows_that_cannot_be_read_are_nan_and_the_next_call_says_why) {
       scene.train_first(4000);  // more than stay in memory until they are written
   std::vector<int32_t> tiers(keys.size());
   scene.table->lookup_tier(keys, tiers.data());
-  spoil(scene.directory / "rows");
+  spoil(scene.directory / "rows0");
   const auto look_up = scene.made(keys);
   scene.put(*look_up);
   const std::vector<float> rows = Scene::rows_of(*look_up);
@@ -698,7 +722,7 @@ TEST(an_apply_that_fails_leaves_every_row_as_it_was_and_the_next_call_says_why) 
   }
   check(in_hbm.size() == kHbmRows, "HBM isn't full");
   const std::vector<float> before = scene.expected(in_hbm);
-  spoil(scene.directory / "rows");
+  spoil(scene.directory / "rows0");
   const Scene::Apply all(*scene.device, keys, scene.some_gradients(keys.size()), *scene.streams[0]);
   scene.put(all);
   const auto after = std::make_unique<Scene::LookUp>(*scene.device, in_hbm, *scene.streams[1], before);
@@ -741,8 +765,10 @@ TEST(an_apply_without_room_changes_nothing_and_the_next_call_says_so) {
 
 // The table is what it is without them, on the stream and, while a save is under way, by the host.
 TEST(ids_that_the_device_leaves_out_of_an_apply_are_as_if_they_were_not_there) {
-  for (uint64_t seed = 1; seed <= scenes(8); ++seed) {
-    Scene scene(seed);
+  for (uint64_t seed = 1; seed <= scenes(12); ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    const size_t partitions = 1 + seed % 3;
+    Scene scene(seed / 11 * 11 + seed % 10, Forgets::kNothing, Below::kDram, partitions);  // without a filter
     std::mt19937_64 random(seed);
     for (int step = 0; step < 12; ++step) {
       std::vector<int64_t> ids(1 + random() % 60);
@@ -766,7 +792,8 @@ TEST(ids_that_the_device_leaves_out_of_an_apply_are_as_if_they_were_not_there) {
       const BatchConditions conditions{of_each.address(), refused.address(), {"never"}};
       {
         std::optional<DeviceSteps::HostUse> save;
-        if (step % 4 == 3) save.emplace(scene.table->parts().steps.get(), DeviceSteps::Length::kLong);
+        Table& saved = scene.table->partition(random() % partitions);
+        if (step % 4 == 3) save.emplace(saved.parts().steps.get(), DeviceSteps::Length::kLong);
         scene.table->apply_on_device(apply.on_device(), apply.gradients.address(), std::nullopt, conditions);
         scene.device->synchronise(apply.stream);  // the arrays go
       }
@@ -776,8 +803,9 @@ TEST(ids_that_the_device_leaves_out_of_an_apply_are_as_if_they_were_not_there) {
   }
 }
 
-TEST(a_batch_that_the_device_refuses_changes_nothing_and_the_next_call_says_why) {
-  Scene scene(4);
+void check_refusals(size_t partitions) {
+  tested_case() = std::to_string(partitions) + " partitions";
+  Scene scene(4, Forgets::kNothing, Below::kDram, partitions);
   const std::vector<int64_t> ids = {1, 2, 3, 1000};  // the last has no row
   const auto trained = scene.train_on_device({1, 2, 3});
   const ExportedRows before = scene.table->export_rows();
@@ -802,6 +830,139 @@ TEST(a_batch_that_the_device_refuses_changes_nothing_and_the_next_call_says_why)
   check(scene.table->export_rows().keys.size() == before.keys.size() + 1, "the next batch isn't applied");
 }
 
+TEST(a_batch_that_the_device_refuses_changes_nothing_and_the_next_call_says_why) {
+  for (const size_t partitions : {1, 3}) check_refusals(partitions);
+}
+
+// --- Several partitions
+
+// The keys of one that lie below HBM, and all others.
+struct DamagedPartition {
+  explicit DamagedPartition(Scene& scene, size_t number) {
+    keys = scene.train_first(6000);  // more than stay in memory until they are written
+    std::vector<int32_t> tiers(keys.size());
+    scene.table->lookup_tier(keys, tiers.data());
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const bool is_lost = tiers[i] == 1 && partition_of(keys[i], scene.table->partitions()) == number;
+      (is_lost ? lost : left).push_back(keys[i]);
+    }
+    spoil(scene.directory / ("rows" + std::to_string(number)));
+  }
+  std::vector<int64_t> keys;
+  std::vector<int64_t> lost;
+  std::vector<int64_t> left;
+};
+
+TEST(rows_of_one_partition_that_cannot_be_read_are_nan_and_those_of_others_are_there) {
+  for (const size_t number : {0, 1, 2}) {
+    tested_case() = "partition " + std::to_string(number);
+    Scene scene(5, Forgets::kNothing, Below::kSsd, 3);
+    const DamagedPartition damaged(scene, number);
+    const auto look_up = scene.made(damaged.keys);
+    scene.put(*look_up);
+    const std::vector<float> rows = Scene::rows_of(*look_up);
+    size_t lost = 0;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const bool is_lost = std::isnan(rows[i]);
+      lost += is_lost;
+      check(is_lost || rows[i] == look_up->expected[i], "a row is another");
+      check(!is_lost || std::find(damaged.lost.begin(), damaged.lost.end(), damaged.keys[i / kDim]) !=
+                            damaged.lost.end(),
+            "a row of another partition is lost");
+    }
+    check(lost != 0, "no row was lost");
+    check_throws(ErrorKind::kDamagedRows, "key", [&] { scene.table->synchronise(); });
+    scene.table->synchronise();
+  }
+}
+
+// Whichever it is: those before it were prepared, and those after it weren't asked.
+TEST(a_partition_that_cannot_apply_its_part_leaves_all_partitions_as_they_were) {
+  for (const size_t number : {0, 1, 2}) {
+    tested_case() = "partition " + std::to_string(number);
+    Scene scene(5, Forgets::kNothing, Below::kSsd, 3);
+    const DamagedPartition damaged(scene, number);
+    const std::vector<float> before = scene.expected(damaged.left);
+    const Scene::Apply all(*scene.device, damaged.keys, scene.some_gradients(damaged.keys.size()),
+                           *scene.streams[0]);
+    scene.put(all);
+    const auto after =
+        std::make_unique<Scene::LookUp>(*scene.device, damaged.left, *scene.streams[1], before);
+    check_throws(ErrorKind::kDamagedRows, "key", [&] { scene.table->synchronise(); });
+    scene.table->synchronise();
+    scene.put(*after);
+    check(Scene::is_right(*after), "a row of a batch that failed was updated");
+    std::vector<int64_t> frequencies(damaged.left.size());
+    scene.table->frequencies(damaged.left, frequencies.data());
+    check(frequencies == std::vector<int64_t>(damaged.left.size(), 1), "a batch that failed was counted");
+    for (Table* partition : scene.table->all())
+      check(partition->apply_count() == 2, "an apply is counted when it is put");
+  }
+}
+
+TEST(a_partition_without_room_leaves_all_partitions_as_they_were) {
+  for (const size_t full : {0, 1, 2}) {
+    tested_case() = "partition " + std::to_string(full);
+    Scene scene(9);
+    Variable variable(3, [&](size_t number) {
+      const uint64_t below = number == full ? 20 : 400;
+      TableSpec spec = spec_of(
+          {hbm(scene.rule, 10), {"DRAM", std::nullopt, below * scene.rule.blocks * kBlockBytes}}, scene.rule);
+      spec.name += std::to_string(number);
+      return std::make_unique<Table>(spec);
+    });
+    std::vector<int64_t> keys(300);
+    std::iota(keys.begin(), keys.end(), int64_t{0});
+    const std::vector<float> gradients = scene.some_gradients(keys.size());
+    const auto apply = [&](size_t count) {
+      const Scene::Apply on_device(*scene.device,
+                                   {keys.begin(), keys.begin() + static_cast<ptrdiff_t>(count)}, gradients,
+                                   *scene.streams[0]);
+      variable.apply_on_device(on_device.on_device(), on_device.gradients.address(), std::nullopt);
+      scene.device->synchronise(*scene.streams[0]);
+    };
+    apply(60);
+    variable.drain();
+    const ExportedRows before = variable.export_rows();
+    apply(keys.size());
+    check_throws(ErrorKind::kStoreFull, "stepped" + std::to_string(full) + ": the batch brings",
+                 [&] { variable.drain(); });
+    const ExportedRows after = variable.export_rows();
+    check(after.keys == before.keys && after.values == before.values && after.slots == before.slots &&
+              after.frequencies == before.frequencies && after.versions == before.versions,
+          "a batch that had no room changed rows");
+    apply(60);
+    variable.drain();
+    check(variable.export_rows().versions == std::vector<int64_t>(60, 2), "the next batch isn't applied");
+  }
+}
+
+// Each in another order; so that one holds what the other waits for, if an order isn't kept.
+TEST(threads_may_put_steps_of_tables_in_any_order) {
+  Scene scene(3);
+  std::vector<std::unique_ptr<Table>> tables;
+  for (int i = 0; i < 3; ++i) {
+    TableSpec spec = spec_of({hbm(scene.rule), {"DRAM", std::nullopt, 1 << 20}}, scene.rule);
+    spec.name += std::to_string(i);
+    tables.push_back(std::make_unique<Table>(spec));
+  }
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 3; ++number) {
+    threads.emplace_back([&, number] {
+      const gpu::OwnedStream stream(*scene.device);
+      std::vector<const Table*> order;
+      for (int i = 0; i < 3; ++i) order.push_back(tables[static_cast<size_t>((number + 2 * i) % 3)].get());
+      const Scene::LookUp look_up(*scene.device, {1, 2, 3, 4, 5}, stream, {});
+      for (uint64_t round = 0; round < scenes(200); ++round) {
+        Table::lookup_on_device(order, look_up.on_device(), look_up.out.address(), /*train=*/true);
+        if (round % 16 == 0) scene.device->synchronise(stream);
+      }
+      scene.device->synchronise(stream);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 // Else it would wait as long as the use is.
 TEST(a_step_that_waits_for_a_use_is_refused_when_its_thread_begins_one_for_long) {
   Scene scene(1);
@@ -810,7 +971,8 @@ TEST(a_step_that_waits_for_a_use_is_refused_when_its_thread_begins_one_for_long)
   std::binary_semaphore is_over{0};
   bool is_refused = false;
   std::thread thread([&] {
-    const DeviceSteps::Turn turn(steps, *scene.streams[0], DeviceSteps::Effect::kReads);
+    DeviceSteps* const table = &steps;
+    const DeviceSteps::Turns turn({&table, 1}, *scene.streams[0], DeviceSteps::Effect::kReads);
     is_refused = turn.is_refused();
     is_over.release();
   });
@@ -823,12 +985,17 @@ TEST(a_step_that_waits_for_a_use_is_refused_when_its_thread_begins_one_for_long)
 }
 
 // Rows whose floats are alike and only grow: each look-up has whole rows, none of which is older than one read before.
-TEST(threads_use_streams_of_their_own_while_others_train_and_move_rows) {
+void check_threads(size_t partitions) {
+  tested_case() = std::to_string(partitions) + " partitions";
   Scene scene(8);
   const Rule rule{"SGD", {{"learning_rate", -1.0}}, 1};
   TableSpec spec = spec_of({hbm(rule), {"DRAM", std::nullopt, 1 << 20}}, rule);
   spec.default_values.assign(kDim, 0.0f);
-  Table table(spec);
+  Variable table(partitions, [&spec](size_t number) {
+    TableSpec one = spec;
+    one.name += std::to_string(number);
+    return std::make_unique<Table>(one);
+  });
   std::vector<int64_t> keys(100);
   std::iota(keys.begin(), keys.end(), int64_t{0});
   std::atomic<bool> done{false};
@@ -849,7 +1016,7 @@ TEST(threads_use_streams_of_their_own_while_others_train_and_move_rows) {
       }
     });
   }
-  const uint64_t rounds = scenes(150);
+  const uint64_t rounds = scenes(100);
   std::vector<std::thread> writers;
   for (uint64_t writer = 0; writer < 2; ++writer) {
     writers.emplace_back([&, writer] {
@@ -880,6 +1047,10 @@ TEST(threads_use_streams_of_their_own_while_others_train_and_move_rows) {
   float sum = 0;
   for (size_t i = 0; i < rows.size(); i += kDim) sum += rows[i];
   check(sum == static_cast<float>(2 * 2 * rounds), "an update is lost, or was applied twice");
+}
+
+TEST(threads_use_streams_of_their_own_while_others_train_and_move_rows) {
+  for (const size_t partitions : {1, 2}) check_threads(partitions);
 }
 
 }  // namespace
