@@ -49,12 +49,14 @@ void write_back(TableParts& table, Operation& operation) {
       // Copies that nothing refers to yet must not be taken for rows by a checkpoint that begins meanwhile.
       const MutexLock lock(table.write_back_mutex);
       write_wanted(store, std::span(rows).subspan(first, std::min(kRowsWrittenAtOnce, rows.size() - first)));
+      if (copies.wanted_on_device() == 0) table.write_back_use.reset();
       operation.refresh();
     }
     if (rows.empty()) std::this_thread::yield();  // a row was on its way from one slot to another
   }
+  // The last ones may have been written by others.
   const MutexLock lock(table.write_back_mutex);
-  if (copies.wanted_count() == 0) table.write_back_use.reset();
+  if (copies.wanted_on_device() == 0) table.write_back_use.reset();
 }
 
 }  // namespace
@@ -74,7 +76,7 @@ BegunCheckpoint begin_checkpoint(TableParts& table, checkpoint::Writer& file, bo
   InclusiveCache* const copies = table.store->cache();
   if (copies != nullptr) copies->want_changed(begun.number);
   table.write_back_mutex.assert_held();  // by the boundary
-  if (copies != nullptr && copies->wanted_count() != 0 && !table.write_back_use) {
+  if (copies != nullptr && copies->wanted_on_device() != 0 && !table.write_back_use) {
     table.write_back_use = std::move(use);
   }
   return begun;

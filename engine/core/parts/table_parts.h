@@ -80,8 +80,8 @@ struct TableParts {
   // Reset when the table is closed.
   std::unique_ptr<RowStore> store;
   const std::unique_ptr<DeviceSteps> steps;  // null where no tier is in a GPU's memory
-  // From a checkpoint's moment until no row is wanted any more: steps on the device, which can't write a row before they change it,
-  // are refused.
+  // From a checkpoint's moment until no row in a GPU's memory is wanted any more: steps on the device, which can't write a row
+  // before they change it, are refused.
   std::unique_ptr<DeviceSteps::HostUse> write_back_use GUARDED_BY(write_back_mutex);
   std::unique_ptr<DeviceLookUp> device_look_up;  // this and the next two likewise; reset with the store
   std::unique_ptr<DeviceApply> device_apply;

@@ -47,7 +47,9 @@ bool InclusiveCache::came(RowRef at) {
 
 bool InclusiveCache::moved(int64_t key, RowRef from, RowRef to) {
   if (is_here(from) && is_here(to)) {
+    if (is_wanted(from) && !is_addressable(to)) write_alone(from, key);
     store(to, load(from));
+    if (is_wanted(from) && !is_addressable(from)) wanted_on_device_.fetch_sub(1);
     store(from, kChanged);
   } else if (is_here(from)) {
     went_to_pool(from, key, to.slot());
@@ -64,6 +66,13 @@ bool InclusiveCache::try_claim(RowRef from, For whom, PoolClaim* places) {
   if (from.tier() < tier_below()) return true;
   if (places != nullptr) return places->try_pass_on(1);
   return whom == For::kUpdate ? pool_.try_claim(1) : pool_.try_claim_spare(1);
+}
+
+void InclusiveCache::write_alone(RowRef at, int64_t key) {
+  WritePhase phase(*this);
+  write_wanted(at, key, phase);
+  pool_.fence();
+  were_fenced(1);
 }
 
 void InclusiveCache::went_to_pool(RowRef at, int64_t key, Slot to) {
@@ -124,7 +133,6 @@ bool InclusiveCache::Changes::will_change(RowRef at, int64_t key) {
     if (erased_count_ == erased_.size()) erase();
   }
   copies_.word_of(at).store(kChanged, std::memory_order_relaxed);
-  if (HbmTier* const hbm = copies_.levels_[at.tier()].is.hbm) hbm->was_unmarked(at.slot());
   return true;
 }
 
@@ -132,9 +140,15 @@ bool InclusiveCache::Changes::will_change(RowRef at, int64_t key) {
 
 template <class Visit>
 void InclusiveCache::for_each_slot(Visit visit) const {
-  for (uint32_t t = 0; t < levels_.size(); ++t) {
+  const auto visit_level = [&](uint32_t t) {
     const uint64_t end = levels_[t].is.ranked.untouched_from();
     for (uint64_t i = 0; i < end; ++i) visit(levels_[t].is, RowRef(t, static_cast<Slot>(i)));
+  };
+  for (uint32_t t = 0; t < levels_.size(); ++t) {
+    if (levels_[t].is.memory == nullptr) visit_level(t);
+  }
+  for (uint32_t t = 0; t < levels_.size(); ++t) {
+    if (levels_[t].is.memory != nullptr) visit_level(t);
   }
 }
 
@@ -142,12 +156,15 @@ void InclusiveCache::want_changed(uint64_t number) {
   newest_wanting_.store(number);
   const auto word = kWantedBit | static_cast<uint32_t>(number & (kWantedBit - 1));
   uint64_t marked = 0;
+  uint64_t on_device = 0;
   for_each_slot([&](const Level& level, RowRef at) {
     if (load(at) != kChanged || !level.ranked.ranks().is_filled(at.slot())) return;
     store(at, word);
     ++marked;
+    on_device += level.memory == nullptr;
   });
   wanted_count_.fetch_add(marked);
+  wanted_on_device_.fetch_add(on_device);
 }
 
 std::vector<RowRef> InclusiveCache::wanted() const {
@@ -164,6 +181,7 @@ void InclusiveCache::was_written(RowRef at, Slot to) {
   were_fenced(1);
   pool_.give_claim_back(1);
   has_copy(at, to);
+  if (!is_addressable(at)) wanted_on_device_.fetch_sub(1);
 }
 
 void InclusiveCache::write_wanted(RowRef at, int64_t key, Phase& phase) {
@@ -173,6 +191,7 @@ void InclusiveCache::write_wanted(RowRef at, int64_t key, Phase& phase) {
 void InclusiveCache::forget_wanted() {
   for (const RowRef at : wanted()) store(at, kChanged);
   wanted_count_.store(0);
+  wanted_on_device_.store(0);
 }
 
 }  // namespace embstore

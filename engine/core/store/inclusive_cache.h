@@ -10,7 +10,8 @@
 // change such a row, or to remove it, writes it first.
 //
 // Rows in a GPU's memory are changed by steps on the device. Those with a clean copy are marked there, and a step says which of
-// them it will change before it does. The device writes no row first: while rows are wanted, such steps must be refused.
+// them it will change before it does. The device writes no row first: while any of its rows is wanted, such steps must be refused.
+// So a row that is wanted is written before it goes down there.
 //
 // All of it REQUIRES the mutex of the row's shard, unless it says otherwise.
 #pragma once
@@ -129,12 +130,15 @@ class InclusiveCache {
   // Every changed row is wanted by checkpoint `number`. REQUIRES: rows neither change nor move, and none is being written
   // for a checkpoint, whoever has which mutex.
   void want_changed(uint64_t number);
-  // The rows that are wanted, a tier after the other, without any mutex. Rows that move meanwhile may be missed.
+  // The rows that are wanted, a tier after the other, those first that the host can't address; without any mutex. Rows that move
+  // meanwhile may be missed.
   std::vector<RowRef> wanted() const;
   // Of the row that is there, or was last, without any mutex.
   int64_t key(RowRef at) const { return levels_[at.tier()].is.ranked.key(at.slot()); }
   // Rows that are wanted and not durable in the pool yet: where it's 0, checkpoints have all that they want.
   uint64_t wanted_count() const { return wanted_count_.load(); }
+  // Those of them that the host can't address: where it's 0, none is before the next checkpoint.
+  uint64_t wanted_on_device() const { return wanted_on_device_.load(); }
   // The wanted row is at `to` in the pool, written and fenced.
   void was_written(RowRef at, Slot to);
   // Writes the wanted row where it is, under the mutex. Not fenced: were_fenced() says when it is. REQUIRES: the host can address
@@ -165,6 +169,7 @@ class InclusiveCache {
   uint32_t load(RowRef at) const { return word_of(at).load(std::memory_order_relaxed); }
   void store(RowRef at, uint32_t word);
   const MemoryTier& memory_of(RowRef at) const { return *levels_[at.tier()].is.memory; }
+  // Those of HBM first.
   template <class Visit>
   void for_each_slot(Visit visit) const;
   // The row is at `to` in the pool, where it was written, or has been as its copy; what it owned otherwise goes.
@@ -175,12 +180,15 @@ class InclusiveCache {
   }
   // The number of the checkpoint that the word says.
   uint64_t first_wanting(uint32_t word) const;
+  // As write_wanted(), and fenced.
+  void write_alone(RowRef at, int64_t key);
   // Writes the row as it is for the checkpoints that want it. Not fenced.
   Slot write(RowRef at, int64_t key, bool is_live, Phase& phase);
 
   std::deque<LevelWords> levels_;
   PoolTier& pool_;
   std::atomic<uint64_t> wanted_count_{0};
+  std::atomic<uint64_t> wanted_on_device_{0};
   std::atomic<uint64_t> newest_wanting_{0};
 };
 

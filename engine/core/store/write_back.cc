@@ -80,7 +80,7 @@ void write_wanted(RowStore& store, std::span<const RowRef> rows) {
 
 void write_wanted_on_device(RowStore& store, std::span<const int64_t> keys) {
   const InclusiveCache* const cache = store.cache();
-  if (cache == nullptr || cache->wanted_count() == 0 || store.tiers().hbm() == nullptr) return;
+  if (cache == nullptr || cache->wanted_on_device() == 0) return;
   std::vector<RowRef> rows;
   {
     const Epochs::Guard guard = store.epochs().enter();

@@ -15,8 +15,8 @@ inline constexpr size_t kRowsWrittenAtOnce = 1024;
 static_assert(kRowsWrittenAtOnce + 2048 <= PoolTier::kHeadroomSlots);
 
 // Writes those of the rows, at most so many, that are still there and wanted. One that changes or moves meanwhile may be left.
-// Throws Error(kDeviceLost), DamagedRowsError or what the pool throws. REQUIRES: no step on the device changes rows; no checkpoint
-// begins meanwhile.
+// Throws Error(kDeviceLost), DamagedRowsError or what the pool throws. REQUIRES: no step on the device changes rows while some
+// there are wanted; no checkpoint begins meanwhile.
 void write_wanted(RowStore& store, std::span<const RowRef> rows);
 
 // Writes those of the keys' rows that are wanted and that the host can't address: a row that goes must be written first. Throws as

@@ -114,6 +114,25 @@ class WithHbm {
   bool moves(RowRef from, RowRef to) { return cache.moved(kKey, from, to); }
   uint64_t free_slots() const { return pool_.tier->free_slots(); }
   uint64_t live() const { return pool_.tier->stats().rows; }
+  // A row that changed is in the stage, and one in HBM; a checkpoint wants both.
+  RowRef want_two() {
+    pool_.tier->try_claim(1);
+    Slot in_stage = 0;
+    stage_->slots().try_claim(1);
+    stage_->slots().take({&in_stage, 1});
+    const std::vector<float> row(layout_.row_floats(), 1.0f);
+    stage_->put(in_stage, {.key = 1, .frequency = 1, .version = 0, .served = 0, .stamp = 1}, row.data());
+    RowBatch rows(layout_);
+    rows.resize(1);
+    rows.header(0) = {.key = 2, .frequency = 1, .version = 0, .served = 0, .stamp = 1};
+    Slot in_hbm = 0;
+    hbm_.write(rows, {&in_hbm, 1});
+    cache.came(RowRef(0, in_stage));
+    cache.came(RowRef(1, in_hbm));
+    pool_.begin();
+    cache.want_changed(1);
+    return RowRef(1, in_hbm);
+  }
   // The row goes to the pool as a demotion takes it there.
   Slot write() {
     RowBatch rows(layout_);
@@ -184,6 +203,22 @@ void copies_stay_while_rows_move_above() {
   check(tiers.live() == 0 && tiers.free_slots() == free, "the copy hasn't gone");
 }
 
+// Where steps of the device could change them, no more rows are wanted than at the checkpoint's moment.
+void wanted_rows_are_written_before_they_go_down_to_hbm() {
+  WithHbm tiers;
+  InclusiveCache& cache = tiers.cache;
+  const RowRef in_hbm = tiers.want_two();
+  const std::vector<RowRef> wanted = cache.wanted();
+  check(wanted.size() == 2 && wanted.front() == in_hbm && cache.wanted_count() == 2, "others are wanted");
+  check(cache.wanted_on_device() == 1, "another number is wanted on the device");
+  check(!cache.moved(1, wanted.back(), WithHbm::kHbm) && cache.wanted_count() == 1, "it wasn't written");
+  check(cache.copy(WithHbm::kHbm) && !cache.is_wanted(WithHbm::kHbm), "it has no copy");
+  check(cache.wanted_on_device() == 1, "it's wanted on the device");
+  check(!cache.moved(2, in_hbm, WithHbm::kStage) && cache.is_wanted(WithHbm::kStage),
+        "it isn't wanted any more");
+  check(cache.wanted_count() == 1 && cache.wanted_on_device() == 0, "it's wanted on the device still");
+}
+
 }  // namespace
 }  // namespace embstore
 
@@ -194,6 +229,8 @@ int main() {
       {"rows that go for good", embstore::rows_that_go_for_good},
       {"rows that are written where they are", embstore::rows_that_are_written_where_they_are},
       {"copies stay while rows move above", embstore::copies_stay_while_rows_move_above},
+      {"wanted rows are written before they go down to HBM",
+       embstore::wanted_rows_are_written_before_they_go_down_to_hbm},
   };
   for (const auto& [name, run] : tests) {
     tested_case() = name;

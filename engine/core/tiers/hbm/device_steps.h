@@ -7,7 +7,7 @@
 // On their streams, a step that changes rows runs after those before it, and those that come run after it; others run at once.
 //
 // A step waits for the uses that are under way, and a use for the steps in flight. Whoever waits lets nobody else begin, so
-// that neither kind starves the other. A use for long, as a save is, or a checkpoint in a pool until its rows are written, makes
+// that neither kind starves the other. A use for long, as a save is, or a checkpoint in a pool until it has the rows, makes
 // no step wait: it is refused, and the host does its work. Comes before every lock but the turn to save.
 //
 // A step may be one of several tables, such as a variable's partitions: it is in order with the steps of each. Whoever waits for

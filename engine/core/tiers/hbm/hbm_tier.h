@@ -84,12 +84,11 @@ class HbmTier final : public Tier, public RankedTier {
     return floats_;
   }
 
-  // --- Marks, of a tier with copies. REQUIRES of each: the mutex of the row's shard.
-  // Whether there is a clean copy of the row. To be called in a use by the host.
+  // --- Marks, of a tier with copies.
+  // Whether there is a clean copy of the row. REQUIRES: the mutex of the row's shard; no step on the device is under way.
   void mark(Slot slot, bool has_copy);
-  // A step that the device runs takes the mark away itself.
-  void was_unmarked(Slot slot) { is_marked_[slot].store(0, std::memory_order_relaxed); }
-  // Null where there are none. REQUIRES: the stream on which they are used has joined.
+  // A step takes the mark of a row that it changes away, on the device alone. Null where there are none. REQUIRES: the stream on
+  // which they are used has joined.
   gpu::SlotMarks* marks() NO_THREAD_SAFETY_ANALYSIS { return marks_ ? &*marks_ : nullptr; }
 
   // --- RankedTier
@@ -169,8 +168,8 @@ class HbmTier final : public Tier, public RankedTier {
   SlotSet is_mirrored_ GUARDED_BY(mutex_);
   ChangedSlots changed_;  // since the mirror was up to date
   std::optional<gpu::SlotMarks> marks_ GUARDED_BY(mutex_);
-  const PageArray<std::atomic<uint8_t>> is_marked_;
-  ChangedSlots remarked_;  // since the marks were up to date
+  const PageArray<std::atomic<uint8_t>> is_marked_;  // as the host said last
+  ChangedSlots remarked_;                            // since the marks were up to date
   const gpu::OwnedEvent is_joined_;
   std::atomic<uint64_t> changing_steps_{0};
   std::atomic<bool> ranks_lag_{false};
