@@ -75,9 +75,14 @@ class Table {
   // some ids can't be read, they are NaN, and the error is raised by the next look-up, apply, save, drain() or synchronise().
   // Throws Error(kInvalidArgument) where no tier is in a GPU's memory.
   void lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, bool train) const;
-  // One batch of a variable whose partitions these are, in their order: each reads its part.
-  static void lookup_on_device(std::span<const Table* const> partitions, const IdsOnDevice& ids,
-                               gpu::DeviceAddress out, bool train);
+  // A batch of a variable whose partitions these are, in their order: each reads its part.
+  struct LookUpOnDevice {
+    std::span<const Table* const> partitions;
+    IdsOnDevice ids;
+    gpu::DeviceAddress out;
+  };
+  // Batches of several variables as one step, but those that the host does. REQUIRES: all are on one stream of one device.
+  static void lookup_on_device(std::span<const LookUpOnDevice> batches, bool train);
   // Of the HBM tier.
   gpu::Device& device() const;
   // Waits until what was put on streams is done, and throws what it met.
@@ -115,10 +120,16 @@ class Table {
   // `conditions`: what is known of the batch on the device alone.
   void apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients,
                        std::optional<int64_t> global_step, const BatchConditions& conditions = {});
-  // One batch of a variable whose partitions these are, in their order: each applies its part, or none does.
-  static void apply_on_device(std::span<Table* const> partitions, const IdsOnDevice& ids,
-                              gpu::DeviceAddress gradients, std::optional<int64_t> global_step,
-                              const BatchConditions& conditions = {});
+  // A batch of a variable whose partitions these are, in their order: each applies its part, or none does.
+  struct ApplyOnDevice {
+    std::span<Table* const> partitions;
+    IdsOnDevice ids;
+    gpu::DeviceAddress gradients;
+    BatchConditions conditions;
+  };
+  // Batches of several variables as one step, but those that the host does. What one can't apply stops no other; the first error
+  // is thrown when all have had their turn. REQUIRES: all are on one stream of one device, and no table is there twice.
+  static void apply_on_device(std::span<const ApplyOnDevice> batches, std::optional<int64_t> global_step);
 
   // --- Batches that will be trained, asked for ahead: their rows come up to the tier in a GPU's memory, in the background and as
   // many as fit, and stay there until the turn of the batch is over: when its apply begins, or after 16 more batches. Keys without
@@ -222,6 +233,13 @@ class Table {
                             uint64_t first_stamp, float* out) const;
   void count_look_up(uint64_t ids, uint64_t first_tier_hits, const BatchInFlight* lower) const;
   // --- Of steps on the device: table_on_device.cc.
+  // What the host does, and waits for the stream.
+  static void look_up_by_host(const LookUpOnDevice& batch, bool train);
+  static void apply_by_host(const ApplyOnDevice& batch, std::optional<int64_t> global_step);
+  // Nothing where the host does it.
+  static std::optional<DeviceLookUp::Batch> batch_of_look_up(const LookUpOnDevice& batch, bool train);
+  static std::optional<DeviceApply::Batch> batch_of_apply(const ApplyOnDevice& batch,
+                                                          std::optional<int64_t> global_step);
   std::optional<DeviceLookUp::Share> share_of_look_up(const BatchPart& part, uint32_t ids, bool train) const;
   std::optional<DeviceApply::Share> share_of_apply(const BatchPart& part, uint32_t ids,
                                                    std::optional<int64_t> global_step);

@@ -25,6 +25,23 @@ BatchPart part_of(size_t number, size_t partitions) {
   return {static_cast<uint32_t>(number), static_cast<uint32_t>(partitions)};
 }
 
+// The scope in which the tables of some batches, and their devices, stay.
+class OperationsOn {
+ public:
+  template <class Batch>
+  explicit OperationsOn(std::span<const Batch> batches) {
+    for (const Batch& batch : batches) {
+      for (const Table* table : batch.partitions) {
+        operations_.emplace_back(table->parts(), Operation::Uses::kNoRows);
+        static_cast<void>(table->device());
+      }
+    }
+  }
+
+ private:
+  std::deque<Operation> operations_;
+};
+
 std::vector<int64_t> copy_ids(gpu::Device& device, const IdsOnDevice& ids) {
   std::vector<int64_t> on_host(ids.count);
   if (ids.count != 0) {
@@ -96,23 +113,36 @@ void Table::synchronise() const {
 
 void Table::lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, bool train) const {
   const Table* const only = this;
-  lookup_on_device({&only, 1}, ids, out, train);
+  const LookUpOnDevice batch{{&only, 1}, ids, out};
+  lookup_on_device({&batch, 1}, train);
 }
 
-void Table::lookup_on_device(std::span<const Table* const> partitions, const IdsOnDevice& ids,
-                             gpu::DeviceAddress out, bool train) {
-  std::deque<Operation> operations;  // the device stays
-  for (const Table* table : partitions) operations.emplace_back(table->parts_, Operation::Uses::kNoRows);
-  for (const Table* table : partitions) table->device();
-  if (ids.count != 0) {
-    for (const Table* table : partitions) table->raise_kept_error();
-    std::vector<DeviceLookUp::Share> shares;
-    for (size_t p = 0; p < partitions.size(); ++p) {
-      auto share = partitions[p]->share_of_look_up(part_of(p, partitions.size()), ids.count, train);
-      if (share) shares.push_back(std::move(*share));
-    }
-    if (shares.size() == partitions.size() && DeviceLookUp::try_put(shares, ids, out)) return;
+void Table::lookup_on_device(std::span<const LookUpOnDevice> batches, bool train) {
+  const OperationsOn operations(batches);
+  for (const LookUpOnDevice& batch : batches) {
+    for (const Table* table : batch.partitions) table->raise_kept_error();
   }
+  std::vector<const LookUpOnDevice*> of_device;
+  std::vector<DeviceLookUp::Batch> put;
+  for (const LookUpOnDevice& batch : batches) {
+    std::optional<DeviceLookUp::Batch> one = batch_of_look_up(batch, train);
+    if (!one) {
+      look_up_by_host(batch, train);
+      continue;
+    }
+    of_device.push_back(&batch);
+    put.push_back(std::move(*one));
+  }
+  if (put.empty() || DeviceLookUp::try_put(put)) return;
+  // One of them keeps the others from it, if there are several.
+  for (size_t i = 0; i < put.size(); ++i) {
+    if (put.size() == 1 || !DeviceLookUp::try_put({&put[i], 1})) look_up_by_host(*of_device[i], train);
+  }
+}
+
+void Table::look_up_by_host(const LookUpOnDevice& batch, bool train) {
+  const std::span<const Table* const> partitions = batch.partitions;
+  const IdsOnDevice& ids = batch.ids;
   gpu::Device& device = partitions.front()->device();
   const auto dim = static_cast<size_t>(partitions.front()->dim());
   const std::vector<int64_t> on_host = copy_ids(device, ids);
@@ -129,8 +159,20 @@ void Table::lookup_on_device(std::span<const Table* const> partitions, const Ids
                      });
   }
   if (ids.count == 0) return;
-  device.copy_to_device(out, rows.data(), rows.size() * sizeof(float), ids.stream);
+  device.copy_to_device(batch.out, rows.data(), rows.size() * sizeof(float), ids.stream);
   device.synchronise(ids.stream);  // no step that synchronise() could wait for
+}
+
+std::optional<DeviceLookUp::Batch> Table::batch_of_look_up(const LookUpOnDevice& batch, bool train) {
+  if (batch.ids.count == 0) return std::nullopt;
+  DeviceLookUp::Batch on_device{batch.ids, batch.out, {}};
+  for (size_t p = 0; p < batch.partitions.size(); ++p) {
+    const BatchPart part = part_of(p, batch.partitions.size());
+    auto share = batch.partitions[p]->share_of_look_up(part, batch.ids.count, train);
+    if (!share) return std::nullopt;
+    on_device.shares.push_back(std::move(*share));
+  }
+  return on_device;
 }
 
 // Nothing where a look-up had better not promise to wait for nothing.
@@ -184,26 +226,50 @@ void Table::read_missing_to_train(std::span<const int64_t> missing, float* rows)
 void Table::apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients,
                             std::optional<int64_t> global_step, const BatchConditions& conditions) {
   Table* const only = this;
-  apply_on_device({&only, 1}, ids, gradients, global_step, conditions);
+  const ApplyOnDevice batch{{&only, 1}, ids, gradients, conditions};
+  apply_on_device({&batch, 1}, global_step);
 }
 
-void Table::apply_on_device(std::span<Table* const> partitions, const IdsOnDevice& ids,
-                            gpu::DeviceAddress gradients, std::optional<int64_t> global_step,
-                            const BatchConditions& conditions) {
-  std::deque<Operation> operations;  // the device stays
-  for (const Table* table : partitions) operations.emplace_back(table->parts_, Operation::Uses::kNoRows);
-  for (const Table* table : partitions) table->device();
-  if (ids.count != 0) {
-    for (const Table* table : partitions) table->raise_kept_error();
-    std::vector<DeviceApply::Share> shares;
-    for (size_t p = 0; p < partitions.size(); ++p) {
-      auto share = partitions[p]->share_of_apply(part_of(p, partitions.size()), ids.count, global_step);
-      if (!share) break;
-      shares.push_back(std::move(*share));
-    }
-    if (shares.size() == partitions.size() && DeviceApply::try_put(shares, ids, gradients, conditions))
-      return;
+void Table::apply_on_device(std::span<const ApplyOnDevice> batches, std::optional<int64_t> global_step) {
+  const OperationsOn operations(batches);
+  for (const ApplyOnDevice& batch : batches) {
+    for (const Table* table : batch.partitions) table->raise_kept_error();
   }
+  std::exception_ptr first_error;
+  const auto attempt = [&first_error](const auto& call) {
+    try {
+      call();
+    } catch (...) {
+      if (first_error == nullptr) first_error = std::current_exception();
+    }
+  };
+  std::vector<const ApplyOnDevice*> of_device;
+  std::vector<DeviceApply::Batch> put;
+  for (const ApplyOnDevice& batch : batches) {
+    attempt([&] {
+      std::optional<DeviceApply::Batch> one = batch_of_apply(batch, global_step);
+      if (!one) return apply_by_host(batch, global_step);
+      put.push_back(std::move(*one));
+      of_device.push_back(&batch);
+    });
+  }
+  if (!put.empty() && !DeviceApply::try_put(put)) {
+    // One of them keeps the others from it, if there are several.
+    for (size_t i = 0; i < put.size(); ++i) {
+      attempt([&] {
+        if (put.size() != 1 && DeviceApply::try_put({&put[i], 1})) return;
+        put[i].shares.clear();  // and what they claimed
+        apply_by_host(*of_device[i], global_step);
+      });
+    }
+  }
+  if (first_error != nullptr) std::rethrow_exception(first_error);
+}
+
+void Table::apply_by_host(const ApplyOnDevice& batch, std::optional<int64_t> global_step) {
+  const std::span<Table* const> partitions = batch.partitions;
+  const IdsOnDevice& ids = batch.ids;
+  const BatchConditions& conditions = batch.conditions;
   gpu::Device& device = partitions.front()->device();
   const auto dim = static_cast<size_t>(partitions.front()->dim());
   if (conditions.refused) {
@@ -213,7 +279,8 @@ void Table::apply_on_device(std::span<Table* const> partitions, const IdsOnDevic
   }
   std::vector<int64_t> on_host = copy_ids(device, ids);
   std::vector<float> rows(on_host.size() * dim);
-  if (!rows.empty()) device.copy_to_host(rows.data(), gradients, rows.size() * sizeof(float), ids.stream);
+  if (!rows.empty())
+    device.copy_to_host(rows.data(), batch.gradients, rows.size() * sizeof(float), ids.stream);
   if (conditions.kept && ids.count != 0) {
     std::vector<int64_t> kept(ids.count);
     device.copy_to_host(kept.data(), conditions.kept, ids.count * sizeof(int64_t), ids.stream);
@@ -233,6 +300,19 @@ void Table::apply_on_device(std::span<Table* const> partitions, const IdsOnDevic
                      prepared.push_back(table.prepare_apply(own, own_rows.back().data()));
                    });
   for (const auto& one : prepared) one->commit(global_step);
+}
+
+std::optional<DeviceApply::Batch> Table::batch_of_apply(const ApplyOnDevice& batch,
+                                                        std::optional<int64_t> global_step) {
+  if (batch.ids.count == 0) return std::nullopt;
+  DeviceApply::Batch on_device{batch.ids, batch.gradients, batch.conditions, {}};
+  for (size_t p = 0; p < batch.partitions.size(); ++p) {
+    const BatchPart part = part_of(p, batch.partitions.size());
+    auto share = batch.partitions[p]->share_of_apply(part, batch.ids.count, global_step);
+    if (!share) return std::nullopt;
+    on_device.shares.push_back(std::move(*share));
+  }
+  return on_device;
 }
 
 // Any of the batch's ids may be missing, and only the host can make room.

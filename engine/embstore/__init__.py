@@ -25,6 +25,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from embstore import devices, errors, initializers, optimizers
+from embstore._many import apply_many, lookup_many
 from embstore._pulling import pulling
 from embstore._variable_making import get_embedding_variable
 from embstore.checkpoint import SaveReport, restore, save, save_incremental
@@ -81,11 +82,13 @@ __all__ = [
     "SaveReport",
     "StorageOption",
     "StorageType",
+    "apply_many",
     "devices",
     "discard_persisted",
     "errors",
     "get_embedding_variable",
     "initializers",
+    "lookup_many",
     "optimizers",
     "persist",
     "persisted",

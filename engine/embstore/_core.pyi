@@ -162,23 +162,18 @@ class Table:
     def stop_recording(self, recording: Recording) -> None: ...
     def close(self) -> None: ...
 
-# Of the partitions of a variable, and of arrays on the device of their HBM tiers: addresses, and
-# the handle of a stream.
+# Batches of one step on a stream, by its handle, of the device of their tables' HBM tiers. Of each:
+# the partitions of a variable, and of arrays there the addresses: ids, how many there are, and out.
 def lookup_on_device(
-    partitions: list[Table], ids: int, count: int, out: int, stream: int, train: bool
+    batches: list[tuple[list[Table], int, int, int]], stream: int, train: bool
 ) -> None: ...
 
-# kept and refused: arrays of int64 there, or 0 for none; see core/update/batch_conditions.h.
+# Likewise: ids, how many there are, gradients; kept and refused, arrays of int64 or 0 for none, and
+# the reasons; see core/update/batch_conditions.h.
 def apply_on_device(
-    partitions: list[Table],
-    ids: int,
-    count: int,
-    grads: int,
+    batches: list[tuple[list[Table], int, int, int, int, int, list[str]]],
     stream: int,
     global_step: int | None = None,
-    kept: int = 0,
-    refused: int = 0,
-    reasons: list[str] = [],
 ) -> None: ...
 
 class Save:

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
+    "ApplyOnDevice",
     "BegunShard",
     "LocalSave",
     "LocalShard",
+    "LookUpOnDevice",
     "PersistedShard",
     "SaveRequest",
     "SavedShard",
@@ -677,43 +679,64 @@ class LocalShard:
         self._table.close()
 
 
-def lookup_on_device(
-    shards: Sequence[LocalShard], ids: int, count: int, out: int, stream: int, train: bool
-) -> None:
-    """Puts a look-up on a stream of a GPU. ids and out: addresses there, of so many rows.
+@dataclass(frozen=True)
+class LookUpOnDevice:
+    """A look-up of `count` ids on a GPU. ids and out: addresses there, of so many rows."""
 
-    shards: all of a variable's, with tiers of HBM there; each reads its part of the rows.
-    """
-    _core.lookup_on_device([shard._table for shard in shards], ids, count, out, stream, train)
+    shards: Sequence[LocalShard]  # all of a variable's, with tiers of HBM there
+    ids: int
+    count: int
+    out: int
 
 
-def apply_on_device(
-    shards: Sequence[LocalShard],
-    ids: int,
-    count: int,
-    grads: int,
-    stream: int,
-    global_step: int | None,
-    kept: int = 0,
-    refused: int = 0,
-    reasons: Sequence[str] = (),
-) -> None:
-    """Puts an update on a stream of a GPU. ids and grads: addresses of so many rows.
+@dataclass(frozen=True)
+class ApplyOnDevice:
+    """An update by `count` ids on a GPU. ids and grads: addresses there, of so many rows.
 
-    shards: as in lookup_on_device(); each updates its part, or none does.
     kept, refused: addresses of what `BatchConditions` has, with its reasons; 0: it has none.
     """
+
+    shards: Sequence[LocalShard]  # as of a look-up
+    ids: int
+    count: int
+    grads: int
+    kept: int
+    refused: int
+    reasons: Sequence[str]
+
+
+def lookup_on_device(batches: Sequence[LookUpOnDevice], stream: int, train: bool) -> None:
+    """Puts the look-ups on a stream of their GPU, as one step."""
+    _core.lookup_on_device(
+        [(_tables(of.shards), of.ids, of.count, of.out) for of in batches], stream, train
+    )
+
+
+def apply_on_device(batches: Sequence[ApplyOnDevice], stream: int, global_step: int | None) -> None:
+    """Puts the updates on a stream of their GPU, as one step. Each is applied whole or not at all.
+
+    If the host has to apply some, and can't, all others are applied before the error is raised.
+    """
     _core.apply_on_device(
-        [shard._table for shard in shards],
-        ids,
-        count,
-        grads,
+        [
+            (
+                _tables(of.shards),
+                of.ids,
+                of.count,
+                of.grads,
+                of.kept,
+                of.refused,
+                list(of.reasons),
+            )
+            for of in batches
+        ],
         stream,
         global_step,
-        kept,
-        refused,
-        list(reasons),
     )
+
+
+def _tables(shards: Sequence[LocalShard]) -> list[_core.Table]:
+    return [shard._table for shard in shards]
 
 
 def _take_state(told: dict[str, Any]) -> ShardState:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from embstore import _checks, _core
 from embstore._closing_at_exit import close_at_exit
 from embstore._device_batches import (
-    BatchConditions,
     IdsOnDevice,
     OnDevice,
     check_same_gpu,
@@ -27,7 +26,8 @@ from embstore._device_batches import (
 from embstore._gpu import full_name
 from embstore._prefetched import Prefetched
 from embstore._several_shards import Later, Part, apply_to_all, look_up_later, wait_for_all
-from embstore._shard import LocalShard, Shard, ShardRows, apply_on_device, lookup_on_device
+from embstore._shard import LocalShard, Shard, ShardRows
+from embstore._steps_on_device import ApplyStep, LookUpStep, apply_together, look_up_together
 from embstore.devices import Access
 from embstore.errors import (
     ClosedError,
@@ -168,7 +168,9 @@ class EmbeddingVariable:
         A look-up while a save is under way passes through the host.
         """
         if is_on_device(ids):
-            return self._look_up_on_device(IdsOnDevice.of(ids), train, out)
+            look_up = LookUpStep.of(self, ids, out)
+            look_up_together([look_up], train)
+            return look_up.out
         keys = _checks.ids(ids)
         shape = (*keys.shape, self._dim)
         if out is None:
@@ -196,19 +198,6 @@ class EmbeddingVariable:
         for shard in self._shards:
             if isinstance(shard, LocalShard):
                 shard.synchronize()
-
-    def _look_up_on_device(self, ids: IdsOnDevice, train: bool, out: Any) -> Any:
-        if self.gpu is None:
-            raise InvalidArgumentError(
-                f"ids are on {ids.device}, but {self._name} has no tier of HBM in this process; "
-                "copy them to the host"
-            )
-        check_same_gpu(self._name, ids, self.gpu)
-        out, address = ids.rows(self._dim, out)
-        lookup_on_device(
-            self._shards_with_hbm(), ids.address, prod(ids.shape), address, ids.stream, train
-        )
-        return out
 
     def prefetch(self, *batch: _checks.Ids | OnDevice) -> None:
         """Has the rows of a batch on their way while others are trained.
@@ -312,7 +301,7 @@ class EmbeddingVariable:
         if global_step is not None:
             global_step = _checks.integer("global_step", global_step, at_least=0)
         if is_on_device(ids) and is_on_device(grads) and self.gpu is not None:
-            self._apply_on_device(self.gpu, IdsOnDevice.of(ids), grads, global_step)
+            apply_together([ApplyStep.of(self, ids, grads)], global_step)
             return
         keys = ids_on_host(ids)
         if is_on_device(grads):
@@ -323,50 +312,6 @@ class EmbeddingVariable:
             self._apply(keys, values, global_step)
         if len(self._shards) > 1:
             _core.wait_as_owed()  # not while others wait for a lock
-
-    def _apply_on_device(
-        self,
-        gpu: str,
-        ids: IdsOnDevice,
-        grads: OnDevice,
-        global_step: int | None,
-        conditions: BatchConditions | None = None,
-    ) -> None:
-        check_same_gpu(self._name, ids, gpu)
-        grads, address = ids.gradients(grads, self._dim)
-        conditions = conditions or BatchConditions()
-        kept, refused = conditions.addresses(ids)
-        self._refuse_if_forked()
-        shards = self._shards_with_hbm()
-        with self._partitions_lock if len(shards) > 1 else contextlib.nullcontext():
-            apply_on_device(
-                shards,
-                ids.address,
-                prod(ids.shape),
-                address,
-                ids.stream,
-                global_step,
-                kept,
-                refused,
-                conditions.reasons,
-            )
-        if len(shards) > 1:
-            _core.wait_as_owed()  # not while others wait for a lock
-
-    def _apply_under(
-        self,
-        conditions: BatchConditions,
-        ids: OnDevice,
-        grads: OnDevice,
-        global_step: int | None = None,
-    ) -> None:
-        """`apply_gradients()` of a batch on the variable's `gpu`, which tells what of it counts.
-
-        A batch that is refused changes no row, but counts as an apply; what comes next raises why.
-        """
-        self._check_trainable()
-        assert self.gpu is not None, "the caller asks"
-        self._apply_on_device(self.gpu, IdsOnDevice.of(ids), grads, global_step, conditions)
 
     def _apply(
         self, keys: NDArray[np.int64], values: NDArray[np.float32], global_step: int | None

@@ -19,6 +19,7 @@ from plain_partition import partitions_of
 
 import embstore as es
 from embstore._device_batches import BatchConditions
+from embstore._steps_on_device import ApplyStep, apply_together
 from embstore.errors import InvalidArgumentError, StoreFullError
 from embstore.options import TIER_KINDS, TierKind
 
@@ -199,7 +200,7 @@ def apply_under(
 ) -> None:
     conditions = BatchConditions(caller.ids(kept), caller.ids([refused]), ("one", "two"))
     on_device = es.DeviceArray(grads, device="emulated")
-    var._apply_under(conditions, caller.ids(ids), on_device)
+    apply_together([ApplyStep.of(var, caller.ids(ids), on_device, conditions)], None)
 
 
 def ids_that_the_gpu_leaves_out_are_not_trained(caller: Caller) -> None:

@@ -60,22 +60,18 @@ class Step:
     def ids(count: int = 6) -> Any:
         return torch.empty(count, dtype=torch.int64, device="meta")
 
-    def apply(
-        self,
-        variable: es.EmbeddingVariable,
-        conditions: BatchConditions,
-        ids: Any,
-        grads: Any,
-        global_step: int | None = None,
-    ) -> None:
-        del variable, global_step
+    def of(
+        self, variable: es.EmbeddingVariable, ids: Any, grads: Any, conditions: BatchConditions
+    ) -> BatchConditions:
+        """In place of `ApplyStep.of`."""
+        del variable
         assert grads.shape == (len(ids), DIM)
         assert grads.is_meta
         for array, shape in ((conditions.kept, ids.shape), (conditions.refused, (1,))):
             if array is not None:
                 told: Any = array
                 assert (told.shape, told.dtype, told.is_meta) == (shape, torch.int64, True)
-        self.applied.append(conditions)
+        return conditions
 
 
 @pytest.fixture
@@ -96,7 +92,8 @@ def step(var: es.EmbeddingVariable, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
     monkeypatch.setattr(es.EmbeddingVariable, "gpu", property(lambda _: "meta"))
     monkeypatch.setattr(es.EmbeddingVariable, "lookup", lookup)
-    monkeypatch.setattr(es.EmbeddingVariable, "_apply_under", lambda *of: step.apply(*of))
+    monkeypatch.setattr("embstore.torch.rows.ApplyStep", step)
+    monkeypatch.setattr("embstore.torch.rows.apply_together", lambda of, _: step.applied.extend(of))
     for module, name in ((torch, "tensor"), (torch.Tensor, "new_tensor")):
         monkeypatch.setattr(module, name, refuse_values)
     with FakeTensorMode(allow_non_fake_inputs=True), NoWaits():  # type: ignore[no-untyped-call]

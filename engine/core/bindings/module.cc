@@ -473,38 +473,49 @@ void bind_table(nb::module_& module) {
       .def("close", &TableHandle::close, nb::call_guard<nb::gil_scoped_release>());
 }
 
-// The partitions of a variable.
+// The partitions of a variable; addresses and counts of what a batch has on its device.
+using LookUpTuple = std::tuple<std::vector<const TableHandle*>, uint64_t, size_t, uint64_t>;
+using ApplyTuple = std::tuple<std::vector<const TableHandle*>, uint64_t, size_t, uint64_t, uint64_t, uint64_t,
+                              std::vector<std::string>>;
+
 std::vector<Table*> tables_of(const std::vector<const TableHandle*>& handles) {
   std::vector<Table*> tables;
   for (const TableHandle* handle : handles) tables.push_back(&handle->table());
   return tables;
 }
 
+void look_up_on_device(const std::vector<LookUpTuple>& batches, uintptr_t stream, bool train) {
+  std::vector<std::vector<const Table*>> tables;
+  std::vector<Table::LookUpOnDevice> look_ups;
+  for (const auto& [partitions, ids, count, out] : batches) {
+    const std::vector<Table*> of = tables_of(partitions);
+    tables.emplace_back(of.begin(), of.end());
+    look_ups.push_back({tables.back(), ids_on_device(ids, count, stream), {out}});
+  }
+  const nb::gil_scoped_release release;
+  Table::lookup_on_device(look_ups, train);
+}
+
+void apply_on_device(const std::vector<ApplyTuple>& batches, uintptr_t stream,
+                     std::optional<int64_t> global_step) {
+  std::vector<std::vector<Table*>> tables;
+  std::vector<Table::ApplyOnDevice> applies;
+  size_t table_count = 0;
+  for (const auto& [partitions, ids, count, grads, kept, refused, reasons] : batches) {
+    tables.push_back(tables_of(partitions));
+    table_count += partitions.size();
+    applies.push_back(
+        {tables.back(), ids_on_device(ids, count, stream), {grads}, {{kept}, {refused}, reasons}});
+  }
+  const nb::gil_scoped_release release;
+  std::optional<PutWaitsOff> caller_holds_a_lock;
+  if (table_count > 1) caller_holds_a_lock.emplace();
+  Table::apply_on_device(applies, global_step);
+}
+
 void bind_steps_on_device(nb::module_& module) {
-  module.def(
-      "lookup_on_device",
-      [](const std::vector<const TableHandle*>& partitions, uint64_t ids, size_t count, uint64_t out,
-         uintptr_t stream, bool train) {
-        const std::vector<Table*> tables = tables_of(partitions);
-        const nb::gil_scoped_release release;
-        Table::lookup_on_device(std::vector<const Table*>(tables.begin(), tables.end()),
-                                ids_on_device(ids, count, stream), {out}, train);
-      },
-      "partitions"_a, "ids"_a, "count"_a, "out"_a, "stream"_a, "train"_a);
-  module.def(
-      "apply_on_device",
-      [](const std::vector<const TableHandle*>& partitions, uint64_t ids, size_t count, uint64_t grads,
-         uintptr_t stream, std::optional<int64_t> global_step, uint64_t kept, uint64_t refused,
-         std::vector<std::string> reasons) {
-        const std::vector<Table*> tables = tables_of(partitions);
-        const nb::gil_scoped_release release;
-        std::optional<PutWaitsOff> caller_holds_a_lock;
-        if (tables.size() > 1) caller_holds_a_lock.emplace();
-        Table::apply_on_device(tables, ids_on_device(ids, count, stream), {grads}, global_step,
-                               {{kept}, {refused}, std::move(reasons)});
-      },
-      "partitions"_a, "ids"_a, "count"_a, "grads"_a, "stream"_a, "global_step"_a = nb::none(), "kept"_a = 0,
-      "refused"_a = 0, "reasons"_a = std::vector<std::string>{});
+  module.def("lookup_on_device", &look_up_on_device, "batches"_a, "stream"_a, "train"_a);
+  module.def("apply_on_device", &apply_on_device, "batches"_a, "stream"_a, "global_step"_a = nb::none());
 }
 
 }  // namespace

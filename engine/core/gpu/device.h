@@ -9,10 +9,12 @@
 // of the process that opened the device, every call throws Error(kForked).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <type_traits>
 
@@ -110,14 +112,39 @@ class Device {
   template <class Arguments>
   void launch(const Kernel<Arguments>& kernel, Grid grid, const std::type_identity_t<Arguments>& arguments,
               Stream stream) {
+    const Run<Arguments> run{grid.blocks, arguments};
+    launch_runs(kernel, grid.block_threads, std::span<const Run<Arguments>>(&run, 1), stream);
+  }
+  // A run of a kernel, and how many blocks it has.
+  template <class Arguments>
+  struct Run {
+    uint32_t blocks;
+    Arguments arguments;
+  };
+  // Runs that none of the others needs: as many as a launch takes are launched as one.
+  template <class Arguments>
+  void launch_runs(const Kernel<Arguments>& kernel, uint32_t block_threads,
+                   std::span<const Run<Arguments>> runs, Stream stream) {
     static_assert(std::is_trivially_copyable_v<Arguments>);
-    launch_kernel({kernel.name, kernel.run}, grid, &arguments, sizeof(Arguments), stream);
+    while (!runs.empty()) {
+      const std::span<const Run<Arguments>> now =
+          runs.first(std::min<size_t>(runs.size(), Runs<Arguments>::kMost));
+      runs = runs.subspan(now.size());
+      Runs<Arguments> parameter{};
+      Grid grid{0, block_threads, static_cast<uint32_t>(now.size())};
+      for (size_t r = 0; r < now.size(); ++r) {
+        parameter.arguments[r] = now[r].arguments;
+        parameter.blocks[r] = now[r].blocks;
+        grid.blocks = std::max(grid.blocks, now[r].blocks);
+      }
+      launch_kernel({kernel.name, kernel.run}, grid, &parameter, sizeof(parameter), stream);
+    }
   }
 
  protected:
   struct AnyKernel {
     const char* name;
-    void (*run)(const void* arguments);
+    void (*run)(const void* runs);
   };
   // The arguments are copied before it returns.
   virtual void launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, size_t bytes,

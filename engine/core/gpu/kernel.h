@@ -8,16 +8,29 @@ namespace embstore::gpu {
 // No kernel runs with more threads a block: shared arrays are made for so many.
 inline constexpr uint32_t kMostBlockThreads = 256;
 
-// `Arguments` is the kernel's only parameter: a struct of plain values and Global arrays.
+// What a launch of a kernel takes: one kind of arguments, for several runs of the kernel that are launched as one. Run r has
+// blocks[r] blocks. `Arguments` is a struct of plain values and Global arrays.
+template <class Arguments>
+struct Runs {
+  static constexpr uint32_t kMostBytes = 4096;  // that a GPU's kernel takes
+  static constexpr uint32_t kMost = kMostBytes / (sizeof(Arguments) + sizeof(uint64_t));
+
+  Arguments arguments[kMost];
+  uint32_t blocks[kMost];
+};
+
 template <class Arguments>
 struct Kernel {
-  const char* name;                    // of the function in the PTX
-  void (*run)(const void* arguments);  // one thread of it, compiled for the CPU
+  static_assert(sizeof(Runs<Arguments>) <= Runs<Arguments>::kMostBytes);
+
+  const char* name;               // of the function in the PTX
+  void (*run)(const void* runs);  // one thread of it, compiled for the CPU
 };
 
 struct Grid {
   uint32_t blocks;
   uint32_t block_threads;
+  uint32_t runs = 1;  // of so many blocks each
 
   // Enough threads for `count` items, one each; at least one block.
   static Grid of(uint64_t count, uint32_t block_threads) {

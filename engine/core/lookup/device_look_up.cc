@@ -9,7 +9,6 @@
 
 #include "errors/error.h"
 #include "gpu/buffers.h"
-#include "gpu/operations/count_on_device.h"
 #include "gpu/operations/fetch_rows.h"
 #include "gpu/operations/mirror.h"
 
@@ -22,7 +21,6 @@ class DeviceLookUp::Memory final : public StepInFlight {
       : StepInFlight(device),
         most_ids(most),
         found(device, most),
-        id_count(device),
         miss_count(device, 1),
         hit_count(device, 1),
         missing(device, most),
@@ -34,7 +32,6 @@ class DeviceLookUp::Memory final : public StepInFlight {
 
   const uint32_t most_ids;
   gpu::FoundBatch found;
-  gpu::CountOnDevice id_count;
   gpu::PinnedArray<uint32_t> miss_count;
   gpu::PinnedArray<uint32_t> hit_count;  // of a part of the ids
   gpu::PinnedArray<int64_t> missing;
@@ -46,7 +43,10 @@ class DeviceLookUp::Memory final : public StepInFlight {
 };
 
 struct DeviceLookUp::ShareInFlight {
+  size_t batch;  // its number
   DeviceLookUp* table;
+  IdsOnDevice ids;
+  gpu::DeviceAddress out;
   BatchPart part;
   std::optional<uint64_t> first_stamp;
   ReadMissing read;
@@ -55,6 +55,7 @@ struct DeviceLookUp::ShareInFlight {
 
 // What the stream's function is called with. The stream never calls it if the device is lost, so it owns no memory.
 struct DeviceLookUp::MissesOfTable {
+  size_t batch;
   DeviceSteps* steps;
   const Memory* memory;
   uint32_t id_count;
@@ -87,81 +88,99 @@ DeviceLookUp::DeviceLookUp(HbmTier& tier, DeviceSteps& steps, size_t dim)
 
 DeviceLookUp::~DeviceLookUp() = default;
 
-bool DeviceLookUp::try_put(std::span<Share> shares, const IdsOnDevice& ids, gpu::DeviceAddress out) {
+bool DeviceLookUp::try_put(std::span<Batch> batches) {
+  const gpu::Stream stream = batches.front().ids.stream;
   std::vector<DeviceSteps*> tables;
-  for (const Share& share : shares) tables.push_back(&share.table->steps_);
-  DeviceSteps::Turns turns(tables, ids.stream, DeviceSteps::Effect::kReads);
+  for (const Batch& batch : batches) {
+    for (const Share& share : batch.shares) tables.push_back(&share.table->steps_);
+  }
+  DeviceSteps::Turns turns(tables, stream, DeviceSteps::Effect::kReads);
   if (turns.is_refused()) return false;
   std::vector<ShareInFlight> in_flight;
   std::vector<DeviceSteps::StepOfTable> steps;
-  for (Share& share : shares) {
-    DeviceLookUp& of = *share.table;
-    of.tier_.join(ids.stream);
-    std::shared_ptr<Memory> memory = of.memories_.take(
-        ids.count, [&of](uint32_t most) { return std::make_shared<Memory>(of.device_, most, of.dim_); });
-    steps.push_back({&of.steps_, memory});
-    in_flight.push_back({&of, share.part, share.first_stamp, std::move(share.read), std::move(memory)});
+  for (size_t number = 0; number < batches.size(); ++number) {
+    const Batch& batch = batches[number];
+    for (const Share& share : batch.shares) {
+      DeviceLookUp& of = *share.table;
+      of.tier_.join(stream);
+      std::shared_ptr<Memory> memory = of.memories_.take(batch.ids.count, [&of](uint32_t most) {
+        return std::make_shared<Memory>(of.device_, most, of.dim_);
+      });
+      steps.push_back({&of.steps_, memory});
+      in_flight.push_back(
+          {number, &of, batch.ids, batch.out, share.part, share.first_stamp, share.read, std::move(memory)});
+    }
   }
-  turns.put(steps, ids.stream, [&] { put(in_flight, ids, out); });
+  turns.put(steps, stream, [&] { put(in_flight, stream); });
   return true;
 }
 
-void DeviceLookUp::put(std::span<ShareInFlight> shares, const IdsOnDevice& ids, gpu::DeviceAddress out) {
+void DeviceLookUp::put(std::span<ShareInFlight> shares, gpu::Stream stream) {
   const ShareInFlight& first = shares.front();
   gpu::Device& device = first.table->device_;
-  for (const ShareInFlight& share : shares) share.table->find(share, ids);
-  device.record(first.memory->misses_are_known, ids.stream);
+  find(shares, stream);
+  device.record(first.memory->misses_are_known, stream);
   device.wait(first.memory->beside, first.memory->misses_are_known);
   try {
-    put_misses(shares, ids.count, out);
-    for (const ShareInFlight& share : shares) share.table->copy_found(share, ids, out);
+    put_misses(shares);
+    copy_found(shares, stream);
   } catch (...) {
-    gpu::ignoring_a_lost_device([&] { wait_for_misses(first, ids.stream); });
+    gpu::ignoring_a_lost_device([&] { wait_for_misses(first, stream); });
     throw;
   }
-  wait_for_misses(first, ids.stream);
+  wait_for_misses(first, stream);
 }
 
-void DeviceLookUp::find(const ShareInFlight& share, const IdsOnDevice& ids) {
-  Memory& memory = *share.memory;
-  const gpu::Global<const uint32_t> id_count = memory.id_count.set(ids.count, ids.stream);
-  memory.found.find(tier_.mirror(), {ids.ids, ids.count}, id_count, memory.missing.global(), share.part,
-                    ids.stream);
-  const gpu::FoundBatch& found = memory.found;
-  found.miss_count().copy_to(memory.miss_count.data(), 1, ids.stream);
-  if (!share.part.is_all()) found.hit_count().copy_to(memory.hit_count.data(), 1, ids.stream);
-  if (share.first_stamp) found.missing_positions().copy_to(memory.positions.data(), ids.count, ids.stream);
+void DeviceLookUp::find(std::span<const ShareInFlight> shares, gpu::Stream stream) {
+  std::vector<gpu::FoundBatch::Input> inputs;
+  for (const ShareInFlight& share : shares) {
+    Memory& memory = *share.memory;
+    gpu::FoundBatch::Input& input = inputs.emplace_back();
+    input = {.to = &memory.found,
+             .mirror = &share.table->tier_.mirror(),
+             .ids = {share.ids.ids, share.ids.count},
+             .part = share.part,
+             .missing_ids = memory.missing.global(),
+             .miss_count_on_host = memory.miss_count.global()};
+    if (!share.part.is_all()) input.hit_count_on_host = memory.hit_count.global();
+    if (share.first_stamp) input.missing_positions_on_host = memory.positions.global();
+  }
+  gpu::FoundBatch::find(inputs, stream);
 }
 
-void DeviceLookUp::copy_found(const ShareInFlight& share, const IdsOnDevice& ids, gpu::DeviceAddress out) {
-  Memory& memory = *share.memory;
-  const gpu::Global<const uint32_t> slots = memory.found.slots().first(ids.count).as_const();
-  const gpu::Global<const uint32_t> id_count = memory.id_count.set(ids.count, ids.stream);
-  tier_.rows().gather({out, ids.count, slots, id_count}, dim_, ids.stream);
-  if (share.first_stamp) tier_.ranks_to_count().count_hits(slots, *share.first_stamp, ids.stream);
+void DeviceLookUp::copy_found(std::span<const ShareInFlight> shares, gpu::Stream stream) {
+  gpu::Launches launches;
+  for (const ShareInFlight& share : shares) {
+    HbmTier& tier = share.table->tier_;
+    const gpu::Global<const uint32_t> slots = share.memory->found.slots().first(share.ids.count).as_const();
+    tier.rows().add_gather({share.out, share.ids.count, slots}, share.table->dim_, launches);
+    if (share.first_stamp) tier.ranks_to_count().add_hits(slots, *share.first_stamp, launches);
+  }
+  launches.put(shares.front().table->device_, stream);
 }
 
-void DeviceLookUp::put_misses(std::span<ShareInFlight> shares, uint32_t count, gpu::DeviceAddress out) {
+void DeviceLookUp::put_misses(std::span<ShareInFlight> shares) {
   gpu::Device& device = shares.front().table->device_;
   const gpu::Stream beside = shares.front().memory->beside;
   std::vector<MissesOfTable> of_tables;
+  gpu::Launches launches;
   for (ShareInFlight& share : shares) {
-    of_tables.push_back({.steps = &share.table->steps_,
+    const uint32_t dim = share.table->dim_;
+    of_tables.push_back({.batch = share.batch,
+                         .steps = &share.table->steps_,
                          .memory = share.memory.get(),
-                         .id_count = count,
+                         .id_count = share.ids.count,
                          .is_of_all_ids = share.part.is_all(),
                          .is_served = share.first_stamp.has_value(),
-                         .dim = share.table->dim_,
+                         .dim = dim,
                          .read = std::move(share.read)});
+    const gpu::FoundBatch& found = share.memory->found;
+    gpu::add_fetch(share.memory->rows.global().as_const(),
+                   found.missing_positions().first(share.ids.count).as_const(), found.miss_count().constant(),
+                   {share.out, uint64_t{share.ids.count} * dim}, dim, launches);
   }
   device.call_host([of_tables = std::move(of_tables)] { read_missing(of_tables); }, beside);
-  for (const ShareInFlight& share : shares) {
-    const DeviceLookUp& of = *share.table;
-    const gpu::FoundBatch& found = share.memory->found;
-    gpu::fetch_rows_into(device, share.memory->rows.global().as_const(),
-                         found.missing_positions().first(count).as_const(), found.miss_count().constant(),
-                         {out, uint64_t{count} * of.dim_}, of.dim_, beside);
-  }
+  launches.put(device, beside);
 }
 
 void DeviceLookUp::wait_for_misses(const ShareInFlight& first, gpu::Stream stream) {
@@ -182,9 +201,10 @@ void DeviceLookUp::read_missing(std::span<const MissesOfTable> of_tables) {
   for (const MissesOfTable& one : of_tables) tables.push_back(one.steps);
   const DeviceSteps::Function function(tables);
   if (function.is_too_late()) return;
-  bool has_failed = false;
-  const auto keep_first_error = [&has_failed](DeviceSteps& steps) {
-    if (!std::exchange(has_failed, true)) steps.keep_error(std::current_exception());
+  std::optional<size_t> failed;  // the last batch of which a table has kept its error
+  const auto keep_first_error = [&failed](const MissesOfTable& of) {
+    if (failed != of.batch) of.steps->keep_error(std::current_exception());
+    failed = of.batch;
   };
   for (const MissesOfTable& one : of_tables) {
     const Missing missing = one.missing();
@@ -194,10 +214,10 @@ void DeviceLookUp::read_missing(std::span<const MissesOfTable> of_tables) {
       one.read(missing, rows);
     } catch (const DamagedRowsError& error) {
       forget_rows(missing.ids, error.keys(), one.dim, rows);
-      keep_first_error(*one.steps);
+      keep_first_error(one);
     } catch (...) {
       fill_with_nan(rows, missing.ids.size() * one.dim);
-      keep_first_error(*one.steps);
+      keep_first_error(one);
     }
   }
 }

@@ -3,8 +3,8 @@
 // On the caller's stream ids are found in the mirror of the HBM tier, and rows that it has are copied on the device. The ids
 // that it hasn't are listed in pinned memory. On a stream beside it, which each look-up in flight has for itself, a function of
 // the host reads their rows, and a kernel fetches those; the caller's stream waits for them when all else is done. In serving,
-// accesses to the others are counted on the device. A look-up may be of several tables, of which each has a part of the ids: their
-// kernels leave the others out. See gpu/README.md.
+// accesses to the others are counted on the device. A look-up may be of several batches, and a batch of several tables, of which each
+// has a part of its ids and leaves the others out. Kernels are launched once for all tables. See gpu/README.md.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "gpu/device_address.h"
 #include "row/key_partition.h"
@@ -48,20 +49,25 @@ class DeviceLookUp {
     std::optional<uint64_t> first_stamp;
     ReadMissing read;
   };
-  // Puts a look-up on ids.stream: `out` has the rows, dim floats each, when the stream is through. Waits for no stream. False
-  // where the host uses rows of one of the tables for long: nothing was done. Where several tables fail, the first keeps its error.
-  static bool try_put(std::span<Share> shares, const IdsOnDevice& ids, gpu::DeviceAddress out);
+  struct Batch {
+    IdsOnDevice ids;
+    gpu::DeviceAddress out;  // has the rows, dim floats each, when the stream is through
+    std::vector<Share> shares;
+  };
+  // Puts a look-up of all batches on their stream. Waits for no stream. False where the host uses rows of one of the tables for
+  // long: nothing was done. Where several tables of a batch fail, the first keeps its error. REQUIRES: all are on one stream.
+  static bool try_put(std::span<Batch> batches);
 
  private:
   class Memory;
   struct ShareInFlight;
   struct MissesOfTable;
 
-  static void put(std::span<ShareInFlight> shares, const IdsOnDevice& ids, gpu::DeviceAddress out);
-  void find(const ShareInFlight& share, const IdsOnDevice& ids);
-  void copy_found(const ShareInFlight& share, const IdsOnDevice& ids, gpu::DeviceAddress out);
+  static void put(std::span<ShareInFlight> shares, gpu::Stream stream);
+  static void find(std::span<const ShareInFlight> shares, gpu::Stream stream);
+  static void copy_found(std::span<const ShareInFlight> shares, gpu::Stream stream);
   // What the missing ids need, on the stream beside the caller's; and that the caller's then waits for.
-  static void put_misses(std::span<ShareInFlight> shares, uint32_t count, gpu::DeviceAddress out);
+  static void put_misses(std::span<ShareInFlight> shares);
   static void wait_for_misses(const ShareInFlight& first, gpu::Stream stream);
   // Called by the stream.
   static void read_missing(std::span<const MissesOfTable> of_tables);

@@ -180,7 +180,7 @@ constexpr Unnoticed kUnnoticed[] = {
     {"a use by the host in embstore::Table::stats", "it reads no rows; counts of steps in flight come later"},
     {"a use by the host in embstore::Table::drop_persisted",
      "steps are refused while there are wanted rows to forget"},
-    {"a use by the host in embstore::Table::apply_on_device",
+    {"a use by the host in embstore::Table::apply_by_host",
      "the updates of all partitions say so themselves; it keeps locks in their order"},
 };
 

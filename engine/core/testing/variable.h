@@ -85,13 +85,15 @@ class Variable {
 
   void lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, bool train) const {
     const std::vector<const Table*> tables(pointers_.begin(), pointers_.end());
-    Table::lookup_on_device(tables, ids, out, train);
+    const Table::LookUpOnDevice batch{tables, ids, out};
+    Table::lookup_on_device({&batch, 1}, train);
   }
   void apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients,
                        std::optional<int64_t> global_step, const BatchConditions& conditions = {}) {
     std::optional<MutexLock> lock;
     if (partitions() > 1) lock.emplace(whole_batches_);
-    Table::apply_on_device(pointers_, ids, gradients, global_step, conditions);
+    const Table::ApplyOnDevice batch{pointers_, ids, gradients, conditions};
+    Table::apply_on_device({&batch, 1}, global_step);
   }
 
   // Of each partition.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gpu/buffers.h"
+#include "gpu/kernels/scan.h"
 #include "gpu/operations/device_update.h"
 #include "gpu/operations/gradient_sums.h"
 #include "gpu/operations/mirror.h"
@@ -63,10 +64,15 @@ DeviceApply::DeviceApply(HbmTier& tier, DeviceSteps& steps, const RowLayout& lay
 DeviceApply::~DeviceApply() = default;
 
 struct DeviceApply::ShareInFlight {
+  size_t batch;  // its number
   DeviceApply* table;
+  IdsOnDevice ids;
+  gpu::DeviceAddress gradients;
   BatchPart part;
   std::function<Update()> begin;
   std::shared_ptr<Memory> memory;
+
+  gpu::GradientSums::Input sorted() const { return {&memory->sorted, &memory->unique, ids.count}; }
 };
 
 // What the stream's function is called with. The stream never calls it if the device is lost, so it owns no memory.
@@ -88,102 +94,166 @@ struct DeviceApply::MissesOfTable {
             .marked = {memory->marked.data(), memory->marked_count[0]}};
   }
 };
+struct DeviceApply::MissesOfBatch {
+  BatchConditions conditions;
+  std::vector<MissesOfTable> of_tables;
+};
 
-bool DeviceApply::try_put(std::span<Share> shares, const IdsOnDevice& ids, gpu::DeviceAddress gradients,
-                          BatchConditions conditions) {
+bool DeviceApply::try_put(std::span<Batch> batches) {
+  const gpu::Stream stream = batches.front().ids.stream;
   std::vector<DeviceSteps*> tables;
-  for (const Share& share : shares) tables.push_back(&share.table->steps_);
-  DeviceSteps::Turns turns(tables, ids.stream, DeviceSteps::Effect::kChanges);
+  for (const Batch& batch : batches) {
+    for (const Share& share : batch.shares) tables.push_back(&share.table->steps_);
+  }
+  DeviceSteps::Turns turns(tables, stream, DeviceSteps::Effect::kChanges);
   if (turns.is_refused()) return false;
   std::vector<ShareInFlight> in_flight;
   std::vector<DeviceSteps::StepOfTable> steps;
-  for (Share& share : shares) {
-    DeviceApply& of = *share.table;
-    of.tier_.join(ids.stream);
-    std::shared_ptr<Memory> memory = of.memories_.take(ids.count, [&of](uint32_t most) {
-      return std::make_shared<Memory>(of.device_, most, of.dim_, of.tier_.marks() != nullptr);
-    });
-    memory->claims.emplace(std::move(share.claims));
-    steps.push_back({&of.steps_, memory});
-    in_flight.push_back({&of, share.part, std::move(share.begin), std::move(memory)});
+  for (size_t number = 0; number < batches.size(); ++number) {
+    Batch& batch = batches[number];
+    for (Share& share : batch.shares) {
+      DeviceApply& of = *share.table;
+      of.tier_.join(stream);
+      std::shared_ptr<Memory> memory = of.memories_.take(batch.ids.count, [&of](uint32_t most) {
+        return std::make_shared<Memory>(of.device_, most, of.dim_, of.tier_.marks() != nullptr);
+      });
+      memory->claims.emplace(std::move(share.claims));
+      steps.push_back({&of.steps_, memory});
+      in_flight.push_back(
+          {number, &of, batch.ids, batch.gradients, share.part, std::move(share.begin), std::move(memory)});
+    }
   }
-  turns.put(steps, ids.stream, [&] { put(in_flight, ids, gradients, std::move(conditions)); });
+  turns.put(steps, stream, [&] { put(in_flight, batches); });
   return true;
 }
 
-void DeviceApply::put(std::span<const ShareInFlight> shares, const IdsOnDevice& ids,
-                      gpu::DeviceAddress gradients, BatchConditions conditions) {
+void DeviceApply::put(std::span<const ShareInFlight> shares, std::span<Batch> batches) {
+  const gpu::Stream stream = shares.front().ids.stream;
+  gpu::Device& device = shares.front().table->device_;
   std::vector<Update> updates;
   for (const ShareInFlight& share : shares) updates.push_back(share.begin());
-  for (const ShareInFlight& share : shares) share.table->find(share, ids, gradients, conditions);
-  gpu::Device& device = shares.front().table->device_;
-  gpu::PinnedArray<int64_t>& refused = shares.front().memory->refused;
-  refused[0] = 0;
-  if (conditions.refused) {
-    device.copy_to_host(refused.data(), conditions.refused, sizeof(int64_t), ids.stream);
-  }
-  std::vector<MissesOfTable> of_tables;
+  find(shares, batches);
+  std::vector<MissesOfBatch> misses(batches.size());
   for (size_t i = 0; i < shares.size(); ++i) {
-    of_tables.push_back(
+    misses[shares[i].batch].of_tables.push_back(
         {&shares[i].table->steps_, shares[i].memory.get(), std::move(updates[i].prepare_rows)});
   }
-  device.call_host([of_tables = std::move(of_tables),
-                    conditions = std::move(conditions)] { update_missing(of_tables, conditions); },
-                   ids.stream);
+  for (size_t number = 0; number < batches.size(); ++number) {
+    const gpu::PinnedArray<int64_t>& refused = misses[number].of_tables.front().memory->refused;
+    misses[number].conditions = std::move(batches[number].conditions);
+    refused[0] = 0;
+    if (const gpu::DeviceAddress of = misses[number].conditions.refused) {
+      device.copy_to_host(refused.data(), of, sizeof(int64_t), stream);
+    }
+  }
+  device.call_host([misses = std::move(misses)] { update_missing(misses); }, stream);
+  update_found(shares, updates, stream);
+}
+
+void DeviceApply::find(std::span<const ShareInFlight> shares, std::span<const Batch> batches) {
+  const gpu::Stream stream = shares.front().ids.stream;
+  std::vector<gpu::UniqueBatch::Input> unique;
+  std::vector<gpu::GradientSums::Input> sorted;
+  std::vector<gpu::FoundBatch::Input> found;
+  std::vector<gpu::GradientSums::Summed> summed;
+  for (const ShareInFlight& share : shares) {
+    Memory& memory = *share.memory;
+    const uint32_t ids = share.ids.count;
+    const gpu::DeviceAddress kept = batches[share.batch].conditions.kept;
+    unique.push_back({.to = &memory.unique,
+                      .ids = {share.ids.ids, ids},
+                      .kept = {kept, kept ? ids : 0},
+                      .part = share.part,
+                      .count_on_host = memory.distinct.global()});
+    sorted.push_back(share.sorted());
+    // All distinct ids are in the part.
+    found.push_back({.to = &memory.found,
+                     .mirror = &share.table->tier_.mirror(),
+                     .ids = memory.unique.keys().first(ids).as_const(),
+                     .id_count = memory.unique.count().constant(),
+                     .missing_ids = memory.missing.global(),
+                     .miss_count_on_host = memory.miss_count.global()});
+    summed.push_back(
+        {share.sorted(),
+         share.gradients,
+         {memory.found.missing_positions().first(ids).as_const(), memory.found.miss_count().constant()},
+         {memory.sums.global(), memory.occurrences.global(), memory.last_positions.global()}});
+  }
+  gpu::UniqueBatch::make_unique(unique, stream);
+  gpu::GradientSums::sort(sorted, stream);
+  gpu::FoundBatch::find(found, stream);
+  gpu::GradientSums::sum(summed, stream);
+  list_marked(shares, stream);
+}
+
+void DeviceApply::list_marked(std::span<const ShareInFlight> shares, gpu::Stream stream) {
+  gpu::Device& device = shares.front().table->device_;
+  std::vector<const ShareInFlight*> above_pools;
+  for (const ShareInFlight& share : shares) {
+    share.memory->marked_count[0] = 0;
+    if (share.table->tier_.marks() != nullptr) above_pools.push_back(&share);
+  }
+  gpu::Launches launches;
+  const auto copy_counts = [&](auto from, auto to) {
+    for (const ShareInFlight* share : above_pools) {
+      launches.add(gpu::copy_count, {1, 1}, {from(*share->memory).as_const(), to(*share->memory)});
+    }
+    launches.put(device, stream);
+  };
+  const auto of_host = [](const Memory& memory) { return memory.marked_count.global(); };
+  const auto of_device = [](const Memory& memory) { return memory.marked_count_on_device.global(); };
+  copy_counts(of_host, of_device);
+  for (const ShareInFlight* share : above_pools) {
+    const Memory& memory = *share->memory;
+    share->table->tier_.marks()->add_list(memory.found.slots().first(share->ids.count).as_const(),
+                                          memory.unique.count().constant(), memory.marked.global(),
+                                          of_device(memory), launches);
+  }
+  launches.put(device, stream);
+  copy_counts(of_device, of_host);
+}
+
+void DeviceApply::update_found(std::span<const ShareInFlight> shares, std::span<const Update> updates,
+                               gpu::Stream stream) {
+  gpu::Device& device = shares.front().table->device_;
+  gpu::Launches launches;
+  for (const ShareInFlight& share : shares) {
+    launches.add(gpu::copy_count, {1, 1},
+                 {share.memory->to_update.global().as_const(), share.memory->to_update_on_device.global()});
+  }
+  launches.put(device, stream);
   for (size_t i = 0; i < shares.size(); ++i) {
-    shares[i].table->update_found(shares[i], updates[i], ids, gradients);
+    const ShareInFlight& share = shares[i];
+    const Memory& memory = *share.memory;
+    HbmTier& tier = share.table->tier_;
+    const gpu::Global<const uint32_t> count = memory.to_update_on_device.constant();
+    const gpu::Global<const uint32_t> slots = memory.found.slots().first(share.ids.count).as_const();
+    if (gpu::SlotMarks* const marks = tier.marks()) marks->add_set(false, slots, count, launches);
+    gpu::DeviceUpdate(slots, count, memory.unique, memory.sorted, share.gradients, share.table->dim_)
+        .add(updates[i].step, tier.rows_to_change(), launches);
+    tier.ranks_to_count().add_update(slots, count, memory.unique, memory.sorted, updates[i].counted,
+                                     launches);
   }
+  launches.put(device, stream);
 }
 
-void DeviceApply::find(const ShareInFlight& share, const IdsOnDevice& ids, gpu::DeviceAddress gradients,
-                       const BatchConditions& conditions) {
-  Memory& memory = *share.memory;
-  const gpu::Stream stream = ids.stream;
-  memory.unique.make_unique({ids.ids, ids.count}, stream, {conditions.kept, conditions.kept ? ids.count : 0},
-                            share.part);
-  memory.sorted.sort(memory.unique, ids.count, stream);
-  // All distinct ids are in the part.
-  memory.found.find(tier_.mirror(), memory.unique.keys().first(ids.count).as_const(),
-                    memory.unique.count().constant(), memory.missing.global(), {}, stream);
-  const gpu::FoundBatch& found = memory.found;
-  memory.sorted.sum(memory.unique, ids.count, gradients,
-                    {found.missing_positions().first(ids.count).as_const(), found.miss_count().constant()},
-                    {memory.sums.global(), memory.occurrences.global(), memory.last_positions.global()},
-                    stream);
-  memory.unique.count().copy_to(memory.distinct.data(), 1, stream);
-  found.miss_count().copy_to(memory.miss_count.data(), 1, stream);
-  memory.marked_count[0] = 0;
-  if (const gpu::SlotMarks* const marks = tier_.marks()) {
-    marks->list(found.slots().first(ids.count).as_const(), memory.unique.count().constant(),
-                memory.marked.global(), memory.marked_count_on_device, stream);
-    memory.marked_count_on_device.copy_to(memory.marked_count.data(), 1, stream);
-  }
-}
-
-void DeviceApply::update_found(const ShareInFlight& share, const Update& update, const IdsOnDevice& ids,
-                               gpu::DeviceAddress gradients) {
-  Memory& memory = *share.memory;
-  const gpu::Stream stream = ids.stream;
-  memory.to_update_on_device.copy_from(memory.to_update.data(), 1, stream);
-  const gpu::Global<const uint32_t> count = memory.to_update_on_device.constant();
-  const gpu::Global<const uint32_t> slots = memory.found.slots().first(ids.count).as_const();
-  if (gpu::SlotMarks* const marks = tier_.marks()) marks->set(false, slots, count, stream);
-  gpu::DeviceUpdate(slots, count, memory.unique, memory.sorted, gradients, dim_)
-      .launch(device_, update.step, tier_.rows_to_change(), stream);
-  tier_.ranks_to_count().count_update(slots, count, memory.unique, memory.sorted, update.counted, stream);
-}
-
-void DeviceApply::update_missing(std::span<const MissesOfTable> of_tables,
-                                 const BatchConditions& conditions) {
+void DeviceApply::update_missing(std::span<const MissesOfBatch> batches) {
   std::vector<DeviceSteps*> tables;
-  for (const MissesOfTable& one : of_tables) tables.push_back(one.steps);
+  for (const MissesOfBatch& batch : batches) {
+    for (const MissesOfTable& one : batch.of_tables) tables.push_back(one.steps);
+  }
   const DeviceSteps::Function function(tables);
   if (function.is_too_late()) return;
+  for (const MissesOfBatch& batch : batches) update_missing(batch);
+}
+
+void DeviceApply::update_missing(const MissesOfBatch& batch) {
+  const std::vector<MissesOfTable>& of_tables = batch.of_tables;
   const MissesOfTable* at = &of_tables.front();
   bool is_applied = false;
   try {
     for (const MissesOfTable& one : of_tables) one.steps->check_not_used_by_thread();
-    conditions.check(at->memory->refused[0]);
+    batch.conditions.check(at->memory->refused[0]);
     std::vector<std::unique_ptr<PreparedRows>> prepared;
     for (const MissesOfTable& one : of_tables) {
       at = &one;

@@ -3,7 +3,8 @@
 // On the caller's stream ids are made distinct and found in the mirror of the HBM tier. The gradients of those that it hasn't
 // are summed into pinned memory; a function of the host, for which the stream waits, updates their rows. If it could, a kernel
 // updates the rows that the tier has: a batch is applied whole or not at all. A batch may be of several tables, of which each has a
-// part of the ids: their kernels leave the others out, and the function updates rows of all of them, or of none. See gpu/README.md.
+// part of the ids and leaves the others out, and the function updates rows of all of them, or of none. Several batches may be put at once.
+// Kernels are launched once for all tables. See gpu/README.md.
 //
 // Above a durable pool the function also learns which rows of the tier are about to differ from their copies there: those that
 // are marked, as nobody has changed them since they were copied.
@@ -13,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "gpu/device.h"
 #include "gpu/device_address.h"
@@ -73,25 +75,31 @@ class DeviceApply {
     StepClaims claims;
     std::function<Update()> begin;
   };
-  // Puts an update on ids.stream, with a row of gradients for each id. Waits for no stream. False where the host uses rows of one
-  // of the tables for long: nothing was done. Else each `begin` is called, in the order of the steps. A batch that is refused
-  // updates no row: the steps keep the reason.
-  static bool try_put(std::span<Share> shares, const IdsOnDevice& ids, gpu::DeviceAddress gradients,
-                      BatchConditions conditions);
+  struct Batch {
+    IdsOnDevice ids;
+    gpu::DeviceAddress gradients;  // a row for each id
+    BatchConditions conditions;
+    std::vector<Share> shares;
+  };
+  // Puts the updates of all batches on their stream; each is applied whole or not at all. Waits for no stream. False where the host
+  // uses rows of one of the tables for long: nothing was done. Else each `begin` is called, in the order of the steps. A batch that is
+  // refused updates no row: the steps keep the reason. REQUIRES: all are on one stream, and no table is there twice.
+  static bool try_put(std::span<Batch> batches);
 
  private:
   class Memory;
   struct ShareInFlight;
   struct MissesOfTable;
+  struct MissesOfBatch;
 
-  static void put(std::span<const ShareInFlight> shares, const IdsOnDevice& ids, gpu::DeviceAddress gradients,
-                  BatchConditions conditions);
-  void find(const ShareInFlight& share, const IdsOnDevice& ids, gpu::DeviceAddress gradients,
-            const BatchConditions& conditions);
-  void update_found(const ShareInFlight& share, const Update& update, const IdsOnDevice& ids,
-                    gpu::DeviceAddress gradients);
+  static void put(std::span<const ShareInFlight> shares, std::span<Batch> batches);
+  static void find(std::span<const ShareInFlight> shares, std::span<const Batch> batches);
+  static void list_marked(std::span<const ShareInFlight> shares, gpu::Stream stream);
+  static void update_found(std::span<const ShareInFlight> shares, std::span<const Update> updates,
+                           gpu::Stream stream);
   // Called by the stream.
-  static void update_missing(std::span<const MissesOfTable> of_tables, const BatchConditions& conditions);
+  static void update_missing(std::span<const MissesOfBatch> batches);
+  static void update_missing(const MissesOfBatch& batch);
 
   HbmTier& tier_;
   gpu::Device& device_;

@@ -17,7 +17,7 @@ from embstore.torch.rows import (
     GradientPart,
     Refusal,
     Rows,
-    apply,
+    apply_all,
     joined,
     rows_lie_with,
     rows_of,
@@ -123,6 +123,7 @@ class _Pass:
             self.groups[rows] = group
 
     def end(self) -> None:
+        at_once: list[tuple[EmbeddingVariable, GradientPart]] = []
         # By name, so that replicas, which wait for each other, take them in one order.
         for rows in sorted(self.parts, key=lambda rows: rows.variable.name):
             group = self.groups.get(rows)
@@ -132,13 +133,16 @@ class _Pass:
             if rows.gathers:
                 rows.add_part(part)
             elif part.of_all_replicas:
-                _train_at_once(rows.variable, part)
+                at_once.append((rows.variable, _to_train_at_once(rows.variable, part)))
             else:
                 raise InvalidArgumentError(
                     f"{rows.variable.name}: in no_sync() its replicas would be trained apart, "
                     "since a backward pass trains at once; make an embstore.torch.Optimizer, "
                     "which gathers"
                 )
+        for variable, _ in at_once:
+            trained_at_once(variable)
+        apply_all(at_once)
 
 
 def _part(rows: Rows, gathered: _Gathered, group: replicas.Replicas | None) -> GradientPart:
@@ -155,16 +159,15 @@ def _part(rows: Rows, gathered: _Gathered, group: replicas.Replicas | None) -> G
     return part if group is None else part.settled(rows.variable.name)
 
 
-def _train_at_once(variable: EmbeddingVariable, part: GradientPart) -> None:
+def _to_train_at_once(variable: EmbeddingVariable, part: GradientPart) -> GradientPart:
+    """The part, which is refused unless it is finite."""
     if not part.ids.is_cpu:
-        part = _refused_unless_finite(part)
-    else:
-        part = part.settled(variable.name)
-        # A sum is finite only where its parts are, and fast; a finite one may still overflow.
-        if not part.grads.sum().isfinite() and not part.grads.isfinite().all():
-            raise InvalidArgumentError(Refusal.NOT_FINITE.message(variable.name))
-    trained_at_once(variable)
-    apply(variable, part)
+        return _refused_unless_finite(part)
+    part = part.settled(variable.name)
+    # A sum is finite only where its parts are, and fast; a finite one may still overflow.
+    if not part.grads.sum().isfinite() and not part.grads.isfinite().all():
+        raise InvalidArgumentError(Refusal.NOT_FINITE.message(variable.name))
+    return part
 
 
 def _refused_unless_finite(part: GradientPart) -> GradientPart:

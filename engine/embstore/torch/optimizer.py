@@ -10,7 +10,7 @@ import torch
 
 from embstore import _checks
 from embstore.errors import InvalidArgumentError
-from embstore.torch.rows import Rows, apply, rows_of
+from embstore.torch.rows import Rows, apply_all, rows_of
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["Optimizer", "dense_parameters"]
@@ -99,6 +99,7 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        updates = []
         for group in self.param_groups:
             (rows,) = group["params"]
             self._agree_on_rate_and_step(group, rows)
@@ -106,7 +107,8 @@ class Optimizer(torch.optim.Optimizer):
         for rows in self._all_rows():
             part = rows.gathered()
             if part is not None:
-                apply(rows.variable, part, step)
+                updates.append((rows.variable, part))
+        apply_all(updates, step)
         self._global_step = step + 1
         return loss
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from embstore._device_batches import BatchConditions
+from embstore._steps_on_device import ApplyStep, apply_together
 from embstore.errors import ClosedError, InvalidArgumentError, UnsupportedError
 from embstore.variable import EmbeddingVariable
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Self
 
-__all__ = ["GradientPart", "Refusal", "Rows", "apply", "joined", "rows_lie_with", "rows_of"]
+__all__ = ["GradientPart", "Refusal", "Rows", "apply_all", "joined", "rows_lie_with", "rows_of"]
 
 
 class Refusal(IntEnum):
@@ -239,19 +240,30 @@ def rows_lie_with(variable: EmbeddingVariable, ids: Tensor) -> bool:
     return not ids.is_cpu and variable.gpu == str(ids.device)
 
 
-def apply(variable: EmbeddingVariable, part: GradientPart, global_step: int | None = None) -> None:
-    """Trains the variable's rows, where the ids are: on a GPU, nothing waits for it."""
-    if not part.ids.is_cpu:
-        conditions = BatchConditions(
-            None if part.kept is None else part.kept.long(),
-            part.refused,
-            tuple(refusal.message(variable.name) for refusal in Refusal),
-        )
-        grads = part.grads.to(part.ids.device)
-        variable._apply_under(conditions, part.ids, grads, global_step)
-    else:
-        part = part.settled(variable.name)
-        variable.apply_gradients(part.ids.numpy(), part.grads.cpu().numpy(), global_step)
+def apply_all(
+    updates: Sequence[tuple[EmbeddingVariable, GradientPart]], global_step: int | None = None
+) -> None:
+    """Trains the rows of several variables, none twice: those on a GPU by one step there.
+
+    Raises the first error; variables that were trained before stay trained.
+    """
+    steps = [_step_on_gpu(variable, part) for variable, part in updates if not part.ids.is_cpu]
+    if steps:
+        apply_together(steps, global_step)
+    for variable, part in updates:
+        if part.ids.is_cpu:
+            settled = part.settled(variable.name)
+            variable.apply_gradients(settled.ids.numpy(), settled.grads.cpu().numpy(), global_step)
+
+
+def _step_on_gpu(variable: EmbeddingVariable, part: GradientPart) -> ApplyStep:
+    variable._check_trainable()
+    conditions = BatchConditions(
+        None if part.kept is None else part.kept.long(),
+        part.refused,
+        tuple(refusal.message(variable.name) for refusal in Refusal),
+    )
+    return ApplyStep.of(variable, part.ids, part.grads.to(part.ids.device), conditions)
 
 
 _rows: weakref.WeakKeyDictionary[EmbeddingVariable, Rows] = weakref.WeakKeyDictionary()

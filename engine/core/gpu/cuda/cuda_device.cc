@@ -311,7 +311,7 @@ void CudaDevice::launch_kernel(const AnyKernel& kernel, Grid grid, const void* a
                                Stream stream) {
   const InContext in_context(*this);
   void* parameters[] = {const_cast<void*>(arguments)};  // which the driver copies
-  check(driver_.launch_kernel(function(kernel.name), grid.blocks, 1, 1, grid.block_threads, 1, 1, 0,
+  check(driver_.launch_kernel(function(kernel.name), grid.blocks, grid.runs, 1, grid.block_threads, 1, 1, 0,
                               handle_of(stream), parameters, nullptr),
         std::string("launch ") + kernel.name);
 }

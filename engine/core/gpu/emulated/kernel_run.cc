@@ -50,7 +50,7 @@ KernelRun::KernelRun(const char* name, void (*thread)(const void* arguments), Gr
       arguments_(std::move(arguments)),
       memory_(surroundings.memory),
       draws_(surroundings.draws),
-      unstarted_(in_drawn_order(grid.blocks, draws_)),
+      unstarted_(in_drawn_order(grid.runs * grid.blocks, draws_)),
       most_active_(1 + draws_.below(kMostActiveBlocks)),
       atomic_switches_(draws_.one_in(2) ? 4 : 64),
       looks_for_races_(
@@ -88,7 +88,9 @@ bool KernelRun::step() {
 
 void KernelRun::start_block() {
   auto block = std::make_unique<Block>();
-  block->index = unstarted_.back();
+  block->number = unstarted_.back();
+  block->run = block->number / grid_.blocks;
+  block->index = block->number % grid_.blocks;
   unstarted_.pop_back();
   block->unstarted = in_drawn_order(grid_.block_threads, draws_);
   active_.push_back(std::move(block));
@@ -147,7 +149,8 @@ void KernelRun::run_threads(Runner& runner) {
 }
 
 std::string KernelRun::described(const std::string& what) const {
-  return "kernel " + name_ + ", block " + std::to_string(current_->block->index) + ", thread " +
+  const std::string run = grid_.runs == 1 ? "" : ", run " + std::to_string(current_->block->run);
+  return "kernel " + name_ + run + ", block " + std::to_string(current_->block->index) + ", thread " +
          std::to_string(current_->thread) + ": " + what;
 }
 
@@ -196,10 +199,11 @@ void KernelRun::check_access(const void* element, Access access) {
   const auto after = block.shared_ends.upper_bound(byte);
   const bool is_shared = after != block.shared_ends.begin() && byte < std::prev(after)->second;
   const std::string race = (is_shared ? block.shared_races : races_)
-                               .note(element, access, {block.index, current_->thread, block.phase});
+                               .note(element, access, {block.number, current_->thread, block.phase});
   if (!race.empty()) throw Fault(race);
 }
 
+uint32_t run_index() { return KernelRun::running().run_index(); }
 void before_atomic() { KernelRun::running().before_atomic(); }
 void* global_element(uint64_t address, uint64_t index, uint64_t count, size_t bytes, size_t alignment) {
   return KernelRun::running().global_element(address, index, count, bytes, alignment);
@@ -220,8 +224,7 @@ namespace embstore::gpu {
 
 uint32_t thread_index() { return emulated::KernelRun::running().thread_index(); }
 uint32_t block_index() { return emulated::KernelRun::running().block_index(); }
-uint32_t block_threads() { return emulated::KernelRun::running().grid().block_threads; }
-uint32_t block_count() { return emulated::KernelRun::running().grid().blocks; }
+uint32_t block_threads() { return emulated::KernelRun::running().block_threads(); }
 void sync_block() { emulated::KernelRun::running().sync_block(); }
 
 }  // namespace embstore::gpu

@@ -44,7 +44,8 @@ class KernelRun {
   static KernelRun& running();
   uint32_t thread_index() const { return current_->thread; }
   uint32_t block_index() const { return current_->block->index; }
-  const Grid& grid() const { return grid_; }
+  uint32_t run_index() const { return current_->block->run; }
+  uint32_t block_threads() const { return grid_.block_threads; }
   void sync_block();
   void before_atomic();
   void* global_element(uint64_t address, uint64_t index, uint64_t count, size_t bytes, size_t alignment);
@@ -62,7 +63,9 @@ class KernelRun {
     bool idle = true;
   };
   struct Block {
-    uint32_t index;
+    uint32_t number;  // in the launch
+    uint32_t run;     // of those that were launched together
+    uint32_t index;   // in the run
     std::vector<uint32_t> unstarted;
     std::vector<Runner*> ready;
     std::vector<Runner*> waiting;  // at the barrier

@@ -26,6 +26,7 @@ class Races {
     if (unordered(history.write, by)) other = &history.write;
     if (access != Access::kAtomic) find(history.atomics, by, "changed atomically", other, what);
     if (access != Access::kRead) find(history.reads, by, "read", other, what);
+    const By raced = other == nullptr ? By() : *other;  // before it is overwritten
     switch (access) {
       case Access::kRead: add(history.reads, by); break;
       case Access::kAtomic: add(history.atomics, by); break;
@@ -35,8 +36,8 @@ class Races {
     const char* const now = access == Access::kRead    ? "reads"
                             : access == Access::kWrite ? "writes"
                                                        : "changes atomically";
-    return std::string("a race: it ") + now + " what block " + std::to_string(other->block) + ", thread " +
-           std::to_string(other->thread) + " has " + what + ", with no barrier in between";
+    return std::string("a race: it ") + now + " what block " + std::to_string(raced.block) + ", thread " +
+           std::to_string(raced.thread) + " has " + what + ", with no barrier in between";
   }
 
  private:

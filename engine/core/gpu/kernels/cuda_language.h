@@ -1,9 +1,13 @@
 // The kernels' language on a GPU. See language.h.
 #pragma once
 
-#define EMBSTORE_KERNEL(name, Arguments)                                           \
-  extern "C" __global__ void __launch_bounds__(::embstore::gpu::kMostBlockThreads) \
-      embstore_##name(const __grid_constant__ Arguments arguments)
+#define EMBSTORE_KERNEL(name, Arguments)                                                 \
+  inline void name##_thread(const Arguments& arguments);                                 \
+  extern "C" __global__ void __launch_bounds__(::embstore::gpu::kMostBlockThreads)       \
+      embstore_##name(const __grid_constant__::embstore::gpu::Runs<Arguments> runs) {    \
+    if (blockIdx.x < runs.blocks[blockIdx.y]) name##_thread(runs.arguments[blockIdx.y]); \
+  }                                                                                      \
+  inline void name##_thread(const Arguments& arguments)
 #define EMBSTORE_SHARED(T, name, count) __shared__ T name[count]
 #define EMBSTORE_UNROLL _Pragma("unroll")
 
@@ -12,7 +16,6 @@ namespace embstore::gpu {
 inline uint32_t thread_index() { return threadIdx.x; }
 inline uint32_t block_index() { return blockIdx.x; }
 inline uint32_t block_threads() { return blockDim.x; }
-inline uint32_t block_count() { return gridDim.x; }
 inline void sync_block() { __syncthreads(); }
 
 template <class T>

@@ -9,10 +9,14 @@
 
 #include "gpu/kernel.h"
 
-#define EMBSTORE_KERNEL(name, Arguments)                                                             \
-  inline void name##_thread(const Arguments& arguments);                                             \
-  inline constexpr ::embstore::gpu::Kernel<Arguments> name{                                          \
-      "embstore_" #name, [](const void* of) { name##_thread(*static_cast<const Arguments*>(of)); }}; \
+#define EMBSTORE_KERNEL(name, Arguments)                                                           \
+  inline void name##_thread(const Arguments& arguments);                                           \
+  inline constexpr ::embstore::gpu::Kernel<Arguments> name{                                        \
+      "embstore_" #name, [](const void* of) {                                                      \
+        const auto& runs = *static_cast<const ::embstore::gpu::Runs<Arguments>*>(of);              \
+        const uint32_t run = ::embstore::gpu::emulated::run_index();                               \
+        if (::embstore::gpu::block_index() < runs.blocks[run]) name##_thread(runs.arguments[run]); \
+      }};                                                                                          \
   inline void name##_thread(const Arguments& arguments)
 // As in CUDA, a declaration is one array for the block, however often it is reached.
 #define EMBSTORE_SHARED(T, name, count)   \
@@ -25,11 +29,12 @@ namespace embstore::gpu {
 uint32_t thread_index();
 uint32_t block_index();
 uint32_t block_threads();
-uint32_t block_count();
 void sync_block();
 
 namespace emulated {
 
+// Which of the runs that were launched together the thread is of.
+uint32_t run_index();
 // Other threads may come first: before an atomic access, the seed may draw another thread.
 void before_atomic();
 // These end the kernel with a fault where the access isn't allowed.

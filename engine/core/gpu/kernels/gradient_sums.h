@@ -17,6 +17,7 @@ struct SumGradientsArguments {
   Global<const uint32_t> count;        // one: how many of them there are
   Global<Unit> sums;                   // of row_units each, of those that are chosen: in pinned memory, say
   uint32_t row_units;
+  uint32_t blocks;  // of the run
 };
 
 inline float plus(float a, float b) { return a + b; }
@@ -43,7 +44,7 @@ inline Unit sum_in_order(uint64_t begin, uint64_t end, const Gradient& gradient)
 template <class Unit>
 inline void sum_units(const SumGradientsArguments<Unit>& arguments) {
   const uint64_t end = uint64_t{arguments.count[0]} * arguments.row_units;
-  const uint64_t step = uint64_t{block_count()} * block_threads();
+  const uint64_t step = uint64_t{arguments.blocks} * block_threads();
   for (uint64_t number = uint64_t{block_index()} * block_threads() + thread_index(); number < end;
        number += step) {
     const uint32_t distinct = arguments.chosen[number / arguments.row_units];

@@ -3,7 +3,7 @@
 //
 //   EMBSTORE_KERNEL(name, Arguments) { ... arguments.ids[i] ... }     the body of one thread
 //   EMBSTORE_SHARED(T, name, count);                                  memory of the block, uninitialised
-//   thread_index(), block_index(), block_threads(), block_count()     one dimension is enough for all kernels
+//   thread_index(), block_index(), block_threads()                    one dimension is enough for all kernels
 //   sync_block()                                                      every thread of the block must call it
 //   atomic_add(), atomic_sub(), atomic_min(), atomic_exchange_if()    on uint32_t in global or shared memory
 //   atomic_add(), atomic_max()                                        on uint64_t there
@@ -12,7 +12,7 @@
 //
 // On the emulated device an index gives no reference but a stand-in for one: `auto x = array[i]` is no copy, so name the type.
 // Device memory holds no pointers: arrays are arguments, and rows refer to each other by index. No warp intrinsics:
-// the emulated device has no warps.
+// the emulated device has no warps. How many blocks a run has is an argument where a kernel needs it: others may be launched with it.
 #pragma once
 
 #include <cstdint>

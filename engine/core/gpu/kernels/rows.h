@@ -12,7 +12,7 @@ struct CopyRowsArguments {
   uint32_t row_units;
   Global<const uint32_t> slots;    // of the batch's rows; what has kNoSlot is left out
   Global<const uint32_t> inverse;  // where given: row i of the batch has the slot slots[inverse[i]]
-  Global<const uint32_t> count;    // one: how many rows the batch has
+  Global<const uint32_t> count;    // one: how many rows the batch has; none: all that there is room for
   Global<Unit> batch;              // of batch_units each
   uint32_t batch_units;            // copied of each row: the weights alone are its first ones
 };
@@ -23,7 +23,8 @@ struct UnitOfRow {
   explicit UnitOfRow(const CopyRowsArguments<Unit>& arguments) {
     const uint64_t number = uint64_t{block_index()} * block_threads() + thread_index();
     const uint64_t i = number / arguments.batch_units;
-    if (i >= arguments.count[0]) return;
+    if (number >= arguments.batch.count) return;
+    if (arguments.count.count != 0 && i >= arguments.count[0]) return;
     const uint32_t slot = arguments.slots[arguments.inverse.count == 0 ? i : arguments.inverse[i]];
     if (slot == kNoSlot) return;
     exists = true;
@@ -61,13 +62,14 @@ struct FetchRowsArguments {
   Global<const uint32_t> positions;  // of each row of the batch, in `rows`
   Global<const uint32_t> count;      // one: how many rows the batch has
   Global<Unit> rows;
+  uint32_t blocks;  // of the run
 };
 
 // A thread copies units far apart, so that a grid need not be as large as the largest batch: most batches are small.
 template <class Unit>
 inline void fetch_units(const FetchRowsArguments<Unit>& arguments) {
   const uint64_t end = uint64_t{arguments.count[0]} * arguments.row_units;
-  const uint64_t step = uint64_t{block_count()} * block_threads();
+  const uint64_t step = uint64_t{arguments.blocks} * block_threads();
   for (uint64_t i = uint64_t{block_index()} * block_threads() + thread_index(); i < end; i += step) {
     const uint64_t row = arguments.positions[i / arguments.row_units];
     arguments.rows[row * arguments.row_units + i % arguments.row_units] = arguments.batch[i];

@@ -39,9 +39,18 @@ inline uint32_t sum_before_in_block(uint32_t value, uint32_t& total) {
   return before;
 }
 
+struct CopyCountArguments {
+  Global<const uint32_t> from;  // one: in pinned memory, say
+  Global<uint32_t> to;          // one
+};
+
+// For one thread: other kernels read the count more than once.
+EMBSTORE_KERNEL(copy_count, CopyCountArguments) { arguments.to[0] = arguments.from[0]; }
+
 struct ScanCountsArguments {
-  Global<uint32_t> counts;  // become the sums of those before them
-  Global<uint32_t> total;   // one
+  Global<uint32_t> counts;              // become the sums of those before them
+  Global<uint32_t> total;               // one
+  Global<uint32_t> total_on_host = {};  // likewise, in pinned memory, where it is wanted
 };
 
 // For one block: a batch has few counts, one a block or a digit of a block.
@@ -65,7 +74,9 @@ EMBSTORE_KERNEL(scan_counts, ScanCountsArguments) {
     }
     sum += of_tile;
   }
-  if (thread_index() == 0) arguments.total[0] = sum;
+  if (thread_index() != 0) return;
+  arguments.total[0] = sum;
+  if (arguments.total_on_host.count != 0) arguments.total_on_host[0] = sum;
 }
 
 }  // namespace embstore::gpu

@@ -16,6 +16,7 @@ struct SortArguments {
   Global<const uint32_t> numbers;
   Global<const uint32_t> positions;  // none: those of the batch in order, as before the first pass
   uint32_t shift;                    // of the digit
+  uint32_t blocks;                   // of the run
   Global<uint32_t> block_digits;     // how many items have a digit: of digit d of block b at d * blocks + b
   Global<uint32_t> sorted_numbers;
   Global<uint32_t> sorted_positions;
@@ -43,7 +44,7 @@ EMBSTORE_KERNEL(count_digits, SortArguments) {
   for (uint64_t i = items.first; i < items.end; ++i) atomic_add(counts[digit_of(arguments, i)], 1);
   sync_block();
   for (uint32_t digit = thread_index(); digit < kDigits; digit += block_threads()) {
-    arguments.block_digits[digit * block_count() + block_index()] = counts[digit];
+    arguments.block_digits[digit * arguments.blocks + block_index()] = counts[digit];
   }
 }
 
@@ -74,7 +75,7 @@ EMBSTORE_KERNEL(move_by_digit, SortArguments) {
   for (uint64_t i = items.first; i < items.end; ++i) {
     const uint32_t digit = digit_of(arguments, i);
     const uint32_t in_block = counts[digit * threads + thread]++ - starts[digit];
-    const uint64_t at = arguments.block_digits[digit * block_count() + block_index()] + in_block;
+    const uint64_t at = arguments.block_digits[digit * arguments.blocks + block_index()] + in_block;
     arguments.sorted_numbers[at] = arguments.numbers[i];
     arguments.sorted_positions[at] =
         arguments.positions.count == 0 ? static_cast<uint32_t>(i) : arguments.positions[i];

@@ -1,6 +1,7 @@
 // The distinct ids of a batch in the order of their first occurrence, which of them each id is, and how often each
 // occurs.
 //
+// 0. clear_table
 // 1. claim_ids: each id finds its entry of an open-addressed table, which ends with the first position of that id.
 // 2. count_first, scan_counts: positions that come first in the batch are counted, block by block.
 // 3. number_first: they get their numbers, in order.
@@ -34,6 +35,11 @@ struct UniqueArguments {
 inline bool is_kept(const UniqueArguments& arguments, uint32_t i) {
   return i < arguments.ids.count && (arguments.kept.count == 0 || arguments.kept[i] != 0) &&
          arguments.part.has(arguments.ids[i]);
+}
+
+EMBSTORE_KERNEL(clear_table, UniqueArguments) {
+  const uint64_t at = global_thread();
+  if (at < arguments.first_positions.count) arguments.first_positions[at] = kNoPosition;
 }
 
 EMBSTORE_KERNEL(claim_ids, UniqueArguments) {

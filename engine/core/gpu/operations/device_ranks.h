@@ -7,6 +7,7 @@
 #include "gpu/buffers.h"
 #include "gpu/kernels/ranks.h"
 #include "gpu/operations/gradient_sums.h"
+#include "gpu/operations/launches.h"
 #include "gpu/operations/unique_batch.h"
 
 namespace embstore::gpu {
@@ -34,17 +35,27 @@ class DeviceRanks {
   // there are. REQUIRES: sums.sort() of the unique batch.
   void count_update(Global<const uint32_t> slots, Global<const uint32_t> count, const UniqueBatch& unique,
                     const GradientSums& sums, const CountedUpdate& update, Stream stream) {
+    Launches launches;
+    add_update(slots, count, unique, sums, update, launches);
+    launches.put(device_, stream);
+  }
+  void add_update(Global<const uint32_t> slots, Global<const uint32_t> count, const UniqueBatch& unique,
+                  const GradientSums& sums, const CountedUpdate& update, Launches& launches) {
     if (slots.count == 0) return;
-    device_.launch(count_updates_of_rows, Grid::of(slots.count, kMostBlockThreads),
-                   {arrays(), slots, count, unique.occurrences().constant(), sums.positions(),
-                    sums.begins().constant(), update},
-                   stream);
+    launches.add(count_updates_of_rows, Grid::of(slots.count, kMostBlockThreads),
+                 {arrays(), slots, count, unique.occurrences().constant(), sums.positions(),
+                  sums.begins().constant(), update});
   }
   // Counts a served look-up of ids, whose rows are in `slots`. REQUIRES: until then, moves wait.
   void count_hits(Global<const uint32_t> slots, uint64_t first_stamp, Stream stream) {
+    Launches launches;
+    add_hits(slots, first_stamp, launches);
+    launches.put(device_, stream);
+  }
+  void add_hits(Global<const uint32_t> slots, uint64_t first_stamp, Launches& launches) {
     if (slots.count == 0) return;
-    device_.launch(count_hits_of_rows, Grid::of(slots.count, kMostBlockThreads),
-                   {arrays(), slots, first_stamp}, stream);
+    launches.add(count_hits_of_rows, Grid::of(slots.count, kMostBlockThreads),
+                 {arrays(), slots, first_stamp});
   }
 
  private:

@@ -6,6 +6,7 @@
 
 #include "gpu/buffers.h"
 #include "gpu/kernels/rows.h"
+#include "gpu/operations/launches.h"
 
 namespace embstore::gpu {
 
@@ -23,45 +24,51 @@ class DeviceRows {
     DeviceAddress rows;
     uint64_t most;
     Global<const uint32_t> slots;         // kNoSlot: the row stays as it is, there and here
-    Global<const uint32_t> count;         // one
+    Global<const uint32_t> count = {};    // one; none: `most`
     Global<const uint32_t> inverse = {};  // see CopyRowsArguments
   };
 
   // The first `floats` of each row, which follow each other in the batch: the weights, or all of the row.
   void gather(const Batch& batch, uint32_t floats, Stream stream) const {
-    copy(gather_rows, gather_floats, batch, floats, stream);
+    Launches launches;
+    add_gather(batch, floats, launches);
+    launches.put(device_, stream);
+  }
+  void add_gather(const Batch& batch, uint32_t floats, Launches& launches) const {
+    add_copy(gather_rows, gather_floats, batch, floats, launches);
   }
   // REQUIRES: no slot twice.
   void scatter(const Batch& batch, uint32_t floats, Stream stream) {
-    copy(scatter_rows, scatter_floats, batch, floats, stream);
+    Launches launches;
+    add_copy(scatter_rows, scatter_floats, batch, floats, launches);
+    launches.put(device_, stream);
   }
 
  private:
   static constexpr uint32_t kVector = sizeof(Words4) / sizeof(float);
 
-  void copy(const Kernel<CopyRowsArguments<Words4>>& by_vector,
-            const Kernel<CopyRowsArguments<float>>& by_float, const Batch& batch, uint32_t floats,
-            Stream stream) const {
+  void add_copy(const Kernel<CopyRowsArguments<Words4>>& by_vector,
+                const Kernel<CopyRowsArguments<float>>& by_float, const Batch& batch, uint32_t floats,
+                Launches& launches) const {
     if (batch.most == 0) return;
     if (floats % kVector == 0 && batch.rows.value % sizeof(Words4) == 0) {
-      launch(by_vector, kVector, batch, floats, stream);
+      add_copy(by_vector, kVector, batch, floats, launches);
     } else {
-      launch(by_float, 1, batch, floats, stream);
+      add_copy(by_float, 1, batch, floats, launches);
     }
   }
   template <class Unit>
-  void launch(const Kernel<CopyRowsArguments<Unit>>& kernel, uint32_t unit_floats, const Batch& batch,
-              uint32_t floats, Stream stream) const {
+  void add_copy(const Kernel<CopyRowsArguments<Unit>>& kernel, uint32_t unit_floats, const Batch& batch,
+                uint32_t floats, Launches& launches) const {
     const uint32_t batch_units = floats / unit_floats;
-    device_.launch(kernel, Grid::of(batch.most * batch_units, kMostBlockThreads),
-                   {{floats_.address(), floats_.count() / unit_floats},
-                    row_floats_ / unit_floats,
-                    batch.slots,
-                    batch.inverse,
-                    batch.count,
-                    {batch.rows, batch.most * batch_units},
-                    batch_units},
-                   stream);
+    launches.add(kernel, Grid::of(batch.most * batch_units, kMostBlockThreads),
+                 {{floats_.address(), floats_.count() / unit_floats},
+                  row_floats_ / unit_floats,
+                  batch.slots,
+                  batch.inverse,
+                  batch.count,
+                  {batch.rows, batch.most * batch_units},
+                  batch_units});
   }
 
   Device& device_;

@@ -10,6 +10,7 @@
 #include "gpu/kernels/update_rows.h"
 #include "gpu/operations/device_rows.h"
 #include "gpu/operations/gradient_sums.h"
+#include "gpu/operations/launches.h"
 #include "gpu/operations/unique_batch.h"
 #include "rules/any_step.h"
 
@@ -45,26 +46,24 @@ class DeviceUpdate {
                    .begins = sums.begins().constant(),
                    .occurrences = unique.occurrences().constant()} {}
 
-  void launch(Device& device, const AnyStep& step, const DeviceRows& rows, Stream stream) const {
-    std::visit([&](const auto& of) { launch(device, kernel_of(of), of, rows, stream, kMostBlockThreads); },
-               step);
+  void add(const AnyStep& step, const DeviceRows& rows, Launches& launches) const {
+    std::visit([&](const auto& of) { add(kernel_of(of), of, rows, launches, kMostBlockThreads); }, step);
   }
   // REQUIRES: block_threads is a power of two.
   template <class Step>
-  void launch(Device& device, const Kernel<UpdateRowsArguments<Step>>& kernel, const Step& step,
-              const DeviceRows& rows, Stream stream, uint32_t block_threads) const {
+  void add(const Kernel<UpdateRowsArguments<Step>>& kernel, const Step& step, const DeviceRows& rows,
+           Launches& launches, uint32_t block_threads) const {
     if (slots_.count == 0) return;
     const uint32_t units = (gradients_.dim + 3) / 4;
     const uint32_t row_threads = std::min(std::bit_ceil(units), block_threads);
-    device.launch(kernel, Grid::of(slots_.count * row_threads, block_threads),
-                  {step,
-                   {rows.floats().address(), rows.floats().count() / 4},
-                   units,
-                   row_threads,
-                   slots_,
-                   count_,
-                   gradients_},
-                  stream);
+    launches.add(kernel, Grid::of(slots_.count * row_threads, block_threads),
+                 {step,
+                  {rows.floats().address(), rows.floats().count() / 4},
+                  units,
+                  row_threads,
+                  slots_,
+                  count_,
+                  gradients_});
   }
 
  private:

@@ -4,34 +4,34 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "gpu/device.h"
 #include "gpu/kernels/rows.h"
+#include "gpu/operations/launches.h"
 
 namespace embstore::gpu {
 
 // Row i of `from`, of `floats` each, goes to place positions[i] of `to`. `count`: one number in device memory.
-inline void fetch_rows_into(Device& device, Global<const float> from, Global<const uint32_t> positions,
-                            Global<const uint32_t> count, Global<float> to, uint32_t floats, Stream stream) {
+inline void add_fetch(Global<const float> from, Global<const uint32_t> positions,
+                      Global<const uint32_t> count, Global<float> to, uint32_t floats, Launches& launches) {
   constexpr uint32_t kMostBlocks = 512;  // more than run at once
   constexpr uint32_t kVector = sizeof(Words4) / sizeof(float);
-  const auto launch = [&]<class Unit>(const Kernel<FetchRowsArguments<Unit>>& kernel, uint32_t unit_floats) {
+  const auto add = [&]<class Unit>(const Kernel<FetchRowsArguments<Unit>>& kernel, uint32_t unit_floats) {
     const uint32_t row_units = floats / unit_floats;
     Grid grid = Grid::of(positions.count * row_units, kMostBlockThreads);
     grid.blocks = std::min(grid.blocks, kMostBlocks);
-    device.launch(kernel, grid,
-                  {{from.address, from.count / unit_floats},
-                   row_units,
-                   positions,
-                   count,
-                   {to.address, to.count / unit_floats}},
-                  stream);
+    launches.add(kernel, grid,
+                 {{from.address, from.count / unit_floats},
+                  row_units,
+                  positions,
+                  count,
+                  {to.address, to.count / unit_floats},
+                  grid.blocks});
   };
   const bool by_vector = floats % kVector == 0 && from.address.value % sizeof(Words4) == 0 &&
                          to.address.value % sizeof(Words4) == 0;
   if (by_vector) {
-    launch(gpu::fetch_rows, kVector);
+    add(gpu::fetch_rows, kVector);
   } else {
-    launch(gpu::fetch_floats, 1);
+    add(gpu::fetch_floats, 1);
   }
 }
 

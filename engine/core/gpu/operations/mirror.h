@@ -5,10 +5,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "gpu/buffers.h"
 #include "gpu/kernels/find.h"
 #include "gpu/kernels/moves.h"
+#include "gpu/operations/launches.h"
 
 namespace embstore::gpu {
 
@@ -73,39 +75,68 @@ class FoundBatch {
         miss_count_(device, 1),
         hit_count_(device, 1) {}
 
-  // `id_count`: one number in device memory, at most ids.count. What this class gives is there when the stream has got
-  // there.
-  void find(const Mirror& mirror, Global<const int64_t> ids, Global<const uint32_t> id_count, Stream stream) {
-    find(mirror, ids, id_count, missing_ids_.global(), {}, stream);
-  }
-  // The list of missing ids goes elsewhere: to pinned memory, say. Ids of other parts are left out.
-  void find(const Mirror& mirror, Global<const int64_t> ids, Global<const uint32_t> id_count,
-            Global<int64_t> missing_ids, const BatchPart& part, Stream stream) {
-    const Grid grid = Grid::of(ids.count, block_threads_);
-    const Global<uint32_t> misses = block_misses_.first(grid.blocks);
-    // Of all ids it is known how many aren't missing.
-    const Global<uint32_t> hits = part.is_all() ? Global<uint32_t>{} : block_hits_.first(grid.blocks);
-    device_.launch(gpu::find, grid, {mirror.arrays(), ids, id_count, part, slots_.global(), misses, hits},
-                   stream);
-    device_.launch(scan_counts, {1, block_threads_}, {misses, miss_count_.global()}, stream);
-    if (!part.is_all()) {
-      device_.launch(scan_counts, {1, block_threads_}, {hits, hit_count_.global()}, stream);
+  // A batch that is found, into `to`. What lies `on_host` is in pinned memory, where it is wanted there.
+  struct Input {
+    FoundBatch* to;
+    const Mirror* mirror;
+    Global<const int64_t> ids;
+    Global<const uint32_t> id_count = {};  // one in device memory: how many of the ids there are; none: all
+    BatchPart part = {};                   // ids of other parts are left out
+    Global<int64_t> missing_ids = {};      // elsewhere than in missing_ids()
+    Global<uint32_t> missing_positions_on_host = {};
+    Global<uint32_t> miss_count_on_host = {};
+    // How many ids have a slot. Of all ids it is known by how many are missing.
+    Global<uint32_t> hit_count_on_host = {};
+  };
+  // What this class gives is there when the stream has got there. Of several batches, each kernel is launched once.
+  static void find(std::span<const Input> batches, Stream stream) {
+    if (batches.empty()) return;
+    Device& device = batches.front().to->device_;
+    Launches launches;
+    for (const Input& of : batches) {
+      const Grid grid = of.to->grid(of);
+      launches.add(gpu::find, grid,
+                   {of.mirror->arrays(), of.ids, of.id_count, of.part, of.to->slots_.global(),
+                    of.to->block_misses_.first(grid.blocks), of.to->hits(of)});
     }
-    device_.launch(
-        collect_misses, grid,
-        {ids, id_count, part, slots_.constant(), misses.as_const(), missing_ids, missing_positions_.global()},
-        stream);
+    launches.put(device, stream);
+    for (const Input& of : batches) {
+      const Grid scan{1, of.to->block_threads_};
+      launches.add(scan_counts, scan,
+                   {of.to->block_misses_.first(of.to->grid(of).blocks), of.to->miss_count_.global(),
+                    of.miss_count_on_host});
+      if (of.hit_count_on_host.count != 0) {
+        launches.add(scan_counts, scan, {of.to->hits(of), of.to->hit_count_.global(), of.hit_count_on_host});
+      }
+    }
+    launches.put(device, stream);
+    for (const Input& of : batches) {
+      const Grid grid = of.to->grid(of);
+      launches.add(collect_misses, grid,
+                   {of.ids, of.id_count, of.part, of.to->slots_.constant(),
+                    of.to->block_misses_.first(grid.blocks).as_const(),
+                    of.missing_ids.count == 0 ? of.to->missing_ids_.global() : of.missing_ids,
+                    of.to->missing_positions_.global(), of.missing_positions_on_host});
+    }
+    launches.put(device, stream);
+  }
+  void find(const Mirror& mirror, Global<const int64_t> ids, Global<const uint32_t> id_count, Stream stream) {
+    const Input only{this, &mirror, ids, id_count};
+    find({&only, 1}, stream);
   }
 
   const DeviceArray<uint32_t>& slots() const { return slots_; }  // of each id, or kNoSlot
   const DeviceArray<uint32_t>& miss_count() const { return miss_count_; }
-  // How many ids have a slot. REQUIRES: of a part of the batch.
-  const DeviceArray<uint32_t>& hit_count() const { return hit_count_; }
   // In the order of the ids.
   const DeviceArray<int64_t>& missing_ids() const { return missing_ids_; }
   const DeviceArray<uint32_t>& missing_positions() const { return missing_positions_; }
 
  private:
+  Grid grid(const Input& of) const { return Grid::of(of.ids.count, block_threads_); }
+  Global<uint32_t> hits(const Input& of) const {
+    return of.hit_count_on_host.count == 0 ? Global<uint32_t>{} : block_hits_.first(grid(of).blocks);
+  }
+
   Device& device_;
   const uint32_t block_threads_;
   DeviceArray<uint32_t> slots_;

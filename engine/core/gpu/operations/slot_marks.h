@@ -5,6 +5,7 @@
 
 #include "gpu/buffers.h"
 #include "gpu/kernels/marks.h"
+#include "gpu/operations/launches.h"
 
 namespace embstore::gpu {
 
@@ -19,17 +20,22 @@ class SlotMarks {
 
   // `count`, one number that the device reaches, says how many slots there are. REQUIRES: no slot twice.
   void set(bool is_marked, Global<const uint32_t> slots, Global<const uint32_t> count, Stream stream) {
-    if (slots.count == 0) return;
-    device_.launch(set_marks, Grid::of(slots.count, kMostBlockThreads),
-                   {marks_.global(), slots, count, static_cast<uint8_t>(is_marked)}, stream);
+    Launches launches;
+    add_set(is_marked, slots, count, launches);
+    launches.put(device_, stream);
   }
-  // Those of `slots` that are marked go to `marked`, and their number to `marked_count`.
-  void list(Global<const uint32_t> slots, Global<const uint32_t> count, Global<uint32_t> marked,
-            DeviceArray<uint32_t>& marked_count, Stream stream) const {
-    marked_count.fill(0, stream);
+  void add_set(bool is_marked, Global<const uint32_t> slots, Global<const uint32_t> count,
+               Launches& launches) {
     if (slots.count == 0) return;
-    device_.launch(list_marked, Grid::of(slots.count, kMostBlockThreads),
-                   {marks_.constant(), slots, count, marked, marked_count.global()}, stream);
+    launches.add(set_marks, Grid::of(slots.count, kMostBlockThreads),
+                 {marks_.global(), slots, count, static_cast<uint8_t>(is_marked)});
+  }
+  // Those of `slots` that are marked go to `marked`, and their number to `marked_count`, which is 0 before.
+  void add_list(Global<const uint32_t> slots, Global<const uint32_t> count, Global<uint32_t> marked,
+                Global<uint32_t> marked_count, Launches& launches) const {
+    if (slots.count == 0) return;
+    launches.add(list_marked, Grid::of(slots.count, kMostBlockThreads),
+                 {marks_.constant(), slots, count, marked, marked_count});
   }
 
  private:

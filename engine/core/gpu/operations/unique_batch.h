@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "gpu/buffers.h"
 #include "gpu/kernels/unique.h"
+#include "gpu/operations/launches.h"
 
 namespace embstore::gpu {
 
@@ -23,29 +25,44 @@ class UniqueBatch {
         inverse_(device, most_ids),
         count_(device, 1) {}
 
-  // What this class gives is there when the stream has got there. `kept`: of each id, 0 leaves it out; none: all are kept. So
-  // are ids of another part.
+  // A batch that is made unique, into `to`. `kept`: of each id, 0 leaves it out; none: all are kept. Ids of other parts are left
+  // out, too. `count_on_host`: one, in pinned memory, where the count is wanted there.
+  struct Input {
+    UniqueBatch* to;
+    Global<const int64_t> ids;
+    Global<const int64_t> kept = {};
+    BatchPart part = {};
+    Global<uint32_t> count_on_host = {};
+  };
+  // What this class gives is there when the stream has got there. Of several batches, each kernel is launched once.
+  static void make_unique(std::span<const Input> batches, Stream stream) {
+    if (batches.empty()) return;
+    Device& device = batches.front().to->device_;
+    Launches launches;
+    for (const Input& of : batches) {
+      const uint64_t entries = table_entries(of.ids.count);
+      launches.add(clear_table, Grid::of(entries, of.to->block_threads_), of.to->arguments(of));
+    }
+    launches.put(device, stream);
+    for (const auto* kernel : {&claim_ids, &count_first}) {
+      for (const Input& of : batches) launches.add(*kernel, of.to->grid(of), of.to->arguments(of));
+      launches.put(device, stream);
+    }
+    for (const Input& of : batches) {
+      launches.add(
+          scan_counts, {1, of.to->block_threads_},
+          {of.to->block_firsts_.first(of.to->grid(of).blocks), of.to->count_.global(), of.count_on_host});
+    }
+    launches.put(device, stream);
+    for (const auto* kernel : {&number_first, &number_ids}) {
+      for (const Input& of : batches) launches.add(*kernel, of.to->grid(of), of.to->arguments(of));
+      launches.put(device, stream);
+    }
+  }
   void make_unique(Global<const int64_t> ids, Stream stream, Global<const int64_t> kept = {},
                    const BatchPart& part = {}) {
-    const Grid grid = Grid::of(ids.count, block_threads_);
-    const Global<uint32_t> table = table_.first(table_entries(ids.count));
-    const Global<uint32_t> firsts = block_firsts_.first(grid.blocks);
-    const UniqueArguments arguments{ids,
-                                    kept,
-                                    part,
-                                    table,
-                                    numbers_.first(table.count),
-                                    entries_.global(),
-                                    firsts,
-                                    keys_.global(),
-                                    occurrences_.global(),
-                                    inverse_.global()};
-    device_.fill(table.address, 0xff, table.count * sizeof(uint32_t), stream);
-    device_.launch(claim_ids, grid, arguments, stream);
-    device_.launch(count_first, grid, arguments, stream);
-    device_.launch(scan_counts, {1, block_threads_}, {firsts, count_.global()}, stream);
-    device_.launch(number_first, grid, arguments, stream);
-    device_.launch(number_ids, grid, arguments, stream);
+    const Input only{this, ids, kept, part};
+    make_unique({&only, 1}, stream);
   }
 
   const DeviceArray<uint32_t>& count() const { return count_; }  // one: of distinct ids
@@ -58,6 +75,20 @@ class UniqueBatch {
 
  private:
   static uint64_t table_entries(uint64_t ids) { return 2 * ids + 1; }
+  Grid grid(const Input& of) const { return Grid::of(of.ids.count, block_threads_); }
+  UniqueArguments arguments(const Input& of) const {
+    const Global<uint32_t> table = table_.first(table_entries(of.ids.count));
+    return {of.ids,
+            of.kept,
+            of.part,
+            table,
+            numbers_.first(table.count),
+            entries_.global(),
+            block_firsts_.first(grid(of).blocks),
+            keys_.global(),
+            occurrences_.global(),
+            inverse_.global()};
+  }
 
   Device& device_;
   const uint32_t block_threads_;

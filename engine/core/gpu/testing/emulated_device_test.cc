@@ -578,6 +578,47 @@ TEST(a_race_is_found_whatever_the_schedule) {
   check(races_found(read_what_is_changed_atomically, 1) > most, "a read beside atomic changes");
 }
 
+// More than are launched at once, and of different sizes.
+TEST(runs_that_are_launched_together_have_arguments_and_blocks_of_their_own) {
+  const auto scene = [](EmulatedDevice& device) {
+    OwnedStream stream(device);
+    std::vector<DeviceArray<uint32_t>> arrays;
+    std::vector<Device::Run<AddArguments>> runs;
+    for (uint32_t r = 0; r < Runs<AddArguments>::kMost + 3; ++r) {
+      const uint32_t count = 1 + r % 3 * 40;
+      arrays.emplace_back(device, count).fill(0, stream);
+      runs.push_back({Grid::of(count, 32).blocks, {arrays.back().global(), r}});
+    }
+    device.launch_runs(add, 32, std::span<const Device::Run<AddArguments>>(runs), stream);
+    for (uint32_t r = 0; r < runs.size(); ++r) {
+      if (read(arrays[r], stream) != std::vector<uint32_t>(arrays[r].count(), r)) return false;
+    }
+    return true;
+  };
+  check_always_right(scene, "a run of several");
+}
+
+TEST(a_race_of_two_runs_is_found) {
+  uint64_t found = 0;
+  for (uint64_t seed = 0; seed < scenes(kSeeds); ++seed) {
+    EmulatedDevice device({.memory_bytes = 1 << 20, .seed = seed});
+    DeviceArray<uint32_t> values(device, 1);
+    const std::vector<Device::Run<AddArguments>> runs(2, {1, {values.global(), 1}});
+    try {
+      device.launch_runs(all_write_one_element, 1, std::span(runs), Stream{});
+      device.synchronise(Stream{});
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      const auto has = [&message](const char* part) { return message.find(part) != std::string::npos; };
+      check(has("run 0, block 0, thread 0: a race: it writes what block 1, thread 0 has written") ||
+                has("run 1, block 0, thread 0: a race: it writes what block 0, thread 0 has written"),
+            message);
+      ++found;
+    }
+  }
+  check(found > scenes(kSeeds) / 5, "runs are taken for one");
+}
+
 TEST(a_kernel_reaches_pinned_memory) {
   const auto scene = [](EmulatedDevice& device) {
     OwnedStream stream(device);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -103,7 +104,18 @@ struct MirrorScene {
     FoundBatch found(scene.device, static_cast<uint32_t>(ids.size()), scene.block_threads());
     const BatchPart part = scene.part();
     const DeviceArray<int64_t> missing_ids(scene.device, ids.size());
-    found.find(mirror, device_ids.constant(), id_count.constant(), missing_ids.global(), part, scene.stream);
+    const DeviceArray<uint32_t> positions_too(scene.device, ids.size()), misses_too(scene.device, 1),
+        hit_count(scene.device, 1);
+    const FoundBatch::Input input{.to = &found,
+                                  .mirror = &mirror,
+                                  .ids = device_ids.constant(),
+                                  .id_count = id_count.constant(),
+                                  .part = part,
+                                  .missing_ids = missing_ids.global(),
+                                  .missing_positions_on_host = positions_too.global(),
+                                  .miss_count_on_host = misses_too.global(),
+                                  .hit_count_on_host = hit_count.global()};
+    FoundBatch::find({&input, 1}, scene.stream);
     std::vector<uint32_t> slots, positions;
     std::vector<int64_t> missing;
     uint32_t hits = 0;
@@ -116,7 +128,9 @@ struct MirrorScene {
       missing.push_back(ids[i]);
       positions.push_back(i);
     }
-    if (!part.is_all()) check(scene.number(found.hit_count()) == hits, "how many ids have a slot");
+    check(scene.number(hit_count) == hits, "how many ids have a slot");
+    check(scene.number(misses_too) == missing.size(), "how many ids are missing, for the host");
+    check(scene.on_host(positions_too, missing.size()) == positions, "where they are, for the host");
     check(scene.on_host(found.slots(), count) == slots, "the slots of ids");
     check(scene.number(found.miss_count()) == missing.size(), "how many ids are missing");
     check(scene.on_host(missing_ids, missing.size()) == missing, "the missing ids in order");
@@ -402,6 +416,91 @@ TEST(the_order_of_additions_shows_in_the_bits) {
     other_bits += !equal_bits(batch.all_sums(), sums);
   }
   check(other_bits > 50, "the reverse order gave the same bits");
+}
+
+// Batches of any sizes, and blocks of two.
+TEST(several_batches_at_once_are_what_each_is_alone) {
+  constexpr uint32_t kMost = 100;
+  for (uint64_t seed = 0; seed < scenes(100); ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    Scene scene(seed);
+    const uint32_t dim = some_dim(scene);
+    Mirror mirror(scene.device, kMost, scene.stream);
+    struct Batch {
+      Batch(Scene& of, uint32_t dim_of)
+          : batch(of, dim_of),
+            count(static_cast<uint32_t>(batch.ids.size())),
+            ids(of.on_device(batch.ids)),
+            gradients(of.on_device(batch.gradients)),
+            part(of.part()),
+            unique(of.device, count, of.block_threads()),
+            sums(of.device, count, dim_of, of.block_threads()),
+            found(of.device, count, of.block_threads()),
+            distinct(of.device, 1),
+            sum(of.device, uint64_t{count} * dim_of),
+            occurrences(of.device, count),
+            last_positions(of.device, count) {}
+      GradientSums::Input sorted() { return {&sums, &unique, count}; }
+
+      GradientScene batch;
+      uint32_t count;
+      DeviceArray<int64_t> ids;
+      DeviceArray<float> gradients;
+      BatchPart part;
+      UniqueBatch unique;
+      GradientSums sums;
+      FoundBatch found;
+      DeviceArray<uint32_t> distinct;
+      DeviceArray<float> sum;
+      DeviceArray<uint32_t> occurrences;
+      DeviceArray<uint32_t> last_positions;
+    };
+    std::vector<std::unique_ptr<Batch>> batches;
+    for (uint32_t left = 1 + scene.below(6); left != 0; --left)
+      batches.push_back(std::make_unique<Batch>(scene, dim));
+    std::vector<UniqueBatch::Input> unique;
+    std::vector<GradientSums::Input> sorted;
+    std::vector<FoundBatch::Input> found;
+    std::vector<GradientSums::Summed> summed;
+    for (const auto& one : batches) {
+      unique.push_back({.to = &one->unique,
+                        .ids = one->ids.constant(),
+                        .part = one->part,
+                        .count_on_host = one->distinct.global()});
+      sorted.push_back(one->sorted());
+      found.push_back({.to = &one->found,
+                       .mirror = &mirror,
+                       .ids = one->unique.keys().first(one->count).as_const(),
+                       .id_count = one->unique.count().constant()});
+      summed.push_back({one->sorted(),
+                        one->gradients.address(),
+                        {one->found.missing_positions().constant(), one->found.miss_count().constant()},
+                        {one->sum.global(), one->occurrences.global(), one->last_positions.global()}});
+    }
+    UniqueBatch::make_unique(unique, scene.stream);
+    GradientSums::sort(sorted, scene.stream);
+    FoundBatch::find(found, scene.stream);
+    GradientSums::sum(summed, scene.stream);
+    for (const auto& one : batches) {
+      // All are missing from an empty mirror.
+      const std::vector<int64_t> keys = UniqueIds(one->batch.ids).keys;
+      std::vector<int64_t> own;
+      std::vector<uint32_t> numbers;
+      for (uint32_t i = 0; i < keys.size(); ++i) {
+        if (!one->part.has(keys[i])) continue;
+        own.push_back(keys[i]);
+        numbers.push_back(i);
+      }
+      check(scene.number(one->distinct) == own.size(), "how many ids are distinct");
+      check(scene.number(one->found.miss_count()) == own.size(), "how many ids are missing");
+      check(scene.on_host(one->found.missing_ids(), own.size()) == own, "which ids are missing");
+      const GradientScene::Expected expected = one->batch.expected(numbers);
+      check(equal_bits(scene.on_host(one->sum, expected.sums.size()), expected.sums), "the bits of the sums");
+      check(scene.on_host(one->occurrences, own.size()) == expected.occurrences, "how often ids occur");
+      check(scene.on_host(one->last_positions, own.size()) == expected.last_positions, "where they do last");
+    }
+    scene.device.synchronise(scene.stream);
+  }
 }
 
 // --- Rows

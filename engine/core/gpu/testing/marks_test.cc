@@ -43,8 +43,11 @@ TEST(those_of_a_batch_are_listed_that_are_marked) {
       const uint32_t count = scene.below(asked.size() + 1);
       const DeviceArray<uint32_t> asked_slots = scene.on_device(asked);
       const DeviceArray<uint32_t> count_on_device = scene.on_device(count);
-      marks.list(asked_slots.first(asked.size()).as_const(), count_on_device.constant(), listed.global(),
-                 listed_count, scene.stream);
+      listed_count.fill(0, scene.stream);
+      Launches launches;
+      marks.add_list(asked_slots.first(asked.size()).as_const(), count_on_device.constant(), listed.global(),
+                     listed_count.global(), launches);
+      launches.put(scene.device, scene.stream);
       std::vector<uint32_t> wanted;
       for (uint32_t i = 0; i < count; ++i) {
         if (asked[i] != kNoSlot && is_marked[asked[i]]) wanted.push_back(asked[i]);

@@ -154,12 +154,17 @@ TEST(updates_of_every_rule_give_the_bits_of_the_cpu) {
     const int64_t first_step = scene.below(20);
     for (int64_t step = first_step; step < first_step + 3; ++step) {
       update.apply(step, [&](const DeviceUpdate& of, const AnyStep& any) {
-        if (scene.below(2) == 0) return of.launch(scene.device, any, update.rows, scene.stream);
-        std::visit(
-            [&](const auto& one) {
-              of.launch(scene.device, kernel_of(one), one, update.rows, scene.stream, scene.block_threads());
-            },
-            any);
+        Launches launches;
+        if (scene.below(2) == 0) {
+          of.add(any, update.rows, launches);
+        } else {
+          std::visit(
+              [&](const auto& one) {
+                of.add(kernel_of(one), one, update.rows, launches, scene.block_threads());
+              },
+              any);
+        }
+        launches.put(scene.device, scene.stream);
       });
     }
     check(equal_but_for_nans(update.on_device(), update.floats),
@@ -197,8 +202,9 @@ uint64_t seeds_with_other_bits(const Kernel<UpdateRowsArguments<Step>>& kernel) 
     Scene scene(seed);
     UpdateScene update(scene, {"Adagrad", {{"learning_rate", 0.1}, {"initial_accumulator_value", 0.1}}});
     update.apply(0, [&](const DeviceUpdate& of, const AnyStep& any) {
-      of.launch(scene.device, kernel, Step{std::get<AdagradStep>(any).learning_rate}, update.rows,
-                scene.stream, 64);
+      Launches launches;
+      of.add(kernel, Step{std::get<AdagradStep>(any).learning_rate}, update.rows, launches, 64);
+      launches.put(scene.device, scene.stream);
     });
     others += !equal_but_for_nans(update.on_device(), update.floats);
   }

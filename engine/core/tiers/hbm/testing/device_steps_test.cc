@@ -69,6 +69,7 @@ class ForgetfulDevice final : public EmulatedDevice {
     return EmulatedDevice::make_stream();
   }
   void puts_a_step(bool puts) { puts_a_step_ = puts; }
+  uint64_t launches() const { return launches_; }
 
  private:
   void wait_for(gpu::Event event) override {
@@ -77,6 +78,7 @@ class ForgetfulDevice final : public EmulatedDevice {
   }
   void launch_kernel(const AnyKernel& kernel, gpu::Grid grid, const void* arguments, size_t bytes,
                      gpu::Stream stream) override {
+    ++launches_;
     if (forgets_ == Forgets::kToEraseFromTheMirror && kernel.name == std::string_view("embstore_erase"))
       return;
     EmulatedDevice::launch_kernel(kernel, grid, arguments, bytes, stream);
@@ -85,6 +87,7 @@ class ForgetfulDevice final : public EmulatedDevice {
   const Forgets forgets_;
   std::atomic<bool> puts_a_step_{false};
   std::atomic<int> within_left_{0};
+  std::atomic<uint64_t> launches_{0};
   std::set<uintptr_t> ends_of_steps_;
   std::set<uintptr_t> within_steps_;
 };
@@ -939,6 +942,7 @@ TEST(a_partition_without_room_leaves_all_partitions_as_they_were) {
 
 // Each in another order; so that one holds what the other waits for, if an order isn't kept.
 TEST(threads_may_put_steps_of_tables_in_any_order) {
+  tested_case() = "";
   Scene scene(3);
   std::vector<std::unique_ptr<Table>> tables;
   for (int i = 0; i < 3; ++i) {
@@ -952,9 +956,15 @@ TEST(threads_may_put_steps_of_tables_in_any_order) {
       const gpu::OwnedStream stream(*scene.device);
       std::vector<const Table*> order;
       for (int i = 0; i < 3; ++i) order.push_back(tables[static_cast<size_t>((number + 2 * i) % 3)].get());
-      const Scene::LookUp look_up(*scene.device, {1, 2, 3, 4, 5}, stream, {});
+      std::deque<Scene::LookUp> look_ups;
+      std::vector<Table::LookUpOnDevice> batches;
+      for (const Table* const& table : order) {
+        const Scene::LookUp& one = look_ups.emplace_back(*scene.device, std::vector<int64_t>{1, 2, 3, 4, 5},
+                                                         stream, std::vector<float>(5 * kDim));
+        batches.push_back({{&table, 1}, one.on_device(), one.out.address()});
+      }
       for (uint64_t round = 0; round < scenes(200); ++round) {
-        Table::lookup_on_device(order, look_up.on_device(), look_up.out.address(), /*train=*/true);
+        Table::lookup_on_device(batches, /*train=*/true);
         if (round % 16 == 0) scene.device->synchronise(stream);
       }
       scene.device->synchronise(stream);
@@ -982,6 +992,177 @@ TEST(a_step_that_waits_for_a_use_is_refused_when_its_thread_begins_one_for_long)
   check(is_over.try_acquire_for(std::chrono::seconds(60)), "the step waits for a use for long");
   thread.join();
   check(is_refused, "a step began beside a use for long");
+}
+
+// --- Several variables
+
+// Tables of all rules, of different dims, each with one that says what it should be.
+struct Model {
+  Model(Scene& of, size_t variables, size_t partitions = 1) : scene(of) {
+    for (size_t v = 0; v < variables; ++v) {
+      const Rule& rule = rule_of(v);
+      for (const bool is_plain : {false, true}) {
+        auto& made = is_plain ? plain : tables;
+        made.push_back(std::make_unique<Variable>(is_plain ? 1 : partitions, [&](size_t number) {
+          const TierSpec dram{"DRAM", std::nullopt, 1 << 20};
+          TableSpec spec = spec_of(is_plain ? std::vector{dram} : std::vector{hbm(rule), dram}, rule);
+          spec.name = "variable" + std::to_string(v) + "." + std::to_string(number);
+          spec.dim = dim(v);
+          spec.default_values.resize(static_cast<size_t>(2 * dim(v)));
+          return std::make_unique<Table>(spec);
+        }));
+      }
+    }
+  }
+  static int dim(size_t variable) { return static_cast<int>(3 + variable % 6); }
+
+  struct Batch {
+    std::vector<int64_t> of;
+    std::vector<float> by;
+    gpu::DeviceArray<int64_t> ids;
+    gpu::DeviceArray<float> gradients;
+    gpu::DeviceArray<float> out;
+  };
+  std::unique_ptr<Batch> some_batch(size_t variable, std::vector<int64_t> ids) {
+    const size_t floats = ids.size() * static_cast<size_t>(dim(variable));
+    std::vector<float> by(floats);
+    for (float& gradient : by) gradient = static_cast<float>(scene.below(1000)) / 512 - 1;
+    auto batch = std::make_unique<Batch>(Batch{ids, by, gpu::DeviceArray<int64_t>(*scene.device, ids.size()),
+                                               gpu::DeviceArray<float>(*scene.device, floats),
+                                               gpu::DeviceArray<float>(*scene.device, floats)});
+    batch->ids.copy_from(batch->of.data(), batch->of.size(), stream());
+    batch->gradients.copy_from(batch->by.data(), batch->by.size(), stream());
+    return batch;
+  }
+  gpu::Stream stream() const { return *scene.streams[0]; }
+  IdsOnDevice ids_of(const Batch& batch) const {
+    return {batch.ids.address(), static_cast<uint32_t>(batch.of.size()), stream()};
+  }
+  void put_look_ups(const std::vector<std::unique_ptr<Batch>>& batches, bool train) {
+    std::vector<std::vector<const Table*>> partitions;
+    std::vector<Table::LookUpOnDevice> look_ups;
+    for (size_t v = 0; v < batches.size(); ++v) {
+      partitions.emplace_back(tables[v]->all().begin(), tables[v]->all().end());
+      look_ups.push_back({partitions.back(), ids_of(*batches[v]), batches[v]->out.address()});
+    }
+    Table::lookup_on_device(look_ups, train);
+  }
+  void put_applies(const std::vector<std::unique_ptr<Batch>>& batches) {
+    std::vector<Table::ApplyOnDevice> applies;
+    for (size_t v = 0; v < batches.size(); ++v)
+      applies.push_back({tables[v]->all(), ids_of(*batches[v]), batches[v]->gradients.address(), {}});
+    Table::apply_on_device(applies, std::nullopt);
+  }
+  void apply_to_plain(size_t variable, const Batch& batch) {
+    plain[variable]->apply_gradients(batch.of, batch.by.data(), std::nullopt);
+  }
+  void check_rows(size_t variable, const Batch& batch) {
+    std::vector<float> rows(batch.by.size());
+    std::vector<float> wanted(batch.by.size());
+    batch.out.copy_to(rows.data(), rows.size(), stream());
+    plain[variable]->lookup(batch.of, wanted.data(), /*train=*/true);
+    check(rows == wanted, "a row of variable " + std::to_string(variable) + " is another");
+  }
+
+  Scene& scene;
+  std::vector<std::unique_ptr<Variable>> tables;
+  std::vector<std::unique_ptr<Variable>> plain;
+};
+
+TEST(steps_of_several_variables_give_each_what_it_would_have_alone) {
+  for (uint64_t seed = 0; seed < scenes(30); ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    Scene scene(seed);
+    Model model(scene, 1 + scene.below(5), 1 + seed % 2);
+    for (int step = 0; step < 12; ++step) {
+      std::vector<std::unique_ptr<Model::Batch>> batches;
+      for (size_t v = 0; v < model.tables.size(); ++v) {
+        std::vector<int64_t> ids = scene.some_ids(60);
+        if (scene.below(8) == 0) ids.clear();
+        batches.push_back(model.some_batch(v, ids));
+      }
+      std::optional<DeviceSteps::HostUse> save;  // of one of them
+      if (scene.below(4) == 0) {
+        Variable& saved = *model.tables[scene.below(model.tables.size())];
+        save.emplace(saved.partition(saved.partitions() - 1).parts().steps.get(), DeviceSteps::Length::kLong);
+      }
+      model.put_look_ups(batches, /*train=*/step % 3 != 0);
+      for (size_t v = 0; v < batches.size(); ++v) model.check_rows(v, *batches[v]);
+      model.put_applies(batches);
+      for (size_t v = 0; v < batches.size(); ++v) model.apply_to_plain(v, *batches[v]);
+      scene.device->synchronise(model.stream());  // the arrays go
+      if (scene.below(3) == 0 && !save) {
+        for (const auto& table : model.tables) table->drain();
+      }
+    }
+    for (size_t v = 0; v < model.tables.size(); ++v) {
+      const ExportedRows mine = model.tables[v]->export_rows();
+      const ExportedRows other = model.plain[v]->export_rows();
+      check(mine.keys == other.keys && mine.values == other.values && mine.slots == other.slots &&
+                mine.frequencies == other.frequencies && mine.versions == other.versions,
+            "variable " + std::to_string(v) + " is another");
+    }
+  }
+}
+
+TEST(a_step_of_many_tables_launches_as_many_kernels_as_one_of_one_and_waits_for_nothing) {
+  const auto launches_and_waits = [](size_t variables, size_t partitions) {
+    Scene scene(1);
+    Model model(scene, 3 * variables, partitions);  // of all three rules
+    std::vector<int64_t> ids(20);
+    std::iota(ids.begin(), ids.end(), int64_t{0});
+    std::vector<std::unique_ptr<Model::Batch>> batches;
+    for (size_t v = 0; v < model.tables.size(); ++v) batches.push_back(model.some_batch(v, ids));
+    std::pair<uint64_t, uint64_t> counts;
+    for (int round = 0; round < 2; ++round) {  // the first gives ids rows, and takes memory
+      for (const auto& table : model.tables) table->drain();
+      model.put_look_ups(batches, /*train=*/true);  // which brings mirrors up to date
+      scene.device->synchronise(model.stream());
+      counts = {scene.device->launches(), scene.device->host_waits()};
+      model.put_look_ups(batches, /*train=*/true);
+      model.put_look_ups(batches, /*train=*/false);
+      model.put_applies(batches);
+      counts = {scene.device->launches() - counts.first, scene.device->host_waits() - counts.second};
+      scene.device->synchronise(model.stream());
+    }
+    return counts;
+  };
+  tested_case() = "";
+  const auto [launches, waits] = launches_and_waits(1, 1);
+  check(waits == 0, "the host waited");
+  for (const auto& [variables, partitions] : {std::pair{4, 1}, {1, 3}, {2, 2}}) {
+    const auto [more_launches, more_waits] =
+        launches_and_waits(static_cast<size_t>(variables), static_cast<size_t>(partitions));
+    check(more_waits == 0, "the host waited");
+    check(more_launches == launches,
+          std::to_string(more_launches) + " launches in place of " + std::to_string(launches));
+  }
+}
+
+TEST(a_variable_that_cannot_apply_its_batch_stops_no_other) {
+  tested_case() = "";
+  Scene scene(2);
+  Model model(scene, 3);
+  TableSpec small = spec_of({hbm(rule_of(1), 10), {"DRAM", std::nullopt, 1024}}, rule_of(1));
+  small.name = "small";
+  small.dim = Model::dim(1);
+  small.default_values.resize(static_cast<size_t>(2 * small.dim));
+  model.tables[1] =
+      std::make_unique<Variable>(1, [&small](size_t) { return std::make_unique<Table>(small); });
+  std::vector<int64_t> ids(60);
+  std::iota(ids.begin(), ids.end(), int64_t{0});
+  std::vector<std::unique_ptr<Model::Batch>> batches;
+  for (size_t v = 0; v < 3; ++v) batches.push_back(model.some_batch(v, ids));
+  model.put_applies(batches);
+  scene.device->synchronise(model.stream());
+  check_throws(ErrorKind::kStoreFull, "small: the batch brings 60 new rows",
+               [&] { model.put_look_ups(batches, /*train=*/true); });
+  check(model.tables[1]->export_rows().keys.empty(), "a batch was applied in part");
+  model.put_look_ups(batches, /*train=*/true);
+  for (const size_t v : {0, 2}) {
+    model.apply_to_plain(v, *batches[v]);
+    model.check_rows(v, *batches[v]);
+  }
 }
 
 // Rows whose floats are alike and only grow: each look-up has whole rows, none of which is older than one read before.

@@ -1,0 +1,222 @@
+"""Several variables in one call: each is what it would be alone, on the host and on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoint_variables import assert_same
+from engine_storage import MakeVariable, Stack, StorageOf
+from numpy.typing import NDArray
+
+import embstore as es
+from embstore._shard import LocalShard, SaveRequest
+from embstore.errors import DamagedRowsError, InvalidArgumentError, StoreFullError
+from embstore.options import TIER_KINDS, TierKind
+
+HBM_TYPES = [kind for kind, tiers in TIER_KINDS.items() if TierKind.HBM in tiers]
+OPTIMIZERS = [es.optimizers.Adagrad(0.1), es.optimizers.Adam(0.1), es.optimizers.SGD(0.1)]
+DIMS = [3, 8, 5, 16]
+
+Ids = NDArray[np.int64]
+Place = Callable[[Any], Any]
+
+
+def on_device(values: NDArray[Any]) -> es.DeviceArray:
+    return es.DeviceArray(values, device="emulated")
+
+
+def on_host(values: NDArray[Any]) -> NDArray[Any]:
+    return values
+
+
+@pytest.fixture(params=[on_host, on_device], ids=["host", "device"])
+def place(request: pytest.FixtureRequest) -> Place:
+    """Where ids and gradients are."""
+    chosen: Place = request.param
+    return chosen
+
+
+def rows_of(rows: Any) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = rows.numpy() if isinstance(rows, es.DeviceArray) else rows
+    return found
+
+
+def some_batches(seed: int, dims: list[int]) -> list[tuple[Ids, NDArray[np.float32]]]:
+    random = np.random.default_rng(seed)
+    batches = []
+    for dim in dims:
+        ids = np.minimum(*random.integers(0, 200, (2, random.integers(0, 50))))
+        batches.append((ids, random.standard_normal((ids.size, dim)).astype(np.float32)))
+    return batches
+
+
+def hbm(rows: int = 40) -> es.StorageOption:
+    return es.StorageOption(es.StorageType.HBM_DRAM, storage_size=[rows * 32, 1 << 20])
+
+
+@pytest.mark.parametrize("kind", HBM_TYPES, ids=lambda kind: kind.name)
+def test_each_variable_is_what_it_is_alone(
+    make_variable: MakeVariable, storage_of: StorageOf, kind: es.StorageType, place: Place
+) -> None:
+    made: list[dict[str, Any]] = [
+        {"dim": dim, "optimizer": OPTIMIZERS[i % 3], "partition_num": 1 + i % 2}
+        for i, dim in enumerate(DIMS)
+    ]
+    many = [
+        make_variable(storage=storage_of(Stack(kind), 1 << 17, upper_bytes=1 << 12), **of)
+        for of in made
+    ]
+    alone = [make_variable(**of) for of in made]
+    for seed in range(12):
+        batches = some_batches(seed, DIMS)
+        ids = [place(own) for own, _ in batches]
+        found = es.lookup_many(many, ids, train=seed % 3 != 0)
+        for variable, rows, (own, _) in zip(alone, found, batches, strict=True):
+            assert isinstance(rows, es.DeviceArray) == (place is on_device)
+            np.testing.assert_array_equal(rows_of(rows), variable.lookup(own, train=True))
+        es.apply_many(many, ids, [place(grads) for _, grads in batches])
+        for variable, (own, grads) in zip(alone, batches, strict=True):
+            variable.apply_gradients(own, grads)
+        if seed % 4 == 3:
+            many[seed % 3].drain()
+    for one, other in zip(many, alone, strict=True):
+        one.synchronize()
+        assert_same(one.export(), other.export())
+
+
+def test_ids_may_be_on_both_sides(make_variable: MakeVariable) -> None:
+    many = [make_variable(storage=hbm()), make_variable(), make_variable(storage=hbm())]
+    alone = [make_variable() for _ in many]
+    for seed in range(5):
+        batches = some_batches(seed, [3, 3, 3])
+        places = [on_device, on_host, on_device if seed % 2 else on_host]
+        ids = [place(own) for place, (own, _) in zip(places, batches, strict=True)]
+        es.apply_many(
+            many,
+            ids,
+            [place(grads) for place, (_, grads) in zip(places, batches, strict=True)],
+            global_step=seed,
+        )
+        for variable, (own, grads) in zip(alone, batches, strict=True):
+            variable.apply_gradients(own, grads, seed)
+        for variable, rows, (own, _) in zip(
+            alone, es.lookup_many(many, ids, train=True), batches, strict=True
+        ):
+            np.testing.assert_array_equal(rows_of(rows), variable.lookup(own, train=True))
+    for one, other in zip(many, alone, strict=True):
+        assert_same(one.export(), other.export())
+
+
+def test_a_variable_may_be_looked_up_twice_but_not_trained(
+    make_variable: MakeVariable, place: Place
+) -> None:
+    var = make_variable(name="items", storage=hbm())
+    ids = [place(np.arange(5)), place(np.arange(3, 9))]
+    one, other = es.lookup_many([var, var], ids)
+    assert rows_of(one).shape == (5, 3)
+    assert rows_of(other).shape == (6, 3)
+    grads = [place(np.ones((5, 3), np.float32)), place(np.ones((6, 3), np.float32))]
+    with pytest.raises(InvalidArgumentError, match="items is there 2 times; join its batches"):
+        es.apply_many([var, var], ids, grads)
+    assert var.total_count() == (0, 3)
+
+
+def test_no_variable_is_no_work() -> None:
+    assert es.lookup_many([], []) == []
+    es.apply_many([], [], [])
+
+
+# --- Errors
+
+
+def test_a_batch_without_room_stops_no_other_and_names_its_variable(
+    make_variable: MakeVariable, place: Place
+) -> None:
+    small = es.StorageOption(es.StorageType.HBM, storage_size=[10 * 32])
+    many = [
+        make_variable(name="users", storage=hbm()),
+        make_variable(name="items", storage=small),
+        make_variable(name="ads", storage=hbm()),
+    ]
+    ids = np.arange(30)
+
+    def train() -> None:
+        grads = np.ones((30, 3), np.float32)
+        es.apply_many(many, [place(ids)] * 3, [place(grads)] * 3)
+        for variable in many:
+            variable.synchronize()
+
+    with pytest.raises(StoreFullError, match=r"items.*brings 30 new rows"):
+        train()
+    assert [variable.total_count()[0] for variable in many] == [30, 0, 30]
+
+
+def test_arguments_that_do_not_fit_name_their_variable(
+    make_variable: MakeVariable, place: Place
+) -> None:
+    many = [make_variable(name="users", storage=hbm()), make_variable(name="items", storage=hbm())]
+    ids = place(np.arange(4))
+    grads = place(np.ones((4, 3), np.float32))
+    with pytest.raises(InvalidArgumentError, match=r"items.*ids must be int64, got float32"):
+        es.lookup_many(many, [ids, place(np.ones(4, np.float32))])
+    with pytest.raises(InvalidArgumentError, match="items: grads must"):
+        es.apply_many(many, [ids, ids], [grads, place(np.ones((4, 2), np.float32))])
+    with pytest.raises(InvalidArgumentError, match="ids must have one for each of 2 variables"):
+        es.lookup_many(many, [ids])
+    with pytest.raises(InvalidArgumentError, match="grads must have one for each of 2 variables"):
+        es.apply_many(many, [ids, ids], [grads])
+    with pytest.raises(InvalidArgumentError, match="variables must be EmbeddingVariables, got str"):
+        es.lookup_many(["users"], [ids])  # type: ignore[list-item]
+    with pytest.raises(InvalidArgumentError, match="global_step"):
+        es.apply_many(many, [ids, ids], [grads, grads], global_step=-1)
+
+
+def test_a_variable_without_hbm_or_optimizer_says_which_it_is(make_variable: MakeVariable) -> None:
+    many = [make_variable(name="users", storage=hbm()), make_variable(name="items")]
+    ids = on_device(np.arange(4))
+    with pytest.raises(InvalidArgumentError, match="ids are on emulated, but items has no tier"):
+        es.lookup_many(many, [ids, ids])
+    frozen = make_variable(name="ads", storage=hbm(), optimizer=None)
+    grads = on_device(np.ones((4, 3), np.float32))
+    with pytest.raises(InvalidArgumentError, match="ads was made without an optimizer"):
+        es.apply_many([many[0], frozen], [ids, ids], [grads, grads])
+    assert many[0].total_count() == (0, 3)
+
+
+def test_others_stay_on_the_gpu_while_one_is_saved(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    many = [make_variable(storage=hbm()) for _ in range(3)]
+    alone = [make_variable() for _ in many]
+    shard = many[1]._shards[0]
+    assert isinstance(shard, LocalShard)
+    request = SaveRequest(str(tmp_path / "rows"), bytes(16), 0, 1, False, None, None)
+    with shard.prepare_save(request):
+        for seed in range(3):
+            batches = some_batches(seed, [3, 3, 3])
+            ids = [on_device(own) for own, _ in batches]
+            found = es.lookup_many(many, ids, train=True)
+            es.apply_many(many, ids, [on_device(grads) for _, grads in batches])
+            for variable, rows, (own, grads) in zip(alone, found, batches, strict=True):
+                np.testing.assert_array_equal(rows_of(rows), variable.lookup(own, train=True))
+                variable.apply_gradients(own, grads)
+    for one, other in zip(many, alone, strict=True):
+        assert_same(one.export(), other.export())
+
+
+def test_an_error_of_rows_keeps_its_keys(
+    make_variable: MakeVariable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    var = make_variable(name="items")
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise DamagedRowsError("the row of key 7 can't be read", [7])
+
+    monkeypatch.setattr(es.EmbeddingVariable, "lookup", refuse)
+    with pytest.raises(DamagedRowsError, match="items: the row of key 7") as raised:
+        es.lookup_many([var], [np.arange(3)])
+    assert raised.value.keys == [7]
