@@ -44,6 +44,21 @@ class Later(Generic[_T]):
         except EmbStoreError as error:
             return cls(partial(_raise, error))
 
+    @classmethod
+    def in_turn(cls, begin: Callable[[], Later[_T]]) -> Later[_T]:
+        """Begins when it is waited for: after the shards before it have answered."""
+        begun: list[Later[_T]] = []
+
+        def wait() -> _T:
+            begun.append(begin())
+            return begun[0].wait()
+
+        def give_up() -> None:
+            for later in begun:
+                later.give_up()
+
+        return cls(wait, give_up)
+
 
 def look_up_later(
     shard: Shard,
@@ -104,27 +119,8 @@ def wait_for_all(laters: Sequence[Later[_T]]) -> list[_T]:
 
 def _prepare_later(part: Part) -> Later[int]:
     if (later := getattr(part.shard, "prepare_later", None)) is not None:
-        begin: Callable[[], Later[int]] = partial(later, part.ids, part.grads, part.occurrences)
-        in_turn = getattr(part.shard, "prepares_in_turn", False)
-        return _in_turn(begin) if in_turn else Later.begin(begin)
+        return Later.begin(partial(later, part.ids, part.grads, part.occurrences))
     return Later(partial(part.shard.prepare_apply, part.ids, part.grads))
-
-
-def _in_turn(begin: Callable[[], Later[int]]) -> Later[int]:
-    """Begins when it is waited for, after the shards before it. A shard that is nearly full holds
-    one push at a time: two that took their shards in different orders would wait for each other.
-    """
-    begun: list[Later[int]] = []
-
-    def wait() -> int:
-        begun.append(begin())
-        return begun[0].wait()
-
-    def give_up() -> None:
-        for later in begun:
-            later.give_up()
-
-    return Later(wait, give_up)
 
 
 def _commit_later(shard: Shard, number: int, global_step: int | None) -> Later[None]:

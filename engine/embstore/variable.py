@@ -533,6 +533,10 @@ class EmbeddingVariable:
             "process; export() gives them"
         )
 
+    def _applies(self) -> int:
+        """How many applies it had. Asks every shard, which takes a call where one is elsewhere."""
+        return max(shard.apply_count() for shard in self._shards)
+
     def _check_trainable(self) -> Optimizer:
         if self._optimizer is None:
             raise InvalidArgumentError(

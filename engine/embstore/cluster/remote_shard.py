@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -142,11 +143,6 @@ class RemoteShard:
             head = head._replace(global_step=_step(global_step))
             self._wait(self._request(head, ids, occurrences, grads))
 
-    @property
-    def prepares_in_turn(self) -> bool:
-        """Whether a push may hold this shard while it waits for one that holds another."""
-        return self._membership.pushes_alone
-
     def prepare_apply(
         self,
         ids: NDArray[np.int64],
@@ -161,7 +157,20 @@ class RemoteShard:
         grads: NDArray[np.float32],
         occurrences: NDArray[np.uint32] | None = None,
     ) -> Later[int]:
-        """The number is that of the push. No other may begin until it is committed or aborted."""
+        """The number is that of the push. No other may begin until it is committed or aborted.
+
+        A shard that is nearly full holds one push at a time: two of different workers that took
+        their shards in different orders would wait for each other.
+        """
+        begin = partial(self._begin_prepare, ids, grads, occurrences)
+        return Later.in_turn(begin) if self._membership.pushes_alone else begin()
+
+    def _begin_prepare(
+        self,
+        ids: NDArray[np.int64],
+        grads: NDArray[np.float32],
+        occurrences: NDArray[np.uint32] | None,
+    ) -> Later[int]:
         number = self._begin_push()
         head = self._head(Request.PREPARE, ids, occurrences, number)
         exchange = self._request(head, ids, occurrences, grads)

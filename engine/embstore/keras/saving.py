@@ -24,7 +24,7 @@ from embstore._save_job import SaveJob
 from embstore.checkpoint import saves_waiting_keys
 from embstore.errors import CheckpointError
 from embstore.keras.described import described, from_description
-from embstore.keras.table import Table, steps_trained
+from embstore.keras.table import Table
 
 __all__ = ["load_table", "rows_kept_apart", "save_table"]
 
@@ -112,7 +112,7 @@ def load_table(table: Table, store: Any) -> None:
 def _write(table: Table, directory: Path) -> None:
     # Not embstore.save, since increments of the user's own saves must not follow this one.
     variable = table.variable
-    step = steps_trained(variable)
+    step = variable._applies()
     job = SaveJob(uuid.uuid4().hex, step, False, saves_waiting_keys(), skip_damaged=False)
     with variable._checkpoint_lock:
         entry, _ = job.write(variable, directory, 0)

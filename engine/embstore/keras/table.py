@@ -18,7 +18,7 @@ from embstore.optimizers import Optimizer
 from embstore.options import EmbeddingVariableOption, StorageOption
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["Table", "steps_trained"]
+__all__ = ["Table"]
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -205,7 +205,7 @@ class Table:
             if loss_scale != 1:
                 grads = grads / np.float32(loss_scale)
             variable = self._trainable(optimizer)
-            wanted = rate if self.own is None else self.own.rate(steps_trained(variable))
+            wanted = rate if self.own is None else self.own.rate(variable._applies())
             if wanted is not None:
                 self._set_rate(variable, wanted)
             variable.apply_gradients(ids, grads)
@@ -249,7 +249,3 @@ class Table:
         if self._converted is None or self._converted[0] is not theirs:
             self._converted = (theirs, rule_of(theirs))
         return self._converted[1]
-
-
-def steps_trained(variable: EmbeddingVariable) -> int:
-    return max(shard.apply_count() for shard in variable._shards)

@@ -13,7 +13,6 @@ from embstore._persisted_checkpoints import checkpoint_path, listed_numbers
 from embstore._saves import sync
 from embstore.errors import CheckpointError, InvalidArgumentError, StorageError
 from embstore.keras.models import variables
-from embstore.keras.table import steps_trained
 from embstore.openembedding.flags import flags
 from embstore.openembedding.server_config import server_config
 from embstore.options import TierKind
@@ -44,7 +43,9 @@ def save_server_model(model: Any, filepath: PathLike, include_optimizer: bool = 
     """
     del include_optimizer
     tables = variables(model)
-    checkpoint.save(_folder(filepath), tables, max(map(steps_trained, tables), default=0))
+    checkpoint.save(
+        _folder(filepath), tables, max((table._applies() for table in tables), default=0)
+    )
 
 
 def load_server_model(model: Any, filepath: PathLike) -> None:

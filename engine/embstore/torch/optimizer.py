@@ -62,7 +62,7 @@ class Optimizer(torch.optim.Optimizer):
 
         A step asks shards in other processes for that before the first step and after a restore.
         """
-        return max(self._global_step, *(_applies(rows.variable) for rows in self._all_rows()))
+        return max(self._global_step, *(rows.variable._applies() for rows in self._all_rows()))
 
     @global_step.setter
     def global_step(self, value: int) -> None:
@@ -144,17 +144,13 @@ class Optimizer(torch.optim.Optimizer):
         variable = rows.variable
         was_told = variable._rate_changes == self._asked_at.get(rows)
         if not was_told or not variable._is_elsewhere:
-            self._global_step = max(self._global_step, _applies(variable))
+            self._global_step = max(self._global_step, variable._applies())
         if group["lr"] != self._set_rates[rows]:
             variable.learning_rate = float(group["lr"])
             self._set_rates[rows] = float(group["lr"])
         elif not was_told:
             self._set_rates[rows] = group["lr"] = variable.learning_rate
         self._asked_at[rows] = variable._rate_changes
-
-
-def _applies(variable: EmbeddingVariable) -> int:
-    return max(shard.apply_count() for shard in variable._shards)
 
 
 def _rows_in(of: Trained | Iterable[Trained]) -> Iterator[Rows]:
